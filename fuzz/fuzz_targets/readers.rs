@@ -12,10 +12,10 @@ use gpumemtrace_format::{definitions, event_block, index, meta};
 use gpumemtrace_fuzz::{files, rings, round_trip, seeds};
 use libfuzzer_sys::fuzz_target;
 
-type Target = fn(&[u8]);
+type FuzzTarget = fn(&[u8]);
 
 /// The targets by name. `round_trip` decodes a payload, and again what it encodes to.
-const TARGETS: &[(&str, Target)] = &[
+const TARGETS: &[(&str, FuzzTarget)] = &[
     ("trace", files::trace),
     ("blocks", files::blocks),
     ("ring", rings::file),
@@ -48,7 +48,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("macho", files::macho),
 ];
 
-static CHOSEN: OnceLock<Target> = OnceLock::new();
+static CHOSEN: OnceLock<FuzzTarget> = OnceLock::new();
 
 /// Selects the target. Without one it writes seeds or lists the targets, and exits.
 fn choose() {

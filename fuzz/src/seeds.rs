@@ -7,7 +7,7 @@ use gpumemtrace_format::block::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, BlockPacker, FILE_HEADER_BYTES, encode_block, file_header,
 };
 use gpumemtrace_format::event::{Event, RECORD_WORDS};
-use gpumemtrace_format::ring::{encode_code_records, encode_native_node, encode_py_node};
+use gpumemtrace_format::ring::{encode_code_records, encode_native_node_record, encode_py_node_record};
 use gpumemtrace_format::{
     AddressNames, Detail, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, definitions,
 };
@@ -198,8 +198,8 @@ fn records(run: &Synthetic) -> Vec<[u8; 64]> {
     let mut code = run.codes[0].clone();
     code.line_table.truncate(30);
     words.extend(encode_code_records(&code));
-    words.extend(run.nodes.iter().take(3).map(|node| encode_py_node(*node)));
-    words.extend(natives().into_iter().map(encode_native_node));
+    words.extend(run.nodes.iter().take(3).map(|node| encode_py_node_record(*node)));
+    words.extend(natives().into_iter().map(encode_native_node_record));
     for (event, number) in run.events.iter().rev().take(6).zip(0u64..) {
         let event = Event { in_flight: number == 0, ..*event };
         words.extend(event.separate_detail_record());

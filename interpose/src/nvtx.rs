@@ -11,21 +11,21 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
+use gpumemtrace_recorder::{Draft, is_recording, record_event, record_named_event};
 
 use crate::panic_guard::catch_panic;
 
-/// `NvtxGetExportTableFunc_t`.
+/// NVTX's `NvtxGetExportTableFunc_t` as in nvtxTypes.h.
 type NvtxGetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
 
-/// `NvtxExportTableCallbacks`.
+/// NVTX's `NvtxExportTableCallbacks` as in nvtxTypes.h.
 #[repr(C)]
 struct NvtxCallbacks {
     struct_size: usize,
     get_table: Option<unsafe extern "C" fn(u32, *mut *mut *mut *const c_void, *mut u32) -> c_int>,
 }
 
-/// `NVTX_ETID_CALLBACKS`.
+/// NVTX's `NVTX_ETID_CALLBACKS` as in nvtxTypes.h.
 const CALLBACKS_TABLE: u32 = 1;
 /// `NVTX_CB_MODULE_CORE`, with the index and function of each entry that is filled in.
 const CORE: (u32, &[(usize, *const c_void)]) = (
@@ -39,7 +39,7 @@ const CORE: (u32, &[(usize, *const c_void)]) = (
         (11, pop as *const c_void),
     ],
 );
-/// `NVTX_CB_MODULE_CORE2`, likewise.
+/// Id of the callback table `NVTX_CB_MODULE_CORE2` as in nvtxTypes.h.
 const CORE2: (u32, &[(usize, *const c_void)]) = (
     5,
     &[
@@ -52,7 +52,7 @@ const CORE2: (u32, &[(usize, *const c_void)]) = (
 
 /// `NVTX_NO_PUSH_POP_TRACKING`: what push and pop return without a tool.
 const NOT_TRACKED: c_int = -2;
-/// `NVTX_MESSAGE_TYPE_ASCII`, `_UNICODE`, `_REGISTERED`.
+/// NVTX's `NVTX_MESSAGE_TYPE_ASCII`, `_UNICODE` and `_REGISTERED` (nvToolsExt.h).
 const ASCII: i32 = 1;
 const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
@@ -127,7 +127,7 @@ unsafe fn fill_table(callbacks: &NvtxCallbacks, module: u32, functions: &[(usize
 fn begin_range(name: &[u8], any_thread: bool) {
     let draft =
         Draft { aux: [0, u64::from(any_thread)], ..Draft::new(EventKind::RANGE_BEGIN, ApiId::default()) };
-    named_event(&draft, name);
+    record_named_event(&draft, name);
 }
 
 /// Begins a range; null is a range without a name.
@@ -193,7 +193,7 @@ unsafe fn begin_range_ex(attributes: *const NvtxEventAttributes, any_thread: boo
 fn end_range() {
     catch_panic(|| {
         if is_recording() {
-            event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
+            record_event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
         }
         Some(())
     });

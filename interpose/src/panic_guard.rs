@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[inline]
 pub(crate) fn catch_panic<R>(body: impl FnOnce() -> Option<R>) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        gpumemtrace_recorder::leave_after_panic();
+        gpumemtrace_recorder::reset_hook_after_panic();
         None
     })
 }

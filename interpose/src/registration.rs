@@ -6,7 +6,7 @@
 //! thread runs the callbacks later.
 
 use gpumemtrace_format::Meta;
-use gpumemtrace_recorder::Sources;
+use gpumemtrace_recorder::HookCallbacks;
 
 use crate::attachment;
 #[cfg(target_os = "linux")]
@@ -21,19 +21,19 @@ const API_NAMES: &[&str] = cuda::API_NAMES;
 
 /// Registers the callbacks with the recorder, and the driver's functions with our own allocator.
 pub(crate) fn register() {
-    gpumemtrace_recorder::register(Sources {
-        facts: collect_metadata,
-        mode,
-        apis: API_NAMES,
+    gpumemtrace_recorder::register_callbacks(HookCallbacks {
+        add_metadata: collect_metadata,
+        add_hook_mode: mode,
+        api_names: API_NAMES,
         uncovered_calls,
         #[cfg(target_os = "linux")]
         uncovered_names: cuda::uncovered_names,
         #[cfg(target_os = "macos")]
         uncovered_names: Vec::new,
         #[cfg(target_os = "linux")]
-        sample: cuda::sample_process_usage,
+        record_samples: cuda::sample_process_usage,
         #[cfg(target_os = "macos")]
-        sample: || {},
+        record_samples: || {},
     });
     #[cfg(target_os = "linux")]
     gpumemtrace_pytorch_shim::install_driver(&cuda::ShimDriver);

@@ -21,8 +21,8 @@ use crate::{device_caches, mode, trace_events};
 fn catch_panic<T>(act: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(act)).ok();
     if result.is_none() {
-        gpumemtrace_recorder::leave_after_panic();
-        gpumemtrace_recorder::say(&[
+        gpumemtrace_recorder::reset_hook_after_panic();
+        gpumemtrace_recorder::print_diagnostic(&[
             "internal error in the allocator: the memory it holds is leaked, and a new allocator serves ",
             "later requests. Please report it, with the program if you can.",
         ]);

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use crate::cache::{CacheBackend, DriverError, EventId, TraceAction, TraceEntry};
+use crate::cache::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, TraceAction};
 use crate::driver::driver;
 use crate::trace_events;
 
@@ -61,7 +61,7 @@ impl CacheBackend for Gpu {
         self.spare_events.push(event.0);
     }
 
-    fn trace(&mut self, entry: TraceEntry) {
+    fn trace(&mut self, entry: AllocatorTraceEntry) {
         // The first driver call attaches to PyTorch's own allocator, so this event follows it.
         let is_segment = entry.action == TraceAction::SegmentAlloc;
         if is_segment && !std::mem::replace(&mut self.has_announced_allocator, true) {

@@ -7,9 +7,9 @@ use std::ffi::c_int;
 
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
-use crate::cache::{TraceAction, TraceEntry};
+use crate::cache::{AllocatorTraceEntry, TraceAction};
 
 /// Announces that segments, requested sizes, streams and pools follow in the trace.
 pub(crate) fn emit_own_allocator() {
@@ -18,7 +18,7 @@ pub(crate) fn emit_own_allocator() {
 }
 
 /// Emits one action of the caching allocator.
-pub(crate) fn emit_entry(device: c_int, entry: &TraceEntry) {
+pub(crate) fn emit_entry(device: c_int, entry: &AllocatorTraceEntry) {
     let pool = pack_pool_id(entry.pool.0, entry.pool.1);
     let detail = Detail { requested_bytes: entry.requested_bytes, stream: entry.stream, pool };
     let totals = [entry.allocated_bytes, entry.reserved_bytes];
@@ -68,7 +68,7 @@ fn draft_for_device(kind: EventKind, device: c_int) -> Draft {
 
 fn emit(draft: &Draft) {
     // A panic must not unwind into PyTorch's frames.
-    if std::panic::catch_unwind(|| event(draft)).is_err() {
-        gpumemtrace_recorder::leave_after_panic();
+    if std::panic::catch_unwind(|| record_event(draft)).is_err() {
+        gpumemtrace_recorder::reset_hook_after_panic();
     }
 }

@@ -1,4 +1,4 @@
-//! What one event costs in the program: the record itself, and the interning of a stack.
+//! Measures the cost of one event in the program: the record, and the capture of its stacks.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use std::hint::black_box;
@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gpumemtrace_format::{ApiId, EventKind, NodeId};
-use gpumemtrace_recorder::native::{self, NativeStack};
-use gpumemtrace_recorder::python::layout::PYTHON_3_12;
-use gpumemtrace_recorder::python::memory::Direct;
-use gpumemtrace_recorder::python::trail::Trail;
-use gpumemtrace_recorder::stack_cache::{FrameKey, StackCache};
-use gpumemtrace_recorder::{Draft, begin, event};
+use gpumemtrace_recorder::internals::{
+    Direct, FrameKey, NativeStack, PYTHON_3_12, PythonStackMemo, StackCache, prepare,
+};
+use gpumemtrace_recorder::{Draft, begin_call, record_event};
 
-/// A cache as the session makes it: zeroed memory.
+/// A cache in zeroed memory, as in a session.
 fn empty_cache() -> Box<StackCache> {
     let layout = std::alloc::Layout::new::<StackCache>();
     // SAFETY: zero bytes are the documented empty state of a StackCache, and the layout is its own.
@@ -27,10 +25,10 @@ fn events(c: &mut Criterion) {
     let mut draft = Draft::new(EventKind::BLOCK_ALLOC, ApiId::default());
     draft.device = 0;
     draft.size = 512;
-    c.bench_function("event without a stack", |b| b.iter(|| event(black_box(&draft))));
+    c.bench_function("event without a stack", |b| b.iter(|| record_event(black_box(&draft))));
     draft.kind = EventKind::DEVICE_ALLOC;
     c.bench_function("driver call without a stack", |b| {
-        b.iter(|| begin(black_box(&draft)).expect("recording").finish(0, |event| event.addr = 1));
+        b.iter(|| begin_call(black_box(&draft)).expect("recording").complete(0, |event| event.addr = 1));
     });
     gpumemtrace_recorder::end_at_exit();
 }
@@ -48,9 +46,9 @@ fn stacks(c: &mut Criterion) {
             Some(NodeId(ids))
         })
     };
-    c.bench_function("intern 33 frames, the same stack again", |b| b.iter(|| fill(black_box(&mut cache), 1)));
+    c.bench_function("intern 33 frames, same stack", |b| b.iter(|| fill(black_box(&mut cache), 1)));
     let mut turn = 0;
-    c.bench_function("intern 33 frames, 3 of them others each time", |b| {
+    c.bench_function("intern 33 frames, 3 of them new each time", |b| {
         b.iter(|| {
             turn = (turn + 1) % 100;
             fill(black_box(&mut cache), turn)
@@ -58,12 +56,13 @@ fn stacks(c: &mut Criterion) {
     });
 }
 
-/// A stack of Python 3.12 in memory of our own: frames a hundred bytes apart, as on the interpreter's stack of them.
+/// Frames of Python 3.12 in our own memory, about a hundred bytes apart as on the interpreter's
+/// frame stack.
 fn python(c: &mut Criterion) {
     const DEPTH: usize = 33;
     const FRAME_WORDS: usize = 13;
     let layout = &PYTHON_3_12;
-    // Its serial number is half a word.
+    // The serial number is half a word.
     let code = vec![7usize << 32 | 7; 40];
     let mut frames = vec![0usize; DEPTH * FRAME_WORDS];
     let at = |words: &[usize], word: usize| words.as_ptr() as usize + 8 * word;
@@ -77,42 +76,43 @@ fn python(c: &mut Criterion) {
     let cframe = [at(&frames, (DEPTH - 1) * FRAME_WORDS)];
     let tstate = [at(&cframe, 0); 16];
     // SAFETY: zero bytes are the documented empty state of a Trail, and the layout is its own.
-    let mut trail: Box<Trail> =
-        unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Trail>()).cast()) };
-    // SAFETY: all that the walk can reach are the words above.
+    let mut memo: Box<PythonStackMemo> = unsafe {
+        Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<PythonStackMemo>()).cast())
+    };
+    // SAFETY: the walk reads only the words above.
     let memory = unsafe { Direct::new() };
     let mut ids = 0;
-    let mut find = |trail: &mut Trail| {
-        let change = trail.look(&memory, layout, at(&tstate, 0), 0).expect("readable");
-        trail.follow(change, |_, _| {
+    let mut capture = |memo: &mut PythonStackMemo| {
+        let change = memo.find_change(&memory, layout, at(&tstate, 0), 0).expect("readable");
+        memo.apply(change, |_, _| {
             ids += 1;
             Some(NodeId(ids))
         })
     };
-    c.bench_function("33 Python frames that stand", |b| b.iter(|| find(black_box(&mut trail))));
+    c.bench_function("33 Python frames, unchanged", |b| b.iter(|| capture(black_box(&mut memo))));
     let innermost = (DEPTH - 1) * FRAME_WORDS + layout.frame_instr / 8;
-    c.bench_function("33 Python frames, the innermost at another line", |b| {
+    c.bench_function("33 Python frames, innermost at another line", |b| {
         b.iter(|| {
             frames[innermost] ^= 2;
-            find(black_box(&mut trail))
+            capture(black_box(&mut memo))
         });
     });
 }
 
-/// What is done at the bottom of a stack.
-type Look<'a> = &'a mut dyn FnMut();
+/// Runs at the bottom of a stack.
+type StackCallback<'a> = &'a mut dyn FnMut();
 
-/// Functions that call each other in turn, many times over: each call has a return address of its own.
+/// Functions that call each other in turn, so that each call has a return address of its own.
 macro_rules! chain {
     ($($name:ident $next:ident),*) => {
         $(
             #[inline(never)]
-            fn $name<const WAY: usize>(left: usize, look: Look<'_>) -> usize {
+            fn $name<const WAY: usize>(left: usize, callback: StackCallback<'_>) -> usize {
                 if left == 0 {
-                    look();
+                    callback();
                     return WAY;
                 }
-                WAY + black_box($next::<WAY>(left - 1, look))
+                WAY + black_box($next::<WAY>(left - 1, callback))
             }
         )*
     };
@@ -125,51 +125,53 @@ chain! {
     f30 f31, f31 f32, f32 f33, f33 f34, f34 f35, f35 f36, f36 f37, f37 f38, f38 f39, f39 f00
 }
 
-/// So many stacks that have nothing in common but where the thread begins.
-const WAYS: [fn(usize, Look<'_>) -> usize; 8] =
+/// Stacks that have only the start of the thread in common.
+const WAYS: [fn(usize, StackCallback<'_>) -> usize; 8] =
     [f00::<1>, f00::<2>, f00::<3>, f00::<4>, f00::<5>, f00::<6>, f00::<7>, f00::<8>];
 
-/// Time of `iterations` looks from the bottom of stacks of 40 frames, in a thread of their own, and of the calls alone.
-fn on_stacks(iterations: u64, ways: usize, mut look: impl FnMut() + Send) -> Duration {
+/// Time of `iterations` calls of `callback` at the bottom of stacks of 40 frames, in a thread of
+/// its own. The time includes the calls that build the stacks.
+fn on_stacks(iterations: u64, ways: usize, mut callback: impl FnMut() + Send) -> Duration {
     let depth = 40 - OUTER_FRAMES;
     std::thread::scope(|scope| {
-        let looks = scope.spawn(move || {
+        let thread = scope.spawn(move || {
             let begin = Instant::now();
             for turn in 0..iterations as usize {
-                black_box(WAYS[turn % ways](depth, &mut look));
+                black_box(WAYS[turn % ways](depth, &mut callback));
             }
             begin.elapsed()
         });
-        looks.join().expect("no panic")
+        thread.join().expect("no panic")
     })
 }
 
-/// Of a thread that has just begun, and of the look itself.
+/// Frames of the start of a thread and of the capture itself.
 const OUTER_FRAMES: usize = 7;
 
 fn native(c: &mut Criterion) {
-    native::prepare();
-    // SAFETY: zero bytes are the documented empty state of a NativeStack, and the layout is its own.
+    prepare();
+    // SAFETY: zero bytes are the documented empty state of a NativeStack, and the layout is its
+    // own.
     let mut stack: Box<NativeStack> =
         unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast()) };
     let mut depths = Vec::new();
-    for (name, ways) in [("the same again", 1), ("others each time", WAYS.len())] {
-        c.bench_function(&format!("40 native frames, {name}: the calls alone"), |b| {
+    for (name, ways) in [("same stack", 1), ("another stack each time", WAYS.len())] {
+        c.bench_function(&format!("40 native frames, {name}: calls alone"), |b| {
             b.iter_custom(|iterations| on_stacks(iterations, ways, || {}));
         });
         let mut ids = 0;
-        c.bench_function(&format!("40 native frames, {name}: ours"), |b| {
+        c.bench_function(&format!("40 native frames, {name}: our unwinder"), |b| {
             b.iter_custom(|iterations| {
                 stack.forget();
                 on_stacks(iterations, ways, || {
-                    black_box(stack.find(|_, _| {
+                    black_box(stack.capture(|_, _| {
                         ids += 1;
                         Some(NodeId(ids))
                     }));
                 })
             });
         });
-        c.bench_function(&format!("40 native frames, {name}: the backtrace crate"), |b| {
+        c.bench_function(&format!("40 native frames, {name}: backtrace crate"), |b| {
             b.iter_custom(|iterations| {
                 on_stacks(iterations, ways, || {
                     let mut depth = 0;

@@ -1,8 +1,10 @@
-//! How many events a process can record: threads that do nothing else, with the trace really being written.
+//! Measures how many events a process can record, with threads that do nothing else and a trace
+//! that is written.
 //!
-//! Prints a row of a table in Markdown for each number of threads. A recording is one process, so each row is a process of its
-//! own. Wall time is until the trace is closed; CPU is told apart by thread. Extra memory is the peak of the process
-//! (VmHWM) less what it had before the first event, so the mapped rings are in it.
+//! Prints one row of a Markdown table for each number of threads. Each row is a process of its own,
+//! because a process makes one recording. Wall time ends when the trace is closed; CPU time is
+//! measured by thread. Extra memory is the peak of the process (VmHWM) minus its memory before the
+//! first event, so it includes the mapped rings.
 #![allow(missing_docs, clippy::print_stdout, reason = "a program")]
 
 use std::path::Path;
@@ -11,20 +13,20 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 const THREADS: [u64; 4] = [1, 2, 8, 64];
 const EVENTS: u64 = 8_000_000;
-const ASKED: &str = "THROUGHPUT_THREADS";
+const THREADS_VARIABLE: &str = "THROUGHPUT_THREADS";
 
 fn main() {
-    match std::env::var(ASKED).ok().and_then(|threads| threads.parse().ok()) {
+    match std::env::var(THREADS_VARIABLE).ok().and_then(|threads| threads.parse().ok()) {
         Some(threads) => record(threads),
-        None => table(),
+        None => print_table(),
     }
 }
 
-fn table() {
+fn print_table() {
     println!(
         "| threads | million events/s | CPU a thread's event | CPU of the writer | bytes/event | dropped | extra memory |"
     );
@@ -33,7 +35,7 @@ fn table() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let trace = folder.path().join("run.trace");
         let status = Command::new(std::env::current_exe().expect("this program"))
-            .env(ASKED, threads.to_string())
+            .env(THREADS_VARIABLE, threads.to_string())
             .env("GPUMEMTRACE_OUTPUT", &trace)
             .env("GPUMEMTRACE_ON_FULL", "block")
             .status();
@@ -41,8 +43,8 @@ fn table() {
     }
 }
 
-/// What a loop of a training step does: a few lines that allocate and free blocks of sizes of their own.
-fn storm(thread: u64, events: u64) {
+/// Records events like a training step: 40 lines, each with blocks of its own size.
+fn record_steps(thread: u64, events: u64) {
     let mut allocated = 0;
     for number in 0..events {
         let line = number / 2 % 40;
@@ -54,7 +56,7 @@ fn storm(thread: u64, events: u64) {
         draft.device = 0;
         draft.addr = 0x7f00_0000_0000 + (thread << 32) + line * (2 << 20);
         draft.aux = [allocated, 64 << 20];
-        event(&draft);
+        record_event(&draft);
     }
 }
 
@@ -67,10 +69,10 @@ fn record(threads: u64) {
             .map(|thread| {
                 let barrier = &barrier;
                 scope.spawn(move || {
-                    storm(thread, 1);
+                    record_steps(thread, 1);
                     barrier.wait();
                     let begin = thread_cpu_ns();
-                    storm(thread, each);
+                    record_steps(thread, each);
                     thread_cpu_ns() - begin
                 })
             })
@@ -102,15 +104,15 @@ fn record(threads: u64) {
 fn dropped(trace: &Path) -> u64 {
     use gpumemtrace_format::reader::{Item, TraceReader};
     let bytes = std::fs::read(trace).expect("a trace");
-    let (mut found, mut dropped) = (0, None);
+    let (mut read, mut dropped) = (0, None);
     for item in TraceReader::new(&bytes[..]).expect("a trace") {
         match item {
-            Item::Events(events) => found += events.len() as u64,
-            Item::End(end) => dropped = Some(end.events - found),
+            Item::Events(events) => read += events.len() as u64,
+            Item::End(end) => dropped = Some(end.events - read),
             _ => {}
         }
     }
-    let counted = EVENTS.saturating_sub(found);
+    let counted = EVENTS.saturating_sub(read);
     dropped.expect("an end").max(counted)
 }
 

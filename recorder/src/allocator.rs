@@ -1,35 +1,37 @@
-//! Memory for the library itself.
+//! The global allocator of the library.
 //!
-//! Constraint: Rust ends the process where an allocation fails, and a program that runs at its limit (`ulimit -v`, a full memory
-//! cgroup without the killer) may go on well when one of its own does. Consequence: where memory for the writer thread is
-//! refused, recording ends and that thread waits until the process has ended. The hooks allocate nothing.
+//! Rust ends the process after a failed allocation. But a program at its memory limit (`ulimit -v`,
+//! a full cgroup without the OOM killer) may survive a failed allocation of its own. So if an
+//! allocation of the writer thread fails, the recording ends and that thread blocks until the
+//! process exits. Hooks allocate nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-use crate::session;
+use crate::session::writer_session;
 
-/// The system's allocator, and what we do where it has nothing left.
+/// The system allocator, which parks the writer thread when an allocation fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator;
 
-// SAFETY: every call is the system allocator's own; one that fails is answered with null, or not at all.
+// SAFETY: every call is the system allocator's own. A failed one returns null; on the writer thread
+// it does not return.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's own arguments.
-        granted(unsafe { System.alloc(layout) })
+        check_granted(unsafe { System.alloc(layout) })
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's own arguments.
-        granted(unsafe { System.alloc_zeroed(layout) })
+        check_granted(unsafe { System.alloc_zeroed(layout) })
     }
 
     #[inline]
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
         // SAFETY: the caller's own arguments.
-        granted(unsafe { System.realloc(old, layout, new_bytes) })
+        check_granted(unsafe { System.realloc(old, layout, new_bytes) })
     }
 
     #[inline]
@@ -40,16 +42,16 @@ unsafe impl GlobalAlloc for Allocator {
 }
 
 #[inline]
-fn granted(memory: *mut u8) -> *mut u8 {
+fn check_granted(memory: *mut u8) -> *mut u8 {
     if memory.is_null() {
-        refused();
+        handle_refusal();
     }
     memory
 }
 
 #[cold]
-fn refused() {
-    if let Some(session) = session::written() {
-        session.stay_without_memory();
+fn handle_refusal() {
+    if let Some(session) = writer_session() {
+        session.park_writer_without_memory();
     }
 }

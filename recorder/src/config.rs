@@ -1,77 +1,98 @@
-//! What the user asked for, in environment variables, because nothing else reaches a preloaded library.
+//! The settings of a recording, read from environment variables.
 //!
-//! Constraint: a mistyped value must not stop the program nor be ignored silently. Consequence: one line on stderr names
-//! the variable, what it may be, and what is used instead.
+//! Environment variables are the only way to pass settings to a preloaded library. A mistyped value
+//! must neither stop the program nor be ignored silently: one line on stderr names the variable,
+//! the allowed values, and the value used instead.
 
 use gpumemtrace_format::size_arg::{self, PartLimit};
 
-use crate::parts::Wanted;
-use crate::say::say;
-use crate::stack_cache::MAX_DEPTH;
+use crate::diagnostics::print_diagnostic;
+use crate::stacks::cache::MAX_DEPTH;
 
-/// What the recorder needs at most, where nothing else was asked for.
+/// Memory limit of the recorder unless the user sets one.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Which call sites are recorded.
+/// Which call stacks are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stacks {
-    /// Python frames.
+pub(crate) struct StackConfig {
     pub(crate) python: bool,
-    /// Native frames.
     pub(crate) native: NativeStacks,
 }
 
 /// Which events get a native stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NativeStacks {
-    /// None.
     None,
-    /// Driver calls that hand something out: they tell whose memory it is.
+    /// Driver calls that allocate: their stack shows which library owns the memory.
     Owners,
-    /// All.
     All,
 }
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum OnFull {
-    /// Waits for the writer.
+pub(crate) enum FullRingPolicy {
+    /// Wait for the writer thread.
     Block,
-    /// Drops the event and counts it.
+    /// Drop the event and count it.
     Drop,
 }
 
-/// Everything that can be set.
+/// The settings of one recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Config {
+pub(crate) struct RecorderConfig {
     /// `GPUMEMTRACE_OUTPUT`: file name pattern; `%p` pid, `%r` rank, `%h` host.
     pub(crate) output: String,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
-    pub(crate) stacks: Stacks,
-    /// `GPUMEMTRACE_DEPTH`: most frames of a stack, 1 to [`MAX_DEPTH`] (default); the outermost ones are left out.
+    pub(crate) stacks: StackConfig,
+    /// `GPUMEMTRACE_DEPTH`: largest number of frames in a stack, 1 to [`MAX_DEPTH`] (default).
+    /// Outer frames beyond it are omitted.
     pub(crate) depth: usize,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
-    pub(crate) on_full: OnFull,
-    /// `GPUMEMTRACE_MEMORY`: what the recorder may need at most.
+    pub(crate) on_full: FullRingPolicy,
+    /// `GPUMEMTRACE_MEMORY`: memory limit of the recorder.
     pub(crate) memory_bytes: u64,
-    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: whether the trace is written in parts.
-    pub(crate) parts: Option<Wanted>,
-    /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
+    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_MAX_TOTAL_SIZE`: when to begin a new part, and how much to keep.
+    pub(crate) rotation: Option<RotationPolicy>,
+    /// `GPUMEMTRACE_CLOCK`: `auto` (default) uses the processor's counter where it can be trusted;
+    /// `kernel` never does.
     pub(crate) uses_counter: bool,
 }
 
-impl Config {
-    /// Reads the environment.
+/// Parts per kept size if only the total size is limited.
+const PARTS_IN_KEPT: u64 = 8;
+
+/// When a trace begins a new part, and how much of it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RotationPolicy {
+    pub(crate) limit: PartLimit,
+    /// Approximate limit of all files of the trace together.
+    pub(crate) keep_bytes: Option<u64>,
+}
+
+impl RotationPolicy {
+    /// Returns `None` if the trace is one file.
+    pub(crate) fn new(limit: Option<PartLimit>, keep_bytes: Option<u64>) -> Option<Self> {
+        let mut limit = limit.or_else(|| keep_bytes.map(|_| PartLimit::default()))?;
+        if let Some(keep) = keep_bytes {
+            let most = (keep / PARTS_IN_KEPT).max(1);
+            limit.bytes = Some(limit.bytes.map_or(most, |bytes| bytes.min(most)));
+        }
+        Some(Self { limit, keep_bytes })
+    }
+}
+
+impl RecorderConfig {
+    /// Reads the environment. A wrong value prints one line and gives the default.
     pub(crate) fn from_env() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let choose = |name: &str, choices: &[&str]| choose(&lookup, name, choices);
-        let python = Stacks { python: true, native: NativeStacks::Owners };
-        let native = Stacks { python: false, native: NativeStacks::All };
-        let both = Stacks { python: true, native: NativeStacks::All };
-        let none = Stacks { python: false, native: NativeStacks::None };
+        let python = StackConfig { python: true, native: NativeStacks::Owners };
+        let native = StackConfig { python: false, native: NativeStacks::All };
+        let both = StackConfig { python: true, native: NativeStacks::All };
+        let none = StackConfig { python: false, native: NativeStacks::None };
         Self {
             output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()).unwrap_or_else(|| {
                 if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
@@ -84,19 +105,20 @@ impl Config {
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
             depth: depth(&lookup),
-            on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
+            on_full: [FullRingPolicy::Block, FullRingPolicy::Drop]
+                [choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
             memory_bytes: memory_bytes(&lookup),
-            parts: Wanted::new(
-                amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
-                amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", size_arg::parse_bytes),
+            rotation: RotationPolicy::new(
+                parse_amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
+                parse_amount(&lookup, "GPUMEMTRACE_MAX_TOTAL_SIZE", "10GiB", size_arg::parse_bytes),
             ),
             uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
     }
 }
 
-/// `GPUMEMTRACE_TRACKER`: whether PyTorch's own tracker is to be attached: `on` (default), `off`.
-pub fn wants_tracker() -> bool {
+/// Reads `GPUMEMTRACE_TRACKER`: whether to attach PyTorch's own tracker, `on` (default) or `off`.
+pub fn is_tracker_enabled() -> bool {
     choose(&|name| std::env::var(name).ok(), "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
 }
 
@@ -104,7 +126,15 @@ fn depth(lookup: &impl Fn(&str) -> Option<String>) -> usize {
     let Some(value) = lookup("GPUMEMTRACE_DEPTH").filter(|value| !value.is_empty()) else { return MAX_DEPTH };
     value.parse().ok().filter(|depth| (1..=MAX_DEPTH).contains(depth)).unwrap_or_else(|| {
         let most = MAX_DEPTH.to_string();
-        say(&["GPUMEMTRACE_DEPTH=", &value, " is no number from 1 to ", &most, "; using ", &most, "."]);
+        print_diagnostic(&[
+            "GPUMEMTRACE_DEPTH=",
+            &value,
+            " is not a number from 1 to ",
+            &most,
+            "; using ",
+            &most,
+            ".",
+        ]);
         MAX_DEPTH
     })
 }
@@ -114,12 +144,12 @@ fn memory_bytes(lookup: &impl Fn(&str) -> Option<String>) -> u64 {
         return DEFAULT_MEMORY_BYTES;
     };
     size_arg::parse_recorder_memory(&value).unwrap_or_else(|| {
-        say(&["GPUMEMTRACE_MEMORY=", &value, " is no amount from 32MiB to 1GiB; using 64MiB."]);
+        print_diagnostic(&["GPUMEMTRACE_MEMORY=", &value, " is not a size from 32MiB to 1GiB; using 64MiB."]);
         DEFAULT_MEMORY_BYTES
     })
 }
 
-fn amount<T>(
+fn parse_amount<T>(
     lookup: &impl Fn(&str) -> Option<String>,
     name: &str,
     example: &str,
@@ -128,17 +158,17 @@ fn amount<T>(
     let value = lookup(name).filter(|value| !value.is_empty())?;
     let amount = parse(&value);
     if amount.is_none() {
-        say(&[name, "=", &value, " is no amount such as ", example, "; going on without it."]);
+        print_diagnostic(&[name, "=", &value, " is not a value such as ", example, "; ignoring it."]);
     }
     amount
 }
 
-/// The place of the chosen value; 0 if nothing, or nothing sensible, was chosen.
+/// The index of the chosen value; 0 if the variable is unset or none of the choices.
 fn choose(lookup: &impl Fn(&str) -> Option<String>, name: &str, choices: &[&str]) -> usize {
     let Some(value) = lookup(name).filter(|value| !value.is_empty()) else { return 0 };
     choices.iter().position(|choice| *choice == value).unwrap_or_else(|| {
         let list = choices.join(", ");
-        say(&[name, "=", &value, " is none of ", &list, "; using ", choices[0], "."]);
+        print_diagnostic(&[name, "=", &value, " is not one of ", &list, "; using ", choices[0], "."]);
         0
     })
 }
@@ -147,29 +177,29 @@ fn choose(lookup: &impl Fn(&str) -> Option<String>, name: &str, choices: &[&str]
 mod tests {
     use super::*;
 
-    fn with(pairs: &[(&str, &str)]) -> Config {
-        Config::from_lookup(|name| {
+    fn with(pairs: &[(&str, &str)]) -> RecorderConfig {
+        RecorderConfig::from_lookup(|name| {
             pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
     #[test]
-    fn nothing_set_is_the_documented_default() {
+    fn unset_variables_give_the_documented_defaults() {
         let config = with(&[]);
-        assert_eq!((config.output.as_str(), config.on_full), ("run.trace", OnFull::Block));
+        assert_eq!((config.output.as_str(), config.on_full), ("run.trace", FullRingPolicy::Block));
         assert!(config.uses_counter && !with(&[("GPUMEMTRACE_CLOCK", "kernel")]).uses_counter);
-        assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
+        assert_eq!(config.stacks, StackConfig { python: true, native: NativeStacks::Owners });
     }
 
     #[test]
-    fn a_rank_names_its_own_file_unless_the_user_names_one() {
+    fn rank_gets_its_own_file_unless_output_is_set() {
         assert_eq!(with(&[("RANK", "3")]).output, "run.rank%r.trace");
         assert_eq!(with(&[("RANK", "")]).output, "run.trace");
         assert_eq!(with(&[("RANK", "3"), ("GPUMEMTRACE_OUTPUT", "x-%p")]).output, "x-%p");
     }
 
     #[test]
-    fn stacks_may_be_limited() {
+    fn depth_is_limited_to_the_valid_range() {
         assert_eq!(with(&[]).depth, MAX_DEPTH);
         assert_eq!(with(&[("GPUMEMTRACE_DEPTH", "7")]).depth, 7);
         for wrong in ["0", "257", "-1", "deep"] {
@@ -178,20 +208,20 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_made_where_the_user_wants_them() {
-        assert_eq!(with(&[]).parts, None);
-        let limit = |pairs: &[(&str, &str)]| with(pairs).parts.map(|parts| parts.limit.bytes);
+    fn rotation_follows_rotate_and_keep() {
+        assert_eq!(with(&[]).rotation, None);
+        let limit = |pairs: &[(&str, &str)]| with(pairs).rotation.map(|policy| policy.limit.bytes);
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1MiB")]), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1h")]), Some(None));
-        // What is kept must consist of several parts, or there would be nothing to drop.
-        assert_eq!(limit(&[("GPUMEMTRACE_KEEP", "8MiB")]), Some(Some(1 << 20)));
-        let both = [("GPUMEMTRACE_KEEP", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
+        // The kept size must hold several parts, or no part could be dropped.
+        assert_eq!(limit(&[("GPUMEMTRACE_MAX_TOTAL_SIZE", "8MiB")]), Some(Some(1 << 20)));
+        let both = [("GPUMEMTRACE_MAX_TOTAL_SIZE", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
         assert_eq!(limit(&both), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "often")]), None);
     }
 
     #[test]
-    fn memory_may_be_chosen_within_bounds() {
+    fn memory_limit_is_accepted_within_bounds() {
         assert_eq!(with(&[]).memory_bytes, 64 << 20);
         assert_eq!(with(&[("GPUMEMTRACE_MEMORY", "256MiB")]).memory_bytes, 256 << 20);
         for wrong in ["1MiB", "2GiB", "much"] {
@@ -200,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_value_falls_back() {
+    fn mistyped_value_gives_the_default() {
         let config = with(&[("GPUMEMTRACE_STACKS", "pyhton"), ("GPUMEMTRACE_ON_FULL", "drop")]);
-        assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
-        assert_eq!(config.on_full, OnFull::Drop);
+        assert_eq!(config.stacks, StackConfig { python: true, native: NativeStacks::Owners });
+        assert_eq!(config.on_full, FullRingPolicy::Drop);
     }
 }

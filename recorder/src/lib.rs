@@ -1,54 +1,54 @@
-//! The part of gpumemtrace that runs inside the traced program: rings, stacks, clock, writer thread.
+//! The part of gpumemtrace that runs inside the traced program.
 //!
-//! Constraint: we are a guest. The program must behave as it would without us, and die as it would without us, at any
-//! moment, without a trace being lost. Consequence: hooks only store into a shared mapping (`record`, `shared`,
-//! `thread`; what makes that safe is `protocol`); everything slow (encoding, compression, files) happens on one thread of ours (`writer`); trouble is
-//! counted, said once (`say`), and ends the recording, never the program (`session`).
+//! The program must behave and end as it would without the recorder, and may be killed at any
+//! moment without losing its trace. So hooks only store records into ring buffers in a mapped file
+//! (`hot`, `ring`), with the call stacks that `stacks` captures. One writer thread does
+//! everything slow: encoding, compression, files (`writer`). An internal error is counted, prints
+//! one line (`diagnostics`) and ends the recording, never the program (`lifecycle`).
 //!
-//! A user of this crate (the hooks) calls [`begin`] and [`Call::finish`] around a driver call, [`event`] for what has
-//! already happened, and [`end_at_exit`] / [`end_at_quick_exit`] when the process ends. In turn this crate starts itself
-//! at the first event, keeps every call made through it ordered, and never panics on purpose.
+//! A hook calls [`begin_call`] before a driver call and [`CallGuard::complete`] after it, or
+//! [`record_event`] for something that has already happened. When the process ends, call
+//! [`end_at_exit`] or [`end_at_quick_exit`]. The recorder starts itself at the first event, gives
+//! all events of the process one order, and never panics on purpose.
+//!
+//! The modules form layers: `platform`, `diagnostics`, `ring`, `stacks`, `config`, `metadata`,
+//! `session`, then `hot` and `writer`, then `lifecycle`, then `api`. A module imports only from
+//! layers before it.
 
 mod allocator;
-mod batch;
-mod before;
-mod clock;
+mod api;
 mod config;
-mod current;
-mod facts;
-mod forward;
-mod name;
-pub mod native;
-mod output;
-mod own_file;
-mod parts;
-mod per_thread;
-mod protocol;
-pub mod python;
-mod record;
-mod ring_sizes;
-mod said;
-mod say;
+mod diagnostics;
+mod hot;
+mod lifecycle;
+mod metadata;
+mod platform;
+mod ring;
 mod session;
-mod shared;
-mod signals;
-pub mod stack_cache;
-mod sync;
-mod system;
-mod text;
-mod thread;
-mod trace_file;
+mod stacks;
 mod writer;
 
 pub use allocator::Allocator;
-pub use config::wants_tracker;
-pub use facts::{Sources, register, torch_version_beside};
-pub use forward::{Work, forward_node, work_for_node};
-pub use record::{
-    Call, Draft, begin, count, event, is_recording, leave_after_panic, may_record, named_event, text_event,
-    trace_path,
+pub use api::events::{
+    begin_call, increment_counter, is_recording, may_record, record_event, record_named_event,
+    record_text_event, reset_hook_after_panic, trace_path,
 };
-pub use said::{mark, phase_begin, phase_end, step};
-pub use say::{errno, say, set_errno};
-pub use session::{end_at_exit, end_at_quick_exit, end_by_program};
-pub use system::{generation as module_counts, is_preloaded};
+pub use api::markers::{begin_phase, begin_step, end_phase, record_mark};
+pub use config::is_tracker_enabled;
+pub use diagnostics::{errno, print_diagnostic, set_errno};
+pub use hot::autograd::{BackwardNodeGuard, enter_backward_node, note_forward_node};
+pub use hot::record::{CallGuard, Draft};
+pub use lifecycle::{end_at_exit, end_at_quick_exit, end_by_program};
+pub use metadata::{HookCallbacks, read_torch_version, register_callbacks};
+pub use platform::unload_counter::note_module_unload;
+pub use platform::{is_preloaded, loaded_module_counts};
+
+/// What the tests and benchmarks of this crate use, and nothing else.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::platform::process_memory::Direct;
+    pub use crate::stacks::cache::{FrameKey, MAX_DEPTH, StackCache};
+    pub use crate::stacks::native::{NativeStack, prepare};
+    pub use crate::stacks::python::layout::PYTHON_3_12;
+    pub use crate::stacks::python::memo::PythonStackMemo;
+}

@@ -1,6 +1,7 @@
-//! The promise of the hook path, seen from the other side: an event waits for no lock that somebody in the process may hold. The loader's
-//! is held inside of `dl_iterate_phdr`'s callbacks (unwinders call it), a stream's by whoever has called `flockfile`; an event that
-//! took one of them would end here in a deadlock.
+//! Checks that an event takes no lock that another thread of the process may hold.
+//!
+//! The loader's lock is held inside callbacks of `dl_iterate_phdr`, which unwinders call; the lock
+//! of a stream is held after `flockfile`. An event that took one of them would deadlock here.
 
 #![allow(clippy::exit, reason = "a scenario ends its own process")]
 
@@ -13,11 +14,12 @@ use std::time::{Duration, Instant};
 
 use gpumemtrace_format::EventKind;
 
-/// Turns that a thread has made events in, of those it was asked for.
-static ASKED: AtomicU32 = AtomicU32::new(0);
+/// Rounds of events that were requested from the recording thread, and that are done.
+static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
-/// Far more than any machine needs that is only busy.
+/// Far longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// Exit code of a scenario that deadlocked.
 const DEADLOCK: i32 = 23;
 
 unsafe extern "C" {
@@ -26,22 +28,22 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
-/// Events at a depth that no event was made at before: its frames are walked and defined, not only compared.
+/// Records events at a new stack depth, so that frames are walked and defined, not only compared.
 #[inline(never)]
-fn deeper(levels: u32) -> u32 {
+fn record_deeper(levels: u32) -> u32 {
     if levels == 0 {
-        support::block(EventKind::BLOCK_ALLOC, 512, 512);
-        support::call(EventKind::DEVICE_ALLOC, 1024, 512);
+        support::record_block(EventKind::BLOCK_ALLOC, 512, 512);
+        support::record_call(EventKind::DEVICE_ALLOC, 1024, 512);
         return 1;
     }
-    black_box(deeper(levels - 1)) + black_box(1)
+    black_box(record_deeper(levels - 1)) + black_box(1)
 }
 
-fn make_events() {
+fn record_on_request() {
     let mut done = 0;
     while done < 3 {
-        if ASKED.load(Ordering::Acquire) > done {
-            deeper(done * 3 + 1);
+        if REQUESTED.load(Ordering::Acquire) > done {
+            record_deeper(done * 3 + 1);
             done += 1;
             DONE.store(done, Ordering::Release);
         }
@@ -49,11 +51,11 @@ fn make_events() {
     }
 }
 
-/// Lets the other thread make events, and waits for it.
-fn ask() {
-    let turn = ASKED.fetch_add(1, Ordering::AcqRel) + 1;
+/// Requests a round of events from the other thread, and waits for it.
+fn request_events() {
+    let round = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     let begin = Instant::now();
-    while DONE.load(Ordering::Acquire) < turn {
+    while DONE.load(Ordering::Acquire) < round {
         if begin.elapsed() > PATIENCE {
             std::process::exit(DEADLOCK);
         }
@@ -61,30 +63,30 @@ fn ask() {
     }
 }
 
-unsafe extern "C" fn ask_under_the_loaders_lock(
+unsafe extern "C" fn request_under_loader_lock(
     _: *mut libc::dl_phdr_info,
     _: usize,
     _: *mut c_void,
 ) -> c_int {
-    ask();
+    request_events();
     // One module is enough.
     1
 }
 
 #[test]
 fn scenario() {
-    if support::asked_scenario().is_none() {
+    if support::requested_scenario().is_none() {
         return;
     }
-    let thread = std::thread::spawn(make_events);
-    // The first event may set things up.
-    ask();
+    let thread = std::thread::spawn(record_on_request);
+    // The first event starts the recording, which may take locks.
+    request_events();
     // SAFETY: the callback has the right signature and uses no argument.
-    unsafe { libc::dl_iterate_phdr(Some(ask_under_the_loaders_lock), std::ptr::null_mut()) };
+    unsafe { libc::dl_iterate_phdr(Some(request_under_loader_lock), std::ptr::null_mut()) };
     // SAFETY: the C library's own stream, locked and unlocked by this thread.
     unsafe {
         flockfile(stderr);
-        ask();
+        request_events();
         funlockfile(stderr);
     }
     thread.join().unwrap();
@@ -93,14 +95,14 @@ fn scenario() {
 }
 
 #[test]
-fn an_event_waits_for_no_lock_of_the_process() {
+fn event_takes_no_lock_that_the_process_may_hold() {
     for stacks in ["none", "native"] {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("run.trace");
         let status = support::command("locks", &trace).env("GPUMEMTRACE_STACKS", stacks).status().unwrap();
-        assert_eq!(status.code(), Some(0), "{stacks}: {DEADLOCK} is a deadlock");
-        let left = support::Left::read(&trace);
-        assert_eq!((left.events.len(), left.missing()), (6, 0));
+        assert_eq!(status.code(), Some(0), "{stacks}: {DEADLOCK} means a deadlock");
+        let left = support::TraceLeftovers::read(&trace);
+        assert_eq!((left.events.len(), left.missing_events()), (6, 0));
         let with_stack = left.events.values().filter(|event| event.native_stack.0 != 0).count();
         assert_eq!(with_stack, if stacks == "native" { 6 } else { 0 });
     }

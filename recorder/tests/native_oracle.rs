@@ -1,9 +1,9 @@
-//! Our unwinder against the C++ runtime's, frame for frame, over stacks of many shapes.
+//! Compares our unwinder with the C++ runtime's, frame by frame, on stacks of many shapes.
 
 #![allow(
     clippy::items_after_statements,
     clippy::print_stderr,
-    reason = "a callback beside its use; what is not checked is said"
+    reason = "a callback stands beside its use; a skipped check is printed"
 )]
 
 mod native;
@@ -14,9 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use native::{CALLERS, Caller, Library, Tally, alone, compare, random, tally};
+use native::{CALLERS, Caller, CaptureTally, TestLibrary, capture_ours, compare, random, tally};
 
-/// Calls more of the same at random, and compares at some of the places.
+/// Calls functions of random shapes, and compares the stacks at some depths.
 fn wander(budget: u64) {
     if budget == 0 || random(8) == 0 {
         compare();
@@ -49,10 +49,10 @@ fn plain(budget: u64) {
 
 #[inline(never)]
 fn with_a_large_frame(budget: u64) {
-    let room = [budget; 700];
-    std::hint::black_box(&room);
+    let buffer = [budget; 700];
+    std::hint::black_box(&buffer);
     wander(budget);
-    std::hint::black_box(&room);
+    std::hint::black_box(&buffer);
 }
 
 #[repr(align(128))]
@@ -60,10 +60,10 @@ struct Aligned([u64; 16]);
 
 #[inline(never)]
 fn aligned(budget: u64) {
-    let room = Aligned([budget; 16]);
-    std::hint::black_box(&room.0);
+    let buffer = Aligned([budget; 16]);
+    std::hint::black_box(&buffer.0);
     wander(budget);
-    std::hint::black_box(&room.0);
+    std::hint::black_box(&buffer.0);
 }
 
 #[inline(never)]
@@ -78,7 +78,7 @@ fn through_qsort(budget: u64) {
     }
     let before = LEFT.with(|left| left.replace(budget));
     let mut numbers: Vec<u32> = (0..3 + random(6)).map(|_| random(100) as u32).collect();
-    // SAFETY: as many elements of that size as said.
+    // SAFETY: the array has this many elements of this size.
     unsafe { libc::qsort(numbers.as_mut_ptr().cast(), numbers.len(), 4, Some(order)) };
     LEFT.with(|left| left.set(before));
 }
@@ -100,7 +100,7 @@ fn in_a_panic(budget: u64) {
         let _guard = ComparesWhenDropped(budget);
         let _other = ComparesWhenDropped(0);
         plain(budget / 2);
-        // An exception in flight, without the message of a panic.
+        // Raises an exception without printing the message of a panic.
         resume_unwind(Box::new(budget));
     }));
     assert!(result.is_err());
@@ -138,12 +138,12 @@ extern "C" fn on_usr1(_: c_int) {
 #[inline(never)]
 fn on_a_signal(budget: u64) {
     FOR_SIGNAL.with(|left| left.set(budget));
-    // SAFETY: a signal that `handle_signals` has given a handler.
+    // SAFETY: `handle_signals` has installed a handler for this signal.
     unsafe { libc::raise(libc::SIGUSR1) };
 }
 
 fn handle_signals(flags: c_int) {
-    // SAFETY: a handler of the right type, for a signal that nobody else uses.
+    // SAFETY: a handler of the right type, for a signal that no other code uses.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_usr1 as *const () as usize;
@@ -152,7 +152,8 @@ fn handle_signals(flags: c_int) {
     }
 }
 
-/// Functions of the libraries, each compiled in several ways; those that are loaded all the time.
+/// The functions of `frames.c` and `frames.cc`, compiled in several ways and loaded for the whole
+/// test.
 fn callers() -> &'static [Caller] {
     static CALLER_LIST: OnceLock<Vec<Caller>> = OnceLock::new();
     CALLER_LIST.get_or_init(|| {
@@ -167,16 +168,16 @@ fn callers() -> &'static [Caller] {
             ("frames.cc", &["-O0"]),
         ];
         let built = ways.iter().enumerate().filter_map(|(number, (source, options))| {
-            Library::build(source, options, &folder.path().join(format!("way{number}.so")))
+            TestLibrary::build(source, options, &folder.path().join(format!("way{number}.so")))
         });
-        let libraries: Vec<Library> = built.map(|path| Library::open(&path)).collect();
+        let libraries: Vec<TestLibrary> = built.map(|path| TestLibrary::open(&path)).collect();
         libraries.iter().flat_map(|library| CALLERS.iter().filter_map(|name| library.caller(name))).collect()
     })
 }
 
 thread_local! { static FOR_LIBRARY: Cell<u64> = const { Cell::new(0) }; }
 
-extern "C" fn back(_: *mut c_void) {
+extern "C" fn call_back(_: *mut c_void) {
     wander(FOR_LIBRARY.with(|left| left.replace(0)));
 }
 
@@ -184,10 +185,10 @@ extern "C" fn back(_: *mut c_void) {
 fn through_a_library(budget: u64) {
     let Some(caller) = callers().get(random(callers().len().max(1) as u64) as usize) else { return };
     FOR_LIBRARY.with(|left| left.set(budget));
-    caller(back, std::ptr::null_mut(), random(300) as u32);
+    caller(call_back, std::ptr::null_mut(), random(300) as u32);
 }
 
-fn wander_until(captures: u64, seed: u64) -> Tally {
+fn wander_until(captures: u64, seed: u64) -> CaptureTally {
     native::seed(seed);
     while tally().captures < captures {
         wander(3 + random(12));
@@ -196,7 +197,7 @@ fn wander_until(captures: u64, seed: u64) -> Tally {
 }
 
 #[test]
-fn stacks_of_many_shapes_are_those_of_the_complete_unwinder() {
+fn stacks_of_many_shapes_agree_with_the_complete_unwinder() {
     handle_signals(0);
     let threads: Vec<_> = (1..=2u64)
         .map(|seed| {
@@ -205,50 +206,57 @@ fn stacks_of_many_shapes_are_those_of_the_complete_unwinder() {
         })
         .collect();
     for thread in threads {
-        let seen = thread.join().unwrap();
-        assert!(seen.slow * 100 < seen.captures, "our own rules must do: {seen:?}");
-        assert!(seen.truncated * 100 < seen.captures, "{seen:?}");
+        let tally = thread.join().unwrap();
+        assert!(tally.fallback * 100 < tally.captures, "rules must handle almost all frames: {tally:?}");
+        assert!(tally.truncated * 100 < tally.captures, "{tally:?}");
     }
 }
 
-/// Two libraries in turn at the same addresses, with the same return addresses and frames of different sizes.
+/// Loads two libraries in turn at the same addresses. Their return addresses are equal, their frame
+/// sizes differ.
 #[test]
-fn a_library_at_the_place_of_another_has_rules_of_its_own() {
+fn library_loaded_at_the_same_address_gets_new_rules() {
     let folder = tempfile::tempdir().unwrap();
-    let build = |room: &str| {
-        let options = ["-O2", "-fomit-frame-pointer", room];
-        Library::build("frames.c", &options, &folder.path().join(format!("{room}.so")))
+    let build = |buffer: &str| {
+        let options = ["-O2", "-fomit-frame-pointer", buffer];
+        TestLibrary::build("frames.c", &options, &folder.path().join(format!("{buffer}.so")))
     };
-    let (Some(small), Some(large)) = (build("-DROOM=1024"), build("-DROOM=8192")) else { return };
-    extern "C" fn look(_: *mut c_void) {
+    let (Some(small), Some(large)) = (build("-DBUFFER_BYTES=1024"), build("-DBUFFER_BYTES=8192")) else {
+        return;
+    };
+    extern "C" fn compare_in_callback(_: *mut c_void) {
         compare();
     }
     let mut places = std::collections::HashMap::new();
     for turn in 0..2000 {
         let path = if turn % 2 == 0 { &small } else { &large };
-        let library = Library::open(path);
-        let caller = library.caller("call_with_room").unwrap();
+        let library = TestLibrary::open(path);
+        let caller = library.caller("call_with_buffer").unwrap();
         *places.entry((caller as usize, turn % 2)).or_insert(0) += 1;
         for _ in 0..3 {
-            caller(look, std::ptr::null_mut(), 1);
+            caller(compare_in_callback, std::ptr::null_mut(), 1);
         }
         library.close();
     }
     let shared = places.keys().filter(|(place, way)| *way == 0 && places.contains_key(&(*place, 1))).count();
-    assert!(shared > 0, "the loader puts one where the other was: {places:?}");
-    assert_eq!((tally().captures, tally().slow), (6000, 0));
+    assert!(shared > 0, "the loader reused no address: {places:?}");
+    assert_eq!((tally().captures, tally().fallback), (6000, 0));
 }
 
-/// A handler on a stack of its own, of which nothing is known.
+/// The bounds of an alternate signal stack are unknown to the unwinder.
+///
+/// Rules follow the signal frame only outwards, to a higher address. So if the kernel maps the
+/// alternate stack above the thread's own stack, the handler's captures use the complete unwinder.
 #[test]
-fn a_handler_on_an_alternate_stack() {
+fn signal_handler_on_an_alternate_stack() {
     extern "C" fn on_usr2(_: c_int) {
         compare();
     }
-    let mut room = vec![0u8; 1 << 20];
-    // SAFETY: the stack outlives its use; the handler has the right type, and nobody else uses the signal.
+    let mut buffer = vec![0u8; 1 << 20];
+    // SAFETY: the stack outlives its use; the handler has the right type, and no other code uses
+    // the signal.
     unsafe {
-        let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
+        let stack = libc::stack_t { ss_sp: buffer.as_mut_ptr().cast(), ss_flags: 0, ss_size: buffer.len() };
         assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_usr2 as *const () as usize;
@@ -261,81 +269,83 @@ fn a_handler_on_an_alternate_stack() {
         let off = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
         libc::sigaltstack(&raw const off, std::ptr::null_mut());
     }
-    assert_eq!((tally().captures, tally().slow), (200, 0));
+    let own_stack = 0u8;
+    let is_above = buffer.as_ptr() as usize > &raw const own_stack as usize;
+    assert_eq!((tally().captures, tally().fallback), (200, if is_above { 100 } else { 0 }));
 }
 
-/// A fibre, as coroutine libraries make them.
+/// Coroutine libraries create such stacks.
 #[test]
-fn a_fibre() {
+fn fibre_stack() {
     extern "C" fn fibre() {
         compare();
         std::hint::black_box(());
     }
-    let mut room = vec![0u8; 1 << 20];
+    let mut buffer = vec![0u8; 1 << 20];
     for _ in 0..100 {
         // SAFETY: contexts that are filled in before they are used; the fibre returns to `here`.
         unsafe {
             let (mut here, mut there) =
                 (std::mem::zeroed::<libc::ucontext_t>(), std::mem::zeroed::<libc::ucontext_t>());
             assert_eq!(libc::getcontext(&raw mut there), 0);
-            there.uc_stack.ss_sp = room.as_mut_ptr().cast();
-            there.uc_stack.ss_size = room.len();
+            there.uc_stack.ss_sp = buffer.as_mut_ptr().cast();
+            there.uc_stack.ss_size = buffer.len();
             there.uc_link = &raw mut here;
             libc::makecontext(&raw mut there, fibre, 0);
             assert_eq!(libc::swapcontext(&raw mut here, &raw const there), 0);
         }
         compare();
     }
-    assert_eq!((tally().captures, tally().slow), (200, 0));
+    assert_eq!((tally().captures, tally().fallback), (200, 0));
 }
 
-/// What greenlets leave: a stack whose outermost return address is no code, and may not even be readable. The complete unwinder
-/// would look there, and end the program.
+/// Greenlets leave stacks with an outermost return address that is not code and may not be mapped.
+/// The complete unwinder would read there and crash.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_stack_that_leads_nowhere_ends_there() {
+fn stack_with_an_unmapped_return_address_is_truncated() {
     const NOWHERE: usize = 0x1234_5678_9abc;
     static RETURN_TO: AtomicUsize = AtomicUsize::new(0);
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     #[inline(never)]
-    extern "C" fn look() {
-        let (frames, is_truncated, was_slow) = alone();
-        assert!(is_truncated && !was_slow);
+    extern "C" fn capture() {
+        let (frames, is_truncated, used_fallback) = capture_ours();
+        assert!(is_truncated && !used_fallback);
         FOUND.store(frames, Ordering::Relaxed);
     }
     extern "C" fn fibre() {
         let top = 0usize;
-        // SAFETY: the words further out on this stack are the test's own; the return address of this function is among them,
-        // and put back.
+        // SAFETY: the words further out on this stack belong to the test. The return address of
+        // this function is among them, and is restored.
         unsafe {
             let at = (0..64).map(|word| (&raw const top).add(word).cast_mut());
             let held: Vec<(*mut usize, usize)> = at.map(|at| (at, at.read_volatile())).collect();
             let returns = held.iter().filter(|(_, word)| *word == RETURN_TO.load(Ordering::Relaxed));
             let returns: Vec<(*mut usize, usize)> = returns.copied().collect();
-            assert!(!returns.is_empty(), "where the fibre returns to");
+            assert!(!returns.is_empty(), "the return address of the fibre");
             for (at, _) in &returns {
                 at.write_volatile(NOWHERE);
             }
-            look();
+            capture();
             for (at, word) in &returns {
                 at.write_volatile(*word);
             }
         }
     }
-    let mut room = vec![0u8; 1 << 20];
+    let mut buffer = vec![0u8; 1 << 20];
     // SAFETY: as above.
     unsafe {
         let (mut here, mut there) =
             (std::mem::zeroed::<libc::ucontext_t>(), std::mem::zeroed::<libc::ucontext_t>());
         assert_eq!(libc::getcontext(&raw mut there), 0);
-        there.uc_stack.ss_sp = room.as_mut_ptr().cast();
-        there.uc_stack.ss_size = room.len();
+        there.uc_stack.ss_sp = buffer.as_mut_ptr().cast();
+        there.uc_stack.ss_size = buffer.len();
         there.uc_link = &raw mut here;
         libc::makecontext(&raw mut there, fibre, 0);
-        // The word at the fibre's first stack pointer is what it returns to.
+        // The word at the fibre's first stack pointer is its return address.
         let sp = there.uc_mcontext.gregs[libc::REG_RSP as usize] as *const usize;
         RETURN_TO.store(sp.read(), Ordering::Relaxed);
         assert_eq!(libc::swapcontext(&raw mut here, &raw const there), 0);
     }
-    assert!(FOUND.load(Ordering::Relaxed) > 0, "the frames before it are there");
+    assert!(FOUND.load(Ordering::Relaxed) > 0, "the inner frames must be found");
 }

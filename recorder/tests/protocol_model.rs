@@ -1,28 +1,30 @@
-//! The protocol of rings, owners, start and end, in all orders that memory and scheduler allow (loom), and broken line by
-//! line: of each ordering and each store, some model must notice that it is wrong.
+//! Model-checks the protocol of rings, ownership, start and shutdown in all orders that the memory
+//! model and the scheduler allow (loom). Then breaks each ordering and each store once: some model
+//! must fail.
 //!
-//! What loom cannot say: `membarrier` is an asymmetric fence, modelled as a whole fence on both sides; that a thread which
-//! the kernel says is gone has made all its stores, modelled as a flag; a kill, which `ring_kill.rs` does.
+//! Limits of the models: `membarrier` is an asymmetric fence, modelled as a full fence on both
+//! sides. An ended thread has made all its stores, modelled as a flag. Kills are tested by
+//! `ring_kill.rs`.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
-#![allow(clippy::print_stdout, reason = "says how much was tried")]
+#![allow(clippy::print_stdout, reason = "prints the number of breakages")]
 #![allow(
     clippy::arc_with_non_send_sync,
-    reason = "loom's threads run in turn, and its cells say nothing of threads"
+    reason = "loom's threads run in turn, and its cells are not marked as shared"
 )]
 
-#[path = "protocol_model/models.rs"]
+#[path = "protocol_model/atomics.rs"]
+mod atomics;
+#[path = "protocol_model/models/mod.rs"]
 mod models;
-#[path = "../src/protocol/mod.rs"]
-#[allow(dead_code, reason = "each model uses its part")]
+#[path = "../src/ring/protocol/mod.rs"]
+#[allow(dead_code, reason = "each model uses a part")]
 mod protocol;
-#[path = "protocol_model/sync.rs"]
-mod sync;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use atomics::{Breakage, SourceSite, clear_possible_breakages, possible_breakages, set_broken};
 use models::MODELS;
-use sync::{Break, Site, forget_seen, seen, set_broken};
 
 fn explore(model: fn()) {
     let mut builder = loom::model::Builder::new();
@@ -31,7 +33,7 @@ fn explore(model: fn()) {
     builder.check(model);
 }
 
-fn play(name: &str) {
+fn run_model(name: &str) {
     let (_, model) = MODELS.iter().find(|(known, _)| *known == name).expect("a model of this name");
     let begin = std::time::Instant::now();
     explore(*model);
@@ -39,99 +41,104 @@ fn play(name: &str) {
 }
 
 #[test]
-fn each_record_arrives_whole_once_and_in_order() {
-    play("ring");
+fn record_arrives_complete_once_and_in_order() {
+    run_model("ring");
 }
 
 #[test]
-fn a_full_ring_waits_and_overwrites_nothing() {
-    play("full ring");
+fn full_ring_waits_and_overwrites_no_record() {
+    run_model("full ring");
 }
 
 #[test]
-fn a_call_in_flight_is_not_taken_and_its_completion_is_not_lost() {
-    play("in flight");
+fn call_in_flight_is_not_drained_and_its_completion_is_not_lost() {
+    run_model("in flight");
 }
 
 #[test]
-fn a_ring_goes_from_thread_to_thread_with_all_that_belongs_to_it() {
-    play("owners");
+fn ring_passes_between_threads_with_its_state() {
+    run_model("ownership");
 }
 
 #[test]
-fn after_the_end_nobody_writes() {
-    play("ending");
+fn no_hook_stores_after_the_end() {
+    run_model("shutdown");
 }
 
 #[test]
-fn in_a_pause_nobody_writes_and_after_it_everybody_does() {
-    play("pausing");
-    play("end in a pause");
+fn no_hook_stores_during_a_pause_and_no_event_is_lost() {
+    run_model("pause");
+    run_model("end in a pause");
 }
 
 #[test]
-fn what_is_taken_at_the_end_is_what_stays() {
-    play("closing");
+fn records_drained_at_the_end_are_final() {
+    run_model("closing");
 }
 
 #[test]
-fn a_recording_starts_once_and_does_not_come_back() {
-    play("start");
-    play("start in vain");
+fn recording_starts_once_and_does_not_restart() {
+    run_model("start");
+    run_model("failed start");
 }
 
 #[test]
 #[should_panic(expected = "accesses")]
-fn a_record_that_was_not_waited_for_is_overwritten() {
+fn model_detects_an_overwritten_record() {
     explore(models::overfull_ring);
 }
 
 #[test]
 #[should_panic(expected = "accesses")]
-fn an_end_that_does_not_wait_meets_a_writer() {
-    explore(models::hasty_ending);
+fn model_detects_an_end_that_does_not_wait() {
+    explore(models::hasty_shutdown);
 }
 
-/// Lines that may be broken without harm: what they tell may be heard of later, or only by who reads what a killed process left
-/// (`ring_kill.rs`).
-const HARMLESS: &[(&str, Break)] = &[
-    ("self.0[index].store(FREE, Ordering::Release);", Break::HoldBack),
-    ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Break::HoldBack),
-    ("self.state.swap(ENDED, Ordering::Release);", Break::Weaken),
-    ("self.running.store(std::ptr::null_mut(), Ordering::Relaxed);", Break::HoldBack),
-    ("self.tail().store(number, Ordering::Release);", Break::HoldBack),
-    ("self.tail_again().store(number, Ordering::Relaxed);", Break::HoldBack),
-    ("self.slot(number)[N - 1].store(last, Ordering::Relaxed);", Break::HoldBack),
+/// Lines that may be broken without harm: their effect may come later, or matters only to a reader
+/// of the files of a killed process (`ring_kill.rs`).
+const HARMLESS: &[(&str, Breakage)] = &[
+    ("self.0[index].store(FREE, Ordering::Release);", Breakage::DelayStore),
+    ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Breakage::DelayStore),
+    ("self.state.swap(ENDED, Ordering::Release);", Breakage::Weaken),
+    ("self.running.store(std::ptr::null_mut(), Ordering::Relaxed);", Breakage::DelayStore),
+    ("self.tail().store(number, Ordering::Release);", Breakage::DelayStore),
+    ("self.tail_copy().store(number, Ordering::Relaxed);", Breakage::DelayStore),
+    ("self.slot(number)[N - 1].store(last, Ordering::Relaxed);", Breakage::DelayStore),
 ];
 
 #[test]
-fn each_line_of_the_protocol_is_needed() {
+fn every_line_of_the_protocol_is_needed() {
     let mut uses: BTreeMap<_, Vec<fn()>> = BTreeMap::new();
     for (_, model) in MODELS {
-        forget_seen();
+        clear_possible_breakages();
         explore(*model);
-        for part in seen().into_iter().filter(|((file, ..), _)| file.contains("src/protocol")) {
-            uses.entry(part).or_default().push(*model);
+        for breakage in
+            possible_breakages().into_iter().filter(|((file, ..), _)| file.contains("src/ring/protocol"))
+        {
+            uses.entry(breakage).or_default().push(*model);
         }
     }
-    let mut unnoticed = BTreeSet::new();
+    let mut undetected = BTreeSet::new();
     for (broken, models) in &uses {
-        let is_noticed = models.iter().any(|model| {
+        let is_detected = models.iter().any(|model| {
             set_broken(Some(*broken));
             catch_unwind(AssertUnwindSafe(|| explore(*model))).is_err()
         });
         set_broken(None);
-        if !is_noticed {
-            unnoticed.insert((line_of(broken.0), broken.1));
+        if !is_detected {
+            undetected.insert((line_of(broken.0), broken.1));
         }
     }
     println!("{} ways to break the protocol, {} of them harmless", uses.len(), HARMLESS.len());
     let harmless = HARMLESS.iter().map(|(line, how)| ((*line).to_owned(), *how)).collect();
-    assert_eq!(unnoticed, harmless, "no model notices when these are broken (left), these may be (right)");
+    assert_eq!(
+        undetected, harmless,
+        "no model fails when these lines are broken (left), as expected (right)"
+    );
 }
 
-/// The line itself: numbers change.
-fn line_of((file, line, _): Site) -> String {
+/// The source text of a site, because line numbers change.
+fn line_of((file, line, _): SourceSite) -> String {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let text = [root.join(file), file.into()]
         .iter()

@@ -1,178 +1,82 @@
-//! A process that is killed between any two stores: what a reader finds in the mapped ring and in the trace is every event
-//! that had been recorded, whole and once, and of the one that was just being recorded all or nothing.
+//! Kills a process between any two stores. A reader of ring file and trace must then find every
+//! recorded event complete and once. The event that was being recorded must be complete or absent.
 //!
-//! The protocol's own code runs on words that write down each store; then the file is put together as it stood after each of
-//! them, and read as the command reads it. Stores of a thread reach the mapping in the order of its instructions, so these are
-//! all the states a kill can leave of one ring.
+//! The protocol's own code runs on words that log each store. Then the files are rebuilt as they
+//! were after each store, and read as the command line tool reads them. The stores of a thread
+//! reach the mapping in program order, so these are all the states that a kill can leave of one
+//! ring.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
 
-#[path = "../src/protocol/mod.rs"]
-#[allow(dead_code, reason = "only rings are looked at")]
+#[path = "ring_kill/atomics.rs"]
+mod atomics;
+#[path = "ring_kill/logged_ring.rs"]
+mod logged_ring;
+#[path = "../src/ring/protocol/mod.rs"]
+#[allow(dead_code, reason = "only the ring is used")]
 mod protocol;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use atomics::{KillStep, LOG};
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT,
-    RING_THREAD_AT, RecordDecoder, RingImage, RingLayout, RingRecord, encode_code_records, encode_header,
-    seal, seal_completing, unseal,
+    HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT, RING_THREAD_AT,
+    RecordDecoder, RingImage, RingRecord, encode_code_records, encode_header, unseal,
 };
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
+use logged_ring::{LoggedRing, SHAPE, SLOTS, THREAD};
 use proptest::prelude::*;
-use protocol::ring::{Lane, RingWords, Room};
+use protocol::ring::{RingProducer, RingWords, Space};
 
-/// Atomics that write down what is stored, and where in the file.
-mod sync {
-    use std::cell::Cell;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-
-    use super::{LOG, Step};
-
-    #[derive(Debug)]
-    pub(crate) struct AtomicU64 {
-        value: Cell<u64>,
-        pub(crate) at: usize,
-    }
-
-    impl AtomicU64 {
-        pub(crate) fn at(at: usize) -> Self {
-            Self { value: Cell::new(0), at }
-        }
-
-        pub(crate) fn load(&self, _: Ordering) -> u64 {
-            self.value.get()
-        }
-
-        pub(crate) fn store(&self, value: u64, _: Ordering) {
-            self.value.set(value);
-            LOG.with_borrow_mut(|log| log.push(Step::Store(self.at, value)));
-        }
-    }
-
-    pub(crate) fn light_fence() {}
-
-    pub(crate) fn heavy_fence() {}
-}
-
-/// What happens to the files.
-#[derive(Clone, Debug)]
-enum Step {
-    /// Into the ring file.
-    Store(usize, u64),
-    /// Onto the trace.
-    Append(Vec<RingRecord>),
-}
-
-thread_local! {
-    static LOG: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
-}
-
-const PLACES: usize = 8;
-const THREAD: u32 = 4711;
-const SHAPE: RingLayout = RingLayout::uniform(1, PLACES as u32);
-
-struct Words {
-    head: sync::AtomicU64,
-    tail: sync::AtomicU64,
-    tail_again: sync::AtomicU64,
-    slots: [[sync::AtomicU64; RECORD_WORDS]; PLACES],
-}
-
-impl Words {
-    fn new() -> Self {
-        let place = |slot: usize, word: usize| RING_RECORDS_AT + slot * RECORD_BYTES + 8 * word;
-        let word = |at: usize| sync::AtomicU64::at(PAGE_BYTES + at);
-        Self {
-            head: word(RING_HEAD_AT),
-            tail: word(RING_TAIL_AT),
-            tail_again: word(RING_TAIL_AGAIN_AT),
-            slots: std::array::from_fn(|slot| std::array::from_fn(|at| word(place(slot, at)))),
-        }
-    }
-}
-
-impl RingWords<RECORD_WORDS> for &Words {
-    fn capacity(&self) -> u64 {
-        PLACES as u64
-    }
-
-    fn head(&self) -> &sync::AtomicU64 {
-        &self.head
-    }
-
-    fn tail(&self) -> &sync::AtomicU64 {
-        &self.tail
-    }
-
-    fn tail_again(&self) -> &sync::AtomicU64 {
-        &self.tail_again
-    }
-
-    fn slot(&self, number: u64) -> &[sync::AtomicU64; RECORD_WORDS] {
-        &self.slots[number as usize % PLACES]
-    }
-
-    fn seal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> u64 {
-        seal(words, number, THREAD)
-    }
-
-    fn seal_completing(&self, number: u64, words: &[u64; RECORD_WORDS]) -> u64 {
-        seal_completing(words, number, THREAD)
-    }
-
-    fn unseal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> Option<[u64; RECORD_WORDS]> {
-        unseal(words, number, THREAD)
-    }
-}
-
-/// What the program or the writer does next.
+/// The next action of the program or the writer.
 #[derive(Clone, Copy, Debug)]
-enum Act {
-    /// An event; with a detail that needs a record of its own.
+enum RingAction {
+    /// An event. A long one has a detail that needs a record of its own.
     Event { is_long: bool },
-    /// A driver call, shown before and completed after it; what gives memory back has its place before.
+    /// A driver call, which is published before and completed after it. A free takes its sequence
+    /// number before.
     Call { is_free: bool },
     /// A definition of several records.
     Define,
-    /// The writer empties the ring.
-    Write,
+    /// The writer drains the ring.
+    Drain,
 }
 
-fn any_act() -> impl Strategy<Value = Act> {
+fn any_act() -> impl Strategy<Value = RingAction> {
     prop_oneof![
-        3 => any::<bool>().prop_map(|is_long| Act::Event { is_long }),
-        3 => any::<bool>().prop_map(|is_free| Act::Call { is_free }),
-        1 => Just(Act::Define),
-        2 => Just(Act::Write),
+        3 => any::<bool>().prop_map(|is_long| RingAction::Event { is_long }),
+        3 => any::<bool>().prop_map(|is_free| RingAction::Call { is_free }),
+        1 => Just(RingAction::Define),
+        2 => Just(RingAction::Drain),
     ]
 }
 
-/// A recorded thing: from which store on it may be there, and from which on it must.
+/// Something that was recorded, and the numbers of the stores that record it.
 #[derive(Debug)]
-struct Made {
+struct RecordedThing {
+    /// From this store on, a reader may find it.
     begun: usize,
+    /// From this store on, a reader must find it.
     done: usize,
-    /// Shown as in flight, from here on until done.
-    shown: Option<usize>,
+    /// From this store on, and until done, a reader must find it as in flight.
+    published: Option<usize>,
     record: RingRecord,
 }
 
-fn now() -> usize {
+fn stores_so_far() -> usize {
     LOG.with_borrow(Vec::len)
 }
 
-fn write(ring: &Words) {
+fn drain(ring: &LoggedRing) {
     let mut decoder = RecordDecoder::new(ThreadId(THREAD));
     let mut records = Vec::new();
-    let number = ring.take(false, |words| {
+    let number = ring.visit_complete_records(false, |words| {
         records.extend(decoder.push(words));
         true
     });
     assert!(decoder.is_between_records() && decoder.malformed() == 0);
-    LOG.with_borrow_mut(|log| log.push(Step::Append(records)));
-    ring.empty(number);
+    LOG.with_borrow_mut(|log| log.push(KillStep::Append(records)));
+    ring.release_until(number);
 }
 
 fn event(seq: u64, kind: EventKind) -> Event {
@@ -183,34 +87,39 @@ fn event(seq: u64, kind: EventKind) -> Event {
     event
 }
 
-fn play(acts: &[Act]) -> Vec<Made> {
+fn run_actions(actions: &[RingAction]) -> Vec<RecordedThing> {
     LOG.set(Vec::new());
-    let words = Words::new();
-    let mut lane = Lane::resume(&words, 0);
+    let words = LoggedRing::new();
+    let mut producer = RingProducer::resume(&words, 0);
     let mut made = Vec::new();
     let mut seq = 0;
-    for (number, act) in acts.iter().enumerate() {
-        let reserve = |lane: &mut Lane<_, RECORD_WORDS>, records| {
-            while lane.room(records) == Room::None {
-                write(&words);
+    for (number, action) in actions.iter().enumerate() {
+        let reserve = |producer: &mut RingProducer<_, RECORD_WORDS>, records| {
+            while producer.space(records) == Space::Full {
+                drain(&words);
             }
-            now()
+            stores_so_far()
         };
-        match *act {
-            Act::Event { is_long } => {
+        match *action {
+            RingAction::Event { is_long } => {
                 let mut event = event(seq, EventKind::BLOCK_ALLOC);
                 let stream = if is_long { u64::MAX / 3 } else { 7 };
                 event.detail = Some(Detail { requested_bytes: event.size, stream, pool: 0 });
-                let begun = reserve(&mut lane, 2);
+                let begun = reserve(&mut producer, 2);
                 assert_eq!(event.separate_detail_record().is_some(), is_long);
                 if let Some(detail) = event.separate_detail_record() {
-                    lane.put(&detail);
+                    producer.put(&detail);
                 }
-                lane.push(&event.to_words());
-                made.push(Made { begun, done: now(), shown: None, record: RingRecord::Event(event) });
+                producer.push(&event.to_words());
+                made.push(RecordedThing {
+                    begun,
+                    done: stores_so_far(),
+                    published: None,
+                    record: RingRecord::Event(event),
+                });
                 seq += 1;
             }
-            Act::Call { is_free } => {
+            RingAction::Call { is_free } => {
                 let kind = if is_free { EventKind::DEVICE_FREE } else { EventKind::DEVICE_ALLOC };
                 let done = event(seq, kind);
                 let before = Event { in_flight: true, aux: [0; 2], ..done };
@@ -219,16 +128,21 @@ fn play(acts: &[Act]) -> Vec<Made> {
                 } else {
                     Event { seq: gpumemtrace_format::NO_SEQ, addr: 0, ..before }
                 };
-                let begun = reserve(&mut lane, 1);
-                let at = lane.push(&before.to_words());
-                let shown = Some(now());
-                // The writer does not wait for the call.
-                write(&words);
-                (*lane.ring().unwrap()).complete(at, &done.to_words());
-                made.push(Made { begun, done: now(), shown, record: RingRecord::Event(done) });
+                let begun = reserve(&mut producer, 1);
+                let at = producer.push(&before.to_words());
+                let published = Some(stores_so_far());
+                // The writer drains while the call is in flight.
+                drain(&words);
+                (*producer.ring().unwrap()).complete(at, &done.to_words());
+                made.push(RecordedThing {
+                    begun,
+                    done: stores_so_far(),
+                    published,
+                    record: RingRecord::Event(done),
+                });
                 seq += 1;
             }
-            Act::Define => {
+            RingAction::Define => {
                 let code = CodeDef {
                     id: CodeId(number as u32 + 1),
                     file: "a/file/of/a/name/that/takes/more/than/one/record.py".to_owned(),
@@ -237,34 +151,40 @@ fn play(acts: &[Act]) -> Vec<Made> {
                 };
                 let records = encode_code_records(&code);
                 assert!(records.len() > 2);
-                let begun = reserve(&mut lane, records.len() as u64);
+                let begun = reserve(&mut producer, records.len() as u64);
                 for words in &records {
-                    lane.put(words);
+                    producer.put(words);
                 }
-                lane.publish();
-                made.push(Made { begun, done: now(), shown: None, record: RingRecord::Code(code) });
+                producer.publish();
+                made.push(RecordedThing {
+                    begun,
+                    done: stores_so_far(),
+                    published: None,
+                    record: RingRecord::Code(code),
+                });
             }
-            Act::Write => write(&words),
+            RingAction::Drain => drain(&words),
         }
     }
     made
 }
 
-/// What a reader makes of the two files: events by their place, definitions by id, and calls that have no place.
+/// What a reader finds in both files: events by sequence number, definitions by id, and calls
+/// without a number.
 #[derive(Default)]
-struct Found {
+struct RecoveredRecords {
     events: BTreeMap<u64, Event>,
     codes: BTreeMap<u32, CodeDef>,
     unplaced: Vec<Event>,
 }
 
-impl Found {
+impl RecoveredRecords {
     fn add(&mut self, record: RingRecord) {
         match record {
             RingRecord::Event(event) if event.seq == gpumemtrace_format::NO_SEQ => self.unplaced.push(event),
             RingRecord::Event(event) => {
                 let before = self.events.insert(event.seq, event);
-                assert!(before.is_none_or(|before| before == event), "one place, two events");
+                assert!(before.is_none_or(|before| before == event), "two events with one sequence number");
             }
             RingRecord::Code(code) => {
                 self.codes.insert(code.id.0, code);
@@ -274,31 +194,32 @@ impl Found {
     }
 }
 
-/// The ring file as it stood after these.
-fn file_after(steps: &[Step]) -> Vec<u8> {
+/// The ring file after these steps.
+fn file_after(steps: &[KillStep]) -> Vec<u8> {
     let mut bytes = vec![0; SHAPE.file_bytes() as usize];
     bytes[..HEADER_BYTES].copy_from_slice(&encode_header([1; 16], 1, &SHAPE));
     bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
     bytes[PAGE_BYTES + RING_THREAD_AT..][..4].copy_from_slice(&THREAD.to_le_bytes());
     for step in steps {
-        if let Step::Store(at, value) = step {
+        if let KillStep::Store(at, value) = step {
             bytes[*at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
     }
     bytes
 }
 
-/// A record that was not shown yet, half of it new and half of an earlier round, whose 13 bits happen to fit: one in 8192, as the format
-/// says. The last word of a record is the last to be stored.
-fn believed_by_chance(steps: &[Step]) -> Option<[u64; RECORD_WORDS]> {
+/// A record that is not published yet, half new and half of an earlier lap, with a 13-bit checksum
+/// that happens to match: one in 8192, as the format says. The last word of a record is stored
+/// last.
+fn accidental_match(steps: &[KillStep]) -> Option<[u64; RECORD_WORDS]> {
     let bytes = file_after(steps);
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (head, tail) = (word(PAGE_BYTES + RING_HEAD_AT), word(PAGE_BYTES + RING_TAIL_AT));
-    (head..tail + PLACES as u64).find_map(|number| {
-        let slot = PAGE_BYTES + RING_RECORDS_AT + number as usize % PLACES * RECORD_BYTES;
+    (head..tail + SLOTS as u64).find_map(|number| {
+        let slot = PAGE_BYTES + RING_RECORDS_AT + number as usize % SLOTS * RECORD_BYTES;
         let of_slot = slot..slot + RECORD_BYTES;
         let last = steps.iter().rev().find_map(|step| match step {
-            Step::Store(at, _) if of_slot.contains(at) => Some(*at),
+            KillStep::Store(at, _) if of_slot.contains(at) => Some(*at),
             _ => None,
         });
         let words: [u64; RECORD_WORDS] = std::array::from_fn(|at| word(slot + 8 * at));
@@ -307,10 +228,10 @@ fn believed_by_chance(steps: &[Step]) -> Option<[u64; RECORD_WORDS]> {
     })
 }
 
-fn read(steps: &[Step]) -> Found {
-    let mut found = Found::default();
+fn read(steps: &[KillStep]) -> RecoveredRecords {
+    let mut found = RecoveredRecords::default();
     for step in steps {
-        if let Step::Append(records) = step {
+        if let KillStep::Append(records) = step {
             records.iter().cloned().for_each(|record| found.add(record));
         }
     }
@@ -321,7 +242,7 @@ fn read(steps: &[Step]) -> Found {
     found
 }
 
-fn check(steps: &[Step], made: &[Made]) {
+fn check(steps: &[KillStep], made: &[RecordedThing]) {
     let killed = steps.len();
     let found = read(steps);
     let mut in_flight = 0;
@@ -332,11 +253,12 @@ fn check(steps: &[Step], made: &[Made]) {
             other => panic!("{other:?}"),
         };
         if killed >= made.done {
-            assert_eq!(there.as_ref(), Some(&made.record), "lost, or not what it was");
+            assert_eq!(there.as_ref(), Some(&made.record), "lost or changed");
         } else if killed <= made.begun {
-            assert_eq!(there, None, "there before it was made");
-        } else if made.shown.is_some_and(|shown| killed >= shown) {
-            // Being completed: it may hold words of both states, and says that it has not returned.
+            assert_eq!(there, None, "found before it was recorded");
+        } else if made.published.is_some_and(|published| killed >= published) {
+            // While it is completed, the record may mix words of both states, and is marked as in
+            // flight.
             let unfinished: Vec<&Event> = found.unplaced.iter().chain(found.events.values()).collect();
             let unfinished: Vec<_> = unfinished.into_iter().filter(|event| event.in_flight).collect();
             let RingRecord::Event(event) = &made.record else { panic!("only calls are in flight") };
@@ -355,63 +277,73 @@ fn check(steps: &[Step], made: &[Made]) {
         }
     }
     let unfinished = found.events.values().chain(&found.unplaced).filter(|event| event.in_flight).count();
-    assert!(unfinished <= 1 && in_flight <= unfinished, "one thread is in one call");
+    assert!(unfinished <= 1 && in_flight <= unfinished, "a thread can be in one call only");
     let begun = made.iter().filter(|made| killed > made.begun).count();
-    assert!(found.events.len() + found.codes.len() + found.unplaced.len() <= begun, "more than was made");
+    assert!(
+        found.events.len() + found.codes.len() + found.unplaced.len() <= begun,
+        "more records than were made"
+    );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_kill_after_any_store_leaves_each_record_whole_or_not_at_all(acts in prop::collection::vec(any_act(), 1..24)) {
-        let made = play(&acts);
+    fn kill_after_any_store_leaves_each_record_complete_or_absent(actions in prop::collection::vec(any_act(), 1..24)) {
+        let made = run_actions(&actions);
         let steps = LOG.take();
-        // A store of what was there already changes nothing, and is no other chance.
-        let mut by_chance = BTreeSet::new();
+        // A store that changes nothing gives the same accidental match again, so matches are
+        // counted once.
+        let mut accidental = BTreeSet::new();
         for killed in 0..=steps.len() {
-            match believed_by_chance(&steps[..killed]) {
-                Some(words) => drop(by_chance.insert(words)),
+            match accidental_match(&steps[..killed]) {
+                Some(words) => drop(accidental.insert(words)),
                 None => check(&steps[..killed], &made),
             }
         }
-        // Of some hundreds.
-        prop_assert!(by_chance.len() <= 2, "{by_chance:x?} of {} are no chance", steps.len());
+        // Out of some hundred states.
+        prop_assert!(accidental.len() <= 2, "{accidental:x?} of {} are too many", steps.len());
     }
 }
 
-/// A call that returns is not half of what it was and half of what it is, without a word.
+/// Without the "completing" state, a completed record could be half old and half new.
 #[test]
-fn a_record_that_is_replaced_without_saying_so_is_noticed() {
-    let made = play(&[Act::Call { is_free: true }]);
+fn completion_without_completing_state_is_detected() {
+    let made = run_actions(&[RingAction::Call { is_free: true }]);
     let steps = LOG.take();
     let last_word = PAGE_BYTES + RING_RECORDS_AT + RECORD_BYTES - 8;
-    let says_so =
-        steps.iter().enumerate().filter(|(_, step)| matches!(step, Step::Store(at, _) if *at == last_word));
-    let (at, _) = says_so.clone().nth(1).expect("in flight, completing, done");
-    assert_eq!(says_so.count(), 3);
-    let mut silent = steps.clone();
-    silent.remove(at);
-    let check_all = || (0..silent.len()).for_each(|killed| drop(read(&silent[..killed])));
+    let state_stores = steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| matches!(step, KillStep::Store(at, _) if *at == last_word));
+    let (at, _) = state_stores.clone().nth(1).expect("in flight, completing, done");
+    assert_eq!(state_stores.count(), 3);
+    let mut broken = steps.clone();
+    broken.remove(at);
+    let check_all = || (0..broken.len()).for_each(|killed| drop(read(&broken[..killed])));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(check_all)).is_err());
     check(&steps, &made);
 }
 
-/// If any two neighbouring stores may be exchanged, the check above sees nothing.
+/// Checks the check above: it must fail if the head is stored before its record.
 #[test]
-fn a_head_that_is_shown_before_its_record_is_noticed() {
-    let made = play(&[Act::Event { is_long: true }, Act::Call { is_free: true }, Act::Define]);
+fn head_stored_before_its_record_is_detected() {
+    let made = run_actions(&[
+        RingAction::Event { is_long: true },
+        RingAction::Call { is_free: true },
+        RingAction::Define,
+    ]);
     let steps = LOG.take();
     let head_at = PAGE_BYTES + RING_HEAD_AT;
-    let mut noticed = 0;
+    let mut detected = 0;
     for at in 1..steps.len() {
-        if !matches!(steps[at], Step::Store(place, _) if place == head_at) {
+        if !matches!(steps[at], KillStep::Store(place, _) if place == head_at) {
             continue;
         }
         let mut swapped = steps.clone();
         swapped.swap(at - 1, at);
         let check_all = || (0..=swapped.len()).for_each(|killed| check(&swapped[..killed], &made));
-        noticed += usize::from(std::panic::catch_unwind(std::panic::AssertUnwindSafe(check_all)).is_err());
+        detected += usize::from(std::panic::catch_unwind(std::panic::AssertUnwindSafe(check_all)).is_err());
     }
-    assert_eq!(noticed, 3, "each of the heads");
+    assert_eq!(detected, 3, "each head must be detected");
 }

@@ -1,10 +1,10 @@
-//! The promise of the hook path: once a thread has recorded its first event, an event needs no system call (so no lock
-//! that waits, no file, no growing heap) and no allocation.
+//! Checks that after a thread's first event, an event makes no system call and no allocation. So it
+//! takes no lock that waits, uses no file and does not grow the heap.
 
 #![allow(
     clippy::exit,
     clippy::print_stderr,
-    reason = "a scenario ends its own process; what is not checked is said"
+    reason = "a scenario ends its own process; a skipped check is printed"
 )]
 
 mod support;
@@ -21,10 +21,10 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
-// SAFETY: passes everything on to the system allocator.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: forwards every call to the system allocator.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
         // SAFETY: the caller's own promise.
@@ -38,16 +38,16 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Fewer than wake the writer: waking it is the one system call there is, once a round.
+/// Too few to wake the writer, which is the only system call of the hook path.
 const EVENTS: u64 = 1200;
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// From here on, this thread may only end; any other system call kills it.
+/// From here on, the calling thread may only exit; any other system call kills it.
 fn forbid_system_calls() {
     let statement = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    // Offset 0 of the data a filter sees is the number of the call.
+    // The number of the system call is at offset 0 of the filter's data.
     let program = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_exit as u32, 1),
@@ -55,7 +55,8 @@ fn forbid_system_calls() {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_THREAD, 0),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: affects this thread alone, which ends without returning; the program outlives the call.
+    // SAFETY: affects this thread alone, which ends without returning; the program outlives the
+    // call.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
@@ -63,22 +64,23 @@ fn forbid_system_calls() {
 }
 
 extern "C" fn record_under_seccomp() {
-    // The first of each kind may set things up: the session, and what the unwinder keeps.
-    support::block(EventKind::BLOCK_ALLOC, 1, 1);
-    support::call(EventKind::DEVICE_ALLOC, 1, 1);
+    // The first event of each kind starts the session and fills the caches of the unwinder.
+    support::record_block(EventKind::BLOCK_ALLOC, 1, 1);
+    support::record_call(EventKind::DEVICE_ALLOC, 1, 1);
     let before = ALLOCATIONS.with(Cell::get);
     forbid_system_calls();
     for i in 0..EVENTS / 2 {
-        support::call(EventKind::DEVICE_ALLOC, i, 512);
-        support::block(EventKind::BLOCK_FREE, i, 512);
+        support::record_call(EventKind::DEVICE_ALLOC, i, 512);
+        support::record_block(EventKind::BLOCK_FREE, i, 512);
     }
     let allocated = ALLOCATIONS.with(Cell::get) - before;
     DONE.store(if allocated == 0 { 1 } else { 2 }, Ordering::Release);
-    // SAFETY: ends this thread without running anything that would need a system call.
+    // SAFETY: ends this thread without any other system call.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
-/// Has an interpreter of its own call [`record_under_seccomp`], 30 frames deep and without the GIL, as ctypes does.
+/// Starts an interpreter that calls [`record_under_seccomp`] through ctypes, 30 frames deep and
+/// without the GIL.
 fn record_from_python(library: &str) {
     let library = CString::new(library).unwrap();
     let script = format!(
@@ -101,7 +103,7 @@ fn record_from_python(library: &str) {
 
 #[test]
 fn scenario() {
-    match support::asked_scenario() {
+    match support::requested_scenario() {
         None => return,
         Some(library) if library.starts_with('/') => std::thread::spawn(move || record_from_python(&library)),
         Some(_) => std::thread::spawn(|| record_under_seccomp()),
@@ -122,16 +124,16 @@ fn scenario() {
 }
 
 #[test]
-fn an_event_makes_no_system_call_and_no_allocation() {
+fn event_makes_no_system_call_and_no_allocation() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("run.trace");
     let status = support::run("seccomp", &trace);
-    assert_eq!(status.code(), Some(0), "21: it allocated; 22: it made a system call and was killed for it");
-    let left = support::Left::read(&trace);
-    assert_eq!((left.events.len() as u64, left.missing()), (2 + EVENTS / 2 * 2, 0));
+    assert_eq!(status.code(), Some(0), "21: an event allocated; 22: an event made a system call");
+    let left = support::TraceLeftovers::read(&trace);
+    assert_eq!((left.events.len() as u64, left.missing_events()), (2 + EVENTS / 2 * 2, 0));
 }
 
-/// Shared libraries of the interpreters on this machine, with their homes.
+/// The shared libraries of the interpreters on this machine, each with its `PYTHONHOME`.
 fn interpreters() -> Vec<(String, String)> {
     let pyenv = std::env::var("PYENV_ROOT").or_else(|_| std::env::var("HOME").map(|home| home + "/.pyenv"));
     let mut candidates: Vec<String> = (8..=14).map(|minor| format!("python3.{minor}")).collect();
@@ -141,7 +143,7 @@ fn interpreters() -> Vec<(String, String)> {
     }
     let script = "import sys, sysconfig as s; v = sys.version_info[:2]; (3, 8) <= v <= (3, 14) or sys.exit(1); \
                   print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.base_prefix)";
-    let ask = |python: &String| {
+    let query = |python: &String| {
         let output = Command::new(python)
             .args(["-c", script])
             .output()
@@ -152,18 +154,18 @@ fn interpreters() -> Vec<(String, String)> {
         (library.contains(".so") && std::path::Path::new(library).exists())
             .then(|| (library.to_owned(), home.to_owned()))
     };
-    let mut found: Vec<(String, String)> = candidates.iter().filter_map(ask).collect();
+    let mut found: Vec<(String, String)> = candidates.iter().filter_map(query).collect();
     found.sort();
     found.dedup();
     found
 }
 
 #[test]
-fn nor_does_one_with_thirty_python_frames() {
+fn event_with_thirty_python_frames_makes_none_either() {
     let interpreters = interpreters();
     if interpreters.is_empty() {
         assert!(std::env::var_os("GPUMEMTRACE_REQUIRE_ALL").is_none(), "no shared libpython on this machine");
-        eprintln!("not checked: no shared libpython on this machine");
+        eprintln!("skipped: no shared libpython on this machine");
     }
     for (library, home) in interpreters {
         let folder = tempfile::tempdir().unwrap();
@@ -172,10 +174,10 @@ fn nor_does_one_with_thirty_python_frames() {
         assert_eq!(
             status.code(),
             Some(0),
-            "{library}: 21: it allocated; 22: it made a system call and was killed for it"
+            "{library}: 21: an event allocated; 22: an event made a system call"
         );
-        let left = support::Left::read(&trace);
-        assert_eq!((left.events.len() as u64, left.missing()), (2 + EVENTS / 2 * 2, 0));
+        let left = support::TraceLeftovers::read(&trace);
+        assert_eq!((left.events.len() as u64, left.missing_events()), (2 + EVENTS / 2 * 2, 0));
         let names: Vec<&str> = left.codes.iter().map(|code| code.name.as_str()).collect();
         assert!(names.contains(&"deeper") && left.py_nodes.len() > 30, "{library}: {names:?}");
         assert!(

@@ -276,7 +276,8 @@ fn truncated_or_damaged_metadata_is_reported_as_a_loss() {
     let mut flipped = file.clone();
     flipped[whole + 30] ^= 1;
     assert_incomplete(&folder.put("run.trace", &flipped), "damage at byte");
-    // A block of events that was half written when the process was killed. The ring holds its events.
+    // A block of events that was half written when the process was killed. The ring holds its
+    // events.
     let half = &run_.events[100..];
     let mut killed = run_.file_of(&run_.events[..100], 100);
     killed.extend(&encode_block(BlockKind::EVENTS, &event_block::encode(half, 0).payload, 3)[..50]);

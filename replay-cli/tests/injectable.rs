@@ -1,5 +1,5 @@
 //! The injection check on Mach-O programs that zig linked and rcodesign signed
-//! (`scripts/macho-samples`).
+//! (`scripts/generate/macho-samples`).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

@@ -19,8 +19,8 @@ const WORK: &str = "/gone/libwork.so";
 const WORK_BIAS: u64 = 0x7f00_0010_0000;
 const PYTHON_BIAS: u64 = 0x7f00_0020_0000;
 
-/// Sets a stack of three frames: grow (with take inlined) and an unnamed function of libwork.so, and
-/// the interpreter's loop.
+/// Sets a stack of three frames: grow (with take inlined) and an unnamed function of libwork.so,
+/// and the interpreter's loop.
 fn with_native_stacks(run: &mut Synthetic) {
     for event in &mut run.events {
         event.native_stack = NodeId(3);

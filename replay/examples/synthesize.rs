@@ -1,4 +1,4 @@
-//! Writes a trace of any number of events, for measuring replay (`scripts/bench-replay`).
+//! Writes a trace of any number of events, for measuring replay (`scripts/benchmarks/replay`).
 //!
 //! The trace is that of a training run with a leak. Events are generated in rounds, like those
 //! that the recorder's writer drains from its rings, and each round is encoded and dropped.

@@ -21,7 +21,7 @@ use gpumemtrace_format::block::{
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::{
-    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node, encode_py_node,
+    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node_record, encode_py_node_record,
 };
 use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
@@ -31,8 +31,8 @@ use gpumemtrace_replay::Input;
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::ingest::MissingEvents;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::incompleteness;
-use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::count_missing_events;
+use gpumemtrace_replay::ingest::describe_incompleteness;
 use gpumemtrace_replay::ingest::read_events;
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
@@ -69,8 +69,8 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<Strin
         events.push(*event);
         ControlFlow::Continue(())
     })?;
-    let missing = missing(&head, &body, THREADS);
-    let reasons = incompleteness(&head, &body, missing, 0);
+    let missing = count_missing_events(&head, &body, THREADS);
+    let reasons = describe_incompleteness(&head, &body, missing, 0);
     let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
     Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, reasons))
 }
@@ -228,8 +228,8 @@ fn killed_trace(run: &Synthetic, rows: usize) -> IntactTrace {
     let mut code = run.codes[0].clone();
     code.line_table.truncate(40);
     rings[0].2.extend(encode_code_records(&code));
-    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node(*node)));
-    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node));
+    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node_record(*node)));
+    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node_record));
     for event in in_rings {
         let ring = &mut rings[(event.thread.0 - 77) as usize].2;
         ring.extend(event.separate_detail_record());
@@ -315,7 +315,7 @@ fn check_cuts_of_trace(intact: &IntactTrace, one_in: usize) -> u64 {
 #[test]
 fn flipped_bit_of_a_trace_is_reported_and_loses_one_block() {
     let run = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden_trace);
+    let goldens = ["cuda-train", "metal-retained"].map(golden_trace);
     let intact = [closed_trace(&run, 15), killed_trace(&run, 15)].into_iter().chain(goldens);
     let flips: u64 = intact.map(|intact| check_flips_of_trace(&intact)).sum();
     assert!(flips > if tries_every_position() { 100_000 } else { 1000 }, "{flips}");
@@ -324,7 +324,7 @@ fn flipped_bit_of_a_trace_is_reported_and_loses_one_block() {
 #[test]
 fn cut_trace_is_reported_as_incomplete() {
     let run_of_two = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden_trace);
+    let goldens = ["cuda-train", "metal-retained"].map(golden_trace);
     let short = [closed_trace(&run_of_two, 15), killed_trace(&run_of_two, 15)].into_iter().chain(goldens);
     // Incompressible line tables make the file long, and are quick to read.
     let mut long = run(10, 1 << 30);

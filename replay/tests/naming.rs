@@ -83,7 +83,7 @@ fn each_printed_address_is_resolved_once() {
 #[test]
 fn addresses_outside_the_scope_are_not_resolved() {
     let analyses = [analysed()];
-    let shown = |sections, stacks| NameScope { sections, most_sites: 20, stacks, mixed: false };
+    let shown = |sections, stacks| NameScope { sections, max_sites: 20, stacks, mixed: false };
     // A site without Python frames needs the one address that names it, and with its stack the
     // others.
     for (shown, addresses) in [

@@ -8,14 +8,17 @@ import xml.etree.ElementTree as ET
 
 HEAD = """# Coverage matrix
 
-Written by `scripts/matrix`, which runs real PyTorch wheels on the simulated GPU in every cell. Per device, the trace has the same
-entries in the same order as PyTorch's history (`_snapshot()['device_traces']`: action, address, size, stream, and pool where
-PyTorch reports it). Per thread, it has every memory call of the driver's log (function, address, size, result).
+This page shows which versions and settings of PyTorch are recorded completely. `scripts/matrix`
+writes it: it runs real PyTorch wheels on the simulated GPU in every cell.
 
-A cell is the number of `entries / calls` compared without a difference, or **failed**. Without its own cache (cudaMallocAsync, no
-caching) PyTorch keeps no history, and the driver's log is the only oracle. Version 2.1 has no tracker: only addresses of
-allocations and free requests are compared. MemPools exist since 2.5. CUDA refuses a capture without the cache; the failed calls
-are compared.
+Per device, the trace must have the same entries in the same order as PyTorch's history
+(`_snapshot()['device_traces']`: action, address, size, stream, and pool where PyTorch reports it).
+Per thread, it must have every memory call of the driver's log (function, address, size, result).
+
+A cell is the number of `entries / calls` compared without a difference, or **failed**. Without its
+own cache (cudaMallocAsync, no caching) PyTorch keeps no history, and only the driver's log is
+compared. Version 2.1 has no tracker: only addresses of allocations and free requests are compared.
+MemPools exist since 2.5. CUDA refuses a capture without the cache; the failed calls are compared.
 
 | row | workload |
 |---|---|

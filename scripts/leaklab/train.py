@@ -69,8 +69,8 @@ def zero_grad(images, labels, step):
         optimizer.zero_grad(set_to_none=True)
     backward(images, labels)
     if step % 4 == 3:
-        for parameter in model.parameters():
-            snapshot = parameter.grad.norm().cpu() if args.fixed else parameter.grad.clone()  # line: zero_grad
+        for grad in [parameter.grad for parameter in model.parameters()]:
+            snapshot = grad.norm().cpu() if args.fixed else grad.clone()  # line: zero_grad
             kept.append(snapshot)
     optimizer.step()
 

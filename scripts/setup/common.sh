@@ -38,8 +38,7 @@ find_python() {
     done
 }
 
-# Installs zig, which links for other systems and older C libraries, with cargo-zigbuild; prints the
-# folder.
+# Installs zig and cargo-zigbuild, for other systems and older C libraries; prints the folder.
 zig_tools() {
     local python tools=$target/venvs/wheel
     python=$(find_python 3.11 3.12 3.13)

@@ -134,8 +134,7 @@ class Replay:
         return any(api in self.calls for api in ASYNC | GRAPH_NODES)
 
     def charge_of(self, line):
-        """Applies a successful call; returns the change of `used=`, or None if a pool decides
-        it."""
+        """Applies a successful call; returns the change of `used=`, or None inside pools."""
         api = line.api
         if api in DIRECT:
             return self.allocate(line, span(line.size), "direct")

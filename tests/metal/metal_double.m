@@ -1,10 +1,10 @@
 /* A double of Metal's classes for GCC's Objective-C runtime, to test the macOS hooks on Linux.
 
    It copies from Metal: which class implements which message; that these classes are private and
-   inherit from each other; that a `new...` method returns an owned object; that a buffer retains its
-   heap; and that `release` ends in `dealloc`. It allocates nothing: heap offsets come from the caller
-   or count up. DOUBLE_LOG gets one line per operation, in one order over all threads; tests compare
-   traces with it. The log is written in the original methods, below every hook.
+   inherit from each other; that a `new...` method returns an owned object; that a buffer retains
+   its heap; and that `release` ends in `dealloc`. It allocates nothing: heap offsets come from the
+   caller or count up. DOUBLE_LOG gets one line per operation, in one order over all threads; tests
+   compare traces with it. The log is written in the original methods, below every hook.
 
    This is a library: Python loads it with `ctypes`, object_storm.c links to it. */
 

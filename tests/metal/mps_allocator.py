@@ -148,8 +148,7 @@ default = Allocator(metal_double.default_device())
 
 
 def as_torch(beside=0):
-    """Installs a `torch` module with `mps`. `beside`: bytes that Metal counts in addition to the
-    heaps."""
+    """Installs a `torch` module with `mps`. `beside`: bytes that Metal counts beyond the heaps."""
     mps = types.ModuleType("torch.mps")
     mps.current_allocated_memory = lambda: default.allocated
     mps.driver_allocated_memory = lambda: default.reserved + beside

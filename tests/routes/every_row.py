@@ -21,8 +21,7 @@ MIB = 1 << 20
 DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 POSIX_FD = 1
 
-#: Exported name: (name, version) for cuGetProcAddress; `_ptsz` sets the per-thread default stream
-#: flag.
+#: Exported name: (name, version) for cuGetProcAddress; `_ptsz` selects the per-thread stream.
 VERSIONS = {
     "cuMemAlloc_v2": 3020, "cuMemAllocPitch_v2": 3020, "cuMemAllocManaged": 6000, "cuMemFree_v2": 3020,
     "cuMemGetInfo_v2": 3020,
@@ -130,8 +129,7 @@ FLOAT = 0x20
 
 
 def exporter(folder):
-    """Starts an untraced process that shares memory: IPC handle, exported pointer and
-    descriptors."""
+    """Starts an untraced process that shares memory: IPC handle, pointer and descriptors."""
     ours, theirs = socket.socketpair()
     env = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "SIMGPU_LOG", "SIMGPU_FAIL")}
     process = subprocess.Popen([sys.executable, __file__, "export", folder, str(theirs.fileno())],

@@ -173,6 +173,12 @@ class ShortDocs(StyleCase):
 
 
 class Folders(StyleCase):
+    def test_missing_path_is_found(self):
+        self.plant("docs/page.md", "See `crate/src/gone.rs`.\nSee `crate/src/lib.rs` and `other/gone.rs`.\n")
+        self.plant_crate("crate", lib="//! Tested by `tests/real.rs`, built from `src/lib.rs`.\n")
+        self.plant("crate/tests/real.rs", "// See `docs/page.md`.\n")
+        self.assert_found("paths", "docs/page.md:1")
+
     def test_folder_with_21_entries_is_found(self):
         for number in range(21):
             self.plant(f"full/{number}.txt", "")

@@ -18,6 +18,7 @@ pub mod event;
 pub mod event_block;
 mod ids;
 pub mod index;
+#[doc(hidden)]
 pub mod meta;
 pub mod reader;
 pub mod ring;

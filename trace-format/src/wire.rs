@@ -33,7 +33,7 @@ pub enum WireError {
     Range,
 }
 
-/// Appends a varint.
+/// Appends a LEB128 varint of at most 10 bytes.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -58,7 +58,7 @@ pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// Undoes [`zigzag`].
+/// Decodes what [`zigzag`] encodes.
 pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// Exactly `len` bytes.
+    /// The next `len` bytes; an error if fewer are left.
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         if len > self.rest.len() {
             return Err(WireError::UnexpectedEnd);

@@ -2,7 +2,7 @@
 //! once. If the sink panics, the program's call still goes through.
 //!
 //! A minimal runtime stands in for Objective-C, so that the test runs everywhere. The Python suite
-//! tests a real runtime (`tests/suite/test_metal.py`).
+//! tests a real runtime (`tests/suite/apple/test_metal.py`).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -6,7 +6,7 @@
 
 use gpumemtrace_format::event::pack_pool_id;
 use gpumemtrace_format::{ApiId, Detail, EventKind};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use crate::attachment;
 use crate::panic_guard::catch_panic;
@@ -43,7 +43,7 @@ unsafe extern "C" fn gpumemtrace_held(held: *const HeldMemory) {
         // SAFETY: null, or a pointer to the documented struct.
         let held = unsafe { held.as_ref() }?;
         if attachment::is_started_by_program() {
-            event(&held_draft(held)?);
+            record_event(&held_draft(held)?);
         }
         Some(())
     });

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, is_recording, text_event};
+use gpumemtrace_recorder::{Draft, is_recording, record_text_event};
 
 use crate::panic_guard::catch_panic;
 
@@ -49,7 +49,7 @@ unsafe fn record_text(draft: Draft, text: *const c_char) {
     catch_panic(|| {
         if is_recording() && !text.is_null() {
             // SAFETY: not null, so NUL-terminated by the caller's promise.
-            text_event(&draft, unsafe { CStr::from_ptr(text) }.to_bytes());
+            record_text_event(&draft, unsafe { CStr::from_ptr(text) }.to_bytes());
         }
         Some(())
     });

@@ -14,7 +14,7 @@ use crate::panic_guard::catch_panic;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_step() {
     catch_panic(|| {
-        gpumemtrace_recorder::step();
+        gpumemtrace_recorder::begin_step();
         Some(())
     });
 }
@@ -26,7 +26,7 @@ unsafe extern "C" fn gpumemtrace_phase_begin(name: *const c_char) {
     catch_panic(|| {
         if !name.is_null() {
             // SAFETY: a NUL-terminated string, as documented.
-            gpumemtrace_recorder::phase_begin(unsafe { CStr::from_ptr(name) }.to_bytes());
+            gpumemtrace_recorder::begin_phase(unsafe { CStr::from_ptr(name) }.to_bytes());
         }
         Some(())
     });
@@ -36,7 +36,7 @@ unsafe extern "C" fn gpumemtrace_phase_begin(name: *const c_char) {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_phase_end() {
     catch_panic(|| {
-        gpumemtrace_recorder::phase_end();
+        gpumemtrace_recorder::end_phase();
         Some(())
     });
 }
@@ -48,7 +48,7 @@ unsafe extern "C" fn gpumemtrace_mark(name: *const c_char) {
     catch_panic(|| {
         if !name.is_null() {
             // SAFETY: a NUL-terminated string, as documented.
-            gpumemtrace_recorder::mark(unsafe { CStr::from_ptr(name) }.to_bytes());
+            gpumemtrace_recorder::record_mark(unsafe { CStr::from_ptr(name) }.to_bytes());
         }
         Some(())
     });

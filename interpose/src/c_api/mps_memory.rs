@@ -9,7 +9,7 @@ use std::ffi::c_int;
 
 use gpumemtrace_format::event::TORCH_MPS;
 use gpumemtrace_format::{ApiId, EventKind, NO_DEVICE};
-use gpumemtrace_recorder::{Draft, event, is_recording};
+use gpumemtrace_recorder::{Draft, is_recording, record_event};
 
 use crate::panic_guard::catch_panic;
 
@@ -27,7 +27,7 @@ unsafe extern "C" fn gpumemtrace_mps_memory(totals: *const u64) -> c_int {
         if !totals.is_null() {
             // SAFETY: two numbers, as documented, of unknown alignment.
             let [allocated, driver] = unsafe { [totals.read_unaligned(), totals.add(1).read_unaligned()] };
-            event(&Draft {
+            record_event(&Draft {
                 device: NO_DEVICE,
                 size: allocated,
                 aux: [driver, TORCH_MPS],

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
-use gpumemtrace_recorder::{Call, Draft, begin};
+use gpumemtrace_recorder::{CallGuard, Draft, begin_call};
 
 use super::driver_fn::DriverFn;
 use super::meminfo_sampler;
@@ -34,7 +34,7 @@ pub(crate) struct HookedFn {
 /// Begins the event before the call. `fill` adds the arguments; it drops the event by setting
 /// its kind to `NONE`. Returns `None` if nothing is recorded.
 #[inline]
-pub(crate) fn pre_call(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<Call> {
+pub(crate) fn pre_call(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<CallGuard> {
     catch_panic(|| {
         draft.device = current_device();
         fill(&mut draft);
@@ -42,24 +42,24 @@ pub(crate) fn pre_call(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Optio
             return None;
         }
         crate::torch::before_driver_alloc(draft.kind, draft.size);
-        begin(&draft)
+        begin_call(&draft)
     })
 }
 
 /// Completes the event after the call. `fill` adds the results, and runs only after success.
 #[inline]
-pub(crate) fn post_call(call: Option<Call>, result: c_int, fill: impl FnOnce(&mut Event)) {
+pub(crate) fn post_call(call: Option<CallGuard>, result: c_int, fill: impl FnOnce(&mut Event)) {
     if let Some(call) = call {
         catch_panic(|| {
             let mut sample = None;
-            call.finish(result as u16, |event| {
+            call.complete(result as u16, |event| {
                 if result == 0 {
                     fill(event);
                     sample = meminfo_sampler::sample_after(event);
                 }
             });
             if let Some(sample) = sample {
-                gpumemtrace_recorder::event(&sample);
+                gpumemtrace_recorder::record_event(&sample);
             }
             Some(())
         });

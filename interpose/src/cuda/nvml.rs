@@ -49,7 +49,7 @@ pub(crate) fn sample() {
         let mut readings = (0..2).map(|_| nvml.used_bytes(std::process::id(), *handle));
         let used_bytes = readings.next().flatten().filter(|first| readings.next().flatten() == Some(*first));
         if let Some(used_bytes) = used_bytes {
-            gpumemtrace_recorder::event(&Draft {
+            gpumemtrace_recorder::record_event(&Draft {
                 device: *ordinal,
                 size: used_bytes,
                 aux: [0, SAMPLE_SOURCE_NVML],

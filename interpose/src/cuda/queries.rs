@@ -12,7 +12,7 @@ use super::driver_fn::unhooked_functions;
 
 /// `CU_STREAM_PER_THREAD`: the stream that 0 denotes in the per-thread variants of functions.
 const PER_THREAD_STREAM: u64 = 2;
-/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+/// The driver API's `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_ACTIVE: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of this thread invalidate no capture.
 const CAPTURE_MODE_RELAXED: c_uint = 2;

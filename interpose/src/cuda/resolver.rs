@@ -16,7 +16,7 @@ use super::hooks;
 use super::uncovered::{self, CountingStub};
 use crate::panic_guard::catch_panic;
 
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+/// The driver API's `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD_DEFAULT_STREAM: c_ulonglong = 2;
 /// The newest CUDA version that the hook tables cover, with all functions and signatures (13.5).
 const LATEST_KNOWN_CUDA: c_int = 13_050;

@@ -26,7 +26,7 @@ fn check_driver_at_load() {
         return;
     }
     attachment::set_loaded_after_driver();
-    gpumemtrace_recorder::say(&[
+    gpumemtrace_recorder::print_diagnostic(&[
         "loaded after the CUDA driver: calls through addresses that the program already has are not recorded. ",
         "To record everything, start the program with `gpumemtrace run` or LD_PRELOAD.",
     ]);
@@ -39,7 +39,7 @@ fn check_driver_at_exit() {
         && !crate::cuda::is_recorded_driver_known()
         && crate::cuda::is_driver_loaded();
     if was_bypassed && gpumemtrace_recorder::is_preloaded() {
-        gpumemtrace_recorder::say(&[
+        gpumemtrace_recorder::print_diagnostic(&[
             "the CUDA driver was loaded, but no call of its memory functions went through gpumemtrace, ",
             "so nothing was recorded. A library opened with RTLD_DEEPBIND bypasses a preload.",
         ]);

@@ -39,7 +39,7 @@ mod exported {
         let real = unsafe { std::mem::transmute::<*mut c_void, DlcloseFn>(real) };
         // SAFETY: the caller's own argument.
         let result = unsafe { real(handle) };
-        gpumemtrace_recorder::native::modules_went();
+        gpumemtrace_recorder::note_module_unload();
         result
     }
 }

@@ -25,7 +25,7 @@ pub(crate) extern "C" fn resolve_dlsym() {
             return;
         }
     }
-    gpumemtrace_recorder::say(&[
+    gpumemtrace_recorder::print_diagnostic(&[
         "cannot find dlsym in this C library, so nothing is recorded; gpumemtrace needs glibc.",
     ]);
     REAL_DLSYM.store(find_nothing as *mut c_void, Ordering::Release);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gpumemtrace_format::event::NO_POOL;
 use gpumemtrace_format::{ApiId, Counter, EventKind, FLAG_ESTIMATED, NO_DEVICE};
 use gpumemtrace_metal::{EventSink, Loss, MetalEvent, MetalEventKind};
-use gpumemtrace_recorder::{Draft, begin, count, event};
+use gpumemtrace_recorder::{Draft, begin_call, increment_counter, record_event};
 
 use super::FIRST_METHOD_ID;
 use crate::panic_guard::catch_panic;
@@ -51,7 +51,7 @@ impl EventSink for RecorderSink {
 
     fn lost(&self, loss: Loss) {
         match loss {
-            Loss::Panic => count(Counter::InternalErrors),
+            Loss::Panic => increment_counter(Counter::InternalErrors),
             // Classes may be swizzled before the recording begins, so this is no recorder counter.
             Loss::MethodNotSwizzled | Loss::ObjectNotTracked => {
                 UNCOVERED.fetch_add(1, Ordering::Relaxed);
@@ -73,35 +73,35 @@ fn record(metal: &MetalEvent) {
     if metal.has_failed {
         let is_import = metal.kind == MetalEventKind::Imported;
         let kind = if is_import { EventKind::EXTERNAL_IMPORT } else { EventKind::DEVICE_ALLOC };
-        if let Some(call) = begin(&draft(kind)) {
-            call.finish(FAILED, |_| {});
+        if let Some(call) = begin_call(&draft(kind)) {
+            call.complete(FAILED, |_| {});
         }
         return;
     }
     match metal.kind {
         MetalEventKind::HeapCreated => {
             HAS_HEAPS.store(true, Ordering::Release);
-            event(&draft(EventKind::DEVICE_ALLOC));
-            event(&without_api(EventKind::SEGMENT_ALLOC, [0, NO_POOL]));
+            record_event(&draft(EventKind::DEVICE_ALLOC));
+            record_event(&without_api(EventKind::SEGMENT_ALLOC, [0, NO_POOL]));
         }
         MetalEventKind::HeapDestroyed => {
-            event(&without_api(EventKind::SEGMENT_FREE, [0, NO_POOL]));
-            event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) });
+            record_event(&without_api(EventKind::SEGMENT_FREE, [0, NO_POOL]));
+            record_event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) });
         }
-        MetalEventKind::BlockCreated => event(&without_api(EventKind::BLOCK_ALLOC, metal.totals)),
-        MetalEventKind::BlockDestroyed => event(&without_api(EventKind::BLOCK_FREE, metal.totals)),
-        MetalEventKind::DirectCreated => event(&draft(EventKind::DEVICE_ALLOC)),
-        MetalEventKind::DirectDestroyed => event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) }),
+        MetalEventKind::BlockCreated => record_event(&without_api(EventKind::BLOCK_ALLOC, metal.totals)),
+        MetalEventKind::BlockDestroyed => record_event(&without_api(EventKind::BLOCK_FREE, metal.totals)),
+        MetalEventKind::DirectCreated => record_event(&draft(EventKind::DEVICE_ALLOC)),
+        MetalEventKind::DirectDestroyed => record_event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) }),
         MetalEventKind::Imported => {
             let aux = [metal.addr, metal.numbers[0]];
-            event(&Draft { addr: 0, aux, ..draft(EventKind::EXTERNAL_IMPORT) });
+            record_event(&Draft { addr: 0, aux, ..draft(EventKind::EXTERNAL_IMPORT) });
         }
         MetalEventKind::ImportDestroyed => {
             let aux = [metal.addr, 0];
-            event(&Draft { addr: 0, size: 0, aux, ..draft(EventKind::EXTERNAL_DESTROY) });
+            record_event(&Draft { addr: 0, size: 0, aux, ..draft(EventKind::EXTERNAL_DESTROY) });
         }
         MetalEventKind::PurgeableSet => {
-            event(&Draft { aux: metal.numbers, ..draft(EventKind::PURGEABLE) });
+            record_event(&Draft { aux: metal.numbers, ..draft(EventKind::PURGEABLE) });
         }
     }
 }

@@ -153,7 +153,7 @@ fn probe_allocator() -> AttachProbe {
     if !gpumemtrace_recorder::is_preloaded() && !attachment::is_started_by_program() {
         return AttachProbe::NoProfilerHook;
     }
-    if !gpumemtrace_recorder::wants_tracker() {
+    if !gpumemtrace_recorder::is_tracker_enabled() {
         return AttachProbe::Refused(TrackerState::NotWanted, None);
     }
     let Some(library) = library_at(pointer.cast()) else { return unreadable("libc10_cuda.so has no file") };
@@ -170,7 +170,7 @@ fn probe_allocator() -> AttachProbe {
     if std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some() {
         return AttachProbe::Refused(TrackerState::CacheOff, None);
     }
-    let version = gpumemtrace_recorder::torch_version_beside(library.file()).map(|(version, _)| version);
+    let version = gpumemtrace_recorder::read_torch_version(library.file()).map(|(version, _)| version);
     let shown_version = version.as_deref().unwrap_or("of unknown version");
     let Some(attach) = symbols.attach.map(|attach| bias.wrapping_add(attach)) else {
         return reports_only(

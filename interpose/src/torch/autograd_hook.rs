@@ -13,7 +13,9 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use gpumemtrace_recorder::{Work, forward_node, is_recording, torch_version_beside, work_for_node};
+use gpumemtrace_recorder::{
+    BackwardNodeGuard, enter_backward_node, is_recording, note_forward_node, read_torch_version,
+};
 
 use super::layouts::{AUTOGRAD_NODE_LAYOUTS, AutogradNodeLayout};
 use super::release::release_of;
@@ -54,8 +56,7 @@ fn node_layout() -> Option<&'static AutogradNodeLayout> {
 #[cold]
 fn find_layout() -> Option<&'static AutogradNodeLayout> {
     let errno = gpumemtrace_recorder::errno();
-    let version =
-        library_at(GET_AND_INCREMENT.get()).and_then(|library| torch_version_beside(library.file()));
+    let version = library_at(GET_AND_INCREMENT.get()).and_then(|library| read_torch_version(library.file()));
     let release = version.as_ref().and_then(|(version, _)| release_of(version));
     let layout = release.and_then(|release| AUTOGRAD_NODE_LAYOUTS.iter().find(|row| row.release == release));
     let layout = layout.filter(|_| !CURRENT_THREAD_ID.get().is_null());
@@ -74,7 +75,7 @@ fn note_new_node(number: u64) {
         // SAFETY: the address was looked up under this name; a thread-local read inside PyTorch.
         let thread =
             unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(CURRENT_THREAD_ID.get())() };
-        forward_node(thread, number);
+        note_forward_node(thread, number);
         Some(())
     });
 }
@@ -88,7 +89,7 @@ fn own_sequence_number() -> u64 {
     NEXT.with(|next| next.replace(next.get() + 1))
 }
 
-/// `at::sequence_number::get_and_increment()`
+/// Stands in for libtorch's `at::sequence_number::get_and_increment()`.
 #[cfg_attr(not(test), unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv"))]
 extern "C-unwind" fn get_and_increment() -> u64 {
     let real = GET_AND_INCREMENT.get();
@@ -104,7 +105,7 @@ extern "C-unwind" fn get_and_increment() -> u64 {
 }
 
 /// Reads the number and thread of a node that is about to be evaluated.
-fn begin_node(node: *const u8) -> Option<Work> {
+fn begin_node(node: *const u8) -> Option<BackwardNodeGuard> {
     let layout = node_layout()?;
     // SAFETY: autograd's node, alive during its evaluation; the offsets are those of this version.
     let (number, thread) = unsafe {
@@ -113,7 +114,7 @@ fn begin_node(node: *const u8) -> Option<Work> {
             node.add(layout.thread_id).cast::<u64>().read_unaligned(),
         )
     };
-    Some(work_for_node(thread, number))
+    Some(enter_backward_node(thread, number))
 }
 
 type EvaluateFunction =
@@ -138,7 +139,7 @@ unsafe extern "C-unwind" fn evaluate_function(
     if real.is_null() {
         // Its callers are in the library that defines it, so the search should never fail. To
         // return would silently skip gradients, which is worse than to abort.
-        gpumemtrace_recorder::say(&[
+        gpumemtrace_recorder::print_diagnostic(&[
             "cannot find PyTorch's autograd engine and must abort; please report this build of PyTorch.",
         ]);
         std::process::abort();

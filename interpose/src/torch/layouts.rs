@@ -7,15 +7,15 @@
 pub(super) struct TraceEntryLayout {
     /// PyTorch version without the patch number.
     pub(super) release: &'static str,
-    /// `action_`, 32 bits.
+    /// Offset of `action_`, 32 bits.
     pub(super) action: usize,
     /// `device_`; only its low byte is read.
     pub(super) device: usize,
-    /// `addr_`, 64 bits.
+    /// Offset of `addr_`, 64 bits.
     pub(super) addr: usize,
-    /// `stream_`, a pointer.
+    /// Offset of `stream_`, a pointer.
     pub(super) stream: usize,
-    /// `size_`, 64 bits.
+    /// Offset of `size_`, 64 bits.
     pub(super) size: usize,
     /// `mempool_`, twice 64 bits; since 2.8.
     pub(super) pool: Option<usize>,
@@ -48,7 +48,7 @@ pub(super) static TRACE_ENTRY_LAYOUTS: &[TraceEntryLayout] = &[
 pub(super) struct AutogradNodeLayout {
     /// PyTorch version without the patch number.
     pub(super) release: &'static str,
-    /// `sequence_nr_`, 64 bits.
+    /// Offset of `sequence_nr_`, 64 bits.
     pub(super) sequence_nr: usize,
     /// `thread_id_`, 64 bits: the thread that created the node.
     pub(super) thread_id: usize,

@@ -14,7 +14,7 @@
 use std::ffi::c_void;
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use super::torch_fn::TorchFn;
 use super::{attach, trace_tracker};
@@ -47,7 +47,7 @@ fn record_block(pointer: *mut c_void, delta: i64, allocated: usize, reserved: us
         draft.size = delta.unsigned_abs();
         let is_tracker_pending = attach::note_allocator_seen();
         trace_tracker::merge_into(&mut draft);
-        event(&draft);
+        record_event(&draft);
         if is_tracker_pending {
             attach::after_report();
         }
@@ -60,7 +60,7 @@ fn record_oom(size: i64, allocated: usize, reserved: usize, device: u16) {
         let mut draft = block_draft(EventKind::BLOCK_OOM, device, allocated, reserved)?;
         draft.size = size.unsigned_abs();
         trace_tracker::merge_into(&mut draft);
-        event(&draft);
+        record_event(&draft);
         Some(())
     });
 }

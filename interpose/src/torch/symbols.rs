@@ -19,7 +19,7 @@ pub(super) struct AllocatorSymbols {
     pub(super) allocator: u64,
     /// The native allocator's vtable and its length in bytes.
     pub(super) vtable: (u64, u64),
-    /// `bool NativeCachingAllocator::initialized()`.
+    /// Address of `bool NativeCachingAllocator::initialized()` in libc10_cuda.
     pub(super) initialized: u64,
     /// `NativeCachingAllocator::attachAllocatorTraceTracker(std::function<void(const
     /// TraceEntry&)>)`, since torch 2.2. The namespace of `TraceEntry` differs by release, so only

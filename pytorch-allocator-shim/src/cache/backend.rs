@@ -9,7 +9,7 @@ use super::ids::{EventId, PoolId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DriverError(pub(crate) i32);
 
-/// What happened to a block or segment: the actions of PyTorch's own `TraceEntry`.
+/// What happened to a block or segment: the actions of PyTorch's own `AllocatorTraceEntry`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TraceAction {
     /// A block was handed out.
@@ -29,7 +29,7 @@ pub(crate) enum TraceAction {
 
 /// One action, and the block or segment it concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TraceEntry {
+pub(crate) struct AllocatorTraceEntry {
     pub(crate) action: TraceAction,
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
@@ -58,5 +58,5 @@ pub(crate) trait CacheBackend {
     /// Takes back an event that the allocator no longer needs.
     fn recycle_event(&mut self, event: EventId);
     /// Called after each action, except for [`TraceAction::SegmentFree`], which precedes the free.
-    fn trace(&mut self, entry: TraceEntry);
+    fn trace(&mut self, entry: AllocatorTraceEntry);
 }

@@ -22,7 +22,7 @@ mod tests;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(crate) use backend::{CacheBackend, DriverError, TraceAction, TraceEntry};
+pub(crate) use backend::{AllocatorTraceEntry, CacheBackend, DriverError, TraceAction};
 use blocks::{AllocatorBlock, BlockState, BlockTable};
 use ids::{BlockId, PoolIndex};
 pub(crate) use ids::{EventId, PoolId};
@@ -356,7 +356,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let (allocated_bytes, reserved_bytes) = self.held_bytes();
         let (addr, bytes, requested_bytes) = (block.addr, block.bytes, block.requested_bytes);
         let (stream, pool) = (block.stream, self.pools.get(block.pool).id);
-        self.backend.trace(TraceEntry {
+        self.backend.trace(AllocatorTraceEntry {
             action,
             addr,
             bytes,

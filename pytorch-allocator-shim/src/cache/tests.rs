@@ -8,7 +8,9 @@ mod simulated_device;
 
 use std::collections::VecDeque;
 
-use super::{CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, TraceAction, TraceEntry};
+use super::{
+    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, TraceAction,
+};
 use allocator_model::{AllocatorModel, BlockUse};
 use simulated_device::{STREAMS, SimulatedDevice};
 
@@ -186,7 +188,7 @@ fn block_is_not_reused_while_its_event_cannot_be_recorded() {
             self.1 && self.0.wait_for_event(event)
         }
         fn recycle_event(&mut self, _: EventId) {}
-        fn trace(&mut self, _: TraceEntry) {}
+        fn trace(&mut self, _: AllocatorTraceEntry) {}
     }
     let mut cache = CachingAllocator::new(FailingEvents::default());
     let addr = cache.alloc(1000, 0).expect("memory");

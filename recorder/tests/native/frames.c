@@ -1,53 +1,53 @@
-/* Callers in C, each with a frame of another kind. Compiled several times, with and without frame pointers. */
+/* Callers in C, each with another kind of frame. Compiled with and without frame pointers. */
 
 #include <string.h>
 
 typedef void (*callback)(void *);
 
-/* So large that both values of ROOM that are used make instructions of the same length. */
-#ifndef ROOM
-#define ROOM 512
+/* Large enough that both values in the tests give instructions of the same length. */
+#ifndef BUFFER_BYTES
+#define BUFFER_BYTES 512
 #endif
 
-void touch(volatile char *room) { room[0] = 1; }
+void touch(volatile char *buffer) { buffer[0] = 1; }
 
 void call_plain(callback back, void *data, unsigned size) {
     back(data);
     __asm__ volatile("" : : "r"(size));
 }
 
-void call_with_room(callback back, void *data, unsigned size) {
-    volatile char room[ROOM];
-    touch(room);
+void call_with_buffer(callback back, void *data, unsigned size) {
+    volatile char buffer[BUFFER_BYTES];
+    touch(buffer);
     back(data);
-    touch(room);
+    touch(buffer);
 }
 
-void call_with_any_room(callback back, void *data, unsigned size) {
-    volatile char room[size + 1];
-    touch(room);
+void call_with_variable_buffer(callback back, void *data, unsigned size) {
+    volatile char buffer[size + 1];
+    touch(buffer);
     back(data);
-    touch(room);
+    touch(buffer);
 }
 
 void call_aligned(callback back, void *data, unsigned size) {
-    volatile char room[64] __attribute__((aligned(64)));
-    touch(room);
+    volatile char buffer[64] __attribute__((aligned(64)));
+    touch(buffer);
     back(data);
-    touch(room);
+    touch(buffer);
 }
 
-void call_aligned_with_any_room(callback back, void *data, unsigned size) {
+void call_aligned_with_variable_buffer(callback back, void *data, unsigned size) {
     volatile char fixed[64] __attribute__((aligned(64)));
-    volatile char room[size + 1];
+    volatile char buffer[size + 1];
     touch(fixed);
-    touch(room);
+    touch(buffer);
     back(data);
-    touch(room);
+    touch(buffer);
     touch(fixed);
 }
 
-/* Many registers to save. */
+/* Saves many registers. */
 void call_busily(callback back, void *data, unsigned size) {
     unsigned long a = size, b = a * 3, c = b * 5, d = c * 7, e = d * 11, f = e * 13;
     for (unsigned i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-// Callers in C++, with an exception in flight.
+// Callers in C++, which call back while an exception is in flight.
 
 typedef void (*callback)(void *);
 

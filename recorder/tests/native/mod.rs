@@ -1,4 +1,4 @@
-//! Two unwinders side by side, and callers in C and C++.
+//! Runs two unwinders side by side, and builds libraries in C and C++ to call through.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -7,45 +7,45 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_recorder::native::{self, NativeStack};
-use gpumemtrace_recorder::stack_cache::MAX_DEPTH;
+use gpumemtrace_recorder::internals::{MAX_DEPTH, NativeStack, prepare};
 
-/// What one thread has seen.
+/// The captures of one thread.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct CaptureTally {
     pub(crate) captures: u64,
     pub(crate) truncated: u64,
-    /// Left to the complete unwinder.
-    pub(crate) slow: u64,
+    /// Captures that used the complete unwinder.
+    pub(crate) fallback: u64,
 }
 
-struct Witness {
+struct UnwinderPair {
     stack: Box<NativeStack>,
     nodes: HashMap<NodeId, (NodeId, usize)>,
-    tally: Tally,
+    tally: CaptureTally,
 }
 
 thread_local! {
-    static WITNESS: RefCell<Witness> = RefCell::new(Witness::new());
+    static UNWINDERS: RefCell<UnwinderPair> = RefCell::new(UnwinderPair::new());
     static SEED: Cell<u64> = const { Cell::new(1) };
 }
 
-impl Witness {
+impl UnwinderPair {
     fn new() -> Self {
-        native::prepare();
+        prepare();
         // SAFETY: zero bytes are the documented empty state, and the layout is its own.
         let stack = unsafe {
             Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast())
         };
-        Self { stack, nodes: HashMap::new(), tally: Tally::default() }
+        Self { stack, nodes: HashMap::new(), tally: CaptureTally::default() }
     }
 
-    /// The calling thread's stack as we find it, and whether it was truncated.
+    /// Captures the calling thread's stack with our unwinder; also returns whether it was
+    /// truncated.
     #[inline(never)]
     fn ours(&mut self) -> (Vec<usize>, bool) {
         let Self { stack, nodes, .. } = self;
         let mut next = nodes.len() as u32;
-        let found = stack.find(|parent, frame| {
+        let found = stack.capture(|parent, frame| {
             next += 1;
             nodes.insert(NodeId(next), (parent, frame.instr));
             Some(NodeId(next))
@@ -76,40 +76,42 @@ fn theirs() -> Vec<usize> {
     frames
 }
 
-/// Compares both stacks, from the caller of this on; the first difference ends the test with both of them.
+/// Compares the stacks of both unwinders, from the caller of this function outwards. Panics at the
+/// first difference and prints both.
 #[inline(never)]
 pub(crate) fn compare() {
-    WITNESS.with(|witness| {
-        let witness = &mut *witness.borrow_mut();
-        let (ours, is_truncated) = witness.ours();
+    UNWINDERS.with(|unwinders| {
+        let unwinders = &mut *unwinders.borrow_mut();
+        let (ours, is_truncated) = unwinders.ours();
         let theirs = theirs();
-        witness.tally.captures += 1;
-        witness.tally.truncated += u64::from(is_truncated);
-        witness.tally.slow += u64::from(witness.stack.was_slow());
+        unwinders.tally.captures += 1;
+        unwinders.tally.truncated += u64::from(is_truncated);
+        unwinders.tally.fallback += u64::from(unwinders.stack.used_fallback());
         if let Some(why) = difference(&ours, &theirs, is_truncated) {
-            let line = |frame: &usize| format!("  {frame:#x} {}", name(*frame));
+            let line = |frame: &usize| format!("  {frame:#x} {}", symbol_name(*frame));
             let show = |frames: &[usize]| frames.iter().map(line).collect::<Vec<_>>().join("\n");
             panic!("{why}\nours:\n{}\ntheirs:\n{}", show(&ours), show(&theirs));
         }
     });
 }
 
-/// Our own stack, with nothing to compare: its frames, whether outer ones were left out, whether it was left to others.
+/// Captures with our unwinder alone. Returns the number of frames, whether the stack was truncated,
+/// and whether the complete unwinder was used.
 #[inline(never)]
-pub(crate) fn alone() -> (usize, bool, bool) {
-    WITNESS.with(|witness| {
-        let witness = &mut *witness.borrow_mut();
-        let (frames, is_truncated) = witness.ours();
-        (frames.len(), is_truncated, witness.stack.was_slow())
+pub(crate) fn capture_ours() -> (usize, bool, bool) {
+    UNWINDERS.with(|unwinders| {
+        let unwinders = &mut *unwinders.borrow_mut();
+        let (frames, is_truncated) = unwinders.ours();
+        (frames.len(), is_truncated, unwinders.stack.used_fallback())
     })
 }
 
-/// Why two stacks differ beyond the functions that look, or `None`.
+/// Why two stacks differ outside of the functions that capture them, or `None`.
 fn difference(ours: &[usize], theirs: &[usize], is_truncated: bool) -> Option<String> {
-    // Both begin in unwinders and in functions of this file; from the first frame on that is in both, they must be the same.
-    const MOST_OWN: usize = 12;
-    let is_in_both = |frame: &&usize| theirs.iter().take(MOST_OWN).any(|other| other == *frame);
-    let Some(first) = ours.iter().take(MOST_OWN).find(is_in_both) else {
+    // Both stacks begin inside the unwinders. From the first common frame on they must be the same.
+    const MAX_OWN_FRAMES: usize = 12;
+    let is_in_both = |frame: &&usize| theirs.iter().take(MAX_OWN_FRAMES).any(|other| other == *frame);
+    let Some(first) = ours.iter().take(MAX_OWN_FRAMES).find(is_in_both) else {
         return Some("the stacks have no frame in common".to_owned());
     };
     let rest =
@@ -122,10 +124,10 @@ fn difference(ours: &[usize], theirs: &[usize], is_truncated: bool) -> Option<St
     (our_rest != their_rest).then(|| "the stacks differ".to_owned())
 }
 
-fn name(address: usize) -> String {
+fn symbol_name(address: usize) -> String {
     // SAFETY: zero is a valid value; the loader fills it in.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: dladdr accepts any address.
     if unsafe { libc::dladdr(address as *const c_void, &raw mut info) } == 0 {
         return "?".to_owned();
     }
@@ -137,17 +139,17 @@ fn name(address: usize) -> String {
     format!("{} {}", text(info.dli_fname), text(info.dli_sname))
 }
 
-/// What the calling thread has seen so far.
-pub(crate) fn tally() -> Tally {
-    WITNESS.with(|witness| witness.borrow().tally)
+/// The captures of the calling thread so far.
+pub(crate) fn tally() -> CaptureTally {
+    UNWINDERS.with(|unwinders| unwinders.borrow().tally)
 }
 
-/// Begins the thread's random numbers.
+/// Seeds the random numbers of the calling thread.
 pub(crate) fn seed(seed: u64) {
     SEED.with(|own| own.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
 }
 
-/// A random number.
+/// A random number below `below`.
 pub(crate) fn random(below: u64) -> u64 {
     SEED.with(|seed| {
         let mut x = seed.get();
@@ -159,20 +161,20 @@ pub(crate) fn random(below: u64) -> u64 {
     })
 }
 
-/// A function of the libraries that calls back.
+/// A function of the test libraries, which calls back.
 pub(crate) type Caller = extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, u32);
 
-/// A loaded library.
+/// A loaded test library.
 #[derive(Debug)]
-pub(crate) struct Library(*mut c_void);
+pub(crate) struct TestLibrary(*mut c_void);
 
 // SAFETY: a handle of the loader, which any thread may use.
-unsafe impl Send for Library {}
+unsafe impl Send for TestLibrary {}
 // SAFETY: as above.
-unsafe impl Sync for Library {}
+unsafe impl Sync for TestLibrary {}
 
-impl Library {
-    /// Compiles a file of this folder; `None` if there is no compiler.
+impl TestLibrary {
+    /// Compiles a file of this folder. Returns `None` if there is no compiler.
     pub(crate) fn build(source: &str, options: &[&str], output: &Path) -> Option<PathBuf> {
         let compiler = if source == "frames.c" { "cc" } else { "c++" };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native").join(source);
@@ -183,13 +185,13 @@ impl Library {
             return Some(output.to_owned());
         }
         assert!(std::env::var_os("GPUMEMTRACE_REQUIRE_ALL").is_none(), "no {compiler} on this machine");
-        eprintln!("not checked: frames of {options:?}: no {compiler} on this machine");
+        eprintln!("skipped: frames of {options:?}: no {compiler} on this machine");
         None
     }
 
     pub(crate) fn open(path: &Path) -> Self {
         let path = CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a library of ours, whose constructors do nothing.
+        // SAFETY: a test library without constructors.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null());
         Self(handle)
@@ -199,25 +201,25 @@ impl Library {
         let name = CString::new(name).unwrap();
         // SAFETY: a NUL-terminated name.
         let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        // SAFETY: every function of the libraries that is asked for has this type.
+        // SAFETY: all functions in `CALLERS` have this type.
         (!function.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Caller>(function) })
     }
 
-    /// Unloads it, and says so as the hook of `dlclose` does.
+    /// Unloads the library, and notes that as the `dlclose` hook does.
     pub(crate) fn close(self) {
-        // SAFETY: our own handle, of which no function is in use.
+        // SAFETY: our own handle; none of its functions is running.
         unsafe { libc::dlclose(self.0) };
-        native::modules_went();
+        gpumemtrace_recorder::note_module_unload();
     }
 }
 
-/// Names of what `frames.c` and `frames.cc` have.
+/// The functions of `frames.c` and `frames.cc`.
 pub(crate) const CALLERS: [&str; 7] = [
     "call_plain",
-    "call_with_room",
-    "call_with_any_room",
+    "call_with_buffer",
+    "call_with_variable_buffer",
     "call_aligned",
-    "call_aligned_with_any_room",
+    "call_aligned_with_variable_buffer",
     "call_busily",
     "call_while_thrown",
 ];

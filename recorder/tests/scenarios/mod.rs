@@ -1,4 +1,4 @@
-//! What the traced processes of the lifecycle tests do, by name.
+//! The traced programs of the lifecycle tests, by name.
 #![allow(unreachable_pub, clippy::exit, reason = "a scenario ends its own process")]
 
 use std::sync::Mutex;
@@ -6,29 +6,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, begin};
+use gpumemtrace_recorder::{Draft, begin_call};
 
-use crate::support::{block, call};
+use crate::support::{record_block, record_call};
 
-/// Events of a scenario that makes many.
+/// Number of events in the larger scenarios.
 pub const MANY: u64 = 40_000;
 
-/// What recording may cost the program in memory, its rings included.
-const MOST_MEMORY_MIB: u64 = 64;
+/// Default memory limit of the recorder, rings included.
+const MEMORY_LIMIT_MIB: u64 = 64;
 
-/// How far the storm has come.
-static STORM: AtomicU64 = AtomicU64::new(0);
+/// Events recorded in the scenario that exits while threads record.
+static RECORDED: AtomicU64 = AtomicU64::new(0);
 
-/// Plays a scenario and ends the process.
-pub fn play(name: &str) -> ! {
+/// Runs a scenario and ends the process.
+pub fn run_scenario(name: &str) -> ! {
     if std::env::var_os("SIGPIPE_KILLS").is_some() {
-        // SAFETY: the disposition that most programs have; Rust's runtime changes it.
+        // SAFETY: restores the default disposition, which Rust's runtime changes.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     match name {
         "exit" => {
             for i in 0..MANY {
-                block(EventKind::BLOCK_ALLOC, i, 512);
+                record_block(EventKind::BLOCK_ALLOC, i, 512);
             }
             gpumemtrace_recorder::end_at_exit();
         }
@@ -38,29 +38,29 @@ pub fn play(name: &str) -> ! {
                 noise ^= noise << 13;
                 noise ^= noise >> 7;
                 noise ^= noise << 17;
-                block(EventKind::BLOCK_ALLOC, noise, noise.rotate_left(32));
+                record_block(EventKind::BLOCK_ALLOC, noise, noise.rotate_left(32));
             }
             gpumemtrace_recorder::end_at_exit();
         }
         "quick_exit" => {
-            block(EventKind::BLOCK_ALLOC, 1, 512);
+            record_block(EventKind::BLOCK_ALLOC, 1, 512);
             gpumemtrace_recorder::end_at_quick_exit(7);
             // SAFETY: ends the process at once, as the hook of `_exit` does next.
             unsafe { libc::_exit(7) };
         }
         "killed" => {
             for i in 0..MANY {
-                block(EventKind::BLOCK_ALLOC, i, 512);
+                record_block(EventKind::BLOCK_ALLOC, i, 512);
             }
             // SAFETY: kills this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         "killed_in_calls" => {
-            call(EventKind::DEVICE_ALLOC, 0x1000, 512);
+            record_call(EventKind::DEVICE_ALLOC, 0x1000, 512);
             std::thread::spawn(|| {
                 let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
                 draft.addr = 0x1000;
-                let _never_finished = begin(&draft);
+                let _never_completed = begin_call(&draft);
                 loop {
                     std::thread::sleep(Duration::from_secs(1));
                 }
@@ -68,7 +68,7 @@ pub fn play(name: &str) -> ! {
             std::thread::sleep(Duration::from_millis(100));
             let mut draft = Draft::new(EventKind::DEVICE_ALLOC, ApiId(1));
             draft.size = 4096;
-            let _never_finished = begin(&draft);
+            let _never_completed = begin_call(&draft);
             // SAFETY: kills this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
@@ -77,7 +77,7 @@ pub fn play(name: &str) -> ! {
                 for thread in 0..64u64 {
                     scope.spawn(move || {
                         for i in 0..2000 {
-                            call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
+                            record_call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
                         }
                     });
                 }
@@ -95,67 +95,68 @@ pub fn play(name: &str) -> ! {
                 for thread in 0..64u64 {
                     let barrier = &barrier;
                     scope.spawn(move || {
-                        block(EventKind::BLOCK_ALLOC, thread << 32, 512);
+                        record_block(EventKind::BLOCK_ALLOC, thread << 32, 512);
                         barrier.wait();
                         for i in 1..40_000 {
-                            block(EventKind::BLOCK_ALLOC, thread << 32 | (i * 512), 512);
+                            record_block(EventKind::BLOCK_ALLOC, thread << 32 | (i * 512), 512);
                         }
                     });
                 }
             });
             gpumemtrace_recorder::end_at_exit();
             let grown_kib = memory_kib("VmHWM:") - before_kib;
-            let asked = std::env::var("GPUMEMTRACE_MEMORY").ok();
-            let most_mib =
-                asked.map_or(MOST_MEMORY_MIB, |text| text.trim_end_matches("MiB").parse().unwrap());
-            assert!(grown_kib <= most_mib << 10, "{grown_kib} KiB");
+            let setting = std::env::var("GPUMEMTRACE_MEMORY").ok();
+            let limit_mib =
+                setting.map_or(MEMORY_LIMIT_MIB, |text| text.trim_end_matches("MiB").parse().unwrap());
+            assert!(grown_kib <= limit_mib << 10, "{grown_kib} KiB");
         }
         "no_room_for_a_ring" => {
-            block(EventKind::BLOCK_ALLOC, 1, 512);
-            // Fills what the first ring has left of a small disk, to the last page.
+            record_block(EventKind::BLOCK_ALLOC, 1, 512);
+            // Fills the small disk to the last page.
             let folder = std::path::PathBuf::from(std::env::var_os("GPUMEMTRACE_OUTPUT").unwrap());
             let mut filler = std::fs::File::create(folder.with_file_name("filler")).unwrap();
             while std::io::Write::write(&mut filler, &[1; 4096]).is_ok_and(|written| written > 0) {}
             for _ in 0..4 {
-                std::thread::spawn(|| block(EventKind::BLOCK_ALLOC, 2, 512)).join().unwrap();
+                std::thread::spawn(|| record_block(EventKind::BLOCK_ALLOC, 2, 512)).join().unwrap();
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        "exit_in_a_storm" => {
+        "exit_while_recording" => {
             for thread in 0..8u64 {
                 std::thread::spawn(move || {
                     for i in 0.. {
-                        call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
-                        block(EventKind::BLOCK_ALLOC, thread << 32 | i, 512);
-                        STORM.fetch_add(1, Ordering::Relaxed);
+                        record_call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
+                        record_block(EventKind::BLOCK_ALLOC, thread << 32 | i, 512);
+                        RECORDED.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
-            while STORM.load(Ordering::Relaxed) < 20_000 {
+            while RECORDED.load(Ordering::Relaxed) < 20_000 {
                 std::thread::sleep(Duration::from_millis(10));
             }
             gpumemtrace_recorder::end_at_exit();
         }
         "closed_descriptors" => {
-            block(EventKind::BLOCK_ALLOC, 0, 512);
-            // SAFETY: what a daemon does to all descriptors, ours among them.
+            record_block(EventKind::BLOCK_ALLOC, 0, 512);
+            // SAFETY: closes all descriptors, as daemons do.
             unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
             let folder = std::path::PathBuf::from(std::env::var_os("GPUMEMTRACE_OUTPUT").unwrap());
             let files: Vec<std::fs::File> = (0..1200)
                 .map(|_| std::fs::File::create(folder.with_file_name("precious")).unwrap())
                 .collect();
             for i in 1..MANY {
-                block(EventKind::BLOCK_ALLOC, i, 512);
+                record_block(EventKind::BLOCK_ALLOC, i, 512);
             }
             std::thread::scope(|scope| {
-                scope.spawn(|| block(EventKind::BLOCK_ALLOC, MANY, 512));
+                scope.spawn(|| record_block(EventKind::BLOCK_ALLOC, MANY, 512));
             });
             gpumemtrace_recorder::end_at_exit();
             drop(files);
         }
         "child_files" => {
-            block(EventKind::BLOCK_ALLOC, 0, 512);
-            // SAFETY: makes our numbers mean files of the program's, then a child, which must keep them open.
+            record_block(EventKind::BLOCK_ALLOC, 0, 512);
+            // SAFETY: gives our descriptors to files of the program, then forks a child, which must
+            // keep them open.
             let status = unsafe {
                 let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
                 for number in 3..2000 {
@@ -173,14 +174,14 @@ pub fn play(name: &str) -> ! {
                     }
                 }
             };
-            assert_eq!(status, 0, "a child lost files that were not ours");
+            assert_eq!(status, 0, "the child lost files of the program");
             gpumemtrace_recorder::end_at_exit();
         }
         "many_short_threads" => {
             for _ in 0..10 {
                 std::thread::scope(|scope| {
                     for thread in 0..40u64 {
-                        scope.spawn(move || block(EventKind::BLOCK_ALLOC, thread, 512));
+                        scope.spawn(move || record_block(EventKind::BLOCK_ALLOC, thread, 512));
                     }
                 });
             }
@@ -188,25 +189,26 @@ pub fn play(name: &str) -> ! {
         }
         "drop" => {
             for i in 0..400_000 {
-                block(EventKind::BLOCK_ALLOC, i, 512);
+                record_block(EventKind::BLOCK_ALLOC, i, 512);
             }
             gpumemtrace_recorder::end_at_exit();
         }
         "forks" => {
             std::thread::scope(|scope| {
-                let storm = scope.spawn(|| {
+                let recording = scope.spawn(|| {
                     for i in 0..200_000 {
-                        block(EventKind::BLOCK_ALLOC, i, 512);
+                        record_block(EventKind::BLOCK_ALLOC, i, 512);
                     }
                 });
                 let mut children = 0;
-                while !storm.is_finished() {
-                    block(EventKind::BLOCK_FREE, 1, 1);
-                    // SAFETY: the child only calls the recorder, which must do nothing there, and `_exit`.
+                while !recording.is_finished() {
+                    record_block(EventKind::BLOCK_FREE, 1, 1);
+                    // SAFETY: the child only calls the recorder, which must do nothing there, and
+                    // `_exit`.
                     match unsafe { libc::fork() } {
                         0 => {
                             for i in 0..100 {
-                                block(EventKind::BLOCK_ALLOC, i, 77);
+                                record_block(EventKind::BLOCK_ALLOC, i, 77);
                             }
                             gpumemtrace_recorder::end_at_quick_exit(0);
                             // SAFETY: ends the child.
@@ -216,7 +218,7 @@ pub fn play(name: &str) -> ! {
                             let mut status = 0;
                             // SAFETY: waits for the child made above.
                             unsafe { libc::waitpid(child, &raw mut status, 0) };
-                            assert_eq!(status, 0, "a forked child did not end well");
+                            assert_eq!(status, 0, "a forked child failed");
                             children += 1;
                         }
                     }
@@ -227,10 +229,10 @@ pub fn play(name: &str) -> ! {
         }
         "fork_first" => {
             // The parent never records; the child does.
-            // SAFETY: a single-threaded part of the child goes on as a normal process.
+            // SAFETY: the process has one thread, so the child may go on as a normal process.
             match unsafe { libc::fork() } {
                 0 => {
-                    block(EventKind::BLOCK_ALLOC, 1, 512);
+                    record_block(EventKind::BLOCK_ALLOC, 1, 512);
                     gpumemtrace_recorder::end_at_exit();
                     // SAFETY: ends the child.
                     unsafe { libc::_exit(0) };
@@ -242,9 +244,9 @@ pub fn play(name: &str) -> ! {
             }
         }
         "nested" => {
-            let outer = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
-            call(EventKind::DEVICE_ALLOC, 1, 1);
-            outer.finish(0, |event| event.addr = 9);
+            let outer = begin_call(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
+            record_call(EventKind::DEVICE_ALLOC, 1, 1);
+            outer.complete(0, |event| event.addr = 9);
             gpumemtrace_recorder::end_at_exit();
         }
         "nothing" => {}
@@ -253,9 +255,9 @@ pub fn play(name: &str) -> ! {
     std::process::exit(0);
 }
 
-/// Threads that share a few addresses, so that each is somebody else's as soon as it is free. The pool gives an address out only
-/// after the call that freed it has been made, as a driver does; the calls themselves are made under its lock, their records
-/// are not.
+/// Threads that share a few addresses, so that another thread reuses each address at once. Like a
+/// driver, the pool hands out an address only after the call that freed it was made. The calls are
+/// made under the pool's lock, their records are not.
 fn reuse_addresses() {
     const ADDRESSES: u64 = 16;
     let free: Mutex<Vec<u64>> = Mutex::new((1..=ADDRESSES).map(|number| number << 21).collect());
@@ -264,21 +266,22 @@ fn reuse_addresses() {
             scope.spawn(|| {
                 let mut made = 0;
                 while made < 1000 {
-                    let shown = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).expect("recording");
+                    let call = begin_call(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).expect("recording");
                     let taken = free.lock().unwrap().pop();
-                    shown
-                        .finish(if taken.is_some() { 0 } else { 2 }, |event| event.addr = taken.unwrap_or(0));
+                    call.complete(if taken.is_some() { 0 } else { 2 }, |event| {
+                        event.addr = taken.unwrap_or(0);
+                    });
                     let Some(addr) = taken else {
                         std::thread::yield_now();
                         continue;
                     };
                     let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
                     draft.addr = addr;
-                    let shown = begin(&draft).expect("recording");
+                    let call = begin_call(&draft).expect("recording");
                     free.lock().unwrap().push(addr);
-                    // Somebody else takes it before this call has returned.
+                    // Another thread takes the address before this call has returned.
                     std::thread::yield_now();
-                    shown.finish(0, |_| ());
+                    call.complete(0, |_| ());
                     made += 1;
                 }
             });
@@ -286,9 +289,9 @@ fn reuse_addresses() {
     });
 }
 
-/// A line of the process's status.
+/// A value in KiB from `/proc/self/status`.
 fn memory_kib(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|line| line.starts_with(name)).expect("the line");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("a line of this name");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }

@@ -1,4 +1,4 @@
-//! Runs a scenario in a process of its own, and reads what it left.
+//! Runs a scenario in a process of its own, and reads the files that it leaves.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -10,18 +10,18 @@ use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{
     ApiId, CodeDef, Counters, Detail, End, Event, EventKind, Meta, NO_SEQ, NativeNode, PyNode,
 };
-use gpumemtrace_recorder::{Draft, begin, event};
+use gpumemtrace_recorder::{Draft, begin_call, record_event};
 
-/// Units of time in a block: 2^10 ns, as `recorder/src/trace_file.rs` has it.
+/// Times in a block have units of 2^10 ns; the constant of `recorder/src/writer/block_file.rs`.
 const TIME_SHIFT: u8 = 10;
 
-/// Everything a process left, put together as a reader must.
+/// Trace and ring file of a process, merged as a reader must.
 #[derive(Default)]
-pub struct Left {
+pub struct TraceLeftovers {
     pub meta: Meta,
-    /// By place in the order; what is in block and ring stands once.
+    /// Events by sequence number. An event that is in trace and ring file counts once.
     pub events: BTreeMap<u64, Event>,
-    /// Allocations that had not returned.
+    /// Allocations in flight, which have no sequence number.
     pub unplaced: Vec<Event>,
     pub codes: Vec<CodeDef>,
     pub py_nodes: Vec<PyNode>,
@@ -31,7 +31,7 @@ pub struct Left {
     pub event_blocks: usize,
 }
 
-impl Left {
+impl TraceLeftovers {
     pub fn read(trace: &Path) -> Self {
         let mut left = Self::default();
         let bytes = std::fs::read(trace).unwrap();
@@ -57,9 +57,9 @@ impl Left {
                 Item::NativeNodes(nodes) => left.native_nodes.extend(nodes),
                 Item::End(end) => left.end = Some(end),
                 Item::Modules(_) | Item::Index(_) | Item::Tail(_) => {}
-                // A kill may cut the last block; its events are still in the ring.
+                // A kill may truncate the last block; its events are still in the ring file.
                 Item::TruncatedBlock { .. } => {
-                    assert!(ring_path(trace).exists(), "a cut trace without a ring");
+                    assert!(ring_path(trace).exists(), "a truncated trace without a ring file");
                 }
                 other => panic!("{other:?}"),
             }
@@ -84,29 +84,30 @@ impl Left {
         if event.seq == NO_SEQ {
             self.unplaced.push(event);
         } else if let Some(before) = self.events.insert(event.seq, event) {
-            // A block has times in units, the ring has them as they were.
+            // Blocks round the times, ring files do not.
             let in_units = |event: Event| Event { time_ns: event.time_ns >> TIME_SHIFT, ..event };
-            assert_eq!(in_units(before), in_units(event), "one place in the order, two different events");
+            assert_eq!(in_units(before), in_units(event), "two different events have one sequence number");
         }
     }
 
-    /// Places that were given out and are not there.
-    pub fn missing(&self) -> u64 {
-        let given = match (&self.end, &self.image) {
-            // A thread that was held up while the recording ended comes after the end.
+    /// Number of sequence numbers that were taken and have no event.
+    pub fn missing_events(&self) -> u64 {
+        let taken = match (&self.end, &self.image) {
+            // A thread that was delayed while the recording ended may have taken numbers after the
+            // end block.
             (Some(end), Some(image)) => end.events.max(image.next_seq),
             (Some(end), None) => end.events,
             (None, Some(image)) => image.next_seq,
-            (None, None) => panic!("neither an end nor a ring"),
+            (None, None) => panic!("neither an end block nor a ring file"),
         };
-        given - self.events.len() as u64
+        taken - self.events.len() as u64
     }
 
     pub fn counters(&self) -> &Counters {
         match (&self.end, &self.image) {
             (Some(end), _) => &end.counters,
             (None, Some(image)) => &image.counters,
-            (None, None) => panic!("neither an end nor a ring"),
+            (None, None) => panic!("neither an end block nor a ring file"),
         }
     }
 }
@@ -126,32 +127,32 @@ pub fn command(scenario: &str, trace: &Path) -> Command {
     command
 }
 
-/// Runs a scenario to its end.
+/// Runs a scenario until it exits.
 pub fn run(scenario: &str, trace: &Path) -> ExitStatus {
     command(scenario, trace).status().unwrap()
 }
 
-/// The scenario this process was started for, if it was.
-pub fn asked_scenario() -> Option<String> {
+/// The scenario that this process was started for, or `None` in the test process itself.
+pub fn requested_scenario() -> Option<String> {
     std::env::var("SCENARIO").ok()
 }
 
-/// A driver call that works at once.
-pub fn call(kind: EventKind, addr: u64, size: u64) {
+/// Records a driver call that succeeds.
+pub fn record_call(kind: EventKind, addr: u64, size: u64) {
     let mut draft = Draft::new(kind, ApiId(1));
     draft.addr = addr;
     draft.size = size;
-    if let Some(call) = begin(&draft) {
-        call.finish(0, |event| event.addr = addr);
+    if let Some(call) = begin_call(&draft) {
+        call.complete(0, |event| event.addr = addr);
     }
 }
 
-/// A block of PyTorch's.
-pub fn block(kind: EventKind, addr: u64, size: u64) {
+/// Records an event of PyTorch's allocator.
+pub fn record_block(kind: EventKind, addr: u64, size: u64) {
     let mut draft = Draft::new(kind, ApiId::default());
     draft.device = 0;
     draft.addr = addr;
     draft.size = size;
     draft.detail = Some(Detail { requested_bytes: size, stream: 7, pool: 0 });
-    event(&draft);
+    record_event(&draft);
 }

@@ -12,8 +12,8 @@ use gpumemtrace_replay::MemoryByPlace;
 use gpumemtrace_replay::MemoryPlace;
 use gpumemtrace_replay::callsite::line_at;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::incompleteness;
-use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::count_missing_events;
+use gpumemtrace_replay::ingest::describe_incompleteness;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput};
@@ -45,10 +45,10 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
         ControlFlow::Continue(())
     })
     .map_err(unreadable)?;
-    let missing = missing(&head, &body, threads.len() as u64);
+    let missing = count_missing_events(&head, &body, threads.len() as u64);
     let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
     let dropped = counter(Counter::DroppedEvents);
-    let reasons = incompleteness(&head, &body, missing, dropped);
+    let reasons = describe_incompleteness(&head, &body, missing, dropped);
 
     let mut out = stdout();
     for (name, value) in head.meta.entries() {

@@ -20,8 +20,8 @@ use gpumemtrace_replay::callsite::UnnamedReason;
 use gpumemtrace_replay::callsite::symbolize_address;
 use gpumemtrace_replay::ingest::Definitions;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::incompleteness;
-use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::count_missing_events;
+use gpumemtrace_replay::ingest::describe_incompleteness;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput, UsageError};
@@ -119,9 +119,9 @@ fn incomplete_reasons(file: &TraceSource, head: &TraceHead) -> Result<Vec<String
         ControlFlow::Continue(())
     })
     .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
-    let missing = missing(head, &body, threads.len() as u64);
+    let missing = count_missing_events(head, &body, threads.len() as u64);
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    Ok(incompleteness(head, &body, missing, dropped))
+    Ok(describe_incompleteness(head, &body, missing, dropped))
 }
 
 /// The names of all native addresses of a trace, by build ID.
@@ -214,8 +214,8 @@ fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyh
     Ok(())
 }
 
-/// The bytes to leave out of the copy: old NAMES blocks, and the index of each part, which readers
-/// would take for the index of the whole trace.
+/// The bytes to leave out of the copy: old NAMES blocks, and the index of each part. Readers would
+/// take the latter for the index of the whole trace.
 fn replaced_spans(file: &TraceSource) -> Result<Vec<Range<u64>>, UnreadableInput> {
     let refuse = |error: &dyn std::fmt::Display| UnreadableInput(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;

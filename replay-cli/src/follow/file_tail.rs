@@ -2,7 +2,7 @@
 //!
 //! The tail remembers the position behind the last sound block and continues there, because the
 //! last block of the file may be incomplete. Between two polls the file may be replaced by the
-//! trace of another run, truncated or removed, so each poll first checks its inode and length.
+//! trace of another run, truncated or removed. So each poll first checks its inode and length.
 
 use std::cmp::Ordering;
 use std::fs::{File, TryLockError};

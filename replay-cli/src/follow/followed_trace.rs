@@ -3,7 +3,7 @@
 //! When a part is full, the recorder puts the next one under the trace's name, and may delete the
 //! oldest part. The file under the name is therefore held open, so that its last blocks can be read
 //! even after it was deleted. Definitions are in the stacks file and must be known before the
-//! events that use them: each poll measures the parts, reads the stacks file, then the events up to
+//! events that use them. Each poll measures the parts, reads the stacks file, then the events up to
 //! that length. Parts that came and went between two polls are reported as a gap.
 
 use std::collections::VecDeque;

@@ -107,7 +107,7 @@ fn follow(
             live.take_ring(&ring);
         }
         if trace.take_gap() {
-            live.give_up_missing();
+            live.skip_missing_events();
         }
         let is_over = match ended {
             Some(since) => !is_locked || since.elapsed() > EXIT_STATUS_WAIT,

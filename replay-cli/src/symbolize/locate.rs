@@ -1,9 +1,9 @@
 //! Finds the files that belong to a module of a trace.
 //!
 //! The first candidate is the module's own path. The names and lines of a stripped library are in a
-//! debug file: by build ID below `/usr/lib/debug`, or by the name in `.gnu_debuglink` in the
-//! library's folder, its `.debug` folder, or below `/usr/lib/debug`. Each file must have the
-//! module's build ID. A debug file alone, without the library, is enough.
+//! debug file. It lies below `/usr/lib/debug` by build ID. Or it has the name in `.gnu_debuglink`
+//! and lies in the library's folder, in its `.debug` folder, or below `/usr/lib/debug`. Each file
+//! must have the module's build ID. A debug file alone, without the library, is enough.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,7 @@
 //! Symbolizes native addresses from the files of the libraries on this machine.
 //!
 //! A wrong name is worse than none, so a file is used only if its build ID is that of the module in
-//! the trace. A library may have gigabytes of debug information: its file is opened only for an
+//! the trace. A library may have gigabytes of debug information. So its file is opened only for an
 //! address that no cache knows, and only the needed sections are read. Each address is looked up
 //! once, also across runs (`cache.rs`).
 

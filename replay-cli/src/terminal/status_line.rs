@@ -3,8 +3,8 @@
 //! It is drawn only on a terminal and erased before anything else is printed. An interrupt erases
 //! it too and ends the command with code 130.
 //!
-//! Not indicatif: the line appears after a second, shows sizes in the units of the report, and is
-//! erased by other output and by an interrupt. That takes as much code around its bar.
+//! Not indicatif: the line appears after a second and shows sizes in the units of the report. Other
+//! output and an interrupt erase it. That takes as much code around its bar.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};

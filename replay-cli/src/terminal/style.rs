@@ -38,7 +38,7 @@ pub(crate) struct Style {
     pub(crate) ascii: bool,
     /// Rows that lists show, where `--top` sets them.
     pub(crate) top: Option<usize>,
-    /// `-v`: also print what is only of interest for the recording itself.
+    /// `-v`: also print details of the recording itself.
     #[allow(dead_code, reason = "for the report header")]
     pub(crate) is_verbose: bool,
 }

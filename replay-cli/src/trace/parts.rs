@@ -1,6 +1,6 @@
 //! The files of a trace in parts, found and read as one trace.
 //!
-//! The user names the last part. Its metadata holds the trace ID and the part number; the other
+//! The user names the last part. Its metadata holds the trace ID and the part number. The other
 //! parts are the files beside it with that ID in their name and in their metadata. Missing parts,
 //! dropped by the recorder or removed since, are reported. Blocks do not depend on the file they
 //! lie in, so the parts are read one after the other.

@@ -1,5 +1,5 @@
-//! The part of JSON Schema that `docs/report.schema.json` uses. A keyword that is not known here is a violation, so the
-//! schema cannot come to rely on something that is not checked.
+//! The part of JSON Schema that `docs/report.schema.json` uses. A keyword that is not known here is
+//! a violation, so the schema cannot come to rely on something that is not checked.
 
 use serde_json::{Map, Value};
 

@@ -117,7 +117,7 @@ fn patterns_match_files_lines_and_functions() {
 
 #[test]
 fn example_in_the_documentation_parses_with_every_table() {
-    let page = include_str!("../../../docs/analyses.md");
+    let page = include_str!("../../../docs/commands/check.md");
     let (_, example) = page.split_once("```toml\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let budget = Budget::from_str(example).unwrap();

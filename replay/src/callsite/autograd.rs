@@ -1,95 +1,106 @@
-//! Whose call a backward thread works for.
+//! Attributes events of autograd's threads to the `backward()` call that waits for them.
 //!
-//! Constraint: autograd computes gradients on threads of its own, which have no Python frames. Mostly the recorder knows which
-//! line of the forward pass made the node that is being computed, and the event has that line's stack. The rest (gradients that
-//! are only accumulated, hooks of libraries) has none. Consequence: while a thread sits inside of `backward()` it makes no event,
-//! but right before, under that call, it usually makes one (the gradient to begin with). From then until its next event outside
-//! of the call, events without a stack belong to that call: they are shown at the line that made it. If two threads are inside
-//! of such calls at once, nobody can tell, and nothing is guessed.
+//! Autograd computes gradients on its own threads, which have no Python frames. Where the recorder
+//! knows the forward line of the node being computed, the event carries that line's stack. Events
+//! of gradient accumulation and of library hooks have no stack.
+//!
+//! A thread that waits in `backward()` makes no events, but it usually makes one right before,
+//! under that call, for the initial gradient. From then until its next event outside the call,
+//! events without a stack are attributed to the call. If two threads wait in such calls at once,
+//! the attribution is ambiguous and the events keep no stack. The tests below cover these cases.
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
 use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, StackSymbols};
 
-/// Most calls that are remembered.
+/// Limit of remembered `backward()` calls.
 const MAX_CALLS: usize = 16;
 
-/// Follows who is inside of a `backward()`.
+/// Tracks the threads that wait in `backward()`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AutogradTracker {
-    /// Threads inside, each with the frame of its call.
-    inside: Vec<(ThreadId, NodeId)>,
-    /// The different frames of such calls, the first ones.
+    /// Waiting threads, each with the frame of its call.
+    waiting: Vec<(ThreadId, NodeId)>,
+    /// The first distinct frames of `backward()` calls.
     pub calls: Vec<NodeId>,
-    /// Events shown at the line of a call.
-    pub at_calls: u64,
-    /// Events shown at the line of the forward pass.
-    pub at_lines: u64,
+    /// Number of events attributed to a `backward()` call.
+    pub events_at_calls: u64,
+    /// Number of events attributed to a forward line.
+    pub events_at_forward_lines: u64,
 }
 
 impl AutogradTracker {
-    /// The stack that an event belongs to, and what is known of it. Its Python frames are its own, or those of the call it works for.
+    /// The stack of an event. Its Python frames are the event's own, or those of the `backward()`
+    /// call to which the event is attributed. Call it once per event, in order.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // What comes back in memory costs more than all that is done here.
-    pub(crate) fn stack_of(&mut self, event: &Event, symbols: &mut StackSymbols) -> (StackId, StackInfo) {
+    #[allow(clippy::inline_always)] // Returning the result in memory would cost more than the work.
+    pub(crate) fn resolve_stack(
+        &mut self,
+        event: &Event,
+        symbols: &mut StackSymbols,
+    ) -> (StackId, StackInfo) {
         let python = match event.python_stack {
-            NodeId::NONE => self.call_for(event.thread),
+            NodeId::NONE => self.attribute_to_call(event.thread),
             python => python,
         };
         let stack = symbols.stack(python, event.native_stack);
-        let facts = symbols.stack_info(stack);
+        let info = symbols.stack_info(stack);
         if event.python_stack != NodeId::NONE {
-            match facts.autograd {
-                AutogradRole::None => self.note(event.thread, NodeId::NONE),
-                AutogradRole::Runs(call) => self.note(event.thread, call),
-                AutogradRole::WorksFor => self.at_lines += 1,
+            match info.autograd {
+                AutogradRole::None => self.set_call(event.thread, NodeId::NONE),
+                AutogradRole::Runs(call) => self.set_call(event.thread, call),
+                AutogradRole::WorksFor => self.events_at_forward_lines += 1,
             }
         }
-        (stack, facts)
+        (stack, info)
     }
 
-    /// The call that a thread without a Python stack works for.
-    fn call_for(&mut self, worker: ThreadId) -> NodeId {
-        match *self.inside {
+    /// The only waiting call of another thread; `NONE` if there is none or more than one.
+    fn attribute_to_call(&mut self, worker: ThreadId) -> NodeId {
+        match *self.waiting {
             [(thread, call)] if thread != worker => {
-                self.at_calls += 1;
+                self.events_at_calls += 1;
                 call
             }
             _ => NodeId::NONE,
         }
     }
 
-    /// What a reader should know of the lines at which events of backward threads are shown, of so many events.
+    /// Notes for the report: the share of `events` that is shown at forward lines or calls.
     pub(crate) fn notes(&self, events: u64) -> Vec<String> {
-        let share = |part: u64| match 100 * part / events.max(1) {
+        let percent = |count: u64| match 100 * count / events.max(1) {
             0 => "less than 1".to_owned(),
-            share => share.to_string(),
+            percent => percent.to_string(),
         };
-        let whose = [
-            (self.at_lines, "shown at the forward line that they work for (\"its backward\")"),
-            (
-                self.at_calls,
-                "shown at the line of the backward() call: for which forward line they work is not known",
-            ),
+        let attributions = [
+            (self.events_at_forward_lines, "their forward line (\"its backward\")"),
+            (self.events_at_calls, "the backward() call: their forward line is unknown"),
         ];
-        let told = whose.into_iter().filter(|(part, _)| *part > 0);
-        told.map(|(part, how)| format!("{} % of the events are of backward threads and {how}", share(part)))
+        let present = attributions.into_iter().filter(|(count, _)| *count > 0);
+        present
+            .map(|(count, line)| {
+                format!(
+                    "{}% of the events come from backward threads and are shown at {line}",
+                    percent(count)
+                )
+            })
             .collect()
     }
 
+    /// Sets the `backward()` call that `thread` is in; `NONE` for none.
     #[inline]
-    fn note(&mut self, thread: ThreadId, call: NodeId) {
-        // One comparison for the most common case: nobody is inside, and this is no such call.
-        if call == NodeId::NONE && self.inside.is_empty() {
+    fn set_call(&mut self, thread: ThreadId, call: NodeId) {
+        // One comparison in the most common case: no thread waits, and this event is in no call.
+        if call == NodeId::NONE && self.waiting.is_empty() {
             return;
         }
         self.enter_or_leave(thread, call);
     }
 
     fn enter_or_leave(&mut self, thread: ThreadId, call: NodeId) {
-        self.inside.retain(|(inside, _)| *inside != thread);
+        self.waiting.retain(|(waiting, _)| *waiting != thread);
         if call != NodeId::NONE {
-            self.inside.push((thread, call));
+            self.waiting.push((thread, call));
             if self.calls.len() < MAX_CALLS && !self.calls.contains(&call) {
                 self.calls.push(call);
             }
@@ -106,7 +117,8 @@ mod tests {
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
-    /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls; 4: a thread that works for line 1.
+    /// Node 1 is the user's line, 2 the `backward` that it calls, 3 a callee of 2, and 4 the stack
+    /// of an autograd thread that computes a node of line 1.
     fn symbols() -> StackSymbols {
         let code = |id: u32, file: &str, name: &str| CodeDef {
             id: CodeId(id),
@@ -137,13 +149,13 @@ mod tests {
     }
 
     fn stacks(events: &[(u32, u32)]) -> Vec<u32> {
-        let (mut symbols, mut backward) = (symbols(), AutogradTracker::default());
-        let mut stack_of = |event| backward.stack_of(&event, &mut symbols).1.python.0;
-        events.iter().map(|(thread, node)| stack_of(event(*thread, *node))).collect()
+        let (mut symbols, mut autograd) = (symbols(), AutogradTracker::default());
+        let mut resolve = |event| autograd.resolve_stack(&event, &mut symbols).1.python.0;
+        events.iter().map(|(thread, node)| resolve(event(*thread, *node))).collect()
     }
 
     #[test]
-    fn threads_without_frames_work_for_the_call_that_waits() {
+    fn events_without_stack_are_attributed_to_the_waiting_call() {
         assert_eq!(
             stacks(&[(9, 0), (1, 1), (9, 0), (1, 3), (9, 0), (9, 0), (1, 1), (9, 0)]),
             [0, 1, 0, 3, 2, 2, 1, 0]
@@ -151,24 +163,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_work_for_a_line_keeps_it_and_ends_no_call() {
-        let (mut symbols, mut backward) = (symbols(), AutogradTracker::default());
+    fn event_with_forward_line_keeps_it_and_ends_no_call() {
+        let (mut symbols, mut autograd) = (symbols(), AutogradTracker::default());
         let stacks = [(1, 3), (9, 4), (1, 4), (9, 0)]
-            .map(|(thread, node)| backward.stack_of(&event(thread, node), &mut symbols).1.python.0);
+            .map(|(thread, node)| autograd.resolve_stack(&event(thread, node), &mut symbols).1.python.0);
         assert_eq!(stacks, [3, 4, 4, 2]);
-        assert_eq!((backward.at_lines, backward.at_calls), (2, 1));
+        assert_eq!((autograd.events_at_forward_lines, autograd.events_at_calls), (2, 1));
         let own = symbols.own_user_site(NodeId(4)).unwrap();
         let site = symbols.site(own, None);
         assert_eq!((site.file.as_deref(), site.is_backward), (Some("train.py"), true));
     }
 
     #[test]
-    fn of_two_calls_at_once_none_is_chosen() {
+    fn two_waiting_calls_attribute_nothing() {
         assert_eq!(stacks(&[(1, 3), (2, 3), (9, 0), (2, 1), (9, 0)]), [3, 3, 0, 1, 2]);
     }
 
     #[test]
-    fn a_thread_does_not_work_for_its_own_call() {
+    fn thread_is_not_attributed_to_its_own_call() {
         assert_eq!(stacks(&[(1, 3), (1, 0)]), [3, 0]);
     }
 }

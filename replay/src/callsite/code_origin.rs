@@ -1,38 +1,38 @@
-//! Whose code a frame is.
+//! Classifies code as user code, generated code or library code by its file name.
 //!
-//! The *user line* of a stack is its innermost Python frame that is neither framework nor installed library:
-//! * what the user calls their own (`--own PATH`, [`UserCodePaths`]) is theirs, wherever it lies; else
-//! * not under `site-packages` or `dist-packages`;
-//! * not the standard library (`/lib/python3.X/`, `/lib64/python3.X/`, a `python3XX.zip`, `<frozen ...>`);
-//! * not PyTorch run from its source folder (`.../torch/nn/...` and the like);
-//! * not generated code (`<string>`, `<eval_with_key>`, ...), unless the stack has nothing better; what a person typed
-//!   (`<stdin>`, a notebook cell) is the person's.
+//! The *user line* of a stack is its innermost Python frame in user code. Paths given with
+//! `--user-code` ([`UserCodePaths`]) are user code. Other user code is none of these:
+//! * installed packages, below `site-packages` or `dist-packages`;
+//! * the standard library (`/lib/python3.X/`, `/lib64/python3.X/`, `python3XX.zip`, `<frozen
+//!   ...>`);
+//! * PyTorch run from its source folder (`.../torch/nn/...` and the like);
+//! * generated code (`<string>`, `<eval_with_key>`, ...). Typed code (`<stdin>`, notebook cells) is
+//!   user code.
 //!
-//! A stack without such a frame answers with its innermost generated frame, then with its innermost frame of any origin. A stack
-//! without Python frames answers with its innermost native frame in a module of the user's ([`is_own_module`]), then with the
-//! innermost one that is no plumbing (CUDA's runtime and driver, PyTorch's allocator, ourselves).
+//! A stack without user code uses its innermost generated frame instead, or else its innermost
+//! frame. A stack without Python frames uses its innermost native frame in a user module
+//! ([`is_user_module`]), or else the innermost one outside of [`FORWARDING_LIBRARIES`].
 //!
-//! Constraint: a trace is read on other machines than the one it was made on. Consequence: rules look at the names in the trace
-//! and at no file.
+//! A trace is read on other machines than it was recorded on, so the rules use only names in the
+//! trace and open no file.
 
-/// Whose code a frame is.
+/// Classification of the code of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CodeOrigin {
-    /// The user's own.
     User,
-    /// Made at run time from a string.
+    /// Compiled from a string at run time.
     Generated,
-    /// Framework, installed library or standard library.
+    /// Framework, installed package or standard library.
     Library,
 }
 
-/// Paths that the user calls their own: an absolute one with everything below it; a relative one wherever its components stand
-/// in a row (`site-packages/mylib`, `mylib`).
+/// Paths that count as user code. An absolute path covers everything below it. A relative path
+/// (`site-packages/mylib`, `mylib`) covers every path that contains its components in sequence.
 #[derive(Clone, Debug, Default)]
 pub struct UserCodePaths(Vec<String>);
 
 impl UserCodePaths {
-    /// From what a user typed. `None` if a path says nothing (`""`, `.`, `/`).
+    /// Parses the user's paths. `None` if one of them would cover everything (`""`, `.`, `/`).
     pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let clean = |path: &'a str| {
             let root = if path.starts_with('/') { "/" } else { "" };
@@ -42,30 +42,32 @@ impl UserCodePaths {
         paths.into_iter().map(clean).collect::<Option<Vec<String>>>().map(Self)
     }
 
-    fn has(&self, file: &str) -> bool {
-        self.0.iter().any(|own| {
-            file.match_indices(own.as_str()).any(|(at, _)| {
-                let begins = at == 0 || !own.starts_with('/') && file[..at].ends_with('/');
-                let after = &file[at + own.len()..];
-                begins && (after.is_empty() || after.starts_with('/'))
+    fn contains(&self, file: &str) -> bool {
+        self.0.iter().any(|path| {
+            file.match_indices(path.as_str()).any(|(at, _)| {
+                let is_at_component = at == 0 || !path.starts_with('/') && file[..at].ends_with('/');
+                let after = &file[at + path.len()..];
+                is_at_component && (after.is_empty() || after.starts_with('/'))
             })
         })
     }
 
-    /// Says whose code the file holds.
+    /// The origin of the code in `file`.
     pub(crate) fn origin_of(&self, file: &str) -> CodeOrigin {
-        if self.has(file) { CodeOrigin::User } else { origin_of(file) }
+        if self.contains(file) { CodeOrigin::User } else { origin_of(file) }
     }
 
-    /// True for a module (executable or shared library) of the user's.
-    pub(crate) fn is_own_module(&self, path: &str) -> bool {
-        self.has(path) || is_own_module(path)
+    /// True for a user module, which is an executable or shared library.
+    pub(crate) fn is_user_module(&self, path: &str) -> bool {
+        self.contains(path) || is_user_module(path)
     }
 }
 
-/// Libraries that pass requests on to the driver: never whose line it is.
-pub(crate) const PLUMBING: [&str; 4] = ["libgpumemtrace", "libcuda.so", "libcudart", "libc.so"];
-/// Libraries of systems, compilers and vendors, by how their file names begin: environments keep copies of them anywhere.
+/// Libraries that only forward requests to the driver, by file name prefix. A call site in them
+/// would say nothing about the program.
+pub(crate) const FORWARDING_LIBRARIES: [&str; 4] = ["libgpumemtrace", "libcuda.so", "libcudart", "libc.so"];
+/// Libraries of systems, compilers and vendors, by file name prefix: environments install copies of
+/// them in arbitrary folders.
 const SYSTEM_MODULES: &[&str] = &[
     "ld-linux",
     "linux-vdso",
@@ -85,8 +87,9 @@ const SYSTEM_MODULES: &[&str] = &[
     "libc10",
 ];
 
-/// True unless the module is an installed package's, the system's or a vendor's, or the Python interpreter.
-pub(crate) fn is_own_module(path: &str) -> bool {
+/// True unless the module belongs to an installed package, the system or a vendor, or is the Python
+/// interpreter.
+pub(crate) fn is_user_module(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let is_interpreter = name
         .strip_prefix("python")
@@ -103,7 +106,8 @@ pub(crate) fn is_own_module(path: &str) -> bool {
         || SYSTEM_MODULES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-/// True for a source file that a compiler brought along: what is inlined from there is nobody's own.
+/// True for a source file of a compiler or system library. Code inlined from there is not user
+/// code.
 pub(crate) fn is_system_source(file: &str) -> bool {
     file.starts_with("/usr/include/")
         || file.starts_with("/usr/lib/")
@@ -111,8 +115,8 @@ pub(crate) fn is_system_source(file: &str) -> bool {
         || file.starts_with("/rustc/")
 }
 
-/// Folders below `torch/` that tell PyTorch's own sources from a user's folder that happens to be named torch.
-const TORCH_PARTS: &[&str] = &[
+/// Paths below `torch/` that distinguish PyTorch's sources from a user's folder named `torch`.
+const TORCH_SUBPATHS: &[&str] = &[
     "nn/",
     "optim/",
     "autograd/",
@@ -132,7 +136,7 @@ const TORCH_PARTS: &[&str] = &[
     "jit/",
 ];
 
-/// Says whose code the file holds.
+/// The origin of the code in `file`, without regard to [`UserCodePaths`].
 pub(crate) fn origin_of(file: &str) -> CodeOrigin {
     if file.is_empty() {
         return CodeOrigin::Library;
@@ -167,26 +171,25 @@ fn is_standard_library(file: &str) -> bool {
 fn is_torch_source(file: &str) -> bool {
     file.match_indices("/torch/").any(|(at, folder)| {
         let rest = &file[at + folder.len()..];
-        TORCH_PARTS.iter().any(|part| rest.starts_with(part))
+        TORCH_SUBPATHS.iter().any(|subpath| rest.starts_with(subpath))
     })
 }
 
-/// True for PyTorch's modules and the functions they call: what a forward pass goes through.
+/// True for the code of `torch.nn`, which a forward pass goes through.
 pub(crate) fn is_module_code(file: &str) -> bool {
     file.contains("/torch/nn/")
 }
 
-/// What an optimizer frame does.
+/// The optimizer methods that delimit steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub(crate) enum OptimizerCall {
-    /// `optimizer.step()`.
     Step,
-    /// `optimizer.zero_grad()`.
     ZeroGrad,
 }
 
-/// Tells an optimizer's own frame: in `torch/optim/`, named `step` or `zero_grad`, or the wrapper that PyTorch puts around
-/// the `step` of every optimizer class, wherever that class lives. Learning-rate schedulers are not optimizers.
+/// Recognizes the frame of an optimizer: `step` or `zero_grad` in `torch/optim/`, or the wrapper
+/// that PyTorch puts around the `step` of every optimizer class, wherever the class is defined.
+/// Learning-rate schedulers are not optimizers.
 pub(crate) fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall> {
     let (_, within) = file.rsplit_once("torch/optim/")?;
     if within.starts_with("lr_scheduler") || within.starts_with("swa_utils") {
@@ -201,7 +204,7 @@ pub(crate) fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall
     }
 }
 
-/// True for a function that runs the engine.
+/// True for the Python functions that run autograd's engine.
 pub(crate) fn is_backward_call(file: &str, function: &str) -> bool {
     file.ends_with("torch/autograd/__init__.py") && matches!(function, "backward" | "grad")
 }
@@ -211,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_own_files_are_told_from_what_is_installed() {
+    fn files_are_classified_as_user_library_or_generated() {
         for file in [
             "/home/me/train.py",
             "train.py",
@@ -239,15 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn own_paths_win_over_every_rule_and_match_whole_components() {
-        let own =
+    fn user_code_paths_override_all_rules_and_match_whole_components() {
+        let paths =
             UserCodePaths::new(["/venv/lib/python3.12/site-packages/mine/", "./site-packages/ours"]).unwrap();
         for file in [
             "/venv/lib/python3.12/site-packages/mine/model.py",
             "/other/site-packages/ours/a.py",
             "/home/me/train.py",
         ] {
-            assert_eq!(own.origin_of(file), CodeOrigin::User, "{file}");
+            assert_eq!(paths.origin_of(file), CodeOrigin::User, "{file}");
         }
         for file in [
             "/venv/lib/python3.12/site-packages/mine2/model.py",
@@ -255,22 +258,22 @@ mod tests {
             "/other/my-site-packages/site-packages/oursish/a.py",
             "<frozen importlib._bootstrap>",
         ] {
-            assert_eq!(own.origin_of(file), CodeOrigin::Library, "{file}");
+            assert_eq!(paths.origin_of(file), CodeOrigin::Library, "{file}");
         }
         assert!(
-            own.is_own_module("/a/site-packages/ours/ext.so")
-                && !own.is_own_module("/a/site-packages/b/ext.so")
+            paths.is_user_module("/a/site-packages/ours/ext.so")
+                && !paths.is_user_module("/a/site-packages/b/ext.so")
         );
-        for nothing in ["", ".", "/", "./"] {
-            assert!(UserCodePaths::new([nothing]).is_none(), "{nothing:?}");
+        for everything in ["", ".", "/", "./"] {
+            assert!(UserCodePaths::new([everything]).is_none(), "{everything:?}");
         }
     }
 
     #[test]
-    fn the_users_modules_are_told_from_what_is_installed() {
+    fn modules_are_classified_as_user_or_installed() {
         for module in ["/home/me/a.out", "/srv/app/libengine.so", "/home/me/pythonish", "/work/runtime12.so"]
         {
-            assert!(is_own_module(module), "{module}");
+            assert!(is_user_module(module), "{module}");
         }
         for module in [
             "",
@@ -284,12 +287,12 @@ mod tests {
             "/v/lib/python3.12/lib-dynload/_ctypes.so",
             "/work/libcuda.so.1",
         ] {
-            assert!(!is_own_module(module), "{module}");
+            assert!(!is_user_module(module), "{module}");
         }
     }
 
     #[test]
-    fn optimizers_are_told_from_schedulers() {
+    fn optimizer_frames_are_recognized_and_schedulers_are_not() {
         let optim = "/x/site-packages/torch/optim/";
         assert_eq!(optimizer_call(&format!("{optim}adam.py"), "Adam.step"), Some(OptimizerCall::Step));
         assert_eq!(

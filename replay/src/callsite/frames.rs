@@ -1,60 +1,58 @@
-//! The frames of a stack, and sites and stacks in the form that reports have.
+//! Call sites and stacks in the form of the report.
+//!
+//! Everything here runs for the sites that a report shows, after the pass, and allocates strings.
 
-use crate::callsite::site_key::BACKWARD;
-use crate::callsite::site_key::MAX_FRAMES;
-use crate::callsite::site_key::NativeFrame;
-use crate::callsite::site_key::SiteKey;
-use crate::callsite::site_key::stable_id;
 use gpumemtrace_format::{FrameLink, NodeId};
 
 use crate::callsite::code_origin::CodeOrigin;
+use crate::callsite::site_key::{BACKWARD, MAX_FRAMES, NativeFrame, SiteKey, stable_id};
 use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
 use crate::report::{FrameKind, Site, StackFrame};
 
 impl StackSymbols {
-    /// Python frames from the innermost outwards, as node ids.
+    /// The node ids of a Python stack, innermost first.
     pub(crate) fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
         let mut path = Vec::new();
-        let mut at = innermost;
-        while at != NodeId::NONE && path.len() < MAX_FRAMES {
-            path.push(at);
-            at = self.definitions.python.get(&at).map_or(NodeId::NONE, |node| node.parent);
+        let mut id = innermost;
+        while id != NodeId::NONE && path.len() < MAX_FRAMES {
+            path.push(id);
+            id = self.definitions.python.get(&id).map_or(NodeId::NONE, |node| node.parent);
         }
         path
     }
 
-    /// The file that a frame runs, if it is known.
+    /// The source file of a frame, if known.
     pub(crate) fn file_of(&self, node: NodeId) -> Option<&str> {
         let node = self.definitions.python.get(&node)?;
         self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
     }
 
-    /// The innermost frame of a stack as a site of its own, whoever wrote it.
+    /// The innermost Python frame of a stack as a site, even if it is not user code.
     pub(crate) fn innermost(&self, stack: StackId) -> SiteId {
         let StackInfo { python, site, .. } = self.stack_info(stack);
-        self.nodes.get(python.0).map_or(site, |facts| facts.own)
+        self.nodes.get(python.0).map_or(site, |info| info.own)
     }
 
-    /// Innermost first.
+    /// The frames of a native stack, innermost first.
     pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<NativeFrame> {
         let mut frames = Vec::new();
-        let mut at = innermost;
-        while at != NodeId::NONE && frames.len() < MAX_FRAMES {
-            let Some(node) = self.definitions.native.get(&at) else {
-                frames.push(NativeFrame { node: at, address: 0, module: None });
+        let mut id = innermost;
+        while id != NodeId::NONE && frames.len() < MAX_FRAMES {
+            let Some(node) = self.definitions.native.get(&id) else {
+                frames.push(NativeFrame { node: id, address: 0, module: None });
                 break;
             };
             let address = node.return_address;
-            // The call is the instruction before the return address, which may be another function's first.
+            // The call lies before the return address, which may already be in the next function.
             let module = self.definitions.module_at(address.saturating_sub(1));
             let module = module.map(|module| (module.path.clone(), address.wrapping_sub(module.load_bias)));
-            frames.push(NativeFrame { node: at, address, module });
-            at = node.parent;
+            frames.push(NativeFrame { node: id, address, module });
+            id = node.parent;
         }
         frames
     }
 
-    /// The report's form of a site, with the frames of `stack`.
+    /// The site in the form of the report. Its stack is that of `stack`; empty for `None`.
     pub(crate) fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
         let key = &self.sites[site.0 as usize];
         let (file, line, function, module) = match key {
@@ -83,12 +81,12 @@ impl StackSymbols {
         }
     }
 
-    /// What the report calls it in every run.
+    /// The id of a site that is equal in every run.
     pub(crate) fn stable_id(&self, site: SiteId) -> String {
         stable_id(&self.sites[site.0 as usize])
     }
 
-    /// What a site is called that nobody knows.
+    /// The report's form of a site about which nothing is known.
     pub(crate) fn unknown_site() -> Site {
         Site {
             id: stable_id(&SiteKey::Unknown),
@@ -104,14 +102,15 @@ impl StackSymbols {
         }
     }
 
-    /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::callsite::symbolizer`] puts them in their true order.
+    /// The frames of a stack: first native, then Python frames, each innermost first.
+    /// [`crate::callsite::symbolizer`] merges them into call order.
     pub(crate) fn frames(&self, stack: StackId) -> Vec<StackFrame> {
         let StackInfo { python, native, .. } = self.stack_info(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
         let native = self.native_frames(native);
-        // The recorder's own frames, innermost of all and where autograd's calls go through it, are no part of the program.
+        // The recorder's frames are omitted: they are innermost, and around its autograd hooks.
         for frame in native.into_iter().filter(|frame| !frame.path().is_some_and(is_recorder)) {
-            let is_own = frame.path().is_some_and(|path| self.own.is_own_module(path));
+            let is_own = frame.path().is_some_and(|path| self.user_code.is_user_module(path));
             let (module, offset) = frame.module.unzip();
             frames.push(StackFrame {
                 kind: FrameKind::Native,
@@ -136,7 +135,9 @@ impl StackSymbols {
             };
             frames.push(StackFrame {
                 kind: FrameKind::Python,
-                is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == CodeOrigin::User),
+                is_own: file
+                    .as_deref()
+                    .is_some_and(|file| self.user_code.origin_of(file) == CodeOrigin::User),
                 link,
                 file,
                 line,

@@ -1,17 +1,20 @@
-//! Python and native frames of one thread, in the order in which they called each other.
+//! Merges the Python and native frames of one thread into call order.
 //!
-//! Constraint: the two stacks are walked apart, and nothing in the one points into the other. Consequence: what is known of
-//! CPython is used. Python frames are run by its evaluation loop, so each native frame of that loop (`_PyEval_EvalFrameDefault`)
-//! is where Python frames belong: those from one that was entered from C (which the trace tells, [`FrameLink::C`]) inwards up to the
-//! next such. There are as many loops as such frames; where fewer or more are found (the interpreter has no symbols, a stack was
-//! cut), what lies innermost is in its place, and the order of the rest is called approximate.
+//! The recorder walks the two stacks separately, so neither has pointers into the other. The merge
+//! relies on CPython's structure instead. Its evaluation loop (`_PyEval_EvalFrameDefault`) runs the
+//! Python frames, so each native frame of the loop stands for a group of Python frames: one that
+//! was entered from C ([`FrameLink::C`] in the trace) and the frames that it calls, up to the next
+//! one entered from C. The numbers of loops and groups must be equal. If they differ, because the
+//! interpreter has no symbols or a stack was truncated, the innermost frames are in their place and
+//! the order of the others is marked approximate.
 //!
-//! A thread of autograd's that works for a forward line has two stacks that never called each other: its own native one, then
-//! the line's.
+//! An autograd thread with a forward line has two stacks that never called each other: its own
+//! native stack comes first, then the stack of the forward line. The merge is linear in the number
+//! of frames and runs only for stacks that a report shows.
 
 use gpumemtrace_format::FrameLink;
 
-/// A place in the merged stack.
+/// One frame of the merged stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MixedFrame {
     /// Index of a native frame.
@@ -20,65 +23,68 @@ pub(crate) enum MixedFrame {
     Python(usize),
 }
 
-/// Both stacks in one.
+/// Both stacks in call order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MixedStack {
-    /// Innermost first; each frame of both stacks once, and those of one stack in their order.
+    /// All frames of both stacks, innermost first; frames of one stack keep their order.
     pub slots: Vec<MixedFrame>,
-    /// False where it is not certain between which frames of the other stack a frame stands.
+    /// False if the order between frames of different stacks is uncertain.
     pub is_exact: bool,
 }
 
-/// True for names of the evaluation loop: `_PyEval_EvalFrameDefault`, also split by a compiler (`.cold`, `.part.0`, `.lto_priv.0`),
-/// and the functions that it consists of in an interpreter built with tail calls.
-pub(crate) fn is_loop(function: &str) -> bool {
-    is_part_of(function, "_PyEval_EvalFrameDefault") || function.starts_with("_TAIL_CALL_")
+/// True for functions of the evaluation loop: `_PyEval_EvalFrameDefault`, its parts split off by a
+/// compiler (`.cold`, `.part.0`, `.lto_priv.0`), and its pieces in an interpreter with tail calls.
+pub(crate) fn is_eval_loop(function: &str) -> bool {
+    is_function_or_part(function, "_PyEval_EvalFrameDefault") || function.starts_with("_TAIL_CALL_")
 }
 
-fn is_part_of(function: &str, whole: &str) -> bool {
+/// True for `whole` and for its parts split off by a compiler.
+fn is_function_or_part(function: &str, whole: &str) -> bool {
     function.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Which native frames are of the loop, by the functions at each of them. `_PyEval_Vector` calls the loop; where no frame of the
-/// loop has a name of its own since the last such call, it stands for it.
-pub(crate) fn loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>
+/// Tells for each native frame whether it is an evaluation loop. `frames` has the functions at each
+/// frame, innermost first. `_PyEval_Vector` calls the loop, and stands for it if no frame below it
+/// has the loop's name.
+pub(crate) fn find_eval_loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>
 where
     F: IntoIterator<Item = &'a str>,
 {
     let mut had_loop = false;
     let mut loops = Vec::new();
     for functions in frames {
-        let (mut here, mut calls) = (false, false);
+        let (mut is_loop, mut calls_loop) = (false, false);
         for function in functions {
-            here |= is_loop(function);
-            calls |= is_part_of(function, "_PyEval_Vector");
+            is_loop |= is_eval_loop(function);
+            calls_loop |= is_function_or_part(function, "_PyEval_Vector");
         }
-        loops.push(here || calls && !had_loop);
-        had_loop = !calls && (had_loop || here);
+        loops.push(is_loop || calls_loop && !had_loop);
+        had_loop = !calls_loop && (had_loop || is_loop);
     }
     loops
 }
 
-/// Puts the Python frames where their loops are. Both innermost first; `loops` says of each native frame whether it is one.
-pub(crate) fn merge(loops: &[bool], python: &[FrameLink]) -> MixedStack {
+/// Inserts each group of Python frames before its evaluation loop. `loops` has an entry per native
+/// frame; both stacks are innermost first.
+pub(crate) fn merge_stacks(loops: &[bool], python: &[FrameLink]) -> MixedStack {
     let mut groups: Vec<usize> = Vec::new();
     let mut is_exact = loops.is_empty() || python.is_empty() || python[0] == FrameLink::Backward;
     if python.first() != Some(&FrameLink::Backward) {
         groups.extend(python.split_inclusive(|link| *link == FrameLink::C).map(<[FrameLink]>::len));
-        let are_known = python.iter().all(|link| matches!(link, FrameLink::C | FrameLink::Python));
-        is_exact |= are_known && groups.len() == loops.iter().filter(|is_loop| **is_loop).count();
+        let has_known_links = python.iter().all(|link| matches!(link, FrameLink::C | FrameLink::Python));
+        is_exact |= has_known_links && groups.len() == loops.iter().filter(|is_loop| **is_loop).count();
     }
     let mut slots = Vec::with_capacity(loops.len() + python.len());
     let (mut groups, mut next) = (groups.into_iter(), 0);
-    for (at, is_loop) in loops.iter().enumerate() {
+    for (index, is_loop) in loops.iter().enumerate() {
         if *is_loop {
             let end = next + groups.next().unwrap_or(0);
             slots.extend((next..end).map(MixedFrame::Python));
             next = end;
         }
-        slots.push(MixedFrame::Native(at));
+        slots.push(MixedFrame::Native(index));
     }
-    // Frames whose loops are not among the native frames.
+    // Groups without a loop among the native frames.
     slots.extend((next..python.len()).map(MixedFrame::Python));
     MixedStack { slots, is_exact }
 }
@@ -94,14 +100,14 @@ mod tests {
     const OTHER: bool = false;
 
     #[test]
-    fn one_loop_runs_all_frames() {
-        let merged = merge(&[OTHER, LOOP, OTHER], &[Python, Python, C]);
+    fn one_loop_takes_all_python_frames() {
+        let merged = merge_stacks(&[OTHER, LOOP, OTHER], &[Python, Python, C]);
         assert_eq!(merged, MixedStack { slots: vec![N(0), P(0), P(1), P(2), N(1), N(2)], is_exact: true });
     }
 
     #[test]
-    fn each_frame_entered_from_c_has_a_loop_and_its_callees_share_it() {
-        let merged = merge(&[OTHER, LOOP, OTHER, LOOP], &[Python, C, Python, Python, C]);
+    fn each_frame_entered_from_c_has_a_loop_shared_with_its_callees() {
+        let merged = merge_stacks(&[OTHER, LOOP, OTHER, LOOP], &[Python, C, Python, Python, C]);
         assert_eq!(
             merged,
             MixedStack { slots: vec![N(0), P(0), P(1), N(1), N(2), P(2), P(3), P(4), N(3)], is_exact: true }
@@ -109,24 +115,24 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_approximate_and_right_innermost() {
-        let merged = merge(&[LOOP, OTHER], &[Python, C, C]);
+    fn unequal_loops_and_groups_are_approximate_but_right_innermost() {
+        let merged = merge_stacks(&[LOOP, OTHER], &[Python, C, C]);
         assert_eq!(merged, MixedStack { slots: vec![P(0), P(1), N(0), N(1), P(2)], is_exact: false });
-        let merged = merge(&[LOOP, LOOP], &[Python, C]);
+        let merged = merge_stacks(&[LOOP, LOOP], &[Python, C]);
         assert_eq!(merged, MixedStack { slots: vec![P(0), P(1), N(0), N(1)], is_exact: false });
-        assert!(!merge(&[OTHER, OTHER], &[C]).is_exact, "a loop without a name");
-        assert!(!merge(&[LOOP], &[Unknown]).is_exact);
-        assert!(merge(&[], &[Python, C]).is_exact && merge(&[OTHER], &[]).is_exact);
+        assert!(!merge_stacks(&[OTHER, OTHER], &[C]).is_exact, "no symbol for the loop");
+        assert!(!merge_stacks(&[LOOP], &[Unknown]).is_exact);
+        assert!(merge_stacks(&[], &[Python, C]).is_exact && merge_stacks(&[OTHER], &[]).is_exact);
     }
 
     #[test]
-    fn the_forward_line_of_a_backward_thread_comes_after_all_of_it() {
-        let merged = merge(&[OTHER, OTHER], &[Backward, Python, C]);
+    fn forward_line_follows_the_native_stack_of_a_backward_thread() {
+        let merged = merge_stacks(&[OTHER, OTHER], &[Backward, Python, C]);
         assert_eq!(merged, MixedStack { slots: vec![N(0), N(1), P(0), P(1), P(2)], is_exact: true });
     }
 
     #[test]
-    fn loops_are_known_by_name_in_all_their_parts() {
+    fn eval_loops_are_found_by_the_names_of_all_their_parts() {
         let stack = [
             vec!["malloc"],
             vec!["_Py_DECREF", "_PyEval_EvalFrameDefault.cold"],
@@ -136,21 +142,21 @@ mod tests {
             vec!["slot_tp_call"],
             vec!["_PyEval_EvalFrameDefaults"],
         ];
-        assert_eq!(loops(stack), [false, true, false, true, true, false, false]);
+        assert_eq!(find_eval_loops(stack), [false, true, false, true, true, false, false]);
     }
 
     proptest! {
         #[test]
-        fn every_frame_is_there_once_and_each_stack_in_its_order(
+        fn merged_stack_has_every_frame_once_and_keeps_both_orders(
             loops in proptest::collection::vec(any::<bool>(), 0..40), links in proptest::collection::vec(0..4u8, 0..40),
         ) {
             let links: Vec<FrameLink> = links.into_iter().map(FrameLink::from_number).collect();
-            let slots = merge(&loops, &links).slots;
+            let slots = merge_stacks(&loops, &links).slots;
             let natives: Vec<usize> = slots.iter().filter_map(|slot| match slot { N(at) => Some(*at), P(_) => None }).collect();
             let pythons: Vec<usize> = slots.iter().filter_map(|slot| match slot { P(at) => Some(*at), N(_) => None }).collect();
             prop_assert!(natives.into_iter().eq(0..loops.len()));
             prop_assert!(pythons.into_iter().eq(0..links.len()));
-            // Calls go from Python into C: the first loop is right behind the innermost Python frames.
+            // Python code calls into C, so the innermost Python frame precedes the first loop.
             if let (Some(first), Some(link)) = (loops.iter().position(|is_loop| *is_loop), links.first()) {
                 prop_assert!(*link == Backward || slots[first] == P(0));
             }

@@ -1,4 +1,4 @@
-//! Call sites: which line, function and stack an event came from.
+//! Call sites: the line, function and stack of an event, and names for them.
 
 pub(crate) mod autograd;
 pub(crate) mod code_origin;

@@ -1,12 +1,14 @@
-//! Whose memory: the library that asked the driver.
+//! The library that owns driver memory: the one that requested it.
 //!
-//! Constraint: every request passes through plumbing (our hook, a CUDA runtime, the driver itself), and a runtime may be
-//! linked statically into the library that uses it. Consequence: the owner is the innermost module of the native stack that
-//! is not plumbing, by its file name. A stack without a known module has no known owner, and is not given to anybody.
+//! Every request passes through [`FORWARDING_LIBRARIES`] (our hook, a CUDA runtime, the driver),
+//! and a runtime may be linked statically into the library that uses it. The owner is therefore the
+//! innermost module of the native stack that is not a forwarding library, by file name. A stack
+//! without such a module has the owner [`UNKNOWN`]. Owners are cached by stack, so a request costs
+//! one hash lookup.
 
 use gpumemtrace_format::NodeId;
 
-use crate::callsite::code_origin::PLUMBING;
+use crate::callsite::code_origin::FORWARDING_LIBRARIES;
 use crate::ingest::definitions::Definitions;
 use crate::util::seeded_map::SeededMap;
 
@@ -14,12 +16,12 @@ use crate::util::seeded_map::SeededMap;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct OwnerId(pub u32);
 
-/// Longest stack looked at.
+/// Limit of the search: a cycle of parents, possible only in a damaged file, ends here.
 const MAX_FRAMES: usize = 4096;
-/// What an owner is called that is not known.
+/// The name of [`OwnerId`] 0.
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// All owners met so far.
+/// The owners of all requests so far.
 #[derive(Debug)]
 pub(crate) struct ModuleOwners {
     names: Vec<String>,
@@ -34,27 +36,27 @@ impl Default for ModuleOwners {
 }
 
 impl ModuleOwners {
-    /// The owner of what was asked for from this native stack.
-    pub(crate) fn of(&mut self, stack: NodeId, definitions: &Definitions) -> OwnerId {
-        if let Some(known) = self.by_stack.get(&stack) {
-            return *known;
+    /// The owner of memory that was requested from this native stack.
+    pub(crate) fn owner_of_stack(&mut self, stack: NodeId, definitions: &Definitions) -> OwnerId {
+        if let Some(owner) = self.by_stack.get(&stack) {
+            return *owner;
         }
-        let owner = match module_of(stack, definitions) {
-            Some(name) => self.id(name),
+        let owner = match owning_module(stack, definitions) {
+            Some(name) => self.intern(name),
             None => OwnerId(0),
         };
         self.by_stack.insert(stack, owner);
         owner
     }
 
-    /// The owner of what was asked for from this native stack, if that was ever asked.
+    /// The owner from an earlier call of [`Self::owner_of_stack`], else the unknown one.
     pub(crate) fn known(&self, stack: NodeId) -> OwnerId {
         self.by_stack.get(&stack).copied().unwrap_or_default()
     }
 
-    fn id(&mut self, name: &str) -> OwnerId {
-        if let Some(known) = self.ids.get(name) {
-            return *known;
+    fn intern(&mut self, name: &str) -> OwnerId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
         }
         let id = OwnerId(self.names.len() as u32);
         self.names.push(name.to_owned());
@@ -62,25 +64,26 @@ impl ModuleOwners {
         id
     }
 
-    /// Its name.
+    /// The file name of the owner's module.
     pub(crate) fn name(&self, owner: OwnerId) -> &str {
         self.names.get(owner.0 as usize).map_or(UNKNOWN, String::as_str)
     }
 }
 
-fn module_of(innermost: NodeId, definitions: &Definitions) -> Option<&str> {
-    let mut at = innermost;
+fn owning_module(innermost: NodeId, definitions: &Definitions) -> Option<&str> {
+    let mut id = innermost;
     for _ in 0..MAX_FRAMES {
-        if at == NodeId::NONE {
+        if id == NodeId::NONE {
             return None;
         }
-        let node = definitions.native.get(&at)?;
+        let node = definitions.native.get(&id)?;
         let module = definitions.module_at(node.return_address.saturating_sub(1));
         let name = module.map(|module| module.path.rsplit('/').next().unwrap_or(&module.path));
-        if let Some(name) = name.filter(|name| !PLUMBING.iter().any(|prefix| name.starts_with(prefix))) {
+        let forwards = |name: &str| FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
+        if let Some(name) = name.filter(|name| !forwards(name)) {
             return Some(name);
         }
-        at = node.parent;
+        id = node.parent;
     }
     None
 }

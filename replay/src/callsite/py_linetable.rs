@@ -1,11 +1,12 @@
-//! From a position in bytecode to a line: CPython's line tables.
+//! Decodes CPython's line tables: from a bytecode offset to a line number.
 //!
-//! Constraint: the recorder copies the table undecoded and the file may be damaged or hostile. Consequence: three pure
-//! decoders over a byte slice that stop at its end, never panic, and answer "unknown" rather than a guess.
+//! The recorder copies the tables undecoded, and the file may be damaged or hostile. The three
+//! decoders read a byte slice, stop at its end, never panic, and return `None` rather than a guess.
+//! `replay/tests/python_lines.rs` compares them with each interpreter's `PyCode_Addr2Line`.
 //!
 //! | python | table | one entry |
 //! |---|---|---|
-//! | 3.11+ | `co_linetable` | `0x80 \| form << 3 \| units - 1`, then what the form says |
+//! | 3.11+ | `co_linetable` | `0x80 \| form << 3 \| units - 1`, then bytes by form |
 //! | 3.10 | `co_linetable` | bytes of code (u8), line difference (i8, -128: no line) |
 //! | older | `co_lnotab` | bytes of code (u8), line difference (i8), applied *after* them |
 
@@ -13,15 +14,16 @@ use gpumemtrace_format::{CodeDef, FRAME_NOT_STARTED};
 
 /// First version with the location table of PEP 657.
 const PYTHON_3_11: u16 = 0x030b;
-/// The one version with the table of PEP 626.
+/// The only version with the table of PEP 626.
 const PYTHON_3_10: u16 = 0x030a;
 /// Bytes in a code unit since 3.6.
 const UNIT_BYTES: u64 = 2;
 
-/// The line of the instruction at `offset_bytes` in a code object; `None` when the table does not say.
+/// The line of the instruction at `offset_bytes` in a code object; `None` if the table has none.
 ///
-/// A frame that has not begun is at the first line; any other negative offset means that the recorder did not know the
-/// instruction. In a truncated table only what is there is used.
+/// A frame that has not begun ([`FRAME_NOT_STARTED`]) is at the first line. Any other negative
+/// offset means that the recorder did not know the instruction. Lines past the end of a truncated
+/// table are unknown.
 pub fn line_at(code: &CodeDef, offset_bytes: i32) -> Option<u32> {
     if offset_bytes == FRAME_NOT_STARTED {
         return u32::try_from(code.first_line).ok().filter(|line| *line > 0);
@@ -71,7 +73,7 @@ fn location_table(table: &[u8], first_line: i64, offset: u64) -> Option<i64> {
     None
 }
 
-/// Six bits a byte, lowest first; bit 6 says that more follow.
+/// Reads an unsigned integer of six bits per byte, lowest first. Bit 6 is set if more bytes follow.
 fn varint(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..60).step_by(6) {
@@ -84,7 +86,7 @@ fn varint(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     None
 }
 
-/// The sign is the lowest bit.
+/// Reads a signed integer with the sign in the lowest bit.
 fn signed_varint(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     let folded = varint(bytes)?;
     let magnitude = (folded >> 1) as i64;
@@ -117,7 +119,7 @@ fn lnotab(table: &[u8], first_line: i64, offset: u64, truncated: bool) -> Option
         }
         line += i64::from(entry[1] as i8);
     }
-    // The table has no end mark: past its last entry every instruction is on the last line, if the table is whole.
+    // The table has no end mark: all instructions past its last entry are on the last line.
     (!truncated).then_some(line)
 }
 
@@ -131,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn each_form_of_the_location_table_is_read() {
-        // Short form 2 units; one-line +1, 1 unit; no columns -1, 1 unit; long +2, 1 unit; none, 1 unit.
+    fn each_form_of_the_location_table_is_decoded() {
+        // Short form, 2 units; then 1 unit each: one-line +1, no columns -1, long +2, no line.
         let table = vec![0x81, 0, 0xd8, 1, 2, 0xe8, 3, 0xf0, 4, 0, 1, 1, 0xf8];
         let code = code(0x030b, 10, table);
         let lines: Vec<Option<u32>> = (0..14).step_by(2).map(|offset| line_at(&code, offset)).collect();
@@ -141,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_an_unknown_version_says_nothing() {
+    fn table_of_an_unknown_version_has_no_lines() {
         assert_eq!(line_at(&code(0, 10, vec![0x80, 0]), 0), None);
     }
 
     proptest! {
         #[test]
-        fn any_table_is_read_without_panic(
+        fn arbitrary_tables_are_decoded_without_panic(
             python in prop_oneof![Just(0x0309u16), Just(0x030a), Just(0x030b), Just(0x030e), any::<u16>()],
             first_line: i32, table: Vec<u8>, offset: i32, truncated: bool,
         ) {

@@ -1,21 +1,22 @@
-//! What makes two sites the same, and the id that a site has in every run.
+//! The identity of call sites, within a run and across runs.
 
 use gpumemtrace_format::NodeId;
 
-/// Longest stack shown: a cycle of parents (only a damaged or hostile file has one) ends here.
+/// Limit of the frames of a stack: a cycle of parents, possible only in a damaged or hostile file,
+/// ends here.
 pub(crate) const MAX_FRAMES: usize = 4096;
 
-/// In place of a function's name: what stands between a thread of autograd's and the forward line that it works for.
+/// The function name of the pseudo frame between an autograd thread and its forward line.
 pub(super) const BACKWARD: &str = "<backward>";
 
-/// What makes two sites the same.
+/// The content of a call site. Sites with equal keys are one site.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SiteKey {
     Python {
         file: Option<String>,
         line: Option<u32>,
         function: Option<String>,
-        /// What the backward pass does for it.
+        /// True for the backward pass of this line.
         is_backward: bool,
     },
     Native {
@@ -29,9 +30,9 @@ pub(crate) enum SiteKey {
 #[derive(Clone, Debug)]
 pub(crate) struct NativeFrame {
     pub(crate) node: NodeId,
-    /// Return address; 0 where the node is not defined.
+    /// Return address; 0 if the node is not defined.
     pub(crate) address: u64,
-    /// Path, and the return address in it, where the module is known.
+    /// Path of the module and offset of the return address in it, if the module is known.
     pub(crate) module: Option<(String, u64)>,
 }
 
@@ -41,7 +42,7 @@ impl NativeFrame {
     }
 }
 
-/// The same line has the same id in every run: FNV-1a over its parts.
+/// An id that is equal in every run: the FNV-1a hash of the key.
 pub(crate) fn stable_id(key: &SiteKey) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {

@@ -1,13 +1,15 @@
-//! Names for the native addresses that a report shows.
+//! Symbolizes the native addresses that a report shows.
 //!
-//! Constraint: a name costs a look into a library of up to gigabytes, and a trace has far more addresses than a report shows.
-//! Consequence: analyses work on addresses; names come last, for the sites of a finished report alone, each address once. Who
-//! reads libraries is behind [`Symbolizer`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
+//! Constraint: symbolizing an address may read a library of gigabytes, and a trace has far more
+//! addresses than a report shows. Consequence: analyses work on addresses, and [`symbolize_report`]
+//! resolves only the sites of a finished report within a [`NameScope`], each address once. Names
+//! that `gpumemtrace symbolize` wrote into the trace take precedence. The crate opens no files; the
+//! caller implements [`Symbolizer`]. `replay/tests/naming.rs` checks which addresses are resolved.
 
 use gpumemtrace_format::{FrameLink, ModuleDef, NamedFrame};
 
 use crate::callsite::code_origin::is_system_source;
-use crate::callsite::mixed_stack::{MixedFrame, loops, merge};
+use crate::callsite::mixed_stack::{MixedFrame, find_eval_loops, merge_stacks};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
 use crate::report::Section;
@@ -17,22 +19,22 @@ use crate::util::seeded_map::SeededMap;
 /// Why an address has no name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum UnnamedReason {
-    /// The module's file is not there, and no debug file of its build id.
+    /// Neither the module's file nor a debug file with its build id exists.
     FileMissing,
-    /// The file there is another build.
+    /// The module's file has a different build id.
     OtherBuild,
-    /// The module has no build id, so no file can be known to be its own.
+    /// The module has no build id, so its file cannot be verified.
     NoBuildId,
     /// The file has no symbol at this address.
     NoSymbols,
-    /// The file cannot be read, or is no ELF file.
+    /// The file cannot be read or is not an ELF file.
     Unreadable,
-    /// The address lies in no module: code made at run time.
+    /// The address is in no module, as for code generated at run time.
     NoModule,
 }
 
 impl UnnamedReason {
-    /// As `--json` has it.
+    /// The name in JSON reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::FileMissing => "file_missing",
@@ -45,37 +47,37 @@ impl UnnamedReason {
     }
 }
 
-/// Whoever knows names.
+/// Resolves addresses to names, typically by reading symbol tables and debug information.
 pub trait Symbolizer {
-    /// The frames at an address of a module, innermost first and at least one. `address` is as the module's file counts
-    /// (load bias taken off), inside of the instruction in question.
+    /// The frames at `address` in `module`, innermost first and at least one. The address is
+    /// relative to the module's file (load bias subtracted) and points into the call instruction.
     fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason>;
 }
 
-/// What of a report will be shown.
+/// The part of a report to symbolize: what will be shown.
 #[derive(Clone, Copy, Debug)]
 pub struct NameScope<'a> {
-    /// These; all if there are none.
+    /// Sections to symbolize; empty for all.
     pub sections: &'a [Section],
-    /// Only so many sites of each list.
-    pub most_sites: usize,
-    /// Their stacks too.
+    /// Limit of the sites of each list.
+    pub max_sites: usize,
+    /// Symbolize the native frames of stacks too, not only sites.
     pub stacks: bool,
-    /// Also of stacks that have Python frames the native ones.
+    /// With `stacks`: also if the stack has Python frames.
     pub mixed: bool,
 }
 
 impl NameScope<'_> {
-    /// All there is.
+    /// All sections, sites and stacks of the report.
     pub const ALL: NameScope<'static> =
-        NameScope { sections: &[], most_sites: usize::MAX, stacks: true, mixed: true };
+        NameScope { sections: &[], max_sites: usize::MAX, stacks: true, mixed: true };
 
-    fn has(&self, section: Section) -> bool {
+    fn includes(&self, section: Section) -> bool {
         self.sections.is_empty() || self.sections.contains(&section)
     }
 }
 
-/// The names at a return address, from the trace itself or from `resolver`.
+/// The names at a return address: those stored in the trace, else from `resolver`.
 pub fn symbolize_address(
     definitions: &Definitions,
     return_address: u64,
@@ -84,14 +86,15 @@ pub fn symbolize_address(
     let call = return_address.saturating_sub(1);
     let module = definitions.module_at(call).ok_or(UnnamedReason::NoModule)?;
     let address = call.wrapping_sub(module.load_bias);
-    let known = definitions.names.get(&module.build_id).and_then(|names| names.get(&address));
-    match known.filter(|frames| !module.build_id.is_empty() && !frames.is_empty()) {
+    let stored = definitions.names.get(&module.build_id).and_then(|names| names.get(&address));
+    match stored.filter(|frames| !module.build_id.is_empty() && !frames.is_empty()) {
         Some(frames) => Ok(frames.clone()),
         None => resolver.resolve(module, address),
     }
 }
 
-/// Names what will be shown of a report on these analyses, and says in it what has no name.
+/// Symbolizes the sites of `report` within `scope`, and sets the summary of each trace. `analyses`
+/// are those that the report was built from, in the same order.
 pub fn symbolize_report(
     report: &mut Report,
     analyses: &[Analysis],
@@ -99,16 +102,16 @@ pub fn symbolize_report(
     resolver: &mut dyn Symbolizer,
 ) {
     let mut namers: Vec<TraceNamer<'_>> = analyses.iter().map(TraceNamer::new).collect();
-    for (trace, site) in sites(report, scope) {
+    for (trace, site) in sites_in_scope(report, scope) {
         let Some(namer) = namers.get_mut(trace) else { continue };
-        namer.site(site, scope, resolver);
+        namer.name_site(site, scope, resolver);
     }
     for (info, namer) in report.traces.iter_mut().zip(namers) {
         info.symbols = namer.finish();
     }
 }
 
-/// Names these sites of one trace, and says what has no name; `None` where nothing was to be named.
+/// Symbolizes sites of one trace. Returns the summary; `None` if they have no native addresses.
 pub fn symbolize_sites<'a>(
     sites: impl Iterator<Item = &'a mut Site>,
     analysis: &Analysis,
@@ -116,63 +119,64 @@ pub fn symbolize_sites<'a>(
     resolver: &mut dyn Symbolizer,
 ) -> Option<Naming> {
     let mut namer = TraceNamer::new(analysis);
-    sites.for_each(|site| namer.site(site, scope, resolver));
+    sites.for_each(|site| namer.name_site(site, scope, resolver));
     namer.finish()
 }
 
-/// Every site that will be shown, with the index of its trace.
-fn sites<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usize, &'a mut Site)> {
-    let most = scope.most_sites;
+/// The sites of the report within `scope`, with the index of their trace.
+fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usize, &'a mut Site)> {
+    let max = scope.max_sites;
     let mut all: Vec<(usize, &mut Site)> = Vec::new();
     all.extend(report.steps.iter_mut().filter_map(|steps| steps.site.as_mut()).map(|site| (0, site)));
-    if scope.has(Section::Timeline) {
+    if scope.includes(Section::Timeline) {
         for timeline in report.timeline.iter_mut().chain(report.timelines.iter_mut().flatten()) {
             let trace = timeline.trace;
-            all.extend(timeline.bands.iter_mut().take(most).map(|band| (trace, &mut band.site)));
+            all.extend(timeline.bands.iter_mut().take(max).map(|band| (trace, &mut band.site)));
         }
     }
-    if scope.has(Section::Leaks) {
+    if scope.includes(Section::Leaks) {
         for leak in report.leaks.iter_mut().flatten() {
             let trace = leak.trace;
             all.push((trace, &mut leak.site));
             all.extend(leak.freed_siblings.site.iter_mut().map(|site| (trace, site)));
-            all.extend(leak.members.iter_mut().take(most).map(|site| (trace, site)));
+            all.extend(leak.members.iter_mut().take(max).map(|site| (trace, site)));
         }
     }
     for instant in report.instants.iter_mut().flatten() {
-        all.extend(instant.sites.iter_mut().take(most).map(|share| (instant.trace, &mut share.site)));
+        all.extend(instant.sites.iter_mut().take(max).map(|share| (instant.trace, &mut share.site)));
     }
-    if scope.has(Section::Fragmentation) {
+    if scope.includes(Section::Fragmentation) {
         for course in report.gap_over_time.iter_mut().flatten() {
-            all.extend(course.kept_by.iter_mut().take(most).map(|keeper| (course.trace, &mut keeper.site)));
+            all.extend(course.kept_by.iter_mut().take(max).map(|keeper| (course.trace, &mut keeper.site)));
         }
         for moment in report.fragmentation.iter_mut().flatten() {
             for cause in &mut moment.causes {
-                all.extend(cause.culprits.iter_mut().take(most).map(|share| (moment.trace, &mut share.site)));
+                all.extend(cause.culprits.iter_mut().take(max).map(|share| (moment.trace, &mut share.site)));
             }
         }
     }
-    if scope.has(Section::Peak) {
+    if scope.includes(Section::Peak) {
         for peak in report.peak.iter_mut().flatten() {
-            all.extend(peak.sites.iter_mut().take(most).map(|share| (peak.trace, &mut share.site)));
+            all.extend(peak.sites.iter_mut().take(max).map(|share| (peak.trace, &mut share.site)));
             let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
-            all.extend(changes.take(most).map(|change| (peak.trace, &mut change.site)));
+            all.extend(changes.take(max).map(|change| (peak.trace, &mut change.site)));
         }
     }
-    if scope.has(Section::Oom) {
+    if scope.includes(Section::Oom) {
         for oom in report.oom.iter_mut().flatten() {
             let trace = oom.trace;
             all.push((trace, &mut oom.site));
-            all.extend(oom.sites.iter_mut().take(most).map(|share| (trace, &mut share.site)));
+            all.extend(oom.sites.iter_mut().take(max).map(|share| (trace, &mut share.site)));
         }
     }
     all
 }
 
-/// The names of one trace.
+/// Names the sites of one trace and remembers each result.
 struct TraceNamer<'a> {
     definitions: &'a Definitions,
-    known: SeededMap<u64, Result<Vec<NamedFrame>, UnnamedReason>>,
+    /// Results by return address.
+    resolved: SeededMap<u64, Result<Vec<NamedFrame>, UnnamedReason>>,
     approximate_stacks: u64,
 }
 
@@ -180,47 +184,49 @@ impl<'a> TraceNamer<'a> {
     fn new(analysis: &'a Analysis) -> Self {
         Self {
             definitions: analysis.symbols.definitions(),
-            known: SeededMap::default(),
+            resolved: SeededMap::default(),
             approximate_stacks: 0,
         }
     }
 
-    fn names(&mut self, return_address: u64, resolver: &mut dyn Symbolizer) -> &[NamedFrame] {
+    /// The names at a return address; empty if there are none.
+    fn names_at(&mut self, return_address: u64, resolver: &mut dyn Symbolizer) -> &[NamedFrame] {
         let definitions = self.definitions;
         let names = self
-            .known
+            .resolved
             .entry(return_address)
             .or_insert_with(|| symbolize_address(definitions, return_address, resolver));
         names.as_deref().unwrap_or_default()
     }
 
-    fn site(&mut self, site: &mut Site, scope: NameScope<'_>, resolver: &mut dyn Symbolizer) {
+    fn name_site(&mut self, site: &mut Site, scope: NameScope<'_>, resolver: &mut dyn Symbolizer) {
         if site.address != 0 {
-            let names = self.names(site.address, resolver);
-            let own = names.iter().find(|frame| !is_system_source(&frame.file));
-            if let Some(frame) = own.or(names.first()) {
-                (site.function, site.file, site.line) = parts(frame);
+            let names = self.names_at(site.address, resolver);
+            let not_system = names.iter().find(|frame| !is_system_source(&frame.file));
+            if let Some(frame) = not_system.or(names.first()) {
+                (site.function, site.file, site.line) = site_fields(frame);
             }
         }
         let has = |kind| site.stack.iter().any(|frame| frame.kind == kind);
         if scope.stacks && has(FrameKind::Native) && (scope.mixed || !has(FrameKind::Python)) {
-            self.stack(site, resolver);
+            self.name_stack(site, resolver);
         }
     }
 
-    fn stack(&mut self, site: &mut Site, resolver: &mut dyn Symbolizer) {
+    /// Names the native frames of the stack and merges it into call order.
+    fn name_stack(&mut self, site: &mut Site, resolver: &mut dyn Symbolizer) {
         let (native, python): (Vec<StackFrame>, Vec<StackFrame>) =
             std::mem::take(&mut site.stack).into_iter().partition(|frame| frame.kind == FrameKind::Native);
         let names: Vec<Vec<NamedFrame>> = native
             .iter()
             .map(|frame| match frame.address {
                 0 => Vec::new(),
-                address => self.names(address, resolver).to_vec(),
+                address => self.names_at(address, resolver).to_vec(),
             })
             .collect();
-        let loops = loops(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
+        let loops = find_eval_loops(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
         let links: Vec<FrameLink> = python.iter().map(|frame| frame.link).collect();
-        let merged = merge(&loops, &links);
+        let merged = merge_stacks(&loops, &links);
         if !python.is_empty() {
             site.stack_order = Some(if merged.is_exact { "exact" } else { "approximate" });
             self.approximate_stacks += u64::from(!merged.is_exact);
@@ -228,20 +234,20 @@ impl<'a> TraceNamer<'a> {
         for slot in merged.slots {
             match slot {
                 MixedFrame::Python(at) => site.stack.push(python[at].clone()),
-                MixedFrame::Native(at) => expand(&mut site.stack, &native[at], &names[at]),
+                MixedFrame::Native(at) => push_named_frames(&mut site.stack, &native[at], &names[at]),
             }
         }
     }
 
-    /// `None` where nothing was to be named.
+    /// The summary; `None` if no address was resolved.
     fn finish(self) -> Option<Naming> {
         let mut naming = Naming {
-            addresses: self.known.len() as u64,
+            addresses: self.resolved.len() as u64,
             approximate_stacks: self.approximate_stacks,
             ..Naming::default()
         };
         let mut reasons: SeededMap<(Option<String>, UnnamedReason), u64> = SeededMap::default();
-        for (address, names) in &self.known {
+        for (address, names) in &self.resolved {
             let Err(why) = names else { continue };
             let module = self.definitions.module_at(address.saturating_sub(1));
             *reasons.entry((module.map(|module| module.path.clone()), *why)).or_default() += 1;
@@ -257,13 +263,13 @@ impl<'a> TraceNamer<'a> {
     }
 }
 
-/// A native frame with its names: what was inlined at its address comes before it.
-fn expand(stack: &mut Vec<StackFrame>, frame: &StackFrame, names: &[NamedFrame]) {
+/// Appends a native frame with its names; functions inlined at its address come first.
+fn push_named_frames(stack: &mut Vec<StackFrame>, frame: &StackFrame, names: &[NamedFrame]) {
     if names.is_empty() {
         stack.push(frame.clone());
     }
     for (at, name) in names.iter().enumerate() {
-        let (function, file, line) = parts(name);
+        let (function, file, line) = site_fields(name);
         stack.push(StackFrame {
             function,
             file,
@@ -275,7 +281,8 @@ fn expand(stack: &mut Vec<StackFrame>, frame: &StackFrame, names: &[NamedFrame])
     }
 }
 
-fn parts(frame: &NamedFrame) -> (Option<String>, Option<String>, Option<u32>) {
+/// Function, file and line; `None` for empty ones.
+fn site_fields(frame: &NamedFrame) -> (Option<String>, Option<String>, Option<u32>) {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     (text(&frame.function), text(&frame.file), (frame.line > 0).then_some(frame.line))
 }

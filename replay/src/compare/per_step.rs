@@ -20,7 +20,7 @@ use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
 use crate::callsite::symbols::SiteId;
 use crate::ingest::metal_totals::MetalTotals;
-use crate::ingest::{Input, read_together};
+use crate::ingest::{Input, read_event_slices};
 use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace};
 use crate::timeline::nvtx_ranges::StepRangeNames;
@@ -133,9 +133,9 @@ pub fn analyse_by_steps(
         return Ok((analysis, PerStepTotals::default()));
     }
     let mut pass = PerStepPass::new(&analysis);
-    let mut totals = MetalTotals::of(&head.meta);
-    read_together(open, &head, &mut |events| {
-        for event in totals.with_totals(events) {
+    let mut totals = MetalTotals::new(&head.meta);
+    read_event_slices(open, &head, &mut |events| {
+        for event in totals.fill_totals(events) {
             pass.account(event, &mut analysis);
         }
         ControlFlow::Continue(())
@@ -182,9 +182,9 @@ impl PerStepPass {
 
     fn account(&mut self, event: &Event, analysis: &mut Analysis) {
         self.time_ns = self.time_ns.max(event.time_ns);
-        let (stack, facts) = self.backward.stack_of(event, &mut analysis.symbols);
-        let marker = self.names.or_optimizer(event, facts.optimizer);
-        for _ in 0..self.clock.begins(event, stack, marker, self.time_ns) {
+        let (stack, facts) = self.backward.resolve_stack(event, &mut analysis.symbols);
+        let marker = self.names.step_hint(event, facts.optimizer);
+        for _ in 0..self.clock.count_begins(event, stack, marker, self.time_ns) {
             self.devices.values_mut().for_each(|device| device.end_step(self.step));
             self.step += 1;
         }

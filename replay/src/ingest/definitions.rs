@@ -1,7 +1,9 @@
-//! What the ids in events stand for, collected from blocks and ring alike.
+//! Definitions of code objects, stack frames, modules and symbol names, by raw id.
 //!
-//! Constraint: a definition may lie behind its first use and an id may be defined twice. Consequence: everything is kept by
-//! raw id, in any order, the last definition wins (they are equal unless the file is damaged), and nothing is resolved here.
+//! A definition may follow its first use, and the ring file repeats definitions that are already
+//! in a block. [`Definitions`] therefore accepts them in any order and keeps the last one of each
+//! id; two definitions of one id differ only in a damaged file. It resolves nothing:
+//! [`crate::callsite::symbols`] does. `replay/tests/damage.rs` covers missing definitions.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +16,25 @@ use crate::util::seeded_map::SeededMap;
 /// All definitions of a trace.
 #[derive(Debug, Default)]
 pub struct Definitions {
-    /// Code objects.
+    /// Code objects, and the names of ranges, marks and phases, which the recorder stores as codes.
     pub codes: SeededMap<CodeId, CodeDef>,
     /// Frames of the Python stack tree.
     pub python: SeededMap<NodeId, PyNode>,
     /// Frames of the native stack tree.
     pub native: SeededMap<NodeId, NativeNode>,
-    /// Loaded modules by their first address.
+    /// Loaded modules by their first address; they do not overlap.
     pub modules: BTreeMap<u64, ModuleDef>,
-    /// What `symbolize` wrote into the file: names by build id and address.
+    /// Names that `gpumemtrace symbolize` wrote into the file, by build id and address in the file.
     pub names: SeededMap<Vec<u8>, SeededMap<u64, Vec<NamedFrame>>>,
 }
 
 impl Definitions {
-    /// Takes what an item defines; other items are left alone.
-    pub(crate) fn take(&mut self, item: Item) {
+    /// Adds the definitions of `item`; items without definitions are ignored.
+    pub(crate) fn add_item(&mut self, item: Item) {
         match item {
             Item::Codes(codes) => self.codes.extend(codes.into_iter().map(|code| (code.id, code))),
             Item::PyNodes(nodes) => self.python.extend(nodes.into_iter().map(|node| (node.id, node))),
-            // They stand behind the nodes that they are of.
+            // A block of links follows the block of their nodes.
             Item::FrameLinks(links) => {
                 for (id, link) in links {
                     if let Some(node) = self.python.get_mut(&id) {
@@ -41,7 +43,7 @@ impl Definitions {
                 }
             }
             Item::NativeNodes(nodes) => self.native.extend(nodes.into_iter().map(|node| (node.id, node))),
-            Item::Modules(modules) => modules.into_iter().for_each(|module| self.take_module(module)),
+            Item::Modules(modules) => modules.into_iter().for_each(|module| self.add_module(module)),
             Item::Names(modules) => {
                 for module in modules {
                     let names = module.addresses.into_iter().map(|names| (names.address, names.frames));
@@ -52,8 +54,8 @@ impl Definitions {
         }
     }
 
-    /// Takes what a ring record defines.
-    pub(crate) fn take_record(&mut self, record: &RingRecord) {
+    /// Adds the definition in `record`; events are ignored.
+    pub(crate) fn add_record(&mut self, record: &RingRecord) {
         match record {
             RingRecord::Code(code) => {
                 self.codes.insert(code.id, code.clone());
@@ -68,8 +70,8 @@ impl Definitions {
         }
     }
 
-    /// A later list of modules replaces what earlier ones said about the same addresses.
-    fn take_module(&mut self, module: ModuleDef) {
+    /// Adds a module in place of earlier ones that overlap it: their library was unloaded.
+    fn add_module(&mut self, module: ModuleDef) {
         if module.end <= module.start {
             return;
         }
@@ -86,7 +88,7 @@ impl Definitions {
         self.modules.insert(module.start, module);
     }
 
-    /// The module that holds an address.
+    /// The module that contains `address`.
     pub fn module_at(&self, address: u64) -> Option<&ModuleDef> {
         self.modules
             .range(..=address)

@@ -1,9 +1,10 @@
-//! The second reading: all events of a trace, in order.
+//! The second reading of a trace: all events in the order of their sequence numbers.
 //!
-//! Constraint: unpacking blocks takes nearly as long as analysing what is in them, and neither needs the other. Consequence: a
-//! thread of its own unpacks a few blocks ahead, and hands them over one by one. Blocks of events are megabytes, and the system
-//! takes as long to give memory as we to fill it: what was used comes back and is filled again. Where the system has no thread
-//! to give, one does both; the result is the same.
+//! Decompressing blocks takes nearly as long as analysing them, so an `unpack` thread runs up to
+//! [`BLOCKS_AHEAD`] blocks ahead of the analysis. A block decodes to megabytes of events, and
+//! fresh pages cost as much as filling them; consumed buffers therefore return to the unpacker for
+//! reuse. If no thread can be started, the caller's thread does both with the same result. The
+//! [`Merger`] restores the order. `replay/benches/million.rs` measures the whole path.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -16,60 +17,64 @@ use gpumemtrace_format::{Event, EventKind};
 use crate::ingest::merger::{EventBatch, Merger, OrderSummary};
 use crate::ingest::{DamageList, TraceHead};
 
-/// How far the unpacking may be ahead. A block has 65,536 events at most, unless somebody means harm.
+/// Blocks that the unpacker may decode ahead. The recorder writes at most 65,536 events per block.
 const BLOCKS_AHEAD: usize = 4;
 
-/// Opens a trace from its start; the same bytes each time.
+/// Opens a trace from its start. Each call must yield the same bytes.
 pub type OpenTrace<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
 
-/// What the second reading showed beside the events.
+/// Findings of the second reading besides the events.
 #[derive(Debug, Default)]
 pub struct TraceBody {
-    /// The order.
+    /// Gaps, repetitions and unplaced calls in the order of events.
     pub order: OrderSummary,
-    /// Blocks of events that could not be used.
+    /// Event blocks that could not be decoded.
     pub damage: DamageList,
     /// Events of a kind that this version does not know.
     pub unknown_events: u64,
-    /// Events whose time lies outside of the run.
+    /// Events with a time outside the run.
     pub misdated_events: u64,
 }
 
-/// Hands on all events in order. `sink` may end it early. An event with a time outside of the run gets that of the event
-/// before it: one wrong record must not stretch every chart.
+/// Passes all events to `sink` in order, until it breaks.
+///
+/// An event with a time outside the run gets the time of the event before it, so that one corrupt
+/// record does not stretch every chart.
 pub fn read_events(
     open: &OpenTrace<'_>,
     head: &TraceHead,
     sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
 ) -> Result<TraceBody, OpenError> {
-    read_together(open, head, &mut |events| events.iter().try_for_each(&mut *sink))
+    read_event_slices(open, head, &mut |events| events.iter().try_for_each(&mut *sink))
 }
 
-/// As [`read_events`], a few at a time: who breaks has taken all of them.
-pub(crate) fn read_together(
+/// Like [`read_events`], but passes slices of consecutive events. A slice counts as consumed even
+/// if `sink` breaks on it.
+pub(crate) fn read_event_slices(
     open: &OpenTrace<'_>,
     head: &TraceHead,
     sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
 ) -> Result<TraceBody, OpenError> {
     let mut body = TraceBody::default();
-    let (ring, times) = (head.ring.as_ref(), head.times());
-    let is_known: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
-    let (mut unknown, mut misdated, mut last_ns) = (0, 0, *times.start());
-    let (earliest_ns, longest_ns) = (*times.start(), times.end().checked_sub(*times.start()));
-    let is_within = |time_ns: u64| longest_ns.is_some_and(|most| time_ns.wrapping_sub(earliest_ns) <= most);
+    let (ring, valid_times) = (head.ring.as_ref(), head.valid_times());
+    let is_known_kind: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
+    let (mut unknown, mut misdated, mut last_ns) = (0, 0, *valid_times.start());
+    let earliest_ns = *valid_times.start();
+    let max_span_ns = valid_times.end().checked_sub(earliest_ns);
+    let is_valid = |time_ns: u64| max_span_ns.is_some_and(|span| time_ns.wrapping_sub(earliest_ns) <= span);
     let sink = &mut |events: &[Event]| {
-        let mut outside = false;
+        let mut has_invalid_time = false;
         for event in events {
-            unknown += u64::from(!is_known[usize::from(event.kind.0)]);
-            outside |= !is_within(event.time_ns);
+            unknown += u64::from(!is_known_kind[usize::from(event.kind.0)]);
+            has_invalid_time |= !is_valid(event.time_ns);
         }
-        if !outside {
+        if !has_invalid_time {
             last_ns = events.last().map_or(last_ns, |event| event.time_ns);
             return sink(events);
         }
         let mut events = events.to_vec();
         for event in &mut events {
-            if is_within(event.time_ns) {
+            if is_valid(event.time_ns) {
                 last_ns = event.time_ns;
             } else {
                 misdated += 1;
@@ -79,14 +84,14 @@ pub(crate) fn read_together(
         sink(&events)
     };
     let mut merger = Merger::new();
-    let (give_back, spent) = sync_channel(BLOCKS_AHEAD);
+    let (return_buffer, returned_buffers) = sync_channel(BLOCKS_AHEAD);
     let reader = TraceReader::new(open()?)?.events_only();
-    let unpacker = BlockUnpacker { reader, spent, has_memory: false };
-    let stopped = for_each_found(unpacker, &mut |found| match found {
+    let unpacker = BlockUnpacker { reader, returned_buffers, has_buffer: false };
+    let stopped = for_each_block_item(unpacker, &mut |item| match item {
         BlockItem::Events(batch) => {
             let flow = merger.push_batch(batch, sink);
-            // What there is no room for is let go.
-            merger.spent().for_each(|events| drop(give_back.try_send(events)));
+            // If the channel is full, the buffer is freed.
+            merger.take_spent_buffers().for_each(|events| drop(return_buffer.try_send(events)));
             flow
         }
         BlockItem::Damage(damage) => {
@@ -111,62 +116,64 @@ pub(crate) fn read_together(
     Ok(body)
 }
 
-/// What the second reading looks for.
+/// The items of a trace that the second reading uses.
 enum BlockItem {
     Events(EventBatch),
-    /// What lies between blocks was told by the first reading.
+    /// Damage inside an event block. The first reading reports damage between blocks.
     Damage(CorruptRegion),
 }
 
-/// Unpacks blocks into what comes back.
+/// Decodes event blocks into buffers that the consumer returned.
 struct BlockUnpacker {
     reader: TraceReader<Box<dyn Read + Send>>,
-    spent: Receiver<Vec<Event>>,
-    has_memory: bool,
+    returned_buffers: Receiver<Vec<Event>>,
+    /// The reader holds a returned buffer for the next block.
+    has_buffer: bool,
 }
 
 impl BlockUnpacker {
-    fn next(&mut self) -> Option<BlockItem> {
+    /// The next event block or damaged region; `None` at the end of the trace.
+    fn next_item(&mut self) -> Option<BlockItem> {
         loop {
-            if !self.has_memory
-                && let Ok(events) = self.spent.try_recv()
+            if !self.has_buffer
+                && let Ok(events) = self.returned_buffers.try_recv()
             {
                 self.reader.reuse_events(events);
-                self.has_memory = true;
+                self.has_buffer = true;
             }
             match self.reader.next()? {
                 Item::Events(events) => {
-                    self.has_memory = false;
-                    return Some(BlockItem::Events(EventBatch::of(events)));
+                    self.has_buffer = false;
+                    return Some(BlockItem::Events(EventBatch::from_events(events)));
                 }
                 Item::CorruptRegion(damage) if damage.is_in_block => return Some(BlockItem::Damage(damage)),
-                // Passed over: not worth waking anybody.
+                // The first reading used all other items.
                 _ => {}
             }
         }
     }
 }
 
-/// Hands on what is found, unpacked on another thread.
-fn for_each_found(
+/// Runs `unpacker` on its own thread and passes its items to `consume` on this one.
+fn for_each_block_item(
     unpacker: BlockUnpacker,
-    take: &mut impl FnMut(BlockItem) -> ControlFlow<()>,
+    consume: &mut impl FnMut(BlockItem) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    // Shared with the thread, so that it is still here if there is none.
+    // Shared instead of moved: if the thread cannot be started, this thread unpacks.
     let unpacker = std::sync::Mutex::new(unpacker);
-    let next = || unpacker.lock().ok()?.next();
+    let next_item = || unpacker.lock().ok()?.next_item();
     std::thread::scope(|scope| {
-        let (send, found) = sync_channel(BLOCKS_AHEAD);
+        let (sender, items) = sync_channel(BLOCKS_AHEAD);
         let unpack = move || {
-            while let Some(found) = next() {
-                if send.send(found).is_err() {
+            while let Some(item) = next_item() {
+                if sender.send(item).is_err() {
                     break;
                 }
             }
         };
         match std::thread::Builder::new().name("unpack".to_owned()).spawn_scoped(scope, unpack) {
-            Ok(_) => found.into_iter().try_for_each(&mut *take),
-            Err(_) => std::iter::from_fn(next).try_for_each(&mut *take),
+            Ok(_) => items.into_iter().try_for_each(&mut *consume),
+            Err(_) => std::iter::from_fn(next_item).try_for_each(&mut *consume),
         }
     })
 }

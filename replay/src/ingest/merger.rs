@@ -1,9 +1,11 @@
-//! Events in the order of the process, whatever order the file holds them in.
+//! Merges event blocks into the process-wide order of sequence numbers.
 //!
-//! Constraint: blocks are grouped by thread, consecutive batches overlap, a killed process's last records may be both in a
-//! block and in the ring, and a damaged block leaves a hole. The file may be far larger than memory. Consequence: ascending
-//! runs are merged through a heap with one entry per run (not per event), strictly by `seq`; a number seen before is dropped;
-//! a number that has not come when [`MAX_WAITING`] later events wait for it is given up and counted.
+//! Constraint: a block groups its events by thread, consecutive blocks overlap in time, the last
+//! records of a killed process may be both in a block and in the ring, and a damaged block leaves
+//! a gap. The file may be far larger than memory. Consequence: [`Merger`] merges ascending runs
+//! through a heap with one entry per run instead of per event. It drops repeated sequence numbers,
+//! and skips and counts a missing one once [`MAX_WAITING`] later events wait for it. The property
+//! tests below check the order for arbitrary blocks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,13 +14,14 @@ use std::ops::ControlFlow;
 
 use gpumemtrace_format::{Event, NO_SEQ};
 
-/// How many events may wait for a missing one.
+/// Events that may wait for a missing sequence number.
 pub(crate) const MAX_WAITING: usize = 1 << 20;
-/// Most events that are handed on together: so many are in the nearest cache when they are looked at again.
-const MOST_TOGETHER: usize = 64;
-/// How many events without a place in the order are kept: one per thread in flight is what is expected.
+/// Longest slice passed to the sink at once: few enough to stay in the L1 cache.
+const MAX_SLICE_EVENTS: usize = 64;
+/// Limit of stored events without a sequence number; at most one per thread is expected.
 const MAX_UNPLACED: usize = 1 << 16;
 
+/// The rest of an ascending run: `batches[batch].events[at..end]`, ordered by its next number.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct ThreadRun {
     seq: u64,
@@ -27,19 +30,19 @@ struct ThreadRun {
     end: usize,
 }
 
-/// Events of one block, and where their numbers stop ascending.
+/// The events of one block, split into ascending runs.
 #[derive(Debug)]
 pub(crate) struct EventBatch {
     events: Vec<Event>,
-    /// First number and end of each run.
+    /// First sequence number and end index of each run.
     runs: Vec<(u64, usize)>,
-    /// Runs of which something is left.
-    left: usize,
+    /// Runs with events that were not passed on.
+    pending_runs: usize,
 }
 
 impl EventBatch {
-    /// To be made where the events were: who reads them first waits for them.
-    pub(crate) fn of(events: Vec<Event>) -> Self {
+    /// Splits `events` into runs. Call it on the thread that decoded them, while they are cached.
+    pub(crate) fn from_events(events: Vec<Event>) -> Self {
         let mut end = 0;
         let runs: Vec<(u64, usize)> = events
             .chunk_by(|a, b| a.seq < b.seq)
@@ -48,7 +51,7 @@ impl EventBatch {
                 (run[0].seq, end)
             })
             .collect();
-        Self { left: runs.len(), events, runs }
+        Self { pending_runs: runs.len(), events, runs }
     }
 }
 
@@ -56,12 +59,15 @@ impl EventBatch {
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     batches: Vec<Option<EventBatch>>,
-    free: Vec<usize>,
-    /// What was handed on completely since it was asked for last.
+    /// Indices in `batches` that are free.
+    free_slots: Vec<usize>,
+    /// Buffers of batches that were passed on completely, until [`Self::take_spent_buffers`].
     spent: Vec<Vec<Event>>,
     heap: BinaryHeap<Reverse<ThreadRun>>,
     next_seq: u64,
+    /// Events that were not passed on.
     waiting: usize,
+    /// Events in memory: `waiting` plus the consumed part of unfinished batches.
     resident: usize,
     missing: u64,
     repeated: u64,
@@ -70,45 +76,46 @@ pub(crate) struct Merger {
     max_waiting: usize,
 }
 
-/// What the order showed once everything was read.
+/// Gaps, repetitions and unplaced calls in the order of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderSummary {
-    /// One past the highest number seen.
+    /// One past the highest sequence number.
     pub next_seq: u64,
-    /// Numbers below `next_seq` that never came.
+    /// Sequence numbers below `next_seq` without an event.
     pub missing: u64,
-    /// Events that were there twice.
+    /// Events that occurred more than once.
     pub repeated: u64,
-    /// Calls that had not returned and have no place in the order.
+    /// The first 65,536 calls that had not returned and have no sequence number.
     pub unplaced: Vec<Event>,
 }
 
 impl Merger {
-    /// An empty one.
     pub(crate) fn new() -> Self {
         Self { max_waiting: MAX_WAITING, ..Self::default() }
     }
 
-    /// The number that is handed on next.
+    /// The next sequence number to pass on.
     pub(crate) fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// Batches that were handed on completely, for whoever fills them anew. Those that nobody asked for are let go.
-    pub(crate) fn spent(&mut self) -> impl Iterator<Item = Vec<Event>> {
+    /// Takes the buffers of batches that the last [`Self::push`] completed, for reuse. The next
+    /// push frees those that remain.
+    pub(crate) fn take_spent_buffers(&mut self) -> impl Iterator<Item = Vec<Event>> {
         self.spent.drain(..)
     }
 
-    /// Takes events and hands on all whose turn has come, in order, a few at a time. Stops when `sink` breaks.
+    /// Adds events and passes on, in order, all that wait for no earlier one. Stops when `sink`
+    /// breaks; that slice counts as consumed.
     pub(crate) fn push(
         &mut self,
         events: Vec<Event>,
         sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.push_batch(EventBatch::of(events), sink)
+        self.push_batch(EventBatch::from_events(events), sink)
     }
 
-    /// As [`Self::push`].
+    /// Like [`Self::push`], for events that are already split into runs.
     pub(crate) fn push_batch(
         &mut self,
         batch: EventBatch,
@@ -121,16 +128,16 @@ impl Merger {
         if self.resident > 4 * self.max_waiting {
             self.compact();
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.batches.push(None);
             self.batches.len() - 1
         });
         self.waiting += batch.events.len();
-        self.add(slot, batch);
+        self.insert_batch(slot, batch);
         self.drain(self.max_waiting, sink)
     }
 
-    fn add(&mut self, slot: usize, batch: EventBatch) {
+    fn insert_batch(&mut self, slot: usize, batch: EventBatch) {
         let mut at = 0;
         for (seq, end) in &batch.runs {
             self.heap.push(Reverse(ThreadRun { seq: *seq, batch: slot, at, end: *end }));
@@ -140,14 +147,14 @@ impl Merger {
         self.batches[slot] = Some(batch);
     }
 
-    /// Hands on everything that still waits.
-    pub(crate) fn give_up_missing(&mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) {
+    /// Passes on all waiting events, and counts the sequence numbers between them as missing.
+    pub(crate) fn skip_missing_events(&mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) {
         let _ = self.drain(0, sink);
     }
 
-    /// The same, and tells what never came.
+    /// Passes on all waiting events and summarizes the order.
     pub(crate) fn finish(mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) -> OrderSummary {
-        self.give_up_missing(sink);
+        self.skip_missing_events(sink);
         OrderSummary {
             next_seq: self.next_seq,
             missing: self.missing,
@@ -156,20 +163,21 @@ impl Merger {
         }
     }
 
+    /// Passes on events in order, skipping missing ones while more than `max_waiting` events wait.
     fn drain(
         &mut self,
-        may_wait: usize,
+        max_waiting: usize,
         sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         while let Some(Reverse(top)) = self.heap.peek() {
             if top.seq > self.next_seq && top.seq != NO_SEQ {
-                if self.waiting <= may_wait {
+                if self.waiting <= max_waiting {
                     break;
                 }
                 self.missing = self.missing.saturating_add(top.seq - self.next_seq);
                 self.next_seq = top.seq;
             }
-            // Put right in its place: most runs stay, a few numbers further on.
+            // `peek_mut` sifts the changed run in place; popping and pushing it would sift twice.
             let Some(mut top) = self.heap.peek_mut() else { break };
             let run = &mut top.0;
             let Some(batch) = self.batches[run.batch].as_mut() else {
@@ -178,7 +186,7 @@ impl Merger {
             };
             let begin = run.at;
             let mut flow = ControlFlow::Continue(());
-            // A copy, so that it stays in a register.
+            // A local copy stays in a register.
             let mut next_seq = self.next_seq;
             while let [event, ..] = &batch.events[run.at..run.end] {
                 if event.seq == NO_SEQ {
@@ -192,12 +200,12 @@ impl Merger {
                     self.repeated += 1;
                     run.at += 1;
                 } else if event.seq == next_seq {
-                    let most = run.end.min(run.at + MOST_TOGETHER);
-                    let rest = &batch.events[run.at..most];
+                    let slice_end = run.end.min(run.at + MAX_SLICE_EVENTS);
+                    let rest = &batch.events[run.at..slice_end];
                     let gap = rest.iter().position(|event| {
-                        let follows = event.seq == next_seq && event.seq != NO_SEQ;
-                        next_seq += u64::from(follows);
-                        !follows
+                        let is_next = event.seq == next_seq && event.seq != NO_SEQ;
+                        next_seq += u64::from(is_next);
+                        !is_next
                     });
                     let len = gap.unwrap_or(rest.len());
                     run.at += len;
@@ -215,11 +223,11 @@ impl Merger {
                 run.seq = batch.events[run.at].seq;
             } else {
                 let Reverse(run) = PeekMut::pop(top);
-                batch.left -= 1;
-                if batch.left == 0 {
+                batch.pending_runs -= 1;
+                if batch.pending_runs == 0 {
                     self.resident -= batch.events.len();
                     self.spent.extend(self.batches[run.batch].take().map(|batch| batch.events));
-                    self.free.push(run.batch);
+                    self.free_slots.push(run.batch);
                 }
             }
             flow?;
@@ -227,7 +235,7 @@ impl Merger {
         ControlFlow::Continue(())
     }
 
-    /// Lets go of batches that are kept for a few of their events only.
+    /// Copies the waiting events into one batch, to free batches that hold few of them.
     fn compact(&mut self) {
         let mut rest = Vec::with_capacity(self.waiting);
         for Reverse(run) in self.heap.drain() {
@@ -237,11 +245,11 @@ impl Merger {
         }
         rest.sort_unstable_by_key(|event| event.seq);
         self.batches.clear();
-        self.free.clear();
+        self.free_slots.clear();
         self.waiting = rest.len();
         self.resident = 0;
         self.batches.push(None);
-        self.add(0, EventBatch::of(rest));
+        self.insert_batch(0, EventBatch::from_events(rest));
     }
 }
 
@@ -287,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_last_place_there_is_comes_a_call_without_one() {
+    fn highest_seq_precedes_an_event_without_seq() {
         let (seen, summary) = merge(vec![vec![event(NO_SEQ - 1, 1), event(NO_SEQ, 1)]], 0);
         assert_eq!((seen, summary.unplaced.len()), (vec![NO_SEQ - 1], 1));
     }
 
     proptest! {
         #[test]
-        fn whatever_the_batches_the_order_is_that_of_the_process(
+        fn events_come_out_in_process_order_for_any_batches(
             threads in proptest::collection::vec(0u32..4, 0..200),
             cuts in proptest::collection::vec(1usize..20, 1..30),
             repeat in any::<prop::sample::Index>(),
@@ -314,7 +322,8 @@ mod tests {
                 let again = batches[repeat.index(batches.len())].clone();
                 batches.push(again);
             }
-            // Neighbouring batches change places, as when threads are drained one by one.
+            // Swap neighbouring batches, as happens when the writer drains one thread after
+            // another.
             for pair in batches.chunks_exact_mut(2) {
                 pair.swap(0, 1);
             }
@@ -324,7 +333,7 @@ mod tests {
         }
 
         #[test]
-        fn any_sequence_numbers_are_taken_and_come_out_ascending(
+        fn arbitrary_sequence_numbers_come_out_ascending(
             batches in proptest::collection::vec(proptest::collection::vec(any::<u64>(), 0..20), 0..20), limit in 0usize..50,
         ) {
             let batches = batches.into_iter().map(|b| b.into_iter().map(|seq| event(seq, 1)).collect()).collect();
@@ -334,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_counted_and_bounded_waiting_gives_it_up() {
+    fn missing_number_is_counted_and_skipped_at_the_waiting_limit() {
         let (seen, summary) =
             merge(vec![vec![event(0, 1), event(3, 1)], vec![event(NO_SEQ, 2)]], MAX_WAITING);
         assert_eq!(seen, [0, 3]);
@@ -345,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_on_when_it_is_said_that_nothing_comes_before_it() {
+    fn skip_missing_events_passes_on_waiting_events() {
         let (mut merger, mut seen) = (Merger::new(), Vec::new());
         let mut sink = |events: &[Event]| {
             seen.extend(events.iter().map(|event| event.seq));
@@ -353,7 +362,7 @@ mod tests {
         };
         let _ = merger.push([5, 6, 9].map(|seq| event(seq, 1)).to_vec(), &mut sink);
         assert_eq!(merger.next_seq(), 0);
-        merger.give_up_missing(&mut sink);
+        merger.skip_missing_events(&mut sink);
         assert_eq!(merger.next_seq(), 10);
         let _ = merger.push([8, 10].map(|seq| event(seq, 1)).to_vec(), &mut sink);
         let summary = merger.finish(&mut sink);
@@ -361,17 +370,17 @@ mod tests {
     }
 
     #[test]
-    fn spent_batches_are_given_back_once() {
+    fn spent_buffers_are_returned_once() {
         let mut merger = Merger::new();
         let sink = &mut |_: &[Event]| ControlFlow::Continue(());
         let _ = merger.push(vec![event(1, 1)], sink);
-        assert_eq!(merger.spent().count(), 0, "it waits");
+        assert_eq!(merger.take_spent_buffers().count(), 0, "event 1 waits for event 0");
         let _ = merger.push(vec![event(0, 1)], sink);
-        assert_eq!((merger.spent().count(), merger.spent().count()), (2, 0));
+        assert_eq!((merger.take_spent_buffers().count(), merger.take_spent_buffers().count()), (2, 0));
     }
 
     #[test]
-    fn batches_held_for_one_event_each_do_not_pile_up() {
+    fn batches_with_one_waiting_event_each_are_compacted() {
         let batches: Vec<Vec<Event>> = (0..50u64)
             .map(|batch| {
                 let mut events: Vec<Event> = (0..100).map(|i| event(batch * 100 + i, 1)).collect();

@@ -1,43 +1,51 @@
-//! Totals of traces of Metal.
+//! Allocated and reserved totals for traces of Metal.
 //!
-//! Constraint: each block and each end of one says how much the allocator has handed out and reserved by then, and everybody after this
-//! relies on it. PyTorch tells that under its lock; nobody tells it of Metal's heaps, and what the hooks count is not in the order
-//! of the events where threads are at it together. Consequence: where the metadata's `mode` has `metal`, both totals are counted here,
-//! in the order of the events, before anybody else sees them. Of other traces nothing is looked at.
+//! The analyses rely on the allocator's running totals in each block event. PyTorch computes them
+//! under its lock on CUDA. Metal's heaps report none, and counts made by the hooks would not
+//! follow the order of events when threads allocate concurrently. If the metadata's `mode` contains
+//! `metal`, [`MetalTotals`] fills both totals in event order before any analysis reads them. Events
+//! of other traces pass unchanged. `replay/tests/apple.rs` checks reports of such traces.
 
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind, Meta};
 
-/// What `mode` says of such traces.
+/// The entry of `mode` in traces of Metal.
 pub(crate) const MODE: &str = "metal";
 
-/// What blocks and segments of each device take.
+/// Bytes allocated in heaps, and bytes of the heaps themselves.
+#[derive(Debug, Default)]
+struct HeapTotals {
+    allocated: u64,
+    reserved: u64,
+}
+
+/// Running totals by device, for traces of Metal.
 #[derive(Debug, Default)]
 pub(crate) struct MetalTotals {
     is_metal: bool,
-    held: BTreeMap<u8, [u64; 2]>,
-    told: Vec<Event>,
+    devices: BTreeMap<u8, HeapTotals>,
+    /// The events of the last slice, with totals.
+    filled: Vec<Event>,
 }
 
 impl MetalTotals {
-    /// For the trace that says this of itself.
-    pub(crate) fn of(meta: &Meta) -> Self {
+    pub(crate) fn new(meta: &Meta) -> Self {
         Self { is_metal: is_metal(meta), ..Self::default() }
     }
 
-    /// The same events, with totals.
+    /// The events with totals filled in; `events` itself if the trace is not of Metal.
     #[inline]
-    pub(crate) fn with_totals<'a>(&'a mut self, events: &'a [Event]) -> &'a [Event] {
-        if self.is_metal { self.count(events) } else { events }
+    pub(crate) fn fill_totals<'a>(&'a mut self, events: &'a [Event]) -> &'a [Event] {
+        if self.is_metal { self.copy_with_totals(events) } else { events }
     }
 
     #[cold]
-    fn count(&mut self, events: &[Event]) -> &[Event] {
-        self.told.clear();
-        self.told.extend_from_slice(events);
-        for event in &mut self.told {
-            let [allocated, reserved] = self.held.entry(event.device).or_default();
+    fn copy_with_totals(&mut self, events: &[Event]) -> &[Event] {
+        self.filled.clear();
+        self.filled.extend_from_slice(events);
+        for event in &mut self.filled {
+            let HeapTotals { allocated, reserved } = self.devices.entry(event.device).or_default();
             match event.kind {
                 EventKind::SEGMENT_ALLOC => *reserved = reserved.saturating_add(event.size),
                 EventKind::SEGMENT_FREE => *reserved = reserved.saturating_sub(event.size),
@@ -49,11 +57,11 @@ impl MetalTotals {
                 event.aux = [*allocated, *reserved];
             }
         }
-        &self.told
+        &self.filled
     }
 }
 
-/// True of traces of Metal.
+/// True if the trace was recorded from Metal instead of CUDA.
 pub(crate) fn is_metal(meta: &Meta) -> bool {
     meta.list("mode").iter().any(|mode| mode == MODE)
 }
@@ -73,29 +81,29 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_counted_by_device_and_in_order() {
-        let mut totals = MetalTotals::of(&meta(MODE));
+    fn totals_are_counted_per_device_in_event_order() {
+        let mut totals = MetalTotals::new(&meta(MODE));
         let events = [
             event(EventKind::SEGMENT_ALLOC, 0, 1000),
             event(EventKind::BLOCK_ALLOC, 0, 100),
             event(EventKind::BLOCK_ALLOC, 1, 5),
             event(EventKind::DEVICE_ALLOC, 0, 50),
         ];
-        let aux: Vec<_> = totals.with_totals(&events).iter().map(|event| event.aux).collect();
+        let aux: Vec<_> = totals.fill_totals(&events).iter().map(|event| event.aux).collect();
         assert_eq!(aux, [[7, 8], [100, 1000], [5, 0], [7, 8]]);
         let events = [
             event(EventKind::BLOCK_FREE, 0, 100),
             event(EventKind::SEGMENT_FREE, 0, 2000),
             event(EventKind::BLOCK_ALLOC, 0, 1),
         ];
-        let aux: Vec<_> = totals.with_totals(&events).iter().map(|event| event.aux).collect();
+        let aux: Vec<_> = totals.fill_totals(&events).iter().map(|event| event.aux).collect();
         assert_eq!(aux, [[0, 1000], [7, 8], [1, 0]]);
     }
 
     #[test]
-    fn other_traces_are_left_as_they_are() {
+    fn events_of_other_traces_are_not_copied() {
         let events = [event(EventKind::BLOCK_ALLOC, 0, 100)];
-        let mut totals = MetalTotals::of(&meta("started"));
-        assert!(std::ptr::eq(totals.with_totals(&events).as_ptr(), events.as_ptr()));
+        let mut totals = MetalTotals::new(&meta("started"));
+        assert!(std::ptr::eq(totals.fill_totals(&events).as_ptr(), events.as_ptr()));
     }
 }

@@ -1,8 +1,9 @@
-//! A trace as files give it: blocks, and the ring beside them.
+//! Reading of a trace: its blocks, and the ring file beside it.
 //!
-//! Constraint: definitions come after their use, so sites are known only when the file has been read once; and this crate
-//! opens nothing itself. Consequence: the caller gives a way to open the trace from its start, and it is read twice: first
-//! definitions, metadata and end, then the events; each time the rest is passed over packed, which costs next to nothing.
+//! A definition may follow its first use, so call sites are known only after one full reading. The
+//! trace is read twice: [`TraceHead::read`] takes definitions, metadata and the end, then
+//! [`read_events`] takes the events. Each reading skips the other's blocks without decompressing
+//! them. The crate opens no files itself; [`Input`] carries a function that opens the trace.
 
 pub(crate) mod definitions;
 pub(crate) mod event_reader;
@@ -19,66 +20,66 @@ use gpumemtrace_format::ring::RingImage;
 pub use self::{
     definitions::Definitions,
     event_reader::{OpenTrace, TraceBody, read_events},
-    losses::{MissingEvents, incompleteness, missing},
+    losses::{MissingEvents, count_missing_events, describe_incompleteness},
     merger::OrderSummary,
-    trace_head::TraceHead,
+    trace_head::{DroppedParts, TraceHead},
 };
-pub(crate) use crate::ingest::event_reader::read_together;
+pub(crate) use crate::ingest::event_reader::read_event_slices;
 
-/// Most damaged places that are kept.
+/// Damaged regions that are kept for the report; further ones are only counted.
 const MAX_DAMAGE: usize = 100;
 
-/// What stands beside the trace.
+/// The ring file beside a trace.
 #[derive(Debug)]
 pub enum RingFile {
-    /// No such file.
+    /// No ring file exists.
     Absent,
-    /// There is one, and it cannot be used: why.
+    /// The ring file cannot be used. The text completes "the ring file beside the trace ...".
     Unusable(String),
-    /// This.
+    /// The ring file was read.
     Loaded(Box<RingImage>),
 }
 
 /// A trace to read.
 pub struct Input<'a> {
-    /// As the user named it.
+    /// The path as the user gave it.
     pub path: &'a str,
-    /// Opens it from its start; the same bytes each time.
+    /// Opens the trace from its start. Each call must yield the same bytes.
     pub open: &'a OpenTrace<'a>,
-    /// Beside it. To be read *before* the trace is opened, so that what moves from one to the other meanwhile is seen twice
-    /// and not never.
+    /// The ring file. Read it *before* opening the trace: records that the writer thread moves to
+    /// the trace meanwhile then appear twice instead of never.
     pub ring: RingFile,
-    /// The recorder still holds the file.
+    /// The recorder still holds its lock on the trace.
     pub is_locked: bool,
-    /// The files that it consists of; may be empty where it is one.
+    /// The parts of the trace in order. May be empty for a trace in one file.
     pub files: Vec<FileSpan>,
-    /// Files that belong to the trace and are not there, a sentence each.
+    /// Missing files of the trace, one sentence each.
     pub absent: Vec<String>,
 }
 
-/// A file of a trace in parts.
+/// One part of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileSpan {
-    /// As a user would find it.
+    /// The file name to show.
     pub name: String,
-    /// Where it begins in the whole, in bytes.
+    /// Offset of the part in the concatenated trace, in bytes.
     pub start: u64,
-    /// How many of its bytes are left out.
+    /// Bytes at the beginning of the file that the concatenated trace omits.
     pub skipped: u64,
 }
 
-/// The end of a file, inside a block.
+/// A block that the end of the file cuts off.
 #[derive(Clone, Copy, Debug)]
 pub struct TruncatedEnd {
-    /// Where the block begins, in bytes.
+    /// Offset of the block's first byte.
     pub offset: u64,
-    /// What it was going to hold, if that much is there.
+    /// Kind of the block; `None` if its header is cut off too.
     pub kind: Option<BlockKind>,
 }
 
 impl TruncatedEnd {
-    /// True where the ring file holds what the block was going to: the recorder lets go of records only when their block is
-    /// whole. Metadata and modules are in no ring.
+    /// True if the ring file repeats the records of the block: the recorder frees ring records
+    /// only after it wrote their complete block. Metadata and modules never pass through the ring.
     pub(super) fn is_in_ring(self) -> bool {
         matches!(
             self.kind,
@@ -94,12 +95,12 @@ impl TruncatedEnd {
     }
 }
 
-/// Places of a file that could not be used.
+/// Damaged regions of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct DamageList {
-    /// The first ones.
+    /// The first damaged regions, in order of their offsets.
     pub first: Vec<CorruptRegion>,
-    /// How many there are.
+    /// Count of all damaged regions.
     pub count: u64,
 }
 

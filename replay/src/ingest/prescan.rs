@@ -1,8 +1,9 @@
-//! Reading ahead for the rule of steps, without reading twice.
+//! Detects step boundaries before the pass, without a third reading in the common case.
 //!
-//! Constraint: the pass needs the rule before its first event, and the rule may take hundreds of thousands of events to find.
-//! Consequence: what the scout has seen is kept, [`MAX_KEPT`] events at most, and the pass begins with that. Only where the scout
-//! needs more is the trace read again from its start.
+//! The pass needs the step source before its first event, but finding it may take hundreds of
+//! thousands of events. [`Prescan`] buffers the events that it feeds to the [`StepDetector`], up to
+//! [`MAX_BUFFERED_EVENTS`], and the pass begins with that buffer. If the detector needs more
+//! events, the buffer is dropped and the trace is read again from its start.
 
 use std::ops::ControlFlow;
 
@@ -13,62 +14,62 @@ use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::steps::StepDetector;
 
-/// Most events that are kept: 64 MiB of them.
-const MAX_KEPT: usize = 640 << 10;
-/// Kept in pieces, so that none is ever copied to make room.
-const PIECE_EVENTS: usize = 8 << 10;
+/// Limit of buffered events: 64 MiB.
+const MAX_BUFFERED_EVENTS: usize = 640 << 10;
+/// The buffer grows by chunks of this size, so that no event is ever copied by growth.
+const CHUNK_EVENTS: usize = 8 << 10;
 
-/// A scout and what it has seen.
+/// A step detector and the events it has read.
 #[derive(Debug)]
 pub(crate) struct Prescan {
     pub(crate) detector: StepDetector,
     pub(crate) symbols: StackSymbols,
     pub(crate) names: StepRangeNames,
-    backward: AutogradTracker,
-    kept: Vec<Vec<Event>>,
+    autograd: AutogradTracker,
+    chunks: Vec<Vec<Event>>,
     events: usize,
     pub(crate) first_ns: Option<u64>,
 }
 
 impl Prescan {
-    /// `end_ns` is when the run ended, if that is known.
+    /// `end_ns` is the end of the run, if known.
     pub(crate) fn new(symbols: StackSymbols, names: StepRangeNames, end_ns: Option<u64>) -> Self {
         let detector = StepDetector::new(symbols.optimizer_lines(), end_ns);
         Self {
             detector,
             symbols,
             names,
-            backward: AutogradTracker::default(),
-            kept: Vec::new(),
+            autograd: AutogradTracker::default(),
+            chunks: Vec::new(),
             events: 0,
             first_ns: None,
         }
     }
 
-    /// Takes an event; breaks when the rule is known.
-    pub(crate) fn event(&mut self, event: &Event) -> ControlFlow<()> {
-        if self.events.is_multiple_of(PIECE_EVENTS) && self.events < MAX_KEPT {
-            self.kept.push(Vec::with_capacity(PIECE_EVENTS));
+    /// Feeds an event to the detector; breaks when the step source is known.
+    pub(crate) fn on_event(&mut self, event: &Event) -> ControlFlow<()> {
+        if self.events.is_multiple_of(CHUNK_EVENTS) && self.events < MAX_BUFFERED_EVENTS {
+            self.chunks.push(Vec::with_capacity(CHUNK_EVENTS));
         }
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
-        if !self.has_all() {
-            self.kept.clear();
-        } else if let Some(piece) = self.kept.last_mut() {
-            piece.push(*event);
+        if !self.has_all_events() {
+            self.chunks.clear();
+        } else if let Some(chunk) = self.chunks.last_mut() {
+            chunk.push(*event);
         }
-        let (stack, facts) = self.backward.stack_of(event, &mut self.symbols);
-        let what = self.names.or_optimizer(event, facts.optimizer);
-        self.detector.event(event, stack, what)
+        let (stack, info) = self.autograd.resolve_stack(event, &mut self.symbols);
+        let hint = self.names.step_hint(event, info.optimizer);
+        self.detector.on_event(event, stack, hint)
     }
 
-    /// True while everything it has seen is kept.
-    pub(crate) fn has_all(&self) -> bool {
-        self.events <= MAX_KEPT
+    /// True while the buffer contains every event read so far.
+    pub(crate) fn has_all_events(&self) -> bool {
+        self.events <= MAX_BUFFERED_EVENTS
     }
 
-    /// What it has seen, if that is everything; else nothing.
-    pub(crate) fn take_kept(&mut self) -> Vec<Vec<Event>> {
-        std::mem::take(&mut self.kept)
+    /// Takes the buffered events in order: all events read so far, or none.
+    pub(crate) fn take_events(&mut self) -> Vec<Vec<Event>> {
+        std::mem::take(&mut self.chunks)
     }
 }

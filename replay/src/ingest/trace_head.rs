@@ -1,4 +1,8 @@
-//! What the first reading of a trace gives: metadata, end, definitions and the ring file.
+//! The first reading of a trace: metadata, end, definitions and the ring file.
+//!
+//! [`TraceHead::read`] skips event blocks without decompressing them. The other methods of
+//! [`TraceHead`] interpret the metadata: how the process ended, the valid times of events, and
+//! which parts and bytes are missing.
 
 use std::ops::RangeInclusive;
 
@@ -10,44 +14,53 @@ use super::{DamageList, FileSpan, Input, RingFile, TruncatedEnd};
 use crate::ingest::definitions::Definitions;
 use crate::report::Ending;
 
-/// Threads stamp events themselves, a moment before or after what start and end say.
+/// Tolerance around start and end: each thread reads the clock for its own events.
 const TIME_SLACK_NS: u64 = 100_000_000;
-/// A run of which the end is not known is taken to be no longer than this: ten years.
-const LONGEST_RUN_NS: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
-/// What is said of a ring file with another id.
+/// Assumed maximum length of a run without a known end: ten years.
+const MAX_RUN_NS: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
+/// The problem of a ring file with a different trace id.
 const FOREIGN_RING: &str = "belongs to another trace";
 
-/// What the first reading tells.
+/// Everything in a trace but the events.
 #[derive(Debug)]
 pub struct TraceHead {
-    /// Who was traced.
+    /// Metadata of the process and its environment.
     pub meta: Meta,
-    /// The process closed the trace.
+    /// The end block; `None` if the process did not close the trace.
     pub end: Option<End>,
-    /// What ids mean.
+    /// Definitions of codes, frames, modules and names.
     pub definitions: Definitions,
-    /// The ring, if it is of this trace.
+    /// The ring file, if it belongs to this trace.
     pub ring: Option<RingImage>,
-    /// Why a ring file that is there was not used.
+    /// Why an existing ring file was not used. Completes "the ring file beside the trace ...".
     pub ring_problem: Option<String>,
-    /// The recorder still holds the file.
+    /// The recorder still holds its lock on the trace.
     pub is_locked: bool,
-    /// Places that hold no events and could not be used.
+    /// Damaged regions outside event blocks.
     pub damage: DamageList,
-    /// The file ends inside a block that begins here.
-    pub cut: Option<TruncatedEnd>,
-    /// Blocks from a newer recorder.
+    /// The block that the end of the file cuts off.
+    pub truncated_end: Option<TruncatedEnd>,
+    /// Blocks of kinds that only a newer recorder writes.
     pub unknown_blocks: u64,
-    /// Length of the file of the trace's own name: of its parts, the last. 0 if it was not read to its end.
-    pub own_bytes: u64,
-    /// The files that it consists of; may be empty where it is one.
+    /// Length of the last part (or only file) in bytes; 0 if it was not read to its end.
+    pub last_file_bytes: u64,
+    /// The parts of the trace in order. May be empty for a trace in one file.
     pub files: Vec<FileSpan>,
-    /// Files that belong to the trace and are not there, a sentence each.
+    /// Missing files of the trace, one sentence each.
     pub absent: Vec<String>,
 }
 
+/// Parts that the recorder deleted to limit the total size of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedParts {
+    /// Number of deleted parts.
+    pub parts: u64,
+    /// Number of events in the deleted parts.
+    pub events: u64,
+}
+
 impl TraceHead {
-    /// Of a finished trace, of which nothing but this was read.
+    /// The head of a finished trace from its metadata alone, without definitions or damage.
     pub fn without_events(meta: Meta, end: Option<End>, absent: Vec<String>) -> Self {
         Self {
             meta,
@@ -57,15 +70,15 @@ impl TraceHead {
             ring_problem: None,
             is_locked: false,
             damage: DamageList::default(),
-            cut: None,
+            truncated_end: None,
             unknown_blocks: 0,
-            own_bytes: 0,
+            last_file_bytes: 0,
             files: Vec::new(),
             absent,
         }
     }
 
-    /// Reads it.
+    /// Reads everything but the events. Fails if the trace cannot be opened or is no trace.
     pub fn read(input: Input<'_>) -> Result<Self, OpenError> {
         let mut head = Self {
             is_locked: input.is_locked,
@@ -78,27 +91,29 @@ impl TraceHead {
                 Item::Meta(meta) => head.meta.merge(meta),
                 Item::End(end) => head.end = Some(end),
                 Item::CorruptRegion(damage) => head.damage.add(damage),
-                Item::TruncatedBlock { offset, kind } => head.cut = Some(TruncatedEnd { offset, kind }),
+                Item::TruncatedBlock { offset, kind } => {
+                    head.truncated_end = Some(TruncatedEnd { offset, kind });
+                }
                 Item::UnknownBlock(_) => head.unknown_blocks += 1,
-                item => head.definitions.take(item),
+                item => head.definitions.add_item(item),
             }
         }
-        let own = head.files.last().map_or(0, |file| file.start - file.skipped.min(file.start));
-        head.own_bytes = reader.offset().saturating_sub(own);
-        head.join(input.ring);
+        let last_start = head.files.last().map_or(0, |file| file.start - file.skipped.min(file.start));
+        head.last_file_bytes = reader.offset().saturating_sub(last_start);
+        head.attach_ring(input.ring);
         Ok(head)
     }
 
-    /// Takes over the ring file, if it belongs to this trace.
-    pub fn join(&mut self, ring: RingFile) {
+    /// Adds the ring and its definitions if its trace id matches; else sets `ring_problem`.
+    pub fn attach_ring(&mut self, ring: RingFile) {
         match ring {
             RingFile::Absent => {}
-            RingFile::Unusable(why) => self.ring_problem = Some(why),
+            RingFile::Unusable(problem) => self.ring_problem = Some(problem),
             RingFile::Loaded(ring) => {
                 let id = format!("{:032x}", u128::from_be_bytes(ring.trace_id));
                 if self.meta.text("trace_id") == Some(&id) {
                     for record in &ring.records {
-                        self.definitions.take_record(record);
+                        self.definitions.add_record(record);
                     }
                     self.ring = Some(*ring);
                 } else {
@@ -108,74 +123,75 @@ impl TraceHead {
         }
     }
 
-    /// True where what lies beside a closed trace cannot hold an event of a thread that was held up at its end: it is another
-    /// trace's, or the recorder said that it had let go of the file.
-    pub(super) fn has_no_ring_of_its_own(&self) -> bool {
+    /// True if a ring file beside this closed trace cannot hold late events of it: the file belongs
+    /// to another trace, or the recorder had switched to rings in memory.
+    pub(super) fn has_separated_ring(&self) -> bool {
         self.ring_problem.as_deref() == Some(FOREIGN_RING) || self.meta.text("rings") == Some("memory")
     }
 
-    /// Counters as the recorder left them, if it did.
+    /// The recorder's counters, from the end block or else from the ring.
     pub fn counters(&self) -> Option<&Counters> {
         self.end.as_ref().map(|end| &end.counters).or(self.ring.as_ref().map(|ring| &ring.counters))
     }
 
-    /// A place in the whole, as a user would find it.
-    pub(super) fn place_of(&self, offset: u64) -> String {
+    /// Formats an offset in the concatenated trace: `123`, or `123 of FILE` for a trace in parts.
+    pub(super) fn format_offset(&self, offset: u64) -> String {
         match self.files.iter().rfind(|file| file.start <= offset).filter(|_| self.files.len() > 1) {
             Some(file) => format!("{} of {}", offset - file.start + file.skipped, file.name),
             None => offset.to_string(),
         }
     }
 
-    /// Parts that the recorder dropped to keep the trace small, and the events in them.
-    pub(crate) fn dropped_parts(&self) -> (u64, u64) {
+    /// Parts that the recorder deleted to limit the total size.
+    pub(crate) fn dropped_parts(&self) -> DroppedParts {
         let number = |name| self.meta.number(name).unwrap_or(0);
-        (number("dropped_parts"), number("dropped_part_events"))
+        DroppedParts { parts: number("dropped_parts"), events: number("dropped_part_events") }
     }
 
-    /// When recording ended, if anything says so.
+    /// When recording ended, from the end block, the ring, or the last event in the ring.
     pub(crate) fn end_ns(&self) -> Option<u64> {
         if let Some(end) = &self.end {
             return Some(end.time_ns);
         }
         let ring = self.ring.as_ref()?;
-        let said = (ring.end_time_ns > 0).then_some(ring.end_time_ns);
-        let times = ring.records.iter().filter_map(|record| match record {
+        let ring_end = (ring.end_time_ns > 0).then_some(ring.end_time_ns);
+        let event_times = ring.records.iter().filter_map(|record| match record {
             RingRecord::Event(event) => Some(event.time_ns),
             _ => None,
         });
-        said.or(times.max())
+        ring_end.or(event_times.max())
     }
 
-    /// The times that events of this run may have.
-    pub(crate) fn times(&self) -> RangeInclusive<u64> {
+    /// The times that events of this run can have.
+    pub(crate) fn valid_times(&self) -> RangeInclusive<u64> {
         let started = self.meta.number("started_ns");
-        let said = self.end.as_ref().map(|end| end.time_ns);
-        let ended = said.or(self.ring.as_ref().map(|ring| ring.end_time_ns).filter(|time| *time > 0));
-        let latest = ended.map(|end| end.saturating_add(TIME_SLACK_NS));
-        let longest = started.map_or(u64::MAX, |start| start.saturating_add(LONGEST_RUN_NS));
-        started.unwrap_or(0).saturating_sub(TIME_SLACK_NS)..=latest.unwrap_or(longest)
+        let block_end = self.end.as_ref().map(|end| end.time_ns);
+        let ended = block_end.or(self.ring.as_ref().map(|ring| ring.end_time_ns).filter(|time| *time > 0));
+        let known_end = ended.map(|end| end.saturating_add(TIME_SLACK_NS));
+        let assumed_end = started.map_or(u64::MAX, |start| start.saturating_add(MAX_RUN_NS));
+        started.unwrap_or(0).saturating_sub(TIME_SLACK_NS)..=known_end.unwrap_or(assumed_end)
     }
 
-    /// How the process ended, and what is known beyond that.
+    /// How the process ended, with details such as the exit status where known.
     pub fn ending(&self) -> (Ending, Option<String>) {
         if let Some(status) = self.meta.text("wait_status") {
             let mut words = status.split_whitespace();
-            let (what, number) = (words.next(), words.next().and_then(|n| n.parse::<i32>().ok()));
-            match (what, number) {
-                // SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS: its own doing.
+            let (cause, number) = (words.next(), words.next().and_then(|n| n.parse::<i32>().ok()));
+            match (cause, number) {
+                // SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS: the process's own
+                // fault.
                 (Some("signal"), Some(4..=8 | 11 | 31)) => return (Ending::Crashed, Some(status.to_owned())),
                 (Some("signal"), _) => return (Ending::Killed, Some(status.to_owned())),
                 (Some("exit"), _) => return (Ending::Exit, Some(status.to_owned())),
                 _ => {}
             }
         }
-        let said = match (&self.end, &self.ring) {
+        let recorded_end = match (&self.end, &self.ring) {
             (Some(end), _) => Some((end.reason, end.message.clone())),
             (None, Some(ring)) => ring.end.map(|reason| (reason, String::new())),
             (None, None) => None,
         };
-        match said {
+        match recorded_end {
             Some((EndReason::Exit, _)) => (Ending::Exit, None),
             Some((EndReason::QuickExit(status), _)) => (Ending::Exit, Some(format!("_exit({status})"))),
             Some((EndReason::Stopped, message)) => {
@@ -188,19 +204,21 @@ impl TraceHead {
         }
     }
 
-    /// Bytes that the process had written and that are gone from the end of the file.
-    pub(super) fn cut_bytes(&self) -> u64 {
-        // One that is being written may begin its next part between our look at the ring and that at the trace.
+    /// Bytes that the process had written to the file and that are missing at its end.
+    pub(super) fn truncated_bytes(&self) -> u64 {
+        // A running recorder may rotate to a new part between the reading of ring and trace.
         let ring = self.ring.as_ref().filter(|_| !self.is_locked);
-        ring.map_or(0, |ring| ring.trace_bytes.saturating_sub(self.own_bytes))
+        ring.map_or(0, |ring| ring.trace_bytes.saturating_sub(self.last_file_bytes))
     }
 
-    /// Records of the ring file that are not as they were. While they are being written, some always seem to be.
-    pub(super) fn malformed_records(&self) -> u64 {
+    /// Malformed records in the ring file. 0 for a running process: records that it is writing
+    /// look malformed.
+    pub(super) fn malformed_ring_records(&self) -> u64 {
         self.ring.as_ref().filter(|_| !self.is_locked).map_or(0, |ring| ring.malformed)
     }
 
-    pub(super) fn stopped_early(&self) -> bool {
+    /// True if recording stopped before the program did.
+    pub(super) fn has_stopped_early(&self) -> bool {
         let reason = self.end.as_ref().map(|end| end.reason).or(self.ring.as_ref().and_then(|ring| ring.end));
         reason == Some(EndReason::Stopped)
     }

@@ -38,8 +38,9 @@ impl ReplayPass {
                 DriverChange::Alloc { key, bytes, stack, .. } => {
                     let after = StateSample { device: now.device.saturating_add(bytes), ..now };
                     device.driver.alloc(key, (bytes, None), stack, site, after);
-                    let owner =
-                        self.owners.of(self.symbols.stack_info(stack).native, self.symbols.definitions());
+                    let owner = self
+                        .owners
+                        .owner_of_stack(self.symbols.stack_info(stack).native, self.symbols.definitions());
                     device.attribution.alloc(owner, bytes, time_ns, &self.owners);
                 }
                 DriverChange::Free { key, .. } => {
@@ -47,9 +48,10 @@ impl ReplayPass {
                     let freed = block.map_or(0, |block| block.bytes);
                     if let Some(block) = block {
                         let native = self.symbols.stack_info(block.stack).native;
-                        device
-                            .attribution
-                            .free(self.owners.of(native, self.symbols.definitions()), block.bytes);
+                        device.attribution.free(
+                            self.owners.owner_of_stack(native, self.symbols.definitions()),
+                            block.bytes,
+                        );
                     }
                     let after = StateSample { device: now.device.saturating_sub(freed), ..now };
                     device.driver.free(key, (stack, site), after);

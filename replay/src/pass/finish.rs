@@ -3,7 +3,7 @@
 use gpumemtrace_format::{Counter, EventKind};
 
 use super::{Analysis, ReplayPass};
-use crate::ingest::{MissingEvents, TraceBody, TraceHead, incompleteness, missing};
+use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, describe_incompleteness};
 use crate::report::Losses;
 use crate::state::driver::MemoryPlace;
 use crate::timeline::steps::StepSource;
@@ -30,7 +30,7 @@ impl ReplayPass {
         self.host.finish();
         let events = self.counts.iter().sum::<u64>().max(1);
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
-        let MissingEvents { lost, in_flight } = missing(head, body, self.threads.len() as u64);
+        let MissingEvents { lost, in_flight } = count_missing_events(head, body, self.threads.len() as u64);
         let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
         let dropped = counter(Counter::DroppedEvents);
         let losses = Losses {
@@ -42,7 +42,7 @@ impl ReplayPass {
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
             tracker_mismatches: counter(Counter::TrackerMismatches),
         };
-        let mut incomplete = incompleteness(head, body, MissingEvents { lost, in_flight }, dropped);
+        let mut incomplete = describe_incompleteness(head, body, MissingEvents { lost, in_flight }, dropped);
         let undefined = symbols.undefined_frames();
         if undefined > 0 {
             incomplete.push(format!(

@@ -117,7 +117,7 @@ impl RunFollower {
         match item {
             Item::Events(events) => self.events(events),
             item => {
-                self.symbols.define(|definitions| definitions.take(item));
+                self.symbols.add_definitions(|definitions| definitions.add_item(item));
                 self.unresolved = true;
             }
         }
@@ -132,7 +132,7 @@ impl RunFollower {
                 RingRecord::Event(event) if !event.in_flight => events.push(*event),
                 RingRecord::Event(_) => {}
                 definition => {
-                    self.symbols.define(|definitions| definitions.take_record(definition));
+                    self.symbols.add_definitions(|definitions| definitions.add_record(definition));
                     self.unresolved = true;
                 }
             }
@@ -144,7 +144,7 @@ impl RunFollower {
     fn events(&mut self, mut events: Vec<Event>) {
         if std::mem::take(&mut self.unresolved) {
             self.symbols.resolve_new();
-            self.state.steps.names_changed(&self.symbols);
+            self.state.steps.update_names(&self.symbols);
         }
         let (next_seq, waiting) = (self.merger.next_seq(), &mut self.waiting);
         events.retain(|event| event.seq != NO_SEQ && event.seq >= next_seq && waiting.insert(event.seq));
@@ -161,9 +161,9 @@ impl RunFollower {
 
     /// Some events before those that wait will never come: what waits is not to wait for them. One that still comes, because its
     /// call had not returned, is left out.
-    pub fn give_up_missing(&mut self) {
+    pub fn skip_missing_events(&mut self) {
         let (state, symbols) = (&mut self.state, &mut self.symbols);
-        self.merger.give_up_missing(&mut |events| {
+        self.merger.skip_missing_events(&mut |events| {
             for event in events {
                 state.event(event, symbols);
             }
@@ -185,7 +185,7 @@ impl RunFollower {
         for (ordinal, torch) in state.torch.iter().filter(|(ordinal, _)| **ordinal != NO_DEVICE) {
             devices.entry(*ordinal).or_default().torch = Some(*torch);
         }
-        let steps = state.steps.count(&mut self.symbols);
+        let steps = state.steps.count_steps(&mut self.symbols);
         let view = RunView { events: state.events, span_ns, steps, devices, grown: self.grown() };
         self.remember();
         view
@@ -228,8 +228,8 @@ impl FollowedState {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
-        let (stack, _) = self.backward.stack_of(event, symbols);
-        self.steps.event(event, stack, symbols);
+        let (stack, _) = self.backward.resolve_stack(event, symbols);
+        self.steps.on_event(event, stack, symbols);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                 if self.torch.is_empty() {

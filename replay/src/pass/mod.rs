@@ -26,7 +26,7 @@ use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
-use crate::ingest::{Input, TraceHead, read_together};
+use crate::ingest::{Input, TraceHead, read_event_slices};
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
 use crate::state::async_pools::AsyncPools;
@@ -116,14 +116,14 @@ pub(crate) fn analyse_with_head(
     let schedule =
         |ahead: &Prescan| SnapshotSchedule::new(&asked.at, started.or(ahead.first_ns).unwrap_or(0), span_ns);
     let mut pass: Option<ReplayPass> = None;
-    let mut totals = metal_totals::MetalTotals::of(&head.meta);
-    let mut body = read_together(open, &head, &mut |events| {
-        let mut events = totals.with_totals(events).iter();
+    let mut totals = metal_totals::MetalTotals::new(&head.meta);
+    let mut body = read_event_slices(open, &head, &mut |events| {
+        let mut events = totals.fill_totals(events).iter();
         while let Some(prescan) = &mut ahead
             && let Some(event) = events.next()
         {
-            if prescan.event(event).is_break() {
-                if !prescan.has_all() {
+            if prescan.on_event(event).is_break() {
+                if !prescan.has_all_events() {
                     return ControlFlow::Break(());
                 }
                 pass = ahead.take().map(|ahead| {
@@ -137,7 +137,7 @@ pub(crate) fn analyse_with_head(
         }
         ControlFlow::Continue(())
     })?;
-    let is_whole = ahead.as_ref().is_none_or(Prescan::has_all);
+    let is_whole = ahead.as_ref().is_none_or(Prescan::has_all_events);
     let after = |ahead: Prescan| {
         let schedule = schedule(&ahead);
         ReplayPass::from_prescan(ahead, schedule, span_ns, scope())
@@ -146,9 +146,9 @@ pub(crate) fn analyse_with_head(
         unreachable!("the scout is there until the pass is")
     };
     if !is_whole {
-        let mut totals = metal_totals::MetalTotals::of(&head.meta);
-        body = read_together(open, &head, &mut |events| {
-            pass.on_batch(totals.with_totals(events));
+        let mut totals = metal_totals::MetalTotals::new(&head.meta);
+        body = read_event_slices(open, &head, &mut |events| {
+            pass.on_batch(totals.fill_totals(events));
             ControlFlow::Continue(())
         })?;
     }
@@ -160,7 +160,7 @@ impl ReplayPass {
     /// Begins with what the scout has kept: everything that it has seen, or nothing.
     #[inline(never)] // As below.
     fn from_prescan(mut ahead: Prescan, schedule: SnapshotSchedule, span_ns: u64, scope: PassScope) -> Self {
-        let kept = ahead.take_kept();
+        let kept = ahead.take_events();
         let clock = StepClock::new(ahead.detector.step_source());
         let mut pass = Self { scope, ..Self::new(ahead.symbols, (clock, ahead.names), schedule, span_ns) };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
@@ -249,9 +249,9 @@ impl ReplayPass {
         // Threads stamp times themselves: a little disorder is normal and must not run a chart backwards.
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
-        let (stack, facts) = self.backward.stack_of(event, &mut self.symbols);
-        let what = self.names.or_optimizer(event, facts.optimizer);
-        let begun = self.clock.begins(event, stack, what, self.time_ns);
+        let (stack, facts) = self.backward.resolve_stack(event, &mut self.symbols);
+        let what = self.names.step_hint(event, facts.optimizer);
+        let begun = self.clock.count_begins(event, stack, what, self.time_ns);
         if begun > 0 {
             self.begin_steps(begun);
         }
@@ -267,7 +267,7 @@ impl ReplayPass {
                 let when = (self.time_ns, self.step);
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.block_alloc(event, (stack, facts.site), when, &self.driver);
-                self.phases.held(event.device, device.torch.total().bytes);
+                self.phases.on_live_bytes(event.device, device.torch.total().bytes);
             }
             EventKind::BLOCK_FREE => {
                 let when = (self.time_ns, self.step);
@@ -297,7 +297,7 @@ impl ReplayPass {
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
                 let held = self.devices.held();
-                self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
+                self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), held);
             }
             EventKind::TORCH_MEMORY => self.on_torch_memory(event),
             EventKind::HOLDERS | EventKind::HOLDER => self.on_holder_event(event),

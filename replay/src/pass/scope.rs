@@ -9,7 +9,7 @@ use gpumemtrace_format::{Event, EventKind};
 use super::ReplayPass;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
 use crate::state::mps_samples::MpsSamples;
-use crate::timeline::marks::{AwaitedMark, MarkLog, MarkRecord, name_of};
+use crate::timeline::marks::{AwaitedMark, MarkLog, MarkRecord, mark_name};
 use crate::timeline::time_spec::TimeSpec;
 
 /// From when on a report tells of a run.
@@ -49,7 +49,7 @@ impl PassScope {
         let started = self.started_ns.or(first_ns).or(events.first().map(|event| event.time_ns))?;
         let is_past = |event: &Event| {
             let elapsed = event.time_ns.saturating_sub(started);
-            TimeSpec::Elapsed { time_ns }.has_come(elapsed, 0)
+            TimeSpec::Elapsed { time_ns }.is_reached(elapsed, 0)
         };
         Some((events.iter().position(is_past)?, started.saturating_add(time_ns)))
     }
@@ -102,7 +102,7 @@ impl ReplayPass {
     /// Steps have begun: the moment may be one of them.
     pub(super) fn on_step_begin(&mut self) {
         if let Some(SinceScope { asked: asked @ TimeSpec::Step(_), come: None }) = &self.scope.since
-            && asked.has_come(0, self.step)
+            && asked.is_reached(0, self.step)
         {
             self.begin_scope(self.time_ns);
         }
@@ -111,14 +111,14 @@ impl ReplayPass {
     /// The program has made a mark.
     #[cold]
     pub(super) fn on_mark(&mut self, event: &Event) {
-        let Some(name) = name_of(event, self.symbols.definitions()) else { return };
+        let Some(name) = mark_name(event, self.symbols.definitions()) else { return };
         let mark = MarkRecord { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
         let come = self.schedule.at_mark(&mark.name);
         self.take_snapshots(&come);
-        if self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.is_it(&mark.name)) {
+        if self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(&mark.name)) {
             self.begin_scope(self.time_ns);
         }
-        self.marks.note(mark);
+        self.marks.add(mark);
     }
 
     /// The report begins here.

@@ -104,7 +104,7 @@ impl SnapshotSchedule {
 
     /// The moments that come with this mark.
     pub(crate) fn at_mark(&mut self, name: &str) -> Vec<TimeSpec> {
-        self.marks.extract_if(.., |(awaited, _)| awaited.is_it(name)).map(|(_, when)| when).collect()
+        self.marks.extract_if(.., |(awaited, _)| awaited.observe(name)).map(|(_, when)| when).collect()
     }
 
     /// True if the gap is to be looked at now; then not again for a while.

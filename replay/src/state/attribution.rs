@@ -259,13 +259,13 @@ mod tests {
             let node = NativeNode { id: NodeId(id), parent: NodeId(parent), return_address };
             definitions.native.insert(node.id, node);
         }
-        definitions.take(Item::Modules(vec![
+        definitions.add_item(Item::Modules(vec![
             module(0x1000, "/lib/libcudart.so.13"),
             module(0x2000, "/lib/libc10_cuda.so"),
             module(0x3000, "/lib/libnccl.so.2"),
         ]));
         let mut owners = ModuleOwners::default();
-        let ids = [1, 2, 3].map(|id| owners.of(NodeId(id), &definitions));
+        let ids = [1, 2, 3].map(|id| owners.owner_of_stack(NodeId(id), &definitions));
         (owners, ids)
     }
 

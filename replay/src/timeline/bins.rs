@@ -1,133 +1,132 @@
-//! A device over time in a fixed number of bins.
+//! The timeline of one device in at most [`MAX_BINS`] bins.
 //!
-//! Constraint: nobody knows how long a run will be, and a chart that averages hides the peak. Consequence: when the bins
-//! are full their width doubles; each bin keeps the exact maximum and minimum of each series, and the moments of the
-//! highest and lowest live bytes as marks, so that sites can say what they held then.
+//! Constraint: the length of a run is unknown in advance, and averaging would hide the peak.
+//! Consequence: when the bins are full, [`TimelineBins::halve`] merges them in pairs and doubles
+//! their width. Each bin keeps the exact maximum and minimum of each series. It also keeps the
+//! checkpoint clocks of its highest and lowest live bytes, from which each call site can tell its
+//! own bytes at those moments ([`crate::state::live_set::lazy_counter`]). An event that sets no
+//! extreme costs two comparisons.
 
 use std::ops::RangeInclusive;
 
-/// Most bins.
+/// Limit on the number of bins.
 pub(crate) const MAX_BINS: usize = 512;
-const FIRST_WIDTH_NS: u64 = 1 << 14;
+const INITIAL_WIDTH_NS: u64 = 1 << 14;
 
-/// All series of a device at one moment.
+/// All series of a device at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemorySample {
-    /// When.
     pub time_ns: u64,
-    /// Steps begun.
+    /// Number of steps begun.
     pub step: u32,
-    /// What the book counts.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// Held by PyTorch; 0 until known.
+    /// Bytes reserved by PyTorch's allocator; 0 until known.
     pub reserved: u64,
-    /// Handed out by the driver.
+    /// Bytes allocated from the driver.
     pub device: u64,
 }
 
-/// One bin.
+/// The extremes of one time interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimelineBin {
     /// The moment of the highest live bytes.
     pub high: MemorySample,
     /// The moment of the lowest live bytes.
     pub low: MemorySample,
-    /// Maxima of the other series.
     pub max_reserved: u64,
-    /// Maxima of the other series.
     pub max_device: u64,
-    /// Minima of the other series.
     pub min_reserved: u64,
-    /// Minima of the other series.
     pub min_device: u64,
-    /// Mark clock of `high`.
+    /// Checkpoint clock at `high`.
     pub high_clock: u64,
-    /// Mark clock of `low`.
+    /// Checkpoint clock at `low`.
     pub low_clock: u64,
 }
 
-/// What a sample did to the bins.
+/// The extremes of the current bin that a sample replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BinEffect {
-    /// This moment is the highest of its bin.
+    /// The sample is the highest of its bin.
     pub is_high: bool,
-    /// This moment is the lowest of its bin.
+    /// The sample is the lowest of its bin.
     pub is_low: bool,
 }
 
-/// Which of a pair of bins gave the merged one its high and its low.
+/// The bins of a merged pair, by index 0 or 1, that supplied its high and its low.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergedExtremes {
-    /// 0 or 1.
     pub high: usize,
-    /// 0 or 1.
     pub low: usize,
 }
 
-/// The bins.
+/// Consecutive bins of equal width.
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineBins {
     start_ns: Option<u64>,
     width_ns: u64,
     all: Vec<TimelineBin>,
-    /// Where the bin that is being filled ends: asked for at every event, as are its lowest and its highest live bytes.
+    /// End of the current bin, which is the last. Compared at every event, like `live`.
     end_ns: u64,
+    /// Lowest to highest live bytes of the current bin.
     live: RangeInclusive<u64>,
 }
 
 impl Default for TimelineBins {
     fn default() -> Self {
-        // Nothing is within.
-        #[allow(clippy::reversed_empty_ranges)]
+        #[allow(clippy::reversed_empty_ranges)] // Empty, so that the first sample is an extreme.
         let live = 1..=0;
-        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, all: Vec::new(), end_ns: 0, live }
+        Self { start_ns: None, width_ns: INITIAL_WIDTH_NS, all: Vec::new(), end_ns: 0, live }
     }
 }
 
 impl TimelineBins {
-    /// For a run that is known to last so long: what these bins would come to by halving, without the halving.
+    /// Bins for a run of the given length, with the final width from the start. 0 for an unknown
+    /// length: the bins then begin narrow and are halved as needed.
     pub(crate) fn for_span(span_ns: u64) -> Self {
-        let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(FIRST_WIDTH_NS);
+        let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(INITIAL_WIDTH_NS);
         Self { width_ns, ..Self::default() }
     }
 
-    /// Index of the bin that is being filled.
+    /// Index of the current bin.
     pub(crate) fn current(&self) -> usize {
         self.all.len().saturating_sub(1)
     }
 
-    /// The bins so far; a bin without any event repeats the state before it.
+    /// The bins so far. A bin without events repeats the state before it.
     pub(crate) fn all(&self) -> &[TimelineBin] {
         &self.all
     }
 
-    /// True when `time_ns` lies past the bins there can be: call [`Self::halve`] until it does not.
-    pub(crate) fn is_full(&self, time_ns: u64) -> bool {
-        self.index(time_ns) >= MAX_BINS
+    /// True if `time_ns` lies past the last possible bin: call [`Self::halve`] until it does not.
+    pub(crate) fn needs_halving(&self, time_ns: u64) -> bool {
+        self.index_of_time(time_ns) >= MAX_BINS
     }
 
-    fn index(&self, time_ns: u64) -> usize {
+    fn index_of_time(&self, time_ns: u64) -> usize {
         (time_ns.saturating_sub(self.start_ns.unwrap_or(time_ns)) / self.width_ns) as usize
     }
 
-    /// True when `time_ns` lies past the bin that is being filled.
+    /// True if `time_ns` lies past the current bin.
     #[inline]
-    pub(crate) fn begins_new(&self, time_ns: u64) -> bool {
+    pub(crate) fn needs_new_bin(&self, time_ns: u64) -> bool {
         time_ns >= self.end_ns
     }
 
-    /// Begins the bins up to `time_ns`, all with the state before it; `clock` is that of both marks, just set.
-    pub(crate) fn begin(&mut self, before: MemorySample, time_ns: u64, clock: u64) {
+    /// Appends bins up to `time_ns`, filled with the state before it. `clock` is the checkpoint
+    /// clock of both extremes, which the caller has just set.
+    pub(crate) fn append_until_time(&mut self, before: MemorySample, time_ns: u64, clock: u64) {
         self.start_ns.get_or_insert(time_ns);
-        self.begin_until(self.index(time_ns).min(MAX_BINS - 1) + 1, before, time_ns, clock);
+        let len = self.index_of_time(time_ns).min(MAX_BINS - 1) + 1;
+        self.append_until_len(len, before, time_ns, clock);
     }
 
-    /// Begins all bins there can be, with the state before them.
-    pub(crate) fn pad(&mut self, before: MemorySample, clock: u64) {
-        self.begin_until(MAX_BINS, before, u64::MAX, clock);
+    /// Appends bins up to [`MAX_BINS`], filled with the state before them.
+    pub(crate) fn append_all(&mut self, before: MemorySample, clock: u64) {
+        self.append_until_len(MAX_BINS, before, u64::MAX, clock);
     }
 
-    fn begin_until(&mut self, len: usize, before: MemorySample, time_ns: u64, clock: u64) {
+    fn append_until_len(&mut self, len: usize, before: MemorySample, time_ns: u64, clock: u64) {
         while self.all.len() < len {
             let begin_ns = self.start_ns.unwrap_or(0).saturating_add(self.all.len() as u64 * self.width_ns);
             let state = MemorySample { time_ns: begin_ns.min(time_ns), ..before };
@@ -153,14 +152,14 @@ impl TimelineBins {
         }
     }
 
-    /// True when so many live bytes are no extreme of the current bin, as nearly always.
+    /// True if `bytes` live bytes are within the extremes of the current bin, as they mostly are.
     #[inline]
-    pub(crate) fn has_live(&self, bytes: u64) -> bool {
+    pub(crate) fn contains_live(&self, bytes: u64) -> bool {
         self.live.contains(&bytes)
     }
 
-    /// Takes a moment into the current bin.
-    #[inline] // A sample that is passed in memory costs more than all that is done with it.
+    /// Adds a sample to the current bin. If it is an extreme, call [`Self::set_clocks`] next.
+    #[inline] // Passing the sample in memory would cost more than the work below.
     pub(crate) fn observe(&mut self, sample: MemorySample) -> BinEffect {
         let Some(bin) = self.all.last_mut() else { return BinEffect::default() };
         bin.max_reserved = bin.max_reserved.max(sample.reserved);
@@ -178,9 +177,9 @@ impl TimelineBins {
         effect
     }
 
-    /// Tells the current bin on which tick of the clock its marks stand.
+    /// Stores the checkpoint clocks of the extremes that `effect` names.
     #[inline]
-    pub(crate) fn marked(&mut self, effect: BinEffect, high_clock: u64, low_clock: u64) {
+    pub(crate) fn set_clocks(&mut self, effect: BinEffect, high_clock: u64, low_clock: u64) {
         if let Some(bin) = self.all.last_mut() {
             if effect.is_high {
                 bin.high_clock = high_clock;
@@ -191,47 +190,47 @@ impl TimelineBins {
         }
     }
 
-    /// Joins bins in pairs. Whoever keeps values per bin does the same with the winners.
+    /// Merges the bins in pairs. Values that are kept per bin must follow with [`halve_values`].
     pub(crate) fn halve(&mut self) -> Vec<MergedExtremes> {
         self.width_ns = self.width_ns.saturating_mul(2);
-        let mut winners = Vec::new();
-        let mut joined = Vec::with_capacity(self.all.len() / 2 + 1);
+        let mut extremes = Vec::new();
+        let mut merged = Vec::with_capacity(self.all.len() / 2 + 1);
         for pair in self.all.chunks(2) {
             let first = pair[0];
             let second = pair.get(1).copied().unwrap_or(first);
             let high = usize::from(second.high.live > first.high.live);
             let low = usize::from(second.low.live < first.low.live);
-            winners.push(MergedExtremes { high, low });
-            let pick = [first, second];
-            joined.push(TimelineBin {
-                high: pick[high].high,
-                low: pick[low].low,
+            extremes.push(MergedExtremes { high, low });
+            let pair = [first, second];
+            merged.push(TimelineBin {
+                high: pair[high].high,
+                low: pair[low].low,
                 max_reserved: first.max_reserved.max(second.max_reserved),
                 max_device: first.max_device.max(second.max_device),
                 min_reserved: first.min_reserved.min(second.min_reserved),
                 min_device: first.min_device.min(second.min_device),
-                high_clock: pick[high].high_clock,
-                low_clock: pick[low].low_clock,
+                high_clock: pair[high].high_clock,
+                low_clock: pair[low].low_clock,
             });
         }
-        self.all = joined;
+        self.all = merged;
         self.update_end();
-        winners
+        extremes
     }
 }
 
-/// One site's bytes at the high and the low of each finished bin.
+/// The bytes of one call site at the high (index 0) and the low (index 1) of each finished bin.
 pub(crate) type BinValues = Vec<[u64; 2]>;
 
-/// Does to a site's values what [`TimelineBins::halve`] did to the bins.
-pub(crate) fn halve_values(values: &mut BinValues, winners: &[MergedExtremes]) {
-    let joined = values
+/// Merges the values of one call site as [`TimelineBins::halve`] merged the bins.
+pub(crate) fn halve_values(values: &mut BinValues, extremes: &[MergedExtremes]) {
+    let merged = values
         .chunks(2)
-        .zip(winners)
-        .map(|(pair, winner)| {
-            let pick = [pair[0], pair.get(1).copied().unwrap_or(pair[0])];
-            [pick[winner.high][0], pick[winner.low][1]]
+        .zip(extremes)
+        .map(|(pair, extreme)| {
+            let pair = [pair[0], pair.get(1).copied().unwrap_or(pair[0])];
+            [pair[extreme.high][0], pair[extreme.low][1]]
         })
         .collect();
-    *values = joined;
+    *values = merged;
 }

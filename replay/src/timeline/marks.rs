@@ -1,80 +1,82 @@
-//! Moments that the program gave names to (`gpumemtrace_mark`).
+//! Named marks of the program (`gpumemtrace_mark`).
 //!
-//! Definition. The state at a mark is that after every event before it. `mark:NAME` is the first mark of that name, `mark:NAME#3` the
-//! third; of a name that itself ends like that, the name as it stands is meant too.
+//! Definition: the state at a mark is the state after all events before it. `mark:NAME` selects the
+//! first mark of that name and `mark:NAME#3` the third. If a mark's own name ends in `#3`, the same
+//! text also selects that mark.
 //!
-//! Constraint: a program may make as many as it likes. Consequence: the first [`MOST`] are kept for the timeline, the others counted;
-//! which one of its name a mark is is counted only for those that somebody asked for.
+//! The number of marks is unbounded. [`MarkLog`] keeps the first [`MAX_LISTED_MARKS`] and counts
+//! the rest; [`AwaitedMark`] counts the marks of a name only if the user selected one of them.
 
 use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::{CodeId, Event, EventKind};
 
 use crate::ingest::definitions::Definitions;
 
-/// Most marks that a report lists.
-pub(crate) const MOST: usize = 1000;
+/// Limit of marks that a report lists.
+pub(crate) const MAX_LISTED_MARKS: usize = 1000;
 
-/// A mark.
+/// A mark that the program set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MarkRecord {
-    /// As the program called it; empty where the trace does not have it.
+    /// The name given by the program; empty if the trace lacks its definition.
     pub name: String,
-    /// When.
     pub time_ns: u64,
-    /// Steps begun.
+    /// Number of steps begun.
     pub step: u32,
 }
 
-/// All of a run.
+/// The marks of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct MarkLog {
-    /// The first ones.
+    /// The first [`MAX_LISTED_MARKS`] marks, in order.
     pub first: Vec<MarkRecord>,
-    /// How many there were.
+    /// Count of all marks.
     pub count: u64,
 }
 
 impl MarkLog {
-    pub(crate) fn note(&mut self, mark: MarkRecord) {
+    pub(crate) fn add(&mut self, mark: MarkRecord) {
         self.count += 1;
-        if self.first.len() < MOST {
+        if self.first.len() < MAX_LISTED_MARKS {
             self.first.push(mark);
         }
     }
 }
 
-/// The name of a mark; `None` if the event is none.
-pub(crate) fn name_of<'a>(event: &Event, definitions: &'a Definitions) -> Option<&'a str> {
-    let is_one = event.kind == EventKind::MARK && event.aux[0] == MARK_NAMED;
+/// The name of a mark; `None` if the event is not a named mark.
+pub(crate) fn mark_name<'a>(event: &Event, definitions: &'a Definitions) -> Option<&'a str> {
+    let is_named_mark = event.kind == EventKind::MARK && event.aux[0] == MARK_NAMED;
     let code = || definitions.codes.get(&CodeId(event.aux[1] as u32));
-    is_one.then(|| code().map_or("", |code| code.name.as_str()))
+    is_named_mark.then(|| code().map_or("", |code| code.name.as_str()))
 }
 
-/// Waits for a mark.
+/// Recognizes the mark that the user selected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AwaitedMark {
-    asked: String,
-    seen: u64,
-    has_come: bool,
+    /// `NAME` or `NAME#NUMBER`.
+    selector: String,
+    /// Marks of the selector's name so far, if it has a number.
+    count: u64,
+    is_reached: bool,
 }
 
 impl AwaitedMark {
-    /// As it was asked for, without `mark:`.
-    pub(crate) fn new(asked: &str) -> Self {
-        Self { asked: asked.to_owned(), seen: 0, has_come: false }
+    /// Awaits the mark that `selector` names, which does not include `mark:`.
+    pub(crate) fn new(selector: &str) -> Self {
+        Self { selector: selector.to_owned(), count: 0, is_reached: false }
     }
 
-    /// A mark has come; true if it is this one, once.
-    pub(crate) fn is_it(&mut self, name: &str) -> bool {
-        if self.has_come {
+    /// Observes the next mark of the run. True if it is the awaited one, at most once.
+    pub(crate) fn observe(&mut self, name: &str) -> bool {
+        if self.is_reached {
             return false;
         }
-        let numbered = self.asked.rsplit_once('#');
+        let numbered = self.selector.rsplit_once('#');
         let number =
             numbered.filter(|(base, _)| *base == name).and_then(|(_, number)| number.parse::<u64>().ok());
-        self.seen += u64::from(number.is_some());
-        self.has_come = self.asked == name || number == Some(self.seen) && self.seen > 0;
-        self.has_come
+        self.count += u64::from(number.is_some());
+        self.is_reached = self.selector == name || number == Some(self.count) && self.count > 0;
+        self.is_reached
     }
 }
 
@@ -82,30 +84,30 @@ impl AwaitedMark {
 mod tests {
     use super::*;
 
-    fn which(asked: &str, names: &[&str]) -> Vec<usize> {
-        let mut awaited = AwaitedMark::new(asked);
-        (0..names.len()).filter(|at| awaited.is_it(names[*at])).collect()
+    fn matching_indices(selector: &str, names: &[&str]) -> Vec<usize> {
+        let mut awaited = AwaitedMark::new(selector);
+        (0..names.len()).filter(|index| awaited.observe(names[*index])).collect()
     }
 
     #[test]
-    fn a_mark_is_the_first_of_its_name_unless_a_number_says_which() {
+    fn selector_matches_first_mark_of_name_or_the_numbered_one() {
         let names = ["load", "epoch", "epoch 2", "epoch", "epoch", "epoch#2"];
-        assert_eq!(which("epoch", &names), [1]);
-        assert_eq!(which("epoch#2", &names), [3]);
-        assert_eq!(which("epoch#1", &names), [1]);
-        assert_eq!(which("epoch#4", &names), [0; 0]);
-        assert_eq!(which("epoch#0", &names), [0; 0]);
-        assert_eq!(which("epoch 2", &names), [2]);
-        assert_eq!(which("epoch#2", &names[5..]), [0], "that is its name");
-        assert_eq!(which("none", &names), [0; 0]);
+        assert_eq!(matching_indices("epoch", &names), [1]);
+        assert_eq!(matching_indices("epoch#2", &names), [3]);
+        assert_eq!(matching_indices("epoch#1", &names), [1]);
+        assert_eq!(matching_indices("epoch#4", &names), [0; 0]);
+        assert_eq!(matching_indices("epoch#0", &names), [0; 0]);
+        assert_eq!(matching_indices("epoch 2", &names), [2]);
+        assert_eq!(matching_indices("epoch#2", &names[5..]), [0], "a mark named epoch#2");
+        assert_eq!(matching_indices("none", &names), [0; 0]);
     }
 
     #[test]
-    fn more_than_a_report_lists_are_counted() {
+    fn mark_log_counts_marks_beyond_its_limit() {
         let mut marks = MarkLog::default();
-        for step in 0..MOST as u32 + 7 {
-            marks.note(MarkRecord { name: "m".into(), time_ns: 0, step });
+        for step in 0..MAX_LISTED_MARKS as u32 + 7 {
+            marks.add(MarkRecord { name: "m".into(), time_ns: 0, step });
         }
-        assert_eq!((marks.first.len(), marks.count), (MOST, MOST as u64 + 7));
+        assert_eq!((marks.first.len(), marks.count), (MAX_LISTED_MARKS, MAX_LISTED_MARKS as u64 + 7));
     }
 }

@@ -1,4 +1,4 @@
-//! Steps, ranges, phases and marks of a run, and series of values over them.
+//! Time in a run: step boundaries, NVTX ranges, phases and marks, and series of values over them.
 
 pub(crate) mod bins;
 pub(crate) mod marks;

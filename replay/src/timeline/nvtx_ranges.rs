@@ -1,43 +1,43 @@
-//! NVTX ranges: which of them are steps.
+//! Step detection from NVTX ranges.
 //!
-//! Constraint: any library may open ranges of any name, one for each operator if it likes. Consequence: a range is a step only
-//! if its name says so: it has "step", "iter" or "batch" in it and not "epoch" (upper or lower case). Of several such names the
-//! outermost counts, then the most frequent, then the first.
-//!
-//! Names come under ids of their own for each thread; they are one by content.
+//! Any library may open ranges of any name, for example one per operator. A range therefore counts
+//! as a step only if its name contains "step", "iter" or "batch", but not "epoch" (ignoring case).
+//! Of several such names, [`RangeDetector`] selects the outermost, then the most frequent, then the
+//! first. The recorder gives each thread its own id for a name; [`StepRangeNames`] maps equal names
+//! to one number.
 
 use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, ThreadId};
 
 use crate::util::seeded_map::SeededMap;
 
-/// Fewest ranges of a name that make steps.
+/// A name must begin this many ranges to count as a step.
 const MIN_RANGES: u64 = 3;
 
-/// The names of ranges that may be steps.
+/// The names of ranges that may be steps, numbered from 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepRangeNames {
     by_id: SeededMap<CodeId, u16>,
-    /// The name of each number, from 1.
+    /// Index `n - 1` has the name with number `n`.
     names: Vec<String>,
 }
 
 impl StepRangeNames {
-    /// From all definitions: a name is one that is no Python code.
+    /// Collects the names among all definitions; code objects of Python are not names of ranges.
     pub(crate) fn new<'a>(codes: impl Iterator<Item = &'a CodeDef>) -> Self {
         let mut names: Vec<(&CodeDef, CodeId)> = codes
-            .filter(|code| code.python == 0 && is_step(&code.name))
+            .filter(|code| code.python == 0 && is_step_name(&code.name))
             .map(|code| (code, code.id))
             .collect();
-        // Ascending, so that the numbers do not depend on a hash map's order.
+        // Sorted, so that the numbers do not depend on the iteration order of a hash map.
         names.sort_unstable_by_key(|(_, id)| *id);
-        let mut known: SeededMap<&str, u16> = SeededMap::default();
+        let mut numbers: SeededMap<&str, u16> = SeededMap::default();
         let mut step_names = Self::default();
         for (code, id) in names {
-            let next = known.len() as u16 + 1;
+            let next = numbers.len() as u16 + 1;
             if next == u16::MAX {
                 break;
             }
-            let number = *known.entry(&code.name).or_insert(next);
+            let number = *numbers.entry(&code.name).or_insert(next);
             if number == next {
                 step_names.names.push(code.name.clone());
             }
@@ -46,37 +46,39 @@ impl StepRangeNames {
         step_names
     }
 
-    /// One more id of a name that has a number.
-    pub(crate) fn learn(&mut self, code: &CodeDef) {
+    /// Adds the id of `code` if its name already has a number.
+    pub(crate) fn add_id(&mut self, code: &CodeDef) {
         if code.python == 0
-            && let Some(at) = self.names.iter().position(|name| *name == code.name)
+            && let Some(index) = self.names.iter().position(|name| *name == code.name)
         {
-            self.by_id.insert(code.id, at as u16 + 1);
+            self.by_id.insert(code.id, index as u16 + 1);
         }
     }
 
-    /// The number of the name of a range that begins here and may be a step; 0 for all else.
+    /// The number of the name if `event` begins a range that may be a step; else 0.
     #[inline]
-    pub(crate) fn begun_by(&self, event: &Event) -> u16 {
+    pub(crate) fn number_at_begin(&self, event: &Event) -> u16 {
         if event.kind != EventKind::RANGE_BEGIN || self.names.is_empty() {
             return 0;
         }
         self.by_id.get(&CodeId(event.aux[0] as u32)).copied().unwrap_or(0)
     }
 
-    /// The name of a number.
+    /// The name with this number.
     pub(crate) fn name(&self, number: u16) -> Option<&str> {
         self.names.get(usize::from(number).wrapping_sub(1)).map(String::as_str)
     }
 
-    /// What an event says of steps: the number of the range's name where one begins, the optimizer line of its stack elsewhere.
+    /// The step hint of an event: the number of the range name if the event begins a range, else
+    /// `optimizer`, the optimizer line of its stack. 0 for none. The step source decides which of
+    /// the two meanings counts.
     #[inline]
-    pub(crate) fn or_optimizer(&self, event: &Event, optimizer: u16) -> u16 {
-        if event.kind == EventKind::RANGE_BEGIN { self.begun_by(event) } else { optimizer }
+    pub(crate) fn step_hint(&self, event: &Event, optimizer: u16) -> u16 {
+        if event.kind == EventKind::RANGE_BEGIN { self.number_at_begin(event) } else { optimizer }
     }
 }
 
-fn is_step(name: &str) -> bool {
+fn is_step_name(name: &str) -> bool {
     let name = name.to_lowercase();
     !name.contains("epoch") && ["step", "iter", "batch"].iter().any(|word| name.contains(word))
 }
@@ -84,29 +86,32 @@ fn is_step(name: &str) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct RangeUse {
     count: u64,
+    /// Smallest nesting depth of these ranges; 0 is outermost.
     depth: u32,
-    first: u64,
+    /// Number of the event that began the first range.
+    first_event: u64,
 }
 
-/// Counts them.
+/// Counts the ranges of each name and their nesting depth.
 #[derive(Debug, Default)]
 pub(crate) struct RangeDetector {
+    /// Open ranges by thread.
     depths: SeededMap<ThreadId, u32>,
-    seen: SeededMap<u16, RangeUse>,
+    uses: SeededMap<u16, RangeUse>,
     events: u64,
 }
 
 impl RangeDetector {
-    /// Takes an event; `name` is what [`StepRangeNames::begun_by`] says of it.
-    pub(crate) fn event(&mut self, event: &Event, name: u16) {
+    /// Observes an event. `name` is its [`StepRangeNames::number_at_begin`].
+    pub(crate) fn on_event(&mut self, event: &Event, name: u16) {
         self.events += 1;
         let depth = match event.kind {
             EventKind::RANGE_BEGIN => {
-                let depth = self.depths.entry(event.thread).or_default();
-                let of_this = *depth;
-                // One that another thread may end has no end here.
-                *depth += u32::from(event.aux[1] == 0);
-                of_this
+                let open = self.depths.entry(event.thread).or_default();
+                let depth = *open;
+                // A start/end range may end on another thread and does not nest.
+                *open += u32::from(event.aux[1] == 0);
+                depth
             }
             EventKind::RANGE_END => {
                 let depth = self.depths.entry(event.thread).or_default();
@@ -116,18 +121,20 @@ impl RangeDetector {
             _ => return,
         };
         if name != 0 {
-            let new = RangeUse { count: 0, depth, first: self.events };
-            let seen = self.seen.entry(name).or_insert(new);
-            seen.count += 1;
-            seen.depth = seen.depth.min(depth);
+            let new = RangeUse { count: 0, depth, first_event: self.events };
+            let range_use = self.uses.entry(name).or_insert(new);
+            range_use.count += 1;
+            range_use.depth = range_use.depth.min(depth);
         }
     }
 
-    /// The name whose ranges are steps.
-    pub(crate) fn steps(&self) -> Option<u16> {
-        let often = self.seen.iter().filter(|(_, seen)| seen.count >= MIN_RANGES);
-        often
-            .min_by_key(|(_, seen)| (seen.depth, std::cmp::Reverse(seen.count), seen.first))
+    /// The name with ranges that are steps.
+    pub(crate) fn find_step_name(&self) -> Option<u16> {
+        let frequent = self.uses.iter().filter(|(_, range_use)| range_use.count >= MIN_RANGES);
+        frequent
+            .min_by_key(|(_, range_use)| {
+                (range_use.depth, std::cmp::Reverse(range_use.count), range_use.first_event)
+            })
             .map(|(name, _)| *name)
     }
 }
@@ -149,34 +156,35 @@ mod tests {
         Event { aux: [u64::from(name), 0], ..Event::new(kind) }
     }
 
-    /// Ranges as a string: a letter opens the range of that number, a dot closes one.
-    fn steps_of(names: &StepRangeNames, ranges: &str) -> Option<u16> {
+    /// `ranges` is a sequence of events: a digit begins the range with that name id, a dot ends
+    /// one.
+    fn detect(names: &StepRangeNames, ranges: &str) -> Option<u16> {
         let mut detector = RangeDetector::default();
         for char in ranges.chars() {
             let event = match char.to_digit(10) {
                 Some(name) => event(EventKind::RANGE_BEGIN, name),
                 None => event(EventKind::RANGE_END, 0),
             };
-            detector.event(&event, names.begun_by(&event));
+            detector.on_event(&event, names.number_at_begin(&event));
         }
-        detector.steps()
+        detector.find_step_name()
     }
 
     #[test]
-    fn the_outermost_range_that_is_called_a_step_counts() {
+    fn outermost_range_named_like_a_step_is_selected() {
         let names = names(&["epoch #", "Train step #", "optimizer.step", "forward", "micro_batch"]);
         let step = "2.4.3..".replace("2.4.3..", "24.3.5.5..");
         let training = format!("1{}.1{}.", step.repeat(5), step.repeat(5));
-        assert_eq!(steps_of(&names, &training), Some(names.begun_by(&event(EventKind::RANGE_BEGIN, 2))));
-        assert_eq!(steps_of(&names, "4.4.4.4."), None, "nothing says step");
-        assert_eq!(steps_of(&names, "2.2."), None, "too few");
+        assert_eq!(detect(&names, &training), Some(names.number_at_begin(&event(EventKind::RANGE_BEGIN, 2))));
+        assert_eq!(detect(&names, "4.4.4.4."), None, "no name of a step");
+        assert_eq!(detect(&names, "2.2."), None, "fewer than MIN_RANGES");
     }
 
     #[test]
-    fn the_same_name_under_two_ids_is_one() {
+    fn equal_names_with_different_ids_share_a_number() {
         let names = names(&["step", "other", "step"]);
-        let of = |id| names.begun_by(&event(EventKind::RANGE_BEGIN, id));
-        assert_eq!((of(1), of(2)), (of(3), 0));
-        assert_eq!(names.begun_by(&event(EventKind::BLOCK_ALLOC, 1)), 0);
+        let number = |id| names.number_at_begin(&event(EventKind::RANGE_BEGIN, id));
+        assert_eq!((number(1), number(2)), (number(3), 0));
+        assert_eq!(names.number_at_begin(&event(EventKind::BLOCK_ALLOC, 1)), 0);
     }
 }

@@ -1,8 +1,9 @@
-//! How many steps a run that goes on has made.
+//! Counts the steps of a running program (`replay --follow`).
 //!
-//! Constraint: what a step is shows only after some of them, and the frames that tell it may be defined at any time. Consequence:
-//! the first [`MAX_KEPT`] events are kept and judged anew at each look, until the scout is sure; from then on steps are
-//! counted as they come. Where it never becomes sure, what it thought last holds.
+//! The step source is known only after several steps, and the frames that identify an optimizer may
+//! be defined at any time. [`StepCounter`] therefore buffers the first [`MAX_BUFFERED_EVENTS`]
+//! events and repeats the detection for each call of [`StepCounter::count_steps`]. Once the
+//! detector is sure, or the buffer is full, the step source is final and events are only counted.
 
 use gpumemtrace_format::Event;
 
@@ -11,77 +12,80 @@ use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::steps::{StepClock, StepDetector, StepSource};
 
-/// Most events that are kept and judged again.
-const MAX_KEPT: usize = 256 << 10;
+/// Limit of buffered events.
+const MAX_BUFFERED_EVENTS: usize = 256 << 10;
 
-/// Counts steps.
+/// Detects the step source and counts steps.
 #[derive(Debug, Default)]
 pub(crate) struct StepCounter {
     names: StepRangeNames,
-    kept: Vec<Event>,
+    buffered: Vec<Event>,
+    /// The final step source and the steps begun.
     clock: Option<(StepClock, u32)>,
-    /// Nothing is called a step in this run.
-    has_none: bool,
+    /// The buffer was full and the run has no steps.
+    has_no_steps: bool,
 }
 
 impl StepCounter {
-    /// More is defined.
-    pub(crate) fn names_changed(&mut self, symbols: &StackSymbols) {
+    /// Updates the range names after new definitions.
+    pub(crate) fn update_names(&mut self, symbols: &StackSymbols) {
         let codes = symbols.definitions().codes.values();
         if self.clock.is_some() {
-            codes.for_each(|code| self.names.learn(code));
+            codes.for_each(|code| self.names.add_id(code));
         } else {
             self.names = StepRangeNames::new(codes);
         }
     }
 
-    /// Takes an event in order.
-    pub(crate) fn event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) {
+    /// Observes the next event.
+    pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) {
         if let Some((clock, steps)) = &mut self.clock {
-            let what = self.names.or_optimizer(event, symbols.stack_info(stack).optimizer);
-            *steps += clock.begins(event, stack, what, event.time_ns);
-        } else if !self.has_none {
-            self.kept.push(*event);
-            if self.kept.len() >= MAX_KEPT {
-                self.judge(symbols, true);
+            let hint = self.names.step_hint(event, symbols.stack_info(stack).optimizer);
+            *steps += clock.count_begins(event, stack, hint, event.time_ns);
+        } else if !self.has_no_steps {
+            self.buffered.push(*event);
+            if self.buffered.len() >= MAX_BUFFERED_EVENTS {
+                self.detect_steps(symbols, true);
             }
         }
     }
 
-    /// Steps begun, if it is known what a step is.
-    pub(crate) fn count(&mut self, symbols: &mut StackSymbols) -> Option<u32> {
-        if self.clock.is_none() && !self.has_none {
-            return self.judge(symbols, false);
+    /// Number of steps begun; `None` while no step source is known.
+    pub(crate) fn count_steps(&mut self, symbols: &mut StackSymbols) -> Option<u32> {
+        if self.clock.is_none() && !self.has_no_steps {
+            return self.detect_steps(symbols, false);
         }
         self.clock.as_ref().map(|(_, steps)| *steps)
     }
 
-    /// The steps of what is kept. For good if the scout is sure, or has to be.
-    fn judge(&mut self, symbols: &mut StackSymbols, for_good: bool) -> Option<u32> {
+    /// Detects and counts the steps of the buffered events. The result is final if `is_final` or if
+    /// the detector is sure.
+    fn detect_steps(&mut self, symbols: &mut StackSymbols, is_final: bool) -> Option<u32> {
         let mut detector = StepDetector::new(symbols.optimizer_lines(), None);
-        let mut backward = AutogradTracker::default();
-        let mut whats = Vec::with_capacity(self.kept.len());
-        let mut is_sure = for_good;
-        for event in &self.kept {
-            let (stack, facts) = backward.stack_of(event, symbols);
-            let what = self.names.or_optimizer(event, facts.optimizer);
-            whats.push((stack, what));
-            is_sure |= detector.event(event, stack, what).is_break();
+        let mut autograd = AutogradTracker::default();
+        let mut hints = Vec::with_capacity(self.buffered.len());
+        let mut is_sure = is_final;
+        for event in &self.buffered {
+            let (stack, info) = autograd.resolve_stack(event, symbols);
+            let hint = self.names.step_hint(event, info.optimizer);
+            hints.push((stack, hint));
+            is_sure |= detector.on_event(event, stack, hint).is_break();
         }
         let source = detector.step_source();
         if matches!(source, StepSource::Time { .. }) {
-            self.has_none = for_good;
-            if for_good {
-                self.kept = Vec::new();
+            self.has_no_steps = is_final;
+            if is_final {
+                self.buffered = Vec::new();
             }
             return None;
         }
         let mut clock = StepClock::new(source);
-        let begun = self.kept.iter().zip(whats);
-        let steps = begun.map(|(event, (stack, what))| clock.begins(event, stack, what, event.time_ns)).sum();
+        let events = self.buffered.iter().zip(hints);
+        let steps =
+            events.map(|(event, (stack, hint))| clock.count_begins(event, stack, hint, event.time_ns)).sum();
         if is_sure {
             self.clock = Some((clock, steps));
-            self.kept = Vec::new();
+            self.buffered = Vec::new();
         }
         Some(steps)
     }

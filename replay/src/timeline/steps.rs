@@ -1,20 +1,25 @@
-//! What a step is in this run.
+//! Step boundaries: how a run is divided into steps.
 //!
-//! In order of preference:
-//! 1. **marks**: the program said so (`mark` events whose aux0 is 1). A step begins at each.
-//! 2. **nvtx**: ranges that are called steps ([`crate::timeline::nvtx_ranges`]). A step begins with each.
-//! 3. **optimizer**: events whose Python stack passes through an optimizer's `step` (else `zero_grad`). A step begins at the
-//!    first such event of a thread after an event of that thread outside of it. Frees carry stacks, so `zero_grad` shows as
-//!    the frees of gradients. If several user lines call an optimizer, the one that does so most often counts.
-//! 4. **period**: an allocation (stack and size) that comes back after the same number of allocations again and again, and
-//!    of those the one with the longest period: the outermost loop. A step begins at each.
-//! 5. otherwise nothing is called a step, and growth is judged over equal times.
+//! Step boundaries come from the first of these that is present:
+//! 1. **marks**: `mark` events with aux0 = 1, which the program sets.
+//! 2. **nvtx**: beginnings of NVTX ranges that are named like steps
+//!    ([`crate::timeline::nvtx_ranges`]).
+//! 3. **optimizer**: events with a Python stack through an optimizer's `step`, or else `zero_grad`.
+//!    A step begins at the first such event of a thread after an event of that thread outside the
+//!    optimizer. Frees carry stacks, so `zero_grad` appears as the frees of gradients. If several
+//!    user lines call an optimizer, the most frequent one counts.
+//! 4. **period**: an allocation (stack and size) that recurs after a constant number of
+//!    allocations. Of several, the one with the longest period counts: it belongs to the outermost
+//!    loop.
+//! 5. **time**: the run has no steps, and growth is measured over intervals of equal length.
 //!
-//! Step 0 is what happens before the first beginning, set-up; step k what happens from the k-th beginning on. Where a sign stands at the
-//! top of a loop, its first turn is step 1; the calls of an optimizer come late in a turn, whose forward pass is of the step before.
+//! Step 0 is the time before the first boundary, mostly set-up; step k begins at boundary k. A mark
+//! at the top of a loop makes the first iteration step 1. An optimizer call comes late in an
+//! iteration, so the forward pass before it belongs to the previous step.
 //!
-//! Constraint: which rule holds depends on events, and a stream can be judged only by a rule that is fixed. Consequence: a
-//! [`StepDetector`] reads ahead until it has seen enough, then the real pass uses the [`StepSource`] it found.
+//! The pass needs a fixed rule from its first event on. A [`StepDetector`] reads ahead to choose
+//! the [`StepSource`], and the pass then counts boundaries with a [`StepClock`], at one comparison
+//! for most events. The tests below check each source.
 
 use std::ops::ControlFlow;
 
@@ -26,19 +31,19 @@ use crate::callsite::symbols::{OptimizerLine, StackId};
 use crate::timeline::nvtx_ranges::RangeDetector;
 use crate::util::seeded_map::SeededMap;
 
-/// Steps after which the scout is sure.
+/// Optimizer steps after which the detector is sure, given [`ENOUGH_EVENTS`] events.
 const ENOUGH_STEPS: u64 = 16;
-/// Events after which the scout looks no further if it has seen enough steps.
+/// Events after which [`ENOUGH_STEPS`] optimizer steps suffice.
 const ENOUGH_EVENTS: u64 = 30_000;
-/// Allocations among which a period is looked for.
+/// The search for a period covers this many allocations from the start.
 const PERIOD_WINDOW: u64 = 300_000;
-/// Fewest repetitions that make a period.
+/// A period must repeat at least this often.
 const MIN_PERIODS: u64 = 8;
-/// Equal times, where there are no steps.
+/// Number of equal intervals in a run without steps.
 pub(crate) const TIME_BINS: u64 = 64;
 
-/// An allocation by its kind, stack and size. PyTorch's allocator gets its own memory from the driver under the stack of the
-/// tensor that asks, and often in its size: these are two tokens.
+/// An allocation by kind, stack and size. The kind separates a tensor from the segment that
+/// PyTorch's allocator requests for it: both have the same stack and often the same size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StepToken {
     kind: EventKind,
@@ -46,28 +51,24 @@ pub(crate) struct StepToken {
     size: u64,
 }
 
-/// When a step begins.
+/// The rule for step boundaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StepSource {
-    /// At marks.
+    /// Marks of the program.
     Marks,
-    /// At ranges of this name (number as of [`crate::timeline::nvtx_ranges::StepRangeNames`]).
+    /// Ranges with this name, numbered by [`crate::timeline::nvtx_ranges::StepRangeNames`].
     Range(u16),
-    /// At calls of this optimizer line (index as in [`crate::callsite::symbols::StackInfo::optimizer`]).
+    /// Calls from this optimizer line, indexed like
+    /// [`crate::callsite::symbols::StackInfo::optimizer`].
     Optimizer(u16),
-    /// At this allocation.
+    /// Recurrences of this allocation.
     Period(StepToken),
-    /// Not at all; time is cut in pieces of this length.
-    Time {
-        /// Where the first begins.
-        start_ns: u64,
-        /// How long each is.
-        width_ns: u64,
-    },
+    /// No steps: intervals of `width_ns` from `start_ns` on.
+    Time { start_ns: u64, width_ns: u64 },
 }
 
 impl StepSource {
-    /// The report's name; `None` when nothing is called a step.
+    /// The name in reports; `None` for a run without steps.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Marks => Some("marks"),
@@ -79,15 +80,18 @@ impl StepSource {
     }
 }
 
-/// Notices the first event of each burst of one thread.
+/// Detects the first event of each optimizer call.
 #[derive(Clone, Debug, Default)]
 struct OptimizerBursts {
+    /// The thread inside a call.
     inside: Option<ThreadId>,
 }
 
 impl OptimizerBursts {
+    /// Observes an event of `thread`, inside or outside an optimizer call. True for the first event
+    /// of a call.
     #[inline]
-    fn begins(&mut self, thread: ThreadId, is_inside: bool) -> bool {
+    fn observe(&mut self, thread: ThreadId, is_inside: bool) -> bool {
         if is_inside {
             let begins = self.inside != Some(thread);
             self.inside = Some(thread);
@@ -100,7 +104,7 @@ impl OptimizerBursts {
     }
 }
 
-/// Says at which events steps begin.
+/// Counts step boundaries by a fixed [`StepSource`].
 #[derive(Clone, Debug)]
 pub(crate) struct StepClock {
     source: StepSource,
@@ -109,23 +113,21 @@ pub(crate) struct StepClock {
 }
 
 impl StepClock {
-    /// For this rule.
     pub(crate) fn new(source: StepSource) -> Self {
         Self { source, bursts: OptimizerBursts::default(), boundaries: 0 }
     }
 
-    /// The rule.
     pub(crate) fn step_source(&self) -> StepSource {
         self.source
     }
 
-    /// How many steps begin just before this event. Times ascend. `what` is the optimizer line of the event's stack or, where a
-    /// range begins, the number of its name.
+    /// The number of steps that begin immediately before `event`. Times must ascend. `hint` is the
+    /// event's [`crate::timeline::nvtx_ranges::StepRangeNames::step_hint`].
     #[inline]
-    pub(crate) fn begins(&mut self, event: &Event, stack: StackId, what: u16, time_ns: u64) -> u32 {
-        // Nearly always: neither in a call of the optimizer nor right behind one.
+    pub(crate) fn count_begins(&mut self, event: &Event, stack: StackId, hint: u16, time_ns: u64) -> u32 {
+        // The common case: the event is neither in an optimizer call nor the first after one.
         if let StepSource::Optimizer(line) = self.source
-            && what != line
+            && hint != line
             && self.bursts.inside != Some(event.thread)
         {
             return 0;
@@ -133,9 +135,9 @@ impl StepClock {
         let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
         let begin = match self.source {
             StepSource::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
-            StepSource::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && what == name),
+            StepSource::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && hint == name),
             StepSource::Optimizer(line) => {
-                u32::from(is_block && self.bursts.begins(event.thread, what == line))
+                u32::from(is_block && self.bursts.observe(event.thread, hint == line))
             }
             StepSource::Period(token) => {
                 u32::from(StepToken { kind: event.kind, stack, size: event.size } == token)
@@ -157,20 +159,27 @@ fn is_allocation(kind: EventKind) -> bool {
     )
 }
 
+/// The occurrences of one allocation, with the majority candidate for their distance.
 #[derive(Clone, Copy, Debug)]
 struct Recurrence {
     count: u64,
+    /// Index of the first occurrence among all allocations.
     first: u64,
+    /// Index of the last occurrence.
     last: u64,
+    /// Candidate for the distance of two occurrences.
     gap: u64,
+    /// Majority vote for `gap`.
     votes: u64,
+    /// Distances equal to `gap` since it became the candidate.
     matches: u64,
 }
 
-/// Reads ahead to find the rule.
+/// Reads events to find the step source.
 #[derive(Debug)]
 pub(crate) struct StepDetector {
     lines: Vec<OptimizerLine>,
+    /// For each of `lines`: its calls, and their count.
     bursts: Vec<(OptimizerBursts, u64)>,
     ranges: RangeDetector,
     has_marks: bool,
@@ -184,7 +193,7 @@ pub(crate) struct StepDetector {
 }
 
 impl StepDetector {
-    /// `end_ns` is when the run ended, if that is known.
+    /// `end_ns` is the end of the run, if known.
     pub(crate) fn new(lines: &[OptimizerLine], end_ns: Option<u64>) -> Self {
         Self {
             lines: lines.to_vec(),
@@ -201,8 +210,9 @@ impl StepDetector {
         }
     }
 
-    /// Takes an event; breaks when it has seen enough. `what` as in [`StepClock::begins`].
-    pub(crate) fn event(&mut self, event: &Event, stack: StackId, what: u16) -> ControlFlow<()> {
+    /// Observes an event; breaks once the step source will not change. `hint` is as in
+    /// [`StepClock::count_begins`].
+    pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, hint: u16) -> ControlFlow<()> {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
@@ -212,12 +222,13 @@ impl StepDetector {
         }
         if matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE) {
             for (index, (bursts, count)) in self.bursts.iter_mut().enumerate() {
-                *count += u64::from(bursts.begins(event.thread, what as usize == index + 1));
+                *count += u64::from(bursts.observe(event.thread, hint as usize == index + 1));
             }
         }
-        self.ranges.event(event, what);
+        self.ranges.on_event(event, hint);
         if is_allocation(event.kind) && self.allocations < PERIOD_WINDOW {
-            // Driver calls of PyTorch's allocator come now and then and would disturb the count.
+            // With PyTorch, only its blocks count: the driver calls of its allocator are irregular
+            // and would disturb the distances.
             if event.kind == EventKind::BLOCK_ALLOC {
                 if self.torch_allocations == 0 {
                     self.recurrences.clear();
@@ -226,61 +237,64 @@ impl StepDetector {
                 self.torch_allocations += 1;
             }
             if event.kind == EventKind::BLOCK_ALLOC || self.torch_allocations == 0 {
-                self.recur(StepToken { kind: event.kind, stack, size: event.size });
+                self.record_occurrence(StepToken { kind: event.kind, stack, size: event.size });
             }
         }
         let steps = self.bursts.iter().map(|(_, count)| *count).max().unwrap_or(0);
-        let sure = steps >= ENOUGH_STEPS && self.events >= ENOUGH_EVENTS;
-        // With an optimizer about, its first call may come late: look on. Without, the window is all that is looked at,
-        // unless the end of the run is unknown and must be found.
-        let hopeless = self.lines.is_empty() && self.allocations >= PERIOD_WINDOW && self.end_ns.is_some();
-        if sure || hopeless { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let is_sure = steps >= ENOUGH_STEPS && self.events >= ENOUGH_EVENTS;
+        // If the program defines an optimizer line, its first call may come late, so keep reading.
+        // Otherwise only the window matters, unless the end of the run must be found.
+        let is_exhausted =
+            self.lines.is_empty() && self.allocations >= PERIOD_WINDOW && self.end_ns.is_some();
+        if is_sure || is_exhausted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn recur(&mut self, token: StepToken) {
-        let at = self.allocations;
+    fn record_occurrence(&mut self, token: StepToken) {
+        let index = self.allocations;
         self.allocations += 1;
-        let new = Recurrence { count: 0, first: at, last: at, gap: 0, votes: 0, matches: 0 };
-        let seen = self.recurrences.entry(token).or_insert(new);
-        if seen.count > 0 {
-            // Majority vote: if one gap makes up more than half, it ends up as the candidate.
-            let gap = at - seen.last;
-            if gap == seen.gap {
-                seen.votes += 1;
-                seen.matches += 1;
-            } else if seen.votes == 0 {
-                (seen.gap, seen.votes, seen.matches) = (gap, 1, 1);
+        let new = Recurrence { count: 0, first: index, last: index, gap: 0, votes: 0, matches: 0 };
+        let recurrence = self.recurrences.entry(token).or_insert(new);
+        if recurrence.count > 0 {
+            // Boyer-Moore majority vote: a gap in more than half of the cases ends as the
+            // candidate.
+            let gap = index - recurrence.last;
+            if gap == recurrence.gap {
+                recurrence.votes += 1;
+                recurrence.matches += 1;
+            } else if recurrence.votes == 0 {
+                (recurrence.gap, recurrence.votes, recurrence.matches) = (gap, 1, 1);
             } else {
-                seen.votes -= 1;
+                recurrence.votes -= 1;
             }
         }
-        seen.count += 1;
-        seen.last = at;
+        recurrence.count += 1;
+        recurrence.last = index;
     }
 
-    /// The rule for the whole run.
+    /// The step source for the whole run, by the events so far.
     pub(crate) fn step_source(&self) -> StepSource {
         if self.has_marks {
             return StepSource::Marks;
         }
-        if let Some(name) = self.ranges.steps() {
+        if let Some(name) = self.ranges.find_step_name() {
             return StepSource::Range(name);
         }
-        let best = |call: OptimizerCall| {
+        let most_frequent = |call: OptimizerCall| {
             let lines = self.lines.iter().zip(&self.bursts).zip(1u16..);
             lines
                 .filter(|((line, (_, count)), _)| line.call == call && *count > 0)
                 .map(|((_, (_, count)), index)| (*count, index))
                 .max_by_key(|(count, index)| (*count, std::cmp::Reverse(*index)))
         };
-        let (step, zero_grad) = (best(OptimizerCall::Step), best(OptimizerCall::ZeroGrad));
+        let (step, zero_grad) = (most_frequent(OptimizerCall::Step), most_frequent(OptimizerCall::ZeroGrad));
         let chosen = match (step, zero_grad) {
-            // An optimizer that allocates only once (its state) shows a single step: then zero_grad tells more.
+            // An optimizer that allocates only once, for its state, has events in its first step
+            // only. Its zero_grad then has more.
             (Some((steps, _)), Some((zeros, index))) if steps * 2 < zeros => Some((zeros, index)),
             (Some(step), _) => Some(step),
             (None, zero_grad) => zero_grad,
         };
-        match (chosen, self.period()) {
+        match (chosen, self.find_period()) {
             (Some((count, index)), period) if count >= 3 || period.is_none() => StepSource::Optimizer(index),
             (_, Some(token)) => StepSource::Period(token),
             _ => {
@@ -291,15 +305,18 @@ impl StepDetector {
         }
     }
 
-    fn period(&self) -> Option<StepToken> {
-        let regular = self.recurrences.iter().filter(|(_, seen)| {
-            seen.count >= MIN_PERIODS
-                && seen.matches * 20 >= (seen.count - 1) * 19
-                && (seen.last - seen.first) * 2 >= self.allocations
+    /// The regular allocation with the longest period. Regular means: at least 95% of the distances
+    /// are equal, and the occurrences span at least half of the allocations.
+    fn find_period(&self) -> Option<StepToken> {
+        let regular = self.recurrences.iter().filter(|(_, recurrence)| {
+            recurrence.count >= MIN_PERIODS
+                && recurrence.matches * 20 >= (recurrence.count - 1) * 19
+                && (recurrence.last - recurrence.first) * 2 >= self.allocations
         });
-        let best =
-            regular.max_by_key(|(token, seen)| (seen.gap, std::cmp::Reverse((seen.first, token.size))));
-        best.map(|(token, _)| *token)
+        let longest = regular.max_by_key(|(token, recurrence)| {
+            (recurrence.gap, std::cmp::Reverse((recurrence.first, token.size)))
+        });
+        longest.map(|(token, _)| *token)
     }
 }
 
@@ -316,18 +333,19 @@ mod tests {
         OptimizerLine { call, site: SiteId(0) }
     }
 
-    /// (thread, optimizer line) of alloc events.
-    fn rule_and_steps(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepSource, u32) {
+    /// The step source and the number of steps of a run. `events` has thread, optimizer line and
+    /// size of allocations.
+    fn detect(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepSource, u32) {
         let mut detector = StepDetector::new(lines, Some(1));
         let kind = EventKind::BLOCK_ALLOC;
         for (thread, optimizer, size) in events {
-            let _ = detector.event(&event(*thread, kind, *size), StackId(0), *optimizer);
+            let _ = detector.on_event(&event(*thread, kind, *size), StackId(0), *optimizer);
         }
         let source = detector.step_source();
         let mut clock = StepClock::new(source);
         let mut steps = 0;
         for (thread, optimizer, size) in events {
-            steps += clock.begins(&event(*thread, kind, *size), StackId(0), *optimizer, 0);
+            steps += clock.count_begins(&event(*thread, kind, *size), StackId(0), *optimizer, 0);
         }
         (source, steps)
     }
@@ -336,47 +354,47 @@ mod tests {
     fn events_of_other_threads_do_not_split_a_step() {
         let iteration = [(1, 0, 8), (2, 0, 8), (1, 1, 8), (2, 0, 8), (1, 1, 8)];
         let events: Vec<_> = iteration.iter().cycle().take(50).copied().collect();
-        assert_eq!(rule_and_steps(&[line(OptimizerCall::Step)], &events), (StepSource::Optimizer(1), 10));
+        assert_eq!(detect(&[line(OptimizerCall::Step)], &events), (StepSource::Optimizer(1), 10));
     }
 
     #[test]
-    fn zero_grad_tells_the_steps_of_an_optimizer_that_never_allocates_again() {
+    fn zero_grad_counts_steps_of_an_optimizer_that_allocates_once() {
         let mut events = vec![(1, 0, 8), (1, 1, 8)];
         for _ in 0..10 {
             events.extend([(1, 0, 8), (1, 2, 8)]);
         }
         let lines = [line(OptimizerCall::Step), line(OptimizerCall::ZeroGrad)];
-        assert_eq!(rule_and_steps(&lines, &events), (StepSource::Optimizer(2), 10));
+        assert_eq!(detect(&lines, &events), (StepSource::Optimizer(2), 10));
     }
 
     #[test]
-    fn a_loop_without_optimizer_is_told_by_what_recurs_and_the_outer_loop_wins() {
+    fn period_of_the_outer_loop_is_found_without_an_optimizer() {
         let mut events = vec![(1, 0, 3), (1, 0, 5)];
         for _ in 0..20 {
             events.push((1, 0, 100));
             events.extend([(1, 0, 7); 6]);
         }
-        let (source, steps) = rule_and_steps(&[], &events);
+        let (source, steps) = detect(&[], &events);
         assert_eq!((source.name(), steps), (Some("period"), 20));
     }
 
     #[test]
-    fn a_driver_call_like_the_tensor_it_serves_begins_no_step() {
+    fn driver_call_of_the_same_stack_and_size_as_its_tensor_begins_no_step() {
         let kinds = [EventKind::DEVICE_ALLOC, EventKind::BLOCK_ALLOC, EventKind::BLOCK_FREE];
         let events: Vec<Event> =
             kinds.iter().cycle().take(60).map(|kind| event(1, *kind, 20 << 20)).collect();
         let mut detector = StepDetector::new(&[], Some(1));
         for event in &events {
-            let _ = detector.event(event, StackId(0), 0);
+            let _ = detector.on_event(event, StackId(0), 0);
         }
         let mut clock = StepClock::new(detector.step_source());
-        let steps: u32 = events.iter().map(|event| clock.begins(event, StackId(0), 0, 0)).sum();
+        let steps: u32 = events.iter().map(|event| clock.count_begins(event, StackId(0), 0, 0)).sum();
         assert_eq!((clock.step_source().name(), steps), (Some("period"), 20));
     }
 
     #[test]
-    fn without_regularity_nothing_is_called_a_step() {
+    fn irregular_allocations_have_no_steps() {
         let events: Vec<_> = (0..200u64).map(|i| (1, 0, i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 7)).collect();
-        assert_eq!(rule_and_steps(&[], &events).0.name(), None);
+        assert_eq!(detect(&[], &events).0.name(), None);
     }
 }

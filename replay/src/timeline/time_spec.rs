@@ -1,29 +1,31 @@
-//! A moment of a run, as people name it: `12.5s` from the start of recording, `step:40`, or `mark:NAME`.
+//! A moment of a run as the user names it: `12.5s` after the start, `step:40` or `mark:NAME`.
 //!
-//! Constraint: a step or a mark is told only while events are read, and the same words go to several traces. Consequence: a moment is
-//! kept as it was named, and each trace finds out for itself when it has come ([`TimeSpec::has_come`]).
+//! Steps and marks are known only while events are read, and one [`TimeSpec`] may apply to several
+//! traces. It therefore keeps the user's terms; the pass of each trace finds the moment
+//! ([`crate::pass::snapshot_schedule`]).
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A moment.
+/// A moment of a run, given by the user. Parses from and formats to the same text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeSpec {
-    /// So long after the start of recording.
+    /// A time after the start of recording.
     Elapsed {
-        /// How long.
+        /// Nanoseconds since the start of recording.
         time_ns: u64,
     },
-    /// When this step begins, counted as reports count them.
+    /// The beginning of a step, numbered as in reports.
     Step(u32),
-    /// When the program made the mark of this name (`crate::timeline::marks`).
+    /// A mark of the program: `NAME`, or `NAME#3` for the third mark of that name.
     Mark(String),
 }
 
 impl TimeSpec {
-    /// True from the first event on that is not before it. `elapsed_ns` is that event's, `steps_begun` includes it. Marks say so
-    /// themselves.
-    pub(crate) fn has_come(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
+    /// True from the first event after the moment on. `steps_begun` includes a step that begins at
+    /// this event. Always false for marks, which [`crate::timeline::marks::AwaitedMark`]
+    /// recognizes.
+    pub(crate) fn is_reached(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
         match self {
             Self::Elapsed { time_ns } => elapsed_ns > *time_ns,
             Self::Step(step) => steps_begun >= *step,
@@ -39,24 +41,25 @@ impl FromStr for TimeSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || {
+        let invalid = || {
             format!(
-                "{text:?} is no moment: give a time from the start, such as 12.5s, 800ms or 3min, or step:40, or mark:NAME"
+                "{text:?} is not a time: use a time after the start such as 12.5s, 800ms or 3min, \
+                 or step:40, or mark:NAME"
             )
         };
         if let Some(step) = text.strip_prefix("step:") {
-            return step.parse().map(Self::Step).map_err(|_| refused());
+            return step.parse().map(Self::Step).map_err(|_| invalid());
         }
         if let Some(name) = text.strip_prefix("mark:") {
-            return if name.is_empty() { Err(refused()) } else { Ok(Self::Mark(name.to_owned())) };
+            return if name.is_empty() { Err(invalid()) } else { Ok(Self::Mark(name.to_owned())) };
         }
-        // Each unit is tried before those that end like it.
+        // "ns" comes before "s" in UNITS, as do the other units that end in "s".
         let with_unit = UNITS.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, *ns)));
-        let (number, unit_ns) = with_unit.ok_or_else(refused)?;
-        let number: f64 = number.trim_end().parse().map_err(|_| refused())?;
+        let (number, unit_ns) = with_unit.ok_or_else(invalid)?;
+        let number: f64 = number.trim_end().parse().map_err(|_| invalid())?;
         let time_ns = number * unit_ns;
         if !(0.0..9e18).contains(&time_ns) {
-            return Err(refused());
+            return Err(invalid());
         }
         Ok(Self::Elapsed { time_ns: time_ns.round() as u64 })
     }
@@ -85,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn moments_are_understood() {
+    fn times_steps_and_marks_parse() {
         let at = |time_ns| Ok(TimeSpec::Elapsed { time_ns });
         assert_eq!("12.5s".parse(), at(12_500_000_000));
         assert_eq!("800ms".parse(), at(800_000_000));
@@ -114,22 +117,22 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_at_the_moment_is_still_before_it_and_a_step_begins_with_its_first_event() {
-        let (at, step) = (TimeSpec::Elapsed { time_ns: 10 }, TimeSpec::Step(2));
-        assert!(!at.has_come(10, 0) && at.has_come(11, 0));
-        assert!(!step.has_come(u64::MAX, 1) && step.has_come(0, 2));
+    fn time_is_reached_after_it_and_step_at_its_first_event() {
+        let (time, step) = (TimeSpec::Elapsed { time_ns: 10 }, TimeSpec::Step(2));
+        assert!(!time.is_reached(10, 0) && time.is_reached(11, 0));
+        assert!(!step.is_reached(u64::MAX, 1) && step.is_reached(0, 2));
     }
 
     proptest! {
         #[test]
-        fn every_moment_is_read_as_it_is_written(time_ns in 0u64..1 << 52, step in any::<u32>(), name in ".+") {
-            for when in [TimeSpec::Elapsed { time_ns }, TimeSpec::Step(step), TimeSpec::Mark(name)] {
-                prop_assert_eq!(when.to_string().parse(), Ok(when));
+        fn display_and_parse_round_trip(time_ns in 0u64..1 << 52, step in any::<u32>(), name in ".+") {
+            for spec in [TimeSpec::Elapsed { time_ns }, TimeSpec::Step(step), TimeSpec::Mark(name)] {
+                prop_assert_eq!(spec.to_string().parse(), Ok(spec));
             }
         }
 
         #[test]
-        fn no_text_is_too_strange(text in ".*") {
+        fn arbitrary_text_parses_without_panic(text in ".*") {
             let _ = text.parse::<TimeSpec>();
         }
     }

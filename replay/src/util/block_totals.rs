@@ -1,27 +1,25 @@
-//! Bytes and blocks, counted without overflow.
+//! Byte and block counts that saturate: sizes in a damaged trace may overflow `u64`.
 
-/// Together; a damaged file may hold amounts that no number holds.
+/// Saturating sum of byte counts.
 pub(crate) fn saturating_sum(parts: impl Iterator<Item = u64>) -> u64 {
     parts.fold(0, u64::saturating_add)
 }
 
-/// An amount.
+/// How much memory a set of blocks takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlockTotals {
-    /// Bytes.
     pub bytes: u64,
-    /// Blocks.
     pub blocks: u64,
 }
 
 impl BlockTotals {
-    /// One block more.
+    /// Counts one more block of `bytes`.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.blocks += 1;
     }
 
-    /// One block less.
+    /// Counts one block of `bytes` less.
     pub(crate) fn remove(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.blocks = self.blocks.saturating_sub(1);

@@ -1,11 +1,14 @@
-//! A map from small ids that is an array where ids are dense, as a recorder makes them, and a hash map where they are not,
-//! as a hostile file may make them: speed for the one, bounded memory for the other.
+//! A map from 32-bit ids to small values.
+//!
+//! The recorder numbers ids densely from 1, so ids below [`DENSE_IDS`] index an array. A hostile
+//! file may use any id; larger ids go into a hash map, which bounds the array's size.
 
 use crate::util::seeded_map::SeededMap;
 
+/// Ids below this index the array.
 const DENSE_IDS: u32 = 1 << 22;
 
-/// Values by 32-bit id.
+/// A map from 32-bit ids to `Copy` values.
 #[derive(Debug)]
 pub(crate) struct DenseMap<T> {
     dense: Vec<Option<T>>,
@@ -19,14 +22,14 @@ impl<T> Default for DenseMap<T> {
 }
 
 impl<T: Copy> DenseMap<T> {
-    /// The value, if there is one.
+    /// A copy of the value of `id`, if it has one.
     pub(crate) fn get(&self, id: u32) -> Option<T> {
-        self.at(id).copied()
+        self.get_ref(id).copied()
     }
 
-    /// Where it lies.
+    /// The value of `id` in place, for callers that read one field of a large value.
     #[inline]
-    pub(crate) fn at(&self, id: u32) -> Option<&T> {
+    pub(crate) fn get_ref(&self, id: u32) -> Option<&T> {
         match self.dense.get(id as usize) {
             Some(value) => value.as_ref(),
             None if id < DENSE_IDS => None,
@@ -34,17 +37,17 @@ impl<T: Copy> DenseMap<T> {
         }
     }
 
-    /// Sets the value.
+    /// Sets the value of `id`; an earlier one is replaced.
     pub(crate) fn insert(&mut self, id: u32, value: T) {
         if id >= DENSE_IDS {
             self.sparse.insert(id, value);
             return;
         }
-        let at = id as usize;
-        if at >= self.dense.len() {
-            self.dense.resize(at + 1, None);
+        let index = id as usize;
+        if index >= self.dense.len() {
+            self.dense.resize(index + 1, None);
         }
-        self.dense[at] = Some(value);
+        self.dense[index] = Some(value);
     }
 }
 
@@ -53,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_any_size_are_kept_apart() {
+    fn dense_and_sparse_ids_keep_their_own_values() {
         let mut map = DenseMap::default();
         for id in [0, 7, DENSE_IDS - 1, DENSE_IDS, u32::MAX] {
             map.insert(id, id);

@@ -1,4 +1,4 @@
-//! Maps that hold up against hostile keys.
+//! Containers that stay fast and bounded for hostile input, and saturating byte counts.
 
 pub(crate) mod block_totals;
 pub(crate) mod dense_map;

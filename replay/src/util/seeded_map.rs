@@ -1,21 +1,23 @@
-//! Maps and sets whose keys a file chooses.
+//! Hash maps and sets with keys that come from the trace.
 //!
-//! Constraint: hostile keys can be chosen so that a known hash function puts all of them into one place: 350 bytes of a packed trace
-//! kept the reader busy for hours. Consequence: a multiplication by numbers that are drawn anew for each map. What comes out of
-//! a map in its own order must be sorted before it is shown (`replay/tests/hostile.rs` compares two readings of a trace).
+//! Constraint: a hostile trace can choose keys that collide under a known hash function; 350 bytes
+//! of a compressed trace once kept the reader busy for hours. Consequence: each map multiplies by
+//! random numbers of its own, at the cost of one 128-bit multiplication per word. Iteration order
+//! is therefore random: sort before showing anything. `replay/tests/hostile.rs` analyses each trace
+//! twice and compares the reports.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A map.
+/// A hash map with a random seed of its own.
 pub(crate) type SeededMap<K, V> = HashMap<K, V, SeededState>;
-/// A set.
+/// A hash set with a random seed of its own.
 pub(crate) type SeededSet<K> = HashSet<K, SeededState>;
 
 /// 2^64 over the golden ratio, odd.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Makes the hashers of one map.
+/// The random seed of one map.
 #[derive(Clone, Debug)]
 pub struct SeededState {
     begin: u64,
@@ -38,7 +40,7 @@ impl BuildHasher for SeededState {
     }
 }
 
-/// Multiplies to 128 bits and folds these in half, word by word.
+/// For each word: multiplies to 128 bits and folds the product to 64.
 #[derive(Debug)]
 pub struct SeededHasher {
     hash: u64,
@@ -81,7 +83,8 @@ impl Hasher for SeededHasher {
         self.write_u64(bytes.len() as u64);
     }
 
-    /// Once more, by a number with bits everywhere: some of the numbers that are drawn spread neighbours poorly.
+    /// Multiplies once more by a constant with bits throughout: some random factors spread
+    /// neighbouring keys poorly.
     #[inline]
     fn finish(&self) -> u64 {
         let product = u128::from(self.hash) * u128::from(MIX);
@@ -93,27 +96,28 @@ impl Hasher for SeededHasher {
 mod tests {
     use super::*;
 
-    /// Multiplied with what rustc-hash multiplies with, these differ in bits 8 and above alone, which it turns out of sight.
-    const ONE_PLACE_FOR_ALL: u64 = 0x1494_a55d_aaed_0d00;
+    /// Multiples of this collide under rustc-hash: its product differs only in bits 8 and above,
+    /// and its final rotation moves those out of the bucket index.
+    const RUSTC_HASH_COLLIDING_STRIDE: u64 = 0x1494_a55d_aaed_0d00;
 
     #[test]
-    fn keys_at_any_distance_are_spread() {
-        let steps: [u64; 5] = [1, 512, 1 << 44, 1 << 20, ONE_PLACE_FOR_ALL];
-        let begun = steps.into_iter().flat_map(|step| [(0, step), (u64::MAX, step)]);
-        // Whatever is drawn.
-        for (begin, step) in begun.flat_map(|one| [one; 100]) {
-            let keys = SeededState::default();
-            let key = |number: u64| step.wrapping_mul(number).wrapping_add(begin);
-            let places: HashSet<u64> = (0..4096).map(|number| keys.hash_one(key(number)) & 0xffff).collect();
-            assert!(places.len() > 3000, "{step:#x}: {}", places.len());
+    fn keys_at_any_stride_spread_over_buckets() {
+        let strides: [u64; 5] = [1, 512, 1 << 44, 1 << 20, RUSTC_HASH_COLLIDING_STRIDE];
+        let cases = strides.into_iter().flat_map(|stride| [(0, stride), (u64::MAX, stride)]);
+        // 100 random seeds for each case.
+        for (first, stride) in cases.flat_map(|case| [case; 100]) {
+            let seed = SeededState::default();
+            let key = |number: u64| stride.wrapping_mul(number).wrapping_add(first);
+            let buckets: HashSet<u64> = (0..4096).map(|number| seed.hash_one(key(number)) & 0xffff).collect();
+            assert!(buckets.len() > 3000, "{stride:#x}: {}", buckets.len());
         }
     }
 
     #[test]
-    fn texts_of_one_beginning_are_told_apart() {
-        let keys = SeededState::default();
+    fn byte_strings_of_different_lengths_hash_differently() {
+        let seed = SeededState::default();
         let hashes: HashSet<u64> =
-            (0..100).map(|len| keys.hash_one("\0".repeat(len))).chain([keys.hash_one("\0a")]).collect();
+            (0..100).map(|len| seed.hash_one("\0".repeat(len))).chain([seed.hash_one("\0a")]).collect();
         assert_eq!(hashes.len(), 101);
     }
 }

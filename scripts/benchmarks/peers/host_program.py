@@ -1,5 +1,4 @@
-"""Runs workload.c inside a Python program, for recorders that need one: LIBRARY and main's
-arguments."""
+"""Runs workload.c inside Python, for recorders that need it: LIBRARY and main's arguments."""
 
 import ctypes
 import sys

@@ -64,8 +64,7 @@ def clean_environment():
 
 
 def run(command, folder, env, limit_bytes=None, kill_at_events=None, timeout_seconds=300):
-    """Runs `command` to its end, or sends SIGKILL once the program counted `kill_at_events`
-    events."""
+    """Runs `command` to its end, or kills it once the program counted `kill_at_events` events."""
     tally = TallyFile(folder / "tally")
 
     def limit():

@@ -1,5 +1,4 @@
-"""The recorders: how each runs, its files, the commands that read them, and a count of the recorded
-events."""
+"""The recorders: how each runs, its files, their readers, and a count of recorded events."""
 
 import re
 import subprocess
@@ -12,8 +11,7 @@ from measure import Failed, clean_environment
 #: Size of the block that workload.c allocates first; earlier events are not the workload's.
 MARKER_BYTES = 987_643
 
-#: heaptrack 1.4 has a table that may grow without bound (its commit f1f59da), so its memory is
-#: limited.
+#: heaptrack 1.4 has a table that may grow without bound (its commit f1f59da).
 HEAPTRACK_LIMIT_BYTES = 4 << 30
 
 HEAPTRACK_INTERPRET = Path("/usr/lib/heaptrack/libexec/heaptrack_interpret")
@@ -80,8 +78,7 @@ def count_gpumemtrace(command):
 
 
 def count_heaptrack(folder):
-    """Counts in an interpreted file: `a SIZE TRACE` defines the allocations that `+ N` and `- N`
-    refer to."""
+    """Counts in an interpreted file: `a SIZE TRACE` defines what `+ N` and `- N` refer to."""
     marker, defined, count = None, 0, None
     for line in lines_of(["zstd", "-dc", "heaptrack.zst"], folder):
         if line.startswith("a "):

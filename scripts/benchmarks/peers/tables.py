@@ -87,8 +87,7 @@ def measure_once(workload, recorder, row, scratch):
 
 
 def kept(recorder, folder, events):
-    """Returns the recorded share of the program's events; later ones were not counted yet at the
-    kill."""
+    """Returns the recorded share of the program's events, of those counted before the kill."""
     count = recorder.count(folder)
     return count if isinstance(count, Samples) else min(1.0, count / events)
 
@@ -135,7 +134,7 @@ def cells(recorder, row, bare):
     own = least["full own"] - bare.least["full own"]
     beside = over("beside") - (bare.least["full beside"] - bare.least["empty beside"])
     plus = lambda figure, unit: f"+{figure:,.0f} {unit}" if figure > 0 else "within noise"
-    share = lambda value: f"0 % ({value} samples)" if isinstance(value, Samples) else f"{100 * value:.4g} %"
+    share = lambda value: f"0% ({value} samples)" if isinstance(value, Samples) else f"{100 * value:.4g}%"
     return [
         plus(own / events, "ns"), plus(beside / events, "ns"), f"{over('bytes') / events:.2f}",
         plus((least["full peak"] - bare.least["full peak"]) / 1e6, "MB"),

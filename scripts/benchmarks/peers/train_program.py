@@ -27,8 +27,7 @@ if way == "stormlog":
 
 
 def threads_of_recorder():
-    """Returns the CPU of the recorder's threads: ours by name, Stormlog's are all but Python's main
-    thread."""
+    """Returns the CPU of the recorder's threads: ours by name, else all but the main one."""
     ours = {thread.native_id for thread in threading.enumerate() if thread is not threading.main_thread()}
     total_ns = 0
     for task in Path("/proc/self/task").iterdir():

@@ -4,7 +4,7 @@
  * operation is counted in a mapped file after it is done, so a killed run has its true number too.
  *
  * A stack is 20 to 40 calls among 16 functions, plus one of 512 functions that allocate. Sizes are
- * 16 bytes to 16 KiB; 4,096 blocks live. For gpumemtrace the same blocks are reported like PyTorch's.
+ * 16 bytes to 16 KiB; 4,096 blocks live. gpumemtrace gets the blocks in the form of PyTorch's own.
  * Without a recorder that report is one empty call, which the untraced program makes too.
  */
 #define _GNU_SOURCE

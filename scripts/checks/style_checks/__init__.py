@@ -3,7 +3,7 @@
 Each check is a function `check(tree, exemptions) -> Result`. CHECKS gives their names and order.
 """
 
-from . import commits, cycles, docs, folders, lengths, needless, public_items, type_names, width, words
+from . import commits, cycles, docs, folders, lengths, needless, paths, public_items, type_names, width, words
 from .exemptions import NO_EXEMPTIONS, OF_THIS_REPOSITORY
 from .result import Result, Violation
 from .tree import Tree
@@ -14,6 +14,7 @@ CHECKS = {
     "words": words.check_rates,
     "phrases": words.check_phrases,
     "short-docs": docs.check,
+    "paths": paths.check,
     "folders": folders.check,
     "cycles": cycles.check_files,
     "folder-cycles": cycles.check_folders,

@@ -1,6 +1,6 @@
 """Every exemption is still needed: without it, its check would report something."""
 
-from . import cycles, folders, lengths, public_items, type_names
+from . import cycles, folders, lengths, paths, public_items, type_names
 from .exemptions import NO_EXEMPTIONS
 from .result import Result, Violation
 
@@ -15,6 +15,8 @@ def check(tree, exemptions):
     rows += [("type name", row) for row in exemptions.type_names if not _mentions(problems, f"type name {row} ")]
     problems = [violation.problem for violation in public_items.check_modules(tree, NO_EXEMPTIONS).violations]
     rows += [("public module", "::".join(row)) for row in exemptions.public_modules if not _mentions(problems, "::".join(row))]
+    problems = [violation.problem for violation in paths.check(tree, NO_EXEMPTIONS).violations]
+    rows += [("absent path", row) for row in exemptions.absent_paths if not _mentions(problems, f"`{row}`")]
     found = [check(tree, NO_EXEMPTIONS) for check in (cycles.check_files, cycles.check_folders)]
     problems = [violation.problem for result in found for violation in result.violations]
     rows += [("cycle", row) for row, _ in exemptions.cycles if not _mentions(problems, f"import cycle in {row}: ")]

@@ -103,7 +103,7 @@ pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResu
         120 => i32::from(modern), // CLUSTER_LAUNCH
         121 => 0,         // DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED
         122 | 123 => 0,   // CAN_USE_64_BIT_STREAM_MEM_OPS, ..._WAIT_VALUE_NOR
-        124..=129 => 0,   // DMA_BUF, IPC_EVENT, MEM_SYNC_DOMAIN, TENSOR_MAP, FABRIC, function pointers
+        124..=129 => 0,   // DMA_BUF, IPC_EVENT, MEM_SYNC_DOMAIN, TENSOR_MAP, FABRIC and others
         130 => -1,        // NUMA_CONFIG, NUMA_ID and what follows
         131..=160 => 0,
         _ => return Err(INVALID_VALUE),

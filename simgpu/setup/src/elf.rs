@@ -23,6 +23,7 @@ use object::elf;
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
 use simgpu_common::{BLOCK_SYMBOL, WheelVersions};
 
+use crate::export::{Export, Target};
 use crate::tables::{GnuHash, StringTable, VersionNodes};
 
 type Header = elf::FileHeader64<Le>;
@@ -30,26 +31,6 @@ type Header = elf::FileHeader64<Le>;
 /// Size of one stub, in bytes.
 const STUB_SIZE: u64 = 16;
 const PAGE: u64 = 4096;
-
-/// One exported symbol of a library.
-#[derive(Debug)]
-pub(crate) struct Export {
-    /// Name in the library.
-    pub(crate) name: String,
-    /// The code behind it.
-    pub(crate) target: Target,
-    /// Version node, if the wheel requires one.
-    pub(crate) version: Option<String>,
-}
-
-/// Code in the template.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// An exported symbol of the template.
-    Symbol(String),
-    /// The n-th stub.
-    Stub(usize),
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
@@ -59,7 +40,7 @@ struct Symbol {
     section: u16,
 }
 
-/// The parsed template.
+/// A parsed template, borrowed from its bytes.
 pub(crate) struct Template<'data> {
     bytes: &'data [u8],
     symbols: HashMap<String, Symbol>,
@@ -170,7 +151,7 @@ impl<'data> Template<'data> {
 
         let mut output = self.bytes.to_vec();
         self.write_versions(&mut output, wheel)?;
-        let tables = Tables::after(&mut output)?;
+        let tables = TableSegment::after(&mut output)?;
         let placed = [
             (".dynsym", tables.place(&mut output, &symbols)),
             (".dynstr", tables.place(&mut output, &strings.0)),
@@ -245,13 +226,12 @@ struct TablePosition {
     size: u64,
 }
 
-/// The appended segment.
-struct Tables {
+struct TableSegment {
     offset: u64,
     address: u64,
 }
 
-impl Tables {
+impl TableSegment {
     /// Starts the segment after the template, at an address above all of its memory.
     fn after(output: &mut Vec<u8>) -> Result<Self> {
         let header = Header::parse(output.as_slice())?;

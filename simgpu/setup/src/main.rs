@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod elf;
+mod export;
 mod plan;
 mod scan;
 mod tables;
@@ -43,7 +44,7 @@ struct Options {
     /// Remove the simulated libraries.
     #[arg(long)]
     remove: bool,
-    /// Print errors only.
+    /// Print errors only, no summary.
     #[arg(long, short)]
     quiet: bool,
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use crate::elf::{Export, Target, Template};
+use crate::elf::Template;
+use crate::export::{Export, Target};
 use crate::scan::Functions;
 
 /// Prefix of hand-written functions in the template; a `__cudaNN` suffix limits one to that major

@@ -16,7 +16,7 @@ pub(crate) type Functions = BTreeMap<String, Option<String>>;
 /// The needs of all libraries in a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Library -> functions.
+    /// Needed functions by library.
     pub(crate) libraries: BTreeMap<String, Functions>,
     /// Search paths as written in the libraries (`$ORIGIN/...`).
     pub(crate) search_paths: BTreeSet<String>,

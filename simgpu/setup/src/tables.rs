@@ -4,7 +4,7 @@
 
 use object::elf;
 
-use crate::elf::Export;
+use crate::export::Export;
 
 /// A growing string table.
 pub(crate) struct StringTable(pub(crate) Vec<u8>);
@@ -118,7 +118,7 @@ impl GnuHash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::Target;
+    use crate::export::Target;
 
     fn export(name: &str, version: Option<&str>) -> Export {
         Export { name: name.to_owned(), target: Target::Stub(0), version: version.map(str::to_owned) }

@@ -1,5 +1,4 @@
-"""gpumemtrace as PyTorch's pluggable allocator: one driver call per tensor, at the line that made
-it."""
+"""gpumemtrace as PyTorch's pluggable allocator: one driver call per tensor, with its line."""
 
 import pytest
 

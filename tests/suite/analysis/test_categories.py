@@ -45,8 +45,7 @@ def truth_of(run, lives):
     kinds = {}
     for device, addr, at, kind in said["truth"]:
         kinds.setdefault((device, addr, lives.block_at(device, addr, at)), kind)
-    # Activations: left by a forward pass and in no other category. Workspaces that stay do not
-    # count.
+    # Activations: left by a forward pass, in no other category, and no lasting workspace.
     for device, begin, end in said["passes"]:
         for (of, addr), all_lives in lives.lives.items():
             for born, died, _ in all_lives if of == device else ():
@@ -56,8 +55,7 @@ def truth_of(run, lives):
 
 
 def scores(peak, kinds):
-    """Returns each category's F1, weighted by bytes, and the share of bytes with equal
-    categories."""
+    """Returns each category's F1, weighted by bytes, and the share of bytes with equal category."""
     hits, said, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
     for block in peak["blocks"]:
         kind = kinds.get((peak["device"], block["addr"], block["born"]), "other")
@@ -88,8 +86,7 @@ def check_sums(peak):
     assert sites == by_site
 
 
-# Beside the common optimizers: state made with the optimizer, and state smaller than its
-# parameters.
+# Optimizers with state made at construction, and with state smaller than the parameters.
 OTHERS = [("mlp", "adagrad"), ("gpt", "adafactor")]
 
 
@@ -103,8 +100,7 @@ def test_categories_match_the_program(run_python, torch_version, model, optimize
         check_sums(peak)
         f1, agreement, true = scores(peak, kinds)
         print(peak["device"], {kind: score and round(score, 4) for kind, score in f1.items()}, round(agreement, 4), dict(true))
-        # Categories that the peak has: lasting memory beside optimizer.step(), else what passes
-        # need.
+        # Categories at this peak: lasting memory beside optimizer.step(), else memory of passes.
         there = ["parameters", "gradients", "optimizer_state"] if peak["device"] == 1 else ["parameters", "activations", "inputs"]
         assert all(true[kind] > 0 for kind in there)
         assert all(score is None or score >= LEAST_F1 for score in f1.values()), (peak["device"], f1)
@@ -112,8 +108,7 @@ def test_categories_match_the_program(run_python, torch_version, model, optimize
 
 
 def said_of(run):
-    """Returns the peak of the first device, its categories, and those of tensors that the program
-    names."""
+    """Returns the first device's peak, its categories, and those of tensors in the truth file."""
     peak = run.report("--peak", "--blocks")["peak"][0]
     check_sums(peak)
     by_addr = {block["addr"]: block for block in peak["blocks"]}
@@ -163,8 +158,7 @@ def test_recomputed_activations_are_activations(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "checkpoint", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
-    # At the peak one of three parts is recomputed: four layers, of which each pair keeps one
-    # output.
+    # At the peak one of three parts is recomputed: four layers; each pair keeps one output.
     assert categories["activations"]["bytes"] >= 2 * 2048 * 256 * 4
     assert categories["activations"]["confidence"] == "high"
 

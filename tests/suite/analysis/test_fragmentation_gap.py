@@ -13,8 +13,7 @@ STEPS = 30
 
 
 def run_with_holes(run_python, torch_version, tmp_path, conf, *flags, **extra):
-    """Returns the run, PyTorch's numbers at the end of each step, and the report for these
-    steps."""
+    """Returns the run, PyTorch's numbers at the end of each step, and the report for these."""
     run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json", *flags, **CONFS[conf], **extra)
     witness = json.loads((tmp_path / "witness.json").read_text())
     moments = [flag for step in range(1, len(witness) + 1) for flag in ("--at", f"step:{step}")]

@@ -1,5 +1,4 @@
-"""References that keep leaked tensors alive, with real PyTorch; the scan must not change the
-program."""
+"""References that keep leaked tensors alive, in real PyTorch; the scan changes nothing."""
 
 import json
 import os
@@ -60,8 +59,7 @@ def line_of(mark):
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
 def test_leak_lab_holders(run_with_holders, pattern, fixed):
-    """A list in the script holds every block of each of the eight mistakes; fixed forms have no
-    leak."""
+    """A list in the script holds all blocks of each mistake; fixed forms have none."""
     run = run_with_holders(LAB / "train.py", pattern, *["--fixed"] * fixed, "--steps", 30, "--batch", 16, **lab.CONF)
     report = held(run)
     [look] = report["holders"]
@@ -77,14 +75,14 @@ def test_leak_lab_holders(run_with_holders, pattern, fixed):
 
 
 @pytest.mark.parametrize("holder,name,kind,chain", [
-    ("list", "held.kept", "list", ["tensor"]),
-    ("attribute", "held.trainer.seen['loss']", "list", ["tensor"]),
-    ("keyed", "held.by_step", "dict", ["tensor"]),
-    ("closure", "held.remember closure memory", "list", ["tensor"]),
-    ("class", "held.Trainer.history", "list", ["tensor"]),
-    ("slots", "held.slotted.found", "list", ["tuple[*]", "tensor"]),
-    ("both", "held.kept", "list", ["tensor"]),
-    ("graph", "held.total", "Tensor", ["grad_fn chain"]),
+    ("list", "holders.kept", "list", ["tensor"]),
+    ("attribute", "holders.trainer.seen['loss']", "list", ["tensor"]),
+    ("keyed", "holders.by_step", "dict", ["tensor"]),
+    ("closure", "holders.remember closure memory", "list", ["tensor"]),
+    ("class", "holders.Trainer.history", "list", ["tensor"]),
+    ("slots", "holders.slotted.found", "list", ["tuple[*]", "tensor"]),
+    ("both", "holders.kept", "list", ["tensor"]),
+    ("graph", "holders.total", "Tensor", ["grad_fn chain"]),
 ])
 def test_each_kind_of_reference_has_its_user_visible_name(run_with_holders, holder, name, kind, chain):
     run = run_with_holders(HELD, holder, "--steps", STEPS, code=7)
@@ -115,7 +113,7 @@ def test_blocks_freed_before_scan_are_reported(run_with_holders):
 def test_scan_calls_no_python_code_of_objects(run_with_holders):
     run = run_with_holders(HELD, "rude", code=7)
     [leak] = held(run)["leaks"]
-    assert {holder["name"] for holder in leak["holders"]} == {"held.rude['of']"}
+    assert {holder["name"] for holder in leak["holders"]} == {"holders.rude['of']"}
     assert leak["holders_seen"]["unresolved"] == []
     assert "done []" in run.process.stdout, "the scan called an object"
 
@@ -128,7 +126,7 @@ def test_saved_tensor_hooks_are_not_called(run_with_holders, torch_version):
     python = Path(VENVS[torch_version]) / "bin" / "python"
     asks = "import torch, sys; sys.exit(not hasattr(torch._C._autograd.SavedTensor, 'unpack_hook'))"
     if subprocess.run([python, "-c", asks]).returncode == 0:
-        assert [holder["name"] for holder in leak["holders"]] == ["held.total"]
+        assert [holder["name"] for holder in leak["holders"]] == ["holders.total"]
     else:
         assert [(one["why"], one["blocks"]) for one in leak["holders_seen"]["unresolved"]] == [("saved_unread", STEPS)]
 
@@ -147,7 +145,7 @@ def test_near_references_are_found_in_large_heap(run_with_holders):
     run = run_with_holders(HELD, "list", "--objects", 2_000_000, options=["--holders-limit", "60"], code=7)
     report = held(run)
     assert report["holders"][0]["is_cut"] is False
-    assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["held.kept"]
+    assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["holders.kept"]
 
 
 @pytest.mark.parametrize("holder", ["list", "keyed", "closure", "graph"])
@@ -168,7 +166,7 @@ def test_scan_at_oom_lets_program_continue(run_with_holders):
     run = run_with_holders(HELD, "oom", code=7)
     report = held(run)
     assert [look["when"] for look in report["holders"]] == ["oom", "oom", "oom", "exit"], "three of five errors are scanned"
-    assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["held.kept"]
+    assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["holders.kept"]
     assert json.loads(run.process.stdout.split("done ")[1]) == ["oom"] * 5
     kinds = [event["kind"] for event in run.events() if event["kind"] in ("oom", "holders")]
     assert kinds[:2] == ["oom", "holders"]
@@ -179,7 +177,7 @@ def test_fatal_error_keeps_function_names(run_with_holders):
     run = run_with_holders(HELD, "raises", code=1)
     report = held(run)
     [holder] = report["leaks"][0]["holders"]
-    assert holder["name"].endswith("held.run() local history") and holder["items"] == STEPS
+    assert holder["name"].endswith("holders.run() local history") and holder["items"] == STEPS
     assert run.process.stderr.count("ValueError: the end") == 1
 
 
@@ -193,12 +191,11 @@ def test_local_variables_are_named_by_function(run_with_holders, tmp_path):
     path = {"PYTHONPATH": str(PACKAGE), "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
     run_with_holders(HELD, "local", "--measure", tmp_path / "measured.json", code=7, **path)
     [holder] = json.loads((tmp_path / "measured.json").read_text())["looks"][0]["leaks"][0]["holders"]
-    assert (holder["name"], holder["type"], holder["items"]) == ("held.run() local history", "list", STEPS)
+    assert (holder["name"], holder["type"], holder["items"]) == ("holders.run() local history", "list", STEPS)
 
 
 def test_reading_variables_keeps_none_alive():
-    """Runs in this Python: values read from a frame are released with the function; `locals()` is
-    whole."""
+    """Runs in this Python: values read from a frame are released; `locals()` is complete."""
     program = """
 import sys, weakref
 sys.path.insert(0, sys.argv[1])
@@ -229,8 +226,7 @@ assert function() == plain()
 
 
 def test_injection_is_invisible_to_the_program(torch_version, run_with_holders, tmp_path):
-    """sys.path, import hooks and other sitecustomize modules are unchanged, also in isolated
-    mode."""
+    """sys.path, import hooks and sitecustomize modules are unchanged, also in isolated mode."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.came_first = True\n")
     script = tmp_path / "sees.py"
@@ -248,19 +244,22 @@ def test_injection_is_invisible_to_the_program(torch_version, run_with_holders, 
     asked = run_with_holders(script, code=5, **path)
     python = Path(VENVS[torch_version]) / "bin" / "python"
     plain = run_program([python, script], tmp_path, env=environment(tmp_path, traced=False, **path))
-    hide = lambda text: " ".join(word for word in text.split() if not word.startswith("0x"))  # noqa: E731
+
+    def hide(text):
+        return " ".join(word for word in text.split() if not word.startswith("0x"))
+
     assert hide(asked.process.stdout) == hide(plain.stdout) and plain.returncode == 5
     assert [line for line in asked.process.stderr.splitlines() if not line.startswith("gpumemtrace: wrote")] == []
     assert list((tmp_path / "tmp").glob("gpumemtrace-*")) == [], "temporary files are removed"
     script.write_text("import torch\ntorch.zeros(5, device='cuda')\n")
     apart = run_with_holders(script, python=["-I"])
-    assert "nobody looked who holds what leaks" in apart.process.stderr
+    assert "--holders: no scan ran" in apart.process.stderr
 
 
 def test_failed_scan_reports_cause(run_with_holders, tmp_path):
     """GPUMEMTRACE_COMMAND names a missing program."""
     script = tmp_path / "other.py"
-    script.write_text(f"import os, sys\nos.environ['GPUMEMTRACE_COMMAND'] = '/nonexistent'\nsys.argv = ['held.py', 'list']\n"
+    script.write_text(f"import os, sys\nos.environ['GPUMEMTRACE_COMMAND'] = '/nonexistent'\nsys.argv = ['holders.py', 'list']\n"
                       f"exec(compile(open({str(HELD)!r}).read(), {str(HELD)!r}, 'exec'))\n")
     run = run_with_holders(script, code=7)
     [look] = run.report("--leaks")["holders"]

@@ -48,8 +48,7 @@ def test_leaks_set_exit_code_only_on_request(run_python, torch_version):
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
 def test_leak_lab_findings(run_python, torch_version, pattern, fixed):
-    """Eight common mistakes: each is the first finding, at its line, to the byte; the fixed form
-    has none."""
+    """Eight common mistakes: each is the first finding, to the byte; the fixed form has none."""
     stats, options = "stats.json", ["--fixed"] if fixed else []
     run = run_python(torch_version, LAB / "train.py", pattern, *options, "--steps", 34, "--batch", 16, "--stats", stats, **lab.CONF)
     said = json.loads((run.folder / stats).read_text())

@@ -1,5 +1,4 @@
-"""Several processes under torchrun, one device each: which rank grew first, and which needs
-more."""
+"""Processes under torchrun, one device each: which rank grew first, and which needs more."""
 
 import json
 import re

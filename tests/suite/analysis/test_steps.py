@@ -1,5 +1,4 @@
-"""Step boundaries from optimizers, ranges, marks or repetition: the number found must be the true
-one."""
+"""Step boundaries from optimizers, ranges, marks or repetition, compared with the true number."""
 
 import json
 from pathlib import Path

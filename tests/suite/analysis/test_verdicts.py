@@ -1,5 +1,4 @@
-"""Verdicts on real PyTorch runs: each appears where it applies, with PyTorch's numbers, and only
-there."""
+"""Verdicts on real PyTorch runs: each appears only where it applies, with PyTorch's numbers."""
 
 import json
 

@@ -105,8 +105,7 @@ print(json.dumps(said))
 
 
 def in_a_package(folder, code, *arguments):
-    """Runs code with a package that has the library under both names; the other system's is
-    invalid."""
+    """Runs code with a package that has both libraries; the other system's one is invalid."""
     there = folder / "packages" / "gpumemtrace"
     shutil.copytree(PACKAGE, there, ignore=shutil.ignore_patterns("__pycache__"))
     (there / "lib").mkdir()

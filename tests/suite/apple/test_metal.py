@@ -18,8 +18,7 @@ from metal_runs import GOLDEN, METAL, built, marked_lines, run
 from stack_dump import FIELD
 
 class DoubleLog:
-    """The double's log: per thread, each operation and its object. Lines of one object are in
-    order."""
+    """The double's log: per thread, each operation and its object, in order per object."""
 
     def __init__(self, path):
         self.by_thread, self.births, live = defaultdict(list), [], {}
@@ -46,8 +45,7 @@ def kinds_of(what, born):
 
 
 def assert_trace_equals_log(trace, truth):
-    """Checks that the trace has the log's operations per thread, in order, with sizes, and no
-    others."""
+    """Checks that the trace has exactly the log's operations, per thread, with sizes."""
     events = [event for event in dump(trace) if event["rc"] == 0]
     by_thread = defaultdict(list)
     for event in events:
@@ -209,8 +207,7 @@ def test_golden_trace_of_retained_list():
 
 
 def assert_retained_leak(leaks, gap, steps):
-    """Checks one leak, its line and bytes; heaps minus their live buffers; and Metal as the
-    source."""
+    """Checks one leak with line and bytes, heaps minus live buffers, and Metal as the source."""
     assert leaks["traces"][0]["mode"] == ["preload", "metal"]
     block, heap = (1 << 20) - 768, 8 << 20
     line, = (number for number, what in marked_lines(METAL / "retained.py").items() if what == "retained")

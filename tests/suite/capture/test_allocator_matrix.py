@@ -52,8 +52,7 @@ ACTIONS = {
 
 
 def history_of(events, device):
-    """Returns the entries of one device up to its snapshot. Fields that the trace lacks are
-    None."""
+    """Returns the entries of one device up to its snapshot, with None for unknown fields."""
     entries = []
     for event in events:
         if event["kind"] == "torch_snapshot":

@@ -1,5 +1,4 @@
-"""Compares traces with two independent oracles: PyTorch's statistics and the simulated driver's
-log."""
+"""Compares traces with two oracles: PyTorch's statistics and the simulated driver's log."""
 
 import itertools
 import json

@@ -71,7 +71,7 @@ def test_each_rank_has_its_own_trace(torch_version, tmp_path):
         assert (facts["rank"], facts["world_size"], facts["end"]) == (rank, ranks, "exit")
         assert facts["host"] == os.uname().nodename
         info = gpumemtrace("info", trace)
-        assert f"local_rank: {rank}\n" in info
+        assert f"local rank: {rank}\n" in info
         stats = json.loads((tmp_path / f"stats.{rank}.json").read_text())
         events += assert_equal_to_torch(trace, stats)
     assert events >= ranks * threads * pairs * 2 - 1000

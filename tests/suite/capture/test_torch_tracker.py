@@ -71,8 +71,7 @@ def test_library_without_symbols_falls_back_to_profiler_hook(run_python, torch_v
 
 
 def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
-    """Rounding, frees that wait for a stream, and segments add up; PyTorch's sum of requests
-    agrees."""
+    """Rounding, frees that wait for a stream, and segments add up; PyTorch's requests agree."""
     run = run_python(torch_version, "training/allocator_matrix.py", "pools", "--history", tmp_path / "history.json", SIMGPU_EVENT_DELAY_US=3000)
     report = run.report()
     assert report["traces"][0]["torch_tracker"] == "attached"

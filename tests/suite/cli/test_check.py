@@ -36,7 +36,7 @@ def test_written_budget_passes_same_run_and_fails_leaky_one(demo, tmp_path):
     mended, again, leaky = demo("--fixed"), demo("--fixed", name="again"), demo(name="leaky")
     budget, markdown, junit = tmp_path / "budget.toml", tmp_path / "summary.md", tmp_path / "junit.xml"
     gpumemtrace("check", mended.trace, "--budget", budget, "--write")
-    assert "there already" in refused("check", mended.trace, "--budget", budget, "--write", code=2)
+    assert "already exists" in refused("check", mended.trace, "--budget", budget, "--write", code=2)
     for run in (mended, again):
         kept = json.loads(gpumemtrace("check", run.trace, "--budget", budget, "--json"))
         assert kept["passed"] and all(one["state"] == "kept" and one["measured"] == one["limit"] for one in kept["budgets"])

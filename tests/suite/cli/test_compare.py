@@ -1,5 +1,4 @@
-"""Compares runs of real PyTorch: equal programs do not differ; one extra tensor is found at its
-line."""
+"""Compares runs of real PyTorch: equal programs do not differ; an extra tensor is found."""
 
 import json
 import subprocess

@@ -22,7 +22,7 @@ def clean(**extra):
 
 
 def replay(*arguments, code=0, **extra):
-    """Returns standard output and standard error of a replay whose output is no terminal."""
+    """Returns standard output and standard error of a replay without a terminal."""
     done = subprocess.run([COMMAND, "replay", *map(str, arguments)], capture_output=True, text=True, timeout=120,
                           env=clean(**(extra or WIDE)))
     assert done.returncode == code, done.stdout[-2000:] + done.stderr
@@ -111,8 +111,8 @@ def test_filtered_reports_equal_pytorch(parts):
 def test_unmatched_filter_is_refused_in_one_line(parts):
     run, said = parts
     for arguments, says in [
-        (["--since", "step:100000"], "never came"), (["--since", "1h"], "never came"), (["--since", "soon"], "no moment"),
-        (["--device", "7"], "these are 0, 1"), (["--rank", "3"], "says its rank"),
+        (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "was not reached"), (["--since", "soon"], "no moment"),
+        (["--device", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
         (["--stream", "12345"], hex(said["side"])), (["--stream", "left"], "give a stream"),
     ]:
         shown, errors = replay(run.trace, *arguments, code=2)
@@ -183,7 +183,7 @@ SECTIONS = ("--leaks", "--timeline", "--fragmentation", "--peak", "--oom", "--st
 
 @pytest.fixture
 def named_oddly(run_python, torch_version, tmp_path):
-    """A run with deep code in a file whose name has wide characters and terminal controls."""
+    """A run with deep code in a file with wide characters and terminal controls in its name."""
     import conftest
     folder = tmp_path / ("a_long_name_of_a_folder" * 4) / "模型\x1b[31m"
     folder.mkdir(parents=True)
@@ -207,8 +207,9 @@ def test_texts_fit_terminal_and_contain_no_controls(named_oddly):
             assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", piped)
             if "--peak" in sections and width > 40:
                 assert "訓練模型檔案.py:" in piped, "the name of the file is whole"
-    piped, _ = replay(trace, LC_ALL="C.UTF-8")
-    assert max(map(columns, piped.splitlines())) <= 80, "a pipe has no width, so 80 columns"
+    piped, _ = replay(trace, "--leaks", LC_ALL="C.UTF-8")
+    narrow, _ = replay(trace, "--leaks", LC_ALL="C.UTF-8", COLUMNS="40")
+    assert len(piped.splitlines()) < len(narrow.splitlines()), "without COLUMNS a pipe is not wrapped"
     raw, _ = replay(trace, "--json", LC_ALL="C.UTF-8")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", raw)
 

@@ -1,5 +1,4 @@
-"""`replay --follow` beside a running program: totals while it runs, the normal report at its
-end."""
+"""`replay --follow` beside a running program: totals meanwhile, the normal report at its end."""
 
 import os
 import pty
@@ -55,11 +54,11 @@ class Followed:
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_follow_prints_totals_then_report(tmp_path, end):
     with Followed(tmp_path, 40, stderr=subprocess.PIPE) as followed:
-        followed.wait_for("has nothing in it yet; waiting")
+        followed.wait_for("does not exist or is empty; waiting")
         for last in (9, 19, 29):
             followed.turns(last)
             # These few events are in no block yet and come from the ring.
-            followed.wait_for(rf"device 0: {last + 1}\.00 MiB from the driver")
+            followed.wait_for(rf"GPU 0: driver {last + 1}\.00 MiB")
         if end == "kill":
             followed.program.send_signal(signal.SIGKILL)
         else:
@@ -76,24 +75,24 @@ def parts(folder):
     return [int(re.search(r"part(\d+)", path.name)[1]) for path in folder.glob("run.*.part*.trace")]
 
 
-@pytest.mark.parametrize("limits", [{"GPUMEMTRACE_ROTATE": "1s"}, {"GPUMEMTRACE_ROTATE": "1s", "GPUMEMTRACE_KEEP": "8KiB"}],
+@pytest.mark.parametrize("limits", [{"GPUMEMTRACE_ROTATE": "1s"}, {"GPUMEMTRACE_ROTATE": "1s", "GPUMEMTRACE_MAX_TOTAL_SIZE": "8KiB"}],
                          ids=["all kept", "oldest dropped"])
 def test_follow_reads_new_parts(tmp_path, limits):
     with Followed(tmp_path, 1000, traced=limits, stderr=subprocess.PIPE) as followed:
         last, seen, deadline = -1, set(), time.monotonic() + 120
         # Wait for two full parts; with a size limit, until the first one is gone.
-        while len(seen) < 3 or ("GPUMEMTRACE_KEEP" in limits and 1 in parts(tmp_path)):
+        while len(seen) < 3 or ("GPUMEMTRACE_MAX_TOTAL_SIZE" in limits and 1 in parts(tmp_path)):
             seen.update(parts(tmp_path))
             assert time.monotonic() < deadline and last < 990
             last += 10
             followed.turns(last)
-            followed.wait_for(rf"device 0: {last + 1}\.00 MiB from the driver")
+            followed.wait_for(rf"GPU 0: driver {last + 1}\.00 MiB")
         followed.program.send_signal(signal.SIGKILL)
         followed.program.wait()
         report, said = followed.follower.communicate(timeout=60)
-        code = 6 if "GPUMEMTRACE_KEEP" in limits else 0
+        code = 6 if "GPUMEMTRACE_MAX_TOTAL_SIZE" in limits else 0
         assert (followed.follower.returncode, report) == (code, gpumemtrace("replay", followed.trace, code=code))
-        assert "killed" in report and "is another run's now" not in said
+        assert "killed" in report and "was replaced" not in said
 
 
 def test_follow_redraws_one_terminal_line_and_erases_it(tmp_path):
@@ -102,7 +101,7 @@ def test_follow_redraws_one_terminal_line_and_erases_it(tmp_path):
         os.close(theirs)
         followed.turns(9)
         seen = b""
-        while b"device 0: 10.00 MiB" not in seen:
+        while b"GPU 0: driver 10.00 MiB" not in seen:
             assert select.select([ours], [], [], 60)[0], seen
             seen += os.read(ours, 4096)
         followed.follower.send_signal(signal.SIGINT)

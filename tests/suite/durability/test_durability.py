@@ -298,8 +298,7 @@ def test_descriptor_limit(case, bin):
 
 
 def test_file_size_limit(case, bin):
-    """The limit is set midway. The driver keeps no log then, so the program's own count is the
-    oracle."""
+    """The limit is set midway. The driver keeps no log then; the oracle is the program's count."""
     alone, traced = (case(kind).run(bin / "process_ends", "no_larger_files", 200, traced=kind == "traced", SIMGPU_LOG="")
                      for kind in ("alone", "traced"))
     assert (traced.code, traced.output) == (alone.code, alone.output) == (0, "worked\ndone\n")
@@ -411,8 +410,7 @@ CUTS = {
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_ring_truncated_by_other_process(case, bin, cut):
-    """The kernel's lease holds the truncation up until the rings are in memory: no SIGBUS, no
-    loss."""
+    """The kernel's lease delays the truncation until the rings are in memory: no SIGBUS or loss."""
     time_to_settle = lambda traced: (time.sleep(0.3), CUTS[cut](traced))
     traced = in_parts(case, bin, time_to_settle)
     assert traced.held_up < 3

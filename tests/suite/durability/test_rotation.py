@@ -1,5 +1,4 @@
-"""Rotated traces replay as one file would, also after a crash of the program or the loss of a
-part."""
+"""Rotated traces replay as one file would, also after a crash or the loss of a part."""
 
 import os
 import random
@@ -44,7 +43,7 @@ def test_rotated_trace_equals_single_file(tmp_path, limit):
 def index_equals_full_read(trace, code=0):
     """Checks that the index of a trace equals a full read of it."""
     summed = gpumemtrace("info", trace, code=code).splitlines()
-    assert "by the sums" in summed.pop()
+    assert "from the index" in summed.pop()
     read = gpumemtrace("info", trace, "--verify", code=code).splitlines()
     assert [line.replace("at least ", "") for line in summed] == read
     return read
@@ -53,7 +52,7 @@ def index_equals_full_read(trace, code=0):
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
 def test_index_equals_full_read(tmp_path, limit):
     run(tmp_path, GPUMEMTRACE_ROTATE=limit)
-    assert any("ended: exit" in line for line in index_equals_full_read(tmp_path / "run.trace"))
+    assert any("recording closed by: exit" in line for line in index_equals_full_read(tmp_path / "run.trace"))
 
 
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
@@ -62,7 +61,7 @@ def test_index_equals_full_read_after_kill(tmp_path, limit):
         process.stdout.readline()
         time.sleep(1.0)
         process.kill()
-    assert any("ended: killed" in line for line in index_equals_full_read(tmp_path / "run.trace"))
+    assert any("recording closed by: nothing; the process was killed" in line for line in index_equals_full_read(tmp_path / "run.trace"))
 
 
 def test_time_limit_rotates(tmp_path):
@@ -91,7 +90,7 @@ def test_kill_at_random_time_loses_no_call(tmp_path, number):
 
 
 def test_oldest_parts_are_dropped_and_reported(tmp_path):
-    run(tmp_path, GPUMEMTRACE_KEEP="256KiB", count=300_000)
+    run(tmp_path, GPUMEMTRACE_MAX_TOTAL_SIZE="256KiB", count=300_000)
     files = [*parts(tmp_path), tmp_path / "run.trace", *tmp_path.glob("run.*.stacks.trace")]
     assert sum(path.stat().st_size for path in files) <= 320 << 10
     first = int(re.search(r"part(\d+)", parts(tmp_path)[0].name)[1])
@@ -113,10 +112,10 @@ def test_removed_parts_are_reported(tmp_path):
     inside = len(dump(second, code=6))
     second.unlink()
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
-    assert "1 part from 2 to 2 not found beside it" in head
+    assert "1 part from 2 to 2 not found beside this trace" in head
     assert len(dump(tmp_path / "run.trace", code=6)) < whole and inside > 0
     next(tmp_path.glob("run.*.stacks.trace")).unlink()
-    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "the stacks file of this trace" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
 
 
 def test_damage_names_the_damaged_file(tmp_path):
@@ -154,8 +153,7 @@ def test_recording_continues_if_rotation_fails(tmp_path):
 
 
 def with_file_changed(folder, what, deed):
-    """Applies `deed` to the file that `what` names, and ends the run after the recorder's
-    message."""
+    """Applies `deed` to the file matching `what`, and ends the run after the recorder's message."""
     with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
         process.stdout.readline()
         deadline = time.monotonic() + 60
@@ -177,9 +175,9 @@ def test_truncation_while_writing_is_reported(tmp_path, what, least):
             time.sleep(0.001)
         os.truncate(path, 20)
     line = with_file_changed(tmp_path, what, cut)
-    assert "was cut by another program" in line
+    assert "was truncated by another program" in line
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
-    assert "another program cut the trace" in head and "Incomplete" in head
+    assert "another program truncated the trace" in head and "Incomplete" in head
 
 
 def test_current_part_removed(tmp_path):
@@ -191,4 +189,4 @@ def test_current_part_removed(tmp_path):
 def test_stacks_file_removed_while_written(tmp_path):
     line = with_file_changed(tmp_path, "run.*.stacks.trace", lambda path: path.unlink())
     assert ".stacks.trace, which holds the stacks, was removed" in line
-    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "the stacks file of this trace" in gpumemtrace("replay", tmp_path / "run.trace", code=6)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER, PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program
-from installed_package import PackageEnvironment, build_distribution, installed, version_of, wheel  # noqa: F401 (fixtures)
+from installed_package import PackageEnvironment, build_distribution, version_of
+from installed_package import installed, wheel  # noqa: F401 (fixtures)
 
 VERSION = re.search(r'^version = "(.+)"', (REPOSITORY / "Cargo.toml").read_text(), re.M)[1]
 

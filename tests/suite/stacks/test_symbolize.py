@@ -26,8 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def traced(place):  # noqa: F811
-    """Builds and records native_names.c with its library; yields the run and the unstripped
-    files."""
+    """Builds and records native_names.c with its library; yields run and unstripped files."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         reason = f"not checked: {', '.join(missing)} not installed here"
@@ -338,8 +337,11 @@ def is_loop(frame):
 
 def test_user_code_option_includes_installed_packages(run_python, torch_version):
     run = run_python(torch_version, "training/train.py")
-    files = lambda *flags: {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}  # noqa: E731
+
+    def files(*flags):
+        return {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}
+
     assert not any("site-packages" in file for file in files() if file)
-    assert any("site-packages/torch/nn" in file for file in files("--own", "site-packages/torch/nn") if file)
-    done = subprocess.run([COMMAND, "replay", run.trace, "--own", "."], capture_output=True, text=True)
-    assert done.returncode == 2 and "--own" in done.stderr
+    assert any("site-packages/torch/nn" in file for file in files("--user-code", "site-packages/torch/nn") if file)
+    done = subprocess.run([COMMAND, "replay", run.trace, "--user-code", "."], capture_output=True, text=True)
+    assert done.returncode == 2 and "--user-code" in done.stderr

@@ -41,8 +41,9 @@ VARIES = [
     (r"(?<=Nothing lost: )[\d,]+", "…"),
     (r"(?<=^  events: )\d+|(?<=^  definitions: ).*|(?<=^    memory_sample: )\d+", "…"),
     (r"(?<=time_ns=)\d+|(?<=tid=)\d+", "…"),
-    (r"(?<=Python )3\.\d+\.\d+", "…"),
-    (r"(?<=^  )((trace_id|pid|host|started_unix_ns|started_ns|python): ).*", r"\1…"),
+    (r"(?<=Python )3\.\d+(\.\d+)?", "…"),
+    (r"\bin [\d.,]+ (us|ms|s|min)(?=, )", "in …"),
+    (r"(?<=^  )((trace ID|process ID|host|started|clock at start|Python): ).*", r"\1…"),
 ]
 FENCE = re.compile(r"^```(?P<language>[\w-]*)(?P<rest>.*)$")
 BORROWED = re.compile(r"^<!-- file: (?P<title>\S+) of (?P<page>\S+) -->$")
@@ -58,8 +59,7 @@ class Command:
 
 @dataclass
 class Block:
-    """A fence: language, file name if any, the reason it is not run, and its position in the
-    page."""
+    """A fence: language, file name if any, reason not to run it, and position in the page."""
 
     language: str
     title: str

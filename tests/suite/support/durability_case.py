@@ -58,8 +58,7 @@ class Case:
         return json.loads(gpumemtrace("replay", trace or self.trace, "--json", code=code))["traces"][0]
 
     def log(self):
-        """Returns the driver's log. A kill may truncate its last line: that call had not
-        returned."""
+        """Returns the driver's log, without a last line that a kill truncated."""
         path = self.folder / "driver.log"
         text = path.read_text()
         if not text.endswith("\n"):

@@ -47,8 +47,7 @@ def assert_calls_equal_driver(events, calls):
 
 
 def assert_held_equals_driver(trace, calls):
-    """After each call, replay's bytes on the call's device equal the driver's, minus its page
-    rounding."""
+    """After each call, replay's bytes on its device equal the driver's, minus page rounding."""
     logged = [call for call in calls if call["api"] not in NOT_EVENTS]
     held = held_after_each_call(trace)
     for call, places in zip(logged, held, strict=True):

@@ -1,5 +1,4 @@
-"""Installs the package's wheel beside PyTorch environments that stay unchanged, and runs programs
-with it."""
+"""Installs the package's wheel beside unchanged PyTorch environments, and runs programs."""
 
 import json
 import os
@@ -82,7 +81,7 @@ def trainers_of(torch_version):
 
 @dataclass
 class Packaged(Run):
-    """A finished program whose last line is JSON and that left one trace."""
+    """A finished program that left one trace; the last line of its output is JSON."""
 
     @property
     def trace(self):

@@ -1,5 +1,4 @@
-"""Builds the library with Metal's hooks and the double of Metal's classes (tests/metal); runs
-programs."""
+"""Builds the library with Metal's hooks and the double of Metal (tests/metal); runs programs."""
 
 import os
 import re

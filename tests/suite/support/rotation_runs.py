@@ -1,4 +1,4 @@
-"""Runs a program of many driver calls whose trace is rotated into parts."""
+"""Runs a program of many driver calls, with a trace rotated into parts."""
 
 import re
 import subprocess

@@ -205,7 +205,7 @@ int main(int argc, char **argv) {
         goes_on = 0;
         end_storm();
     }
-    if (ENDING("no_more_memory")) { /* the limit is where we are; what the program asks for is refused */
+    if (ENDING("no_more_memory")) { /* the limit equals the current use, so requests fail */
         set_limit(RLIMIT_AS, address_space_bytes());
         size_t refused = 0;
         for (int i = 0; i < 50; i++) refused += malloc(64 * MIB) == 0;

@@ -1,5 +1,4 @@
-"""Trains on gpumemtrace's allocator, leaks one clone per step, and survives an out-of-memory
-error."""
+"""Trains on gpumemtrace's allocator, leaks one clone per step, and survives an OOM error."""
 
 import sys
 

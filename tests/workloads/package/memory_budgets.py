@@ -1,5 +1,4 @@
-"""Tests with memory budgets, for test_pytest_plugin.py: names say which pass. PyTorch is measured
-too."""
+"""Tests with memory budgets, for test_pytest_plugin.py; their names say which pass."""
 
 import pytest
 import torch

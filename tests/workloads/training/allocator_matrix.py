@@ -59,8 +59,7 @@ def pools():
 
 
 def graph():
-    """Two captures share a private pool; they are replayed and dropped, and their memory is
-    freed."""
+    """Two captures share a private pool; they are replayed and dropped, their memory freed."""
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda()
     static = torch.empty(64, 256, device="cuda")
     side = torch.cuda.Stream()
@@ -131,8 +130,7 @@ def pinned():
 
 
 def graph_row():
-    """Without the cache each block of a capture is a driver call; CUDA refuses it and the capture
-    fails."""
+    """Without the cache each block is a driver call, so CUDA refuses and the capture fails."""
     try:
         graph()
     except RuntimeError:

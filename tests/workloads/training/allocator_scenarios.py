@@ -33,8 +33,7 @@ def install():
     # The same, with the checker in between.
     path = _allocator.library_path()
     own, watch = ctypes.CDLL(path), ctypes.CDLL(args.checked)
-    # libcuda is found where PyTorch's libraries look for it, and loaded before the checker needs
-    # it.
+    # libcuda is found where PyTorch's libraries look for it; load it before the checker.
     torch.cuda.device_count()
     watch.checked_use(path.encode())
     plugged = torch.cuda.memory.CUDAPluggableAllocator(args.checked, "checked_malloc", "checked_free")

@@ -38,7 +38,8 @@ kept = []
 def ask_driver(step):
     address = ctypes.c_uint64()
     driver = ctypes.CDLL("libcuda.so.1")
-    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(DEVICE_BYTES)) == 0  # line: device
+    size = ctypes.c_size_t(DEVICE_BYTES)
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), size) == 0  # line: device
 
 
 def pin(step):

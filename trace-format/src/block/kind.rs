@@ -5,17 +5,17 @@
 pub struct BlockKind(pub u8);
 
 impl BlockKind {
-    /// Metadata: [`crate::meta::Meta`].
+    /// Metadata of the recording: [`crate::meta::Meta`].
     pub const META: Self = Self(1);
-    /// Events: [`crate::event_block`].
+    /// Events as columns: [`crate::event_block`].
     pub const EVENTS: Self = Self(2);
-    /// Code objects: [`crate::definitions::encode_codes`].
+    /// Definitions of code objects: [`crate::definitions::encode_codes`].
     pub const CODES: Self = Self(3);
-    /// Python frames: [`crate::definitions::encode_py_nodes`].
+    /// Definitions of Python frames: [`crate::definitions::encode_py_nodes`].
     pub const PY_NODES: Self = Self(4);
-    /// Native frames: [`crate::definitions::encode_native_nodes`].
+    /// Definitions of native frames: [`crate::definitions::encode_native_nodes`].
     pub const NATIVE_NODES: Self = Self(5);
-    /// Loaded modules: [`crate::definitions::encode_modules`].
+    /// Modules loaded by the process: [`crate::definitions::encode_modules`].
     pub const MODULES: Self = Self(6);
     /// [`crate::meta::End`]: the last block that the program wrote, apart from a TAIL. `gpumemtrace
     /// run` may append metadata.

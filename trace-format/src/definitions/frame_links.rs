@@ -12,7 +12,7 @@ use crate::wire::{Cursor, WireError, put_varint, zigzag};
 /// [`FrameLink::Unknown`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum FrameLink {
-    /// Not recorded.
+    /// The recorder did not see how the frame was entered.
     #[default]
     Unknown,
     /// Python called Python: both frames ran in the same interpreter loop.
@@ -51,7 +51,7 @@ pub fn encode_frame_links(nodes: &[PyNode]) -> Vec<u8> {
     out
 }
 
-/// Decodes [`encode_frame_links`].
+/// Decodes what [`encode_frame_links`] encodes; rejects unknown links.
 #[doc(hidden)]
 pub fn decode_frame_links(payload: &[u8]) -> Result<Vec<(NodeId, FrameLink)>, WireError> {
     let mut cursor = Cursor::new(payload);

@@ -28,13 +28,13 @@ pub const FRAME_NOT_STARTED: i32 = -2;
 pub struct CodeDef {
     /// What [`PyNode::code`] refers to.
     pub id: CodeId,
-    /// `co_firstlineno`.
+    /// The code object's `co_firstlineno`.
     pub first_line: i32,
     /// Python version whose line-table format `line_table` has: 0x030b for 3.11.
     pub python: u16,
     /// A text or the table was longer than the recorder copies; this is a prefix.
     pub truncated: bool,
-    /// `co_filename`.
+    /// The code object's `co_filename`.
     pub file: String,
     /// `co_qualname`, or `co_name` before 3.11.
     pub name: String,
@@ -47,7 +47,7 @@ pub struct CodeDef {
 pub struct PyNode {
     /// What an event's `python_stack` and a node's `parent` refer to.
     pub id: NodeId,
-    /// The calling frame.
+    /// The frame that called this one.
     pub parent: NodeId,
     /// The code that the frame runs.
     pub code: CodeId,
@@ -63,7 +63,7 @@ pub struct PyNode {
 pub struct NativeNode {
     /// What an event's `native_stack` and a node's `parent` refer to.
     pub id: NodeId,
-    /// The calling frame.
+    /// The frame that called this one.
     pub parent: NodeId,
     /// Return address, also of the innermost frame: the hook itself is never recorded.
     pub return_address: u64,
@@ -101,7 +101,7 @@ pub fn encode_codes(codes: &[CodeDef]) -> Vec<u8> {
     out
 }
 
-/// Decodes [`encode_codes`].
+/// Decodes what [`encode_codes`] encodes.
 #[doc(hidden)]
 pub fn decode_codes(payload: &[u8]) -> Result<Vec<CodeDef>, WireError> {
     let mut cursor = Cursor::new(payload);
@@ -171,7 +171,7 @@ pub fn encode_native_nodes(nodes: &[NativeNode]) -> Vec<u8> {
     out
 }
 
-/// Decodes [`encode_native_nodes`].
+/// Decodes what [`encode_native_nodes`] encodes.
 #[doc(hidden)]
 pub fn decode_native_nodes(payload: &[u8]) -> Result<Vec<NativeNode>, WireError> {
     let mut cursor = Cursor::new(payload);
@@ -202,7 +202,7 @@ pub fn encode_modules(modules: &[ModuleDef]) -> Vec<u8> {
     out
 }
 
-/// Decodes [`encode_modules`].
+/// Decodes what [`encode_modules`] encodes.
 #[doc(hidden)]
 pub fn decode_modules(payload: &[u8]) -> Result<Vec<ModuleDef>, WireError> {
     let mut cursor = Cursor::new(payload);

@@ -79,7 +79,7 @@ pub fn encode_names(modules: &[ModuleNames]) -> Vec<u8> {
     out
 }
 
-/// Decodes [`encode_names`].
+/// Decodes what [`encode_names`] encodes.
 #[doc(hidden)]
 pub fn decode_names(payload: &[u8]) -> Result<Vec<ModuleNames>, WireError> {
     let mut cursor = Cursor::new(payload);

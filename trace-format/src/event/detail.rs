@@ -33,7 +33,7 @@ impl Detail {
         [self.requested_bytes, self.stream, self.pool, 0, 0, 0, 0, kind]
     }
 
-    /// Reads [`Self::to_words`].
+    /// Decodes what [`Self::to_words`] encodes.
     pub(crate) fn from_words(words: &[u64; RECORD_WORDS]) -> Self {
         Self { requested_bytes: words[0], stream: words[1], pool: words[2] }
     }

@@ -109,11 +109,6 @@ impl EventKind {
         (Self::CODE_DEF.0..=Self::DETAIL.0).contains(&self.0)
     }
 
-    /// True for calls of the driver, which a reader may find in flight.
-    pub fn is_driver_call(self) -> bool {
-        super::kind_table::DRIVER_CALLS.contains(&self.0)
-    }
-
     /// True for calls that give memory back: their `seq` is taken before the call, that of every
     /// other event after it. So an address is freed before it is handed out again, whatever the
     /// threads do. A graph launch does both; its `seq` is taken after, as only the graph itself

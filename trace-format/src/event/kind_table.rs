@@ -265,3 +265,10 @@ event_kinds! {
             aux1 "number of blocks";
     }
 }
+
+impl EventKind {
+    /// True for calls of the driver, which a reader may find in flight.
+    pub fn is_driver_call(self) -> bool {
+        DRIVER_CALLS.contains(&self.0)
+    }
+}

@@ -82,7 +82,7 @@ pub const TORCH_MPS: u64 = 1;
 /// A number of a [`EventKind::TORCH_MEMORY`] that PyTorch did not report.
 pub const NOT_REPORTED: u64 = u64::MAX;
 
-/// Record state: complete.
+/// State of a record that is complete.
 pub const STATE_DONE: u16 = 1;
 /// Record state: the driver call has begun and has not returned.
 #[doc(hidden)]
@@ -93,7 +93,7 @@ pub const STATE_IN_FLIGHT: u16 = 2;
 pub struct Event {
     /// Place in the order of the whole process. Dense from 0, so a missing number is a lost event.
     pub seq: u64,
-    /// `CLOCK_MONOTONIC`.
+    /// Nanoseconds of `CLOCK_MONOTONIC` when the event was recorded.
     pub time_ns: u64,
     /// The thread that made the call.
     pub thread: ThreadId,
@@ -113,7 +113,7 @@ pub struct Event {
     pub in_flight: bool,
     /// Address, or a handle, by kind.
     pub addr: u64,
-    /// Bytes, by kind.
+    /// Bytes; which ones depends on the kind.
     pub size: u64,
     /// Two numbers, by kind.
     pub aux: [u64; 2],

@@ -38,6 +38,7 @@ mod allocations;
 mod aux_predictor;
 mod decode;
 mod encode;
+mod event_columns;
 mod planes;
 mod row_batch;
 mod row_predictor;

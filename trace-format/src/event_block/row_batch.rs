@@ -5,7 +5,7 @@
 //! by row, with a shorter loop for batches of PyTorch blocks only, which nearly all batches are.
 
 use super::aux_predictor::AuxPredictor;
-use super::decode::{DecodedRows, EventColumns};
+use super::event_columns::{DecodedRows, EventColumns};
 use super::planes::{BATCH_ROWS, NumberBatch};
 use super::row_predictor::RowPredictor;
 use super::{
@@ -320,7 +320,7 @@ enum DetailPresence {
     AllBlocks,
     /// All rows are PyTorch blocks without a detail.
     NoBlock,
-    /// Anything else.
+    /// A row that neither allocates nor frees.
     Mixed,
 }
 

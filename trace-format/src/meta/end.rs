@@ -23,7 +23,7 @@ pub struct End {
     pub reason: EndReason,
     /// Number of events that have a `seq`: the next one to be given out.
     pub events: u64,
-    /// When, in `CLOCK_MONOTONIC`.
+    /// Time of the end in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// Why recording stopped; empty unless [`EndReason::Stopped`].
     pub message: String,

@@ -30,7 +30,7 @@ pub struct MetaError(String);
 pub enum MetaValue {
     /// A count, an id or a time.
     Number(u64),
-    /// UTF-8 text.
+    /// A text in UTF-8.
     Text(String),
     /// A list of texts.
     List(Vec<String>),

@@ -22,9 +22,7 @@ pub enum OpenError {
     #[error("is not a gpumemtrace trace")]
     NotATrace,
     /// A version that this crate does not read.
-    #[error(
-        "has trace version {0}, but this gpumemtrace reads version {FORMAT_VERSION}: use the gpumemtrace that recorded it"
-    )]
+    #[error("has trace version {0}, but this gpumemtrace reads version {FORMAT_VERSION}: use a newer one")]
     Version(u32),
     /// Opening or reading failed.
     #[error("cannot be read: {0}")]
@@ -38,15 +36,15 @@ pub enum Item {
     Meta(Meta),
     /// Events, grouped by thread; `seq` is their order.
     Events(Vec<Event>),
-    /// Python code objects.
+    /// Definitions of Python code objects.
     Codes(Vec<CodeDef>),
-    /// Python frames.
+    /// Definitions of Python frames.
     PyNodes(Vec<PyNode>),
     /// How the Python frames before were called.
     FrameLinks(Vec<(NodeId, FrameLink)>),
-    /// Native frames.
+    /// Definitions of native frames.
     NativeNodes(Vec<NativeNode>),
-    /// Loaded modules.
+    /// Modules that the process had loaded.
     Modules(Vec<ModuleDef>),
     /// Names of native addresses.
     Names(Vec<ModuleNames>),

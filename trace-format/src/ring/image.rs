@@ -11,7 +11,7 @@ use super::check::{decode_end_word, unseal};
 use super::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_MAGIC,
     RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RING_VERSION, RecordDecoder,
-    RingLayout, RingRecord, TRACE_BYTES_AT, header_crc, ring_bytes,
+    RingLayout, RingRecord, TRACE_BYTES_AT, header_crc, ring_bytes, u32_at,
 };
 use crate::event::{NO_SEQ, RECORD_BYTES, RECORD_WORDS};
 use crate::ids::ThreadId;
@@ -25,9 +25,7 @@ pub enum RingError {
     #[error("is not a gpumemtrace ring file, or its header is damaged")]
     NotARing,
     /// A version that this crate does not read.
-    #[error(
-        "has ring version {0}, but this gpumemtrace reads version {RING_VERSION}: use the gpumemtrace that recorded it"
-    )]
+    #[error("has ring version {0}, but this gpumemtrace reads version {RING_VERSION}: use a newer one")]
     Version(u32),
     /// Its header claims more bytes than [`MAX_RING_FILE_BYTES`].
     #[error("claims to be {0} bytes long in its header, more than any recorder makes")]
@@ -161,10 +159,6 @@ impl RingImage {
         }
         self.malformed += decoder.malformed();
     }
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {

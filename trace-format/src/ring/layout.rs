@@ -4,8 +4,7 @@
 //! program may have a hundred threads, and the memory is the program's. So rings come in classes,
 //! few large ones first, and a thread takes the first free ring.
 
-use super::image::u32_at;
-use super::{PAGE_BYTES, RING_RECORDS_AT};
+use super::{PAGE_BYTES, RING_RECORDS_AT, u32_at};
 use crate::event::RECORD_BYTES;
 
 /// Largest number of classes in a ring file.

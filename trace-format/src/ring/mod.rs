@@ -31,8 +31,8 @@ pub use check::{clear_check, decode_end_word, encode_end_word, is_in_flight, sea
 pub use image::{MAX_RING_FILE_BYTES, RingError, RingImage};
 pub use layout::{MAX_RING_CLASSES, RingLayout, ring_bytes};
 pub use records::{
-    DATA_BYTES_PER_RECORD, RecordDecoder, RingRecord, encode_code_head, encode_code_records,
-    encode_native_node, encode_py_node,
+    DATA_BYTES_PER_RECORD, RecordDecoder, RingRecord, encode_code_head_record, encode_code_records,
+    encode_native_node_record, encode_py_node_record,
 };
 
 use crate::event::RECORD_BYTES;
@@ -93,4 +93,8 @@ pub fn encode_header(trace_id: [u8; 16], pid: u32, layout: &RingLayout) -> [u8; 
 fn header_crc(header: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..48]);
     crc32c::crc32c_append(crc, &header[CLASSES_AT..CLASSES_END])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

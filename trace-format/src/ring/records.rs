@@ -24,9 +24,9 @@ pub enum RingRecord {
     Event(Event),
     /// A Python code object.
     Code(CodeDef),
-    /// A Python frame.
+    /// The definition of a Python frame.
     PyNode(PyNode),
-    /// A native frame.
+    /// The definition of a native frame.
     NativeNode(NativeNode),
 }
 
@@ -153,7 +153,7 @@ pub fn encode_code_records(code: &CodeDef) -> Vec<[u64; RECORD_WORDS]> {
     payload.extend_from_slice(code.name.as_bytes());
     payload.extend_from_slice(&code.line_table);
     let mut records =
-        vec![encode_code_head(code.id, payload.len(), code.first_line, code.python, code.truncated)];
+        vec![encode_code_head_record(code.id, payload.len(), code.first_line, code.python, code.truncated)];
     for chunk in payload.chunks(DATA_BYTES_PER_RECORD) {
         let mut words = [0u64; RECORD_WORDS];
         for (word, bytes) in words.iter_mut().zip(chunk.chunks(8)) {
@@ -168,7 +168,7 @@ pub fn encode_code_records(code: &CodeDef) -> Vec<[u64; RECORD_WORDS]> {
 }
 
 /// The CODE_DEF record: `payload_bytes` follow in CODE_DATA records.
-pub fn encode_code_head(
+pub fn encode_code_head_record(
     id: CodeId,
     payload_bytes: usize,
     first_line: i32,
@@ -181,7 +181,7 @@ pub fn encode_code_head(
 }
 
 /// The record of a Python node, with its link.
-pub fn encode_py_node(node: PyNode) -> [u64; RECORD_WORDS] {
+pub fn encode_py_node_record(node: PyNode) -> [u64; RECORD_WORDS] {
     let ids = u64::from(node.id.0) | u64::from(node.parent.0) << 32;
     let offset = i64::from(node.offset_bytes) as u64;
     let link = u64::from(node.link.number());
@@ -189,7 +189,7 @@ pub fn encode_py_node(node: PyNode) -> [u64; RECORD_WORDS] {
 }
 
 /// The record of a native node.
-pub fn encode_native_node(node: NativeNode) -> [u64; RECORD_WORDS] {
+pub fn encode_native_node_record(node: NativeNode) -> [u64; RECORD_WORDS] {
     let ids = u64::from(node.id.0) | u64::from(node.parent.0) << 32;
     [ids, node.return_address, 0, 0, 0, 0, 0, u64::from(EventKind::NATIVE_NODE_DEF.0)]
 }

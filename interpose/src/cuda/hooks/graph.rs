@@ -12,7 +12,7 @@ use super::driver_hooks;
 use crate::cuda::hooked_call::{read_field, read_location, read_out};
 use crate::cuda::queries::capturing_graph;
 
-/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and `_FREE`.
+/// The driver API's `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and `CU_GRAPH_NODE_TYPE_MEM_FREE`.
 const MEM_ALLOC: u32 = 10;
 const MEM_FREE: u32 = 11;
 

@@ -16,7 +16,7 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::Mutex;
 
 use crate::loader::symbols::{clear_dlerror, library_at, look_up_or_null};
-use module::LoadedModule;
+use module::PatchableModule;
 use relocations::got_slots;
 
 /// Which of our functions other modules are made to call.
@@ -41,7 +41,7 @@ const DRIVER_LOOKUPS: [&CStr; 3] = [c"dlsym", c"cuGetProcAddress", c"cuGetProcAd
 struct GotPatcher {
     /// Addresses of our functions by name.
     functions: HashMap<&'static CStr, usize>,
-    /// [`LoadedModule::identity`] of each module that needs no more work.
+    /// [`PatchableModule::identity`] of each module that needs no more work.
     patched: HashSet<(usize, usize)>,
     /// The loader's counts of loaded and unloaded modules at the last visit.
     module_counts: (u64, u64),
@@ -105,7 +105,7 @@ impl GotPatcher {
     }
 
     fn patch_all(&mut self) {
-        let now = gpumemtrace_recorder::module_counts();
+        let now = gpumemtrace_recorder::loaded_module_counts();
         if now == self.module_counts {
             return;
         }
@@ -118,7 +118,7 @@ impl GotPatcher {
         unsafe { libc::dl_iterate_phdr(Some(patch_module), std::ptr::from_mut(self).cast()) };
     }
 
-    fn patch(&mut self, module: &LoadedModule) {
+    fn patch(&mut self, module: &PatchableModule) {
         if module.base == self.own_base || module.is_exempt() || !self.patched.insert(module.identity()) {
             return;
         }
@@ -137,7 +137,7 @@ impl GotPatcher {
 unsafe extern "C" fn patch_module(info: *mut libc::dl_phdr_info, _: usize, patcher: *mut c_void) -> c_int {
     // SAFETY: the loader's description of a module, and the patcher that `patch_all` passed.
     let (info, patcher) = unsafe { (&*info, &mut *patcher.cast::<GotPatcher>()) };
-    patcher.patch(&LoadedModule::new(info));
+    patcher.patch(&PatchableModule::new(info));
     0
 }
 

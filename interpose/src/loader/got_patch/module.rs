@@ -14,7 +14,7 @@ const UNPATCHED_MODULES: [&str; 6] =
     ["ld-linux", "libc.so", "libdl.so", "libpthread.so", "linux-vdso", "libcuda.so"];
 
 /// A module, as `dl_iterate_phdr` describes it. Valid while the loader's lock is held.
-pub(super) struct LoadedModule<'a> {
+pub(super) struct PatchableModule<'a> {
     pub(super) base: usize,
     name: &'a CStr,
     headers: &'a [libc::Elf64_Phdr],
@@ -39,7 +39,7 @@ impl DynamicSection<'_> {
     }
 }
 
-impl<'a> LoadedModule<'a> {
+impl<'a> PatchableModule<'a> {
     pub(super) fn new(info: &'a libc::dl_phdr_info) -> Self {
         // SAFETY: the loader's headers and NUL-terminated name, which live while its lock is held.
         let (headers, name) = unsafe {

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-/// `Elf64_Rela`.
+/// An `Elf64_Rela` as in `<elf.h>`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct ElfRela {

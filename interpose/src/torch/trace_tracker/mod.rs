@@ -18,7 +18,7 @@ use std::cell::Cell;
 
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{ApiId, Counter, EventKind, TrackerState};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use crate::panic_guard::catch_panic;
 use entry::{
@@ -99,7 +99,7 @@ fn handle_entry(phase: TrackerPhase, entry: TraceEntry, actions: u32) {
         ANNOTATE => EventKind::TORCH_ANNOTATE,
         _ => return count_mismatch(),
     };
-    event(&Draft {
+    record_event(&Draft {
         device: entry.device,
         addr: entry.addr,
         size: entry.size,
@@ -176,7 +176,7 @@ fn matches_report(entry: &TraceEntry, report: &Draft) -> bool {
 }
 
 fn count_mismatch() {
-    gpumemtrace_recorder::count(Counter::TrackerMismatches);
+    gpumemtrace_recorder::increment_counter(Counter::TrackerMismatches);
 }
 
 /// Switches the tracker off, unless an entry has been confirmed before.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use gpumemtrace_format::{ApiId, EventKind, TrackerState};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use crate::torch::layouts::TraceEntryLayout;
 
@@ -84,7 +84,7 @@ pub(in crate::torch) fn switch_off(state: TrackerState, line: Option<&str>) {
     PHASE.store(TrackerPhase::Off as u8, Ordering::Release);
     record_state(state);
     if let Some(line) = line {
-        gpumemtrace_recorder::say(&[line]);
+        gpumemtrace_recorder::print_diagnostic(&[line]);
     }
 }
 
@@ -101,5 +101,5 @@ pub(in crate::torch) fn set_attached() {
 }
 
 fn record_state(state: TrackerState) {
-    event(&Draft { aux: [state as u64, 0], ..Draft::new(EventKind::TRACKER, ApiId::default()) });
+    record_event(&Draft { aux: [state as u64, 0], ..Draft::new(EventKind::TRACKER, ApiId::default()) });
 }

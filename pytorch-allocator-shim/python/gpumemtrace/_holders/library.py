@@ -70,7 +70,7 @@ def read_leak_candidates(trace: str, command: str, limit_s: float) -> List[Dict[
     """The leaks so far, with the addresses of their blocks. Raises `ScanFailed`."""
     try:
         done = subprocess.run(
-            [command, "suspects", trace],
+            [command, "leak-candidates", trace],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -63,7 +63,7 @@ def start(
     exist.
     """
     global _stop
-    settings = {"STACKS": stacks, "ROTATE": rotate, "KEEP": max_total_size, "TRACKER": tracker}
+    settings = {"STACKS": stacks, "ROTATE": rotate, "MAX_TOTAL_SIZE": max_total_size, "TRACKER": tracker}
     if output is not None:
         settings["OUTPUT"] = _trace_file(output)
     if has_library() and _stop is None and _is_loaded("gpumemtrace_start"):

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::cache::{CacheBackend, DriverError, EventId, OUT_OF_MEMORY, TraceEntry};
+use crate::cache::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, OUT_OF_MEMORY};
 
 pub(super) const STREAMS: u64 = 4;
 pub(super) const CAPACITY_BYTES: u64 = 512 << 20;
@@ -26,7 +26,7 @@ pub(super) struct SimulatedDevice {
     pub(super) not_done: BTreeSet<u64>,
     pub(super) last_event: u64,
     pub(super) calls: Vec<DeviceCall>,
-    pub(super) traced: Vec<TraceEntry>,
+    pub(super) traced: Vec<AllocatorTraceEntry>,
 }
 
 impl SimulatedDevice {
@@ -94,7 +94,7 @@ impl CacheBackend for SimulatedDevice {
         assert!(!self.not_done.contains(&event.0), "an event is recycled after it has completed");
     }
 
-    fn trace(&mut self, entry: TraceEntry) {
+    fn trace(&mut self, entry: AllocatorTraceEntry) {
         self.traced.push(entry);
     }
 }

@@ -1,6 +1,6 @@
 //! `gpumemtrace doctor`: checks whether this machine can be recorded.
 //!
-//! A recorder that silently misses half of the allocations is worse than none, and what it can see
+//! A recorder that silently misses half of the allocations is worse than none. Which calls it sees
 //! depends on the loader, the driver, the interpreter and the file system. So doctor concludes
 //! nothing from versions. It allocates a distinct size on each route to the driver, in a process
 //! recorded like a user's. A route passes only if that size is in the trace. All files and

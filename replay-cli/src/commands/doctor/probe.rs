@@ -95,8 +95,8 @@ type MemAlloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type MemFree = unsafe extern "C" fn(u64) -> c_int;
 type NvmlInit = unsafe extern "C" fn() -> c_int;
 type NvmlVersion = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
-type GetProcAddressV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
-type GetProcAddressV2 =
+type ProbeProcAddressV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
+type ProbeProcAddressV2 =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
 fn open_library(name: &str) -> Result<Library, String> {
@@ -200,12 +200,12 @@ fn allocate_through(route: &DriverRoute, cuda: &Library) -> Result<(), String> {
                     *find_symbol::<MemFree>(&everywhere, "cuMemFree_v2")?,
                 )
             }
-            "v1" => resolve_through_v1(*find_symbol::<GetProcAddressV1>(cuda, "cuGetProcAddress")?)?,
-            "v2" => resolve_through_v2(*find_symbol::<GetProcAddressV2>(cuda, "cuGetProcAddress_v2")?)?,
+            "v1" => resolve_through_v1(*find_symbol::<ProbeProcAddressV1>(cuda, "cuGetProcAddress")?)?,
+            "v2" => resolve_through_v2(*find_symbol::<ProbeProcAddressV2>(cuda, "cuGetProcAddress_v2")?)?,
             _ => {
-                let first = *find_symbol::<GetProcAddressV2>(cuda, "cuGetProcAddress_v2")?;
+                let first = *find_symbol::<ProbeProcAddressV2>(cuda, "cuGetProcAddress_v2")?;
                 let again = look_up_v2(first, "cuGetProcAddress", 12_000)?;
-                resolve_through_v2(std::mem::transmute::<*mut c_void, GetProcAddressV2>(again))?
+                resolve_through_v2(std::mem::transmute::<*mut c_void, ProbeProcAddressV2>(again))?
             }
         };
         let mut address = 0;
@@ -216,7 +216,7 @@ fn allocate_through(route: &DriverRoute, cuda: &Library) -> Result<(), String> {
 
 /// # Safety
 /// `ask` must be `cuGetProcAddress`.
-unsafe fn resolve_through_v1(ask: GetProcAddressV1) -> Result<(MemAlloc, MemFree), String> {
+unsafe fn resolve_through_v1(ask: ProbeProcAddressV1) -> Result<(MemAlloc, MemFree), String> {
     let look_up = |name: &str| {
         let c_name = CString::new(name).map_err(|error| error.to_string())?;
         let mut address = std::ptr::null_mut();
@@ -236,7 +236,7 @@ unsafe fn resolve_through_v1(ask: GetProcAddressV1) -> Result<(MemAlloc, MemFree
 
 /// # Safety
 /// `ask` must be `cuGetProcAddress_v2`.
-unsafe fn look_up_v2(ask: GetProcAddressV2, name: &str, version: c_int) -> Result<*mut c_void, String> {
+unsafe fn look_up_v2(ask: ProbeProcAddressV2, name: &str, version: c_int) -> Result<*mut c_void, String> {
     let c_name = CString::new(name).map_err(|error| error.to_string())?;
     let (mut address, mut status) = (std::ptr::null_mut(), 0);
     // SAFETY: the caller guarantees the function; name and out-parameters outlive the call.
@@ -246,7 +246,7 @@ unsafe fn look_up_v2(ask: GetProcAddressV2, name: &str, version: c_int) -> Resul
 
 /// # Safety
 /// `ask` must be `cuGetProcAddress_v2`.
-unsafe fn resolve_through_v2(ask: GetProcAddressV2) -> Result<(MemAlloc, MemFree), String> {
+unsafe fn resolve_through_v2(ask: ProbeProcAddressV2) -> Result<(MemAlloc, MemFree), String> {
     // SAFETY: the caller guarantees `ask`; version 3020 of both functions has these signatures.
     unsafe {
         let (alloc, free) = (look_up_v2(ask, "cuMemAlloc", 3_020)?, look_up_v2(ask, "cuMemFree", 3_020)?);

@@ -16,8 +16,8 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::ingest::OrderSummary;
 use gpumemtrace_replay::ingest::TraceBody;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::incompleteness;
-use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::count_missing_events;
+use gpumemtrace_replay::ingest::describe_incompleteness;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput};
@@ -70,9 +70,9 @@ impl TraceContents {
             placed, seqs, threads, definitions: [codes, python, native], modules, kinds, ..
         } = summary.totals;
         let mut head = TraceHead::without_events(summary.meta, summary.end, file.parts.absent.clone());
-        (head.is_locked, head.cut) = (file.is_locked(), summary.cut);
-        head.own_bytes = file.parts.files.last().map_or(0, |part| part.len_bytes);
-        head.join(match ring {
+        (head.is_locked, head.truncated_end) = (file.is_locked(), summary.cut);
+        head.last_file_bytes = file.parts.files.last().map_or(0, |part| part.len_bytes);
+        head.attach_ring(match ring {
             RingFile::Absent => RingFile::Absent,
             RingFile::Unusable(why) => RingFile::Unusable(why.clone()),
             RingFile::Loaded(image) => RingFile::Loaded(image.clone()),
@@ -130,7 +130,7 @@ impl TraceContents {
 
 fn incomplete_reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<String> {
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    incompleteness(head, body, missing(head, body, threads), dropped)
+    describe_incompleteness(head, body, count_missing_events(head, body, threads), dropped)
 }
 
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {

@@ -1,10 +1,10 @@
 //! Finds the program of a command line: `train.py` and `-m package` are arguments of Python.
 //!
 //! A command must run as in a shell, so only what a shell could not run becomes an argument of
-//! Python: `-m`, a `.py` file that is not executable, and a `.py` file named without a slash. The
-//! Python is the first that exists of: the caller (`python -m gpumemtrace run`), the one beside
-//! this command, `python3` on `PATH`, `python` on `PATH`. So the command runs in the environment it
-//! was called in.
+//! Python. That is `-m`, a `.py` file that is not executable, and a `.py` file named without a
+//! slash. The Python is the first that exists of: the caller (`python -m gpumemtrace run`), the one
+//! beside this command, `python3` on `PATH`, `python` on `PATH`. So the command runs in the
+//! environment it was called in.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

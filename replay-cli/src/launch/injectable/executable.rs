@@ -15,8 +15,8 @@ use super::macho::{self, MachOSlice};
 const FIRST_LINE_BYTES: u64 = 512;
 /// The first two lines, because the second one may hand the script on to a Python.
 const HEAD_BYTES: u64 = 2 * FIRST_LINE_BYTES;
-/// The start of the second line that pip writes below `#!/bin/sh`, if the path of its Python is too
-/// long for a shebang line or has a space.
+/// The start of the second line that pip writes below `#!/bin/sh`. It does so if the path of its
+/// Python is too long for a shebang line or has a space.
 const HANDED_ON: &[u8] = b"'''exec' ";
 
 /// What kind of executable a file is.

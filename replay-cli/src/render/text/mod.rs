@@ -61,7 +61,7 @@ impl ReportRenderer for TextRenderer {
     fn report_needs<'a>(&self, context: &RenderContext<'a>) -> ReportNeeds<'a> {
         let names = NameScope {
             sections: context.sections,
-            most_sites: context.style.row_limit(MAX_LISTED),
+            max_sites: context.style.row_limit(MAX_LISTED),
             // Without being asked for, stacks are shown where they are native alone.
             stacks: context.full_stacks || !context.sections.is_empty(),
             mixed: context.full_stacks,

@@ -1,22 +1,25 @@
-//! Sites and stacks: from raw ids to the user's line.
+//! Resolves the raw stack ids of events to call sites.
 //!
-//! Constraint: every event asks "whose line is this?", and two ids may name the same thing. Consequence: all Python nodes
-//! are resolved once, before the events are read; an event costs one array look-up; and sites are keyed by content
-//! (file, line, function), so that equal things under different ids are one site.
+//! Constraint: every event needs its call site, and two ids may name the same line. Consequence:
+//! [`StackSymbols`] resolves all Python nodes once, before the events are read, so that an event
+//! costs one array look-up. Sites are keyed by content (file, line, function), which makes equal
+//! lines under different ids one site. Native sites are resolved when a stack first occurs.
 
 use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
 use crate::callsite::code_origin::is_backward_call;
-use crate::callsite::code_origin::{CodeOrigin, OptimizerCall, PLUMBING, UserCodePaths, optimizer_call};
+use crate::callsite::code_origin::{
+    CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, optimizer_call,
+};
 use crate::callsite::py_linetable::line_at;
 use crate::callsite::site_key::{NativeFrame, SiteKey};
 use crate::ingest::definitions::Definitions;
 use crate::util::dense_map::DenseMap;
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
-/// A user line, by content.
+/// A call site: a user line by content, or a native location.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct SiteId(pub u32);
 
@@ -24,33 +27,36 @@ pub(crate) struct SiteId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct StackId(pub u32);
 
-/// What begins a step, as far as a stack can tell: an optimizer call and the user line that makes it.
+/// An optimizer call and the user line that makes it. Its events can delimit steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct OptimizerLine {
-    /// Which call.
     pub call: OptimizerCall,
-    /// From where.
+    /// The user line that makes the call.
     pub site: SiteId,
 }
 
+/// A Python node with everything that its callers determine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeInfo {
+    /// The innermost frame in user code, of this node and its callers.
     user: Option<SiteId>,
+    /// The innermost frame in generated code.
     generated: Option<SiteId>,
+    /// The node's own line.
     pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
     autograd: AutogradRole,
 }
 
-/// What a Python stack has to do with autograd's engine.
+/// The relation of a Python stack to autograd's engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AutogradRole {
-    /// Nothing.
+    /// The stack neither runs the engine nor belongs to one of its threads.
     None,
-    /// This frame of it runs the engine, and waits for its threads.
+    /// The frame with this node runs the engine and waits for its threads.
     Runs(NodeId),
-    /// It is that of the forward line for which one of these threads works.
+    /// The stack is that of a forward line for which an engine thread works.
     WorksFor,
 }
 
@@ -60,45 +66,55 @@ impl NodeInfo {
     }
 }
 
-/// One stack.
+/// The resolved form of a stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StackInfo {
-    /// Innermost Python frame.
+    /// Innermost Python frame; `NONE` without Python frames.
     pub python: NodeId,
-    /// Innermost native frame.
+    /// Innermost native frame; `NONE` without native frames.
     pub native: NodeId,
-    /// The user line.
+    /// The call site: the user line, or its fallback.
     pub site: SiteId,
     /// Index in [`StackSymbols::optimizer_lines`], plus 1; 0 for none.
     pub optimizer: u16,
-    /// What its Python frames have to do with autograd's engine.
+    /// Relation to autograd's engine.
     pub autograd: AutogradRole,
 }
 
-/// Everything ids resolve to.
+/// A node of the Python or the native stack tree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum FrameNode {
+    Python(NodeId),
+    Native(NodeId),
+}
+
+/// The definitions of a trace, with resolved stacks and sites.
 #[derive(Debug)]
 pub(crate) struct StackSymbols {
     pub(crate) definitions: Definitions,
-    pub(crate) own: UserCodePaths,
+    pub(crate) user_code: UserCodePaths,
     /// Return addresses of native sites.
     pub(crate) addresses: SeededMap<SiteId, u64>,
     pub(crate) nodes: DenseMap<NodeInfo>,
     pub(crate) sites: Vec<SiteKey>,
     site_ids: SeededMap<SiteKey, SiteId>,
     stacks: Vec<StackInfo>,
+    /// Stacks without native frames, by Python node.
     by_python: DenseMap<StackId>,
+    /// Stacks with native frames.
     by_both: SeededMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
-    unresolved: SeededSet<(bool, u32)>,
-    /// Those of them whose definition is missing.
-    undefined: SeededSet<(bool, u32)>,
+    /// Frames without known code, line table, parent or module.
+    unresolved: SeededSet<FrameNode>,
+    /// The frames of `unresolved` without a definition.
+    undefined: SeededSet<FrameNode>,
 }
 
 impl StackSymbols {
     /// Resolves all Python nodes.
-    pub(crate) fn new(definitions: Definitions, own: UserCodePaths) -> Self {
+    pub(crate) fn new(definitions: Definitions, user_code: UserCodePaths) -> Self {
         let mut symbols = Self {
-            own,
+            user_code,
             addresses: SeededMap::default(),
             nodes: DenseMap::default(),
             sites: Vec::new(),
@@ -115,23 +131,23 @@ impl StackSymbols {
         symbols
     }
 
-    /// Takes more definitions; [`Self::resolve_new`] is to be called before they are used.
-    pub(crate) fn define(&mut self, take: impl FnOnce(&mut Definitions)) {
-        take(&mut self.definitions);
+    /// Lets `add` add definitions. Call [`Self::resolve_new`] before the next event.
+    pub(crate) fn add_definitions(&mut self, add: impl FnOnce(&mut Definitions)) {
+        add(&mut self.definitions);
     }
 
-    /// Resolves what was defined since it was called last.
+    /// Resolves the nodes that were added since the last call.
     pub(crate) fn resolve_new(&mut self) {
-        let is_new = |id: &&NodeId| self.nodes.at(id.0).is_none();
+        let is_new = |id: &&NodeId| self.nodes.get_ref(id.0).is_none();
         let mut ids: Vec<NodeId> = self.definitions.python.keys().filter(is_new).copied().collect();
-        // Ascending, so that what is numbered here does not depend on a hash map's order.
+        // Sorted, so that the ids assigned here do not depend on the iteration order of a hash map.
         ids.sort_unstable();
         for id in ids {
             self.resolve(id);
         }
     }
 
-    /// The stack of an event.
+    /// The id of a stack, assigned when the stack first occurs.
     #[inline]
     pub(crate) fn stack(&mut self, python: NodeId, native: NodeId) -> StackId {
         if native == NodeId::NONE {
@@ -145,17 +161,17 @@ impl StackSymbols {
 
     #[inline(never)] // Most events have no native stack.
     fn stack_of_both(&mut self, python: NodeId, native: NodeId) -> StackId {
-        let known = self.by_both.get(&(python, native)).copied();
-        known.unwrap_or_else(|| self.new_stack(python, native))
+        let stack = self.by_both.get(&(python, native)).copied();
+        stack.unwrap_or_else(|| self.new_stack(python, native))
     }
 
     #[cold]
     fn new_stack(&mut self, python: NodeId, native: NodeId) -> StackId {
         let (site, optimizer, autograd) = match self.nodes.get(python.0) {
-            Some(facts) if python != NodeId::NONE => (facts.site(), facts.optimizer, facts.autograd),
+            Some(info) if python != NodeId::NONE => (info.site(), info.optimizer, info.autograd),
             _ => {
                 if python != NodeId::NONE {
-                    self.is_undefined((true, python.0));
+                    self.mark_undefined(FrameNode::Python(python));
                 }
                 (self.native_site(native), 0, AutogradRole::None)
             }
@@ -170,62 +186,62 @@ impl StackSymbols {
         id
     }
 
-    /// What is known of a stack.
+    /// The resolved form of a stack.
     #[inline]
     pub(crate) fn stack_info(&self, stack: StackId) -> StackInfo {
         self.stacks[stack.0 as usize]
     }
 
-    /// The optimizer calls that occur in stacks.
+    /// The distinct optimizer calls in the stacks of the trace.
     pub(crate) fn optimizer_lines(&self) -> &[OptimizerLine] {
         &self.optimizer_lines
     }
 
-    /// Frames whose code, line table, parent or module is unknown.
+    /// Number of frames without known code, line table, parent or module.
     pub(crate) fn unresolved_frames(&self) -> u64 {
         self.unresolved.len() as u64
     }
 
-    /// Those of them that the file uses and does not define.
+    /// Number of frames that the trace uses but does not define.
     pub(crate) fn undefined_frames(&self) -> u64 {
         self.undefined.len() as u64
     }
 
-    fn is_undefined(&mut self, frame: (bool, u32)) {
+    fn mark_undefined(&mut self, frame: FrameNode) {
         self.unresolved.insert(frame);
         self.undefined.insert(frame);
     }
 
-    /// Resolves a node and all its callers; iterative, because a stack may be as deep as a file says.
-    fn resolve(&mut self, id: NodeId) {
+    /// Resolves a node and all its callers. Iterative: a hostile file may define any depth.
+    fn resolve(&mut self, innermost: NodeId) {
         let mut path = Vec::new();
         let mut on_path = SeededSet::default();
-        let mut at = id;
-        while at != NodeId::NONE && self.nodes.get(at.0).is_none() && on_path.insert(at) {
-            path.push(at);
-            at = match self.definitions.python.get(&at) {
+        let mut next = innermost;
+        while next != NodeId::NONE && self.nodes.get(next.0).is_none() && on_path.insert(next) {
+            path.push(next);
+            next = match self.definitions.python.get(&next) {
                 Some(node) => node.parent,
                 None => break,
             };
         }
         while let Some(id) = path.pop() {
             let Some(node) = self.definitions.python.get(&id).copied() else {
-                self.is_undefined((true, id.0));
+                self.mark_undefined(FrameNode::Python(id));
                 continue;
             };
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
             if node.link == FrameLink::Backward {
-                let facts = self.backward_of(parent);
-                self.nodes.insert(id.0, facts);
+                let info = self.backward_info(parent);
+                self.nodes.insert(id.0, info);
                 continue;
             }
             let (file, function, line) = self.python_frame(node.code, node.offset_bytes);
             if node.code != CodeId::UNKNOWN && !self.definitions.codes.contains_key(&node.code) {
-                self.is_undefined((true, id.0));
+                self.mark_undefined(FrameNode::Python(id));
             } else if file.is_none() {
-                self.unresolved.insert((true, id.0));
+                self.unresolved.insert(FrameNode::Python(id));
             }
-            let origin = file.as_deref().map_or(CodeOrigin::Library, |file| self.own.origin_of(file));
+            let origin = file.as_deref().map_or(CodeOrigin::Library, |file| self.user_code.origin_of(file));
             let call = file
                 .as_deref()
                 .zip(function.as_deref())
@@ -234,16 +250,16 @@ impl StackSymbols {
                 .as_deref()
                 .zip(function.as_deref())
                 .is_some_and(|(file, function)| is_backward_call(file, function));
-            let own = self.site_id(SiteKey::Python { file, line, function, is_backward: false });
+            let own = self.intern_site(SiteKey::Python { file, line, function, is_backward: false });
             let optimizer = match (parent, call) {
                 (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
                 (Some(parent), Some(call)) => {
-                    self.optimizer_line(OptimizerLine { call, site: parent.site() })
+                    self.intern_optimizer_line(OptimizerLine { call, site: parent.site() })
                 }
-                (None, Some(call)) => self.optimizer_line(OptimizerLine { call, site: own }),
+                (None, Some(call)) => self.intern_optimizer_line(OptimizerLine { call, site: own }),
                 _ => 0,
             };
-            let facts = NodeInfo {
+            let info = NodeInfo {
                 user: if origin == CodeOrigin::User { Some(own) } else { parent.and_then(|p| p.user) },
                 generated: if origin == CodeOrigin::Generated {
                     Some(own)
@@ -258,31 +274,33 @@ impl StackSymbols {
                     parent.map_or(AutogradRole::None, |p| p.autograd)
                 },
             };
-            self.nodes.insert(id.0, facts);
+            self.nodes.insert(id.0, info);
         }
     }
 
-    /// The same line, for what the backward pass does.
-    fn backward_of(&mut self, forward: Option<NodeInfo>) -> NodeInfo {
+    /// The info of a node for the backward pass of the forward line `forward`.
+    fn backward_info(&mut self, forward: Option<NodeInfo>) -> NodeInfo {
         let key = forward.map(|forward| self.sites[forward.site().0 as usize].clone());
         let site = match key {
             Some(SiteKey::Python { file, line, function, .. }) => {
-                self.site_id(SiteKey::Python { file, line, function, is_backward: true })
+                self.intern_site(SiteKey::Python { file, line, function, is_backward: true })
             }
-            _ => self.site_id(SiteKey::Unknown),
+            _ => self.intern_site(SiteKey::Unknown),
         };
         let user = forward.and_then(|forward| forward.user).map(|_| site);
         NodeInfo { user, generated: None, own: site, optimizer: 0, autograd: AutogradRole::WorksFor }
     }
 
-    fn optimizer_line(&mut self, line: OptimizerLine) -> u16 {
-        let at = self.optimizer_lines.iter().position(|known| *known == line).unwrap_or_else(|| {
+    /// The index of the line plus 1; 0 if there are too many lines.
+    fn intern_optimizer_line(&mut self, line: OptimizerLine) -> u16 {
+        let index = self.optimizer_lines.iter().position(|known| *known == line).unwrap_or_else(|| {
             self.optimizer_lines.push(line);
             self.optimizer_lines.len() - 1
         });
-        u16::try_from(at + 1).unwrap_or(0)
+        u16::try_from(index + 1).unwrap_or(0)
     }
 
+    /// File, function and line of a Python frame; `None` where unknown.
     pub(crate) fn python_frame(
         &self,
         code: CodeId,
@@ -297,11 +315,14 @@ impl StackSymbols {
         }
     }
 
+    /// The site of a stack without Python frames.
     fn native_site(&mut self, native: NodeId) -> SiteId {
         let frames = self.native_frames(native);
-        let own = frames.iter().find(|frame| frame.path().is_some_and(|path| self.own.is_own_module(path)));
-        let site =
-            own.or_else(|| frames.iter().find(|frame| frame.path().is_some_and(|path| !is_plumbing(path))));
+        let in_user_module =
+            frames.iter().find(|frame| frame.path().is_some_and(|path| self.user_code.is_user_module(path)));
+        let site = in_user_module.or_else(|| {
+            frames.iter().find(|frame| frame.path().is_some_and(|path| !only_forwards_requests(path)))
+        });
         let key = match site.or(frames.first()) {
             Some(NativeFrame { module: Some((module, offset)), address, .. }) => {
                 Some((SiteKey::Native { module: module.clone(), offset: *offset }, *address))
@@ -310,18 +331,18 @@ impl StackSymbols {
         };
         for NativeFrame { node, module, .. } in &frames {
             if !self.definitions.native.contains_key(node) {
-                self.is_undefined((false, node.0));
+                self.mark_undefined(FrameNode::Native(*node));
             } else if module.is_none() {
-                self.unresolved.insert((false, node.0));
+                self.unresolved.insert(FrameNode::Native(*node));
             }
         }
-        let Some((key, address)) = key else { return self.site_id(SiteKey::Unknown) };
-        let site = self.site_id(key);
+        let Some((key, address)) = key else { return self.intern_site(SiteKey::Unknown) };
+        let site = self.intern_site(key);
         self.addresses.entry(site).or_insert(address);
         site
     }
 
-    fn site_id(&mut self, key: SiteKey) -> SiteId {
+    fn intern_site(&mut self, key: SiteKey) -> SiteId {
         match self.site_ids.entry(key) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
@@ -333,37 +354,37 @@ impl StackSymbols {
         }
     }
 
-    /// All lines that any frame stands on.
+    /// All sites, including those of library frames.
     pub(crate) fn all_sites(&self) -> impl Iterator<Item = SiteId> + use<> {
         (0..self.sites.len() as u32).map(SiteId)
     }
 
-    /// The frame's own line as a site, if it is the user's.
+    /// The frame's own line as a site, if it is user code.
     pub(crate) fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
-        let facts = self.nodes.get(node.0)?;
-        (facts.user == Some(facts.own)).then_some(facts.own)
+        let info = self.nodes.get(node.0)?;
+        (info.user == Some(info.own)).then_some(info.own)
     }
 
-    /// The user line of a frame.
+    /// The call site of the stack that ends in this frame.
     pub(crate) fn user_site(&self, node: NodeId) -> Option<SiteId> {
-        self.nodes.get(node.0).map(|facts| facts.site())
+        self.nodes.get(node.0).map(|info| info.site())
     }
 
-    /// True for what threads of autograd do for a line.
+    /// True for the backward pass of a forward line.
     pub(crate) fn is_backward_site(&self, site: SiteId) -> bool {
         matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })
     }
 
-    /// All definitions, for `dump`.
     pub(crate) fn definitions(&self) -> &Definitions {
         &self.definitions
     }
 }
 
-fn is_plumbing(path: &str) -> bool {
+/// True for a module that is not useful as a call site, such as PyTorch's allocator: every tensor
+/// passes through it.
+fn only_forwards_requests(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    // Every tensor comes through PyTorch's allocator: who asked it says more.
-    name.starts_with("libc10") || PLUMBING.iter().any(|prefix| name.starts_with(prefix))
+    name.starts_with("libc10") || FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use crate::callsite::site_key::MAX_FRAMES;
 use gpumemtrace_format::{CodeDef, NativeNode, PyNode};
 
 fn code(id: u32, file: &str, name: &str, line: i32) -> CodeDef {
-    // One entry without columns: 8 units, no line difference.
+    // One entry without columns: 8 units, line difference 0.
     let line_table = vec![0xef, 0];
     CodeDef {
         id: CodeId(id),
@@ -30,7 +30,7 @@ fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> StackSymbols {
 const LIB: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
 
 #[test]
-fn the_site_is_the_innermost_user_line_and_equal_lines_are_one_site() {
+fn site_is_innermost_user_line_and_equal_lines_are_one_site() {
     let codes = [
         code(1, "train.py", "main", 10),
         code(2, LIB, "Module.__call__", 5),
@@ -49,7 +49,7 @@ fn the_site_is_the_innermost_user_line_and_equal_lines_are_one_site() {
 }
 
 #[test]
-fn without_a_user_line_generated_code_then_anything_answers() {
+fn site_falls_back_to_generated_code_then_to_innermost_frame() {
     let codes = [code(1, "<string>", "<module>", 1), code(2, LIB, "f", 5)];
     let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(3, 0, 2)]);
     let [a, b] = [2, 3].map(|id| {
@@ -60,7 +60,7 @@ fn without_a_user_line_generated_code_then_anything_answers() {
 }
 
 #[test]
-fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
+fn empty_stack_is_unknown_and_native_stack_is_module_and_offset() {
     let mut definitions = Definitions::default();
     let module = gpumemtrace_format::ModuleDef {
         load_bias: 0x1000,
@@ -69,7 +69,7 @@ fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
         path: "/x/libnccl.so.2".into(),
         build_id: vec![],
     };
-    definitions.take(gpumemtrace_format::reader::Item::Modules(vec![module]));
+    definitions.add_item(gpumemtrace_format::reader::Item::Modules(vec![module]));
     definitions
         .native
         .insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
@@ -82,14 +82,14 @@ fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
 }
 
 #[test]
-fn a_cycle_of_parents_ends() {
+fn cycle_of_parents_ends_at_max_frames() {
     let mut symbols = symbols(&[code(1, "a.py", "f", 1)], &[node(1, 2, 1), node(2, 1, 1)]);
     let stack = symbols.stack(NodeId(1), NodeId::NONE);
     assert_eq!(symbols.frames(stack).len(), MAX_FRAMES);
 }
 
 #[test]
-fn the_line_that_calls_the_optimizer_is_found_through_its_wrapper() {
+fn optimizer_line_is_found_through_pytorchs_wrapper() {
     let optim = "/v/site-packages/torch/optim/";
     let codes = [
         code(1, "train.py", "main", 10),

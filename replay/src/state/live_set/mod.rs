@@ -198,7 +198,7 @@ impl LiveSet {
     /// What is noted or changed from here on is of the bin of this moment.
     #[inline]
     fn advance_bin(&mut self, now: StateSample) {
-        if self.bins.begins_new(now.time_ns) {
+        if self.bins.needs_new_bin(now.time_ns) {
             self.begin_bin(now);
         }
     }
@@ -209,7 +209,7 @@ impl LiveSet {
         // What is as it was is no extreme of the bin, and what is none of the bin is no peak.
         let is_usual = now.reserved == self.last.reserved
             && now.device == self.last.device
-            && self.bins.has_live(self.total.bytes);
+            && self.bins.contains_live(self.total.bytes);
         // One by one: a sample that is put together and then copied makes the processor wait.
         self.last.time_ns = now.time_ns;
         self.last.step = now.step;
@@ -240,16 +240,16 @@ impl LiveSet {
         if effect.is_low {
             self.marks.set(LOW);
         }
-        self.bins.marked(effect, self.marks.at(HIGH), self.marks.at(LOW));
+        self.bins.set_clocks(effect, self.marks.at(HIGH), self.marks.at(LOW));
     }
 
     #[cold]
     fn begin_bin(&mut self, now: StateSample) {
-        while self.bins.is_full(now.time_ns) {
+        while self.bins.needs_halving(now.time_ns) {
             // Nothing happened between the last event and this one: bins are joined only when all of them are there.
             self.marks.set(HIGH);
             self.marks.set(LOW);
-            self.bins.pad(self.last, self.marks.at(HIGH));
+            self.bins.append_all(self.last, self.marks.at(HIGH));
             for site in &mut self.sites {
                 site.fill_bins(MAX_BINS, &self.bins);
             }
@@ -258,10 +258,10 @@ impl LiveSet {
                 halve_values(&mut site.bins, &winners);
             }
         }
-        if self.bins.begins_new(now.time_ns) {
+        if self.bins.needs_new_bin(now.time_ns) {
             self.marks.set(HIGH);
             self.marks.set(LOW);
-            self.bins.begin(self.last, now.time_ns, self.marks.at(HIGH));
+            self.bins.append_until_time(self.last, now.time_ns, self.marks.at(HIGH));
         }
     }
 

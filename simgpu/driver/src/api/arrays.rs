@@ -9,7 +9,6 @@ use crate::result_code::{ApiResult, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED
 use crate::state::DriverState;
 use crate::state::device::BlockOrigin;
 
-/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 

@@ -110,7 +110,7 @@ fn fill_rows(dst: u64, pitch: u64, pattern: &[u8], width: u64, height: u64, stre
     (0..height).try_for_each(|row| fill(dst + row * pitch, pattern, width, stream, false))
 }
 
-/// `CUDA_MEMCPY2D`.
+/// The layout of `CUDA_MEMCPY2D`, for arrays and linear memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copy2d {

@@ -10,7 +10,7 @@ use crate::state::DriverState;
 use crate::state::foreign::Multicast;
 use crate::state::vmm::GRANULARITY;
 
-/// `CUmulticastObjectProp`.
+/// The layout of `CUmulticastObjectProp`, passed to `cuMulticastCreate`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MulticastProp {

@@ -9,7 +9,7 @@ use crate::state::DriverState;
 use crate::state::foreign::{Token, TokenKind};
 use crate::state::vmm::GRANULARITY;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only supported handle type.
 pub(crate) const POSIX_FD: u32 = 1;
 
 /// `CUmemAllocationProp`: type, handle types, location type and id; the rest is only returned.
@@ -45,7 +45,7 @@ impl AllocationProp {
     }
 }
 
-/// `CUmemAccessDesc`.
+/// The layout of `CUmemAccessDesc`: location and access flags.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AccessDescriptor {

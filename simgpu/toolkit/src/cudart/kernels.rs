@@ -7,7 +7,7 @@ use simgpu_common::{ApiResult, In, Out};
 use super::{INVALID_VALUE, context, device, runtime};
 use crate::driver::{driver, ok};
 
-/// `dim3`.
+/// The layout of `dim3`, passed by value.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Dim3 {

@@ -118,7 +118,7 @@ impl ChannelDesc {
     }
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
+/// The layout of `CUDA_ARRAY3D_DESCRIPTOR`, for the driver.
 #[repr(C)]
 struct Array3d {
     size: [u64; 3],
@@ -142,7 +142,7 @@ struct Extent {
     depth: u64,
 }
 
-/// `cudaPitchedPtr`.
+/// The layout of `cudaPitchedPtr`, passed by value.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct PitchedPtr {

@@ -12,7 +12,7 @@ enum Source {
     Size(u32),
     /// Attributes as consecutive `int`s.
     Ints(&'static [u32]),
-    /// A constant `int`.
+    /// An `int` that no device attribute has.
     Fixed(i32),
 }
 
@@ -70,22 +70,22 @@ const FIELDS: &[(bool, Source)] = &[
     (true, Int(38)),                         // l2CacheSize
     (true, Int(108)),                        // persistingL2CacheMaxSize
     (true, Int(39)),                         // maxThreadsPerMultiProcessor
-    (true, Ints(&[78, 79, 80])), // streamPrioritiesSupported, globalL1CacheSupported, localL1CacheSupported
-    (true, Size(81)),            // sharedMemPerMultiprocessor
-    (true, Int(82)),             // regsPerMultiprocessor
-    (true, Ints(&[83, 84, 85, 86])), // managedMemory, isMultiGpuBoard, multiGpuBoardGroupID, hostNativeAtomicSupported
-    (false, Int(87)),                // singleToDoublePrecisionPerfRatio
-    (true, Ints(&[88, 89, 90, 91, 95])), // pageableMemoryAccess ... cooperativeLaunch
-    (false, Int(96)),                // cooperativeMultiDeviceLaunch
-    (true, Size(97)),                // sharedMemPerBlockOptin
-    (true, Ints(&[100, 101, 106, 109])), // pageable..., directManaged..., maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize
-    (true, Size(111)),                   // reservedSharedMemPerBlock
+    (true, Ints(&[78, 79, 80])),             // streamPriorities ... localL1CacheSupported
+    (true, Size(81)),                        // sharedMemPerMultiprocessor
+    (true, Int(82)),                         // regsPerMultiprocessor
+    (true, Ints(&[83, 84, 85, 86])),         // managedMemory ... hostNativeAtomicSupported
+    (false, Int(87)),                        // singleToDoublePrecisionPerfRatio
+    (true, Ints(&[88, 89, 90, 91, 95])),     // pageableMemoryAccess ... cooperativeLaunch
+    (false, Int(96)),                        // cooperativeMultiDeviceLaunch
+    (true, Size(97)),                        // sharedMemPerBlockOptin
+    (true, Ints(&[100, 101, 106, 109])),     // pageable..., directManaged..., maxBlocks...
+    (true, Size(111)),                       // reservedSharedMemPerBlock
     (true, Ints(&[99, 112, 113, 114, 115])), // hostRegisterSupported ... memoryPoolsSupported
-    (true, Ints(&[116, 117, 118, 119])), // gpuDirectRDMA*, memoryPoolSupportedHandleTypes
-    (true, Int(121)),                    // deferredMappingCudaArraySupported
-    (true, Fixed(0)),                    // ipcEventSupported
-    (true, Int(120)),                    // clusterLaunch
-    (true, Fixed(0)),                    // unifiedFunctionPointers
+    (true, Ints(&[116, 117, 118, 119])),     // gpuDirectRDMA*, memoryPoolSupportedHandleTypes
+    (true, Int(121)),                        // deferredMappingCudaArraySupported
+    (true, Fixed(0)),                        // ipcEventSupported
+    (true, Int(120)),                        // clusterLaunch
+    (true, Fixed(0)),                        // unifiedFunctionPointers
 ];
 
 /// Sizes of the struct in CUDA 12 and 13.

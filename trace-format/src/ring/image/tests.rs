@@ -4,7 +4,9 @@ use crate::event::{Detail, Event, EventKind};
 use crate::ids::{CodeId, NodeId};
 use crate::ring::check::seal;
 use crate::ring::layout::{CLASSES_AT, MAX_RING_CLASSES};
-use crate::ring::{HEADER_BYTES, encode_code_records, encode_header, encode_native_node, encode_py_node};
+use crate::ring::{
+    HEADER_BYTES, encode_code_records, encode_header, encode_native_node_record, encode_py_node_record,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -47,8 +49,8 @@ fn wrapped_rings_of_a_killed_process_are_read() {
         PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(9), offset_bytes: -1, link: FrameLink::C };
     let native = NativeNode { id: NodeId(5), parent: NodeId::NONE, return_address: 0x7fff_1234_5678 };
     let mut records = encode_code_records(&code);
-    records.push(encode_py_node(node));
-    records.push(encode_native_node(native));
+    records.push(encode_py_node_record(node));
+    records.push(encode_native_node_record(native));
     // Tail 6 in a ring of 8: the records wrap.
     let image = RingImage::decode(&image_bytes(8, &[(6, records)])).unwrap();
     assert_eq!(
@@ -70,7 +72,7 @@ fn torn_definition_is_counted_and_the_next_record_is_kept() {
         offset_bytes: 4,
         link: FrameLink::Python,
     };
-    records.push(encode_py_node(node));
+    records.push(encode_py_node_record(node));
     let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
     assert_eq!((image.records, image.malformed), (vec![RingRecord::PyNode(node)], 1));
 }
@@ -110,7 +112,7 @@ fn detail_belongs_to_the_next_event_only() {
         block_event(0).to_words(),
         block_event(1).to_words(),
         detail.to_words(),
-        encode_py_node(node),
+        encode_py_node_record(node),
         block_event(2).to_words(),
     ];
     let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();

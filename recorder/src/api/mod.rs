@@ -1,0 +1,4 @@
+//! The functions that the hooks call.
+
+pub(crate) mod events;
+pub(crate) mod markers;

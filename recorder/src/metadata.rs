@@ -1,0 +1,212 @@
+//! Metadata of a trace: facts about the process, the machine and the libraries.
+//!
+//! Most facts need files or the list of loaded modules, and some need the driver. The thread that
+//! starts the session collects only what identifies the trace ([`header`]). The writer thread adds
+//! the rest in a second block ([`late_metadata`]). A fact that cannot be found out is left out, and
+//! readers show it as unknown.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use gpumemtrace_format::{Meta, ModuleDef};
+
+use crate::config::{FullRingPolicy, NativeStacks, RecorderConfig, StackConfig};
+use crate::platform::{self, clock};
+
+/// Callbacks into the hooks, for facts that the recorder cannot know.
+///
+/// The callbacks run on the writer thread.
+#[derive(Clone, Copy, Debug)]
+pub struct HookCallbacks {
+    /// Adds driver version, device sizes and the like to the metadata.
+    pub add_metadata: fn(&mut Meta),
+    /// Adds how the calls are intercepted. Its result is a key that changes when the metadata does.
+    pub add_hook_mode: fn(&mut Meta) -> u8,
+    /// Names of the entry points, indexed by `ApiId`. The first name is unused.
+    pub api_names: &'static [&'static str],
+    /// Returns the number of driver calls that went past the hooks.
+    pub uncovered_calls: fn() -> u64,
+    /// Returns the names of the functions that those calls went to.
+    pub uncovered_names: fn() -> Vec<String>,
+    /// Records values that are sampled, not intercepted. Runs about once a second after the first
+    /// event.
+    pub record_samples: fn(),
+}
+
+static CALLBACKS: OnceLock<HookCallbacks> = OnceLock::new();
+
+/// Registers the callbacks of the hooks. Only the first registration counts.
+pub fn register_callbacks(callbacks: HookCallbacks) {
+    let _ = CALLBACKS.set(callbacks);
+}
+
+/// How the calls are intercepted; `None` if that has not changed since `last`.
+pub(crate) fn mode_if_changed(last: &mut Option<u8>) -> Option<Meta> {
+    let mut meta = Meta::default();
+    let now = (CALLBACKS.get()?.add_hook_mode)(&mut meta);
+    (last.replace(now) != Some(now)).then_some(meta)
+}
+
+/// Number of driver calls that went past the hooks so far.
+pub(crate) fn uncovered_calls() -> u64 {
+    CALLBACKS.get().map_or(0, |callbacks| (callbacks.uncovered_calls)())
+}
+
+/// A metadata block with the names of the functions that those calls went to.
+pub(crate) fn uncovered_names() -> Meta {
+    let mut meta = Meta::default();
+    meta.set_list(
+        "uncovered",
+        CALLBACKS.get().map_or_else(Vec::new, |callbacks| (callbacks.uncovered_names)()),
+    );
+    meta
+}
+
+/// Records values that are sampled, not intercepted.
+pub(crate) fn record_samples() {
+    if let Some(callbacks) = CALLBACKS.get() {
+        (callbacks.record_samples)();
+    }
+}
+
+/// The host name; empty if it is unknown.
+pub(crate) fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the length is that of the buffer.
+    let result = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
+    let len = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    if result == 0 { String::from_utf8_lossy(&name[..len]).into_owned() } else { String::new() }
+}
+
+/// The first metadata block, written before any event.
+pub(crate) fn header(
+    config: &RecorderConfig,
+    pid: u32,
+    host: &str,
+    trace_id: [u8; 16],
+    note: Option<String>,
+) -> Meta {
+    let mut meta = Meta::default();
+    meta.set_text("trace_id", format!("{:032x}", u128::from_be_bytes(trace_id)));
+    meta.set_text("tool", concat!("gpumemtrace ", env!("CARGO_PKG_VERSION")));
+    meta.set_number("pid", u64::from(pid));
+    if !host.is_empty() {
+        meta.set_text("host", host);
+    }
+    for (key, variable) in [("rank", "RANK"), ("local_rank", "LOCAL_RANK"), ("world_size", "WORLD_SIZE")] {
+        if let Some(number) = std::env::var(variable).ok().and_then(|value| value.parse().ok()) {
+            meta.set_number(key, number);
+        }
+    }
+    meta.set_list("command", platform::command_line());
+    meta.set_number("started_unix_ns", clock::unix_ns());
+    meta.set_number("started_ns", clock::now_ns());
+    let stacks = match config.stacks {
+        StackConfig { python: true, native: NativeStacks::All } => "both",
+        StackConfig { python: true, .. } => "python",
+        StackConfig { python: false, native: NativeStacks::None } => "none",
+        StackConfig { python: false, .. } => "native",
+    };
+    meta.set_text("stacks", stacks);
+    meta.set_text("on_full", if config.on_full == FullRingPolicy::Block { "block" } else { "drop" });
+    // PyTorch versions that know the newer name prefer it; older versions read only the other.
+    for variable in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
+        if let Ok(value) = std::env::var(variable) {
+            meta.set_text("allocator_conf", value);
+        }
+    }
+    if let Some(callbacks) = CALLBACKS.get() {
+        meta.set_list("apis", callbacks.api_names.iter().map(|name| (*name).to_owned()).collect());
+    }
+    if let Some(note) = note {
+        meta.set_list("notes", vec![note]);
+    }
+    meta
+}
+
+/// The second metadata block, collected by the writer thread.
+pub(crate) fn late_metadata(python_version: Option<String>) -> Meta {
+    let mut meta = Meta::default();
+    if let Some(version) = python_version {
+        meta.set_text("python", version);
+    }
+    let modules = platform::loaded_modules();
+    if let Some((version, cuda)) = torch_version(&modules) {
+        meta.set_text("torch", version);
+        if let Some(cuda) = cuda {
+            meta.set_text("torch_cuda", cuda);
+        }
+    }
+    let runtimes: Vec<&str> =
+        modules.iter().filter_map(|module| file_name(module).strip_prefix("libcudart.so.")).collect();
+    if !runtimes.is_empty() {
+        meta.set_text("cuda_runtime", runtimes.join(", "));
+    }
+    if let Some(callbacks) = CALLBACKS.get() {
+        (callbacks.add_metadata)(&mut meta);
+    }
+    meta
+}
+
+/// The interpreter's version as `major.minor.patch`, from its `Py_Version` symbol.
+pub(crate) fn python_version() -> Option<String> {
+    // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_Version".as_ptr()) };
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: `Py_Version` is an unsigned long constant of the interpreter.
+    let hex = unsafe { *at.cast::<libc::c_ulong>() };
+    Some(format!("{}.{}.{}", hex >> 24 & 0xff, hex >> 16 & 0xff, hex >> 8 & 0xff))
+}
+
+fn file_name(module: &ModuleDef) -> &str {
+    module.path.rsplit('/').next().unwrap_or_default()
+}
+
+/// Reads PyTorch's version file: `torch/version.py`, next to `torch/lib/libc10.so`.
+fn torch_version(modules: &[ModuleDef]) -> Option<(String, Option<String>)> {
+    let library = modules.iter().find(|module| file_name(module) == platform::LIBC10)?;
+    read_torch_version(Path::new(&library.path))
+}
+
+/// Reads PyTorch's version and CUDA version from the installation that contains `library` in its
+/// `lib` folder.
+pub fn read_torch_version(library: &Path) -> Option<(String, Option<String>)> {
+    let package = library.parent()?.parent()?;
+    let text = std::fs::read_to_string(package.join("version.py")).ok()?;
+    Some((assigned_string(&text, "__version__")?, assigned_string(&text, "cuda")))
+}
+
+/// The string that a line assigns to `name`: `name = '1.2'` or `name: Optional[str] = '1.2'`.
+fn assigned_string(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let (annotation, value) = rest.split_once('=')?;
+        if !(annotation.trim().is_empty() || annotation.starts_with(':')) {
+            return None;
+        }
+        let value = value.trim().trim_matches(['\'', '"']);
+        (!value.is_empty() && value != "None").then(|| value.to_owned())
+    })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torch_version_file_is_read_in_old_and_new_form() {
+        let new = "from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.15.0+cu132'\ndebug = False\ncuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n";
+        assert_eq!(assigned_string(new, "__version__").as_deref(), Some("2.15.0+cu132"));
+        assert_eq!(assigned_string(new, "cuda").as_deref(), Some("13.2"));
+        assert_eq!(assigned_string(new, "hip"), None);
+        assert_eq!(assigned_string("cuda = '12.1'\n", "cuda").as_deref(), Some("12.1"));
+    }
+
+    #[test]
+    fn own_command_line_and_host_are_found() {
+        assert!(!platform::command_line().is_empty());
+        assert!(!host_name().is_empty());
+    }
+}

@@ -1,0 +1,263 @@
+//! Files that survive a program that closes descriptors it did not open.
+//!
+//! Some programs close all descriptors (daemons do), and the number is then given to one of their
+//! own files. A child made by `fork` holds a copy of each descriptor, with its lock. So our
+//! descriptors are high, where programs do not expect any. Each use first checks that the
+//! descriptor is still our file, and reopens the file by name if not. All descriptors are listed,
+//! so that a child closes ours and no other.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Our descriptors are at least this high, if the limit on descriptors allows it.
+const FIRST_DESCRIPTOR: i32 = 512;
+
+/// How often an operation is tried.
+const ATTEMPTS: u32 = 8;
+
+/// Identifies a file independently of names and descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(file: &File) -> io::Result<Self> {
+        file.metadata().map(|data| Self { device: data.dev(), inode: data.ino() })
+    }
+
+    /// Returns `None` if the descriptor is not open. Async-signal-safe.
+    fn of_descriptor(descriptor: i32) -> Option<Self> {
+        // SAFETY: an all-zero stat is a valid buffer.
+        let mut data: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the buffer is ours; a wrong number gives an error.
+        let known = unsafe { libc::fstat(descriptor, &raw mut data) } == 0;
+        known.then_some(Self { device: data.st_dev as u64, inode: data.st_ino })
+    }
+}
+
+/// An open file. The program may close or reuse its descriptor at any time.
+#[derive(Debug)]
+pub(crate) struct GuardedFile {
+    identity: FileIdentity,
+    path: PathBuf,
+    descriptor: AtomicI32,
+    entry: Option<&'static DescriptorEntry>,
+}
+
+impl GuardedFile {
+    /// Takes over an open file with the name `path`.
+    pub(crate) fn adopt(file: File, path: &Path) -> io::Result<Self> {
+        let identity = FileIdentity::of(&file)?;
+        let descriptor = move_up(file).into_raw_fd();
+        let entry = DESCRIPTORS.iter().find(|entry| entry.register(descriptor, identity));
+        Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), entry })
+    }
+
+    /// Runs `body` with the open file, and again if the program has taken the descriptor away
+    /// meanwhile. So `body` must be repeatable.
+    ///
+    /// A program that closes a descriptor in use may get one of our writes into the file that then
+    /// gets the number.
+    pub(crate) fn with<R>(&self, body: impl Fn(&File) -> io::Result<R>) -> io::Result<R> {
+        for _ in 0..ATTEMPTS {
+            let descriptor = self.descriptor.load(Ordering::Acquire);
+            if FileIdentity::of_descriptor(descriptor) != Some(self.identity) {
+                self.reopen(descriptor)?;
+                continue;
+            }
+            // SAFETY: the descriptor was just checked to be our file's; the wrapper does not close
+            // it.
+            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+            let result = body(&file);
+            if FileIdentity::of_descriptor(descriptor) == Some(self.identity) {
+                return result;
+            }
+        }
+        Err(io::Error::other("the program keeps closing the file descriptor"))
+    }
+
+    #[cold]
+    fn reopen(&self, lost: i32) -> io::Result<()> {
+        let closed =
+            |_| io::Error::other("the program closed the file descriptor, and the file no longer exists");
+        let file = OpenOptions::new()
+            .read(true)
+            // For a moment the file has a low descriptor, which the program may confuse with one
+            // that it closed. Append mode keeps such a write from overwriting ours.
+            .append(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&self.path)
+            .map_err(closed)?;
+        if FileIdentity::of(&file)? != self.identity {
+            return Err(closed(io::Error::from_raw_os_error(libc::ENOENT)));
+        }
+        // The lock went with the old descriptor. Another process that holds it now only checks the
+        // file.
+        let _ = file.try_lock();
+        let file = move_up(file);
+        clear_append_mode(&file);
+        let descriptor = file.into_raw_fd();
+        match self.descriptor.compare_exchange(lost, descriptor, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                if let Some(entry) = self.entry {
+                    entry.descriptor.store(descriptor, Ordering::Release);
+                }
+            }
+            // Another thread was first.
+            Err(_) => close_if(descriptor, self.identity),
+        }
+        Ok(())
+    }
+
+    /// True if no path names this file any more.
+    pub(crate) fn is_unlinked(&self) -> bool {
+        self.with(File::metadata).is_ok_and(|data| data.nlink() == 0)
+    }
+
+    /// True if `path` names this file.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        std::fs::symlink_metadata(path)
+            .is_ok_and(|found| FileIdentity { device: found.dev(), inode: found.ino() } == self.identity)
+    }
+}
+
+impl Drop for GuardedFile {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            entry.descriptor.store(FREE, Ordering::Release);
+        }
+        close_if(self.descriptor.load(Ordering::Acquire), self.identity);
+    }
+}
+
+/// Moves a file to a high descriptor. If the limit is lower, the descriptor stays as it is.
+fn move_up(file: File) -> File {
+    // SAFETY: our own descriptor.
+    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) };
+    // SAFETY: a new descriptor that no other code knows.
+    if high < 0 { file } else { unsafe { File::from_raw_fd(high) } }
+}
+
+/// Makes positioned writes go to their position again, not to the end of the file.
+fn clear_append_mode(file: &File) {
+    // SAFETY: our own descriptor.
+    unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_APPEND);
+    }
+}
+
+fn close_if(descriptor: i32, identity: FileIdentity) {
+    if FileIdentity::of_descriptor(descriptor) == Some(identity) {
+        // SAFETY: the descriptor is our file's.
+        unsafe { libc::close(descriptor) };
+    }
+}
+
+/// One of our descriptors, in a form that a forked child reads without locks.
+#[derive(Debug)]
+struct DescriptorEntry {
+    descriptor: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+const FREE: i32 = -1;
+const RESERVED: i32 = -2;
+
+/// A session has up to three files. Only tests open more; those are not listed.
+static DESCRIPTORS: [DescriptorEntry; 4] = [const {
+    DescriptorEntry { descriptor: AtomicI32::new(FREE), device: AtomicU64::new(0), inode: AtomicU64::new(0) }
+}; 4];
+
+impl DescriptorEntry {
+    fn register(&self, descriptor: i32, identity: FileIdentity) -> bool {
+        if self.descriptor.compare_exchange(FREE, RESERVED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        self.device.store(identity.device, Ordering::Relaxed);
+        self.inode.store(identity.inode, Ordering::Relaxed);
+        self.descriptor.store(descriptor, Ordering::Release);
+        true
+    }
+}
+
+/// Closes the copies of our files in a forked child, so that it does not keep its parent's locks.
+///
+/// Async-signal-safe.
+pub(crate) fn close_inherited() {
+    for entry in &DESCRIPTORS {
+        let descriptor = entry.descriptor.swap(FREE, Ordering::AcqRel);
+        if descriptor >= 0 {
+            let (device, inode) = (entry.device.load(Ordering::Relaxed), entry.inode.load(Ordering::Relaxed));
+            close_if(descriptor, FileIdentity { device, inode });
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::FileExt;
+
+    fn file_in(folder: &Path, name: &str) -> (File, PathBuf) {
+        let path = folder.join(name);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        (file, path)
+    }
+
+    #[test]
+    fn descriptor_reused_by_the_program_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, path) = file_in(folder.path(), "ours");
+        let own = GuardedFile::adopt(file, &path).unwrap();
+        let number = own.descriptor.load(Ordering::Acquire);
+        assert!(number >= FIRST_DESCRIPTOR);
+        let (precious, precious_path) = file_in(folder.path(), "precious");
+        // SAFETY: gives the descriptor to another file, as programs do that close all descriptors.
+        unsafe { libc::dup2(precious.as_raw_fd(), number) };
+        own.with(|file| file.write_all_at(b"event", 0)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"event");
+        assert_eq!(std::fs::read(&precious_path).unwrap(), b"");
+        std::fs::remove_file(&path).unwrap();
+        // SAFETY: closes the reopened descriptor.
+        unsafe { libc::close(own.descriptor.load(Ordering::Acquire)) };
+        assert!(own.with(|_| Ok(())).is_err(), "an unlinked file cannot be reopened");
+        drop(own);
+        // SAFETY: the program's own descriptor, still open: dropping ours did not close it.
+        let mut still = unsafe { File::from_raw_fd(number) };
+        assert_eq!(still.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn reopened_file_is_written_at_the_given_offset() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, path) = file_in(folder.path(), "ours");
+        let own = GuardedFile::adopt(file, &path).unwrap();
+        own.with(|file| file.write_all_at(b"first", 0)).unwrap();
+        // SAFETY: closes our own descriptor, as programs do that close all descriptors.
+        unsafe { libc::close(own.descriptor.load(Ordering::Acquire)) };
+        own.with(|file| file.write_all_at(b"2nd", 0)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"2ndst");
+    }
+
+    #[test]
+    fn dropped_file_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, path) = file_in(folder.path(), "ours");
+        let own = GuardedFile::adopt(file, &path).unwrap();
+        let identity = own.identity;
+        let number = own.descriptor.load(Ordering::Acquire);
+        assert!(own.is_at(&path));
+        drop(own);
+        assert_ne!(FileIdentity::of_descriptor(number), Some(identity));
+    }
+}

@@ -1,0 +1,92 @@
+//! The Linux implementation of [`crate::platform`].
+
+mod barrier;
+mod futex;
+mod last_thread;
+mod lease;
+mod memory;
+mod modules;
+mod threads;
+
+use std::ffi::CStr;
+use std::io;
+
+pub(crate) use barrier::{barrier_on_all_threads, register as prepare_barrier};
+pub(crate) use futex::{wait, wake};
+pub(crate) use last_thread::is_last_thread;
+pub(crate) use lease::{lease_request, release_lease, take_lease};
+pub(crate) use memory::{
+    allocate_file_range, hide_from_children, populate_for_writing, read_memory, replace_mapping,
+    zero_in_children,
+};
+pub(crate) use modules::loaded_modules;
+pub use modules::{is_preloaded, loaded_module_counts};
+pub(crate) use threads::{
+    discard_pending_signal, errno_location, has_thread_ended, lower_priority, stack_of_this_thread,
+    this_thread,
+};
+
+/// A clock that never goes back and does not count suspended time.
+pub(crate) const MONOTONIC_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
+/// The PyTorch library from which the path of the version file is derived.
+pub(crate) const LIBC10: &str = "libc10.so";
+
+/// Fills `bytes` with random data. A short read leaves the rest unchanged.
+pub(crate) fn fill_random(bytes: &mut [u8]) {
+    // SAFETY: the length is that of the buffer.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
+}
+
+/// Renames a file. Fails if the new name exists.
+pub(crate) fn rename_no_replace(from: &CStr, to: &CStr) -> io::Result<()> {
+    // SAFETY: two NUL-terminated paths.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the kernel itself keeps time by the processor's counter. It has then checked that the
+/// counter runs evenly and is the same on all processors.
+pub(crate) fn is_counter_trusted() -> bool {
+    const CURRENT_CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let is_used_by_kernel = std::fs::read(CURRENT_CLOCKSOURCE).is_ok_and(|name| name.trim_ascii() == b"tsc");
+    cfg!(target_arch = "x86_64") && is_used_by_kernel && may_read_counter()
+}
+
+/// Whether the process may read the counter; some sandboxes forbid the instruction.
+fn may_read_counter() -> bool {
+    let mut permission: libc::c_int = 0;
+    // SAFETY: the call fills in our own number.
+    let known = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut permission) } == 0;
+    known && permission == libc::PR_TSC_ENABLE
+}
+
+/// The command line of this process.
+pub(crate) fn command_line() -> Vec<String> {
+    let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let parts = bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned());
+    let mut parts: Vec<String> = parts.collect();
+    parts.pop();
+    parts
+}
+
+/// Whether a write to a descriptor is safe. Always true on Linux: `SIGPIPE` goes to the writing
+/// thread, which blocks it.
+pub(crate) fn has_reader(_: i32) -> bool {
+    true
+}
+
+/// Whether a file may grow to this size. Always true on Linux: `SIGXFSZ` goes to the writing
+/// thread, which blocks it.
+pub(crate) fn is_file_size_allowed(_: u64) -> bool {
+    true
+}

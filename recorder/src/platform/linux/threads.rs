@@ -1,0 +1,54 @@
+//! Threads: ids, liveness, priority, stacks, `errno` and pending signals.
+
+use std::mem::MaybeUninit;
+
+/// The id of the calling thread.
+#[inline]
+pub(crate) fn this_thread() -> u32 {
+    // SAFETY: no arguments, no effect.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// True if the given thread of this process has ended.
+pub(crate) fn has_thread_ended(process: u32, thread: u32) -> bool {
+    // SAFETY: signal 0 is never delivered; it only asks whether the thread exists.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) != 0 && *errno_location() == libc::ESRCH }
+}
+
+/// Lowers the priority of the calling thread a little below the program's threads. May be refused.
+pub(crate) fn lower_priority() {
+    // SAFETY: 0 is the calling thread on Linux.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+}
+
+/// The address of the calling thread's `errno`.
+#[inline]
+pub(crate) fn errno_location() -> *mut i32 {
+    // SAFETY: no arguments, no effect.
+    unsafe { libc::__errno_location() }
+}
+
+/// Discards the one signal of a set if it is pending in the calling thread, where it must be
+/// blocked.
+pub(crate) fn discard_pending_signal(set: &libc::sigset_t) {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the signal is blocked in this thread; the wait has no length.
+    unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), &raw const at_once) };
+}
+
+/// The address range of the calling thread's stack, end exclusive. `None` if the C library does not
+/// know.
+pub(crate) fn stack_of_this_thread() -> Option<(usize, usize)> {
+    let mut attributes = MaybeUninit::uninit();
+    let (mut low, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the attributes are filled in by the first call, read by the second and given back by
+    // the third.
+    unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let result = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut size);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        (result == 0).then_some((low as usize, low as usize + size))
+    }
+}

@@ -1,0 +1,103 @@
+//! How a session ends: on request, early after an error, or paused while the rings are moved.
+
+use std::sync::atomic::Ordering;
+
+use gpumemtrace_format::ring::END_STOPPED;
+
+use super::{Session, WakeReason, current};
+use crate::diagnostics::print_diagnostic;
+use crate::platform::{self, clock};
+
+impl Session {
+    /// Ends recording for all hooks. Returns true if no hook is still recording; call again until
+    /// then.
+    pub(crate) fn end_hooks(&self) -> bool {
+        current::clear();
+        self.shutdown.end()
+    }
+
+    /// Pauses all hooks until [`Self::resume_hooks`]. Returns true if no hook is still recording.
+    pub(crate) fn pause_hooks(&self) -> bool {
+        self.shutdown.pause()
+    }
+
+    pub(crate) fn resume_hooks(&self) {
+        self.shutdown.resume();
+    }
+
+    /// Notes how the process ends, and asks the writer thread to finish the trace.
+    pub(crate) fn request_close(&self, kind: u32, status: i32) {
+        self.rings.set_end(kind, status, clock::now_ns());
+        self.is_close_requested.store(true, Ordering::Release);
+        self.wake_writer(WakeReason::ThreadWaits);
+    }
+
+    pub(crate) fn is_close_requested(&self) -> bool {
+        self.is_close_requested.load(Ordering::Acquire)
+    }
+
+    /// Waits until the trace is finished, at most `patience_ns`.
+    pub(crate) fn wait_until_closed(&self, patience_ns: u64) {
+        let begin = clock::now_ns();
+        while self.closed.load(Ordering::Acquire) == 0 {
+            let waited = clock::now_ns() - begin;
+            if waited > patience_ns {
+                return;
+            }
+            platform::wait(&self.closed, 0, patience_ns - waited);
+        }
+    }
+
+    /// Marks the trace as finished and releases the threads in [`Self::wait_until_closed`].
+    pub(crate) fn mark_closed(&self) {
+        self.shutdown.announce_end();
+        current::clear();
+        self.closed.store(1, Ordering::Release);
+        platform::wake(&self.closed);
+    }
+
+    /// Blocks the calling thread for good. The trace must have been marked as closed.
+    pub(super) fn park_forever(&self) -> ! {
+        loop {
+            platform::wait(&self.closed, 1, u64::MAX >> 1);
+        }
+    }
+
+    /// True after recording stopped before the program ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Stops recording for good and prints the reason. The program goes on. Only the first call
+    /// prints.
+    pub(crate) fn stop_with(&self, reason: &[&str]) {
+        if self.stop() {
+            let mut line = vec!["recording stopped: "];
+            line.extend_from_slice(reason);
+            line.push(". The program goes on; everything recorded so far is in ");
+            let path = self.path.to_string_lossy();
+            line.push(&path);
+            print_diagnostic(&line);
+        }
+    }
+
+    /// Stops recording for good. Returns true for the first caller.
+    pub(crate) fn stop(&self) -> bool {
+        let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.rings.set_end(END_STOPPED, 0, clock::now_ns());
+            self.shutdown.announce_end();
+            current::clear();
+        }
+        is_first
+    }
+
+    pub(crate) fn set_ended_by_program(&self) {
+        self.is_ended_by_program.store(true, Ordering::Release);
+    }
+
+    /// True if the program ended the recording itself and goes on afterwards.
+    pub(crate) fn is_ended_by_program(&self) -> bool {
+        self.is_ended_by_program.load(Ordering::Acquire)
+    }
+}

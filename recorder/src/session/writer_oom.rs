@@ -1,0 +1,49 @@
+//! What happens when the writer thread runs out of memory.
+//!
+//! Rust aborts the process after a failed allocation, and the tracer must never end its host. So
+//! the recording ends, and the writer thread blocks until the process exits. An exiting process
+//! does not wait for it. Records that were not written stay in the ring file.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::Session;
+use crate::diagnostics::print_diagnostic;
+use crate::platform;
+
+/// The session with a started writer thread. It stays set after the session has ended.
+static WRITER_SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+
+/// The session with a started writer thread, also after that session has ended.
+pub(crate) fn writer_session() -> Option<&'static Session> {
+    // SAFETY: sessions are never freed.
+    unsafe { WRITER_SESSION.load(Ordering::Acquire).as_ref() }
+}
+
+impl Session {
+    fn is_writer_thread(&self) -> bool {
+        self.writer.load(Ordering::Acquire) == platform::this_thread()
+    }
+
+    /// Makes the calling thread the writer thread.
+    pub(crate) fn set_writer(&'static self) {
+        self.writer.store(platform::this_thread(), Ordering::Release);
+        WRITER_SESSION.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
+    }
+
+    /// After a failed allocation: does nothing, unless the calling thread is the writer. The writer
+    /// ends the recording and never returns.
+    pub(crate) fn park_writer_without_memory(&self) {
+        if !self.is_writer_thread() {
+            return;
+        }
+        if self.stop() {
+            print_diagnostic(&[
+                "recording stopped: out of host memory while writing the trace. The program goes on; everything ",
+                "recorded so far is in the trace and its ring file.",
+            ]);
+        }
+        self.mark_closed();
+        self.park_forever();
+    }
+}
