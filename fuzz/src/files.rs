@@ -37,7 +37,8 @@ pub fn blocks(bytes: &[u8]) {
     replay(&file, ring);
 }
 
-/// Makes a trace from `(kind:u8 len:u16 payload)*`, and a ring file from the payload of kind [`RING`].
+/// Makes a trace from `(kind:u8 len:u16 payload)*`, and a ring file from the payload of kind
+/// [`RING`].
 pub fn valid_trace(bytes: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
     let (mut file, mut ring) = (file_header().to_vec(), None);
     let mut bytes = FuzzInput(bytes);

@@ -1,7 +1,8 @@
 //! What the fuzz targets do with their input.
 //!
-//! Checksums and compression would stop nearly every changed byte. So payloads are fuzzed on their own,
-//! and whole files are built with correct checksums around the input ([`files::valid_trace`], [`rings`]).
+//! Checksums and compression would stop nearly every changed byte. So payloads are fuzzed on
+//! their own, and whole files are built with correct checksums around the input
+//! ([`files::valid_trace`], [`rings`]).
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;

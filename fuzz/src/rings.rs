@@ -35,8 +35,8 @@ fn words_of(bytes: &[u8]) -> impl Iterator<Item = [u64; RECORD_WORDS]> {
     })
 }
 
-/// Makes a ring file from `records:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings
-/// `thread:u8 tail:u8 count:u8 records`, each twice as large as the one before.
+/// Makes a ring file from `records:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then
+/// rings `thread:u8 tail:u8 count:u8 records`, each twice as large as the one before.
 pub fn valid_ring(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = FuzzInput(bytes);
     let first = bytes.number(1) as usize;

@@ -1,4 +1,6 @@
-//! A million events through every analysis: `cargo bench -p gpumemtrace-replay`. The time is CPU seconds per million.
+//! Analyses and reports a million events: `cargo bench -p gpumemtrace-replay`.
+//!
+//! The time per iteration is CPU seconds per million events.
 
 #[path = "../tests/synthetic/mod.rs"]
 mod synthetic;
@@ -15,8 +17,8 @@ const EVENTS: usize = 1_000_000;
 const LINES: i32 = 150;
 const DEPTH: i32 = 20;
 
-/// Training steps of 150 lines that allocate, 20 frames deep, with a leak; until there are a million events.
-fn trace() -> Vec<u8> {
+/// A training with 150 allocating lines, 20 frames deep, and a leak.
+fn training_trace() -> Vec<u8> {
     let mut steps = 0;
     let per_step = 2 * LINES as usize + 22;
     let run = Synthetic::train((EVENTS / per_step) as u64, |run, _, train| {
@@ -43,8 +45,8 @@ fn trace() -> Vec<u8> {
     run.file(65_536)
 }
 
-/// A model of many lines: 20,000 stacks of 5,000 sites, no optimizer, a leak at one of them.
-fn wide() -> Vec<u8> {
+/// A server with 20,000 stacks at 5,000 sites, no optimizer, and a leak at one of them.
+fn many_lines_trace() -> Vec<u8> {
     let mut run = Synthetic::new();
     let main = run.frame(NodeId::NONE, "/work/serve.py", "<module>", 3);
     let calls: Vec<NodeId> =
@@ -71,7 +73,7 @@ fn replay(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("replay");
     group.sample_size(10);
     group.throughput(Throughput::Elements(EVENTS as u64));
-    for (name, bytes) in [("training", trace()), ("many lines", wide())] {
+    for (name, bytes) in [("training", training_trace()), ("many lines", many_lines_trace())] {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 let analysis = synthetic::analyse_bytes(black_box(&bytes), RingFile::Absent);

@@ -1,7 +1,8 @@
-//! Writes a trace of as many events as are asked for: a training run that leaks, for measuring replay (`scripts/benchmarks/replay`).
+//! Writes a trace of any number of events, for measuring replay (`scripts/benchmarks/replay`).
 //!
-//! Constraint: a billion events are a hundred gigabytes in memory. Consequence: they are made in rounds, as the recorder's writer
-//! takes them from its rings, and each round is encoded and forgotten; what stays are the live blocks.
+//! The trace is that of a training run with a leak. Events are generated in rounds, like those
+//! that the recorder's writer drains from its rings, and each round is encoded and dropped.
+//! Memory grows only with the live blocks: a billion events would take a hundred gigabytes.
 //!
 //! usage: synthesize EVENTS FILE
 
@@ -18,15 +19,16 @@ use gpumemtrace_format::{
     PyNode, ThreadId, definitions, event_block,
 };
 
-/// Events of one round: the writer is woken when a ring is a quarter full.
+/// Events of one round. The recorder wakes its writer when a ring is a quarter full.
 const ROUND_EVENTS: usize = 4096;
-/// Events of every hundredth round, for which the writer was late: more than a block, so that blocks overlap in the order.
+/// Events of every hundredth round, as if the writer were late: more than one block, so that the
+/// sequence numbers of blocks overlap.
 const LATE_ROUND_EVENTS: usize = 90_000;
 const ROWS_PER_BLOCK: usize = 1 << 16;
 const ZSTD_LEVEL: i32 = 3;
-/// As in a recorder's trace.
+/// The recorder writes an index after so many event blocks.
 const BLOCKS_PER_INDEX: usize = 16;
-/// As the recorder's.
+/// Bits by which the recorder shifts timestamps.
 const TIME_SHIFT: u8 = 10;
 const MAIN: u32 = 4242;
 const BACKWARD: u32 = 4300;
@@ -37,7 +39,7 @@ const SEGMENT_BYTES: u64 = 20 << 20;
 const STARTED_NS: u64 = 1_000_000_000;
 const TORCH: &str = "/env/lib/python3.12/site-packages/torch/";
 
-/// Frames and code objects.
+/// Frames and code objects of the trace.
 #[derive(Default)]
 struct Frames {
     codes: Vec<CodeDef>,
@@ -45,13 +47,14 @@ struct Frames {
 }
 
 impl Frames {
+    /// Adds a code object, or returns that of the same file and function.
     fn code(&mut self, file: &str, function: &str) -> CodeId {
         let known = self.codes.iter().find(|code| code.file == file && code.name == function);
         if let Some(code) = known {
             return code.id;
         }
         let id = CodeId(self.codes.len() as u32 + 1);
-        // Every code unit is one line further than the one before it.
+        // Each code unit is one line below the one before it.
         let mut line_table = vec![0xe8, 0];
         line_table.extend([0xe8, 2].repeat(299));
         self.codes.push(CodeDef {
@@ -77,17 +80,17 @@ impl Frames {
         self.node(parent, code, line, FrameLink::Python)
     }
 
-    /// Below a line of the user's: what the framework calls until memory is asked for.
-    fn library(&mut self, mut parent: NodeId, what: &str) -> NodeId {
+    /// Adds the framework's frames between a line of user code and the allocation.
+    fn add_module_frames(&mut self, mut parent: NodeId, module: &str) -> NodeId {
         for depth in 0..DEPTH {
             parent =
                 self.frame(parent, &format!("{TORCH}nn/modules/module.py"), "Module._call_impl", 100 + depth);
         }
-        self.frame(parent, &format!("{TORCH}nn/modules/{what}.py"), "forward", 50)
+        self.frame(parent, &format!("{TORCH}nn/modules/{module}.py"), "forward", 50)
     }
 }
 
-/// ModelLines that allocate.
+/// Stacks of the lines that allocate.
 struct ModelLines {
     parameters: NodeId,
     forward: Vec<[NodeId; 4]>,
@@ -97,14 +100,15 @@ struct ModelLines {
     leak: NodeId,
 }
 
-fn lines(frames: &mut Frames) -> ModelLines {
+fn add_model_lines(frames: &mut Frames) -> ModelLines {
     let main = frames.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
     let train = frames.frame(main, "/work/train.py", "train", 40);
     let build = frames.frame(main, "/work/train.py", "build", 12);
     let forward: Vec<[NodeId; 4]> = (0..LAYERS as i32)
         .map(|layer| {
             let call = frames.frame(train, "/work/model.py", "Net.forward", 20 + layer);
-            ["linear", "activation", "dropout", "normalization"].map(|what| frames.library(call, what))
+            ["linear", "activation", "dropout", "normalization"]
+                .map(|module| frames.add_module_frames(call, module))
         })
         .collect();
     let backward = forward
@@ -126,7 +130,7 @@ fn lines(frames: &mut Frames) -> ModelLines {
     ModelLines { parameters: build, forward, backward, loss, optimizer, leak }
 }
 
-/// The allocator, the clock and the round that is being filled.
+/// The state of the generated run: allocator, clock, and the current round of events.
 struct RankRun {
     round: Vec<Event>,
     rounds: u64,
@@ -141,7 +145,7 @@ struct RankRun {
     reserved: u64,
 }
 
-/// What is handed out: address, bytes asked for.
+/// An allocated block: address and requested bytes.
 type Tensor = (u64, u64);
 
 impl RankRun {
@@ -172,15 +176,15 @@ impl RankRun {
             ..Event::new(kind)
         });
         self.seq += 1;
-        let enough = if self.rounds % 100 == 99 { LATE_ROUND_EVENTS } else { ROUND_EVENTS };
-        if self.round.len() == enough {
+        let round_events = if self.rounds % 100 == 99 { LATE_ROUND_EVENTS } else { ROUND_EVENTS };
+        if self.round.len() == round_events {
             self.rounds += 1;
-            self.send();
+            self.send_round();
         }
     }
 
-    fn send(&mut self) {
-        // If nobody takes it any more the disk is full, which the other side says.
+    fn send_round(&mut self) {
+        // The receiver is gone after a write error, which `main` reports.
         let _ = self.send.send(std::mem::take(&mut self.round));
     }
 
@@ -195,7 +199,7 @@ impl RankRun {
         (addr, requested)
     }
 
-    /// A new piece of the current segment, or of a new one.
+    /// Cuts a block from the current segment, or from a new one.
     fn cut(&mut self, stack: NodeId, size: u64) -> u64 {
         if self.segment.0 + size > self.segment.1 {
             let bytes = SEGMENT_BYTES.max(size.next_multiple_of(2 << 20));
@@ -216,7 +220,7 @@ impl RankRun {
         self.event(EventKind::BLOCK_FREE, (addr, size), stack, Some(requested));
     }
 
-    /// A step: forward, backward on autograd's thread, optimizer; and what a hook keeps.
+    /// Runs a step: forward, a hook that leaks, backward on autograd's thread, and the optimizer.
     fn step(&mut self, lines: &ModelLines) {
         let mut activations = Vec::new();
         for (layer, stacks) in lines.forward.iter().enumerate() {
@@ -263,7 +267,7 @@ fn meta(apis: &[&str]) -> Meta {
     meta
 }
 
-/// The trace on disk, with sums as a recorder writes them.
+/// The trace file, with index blocks as a recorder writes them.
 struct TraceOutput {
     file: BufWriter<File>,
     bytes: u64,
@@ -273,7 +277,7 @@ struct TraceOutput {
 }
 
 impl TraceOutput {
-    fn begin(path: &str) -> std::io::Result<Self> {
+    fn create(path: &str) -> std::io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&file_header())?;
         Ok(Self {
@@ -326,12 +330,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, events, path] = arguments.as_slice() else {
         return Err("usage: synthesize EVENTS FILE".into());
     };
-    let wanted: u64 = events.replace('_', "").parse()?;
-    let mut trace = TraceOutput::begin(path)?;
+    let min_events: u64 = events.replace('_', "").parse()?;
+    let mut trace = TraceOutput::create(path)?;
     let (send, rounds) = sync_channel::<Vec<Event>>(16);
     let mut frames = Frames::default();
-    let lines = lines(&mut frames);
-    let maker = std::thread::spawn(move || {
+    let lines = add_model_lines(&mut frames);
+    let generator = std::thread::spawn(move || {
         let mut run = RankRun {
             round: Vec::with_capacity(ROUND_EVENTS),
             rounds: 0,
@@ -348,10 +352,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for parameter in 0..120 {
             run.alloc(lines.parameters, 100_000 + parameter * 3000);
         }
-        while run.seq < wanted {
+        while run.seq < min_events {
             run.step(&lines);
         }
-        run.send();
+        run.send_round();
         (run.seq, run.time_ns)
     });
     let Frames { codes, nodes } = &frames;
@@ -365,7 +369,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             trace.add_events(rows)?;
         }
     }
-    let (events, time_ns) = maker.join().map_err(|_| "the maker of events failed")?;
+    let (events, time_ns) = generator.join().map_err(|_| "the generator thread panicked")?;
     let end = End {
         reason: EndReason::Exit,
         events,

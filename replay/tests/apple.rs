@@ -1,4 +1,4 @@
-//! Apple GPUs: what Metal recommends is no limit, and nothing is said in the words of another backend.
+//! Apple GPUs: Metal's recommended size is not a capacity, and texts have no words of CUDA.
 
 mod synthetic;
 
@@ -12,8 +12,8 @@ use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
 
-/// A training that leaks, and holds more than the device is said to have; then it runs out of memory.
-fn beyond_what_is_there(mode: &str) -> Report {
+/// A training that leaks beyond the reported size of its device and then fails an allocation.
+fn report_beyond_device_size(mode: &str) -> Report {
     let mut run = Synthetic::train(40, |run, _, train| {
         let kept = run.frame(train, "/work/train.py", "log", 31);
         run.alloc(kept, 32 * MIB);
@@ -32,10 +32,10 @@ fn kinds(report: &Report) -> Vec<String> {
 }
 
 #[test]
-fn more_than_metal_recommends_is_no_pressure_and_ends_in_no_known_step() {
-    let (cuda, metal) = (beyond_what_is_there("cuda"), beyond_what_is_there("metal"));
+fn metal_has_no_pressure_verdicts_and_no_oom_forecast() {
+    let (cuda, metal) = (report_beyond_device_size("cuda"), report_beyond_device_size("metal"));
     assert!(kinds(&cuda).iter().any(|kind| kind == "high_pressure"), "{:?}", kinds(&cuda));
-    let of_room = [
+    let capacity_kinds = [
         "high_pressure",
         "cache_pressure",
         "fragmentation_like",
@@ -43,7 +43,7 @@ fn more_than_metal_recommends_is_no_pressure_and_ends_in_no_known_step() {
         "hidden_memory",
         "transient_spike",
     ];
-    assert!(kinds(&metal).iter().all(|kind| !of_room.contains(&&**kind)), "{:?}", kinds(&metal));
+    assert!(kinds(&metal).iter().all(|kind| !capacity_kinds.contains(&&**kind)), "{:?}", kinds(&metal));
     assert!(kinds(&metal).iter().any(|kind| kind == "creep_confirmed"), "the leak is still one");
     let leaks = metal.leaks.as_deref().unwrap_or_default();
     assert!(
@@ -53,31 +53,31 @@ fn more_than_metal_recommends_is_no_pressure_and_ends_in_no_known_step() {
 }
 
 #[test]
-fn out_of_memory_names_mps_and_claims_no_size() {
-    let metal = beyond_what_is_there("metal");
+fn oom_on_metal_names_mps_settings_and_no_free_bytes() {
+    let metal = report_beyond_device_size("metal");
     let oom = &metal.oom.as_deref().unwrap_or_default()[0];
     assert_eq!(oom.device_free_bytes, None);
     assert_eq!(oom.cause, OomCause::Unknown);
     let has =
-        |oom: &Oom, is_it: fn(&RemedyKind) -> bool| oom.remedies.iter().any(|remedy| is_it(&remedy.kind));
+        |oom: &Oom, matches: fn(&RemedyKind) -> bool| oom.remedies.iter().any(|remedy| matches(&remedy.kind));
     let is_expandable = |kind: &RemedyKind| matches!(kind, RemedyKind::ExpandableSegments);
     assert!(!has(oom, is_expandable));
     let limit = oom.remedies.iter().find(|remedy| matches!(remedy.kind, RemedyKind::RaiseMpsLimit));
     assert_eq!(limit.map(|remedy| remedy.works), Some(None), "the trace does not contain PyTorch's limit");
-    let cuda = beyond_what_is_there("cuda");
+    let cuda = report_beyond_device_size("cuda");
     let of_cuda = &cuda.oom.as_deref().unwrap_or_default()[0];
     assert!(has(of_cuda, is_expandable));
 }
 
 #[test]
-fn a_trace_of_cuda_has_nothing_of_samples() {
-    let cuda = beyond_what_is_there("cuda");
+fn cuda_trace_has_no_mps_samples() {
+    let cuda = report_beyond_device_size("cuda");
     assert!(cuda.torch_memory.is_empty());
     let text = serde_json::to_string(&cuda).unwrap_or_default();
     assert!(text.contains("\"schema\"") && !text.contains("\"torch_memory\":["));
 }
 
-/// One line leaks a block each step; another fills a cache in six steps, and no more.
+/// One line leaks a block per step; another fills a cache within six steps.
 fn leaking_and_filling(mode: &str) -> Synthetic {
     let mut run = Synthetic::train(60, |run, step, train| {
         let kept = run.frame(train, "/work/train.py", "log", 31);
@@ -92,7 +92,7 @@ fn leaking_and_filling(mode: &str) -> Synthetic {
 }
 
 #[test]
-fn what_grows_and_does_not_leak_is_told_beside_what_leaks() {
+fn growth_without_a_leak_is_separate_in_the_comparison_across_backends() {
     let [cuda, metal] =
         ["cuda", "metal"].map(|mode| analyse_by_steps(&leaking_and_filling(mode).file(1000)).expect("steps"));
     let profiles = [&cuda, &metal].map(|(analysis, amounts)| Profile::new(analysis, amounts));

@@ -1,4 +1,5 @@
-//! Budgets: what a run writes it keeps to, a byte less it exceeds, and what is not known never passes unsaid.
+//! Budget checks: a run meets the budget written from it and exceeds any limit that is one lower.
+//! Unknown quantities never pass silently.
 
 mod synthetic;
 
@@ -62,7 +63,8 @@ fn written(run: &Synthetic) -> String {
     text
 }
 
-/// Some steps with a hook that keeps so many bytes in each, and a function of an odd name.
+/// A training with a hook that leaks `bytes` per step, and a function with a name that needs
+/// quoting.
 fn hooked(steps: u64, bytes: u64) -> Synthetic {
     Synthetic::train(steps, |run, _, train| {
         let hook = run.frame(train, "/work/it's a \"file\"\\.py", "hook.<locals>.<lambda>", 7);
@@ -79,13 +81,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_run_keeps_to_what_it_wrote_and_exceeds_a_byte_less(steps in 0u64..30, bytes in 0u64..(4 << 20)) {
+    fn run_meets_its_own_budget_and_exceeds_each_limit_less_one(steps in 0u64..30, bytes in 0u64..(4 << 20)) {
         let run = hooked(steps, bytes);
         let budget = written(&run);
         let outcome = checked(&run, &budget);
         prop_assert!(outcome.passed, "{budget}\n{:#?}", outcome.budgets);
         prop_assert!(outcome.budgets.iter().all(|one| one.state == CheckState::Kept && one.measured == Some(one.limit)));
-        // Each limit in turn, by one, without a tolerance.
+        // Lower each limit in turn by one, without a tolerance.
         let strict = budget.replace("tolerance = \"1 %\"", "tolerance = 0");
         let lines: Vec<&str> = strict.lines().collect();
         let mut exceeded = 0;
@@ -106,7 +108,7 @@ proptest! {
 }
 
 #[test]
-fn a_tolerance_is_of_the_limit_of_all_or_of_one_and_never_of_leaks() {
+fn tolerance_applies_per_limit_or_by_default_but_not_to_leaks() {
     let run = hooked(20, 1 << 20);
     let (analysis, _amounts) = analysed(&run);
     let live = report(std::slice::from_ref(&analysis), &[]).devices[0].peak.live_bytes.unwrap();
@@ -123,7 +125,7 @@ fn a_tolerance_is_of_the_limit_of_all_or_of_one_and_never_of_leaks() {
 }
 
 #[test]
-fn leaks_are_named_with_their_lines() {
+fn exceeded_leak_budget_names_the_line() {
     let outcome = checked(&hooked(20, 1 << 20), "[leaks]\ncount = 0\nbytes_per_step = 0\n");
     for budget in &outcome.budgets {
         assert_eq!((budget.state, budget.fails), (CheckState::Exceeded, true));
@@ -134,7 +136,7 @@ fn leaks_are_named_with_their_lines() {
 }
 
 #[test]
-fn what_is_not_known_fails_with_its_reason_unless_it_may_pass() {
+fn unknown_quantity_fails_with_a_reason_unless_it_may_pass() {
     let mut once = Synthetic::new();
     let line = once.frame(NodeId::NONE, "/work/once.py", "<module>", 3);
     once.alloc(line, 4096);
@@ -160,7 +162,7 @@ fn what_is_not_known_fails_with_its_reason_unless_it_may_pass() {
     let one = "[step]\npeak = { limit = 5, if_unknown = 'pass' }\nbytes = 5\n";
     let fails: Vec<bool> = checked(&once, one).budgets.iter().map(|one| one.fails).collect();
     assert_eq!(fails, [false, true]);
-    // Too few steps to tell; a leak that is found in them is known all the same.
+    // Three steps are too few to judge that there is no leak.
     let few = checked(&hooked(3, 0), "[leaks]\ncount = 0\n");
     assert_eq!(few.budgets[0].why.as_ref().unwrap().fact, UnknownValue::TooFewSteps { steps: 3 });
 }

@@ -1,4 +1,5 @@
-//! Two runs side by side: what is the same program gives nothing, what was put in is found to the byte.
+//! Comparisons: two runs of one program have no differences, and a planted change is found to the
+//! byte.
 
 mod synthetic;
 
@@ -35,7 +36,8 @@ fn difference(before: &Synthetic, after: &Synthetic) -> String {
     if comparison.differs { serde_json::to_string_pretty(&shown).unwrap() } else { String::new() }
 }
 
-/// A run of a model whose lines do as they were told; each step is of the optimizer's.
+/// A training with extra lines, each given by its size in KiB and a number that selects its
+/// behaviour.
 fn training(steps: u64, lines: &[(u16, u8)], out_of_memory: bool) -> Synthetic {
     let mut kept = Vec::new();
     let mut run = Synthetic::train(steps, |run, step, train| {
@@ -49,7 +51,7 @@ fn training(steps: u64, lines: &[(u16, u8)], out_of_memory: bool) -> Synthetic {
             };
             let block = run.alloc(line, u64::from(*kib) * 1024);
             match what % 5 {
-                // One in so many steps is kept.
+                // Kept in every third step.
                 0 if step % 3 == 0 => kept.push(block),
                 1 if step == 1 => kept.push(block),
                 2 => {
@@ -68,11 +70,11 @@ fn training(steps: u64, lines: &[(u16, u8)], out_of_memory: bool) -> Synthetic {
     run
 }
 
-/// The same program in another process: other addresses, times and threads.
-fn again(mut run: Synthetic, salt: u64) -> Synthetic {
+/// The same run in another process, with other addresses, times and threads.
+fn in_another_process(mut run: Synthetic, salt: u64) -> Synthetic {
     let mut segments: HashMap<u64, u64> = HashMap::new();
     let moved = |segments: &HashMap<u64, u64>, addr: u64| {
-        // Addresses keep their place in a segment of the driver's, as the allocator gave them.
+        // Addresses keep their offset in the driver segment.
         segments
             .iter()
             .find(|(base, _)| addr >= **base && addr - **base < 1 << 30)
@@ -95,8 +97,8 @@ fn again(mut run: Synthetic, salt: u64) -> Synthetic {
     run
 }
 
-/// The same program from another checkout, with lines put in at the top of each file, or above each function.
-fn elsewhere(mut run: Synthetic, lines: i32, above_functions: bool) -> Synthetic {
+/// The same run from another checkout, with lines inserted above or inside of each function.
+fn from_another_checkout(mut run: Synthetic, lines: i32, above_functions: bool) -> Synthetic {
     for code in &mut run.codes {
         code.file = code.file.replace("/work/", "/home/you/checkout/").replace("/env/", "/opt/venv/");
         if above_functions {
@@ -111,7 +113,7 @@ fn elsewhere(mut run: Synthetic, lines: i32, above_functions: bool) -> Synthetic
     run
 }
 
-fn some_training() -> impl Strategy<Value = (u64, Vec<(u16, u8)>, bool)> {
+fn training_arguments() -> impl Strategy<Value = (u64, Vec<(u16, u8)>, bool)> {
     (0u64..24, prop::collection::vec((1u16..2000, any::<u8>()), 0..12), any::<bool>())
 }
 
@@ -119,18 +121,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn the_same_program_again_is_no_difference((steps, lines, oom) in some_training(), salt in 1u64..10_000) {
+    fn another_run_of_one_program_has_no_differences((steps, lines, oom) in training_arguments(), salt in 1u64..10_000) {
         let run = || training(steps, &lines, oom);
         prop_assert_eq!(difference(&run(), &run()), "");
-        prop_assert_eq!(difference(&run(), &again(run(), salt)), "");
+        prop_assert_eq!(difference(&run(), &in_another_process(run(), salt)), "");
     }
 
     #[test]
-    fn a_damaged_trace_is_no_different_from_itself((steps, lines, oom) in some_training(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+    fn damaged_trace_has_no_differences_from_itself((steps, lines, oom) in training_arguments(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let mut file = training(steps, &lines, oom).file(100);
         let at = at.index(file.len());
         file[at] ^= 1 << bit;
-        // What cannot be opened is told elsewhere.
+        // A file that cannot be opened is an error of its own.
         if let Some((one, other)) = analyse_by_steps(&file).zip(analyse_by_steps(&file)) {
             let comparison = compare(&Profile::new(&one.0, &one.1), &Profile::new(&other.0, &other.1));
             prop_assert!(!comparison.differs, "{:?}", comparison);
@@ -138,13 +140,13 @@ proptest! {
     }
 
     #[test]
-    fn lines_that_moved_are_no_difference((steps, lines, oom) in some_training(), moved in 1i32..300, above in any::<bool>()) {
+    fn moved_lines_have_no_differences((steps, lines, oom) in training_arguments(), moved in 1i32..300, above in any::<bool>()) {
         let run = || training(steps, &lines, oom);
-        prop_assert_eq!(difference(&run(), &elsewhere(run(), moved, above)), "");
+        prop_assert_eq!(difference(&run(), &from_another_checkout(run(), moved, above)), "");
     }
 
     #[test]
-    fn a_longer_run_of_the_same_program_differs_in_nothing_by_steps(steps in 4u64..40, more in 1u64..20) {
+    fn longer_run_of_one_program_has_no_differences_per_step(steps in 4u64..40, more in 1u64..20) {
         let comparison = compared(&training(steps, &[(7, 2), (100, 3)], false), &training(steps + more, &[(7, 2), (100, 3)], false));
         let names: Vec<String> = comparison.totals.iter().map(|total| total.name.to_string()).collect();
         prop_assert_eq!(names, ["steps"]);
@@ -153,18 +155,18 @@ proptest! {
     }
 
     #[test]
-    fn what_one_line_holds_more_is_told_to_the_byte(
+    fn growth_of_one_line_is_found_to_the_byte(
         mut lines in prop::collection::vec((1u16..500, any::<u8>()), 1..8), at in any::<prop::sample::Index>(), more in 1u16..3000, moved in 0i32..50,
     ) {
         let at = at.index(lines.len());
-        // It keeps one block, of the second step.
+        // Behaviour 1: the line keeps one block, of the second step.
         lines[at].1 = 1;
         let before = training(20, &lines, false);
         lines[at].0 += more;
-        let after = elsewhere(again(training(20, &lines, false), 7), moved, false);
+        let after = from_another_checkout(in_another_process(training(20, &lines, false), 7), moved, false);
         let comparison = compared(&before, &after);
         let more = i64::from(more) * 1024;
-        // A line that holds more may move the peak, where others then hold more or less.
+        // Growth of one line may move the peak, where other lines then hold more or less.
         let of_the_line = |change: &&LineChange| change.retained_bytes.change != 0 || change.bytes_per_step.unwrap().change != 0;
         let found: Vec<&LineChange> = comparison.lines.iter().filter(of_the_line).collect();
         let [line] = &found[..] else { return Err(TestCaseError::fail(difference(&before, &after))) };
@@ -180,12 +182,12 @@ proptest! {
 }
 
 #[test]
-fn a_mebibyte_among_a_million_events_is_found_at_its_line() {
+fn one_added_mebibyte_among_a_million_events_is_found() {
     let run = |injected: bool| {
         let mut blocks = Vec::new();
         Synthetic::train(4600, |run, step, train| {
             for line in 0..100 {
-                // The new line stands between the others.
+                // The added line lies between the others.
                 let moved = i32::from(injected && line >= 40);
                 let stack = run.frame(train, "/work/extra.py", "forward", 10 + line + moved);
                 blocks.push(run.alloc(stack, (line as u64 % 7 + 1) * 2048));
@@ -197,7 +199,7 @@ fn a_mebibyte_among_a_million_events_is_found_at_its_line() {
             blocks.drain(..).rev().for_each(|block| run.release(block, NodeId::NONE));
         })
     };
-    let (before, after) = (run(false), again(run(true), 99));
+    let (before, after) = (run(false), in_another_process(run(true), 99));
     assert!(before.events.len() > 1_000_000, "{}", before.events.len());
     let comparison = compared(&before, &after);
     let [line] = &comparison.lines[..] else { panic!("{}", difference(&before, &after)) };
@@ -211,15 +213,15 @@ fn a_mebibyte_among_a_million_events_is_found_at_its_line() {
     assert_eq!(totals["peak_bytes_per_step"], Some(MIB as i64));
     assert!(!totals.contains_key("bytes_per_step") && !totals.contains_key("allocations_per_step"));
     assert!(comparison.leaks.is_empty());
-    // The other way round it is gone.
+    // With the runs swapped, the line disappears.
     let back = compared(&after, &before);
     assert_eq!((back.lines.len(), back.lines[0].status), (1, ChangeStatus::Disappeared));
     assert!(!back.has_growth() && comparison.has_growth());
 }
 
 #[test]
-fn of_long_runs_of_unequal_length_the_same_steps_are_compared() {
-    // More changes than a series keeps: of the longer run every other step.
+fn long_runs_of_unequal_length_are_compared_in_common_steps() {
+    // The longer run has more changes than a series keeps, so its series has every other step.
     let run = |steps: u64| {
         Synthetic::train(steps, |run, step, train| {
             let line = run.frame(train, "/work/hooks.py", "hook", 7);
@@ -231,10 +233,10 @@ fn of_long_runs_of_unequal_length_the_same_steps_are_compared() {
     let comparison = compared(&run(2040), &run(4200));
     let shown: Vec<String> = comparison.totals.iter().map(|total| total.name.to_string()).collect();
     assert!(!shown.iter().any(|name| name.ends_with("per_step") || name == "retained_bytes"), "{shown:?}");
-    // What it held at the peak is of runs of unequal length.
+    // Bytes at the peak differ, since the runs have unequal lengths.
     let [line] = &comparison.lines[..] else { panic!("{:?}", comparison.lines) };
     assert_eq!((line.retained_bytes.change, line.steps_that_differ), (0, Some(0)));
-    // Of equal length the last step counts, whatever was kept.
+    // With equal lengths, the last step is compared even if the series is thinned.
     let one_more = {
         let mut run = run(4200);
         let line = run.frame(NodeId::NONE, "/work/late.py", "late", 3);
@@ -260,7 +262,7 @@ fn of_long_runs_of_unequal_length_the_same_steps_are_compared() {
 }
 
 #[test]
-fn leaks_that_appear_grow_and_go_are_told() {
+fn leaks_appear_grow_and_disappear() {
     let leaky = |bytes: u64| {
         Synthetic::train(20, |run, _, train| {
             let line = run.frame(train, "/work/hooks.py", "hook", 7);
@@ -271,7 +273,7 @@ fn leaks_that_appear_grow_and_go_are_told() {
         })
     };
     let statuses = |before: u64, after: u64| {
-        let comparison = compared(&leaky(before), &elsewhere(leaky(after), 5, false));
+        let comparison = compared(&leaky(before), &from_another_checkout(leaky(after), 5, false));
         let rates = |leak: &gpumemtrace_replay::compare::LeakSide| leak.bytes_per_step.unwrap().0 as u64;
         comparison
             .leaks
@@ -286,7 +288,7 @@ fn leaks_that_appear_grow_and_go_are_told() {
 }
 
 #[test]
-fn without_steps_runs_are_compared_as_a_whole() {
+fn runs_without_steps_are_compared_as_a_whole() {
     let run = |more: u64| {
         let mut run = Synthetic::new();
         let line = run.frame(NodeId::NONE, "/work/once.py", "<module>", 3);
@@ -296,7 +298,7 @@ fn without_steps_runs_are_compared_as_a_whole() {
         run.release(block, other);
         run
     };
-    assert_eq!(difference(&run(0), &again(run(0), 3)), "");
+    assert_eq!(difference(&run(0), &in_another_process(run(0), 3)), "");
     let comparison = compared(&run(0), &run(512));
     assert_eq!(comparison.steps, None);
     let [line] = &comparison.lines[..] else { panic!() };
@@ -307,8 +309,8 @@ fn without_steps_runs_are_compared_as_a_whole() {
 }
 
 #[test]
-fn findings_over_time_are_told_and_not_compared() {
-    // Blocks of other sizes, always kept; in the second run the program then waits.
+fn leaks_without_steps_are_noted_and_not_compared() {
+    // Blocks of varying sizes are all kept; in the second run, the program then pauses.
     let run = |pauses: bool| {
         let mut run = Synthetic::new();
         for round in 0..400u64 {
@@ -334,7 +336,7 @@ fn findings_over_time_are_told_and_not_compared() {
 }
 
 #[test]
-fn driver_memory_of_a_program_without_pytorch_is_compared_too() {
+fn driver_memory_without_pytorch_is_compared() {
     let run = |bytes: u64| {
         let mut run = Synthetic::new();
         for step in 0..12u64 {
@@ -345,7 +347,7 @@ fn driver_memory_of_a_program_without_pytorch_is_compared_too() {
         }
         run
     };
-    assert_eq!(difference(&run(4096), &again(run(4096), 5)), "");
+    assert_eq!(difference(&run(4096), &in_another_process(run(4096), 5)), "");
     let comparison = compared(&run(4096), &run(8192));
     assert_eq!(comparison.lines[0].bytes_per_step.unwrap().change, 4096);
     let names: Vec<String> = comparison.totals.iter().map(|total| total.name.to_string()).collect();

@@ -1,10 +1,13 @@
-//! No wrong totals presented as right: every bit of whole traces and ring files flipped, every length cut.
+//! Damaged files never give wrong totals: flips every bit of traces and ring files, and cuts them
+//! at every length.
 //!
-//! Constraint: that is a quarter of a million readings, too many for an unoptimised test. Consequence: without
-//! `GPUMEMTRACE_EVERY_BIT=1` a sample is taken, another part of the file in each block; `scripts/test` sets it for a release build.
+//! For each damaged file: reading does not panic, every event that is read is one of the run, and
+//! either the reader reports that events are missing or it reads the same as from the intact
+//! files.
 //!
-//! Each time: nothing panics; every event that is shown is one of the run; and either the report says that it is incomplete (exit
-//! codes 5 and 6) or it says what it said of the sound files.
+//! All flips and cuts are a quarter of a million reads, too many for a debug build. Without
+//! `GPUMEMTRACE_EVERY_BIT=1` (set by `scripts/test` for a release build), a pseudo-random sample
+//! is taken.
 
 mod synthetic;
 
@@ -34,20 +37,20 @@ use gpumemtrace_replay::ingest::read_events;
 use gpumemtrace_replay::report::TraceLoss;
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
-/// Threads of the run.
+/// Number of threads of the run.
 const THREADS: u64 = 2;
 
-/// What a trace and its ring file tell.
+/// Everything that is read from a trace and its ring file.
 #[derive(PartialEq, Debug)]
 struct ReadEvents {
     events: Vec<Event>,
     unplaced: Vec<Event>,
     missing: MissingEvents,
-    /// Everything else, as text: definitions in an order of their own.
+    /// Everything else as text, with definitions sorted.
     rest: String,
 }
 
-/// What they tell, and why that is not everything.
+/// Reads the files. Also returns the losses.
 fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<TraceLoss>), OpenError> {
     let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn Read + Send>);
     let ring = ring.map_or(RingFile::Absent, |bytes| match RingImage::decode(bytes) {
@@ -68,9 +71,9 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<Trace
         ControlFlow::Continue(())
     })?;
     let missing = count_missing_events(&head, &body, THREADS);
-    let reasons = find_losses(&head, &body, missing, 0);
-    let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
-    Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, reasons))
+    let losses = find_losses(&head, &body, missing, 0);
+    let rest = if losses.is_empty() { rest_of(&head) } else { String::new() };
+    Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, losses))
 }
 
 fn rest_of(head: &TraceHead) -> String {
@@ -95,47 +98,48 @@ fn rest_of(head: &TraceHead) -> String {
     )
 }
 
-/// A sound trace, perhaps with its ring file.
-struct Sound {
+/// An intact trace, perhaps with its ring file.
+struct IntactTrace {
     trace: Arc<[u8]>,
     ring: Option<Vec<u8>>,
-    told: ReadEvents,
+    read: ReadEvents,
 }
 
-impl Sound {
+impl IntactTrace {
     fn new(trace: Vec<u8>, ring: Option<Vec<u8>>) -> Self {
         let trace = Arc::from(trace);
-        let (told, reasons) = read(&trace, ring.as_deref()).unwrap();
-        assert_eq!(reasons, Vec::<TraceLoss>::new());
-        assert!(!told.events.is_empty());
-        Self { trace, ring, told }
+        let (events, losses) = read(&trace, ring.as_deref()).unwrap();
+        assert_eq!(losses, Vec::<TraceLoss>::new());
+        assert!(!events.events.is_empty());
+        Self { trace, ring, read: events }
     }
 
-    /// True if the damage is told; panics where something wrong is.
-    fn is_told(&self, trace: &Arc<[u8]>, ring: Option<&[u8]>, what: &str) -> bool {
-        let Ok((told, reasons)) = read(trace, ring) else { return true };
-        let mut sound = self.told.events.iter();
-        for event in &told.events {
-            // What was asked for may stand in a record of its own.
+    /// Reads damaged files. Returns true if the reader reports the damage, and panics if it reads
+    /// anything wrong.
+    fn reports_damage(&self, trace: &Arc<[u8]>, ring: Option<&[u8]>, damage: &str) -> bool {
+        let Ok((found, losses)) = read(trace, ring) else { return true };
+        let mut intact = self.read.events.iter();
+        for event in &found.events {
+            // The details of an event may be in a record of their own, which was lost.
             let is_it = |one: &Event| *one == *event || Event { detail: None, ..*one } == *event;
-            assert!(sound.any(is_it), "{what}: made up: {event:?}");
+            assert!(intact.any(is_it), "{damage}: made up: {event:?}");
         }
-        assert!(told.unplaced.iter().all(|event| self.told.unplaced.contains(event)), "{what}: made up");
-        if reasons.is_empty() {
-            assert!(told == self.told, "{what}: not told");
+        assert!(found.unplaced.iter().all(|event| self.read.unplaced.contains(event)), "{damage}: made up");
+        if losses.is_empty() {
+            assert!(found == self.read, "{damage}: not reported");
         }
-        !reasons.is_empty()
+        !losses.is_empty()
     }
 }
 
-/// All places are tried, not a sample of them.
-fn is_every() -> bool {
+/// True if all positions are tried, not a sample of them.
+fn tries_every_position() -> bool {
     std::env::var_os("GPUMEMTRACE_EVERY_BIT").is_some()
 }
 
-/// Which of so many places are tried.
-fn places(count: usize, one_in: usize) -> impl Iterator<Item = usize> {
-    let every = is_every();
+/// The positions below `count` that are tried: all, or a sample of one in `one_in`.
+fn positions(count: usize, one_in: usize) -> impl Iterator<Item = usize> {
+    let every = tries_every_position();
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     (0..count).filter(move |_| {
         random ^= random << 13;
@@ -145,7 +149,7 @@ fn places(count: usize, one_in: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
+fn flip_bit(bytes: &[u8], bit: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[bit / 8] ^= 1 << (bit % 8);
     bytes
@@ -160,7 +164,8 @@ fn natives() -> Vec<NativeNode> {
     (1..4).map(node).collect()
 }
 
-/// A run with everything that an event can have; `noise` makes its times as unpredictable as real ones.
+/// A run with every property that events can have. `noise` in nanoseconds makes its times hard to
+/// compress.
 fn run(steps: u64, noise: u64) -> Synthetic {
     let mut run = Synthetic::train(steps, |run, _, line| {
         run.alloc(line, 5000);
@@ -185,7 +190,7 @@ fn run(steps: u64, noise: u64) -> Synthetic {
     run
 }
 
-/// The blocks that a recorder adds for native stacks, and `symbolize` for their names.
+/// The blocks that a recorder writes for native stacks, and `symbolize` for their names.
 fn native_blocks() -> Vec<u8> {
     let module = ModuleDef {
         load_bias: 0x1000,
@@ -203,20 +208,21 @@ fn native_blocks() -> Vec<u8> {
     blocks
 }
 
-/// The trace of a program that ended by itself under `gpumemtrace run`.
-fn closed(run: &Synthetic, rows: usize) -> Sound {
+/// The trace of a program that exited normally under `gpumemtrace run`.
+fn closed_trace(run: &Synthetic, rows: usize) -> IntactTrace {
     let mut trace = run.file(rows);
     let blocks = native_blocks();
     trace.splice(FILE_HEADER_BYTES..FILE_HEADER_BYTES, blocks);
     let mut meta = Meta::default();
     meta.set_text("wait_status", "exit 0");
     trace.extend(encode_block(BlockKind::META, &meta.encode(), 3));
-    Sound::new(trace, None)
+    IntactTrace::new(trace, None)
 }
 
-/// What a killed one leaves: the last events of two threads in the ring, with what they need, and a call in flight.
-fn killed(run: &Synthetic, rows: usize) -> Sound {
-    let (written, waiting) = run.events.split_at(run.events.len() - 12);
+/// The files of a killed program: the rings have the last events of two threads with their
+/// definitions, and a call in flight.
+fn killed_trace(run: &Synthetic, rows: usize) -> IntactTrace {
+    let (written, in_rings) = run.events.split_at(run.events.len() - 12);
     let mut trace = run.file_of(written, rows);
     trace.extend(native_blocks());
     let mut rings = [(77u32, 13u64, Vec::new()), (78, 2, Vec::new())];
@@ -225,23 +231,23 @@ fn killed(run: &Synthetic, rows: usize) -> Sound {
     rings[0].2.extend(encode_code_records(&code));
     rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node_record(*node)));
     rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node_record));
-    for event in waiting {
+    for event in in_rings {
         let ring = &mut rings[(event.thread.0 - 77) as usize].2;
         ring.extend(event.separate_detail_record());
         ring.push(event.to_words());
     }
     rings[1].2.push(in_flight(run.events[0]).to_words());
     let ring = ring_file_of(32, &rings, run.events.len() as u64, trace.len() as u64);
-    Sound::new(trace, Some(ring))
+    IntactTrace::new(trace, Some(ring))
 }
 
-fn golden(name: &str) -> Sound {
+fn golden_trace(name: &str) -> IntactTrace {
     let path = format!("{}/../tests/golden/{name}.trace", env!("CARGO_MANIFEST_DIR"));
-    Sound::new(std::fs::read(path).unwrap(), None)
+    IntactTrace::new(std::fs::read(path).unwrap(), None)
 }
 
-/// The file header and the blocks of a sound file.
-fn pieces(trace: &[u8]) -> Vec<Range<usize>> {
+/// Byte ranges of the file header and of each block of an intact file.
+fn header_and_blocks(trace: &[u8]) -> Vec<Range<usize>> {
     let header = 0..FILE_HEADER_BYTES;
     std::iter::successors(Some(header), |piece| {
         let header =
@@ -251,76 +257,77 @@ fn pieces(trace: &[u8]) -> Vec<Range<usize>> {
     .collect()
 }
 
-/// A flipped bit costs the block that it is in, and the report says where that is.
-fn flip_every_bit_of_a_trace(sound: &Sound) -> u64 {
-    let trace = &sound.trace;
-    let pieces = pieces(trace);
+/// Checks that a flipped bit loses only its block, and that the reader reports where. Returns the
+/// number of flips.
+fn check_flips_of_trace(intact: &IntactTrace) -> u64 {
+    let trace = &intact.trace;
+    let pieces = header_and_blocks(trace);
     let items: Vec<Item> = TraceReader::new(&trace[..]).unwrap().collect();
     assert_eq!(items.len() + 1, pieces.len());
     let mut flips = 0;
-    for bit in places(trace.len() * 8, 60) {
+    for bit in positions(trace.len() * 8, 60) {
         let piece = pieces.iter().position(|piece| piece.contains(&(bit / 8))).unwrap();
         let begin = pieces[piece].start as u64;
-        let bytes: Arc<[u8]> = flipped(trace, bit).into();
-        let what = format!("bit {bit}");
+        let bytes: Arc<[u8]> = flip_bit(trace, bit).into();
+        let damage = format!("bit {bit}");
 
-        let mut found = 0;
+        let mut corrupt_regions = 0;
         let mut read = Vec::new();
         for item in TraceReader::new(&bytes[..]).unwrap() {
             match item {
-                Item::CorruptRegion(damage) => {
-                    assert_eq!((damage.offset, damage.len), (begin, pieces[piece].len() as u64), "{what}");
-                    found += 1;
+                Item::CorruptRegion(region) => {
+                    assert_eq!((region.offset, region.len), (begin, pieces[piece].len() as u64), "{damage}");
+                    corrupt_regions += 1;
                 }
                 item => read.push(item),
             }
         }
-        assert_eq!(found, 1, "{what}");
+        assert_eq!(corrupt_regions, 1, "{damage}");
         let rest = items.iter().enumerate().filter(|(at, _)| at + 1 != piece).map(|(_, item)| item);
-        assert!(rest.eq(read.iter()), "{what}: more than one block was lost");
+        assert!(rest.eq(read.iter()), "{damage}: more than one block was lost");
 
-        let (_, reasons) = self::read(&bytes, sound.ring.as_deref()).unwrap();
+        let (_, losses) = self::read(&bytes, intact.ring.as_deref()).unwrap();
         let is_here = |loss: &TraceLoss| matches!(loss, TraceLoss::Damage { offset_bytes, .. } if *offset_bytes == begin);
-        assert!(reasons.iter().any(is_here), "{what}: {reasons:?}");
-        assert!(sound.is_told(&bytes, sound.ring.as_deref(), &what));
+        assert!(losses.iter().any(is_here), "{damage}: {losses:?}");
+        assert!(intact.reports_damage(&bytes, intact.ring.as_deref(), &damage));
         flips += 1;
     }
     flips
 }
 
-/// Only between two blocks can a cut be made that is not seen: where the process had said its end, behind that.
-fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
-    let pieces = pieces(&sound.trace);
+/// Checks that a cut trace is reported as incomplete. Returns the number of cuts.
+fn check_cuts_of_trace(intact: &IntactTrace, one_in: usize) -> u64 {
+    let pieces = header_and_blocks(&intact.trace);
     let mut cuts = 0;
-    for len in places(sound.trace.len(), one_in) {
-        // What `gpumemtrace run` adds behind the end is an addition: without it, the trace says the same of the program itself.
-        let has_end = sound.ring.is_none() && pieces.last().is_some_and(|last| last.start == len);
-        let bytes: Arc<[u8]> = sound.trace[..len].into();
-        let is_whole = has_end && read(&bytes, None).is_ok_and(|(told, _)| told.events == sound.told.events);
-        assert!(
-            is_whole || sound.is_told(&bytes, sound.ring.as_deref(), &format!("cut at {len}")),
-            "cut at {len}"
-        );
+    for len in positions(intact.trace.len(), one_in) {
+        // `gpumemtrace run` appends one block after the recorder's end block. Without it, all
+        // events are there.
+        let has_end = intact.ring.is_none() && pieces.last().is_some_and(|last| last.start == len);
+        let bytes: Arc<[u8]> = intact.trace[..len].into();
+        let is_complete =
+            has_end && read(&bytes, None).is_ok_and(|(found, _)| found.events == intact.read.events);
+        let damage = format!("cut at {len}");
+        assert!(is_complete || intact.reports_damage(&bytes, intact.ring.as_deref(), &damage), "{damage}");
         cuts += 1;
     }
     cuts
 }
 
 #[test]
-fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
+fn flipped_bit_of_a_trace_is_reported_and_loses_one_block() {
     let run = run(2, 1 << 12);
-    let goldens = ["cuda-train", "metal-retained"].map(golden);
-    let sound = [closed(&run, 15), killed(&run, 15)].into_iter().chain(goldens);
-    let flips: u64 = sound.map(|sound| flip_every_bit_of_a_trace(&sound)).sum();
-    assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
+    let goldens = ["cuda-train", "metal-retained"].map(golden_trace);
+    let intact = [closed_trace(&run, 15), killed_trace(&run, 15)].into_iter().chain(goldens);
+    let flips: u64 = intact.map(|intact| check_flips_of_trace(&intact)).sum();
+    assert!(flips > if tries_every_position() { 100_000 } else { 1000 }, "{flips}");
 }
 
 #[test]
-fn a_cut_trace_says_so() {
+fn cut_trace_is_reported_as_incomplete() {
     let run_of_two = run(2, 1 << 12);
-    let goldens = ["cuda-train", "metal-retained"].map(golden);
-    let short = [closed(&run_of_two, 15), killed(&run_of_two, 15)].into_iter().chain(goldens);
-    // What cannot be packed makes it long, and is quick to read.
+    let goldens = ["cuda-train", "metal-retained"].map(golden_trace);
+    let short = [closed_trace(&run_of_two, 15), killed_trace(&run_of_two, 15)].into_iter().chain(goldens);
+    // Incompressible line tables make the file long, and are quick to read.
     let mut long = run(10, 1 << 30);
     let mut random = 1u64;
     for id in 100..123 {
@@ -330,43 +337,46 @@ fn a_cut_trace_says_so() {
         });
         long.codes.push(CodeDef { id: CodeId(id), line_table: line_table.collect(), ..CodeDef::default() });
     }
-    let cuts = short.map(|sound| cut_everywhere(&sound, 20)).sum::<u64>()
-        + cut_everywhere(&closed(&long, 200), 1000);
-    assert!(cuts > if is_every() { 100_000 } else { 200 }, "{cuts}");
+    let cuts = short.map(|intact| check_cuts_of_trace(&intact, 20)).sum::<u64>()
+        + check_cuts_of_trace(&closed_trace(&long, 200), 1000);
+    assert!(cuts > if tries_every_position() { 100_000 } else { 200 }, "{cuts}");
 }
 
 #[test]
-fn a_flipped_bit_of_a_ring_file_is_told_or_means_nothing() {
-    let sound = killed(&run(2, 1 << 12), 15);
-    let ring = sound.ring.as_ref().unwrap();
-    let (mut flips, mut told) = (0, 0);
-    for bit in places(ring.len() * 8, 100) {
-        // How many events were begun is counted by all threads at once, and has no check. Too few is noticed; a few more are
-        // taken for calls that had not got as far as their records: no event, no byte.
+fn flipped_bit_of_a_ring_file_is_reported_or_has_no_effect() {
+    let intact = killed_trace(&run(2, 1 << 12), 15);
+    let ring = intact.ring.as_ref().unwrap();
+    let (mut flips, mut reported) = (0, 0);
+    for bit in positions(ring.len() * 8, 100) {
+        // All threads increment the next sequence number, so it has no checksum. A smaller number
+        // is noticed. A number that is larger by at most one per thread looks like calls in
+        // flight that have no record yet, and loses nothing.
         if (NEXT_SEQ_AT..NEXT_SEQ_AT + 8).contains(&(bit / 8)) {
-            let bytes = flipped(ring, bit);
-            let (now, reasons) = read(&sound.trace, Some(&bytes)).unwrap();
+            let bytes = flip_bit(ring, bit);
+            let (found, losses) = read(&intact.trace, Some(&bytes)).unwrap();
             let number = |ring: &[u8]| u64::from_le_bytes(ring[NEXT_SEQ_AT..][..8].try_into().unwrap());
             let is_plausible = (1..=THREADS).contains(&number(&bytes).wrapping_sub(number(ring)));
-            assert!(now.events == sound.told.events, "bit {bit}");
-            assert_eq!(reasons.is_empty(), is_plausible, "bit {bit}: {reasons:?}");
+            assert!(found.events == intact.read.events, "bit {bit}");
+            assert_eq!(losses.is_empty(), is_plausible, "bit {bit}: {losses:?}");
             continue;
         }
-        told += u64::from(sound.is_told(&sound.trace, Some(&flipped(ring, bit)), &format!("bit {bit}")));
+        let damage = format!("bit {bit}");
+        reported += u64::from(intact.reports_damage(&intact.trace, Some(&flip_bit(ring, bit)), &damage));
         flips += 1;
     }
-    assert!(flips > if is_every() { 95_000 } else { 500 });
-    assert!(told > 100);
+    assert!(flips > if tries_every_position() { 95_000 } else { 500 });
+    assert!(reported > 100);
 }
 
 #[test]
-fn a_cut_ring_file_says_so() {
-    let sound = killed(&run(2, 1 << 12), 15);
-    let ring = sound.ring.as_ref().unwrap();
+fn cut_ring_file_is_reported_as_incomplete() {
+    let intact = killed_trace(&run(2, 1 << 12), 15);
+    let ring = intact.ring.as_ref().unwrap();
     let mut cuts = 0;
-    for len in places(ring.len(), 40) {
-        assert!(sound.is_told(&sound.trace, Some(&ring[..len]), &format!("cut at {len}")), "cut at {len}");
+    for len in positions(ring.len(), 40) {
+        let damage = format!("cut at {len}");
+        assert!(intact.reports_damage(&intact.trace, Some(&ring[..len]), &damage), "{damage}");
         cuts += 1;
     }
-    assert!(cuts > if is_every() { 12_000 } else { 100 });
+    assert!(cuts > if tries_every_position() { 12_000 } else { 100 });
 }

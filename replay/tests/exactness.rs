@@ -1,4 +1,4 @@
-//! Peaks, timelines, gaps and losses against a plain recount of the same events.
+//! Compares peaks, timelines, gaps and losses with a naive recount of the same events.
 
 mod synthetic;
 
@@ -14,7 +14,7 @@ use gpumemtrace_replay::report::{CauseKind, GapReason, MemoryLayer, OomCause, Tr
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_bytes, in_flight, ring_file};
 
-/// Live bytes per line after each event.
+/// Live bytes per line after each event, with its time.
 fn recount(run: &Synthetic) -> Vec<(u64, BTreeMap<u32, u64>)> {
     let line_of = |stack: NodeId| run.nodes[stack.0 as usize - 1].offset_bytes as u32 / 2 + 1;
     let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
@@ -59,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_peak_and_what_it_was_made_of_are_exact(
+    fn peak_timeline_and_bytes_by_line_match_a_recount(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 1..400), pause_ns in 0u64..1 << 40,
     ) {
         let run = random_run(&choices, pause_ns);
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn causes_sum_to_the_gap_and_are_known_where_segments_are(
+    fn causes_sum_to_the_gap_and_none_is_unexplained(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 1..300),
     ) {
         let report = random_run(&choices, 0).report();
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn a_killed_run_is_the_same_wherever_the_writer_was(
+    fn killed_run_is_complete_for_any_progress_of_the_writer(
         steps in 1u64..6, cut in any::<prop::sample::Index>(), overlap in 0usize..30,
     ) {
         let run = Synthetic::train(steps, |_, _, _| {});
@@ -117,7 +117,7 @@ fn check_timeline(report: &Report, states: &[(u64, BTreeMap<u32, u64>)]) -> Resu
     prop_assert_eq!(timeline.points.iter().filter_map(|point| point.live_bytes).max(), highest);
     prop_assert!(timeline.points.is_sorted_by_key(|point| point.time_ns));
     for (index, point) in timeline.points.iter().enumerate() {
-        // At a moment between two events, or just before one.
+        // The state of a point is that after the last event, or just before it.
         let after = states.partition_point(|(time, _)| *time <= point.time_ns);
         let empty = BTreeMap::new();
         let state = |at: usize| at.checked_sub(1).map_or(&empty, |at| &states[at].1);
@@ -141,28 +141,28 @@ fn check_timeline(report: &Report, states: &[(u64, BTreeMap<u32, u64>)]) -> Resu
 }
 
 #[test]
-fn a_call_in_flight_is_not_a_loss_and_a_missing_event_is() {
+fn call_in_flight_is_not_a_loss_and_a_missing_event_is() {
     let run = Synthetic::train(3, |_, _, _| {});
     let count = run.events.len() as u64;
-    // The last place in the order was given out, its record never came.
+    // The last sequence number was taken, and its record is missing.
     let ring = RingImage::decode(&ring_file(&[], count + 1)).unwrap();
     let analysis = analyse_bytes(&run.file_without_end(50), RingFile::Loaded(Box::new(ring)));
     assert_eq!((analysis.losses.dropped_events, analysis.losses.in_flight_calls), (0, 1));
     assert!(analysis.incomplete.is_empty());
-    // A driver call that had begun.
+    // A driver call that had not returned.
     let mut last: Event = run.events[0];
     last.kind = EventKind::DEVICE_ALLOC;
     let ring = RingImage::decode(&ring_file(&[in_flight(last)], count)).unwrap();
     let analysis = analyse_bytes(&run.file_without_end(50), RingFile::Loaded(Box::new(ring)));
     assert_eq!((analysis.losses.dropped_events, analysis.losses.in_flight_calls), (0, 1));
-    // More holes than threads.
+    // More missing events than threads.
     let mut events = run.events.clone();
     events.drain(20..30);
     let ring = RingImage::decode(&ring_file(&[], count)).unwrap();
     let analysis = analyse_bytes(&run.file_of(&events, 50), RingFile::Loaded(Box::new(ring)));
     assert_eq!(analysis.losses.dropped_events, 10);
     assert!(!analysis.incomplete.is_empty());
-    // After a clean end even one is a loss.
+    // After a normal exit, a single missing event is a loss.
     let mut whole = Synthetic::train(3, |_, _, _| {});
     whole.events.remove(5);
     let mut file = whole.file_without_end(50);
@@ -182,7 +182,7 @@ fn a_call_in_flight_is_not_a_loss_and_a_missing_event_is() {
 }
 
 #[test]
-fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused() {
+fn killed_run_without_its_own_ring_file_is_incomplete() {
     let run = Synthetic::train(3, |_, _, _| {});
     let file = run.file_without_end(50);
     assert!(!analyse_bytes(&file, RingFile::Absent).incomplete.is_empty());
@@ -195,7 +195,7 @@ fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused(
 }
 
 #[test]
-fn an_out_of_memory_is_told_with_what_filled_the_device() {
+fn oom_reports_its_request_and_the_lines_that_fill_the_device() {
     let mut run = Synthetic::train(3, |_, _, _| {});
     let line = run.frame(NodeId::NONE, "/work/train.py", "big", 77);
     let held = run.alloc(line, 8 << 30);
@@ -223,7 +223,7 @@ fn an_out_of_memory_is_told_with_what_filled_the_device() {
 }
 
 #[test]
-fn layers_are_kept_apart_and_a_program_without_torch_has_a_peak_too() {
+fn program_without_torch_has_a_peak_of_driver_memory() {
     let mut run = Synthetic::new();
     let line = run.frame(NodeId::NONE, "/work/cupy.py", "f", 3);
     run.event(EventKind::DEVICE_ALLOC, 0x1000, 4096, [0; 2], line);
@@ -243,7 +243,7 @@ fn layers_are_kept_apart_and_a_program_without_torch_has_a_peak_too() {
 }
 
 #[test]
-fn a_total_that_does_not_add_up_is_told() {
+fn wrong_running_total_gives_a_verdict() {
     let mut run = Synthetic::train(3, |_, _, _| {});
     let at = run.events.iter().position(|event| event.kind == EventKind::BLOCK_ALLOC).unwrap();
     run.events[at].size += 512;
@@ -256,7 +256,7 @@ fn a_total_that_does_not_add_up_is_told() {
     assert!(clean.verdicts.unwrap().is_empty());
 }
 
-/// Adds an event of PyTorch's tracker, or a block with what the tracker said of it.
+/// Adds an event of PyTorch's tracker, or a block event with the tracker's details.
 fn tracked(
     run: &mut Synthetic,
     kind: EventKind,
@@ -271,7 +271,7 @@ fn tracked(
 }
 
 #[test]
-fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
+fn gap_with_tracker_has_requested_sizes_and_streams() {
     const MIB: u64 = 1 << 20;
     let (first, second) = (0x100_0000, 0x200_0000);
     let mut run = Synthetic::new();
@@ -279,7 +279,7 @@ fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
     tracked(&mut run, EventKind::BLOCK_ALLOC, (first, 1024), [1024, 2 * MIB], Some(1000));
     tracked(&mut run, EventKind::SEGMENT_ALLOC, (second, 2 * MIB), [7, 0], None);
     tracked(&mut run, EventKind::BLOCK_ALLOC, (second, 512), [1536, 4 * MIB], Some(512));
-    // Without the flag that says that it was free at once.
+    // A free without the flag for an immediate one.
     tracked(&mut run, EventKind::BLOCK_FREE, (first, 1024), [512, 4 * MIB], Some(1000));
     let moments = run.report().fragmentation.unwrap();
     let causes = |why| {
@@ -295,7 +295,7 @@ fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
     assert_eq!(causes(GapReason::PeakReserved), (Some(1512), 4 * MIB - 1512, peak));
     let end = vec![(CauseKind::PendingFree, 1024), (CauseKind::Pinned, 4 * MIB - 1536)];
     assert_eq!(causes(GapReason::End), (Some(512), 4 * MIB - 512, end));
-    // The stream is done with it; then the cache is emptied.
+    // The other stream finishes, then the cache is emptied.
     tracked(&mut run, EventKind::BLOCK_FREE_COMPLETED, (first, 1000), [0, 0], None);
     let report = run.report();
     let end = report.fragmentation.unwrap().pop().unwrap();
@@ -305,7 +305,7 @@ fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
     let report = run.report();
     assert_eq!(report.devices[0].end.reserved_bytes, Some(2 * MIB));
     assert!(report.verdicts.unwrap().is_empty());
-    // A segment that nobody told of: the sum differs, and nothing is guessed but what blocks say themselves.
+    // A block in an unknown segment: sums differ, so everything but the rounding is unexplained.
     tracked(&mut run, EventKind::BLOCK_ALLOC, (0x300_0000, 1024), [1536, 6 * MIB], Some(1000));
     let report = run.report();
     let end = report.fragmentation.unwrap().pop().unwrap();

@@ -1,4 +1,5 @@
-//! A sound file whose numbers were chosen by an enemy: every analysis must end, without panic, and say the same each time.
+//! Valid trace files with hostile numbers: every analysis must end without a panic, and give the
+//! same report each time.
 
 mod synthetic;
 
@@ -20,7 +21,7 @@ use gpumemtrace_replay::truncate_lists;
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_for_peak, analyse_part, ring_file};
 
-/// Small numbers that meet each other, and the largest there are.
+/// Small numbers, which often collide, and numbers close to overflow.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0u64..8,
@@ -84,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn any_events_are_analysed_without_panic(
+    fn any_events_are_analysed_without_panic_and_reproducibly(
         events in proptest::collection::vec(event(), 0..200),
         dense in any::<bool>(),
         started in proptest::option::of(number()),
@@ -122,7 +123,7 @@ proptest! {
         for moment in report.fragmentation.iter().flatten() {
             prop_assert_eq!(moment.causes.iter().map(|cause| u128::from(cause.bytes)).sum::<u128>(), u128::from(moment.gap_bytes));
         }
-        // Beside another trace, and beside itself.
+        // Together with another trace, and with the list of peak blocks.
         let other = Synthetic::train(6, |_, _, _| {});
         let _ = gpumemtrace_replay::report(&[analyse_bytes(&file, RingFile::Absent), other.analyse()], &[]);
         let twice = [analyse_for_peak(&file)];
@@ -140,7 +141,7 @@ proptest! {
         let (other, amounts) = analyse_by_steps(&other.file(50)).unwrap();
         let other = Profile::new(&other, &amounts);
         prop_assert_eq!(compare(&profile, &other).differs, compare(&other, &profile).differs);
-        // Maps have an order of their own, another one each time.
+        // Hash maps have another order in each analysis.
         prop_assert_eq!(serde_json::to_string(&report).unwrap(), again);
     }
 }

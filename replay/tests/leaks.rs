@@ -1,4 +1,4 @@
-//! What must be found, exactly, and what must stay silent.
+//! Leaks that must be found with exact numbers, and healthy programs that must have no findings.
 
 mod synthetic;
 
@@ -11,7 +11,7 @@ fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {
     run.frame(caller, "/work/hooks.py", "Keeper.hook", 7)
 }
 
-/// A small generator: tests must give the same runs everywhere.
+/// A linear congruential generator, so that the runs are the same on every machine.
 struct Noise(u64);
 
 impl Noise {
@@ -22,7 +22,7 @@ impl Noise {
 }
 
 #[test]
-fn a_hook_that_keeps_an_output_is_named_with_its_exact_growth() {
+fn hook_that_keeps_an_output_is_found_with_exact_growth() {
     for steps in [6, 20, 300] {
         let mut run = Synthetic::train(steps, |run, _, train| {
             let hook = hook(run, train);
@@ -50,7 +50,7 @@ fn a_hook_that_keeps_an_output_is_named_with_its_exact_growth() {
 }
 
 #[test]
-fn half_a_kibibyte_per_step_among_megabytes_is_found() {
+fn leak_of_512_bytes_per_step_is_found() {
     let run = Synthetic::train(390, |run, _, train| {
         let append = run.frame(train, "/work/train.py", "log_loss", 70);
         run.alloc(append, 4);
@@ -62,7 +62,7 @@ fn half_a_kibibyte_per_step_among_megabytes_is_found() {
 }
 
 #[test]
-fn growth_every_fourth_step_has_its_period() {
+fn growth_every_fourth_step_has_period_four() {
     let run = Synthetic::train(64, |run, step, train| {
         if step % 4 == 3 {
             let clone = run.frame(train, "/work/train.py", "keep_gradients", 75);
@@ -78,7 +78,7 @@ fn growth_every_fourth_step_has_its_period() {
 }
 
 #[test]
-fn of_a_line_that_frees_most_of_its_blocks_the_place_of_the_free_is_told() {
+fn finding_names_the_line_that_frees_most_sibling_blocks() {
     let run = Synthetic::train(100, |run, _, train| {
         let line = hook(run, train);
         let blocks: Vec<u64> = (0..4).map(|_| run.alloc(line, 1 << 16)).collect();
@@ -94,13 +94,13 @@ fn of_a_line_that_frees_most_of_its_blocks_the_place_of_the_free_is_told() {
 }
 
 #[test]
-fn a_retained_graph_is_one_finding_under_the_line_that_keeps_it() {
+fn retained_graph_is_one_finding_at_the_line_that_retains_it() {
     let run = Synthetic::train(12, |run, _, _| {
         let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
         let validate = run.frame(at, "/work/train.py", "validate", 61);
         for layer in 0..8 {
             let line = run.frame(validate, "/work/model.py", "Net.forward", 20 + layer);
-            // Lines of the model are also used in training; these are blocks of their own function.
+            // Training uses these lines too; the leaked blocks come from another function.
             let inner = run.frame(line, "/work/model.py", "Block.forward", 100 + layer);
             run.alloc(inner, 1 << 20);
         }
@@ -114,13 +114,13 @@ fn a_retained_graph_is_one_finding_under_the_line_that_keeps_it() {
     assert_eq!((leaks[0].blocks_per_step, leaks[0].bytes), (Some(Quantity(8.0)), 96 << 20));
 }
 
-/// A frame of PyTorch's modules below a line.
+/// Adds a frame of PyTorch's modules below `caller`.
 fn module(run: &mut Synthetic, caller: NodeId, line: i32) -> NodeId {
     run.frame(caller, &format!("{}nn/functional.py", synthetic::TORCH), "function", line)
 }
 
 #[test]
-fn a_model_in_one_line_of_user_code_is_a_retained_graph_under_that_line() {
+fn model_in_one_user_line_is_a_retained_graph_at_that_line() {
     let run = Synthetic::train(20, |run, _, train| {
         let line = run.frame(train, "/work/train.py", "evaluate", 66);
         for (function, bytes) in [(100, 1 << 20), (100, 1 << 20), (200, 4096), (300, 512)] {
@@ -136,7 +136,7 @@ fn a_model_in_one_line_of_user_code_is_a_retained_graph_under_that_line() {
 }
 
 #[test]
-fn outputs_of_a_line_that_are_kept_are_no_graph() {
+fn kept_outputs_of_one_line_are_not_a_graph() {
     let run = Synthetic::train(20, |run, _, train| {
         let line = run.frame(train, "/work/train.py", "evaluate", 66);
         for function in [100, 200] {
@@ -149,14 +149,15 @@ fn outputs_of_a_line_that_are_kept_are_no_graph() {
 }
 
 #[test]
-fn what_a_line_holds_once_and_for_all_neither_hides_its_graph_nor_gives_its_stack() {
+fn lasting_blocks_of_a_line_do_not_hide_its_graph() {
     let run = Synthetic::train(20, |run, step, train| {
         let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
         let validate = run.frame(at, "/work/train.py", "validate", 61);
         for layer in 0..6 {
             let line = run.frame(validate, "/work/model.py", "Net.forward", 20 + layer);
             if step == 1 {
-                // A workspace that a library takes at the first call, on the way of training, far larger than the leak.
+                // A library workspace, allocated at the first call in training and larger than
+                // the leak.
                 let other = run.frame(train, "/work/model.py", "Net.forward", 20 + layer);
                 let library = module(run, other, 500);
                 run.alloc(library, 64 << 20);
@@ -181,7 +182,7 @@ fn what_a_line_holds_once_and_for_all_neither_hides_its_graph_nor_gives_its_stac
 }
 
 #[test]
-fn a_tensor_that_is_extended_at_each_step_grows_by_size() {
+fn tensor_extended_in_every_step_grows_by_size() {
     let mut last = None;
     let run = Synthetic::train(40, |run, step, train| {
         let line = run.frame(train, "/work/train.py", "extend", 80);
@@ -200,7 +201,7 @@ fn a_tensor_that_is_extended_at_each_step_grows_by_size() {
 }
 
 #[test]
-fn of_what_grows_now_and_then_no_certainty_is_claimed() {
+fn irregular_growth_has_limited_confidence() {
     let mut noise = Noise(11);
     let run = Synthetic::train(60, |run, _, train| {
         if noise.below(2) == 0 {
@@ -214,7 +215,7 @@ fn of_what_grows_now_and_then_no_certainty_is_claimed() {
 }
 
 #[test]
-fn two_leaks_are_two_findings_worst_first() {
+fn two_leaks_are_two_findings_with_most_bytes_first() {
     let run = Synthetic::train(30, |run, _, train| {
         let (a, b) = (hook(run, train), run.frame(train, "/work/train.py", "log_loss", 70));
         run.alloc(a, 512);
@@ -225,7 +226,7 @@ fn two_leaks_are_two_findings_worst_first() {
 }
 
 #[test]
-fn clean_training_is_silent_whatever_its_length() {
+fn clean_training_of_any_length_has_no_findings() {
     for steps in [1, 2, 3, 5, 6, 8, 15, 16, 17, 50, 1000] {
         let mut run = Synthetic::train(steps, |_, _, _| {});
         assert!(run.report().leaks.unwrap().is_empty(), "{steps}");
@@ -235,7 +236,7 @@ fn clean_training_is_silent_whatever_its_length() {
 }
 
 #[test]
-fn caches_that_fill_up_accumulation_and_held_outputs_are_silent() {
+fn full_caches_accumulation_and_replaced_outputs_have_no_findings() {
     let (mut cache, mut held, mut accumulated) = (Vec::new(), None, Vec::new());
     let run = Synthetic::train(200, |run, step, train| {
         let line = run.frame(train, "/work/cache.py", "get", 5);
@@ -260,19 +261,19 @@ fn caches_that_fill_up_accumulation_and_held_outputs_are_silent() {
 }
 
 #[test]
-fn stationary_noise_gives_no_finding() {
+fn stationary_noise_has_no_findings() {
     let mut findings = Vec::new();
     for seed in 0..1200u64 {
         let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
         let kind = seed % 4;
-        // Before a saw-tooth was reset for the first time nobody can tell it from a leak.
+        // Before its first reset, a sawtooth is indistinguishable from a leak.
         let steps = if kind == 3 { 30 + noise.below(60) } else { 5 + noise.below(60) };
         let mut held: Vec<u64> = Vec::new();
         let run = Synthetic::train(steps, |run, step, train| {
             let line = hook(run, train);
             let size = |noise: &mut Noise| 512 * (1 + noise.below(8));
             match kind {
-                // A new number of blocks at each step.
+                // Another number of blocks in each step.
                 0 => {
                     held.drain(..).for_each(|addr| run.release(addr, train));
                     for _ in 0..noise.below(10) {
@@ -286,7 +287,7 @@ fn stationary_noise_gives_no_finding() {
                     let bytes = size(&mut noise);
                     held.push(run.alloc(line, bytes));
                 }
-                // A pool whose members are replaced at random, pulled back to its mean.
+                // A pool with random allocations and frees that returns to its mean.
                 2 => {
                     for _ in 0..noise.below(6) {
                         held.push(run.alloc(line, 512));
@@ -297,7 +298,7 @@ fn stationary_noise_gives_no_finding() {
                         run.release(held.swap_remove(at), train);
                     }
                 }
-                // Now and then everything goes.
+                // A sawtooth: all blocks are freed now and then.
                 _ => {
                     held.push(run.alloc(line, 512));
                     if noise.below(6) == 0 || step % 12 == 11 {
@@ -313,7 +314,7 @@ fn stationary_noise_gives_no_finding() {
 }
 
 #[test]
-fn without_steps_growth_is_told_without_a_rate() {
+fn growth_without_steps_has_no_rate() {
     let mut run = Synthetic::new();
     let main = run.frame(NodeId::NONE, "/work/serve.py", "<module>", 3);
     let mut noise = Noise(5);
@@ -338,7 +339,7 @@ fn without_steps_growth_is_told_without_a_rate() {
 }
 
 #[test]
-fn a_loop_without_optimizer_has_the_period_of_its_allocations() {
+fn loop_without_optimizer_has_steps_from_its_allocations() {
     let mut run = Synthetic::new();
     let main = run.frame(NodeId::NONE, "/work/infer.py", "<module>", 3);
     for _ in 0..40 {

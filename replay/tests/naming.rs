@@ -1,4 +1,4 @@
-//! What naming asks for: what will be shown and nothing else, each address once.
+//! Symbolization resolves exactly the addresses that will be printed, each once.
 
 mod synthetic;
 
@@ -31,7 +31,7 @@ impl Symbolizer for CountingSymbolizer {
     }
 }
 
-/// A training of which every call has a native stack of three frames, two of them in a module.
+/// Analyses a training with a native stack of three frames on every event, two of them in a module.
 fn analysed() -> Analysis {
     let mut run = Synthetic::train(9, |run, step, _| {
         if step == 3 {
@@ -69,7 +69,7 @@ fn analysed() -> Analysis {
 }
 
 #[test]
-fn each_address_that_is_shown_is_asked_for_once() {
+fn each_printed_address_is_resolved_once() {
     let analyses = [analysed()];
     let mut whole = report(&analyses, &[]);
     let mut asked = CountingSymbolizer::default();
@@ -81,10 +81,11 @@ fn each_address_that_is_shown_is_asked_for_once() {
 }
 
 #[test]
-fn what_is_not_shown_is_not_asked_for() {
+fn addresses_outside_the_scope_are_not_resolved() {
     let analyses = [analysed()];
     let shown = |sections, stacks| NameScope { sections, max_sites: 20, stacks, mixed: false };
-    // Of what has no Python frames the one address that stands for it; with its stack, the others.
+    // A site without Python frames needs the one address that names it, and with its stack the
+    // others.
     for (shown, addresses) in [
         (shown(&[Section::Leaks], true), 0),
         (shown(&[Section::Peak], false), 1),

@@ -1,4 +1,4 @@
-//! A part of a run (`since`, `stream`), some devices and some lines, against a plain recount of the same events.
+//! Restricts analyses by time, stream, device and line, and compares them with a naive recount.
 
 mod synthetic;
 
@@ -47,7 +47,8 @@ fn random_run(choices: &[(u8, u8, u16)]) -> Synthetic {
     run
 }
 
-/// Bytes by line at each event, with its time; only blocks that `counts`.
+/// Bytes by line after each event, with its time. Counts only blocks for which `counts` returns
+/// true.
 fn states(run: &Synthetic, counts: impl Fn(&Event) -> bool) -> Vec<(u64, BTreeMap<u32, u64>)> {
     let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
     let mut states = Vec::new();
@@ -94,13 +95,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_peak_since_a_moment_is_the_highest_of_all_states_from_then_on(
+    fn peak_since_a_time_is_the_highest_later_state(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300), at in 0.0f64..1.0,
     ) {
         let run = random_run(&choices);
         let states = states(&run, |_| true);
         let span = states.last().unwrap().0;
-        // A moment is past events of its own time.
+        // Events at exactly that time come before it.
         let moment = (span as f64 * at) as u64;
         prop_assume!(moment < span);
         let analysis = since(&run, &format!("{moment}ns"));
@@ -114,7 +115,7 @@ proptest! {
         let then = if peak.time_ns == moment { &before } else { &states.iter().find(|(time, _)| *time == peak.time_ns).unwrap().1 };
         let then: BTreeMap<u32, u64> = then.iter().filter(|(_, bytes)| **bytes > 0).map(|(l, b)| (*l, *b)).collect();
         prop_assert_eq!(by_line(&report), then);
-        // Nothing is out of place at the end.
+        // Totals at the end agree, and there are no unmatched blocks.
         prop_assert_eq!(report.devices[0].end.live_bytes, Some(total(&states.last().unwrap().1)));
         prop_assert!(!report.verdicts.unwrap().iter().any(is_damage));
         let points = &report.timeline.as_ref().unwrap().points;
@@ -124,7 +125,7 @@ proptest! {
             prop_assert_eq!(band.bytes.len(), points.len());
         }
         for (at, point) in points.iter().enumerate() {
-            // There are seven lines, and as many bands have a place.
+            // All seven lines have a band.
             let bands = report.timeline.as_ref().unwrap().bands.iter();
             prop_assert_eq!(bands.map(|band| band.bytes[at]).sum::<u64>(), point.live_bytes.unwrap());
         }
@@ -133,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_holds_what_its_blocks_come_to(
+    fn stream_has_the_peak_and_end_of_its_own_blocks(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300), wanted in 0u64..3,
     ) {
         let mut run = random_run(&choices);
@@ -168,14 +169,15 @@ proptest! {
         prop_assert_eq!(by_line(&report).values().sum::<u64>(), highest);
         let device = &report.devices[0];
         prop_assert_eq!(device.end.live_bytes, Some(total(&states.last().unwrap().1)));
-        // No segment was told, so nothing is known of what is reserved; nor is anything of the driver.
+        // Without segments, reserved bytes of a stream are unknown. Driver memory is unknown
+        // always.
         prop_assert_eq!((device.peak.reserved_bytes, device.peak.device_bytes), (None, None));
         prop_assert!(report.fragmentation.as_ref().unwrap().is_empty() && report.oom.is_none());
         prop_assert!(!report.verdicts.unwrap().iter().any(is_damage));
     }
 
     #[test]
-    fn what_is_omitted_and_what_is_not_come_to_the_same(
+    fn listed_and_omitted_rows_sum_to_the_total(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300),
         most in 1usize..9, line in 1u32..9,
     ) {
@@ -204,13 +206,13 @@ proptest! {
         let held = peak.sites.iter().any(|share| share.site.line == Some(line));
         prop_assert!(found || !held);
         prop_assert!(lines.peak.as_ref().unwrap()[0].sites.iter().all(|share| share.site.line == Some(line)));
-        // One after the other.
+        // Both filters in sequence.
         truncate_lists(&mut lines, 1);
         prop_assert_eq!(sum(&lines), expected);
     }
 }
 
-/// Trains, and keeps a block in each step from one on.
+/// A training that leaks 1 MiB per step from step `first` on.
 fn leaks_from(first: u64) -> Synthetic {
     Synthetic::train(60, |run, step, train| {
         if step >= first {
@@ -221,7 +223,7 @@ fn leaks_from(first: u64) -> Synthetic {
 }
 
 #[test]
-fn a_leak_is_judged_on_the_steps_from_then_on() {
+fn leak_is_judged_only_on_steps_since_the_given_one() {
     let run = leaks_from(40);
     let leaks = |analysis: &Analysis| report(std::slice::from_ref(analysis), &[]).leaks.unwrap();
     let late = since(&run, "step:35");
@@ -235,7 +237,7 @@ fn a_leak_is_judged_on_the_steps_from_then_on() {
         found[0].last_step,
         leaks(&run.analyse()).first().and_then(|leak| leak.last_step).or(Some(59))
     );
-    // What was held before, and does not grow from then on, is no leak of that part.
+    // Blocks from before that do not grow later are not a leak.
     let stopped = Synthetic::train(60, |run, step, train| {
         if step < 30 {
             let line = run.frame(train, "/work/early.py", "keep", 5);
@@ -248,7 +250,7 @@ fn a_leak_is_judged_on_the_steps_from_then_on() {
 }
 
 #[test]
-fn a_moment_that_never_comes_is_told_as_such() {
+fn time_that_is_never_reached_is_reported() {
     let run = leaks_from(40);
     for when in ["step:1000", "100s"] {
         let analysis = since(&run, when);
@@ -260,7 +262,7 @@ fn a_moment_that_never_comes_is_told_as_such() {
 }
 
 #[test]
-fn a_mark_is_a_moment_by_its_name() {
+fn mark_names_a_time_by_its_occurrence() {
     let mut run = Synthetic::new();
     let line = run.frame(NodeId::NONE, "/work/a.py", "f", 3);
     let names: Vec<u64> = ["epoch", "loaded"]
@@ -285,12 +287,13 @@ fn a_mark_is_a_moment_by_its_name() {
     let expected = [("mark:epoch", 1), ("mark:loaded", 2), ("mark:epoch#3", 4)];
     assert_eq!(held, expected.map(|(when, held)| (when.to_owned(), held)));
     assert_eq!(analysis.unreached_snapshots, [TimeSpec::Mark("epoch#4".to_owned())]);
-    let told = |analysis: &Analysis| -> Vec<String> { analysis.mark_names().map(str::to_owned).collect() };
-    assert_eq!(told(&analysis), ["epoch", "loaded", "epoch", "epoch"]);
+    let mark_names =
+        |analysis: &Analysis| -> Vec<String> { analysis.mark_names().map(str::to_owned).collect() };
+    assert_eq!(mark_names(&analysis), ["epoch", "loaded", "epoch", "epoch"]);
     assert!(analysis.step_source().is_none(), "a mark begins no step");
-    // From a mark on, it is the first that is told.
+    // The mark itself is the first one since then.
     let part = since(&run, "mark:epoch#2");
-    assert_eq!(told(&part), ["epoch", "epoch"]);
+    assert_eq!(mark_names(&part), ["epoch", "epoch"]);
     let report = report(&[part], &[]);
     assert_eq!(report.traces[0].since.as_ref().unwrap().time_ns, report.marks[0].time_ns);
     assert_eq!(report.peak.unwrap()[0].live_bytes, 5 << 20);
@@ -298,7 +301,7 @@ fn a_mark_is_a_moment_by_its_name() {
 }
 
 #[test]
-fn running_out_of_memory_before_the_moment_is_not_of_the_part() {
+fn oom_before_the_given_time_is_not_reported() {
     let mut run = Synthetic::new();
     let line = run.frame(NodeId::NONE, "/work/a.py", "f", 3);
     run.alloc(line, 4096);
@@ -314,7 +317,7 @@ fn running_out_of_memory_before_the_moment_is_not_of_the_part() {
 }
 
 #[test]
-fn the_segments_of_a_stream_are_its_own_where_all_are_told() {
+fn stream_has_its_own_segments_if_all_segments_are_known() {
     let mut run = Synthetic::new();
     let line = run.frame(NodeId::NONE, "/work/a.py", "f", 3);
     let mut total = 0;
@@ -340,7 +343,7 @@ fn the_segments_of_a_stream_are_its_own_where_all_are_told() {
 }
 
 #[test]
-fn other_devices_are_as_if_nothing_had_happened_on_them() {
+fn other_devices_are_removed_from_every_section() {
     let mut run = Synthetic::new();
     for device in 0..3u8 {
         run.device = device;
@@ -348,7 +351,7 @@ fn other_devices_are_as_if_nothing_had_happened_on_them() {
         let before: u64 =
             run.events.iter().filter(|e| e.kind == EventKind::BLOCK_ALLOC).map(|e| e.size).sum();
         run.alloc(line, 1 << (20 + device));
-        // Each device has totals of its own.
+        // Running totals are per device.
         let last = run.events.last_mut().unwrap();
         last.aux[0] -= before;
         run.oom(line, 1 << 40);

@@ -1,4 +1,4 @@
-//! The peak, block by block, and what rose since the step before, against a plain recount of the same events.
+//! Compares the blocks of the peak, and their change since the step before, with a naive recount.
 
 mod synthetic;
 
@@ -14,11 +14,11 @@ use gpumemtrace_replay::report::{Category, Confidence, MemoryLayer};
 use proptest::prelude::*;
 use synthetic::{Synthetic, TORCH, analyse_for_peak};
 
-/// Bytes by line, and blocks by address with the part of the run in which they came.
+/// Bytes by line, and blocks by address with the phase they were allocated in.
 type State = (BTreeMap<u32, u64>, BTreeMap<u64, (u64, Option<u32>)>);
 
-/// The first highest moment of each step.
-fn highest_of_steps(run: &Synthetic) -> Vec<(u64, State)> {
+/// Live bytes and state at the first peak of each step.
+fn peaks_of_steps(run: &Synthetic) -> Vec<(u64, State)> {
     let line_of = |stack: NodeId| run.nodes[stack.0 as usize - 1].offset_bytes as u32 / 2 + 1;
     let mut live: HashMap<u64, (u32, u64, Option<u32>)> = HashMap::new();
     let mut open: Vec<(u32, u32)> = Vec::new();
@@ -101,12 +101,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_rose_since_the_step_before_is_exact(
+    fn blocks_changes_and_phases_of_the_peak_match_a_recount(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 1..400),
     ) {
         let run = random_run(&choices);
         let Some(peak) = the_peak(&run) else { return Ok(()) };
-        let steps = highest_of_steps(&run);
+        let steps = peaks_of_steps(&run);
         let highest = steps.iter().map(|(sum, _)| *sum).max().unwrap();
         let at = steps.iter().position(|(sum, _)| *sum == highest).unwrap();
         let (lines, blocks) = &steps[at].1;
@@ -156,9 +156,8 @@ proptest! {
     }
 }
 
-/// A module's parameter, a batch, activations, gradients and state of one small training, with a peak beside the last step.
 #[test]
-fn a_made_up_training_is_told_apart() {
+fn blocks_of_a_synthetic_training_have_their_categories() {
     let mut run = Synthetic::new();
     let torch = |file: &str| format!("{TORCH}{file}");
     let main = run.frame(NodeId::NONE, "/work/train.py", "main", 3);
@@ -172,7 +171,8 @@ fn a_made_up_training_is_told_apart() {
     run.alloc(main, 3 << 10);
     let mut batch = None;
     for step in 0..4 {
-        // Anything that is said of a block is said of the last step alone: the others hold less.
+        // Blocks of the last step are larger, so that the peak lies in it and their sizes are
+        // unique.
         let more = u64::from(step == 3);
         let old = batch.replace(run.alloc(main, (20 + more) << 10));
         if let Some(old) = old {
@@ -223,7 +223,7 @@ fn a_made_up_training_is_told_apart() {
 }
 
 #[test]
-fn without_pytorch_nothing_is_known() {
+fn blocks_without_pytorch_are_unknown() {
     let mut run = Synthetic::new();
     let main = run.frame(NodeId::NONE, "/work/cuda.py", "main", 3);
     run.event(EventKind::DEVICE_ALLOC, 0x7f00_0000_0000, 5 << 20, [0; 2], main);

@@ -1,6 +1,7 @@
-//! Line tables against the interpreters that made them: every instruction of some modules of the standard library.
+//! Compares decoded line tables with the CPython interpreters that wrote them, for every
+//! instruction of some modules of the standard library and of generated code.
 
-#![allow(clippy::print_stderr)] // A version that is skipped must be seen.
+#![allow(clippy::print_stderr)] // The test prints which versions it skips.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +9,8 @@ use std::process::Command;
 use gpumemtrace_format::CodeDef;
 use gpumemtrace_replay::callsite::line_at;
 
-/// Prints, per code object: first line, table as hex, and the line of each code unit (0 where there is none).
+/// Prints for each code object: first line, table in hexadecimal, and the line of each code unit
+/// (0 for none).
 const SCRIPT: &str = r"
 import argparse, dataclasses, dis, inspect, json, sys, types
 import ctypes, random
@@ -16,7 +18,7 @@ address_to_line = ctypes.pythonapi.PyCode_Addr2Line
 address_to_line.argtypes, address_to_line.restype = [ctypes.py_object, ctypes.c_int], ctypes.c_int
 made = []
 def at_random(seed):
-    # Statements with anything between nothing and hundreds of lines in them, and lines that go backwards.
+    # Statements with gaps of 0 to 300 lines, and line numbers that go backwards.
     maker, lines = random.Random(seed), ['def made(x):']
     gap = lambda: '\n' * maker.choice([0, 0, 0, 1, 2, 130, 300])
     for i in range(60):
@@ -43,7 +45,7 @@ def walk(code):
             line = starts.get(offset, line)
             lines.append(line)
         table = code.co_lnotab
-    # The interpreter's own function must say the same, by which `f_lineno` is found.
+    # The interpreter's own function, which finds `f_lineno`, must agree.
     for unit, line in enumerate(lines):
         assert max(address_to_line(code, 2 * unit), 0) == (line or 0), (code, unit)
     made.append([code.co_firstlineno, table.hex(), [line or 0 for line in lines]])
@@ -96,7 +98,7 @@ fn compare(minor: u16, python: &PathBuf) -> usize {
 }
 
 #[test]
-fn every_instruction_has_the_line_its_interpreter_says() {
+fn every_instruction_has_the_line_that_its_interpreter_reports() {
     let mut ran = 0;
     for minor in 8..=14 {
         match interpreter(minor) {

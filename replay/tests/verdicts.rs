@@ -1,4 +1,5 @@
-//! Verdicts and the comparison of ranks: conditions, severities and numbers.
+//! Verdicts and the comparison of ranks: none on healthy runs, and the right ones with exact numbers
+//! on problematic runs.
 
 mod population;
 mod synthetic;
@@ -8,10 +9,10 @@ use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report;
 use gpumemtrace_replay::report::{Confidence, RankAlignment, RemedyKind, Severity, Verdict, VerdictEvidence};
-use population::clean;
+use population::healthy_run;
 use synthetic::Synthetic;
 
-/// Verdicts that say something is wrong with the memory of a run.
+/// Kinds of verdicts that report a problem with the memory of a run.
 const OF_MEMORY: [&str; 10] = [
     "high_pressure",
     "cache_pressure",
@@ -39,7 +40,7 @@ fn find<'a>(report: &'a Report, wanted: &str) -> &'a Verdict {
     found.unwrap_or_else(|| panic!("no {wanted}: {:#?}", report.verdicts))
 }
 
-/// A rank of a training with a batch of so many MiB.
+/// One rank of a training with batches of `batch_mib`, that leaks 1 MiB per step from a step on.
 fn rank(rank: u64, world: u64, batch_mib: u64, leaks_from: Option<u64>) -> Analysis {
     let mut run = Synthetic::train(40, |run, step, train| {
         let batch = run.frame(train, "/work/train.py", "load", 20);
@@ -57,10 +58,10 @@ fn rank(rank: u64, world: u64, batch_mib: u64, leaks_from: Option<u64>) -> Analy
 }
 
 #[test]
-fn healthy_runs_are_not_warned_of() {
+fn healthy_runs_have_no_warnings() {
     let warned: Vec<_> = (0..200)
         .filter_map(|seed| {
-            let report = clean(seed).run.report();
+            let report = healthy_run(seed).run.report();
             let worse = of_memory(&report).into_iter().find(|verdict| verdict.severity > Severity::Info);
             worse.map(|verdict| (seed, verdict.clone()))
         })
@@ -69,7 +70,7 @@ fn healthy_runs_are_not_warned_of() {
 }
 
 #[test]
-fn a_device_that_tensors_fill_is_under_pressure_and_one_that_was_full_once_tells_the_line() {
+fn full_device_is_high_pressure_and_a_single_peak_is_a_spike_with_its_line() {
     let filled = |once: bool| {
         let mut run = Synthetic::train(300, |run, step, train| {
             if step == 200 || !once {
@@ -94,7 +95,7 @@ fn a_device_that_tensors_fill_is_under_pressure_and_one_that_was_full_once_tells
 }
 
 #[test]
-fn growth_is_summed_over_lines_and_a_short_run_says_that_it_is_short() {
+fn creep_is_the_sum_of_all_leaks() {
     let run = Synthetic::train(60, |run, _, train| {
         for line in [31, 32] {
             let kept = run.frame(train, "/work/train.py", &format!("keep_{line}"), line);
@@ -113,7 +114,7 @@ fn growth_is_summed_over_lines_and_a_short_run_says_that_it_is_short() {
 }
 
 #[test]
-fn ranks_are_laid_side_by_side_by_their_steps() {
+fn ranks_are_aligned_by_step_and_an_uneven_batch_is_an_imbalance() {
     let even: Vec<Analysis> = (0..4).map(|number| rank(number, 4, 64, None)).collect();
     let even = report(&even, &[]);
     let ranks = even.ranks.as_ref().unwrap();
@@ -139,7 +140,7 @@ fn ranks_are_laid_side_by_side_by_their_steps() {
 }
 
 #[test]
-fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
+fn first_cause_is_the_rank_that_grew_first_with_its_confidence() {
     let begins = [None, Some(20), Some(5), None];
     let all: Vec<Analysis> =
         begins.into_iter().zip(0..).map(|(from, number)| rank(number, 4, 64, from)).collect();
@@ -150,7 +151,7 @@ fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
         (2, 5, Some(15), Confidence::High)
     );
     assert_eq!(cause.site.line, Some(31));
-    // In whatever order the traces are named.
+    // The order of the traces does not matter.
     let mut turned = all;
     turned.reverse();
     let cause = first(report(&turned, &[]));
@@ -162,7 +163,7 @@ fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
 }
 
 #[test]
-fn an_oom_tells_what_had_grown_and_whether_that_alone_would_have_been_enough() {
+fn oom_reports_growth_of_leaks_and_which_remedies_work() {
     let mut run = Synthetic::train(60, |run, _, train| {
         let kept = run.frame(train, "/work/train.py", "log", 31);
         run.alloc(kept, 19 << 20);

@@ -4,7 +4,7 @@
 //! [`crate::compare::Profile`], which is reproducible from run to run. [`check()`] compares the
 //! measured values with the limits and their tolerances; of several devices, the one that needs
 //! most counts. A limit on a quantity that is unknown for the trace fails, unless it has
-//! `if_unknown = "pass"`. [`budget_of`] writes a budget from a run.
+//! `if_unknown = "pass"`. [`draft_budget`] measures a run for a new budget.
 //!
 //! The file is written by hand, and a misspelt key must not become a check that never fails.
 //! Unknown keys are therefore errors, reported in one sentence with the line. `budget::tests`

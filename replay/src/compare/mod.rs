@@ -13,7 +13,7 @@
 //! are no steps. Leaks without steps are judged over equal intervals of time, which differ
 //! between runs; they are counted in a note instead.
 //!
-//! [`align`] pairs the lines of both runs and [`files`] their files. The cost is that of the
+//! Module `align` pairs the lines of both runs and `files` their files. The cost is that of the
 //! alignment. `tests/compare.rs` checks that two runs of one program are equal, and that a change
 //! is found at its line.
 

@@ -1,9 +1,10 @@
-//! Runs by the thousand: what healthy programs do with memory, put together at random, with or without a planted leak.
+//! Generates random training runs, with or without a planted leak.
 //!
-//! Constraint: a rule that is tried on the cases it was made for proves nothing. Consequence: each run draws its parts, their
-//! sizes and its length from a seed. What cannot be told from a leak by anybody is not called healthy: a cache that is still
-//! filling when the run ends. Whatever fills has filled by six tenths of the run.
-#![allow(dead_code, unreachable_pub)] // Each test uses its own part.
+//! Each run draws its parts ([`parts`]), their sizes and its length from a seed, so that the
+//! analysis is tested on cases that its rules were not written for. A cache that is still filling
+//! at the end is indistinguishable from a leak, so caches of healthy runs are full after six
+//! tenths of the run.
+#![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
 
 pub mod parts;
 
@@ -13,7 +14,7 @@ use gpumemtrace_format::{EventKind, NodeId};
 use crate::synthetic::{Packed, Synthetic, TORCH};
 use parts::PopulationPart;
 
-/// A small generator: tests must give the same runs everywhere.
+/// A random number generator (SplitMix64), so that the runs are the same on every machine.
 pub struct Dice(u64);
 
 impl Dice {
@@ -22,63 +23,66 @@ impl Dice {
     }
 
     fn next(&mut self) -> u64 {
-        // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
+    /// A number from 0 to `limit - 1`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
+    /// A number from `least` to `most`, both included.
     pub fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most.saturating_sub(least) + 1)
     }
 
-    /// Evenly on a logarithmic scale.
+    /// A number from `least` to `most`, evenly distributed on a logarithmic scale.
     pub fn log(&mut self, least: u64, most: u64) -> u64 {
         let share = self.next() as f64 / u64::MAX as f64;
         let value = (least as f64).ln() + share * ((most as f64).ln() - (least as f64).ln());
         (value.exp() as u64).clamp(least, most)
     }
 
-    /// True once in so many times.
+    /// True with a probability of `1 / times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 }
 
-/// How the program's steps can be told.
+/// The signs by which the analysis can detect steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepsBy {
     Marks,
     Optimizer,
-    /// Only by what recurs, if anything does.
+    /// Nothing but the periodicity of allocations.
     Nothing,
 }
 
-/// The loop of a program: parts live in it.
+/// The training loop of a generated program.
 pub struct World {
     pub run: Synthetic,
     pub dice: Dice,
     pub step: u64,
     pub steps: u64,
-    /// `train()`, called at the loop.
+    /// Frame of `train()`, which the loop calls.
     pub train: NodeId,
-    /// `evaluate()`, called at the loop.
+    /// Frame of `evaluate()`, which the loop calls.
     pub evaluate: NodeId,
-    /// PyTorch's optimizer, called at the loop.
+    /// Frame of PyTorch's optimizer, which the loop calls.
     pub adam: NodeId,
-    /// What each block that was left behind holds: PyTorch's allocator gives more than was asked for where a rest is too small.
+    /// Size of each leaked block. It exceeds the requested size if the remainder was too small to
+    /// split.
     pub leaked: Vec<u64>,
-    by: StepsBy,
-    names: i32,
+    steps_by: StepsBy,
+    /// Number of lines that [`World::line`] created.
+    lines: i32,
 }
 
 impl World {
-    pub fn new(seed: u64, steps: u64, by: StepsBy) -> Self {
+    pub fn new(seed: u64, steps: u64, steps_by: StepsBy) -> Self {
         let mut run = Synthetic::new();
         run.packed = Some(Packed::default());
         let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
@@ -96,26 +100,31 @@ impl World {
             evaluate,
             adam,
             leaked: Vec::new(),
-            by,
-            names: 0,
+            steps_by,
+            lines: 0,
         }
     }
 
-    /// A line of the user's own that nobody else has.
+    /// Adds a new line of user code.
     pub fn line(&mut self, under: NodeId) -> NodeId {
-        self.names += 1;
-        self.run.frame(under, "/work/parts.py", "part", 100 + self.names)
+        self.lines += 1;
+        self.run.frame(under, "/work/parts.py", "part", 100 + self.lines)
     }
 
-    /// Runs all parts to the end; `at_step_end` is told how many events there are.
-    pub fn go(&mut self, parts: &mut [Box<dyn PopulationPart>], mut at_step_end: impl FnMut(&mut Synthetic)) {
+    /// Runs all parts for all steps, or until the device is full. Calls `at_step_end` after each
+    /// step.
+    pub fn run_parts(
+        &mut self,
+        parts: &mut [Box<dyn PopulationPart>],
+        mut at_step_end: impl FnMut(&mut Synthetic),
+    ) {
         let temporary = self.line(self.train);
         for step in 0..self.steps {
             self.step = step;
             if self.run.is_full() {
                 return;
             }
-            if self.by == StepsBy::Marks {
+            if self.steps_by == StepsBy::Marks {
                 let train = self.train;
                 self.run.event(EventKind::MARK, 0, 0, [MARK_STEP, 0], train);
             }
@@ -124,7 +133,7 @@ impl World {
                 part.step(self);
             }
             self.run.release(input, temporary);
-            if self.by == StepsBy::Optimizer {
+            if self.steps_by == StepsBy::Optimizer {
                 let adam = self.adam;
                 let temporary = self.run.alloc(adam, 8192);
                 self.run.release(temporary, adam);
@@ -135,96 +144,104 @@ impl World {
     }
 }
 
-/// A healthy run.
-pub fn clean(seed: u64) -> World {
+/// Generates a run of 5 to 150 steps without a leak.
+pub fn healthy_run(seed: u64) -> World {
     let mut dice = Dice::new(!seed);
     let steps = dice.log(5, 150);
-    let by = match dice.below(8) {
+    let steps_by = match dice.below(8) {
         0..4 => StepsBy::Marks,
         4..7 => StepsBy::Optimizer,
         _ => StepsBy::Nothing,
     };
-    let mut world = World::new(seed, steps, by);
+    let mut world = World::new(seed, steps, steps_by);
     let mut chosen: Vec<Box<dyn PopulationPart>> = Vec::new();
     for _ in 0..dice.within(2, 6) {
-        chosen.push(parts::healthy(&mut world, &mut dice));
+        chosen.push(parts::healthy_part(&mut world, &mut dice));
     }
-    world.go(&mut chosen, |_| {});
+    world.run_parts(&mut chosen, |_| {});
     world
 }
 
-/// What was planted.
+/// A leak that a run contains.
 #[derive(Clone, Copy, Debug)]
-pub struct Planted {
+pub struct PlantedLeak {
+    /// Requested bytes of each block.
     pub bytes: u64,
+    /// Number of blocks per occurrence.
     pub blocks: u64,
+    /// Steps from one occurrence to the next.
     pub period: u64,
+    /// Steps of the run.
     pub steps: u64,
+    /// Step of the first occurrence.
     pub start: u64,
-    pub way: parts::Way,
-    /// Line of the leaf in `/work/leak.py`.
+    pub pattern: parts::LeakPattern,
+    /// Line of the allocation in `/work/leak.py`.
     pub line: u32,
 }
 
-impl Planted {
-    /// As PyTorch rounds it, for all blocks of one time.
-    pub fn bytes_each_time(&self) -> u64 {
+impl PlantedLeak {
+    /// Bytes of all blocks of one occurrence, rounded as PyTorch does.
+    pub fn bytes_per_occurrence(&self) -> u64 {
         self.bytes.next_multiple_of(512) * self.blocks
     }
 }
 
-/// A run with a leak of 512 B to 1 GiB a step, every 1 to 50 steps.
-pub fn leaky(seed: u64) -> (World, Planted) {
+/// Generates a run with a leak of 512 B to 1 GiB per occurrence, every 1 to 50 steps.
+pub fn leaky_run(seed: u64) -> (World, PlantedLeak) {
     let mut dice = Dice::new(seed ^ 0xdead_beef);
     let period = if dice.one_in(2) { 1 } else { dice.log(2, 50) };
     let start = dice.below(4);
-    // From where on the evidence is plain: five repetitions of a leak at each step, six of a rarer one.
+    // At least six occurrences, which suffice for any period.
     let repetitions = dice.log(6, 30);
     let steps = (start + 2 + repetitions * period).min(600).max(start + 2 + 6 * period);
-    let planted = Planted {
+    let planted = PlantedLeak {
         bytes: dice.log(1, 1 << 21) * 512,
         blocks: if dice.one_in(3) { dice.within(2, 8) } else { 1 },
         period,
         steps,
         start,
-        way: parts::Way::drawn(&mut dice),
+        pattern: parts::LeakPattern::draw(&mut dice),
         line: 7,
     };
     let mut world = World::new(seed, steps, if dice.one_in(2) { StepsBy::Marks } else { StepsBy::Optimizer });
     let mut chosen: Vec<Box<dyn PopulationPart>> = Vec::new();
     for _ in 0..dice.within(1, 3) {
-        chosen.push(parts::healthy(&mut world, &mut dice));
+        chosen.push(parts::healthy_part(&mut world, &mut dice));
     }
-    chosen.push(parts::leak(&mut world, planted));
-    world.go(&mut chosen, |_| {});
+    chosen.push(parts::leaking_part(&mut world, planted));
+    world.run_parts(&mut chosen, |_| {});
     (world, planted)
 }
 
-/// A run that goes on until its device is full: what there is of it half way, and the step in which the device was full.
-pub fn until_full(seed: u64) -> (World, Planted, u64) {
+/// Generates a run that fills its device. Returns the first half of it, and the step in which the
+/// device was full.
+pub fn run_until_full(seed: u64) -> (World, PlantedLeak, u64) {
     let mut dice = Dice::new(seed ^ 0xf00d);
     let period = if dice.one_in(2) { 1 } else { dice.log(2, 8) };
     let (bytes, blocks) = (dice.log(1 << 7, 1 << 21) * 512, dice.within(1, 3));
-    // A device holds many segments, of 2 or of 20 MiB.
-    let many = if bytes > 1 << 20 { 500 << 20 } else { 50 << 20 };
-    let times = dice.within(24, 60).max(many / (bytes * blocks));
-    let planted = Planted {
+    // The leak fills at least 25 segments, of 2 MiB or 20 MiB.
+    let least_bytes = if bytes > 1 << 20 { 500 << 20 } else { 50 << 20 };
+    let occurrences = dice.within(24, 60).max(least_bytes / (bytes * blocks));
+    let planted = PlantedLeak {
         bytes,
         blocks,
         period,
-        steps: 2 * times * period,
+        steps: 2 * occurrences * period,
         start: dice.below(4),
-        way: parts::Way::drawn(&mut dice),
+        pattern: parts::LeakPattern::draw(&mut dice),
         line: 7,
     };
     let mut world = World::new(seed, planted.steps, StepsBy::Marks);
-    let mut chosen = vec![parts::healthy(&mut world, &mut dice), parts::leak(&mut world, planted)];
+    let mut chosen =
+        vec![parts::healthy_part(&mut world, &mut dice), parts::leaking_part(&mut world, planted)];
     let mut ends = Vec::new();
-    world.go(&mut chosen, |run| {
+    world.run_parts(&mut chosen, |run| {
         ends.push(run.events.len());
-        // What else the program needs, and so many times the leak.
+        // The capacity is what the program uses after ten steps, and so many occurrences of the
+        // leak.
         if ends.len() == 10 {
-            run.capacity = run.reserved + planted.bytes_each_time() * times;
+            run.capacity = run.reserved + planted.bytes_per_occurrence() * occurrences;
             run.meta.set_number("device.0.total_bytes", run.capacity);
         }
     });

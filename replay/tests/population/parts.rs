@@ -1,10 +1,10 @@
-//! What programs do with memory at each step.
+//! Parts of generated programs: typical uses of memory in each step, and leaks.
 
 use gpumemtrace_format::NodeId;
 
-use super::{Dice, Planted, World};
+use super::{Dice, PlantedLeak, World};
 
-/// Does its part of each step.
+/// A part of a program that runs in each step.
 pub trait PopulationPart {
     fn step(&mut self, world: &mut World);
 }
@@ -19,37 +19,38 @@ fn part(step: impl FnMut(&mut World) + 'static) -> Box<dyn PopulationPart> {
     Box::new(step)
 }
 
-/// By when whatever fills has filled.
-fn fill_limit(world: &World) -> u64 {
+/// The step by which caches must be full.
+fn fill_by_step(world: &World) -> u64 {
     (world.steps * 6 / 10).max(1)
 }
 
-/// One of the things that healthy programs do.
-pub fn healthy(world: &mut World, dice: &mut Dice) -> Box<dyn PopulationPart> {
+/// Draws one typical use of memory without a leak.
+pub fn healthy_part(world: &mut World, dice: &mut Dice) -> Box<dyn PopulationPart> {
     let under = if dice.one_in(4) { world.evaluate } else { world.train };
     let line = world.line(under);
     let unit = dice.log(1, 1 << 12) * 512;
     match dice.below(16) {
         0 => optimizer_state(world, dice, unit),
         1 => activations(line, dice, unit),
-        2 => held_output(line, dice, unit),
-        3 => least_recently_used(line, dice, unit, fill_limit(world)),
-        4 => dictionary(line, dice, unit, fill_limit(world)),
+        2 => replaced_output(line, dice, unit),
+        3 => bounded_cache(line, dice, unit, fill_by_step(world)),
+        4 => dictionary(line, dice, unit, fill_by_step(world)),
         5 => accumulation(line, dice, unit, world.steps),
-        6 => longest_so_far(line, dice, unit),
+        6 => longest_batch_buffer(line, dice, unit),
         7 => evaluation(world, dice, unit),
         8 => pool(line, dice, unit),
-        9 => once_in_a_while(line, dice, unit, world.steps),
+        9 => rare_lasting_blocks(line, dice, unit, world.steps),
         10 => workspaces(line, dice, world.steps),
         11 => queue(line, dice, unit),
-        12 => deque(line, dice, unit, fill_limit(world)),
-        13 => recompiles(line, dice, unit, fill_limit(world)),
+        12 => deque(line, dice, unit, fill_by_step(world)),
+        13 => recompiles(line, dice, unit, fill_by_step(world)),
         14 => bounded_walk(line, dice, unit),
         _ => phases(line, dice, unit, world.steps),
     }
 }
 
-/// Two moments for each parameter at the first call of the optimizer, which may come late.
+/// Optimizer state: two blocks per parameter at the first call of the optimizer, which may come
+/// late.
 fn optimizer_state(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (adam, at) = (world.adam, dice.below(3));
     let count = dice.within(2, 20);
@@ -62,7 +63,7 @@ fn optimizer_state(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Pop
     })
 }
 
-/// Sizes that follow the length of the batch; freed within the step.
+/// Activations with sizes that follow the length of the batch, freed within the step.
 fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (layers, lengths) = (dice.within(1, 6), dice.within(1, 40));
     part(move |world| {
@@ -74,8 +75,8 @@ fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPa
     })
 }
 
-/// The output of a step lives until the next one replaces it.
-fn held_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
+/// An output that lives until the next step replaces it.
+fn replaced_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let lengths = dice.within(1, 40);
     let mut last = None;
     part(move |world| {
@@ -87,8 +88,8 @@ fn held_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPa
     })
 }
 
-/// A cache that holds so many entries and drops the oldest.
-fn least_recently_used(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
+/// A bounded cache that drops its oldest entry.
+fn bounded_cache(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     let per_step = dice.within(1, 3);
     let capacity = per_step * dice.within(1, fill_by);
     let varying = dice.within(1, 4);
@@ -104,25 +105,25 @@ fn least_recently_used(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -
     })
 }
 
-/// A cache of all keys there are: each stays from its first use on.
+/// An unbounded cache with a limited number of keys.
 fn dictionary(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
-    // The number of draws after which nearly all keys have come is keys * ln(keys); so few keys that this fits.
+    // Nearly all keys occur within keys * ln(keys) draws. Take the most keys for which this fits.
     let per_step = dice.within(1, 4);
     let draws = fill_by * per_step;
     let keys =
         (1..=draws).take_while(|k| *k as f64 * (*k as f64).ln().max(1.0) <= draws as f64).last().unwrap_or(1);
-    let mut known = std::collections::HashSet::new();
+    let mut cached = std::collections::HashSet::new();
     part(move |world| {
         for _ in 0..per_step {
             let key = world.dice.below(keys);
-            if known.insert(key) {
+            if cached.insert(key) {
                 world.run.alloc(line, unit * (key % 3 + 1));
             }
         }
     })
 }
 
-/// Graphs of so many micro-batches are held until all are there.
+/// Gradient accumulation: the graphs of several micro-batches are held and freed together.
 fn accumulation(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
     let every = dice.within(2, 16).min((steps / 3).max(1));
     let (mut held, blocks) = (Vec::new(), dice.within(1, 4));
@@ -134,8 +135,8 @@ fn accumulation(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn
     })
 }
 
-/// A buffer that is made anew for the longest batch so far.
-fn longest_so_far(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
+/// A buffer that is reallocated for the longest batch so far.
+fn longest_batch_buffer(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (even, lengths) = (dice.one_in(2), dice.within(2, 1000));
     let mut buffer: Option<(u64, u64)> = None;
     part(move |world| {
@@ -149,7 +150,7 @@ fn longest_so_far(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Populatio
     })
 }
 
-/// Every so often outputs are gathered and dropped, and the best model so far is kept.
+/// Evaluation every few steps: outputs are collected and freed, and the best model so far is kept.
 fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (outputs, best_line) = (world.line(world.evaluate), world.line(world.evaluate));
     let every = dice.within(2, 30);
@@ -158,24 +159,24 @@ fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Populati
         if world.step % every != every - 1 {
             return;
         }
-        let gathered: Vec<u64> =
+        let collected: Vec<u64> =
             (0..world.dice.within(2, 12)).map(|_| world.run.alloc(outputs, unit)).collect();
         if best.is_empty() || world.dice.one_in(3) {
             best.drain(..).for_each(|block| world.run.release(block, best_line));
             best.extend((1..5).map(|i| world.run.alloc(best_line, unit * i)));
         }
-        for block in gathered {
+        for block in collected {
             world.run.release(block, outputs);
         }
     })
 }
 
-/// Members come and go at random, about as many of each.
+/// A pool with random allocations, and frees in proportion to its size.
 fn pool(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
-    let (births, share) = (dice.within(2, 8), dice.within(2, 5));
+    let (allocations, share) = (dice.within(2, 8), dice.within(2, 5));
     let mut held: Vec<u64> = Vec::new();
     part(move |world| {
-        for _ in 0..world.dice.below(births) {
+        for _ in 0..world.dice.below(allocations) {
             let bytes = unit * world.dice.within(1, 3);
             held.push(world.run.alloc(line, bytes));
         }
@@ -186,8 +187,9 @@ fn pool(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     })
 }
 
-/// A copy of the weights for an average, a layer that is unfrozen: up to three times something comes for good.
-fn once_in_a_while(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
+/// Lasting blocks up to three times: a copy of the weights for an average, a layer that is
+/// unfrozen.
+fn rare_lasting_blocks(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
     let moments: Vec<u64> = (0..dice.within(1, 3)).map(|_| dice.below(steps)).collect();
     let blocks = dice.within(1, 20);
     part(move |world| {
@@ -199,7 +201,7 @@ fn once_in_a_while(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<
     })
 }
 
-/// What cuBLAS takes for each stream that it meets.
+/// Workspaces of cuBLAS, one for each new stream.
 fn workspaces(line: NodeId, dice: &mut Dice, steps: u64) -> Box<dyn PopulationPart> {
     let moments: Vec<u64> = (0..dice.within(1, 3)).map(|_| dice.below((steps / 2).max(1))).collect();
     part(move |world| {
@@ -209,22 +211,22 @@ fn workspaces(line: NodeId, dice: &mut Dice, steps: u64) -> Box<dyn PopulationPa
     })
 }
 
-/// Batches that were fetched ahead: as many as there was time for.
+/// A prefetch queue of random length.
 fn queue(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let depth = dice.within(1, 8);
     let mut held = std::collections::VecDeque::new();
     part(move |world| {
-        let wanted = world.dice.below(depth + 1);
-        while (held.len() as u64) < wanted {
+        let length = world.dice.below(depth + 1);
+        while (held.len() as u64) < length {
             held.push_back(world.run.alloc(line, unit));
         }
-        while held.len() as u64 > wanted {
+        while held.len() as u64 > length {
             world.run.release(held.pop_front().unwrap(), line);
         }
     })
 }
 
-/// The last so many outputs.
+/// A deque of the latest outputs.
 fn deque(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     let length = dice.within(1, fill_by);
     let mut held = std::collections::VecDeque::new();
@@ -236,13 +238,13 @@ fn deque(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Popu
     })
 }
 
-/// A compiler that leaves something behind for each shape that is new to it.
+/// A compiler that allocates lasting blocks for each new shape.
 fn recompiles(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     let shapes = dice.within(1, 8);
-    let mut seen = std::collections::HashSet::new();
+    let mut compiled = std::collections::HashSet::new();
     part(move |world| {
         let shape = world.dice.below(shapes);
-        if world.step < fill_by && seen.insert(shape) {
+        if world.step < fill_by && compiled.insert(shape) {
             for i in 0..3 {
                 world.run.alloc(line, unit * (i + 1));
             }
@@ -250,7 +252,7 @@ fn recompiles(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn
     })
 }
 
-/// Requests that wait: one more or one less at a time, never more than so many.
+/// A queue of requests that grows or shrinks by one per step, up to a limit.
 fn bounded_walk(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let most = dice.within(2, 12) as usize;
     let mut held: Vec<u64> = Vec::new();
@@ -264,7 +266,7 @@ fn bounded_walk(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationP
     })
 }
 
-/// Everything is larger in one part of the run than in the others.
+/// Blocks that are more numerous in one phase of the run than in the others.
 fn phases(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
     let (from, length) = (dice.below(steps), dice.within(1, steps));
     let mut held: Vec<u64> = Vec::new();
@@ -275,65 +277,69 @@ fn phases(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Popul
     })
 }
 
-/// How a leak hides.
+/// What else the line of a leak allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// The line does nothing else.
+pub enum LeakPattern {
+    /// The line allocates nothing else.
     Own,
-    /// The line also makes blocks that are freed within the step.
+    /// The line also allocates blocks that are freed within the step.
     AmongTemporaries,
-    /// A function that others call, too: what it makes for them is freed.
-    CommonLeaf,
-    /// The line also makes a block that is replaced at each step.
-    BesideHeld,
-    /// Its blocks are of varying sizes.
-    Varying,
+    /// The line is in a function with other callers, and the blocks for them are freed.
+    SharedFunction,
+    /// The line also allocates a block that is replaced in each step.
+    BesideReplacedBlock,
+    /// The leaked blocks have varying sizes.
+    VaryingSizes,
 }
 
-impl Way {
-    pub fn drawn(dice: &mut Dice) -> Self {
+impl LeakPattern {
+    pub fn draw(dice: &mut Dice) -> Self {
         match dice.below(5) {
             0 => Self::Own,
             1 => Self::AmongTemporaries,
-            2 => Self::CommonLeaf,
-            3 => Self::BesideHeld,
-            _ => Self::Varying,
+            2 => Self::SharedFunction,
+            3 => Self::BesideReplacedBlock,
+            _ => Self::VaryingSizes,
         }
     }
 }
 
-/// Leaves blocks behind every so many steps.
-pub fn leak(world: &mut World, planted: Planted) -> Box<dyn PopulationPart> {
-    let Planted { bytes, blocks, period, start, way, line, .. } = planted;
+/// A part that leaks blocks, once per period.
+pub fn leaking_part(world: &mut World, planted: PlantedLeak) -> Box<dyn PopulationPart> {
+    let PlantedLeak { bytes, blocks, period, start, pattern, line, .. } = planted;
     let caller = world.run.frame(world.train, "/work/leak.py", "collect", 30);
     let leaf = world.run.frame(caller, "/work/leak.py", "keep", line as i32);
     let other = world.run.frame(world.train, "/work/leak.py", "use", 50);
     let healthy = world.run.frame(other, "/work/leak.py", "keep", line as i32);
     let mut held: Option<u64> = None;
     part(move |world| {
-        match way {
-            Way::AmongTemporaries => {
+        match pattern {
+            LeakPattern::AmongTemporaries => {
                 for _ in 0..world.dice.within(1, 4) {
                     let block = world.run.alloc(leaf, bytes);
                     world.run.release(block, caller);
                 }
             }
-            Way::CommonLeaf => {
+            LeakPattern::SharedFunction => {
                 let length = world.dice.within(1, 3);
                 let block = world.run.alloc(healthy, bytes * length);
                 world.run.release(block, other);
             }
-            Way::BesideHeld => {
+            LeakPattern::BesideReplacedBlock => {
                 let new = world.run.alloc(leaf, bytes);
                 if let Some(old) = held.replace(new) {
                     world.run.release(old, caller);
                 }
             }
-            Way::Own | Way::Varying => {}
+            LeakPattern::Own | LeakPattern::VaryingSizes => {}
         }
         if world.step >= start && (world.step - start).is_multiple_of(period) {
             for _ in 0..blocks {
-                let bytes = if way == Way::Varying { bytes * world.dice.within(6, 10) / 8 } else { bytes };
+                let bytes = if pattern == LeakPattern::VaryingSizes {
+                    bytes * world.dice.within(6, 10) / 8
+                } else {
+                    bytes
+                };
                 let block = world.run.alloc(leaf, bytes);
                 world.leaked.push(world.run.size_of(block));
             }

@@ -1,8 +1,9 @@
-//! Traces without a program: what a recorder would write of a run that a test makes up.
+//! Synthetic traces: the files that a recorder would write for a run that a test describes.
 //!
-//! The allocator is a toy of PyTorch's: blocks are rounded to 512 bytes and cut from driver segments, freed blocks of the
-//! same size are handed out again, and every event carries the running totals.
-#![allow(dead_code, unreachable_pub)] // Each test uses its own part.
+//! [`Synthetic`] has a simple allocator in the manner of PyTorch's. Blocks are rounded to 512
+//! bytes and cut from driver segments, freed blocks of equal size are reused, and every event has
+//! the running totals. [`Packed`] splits and merges blocks as PyTorch does.
+#![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -49,10 +50,10 @@ pub struct Synthetic {
     free: HashMap<u64, Vec<u64>>,
     allocated: u64,
     pub reserved: u64,
-    /// What the device can hold; 0 for no limit.
+    /// Capacity of the device in bytes; 0 for no limit.
     pub capacity: u64,
     segment: (u64, u64),
-    /// Splits and joins blocks as PyTorch's allocator does, where a test asks for it.
+    /// If set, blocks are split and merged as by PyTorch's allocator.
     pub packed: Option<Packed>,
     node_ids: HashMap<(NodeId, u32, i32), NodeId>,
 }
@@ -80,12 +81,13 @@ impl Synthetic {
         }
     }
 
-    /// A frame: the same file and function are one code object; its lines begin at 1.
+    /// Adds a frame. Frames of the same file and function share a code object, which starts at
+    /// line 1.
     pub fn frame(&mut self, parent: NodeId, file: &str, function: &str, line: i32) -> NodeId {
         let known = self.codes.iter().find(|code| code.file == file && code.name == function);
         let code = known.map_or(self.codes.len() as u32 + 1, |code| code.id.0);
         if known.is_none() {
-            // Every code unit is one line further than the one before it.
+            // Each code unit is one line below the one before it.
             let mut line_table = vec![0xe8, 0];
             line_table.extend([0xe8, 2].repeat(999));
             self.codes.push(CodeDef {
@@ -155,7 +157,7 @@ impl Synthetic {
         addr
     }
 
-    /// A new piece of the current segment, or of a new one.
+    /// Cuts a block from the current segment, or from a new one.
     fn cut(&mut self, stack: NodeId, size: u64) -> u64 {
         if self.segment.0 + size > self.segment.1 {
             let segment = SEGMENT_BYTES.max(size.next_multiple_of(2 << 20));
@@ -168,7 +170,7 @@ impl Synthetic {
         self.segment.0 - size
     }
 
-    /// What a live block holds.
+    /// Size of a live block in bytes.
     pub fn size_of(&self, addr: u64) -> u64 {
         self.live[&addr]
     }
@@ -183,7 +185,7 @@ impl Synthetic {
         self.event(EventKind::BLOCK_FREE, addr, size, [self.allocated, self.reserved], stack);
     }
 
-    /// True when it holds more than it can: what comes then never happens.
+    /// True if the reserved bytes exceed the capacity. A test then ends the run.
     pub fn is_full(&self) -> bool {
         self.capacity > 0 && self.reserved > self.capacity
     }
@@ -200,7 +202,8 @@ impl Synthetic {
         }
     }
 
-    /// A training run: parameters, then steps of forward, backward and Adam. `each_step` may leak.
+    /// A training run: parameters, then steps of forward, backward and Adam. Calls `each_step` in
+    /// each.
     pub fn train(steps: u64, mut each_step: impl FnMut(&mut Self, u64, NodeId)) -> Self {
         let mut run = Self::new();
         let main = run.frame(NodeId::NONE, "/work/train.py", "<module>", 90);
@@ -245,7 +248,7 @@ impl Synthetic {
         run
     }
 
-    /// The trace file of a process that ended by itself, in blocks of `rows` events.
+    /// The trace file of a process that exited normally, in blocks of `rows` events.
     pub fn file(&self, rows: usize) -> Vec<u8> {
         let mut file = self.file_without_end(rows);
         let end = End {
@@ -259,7 +262,7 @@ impl Synthetic {
         file
     }
 
-    /// The trace file of a process that could not close it.
+    /// The trace file of a process that was killed.
     pub fn file_without_end(&self, rows: usize) -> Vec<u8> {
         self.file_of(&self.events, rows)
     }
@@ -272,7 +275,7 @@ impl Synthetic {
             events.sort_by_key(|event| (event.thread, event.seq));
             file.extend(encode_block(BlockKind::EVENTS, &event_block::encode(&events, 0).payload, 3));
         }
-        // Definitions after their use, which a reader must bear.
+        // Definitions may follow their use, and readers must accept that.
         file.extend(encode_block(BlockKind::CODES, &definitions::encode_codes(&self.codes), 3));
         file.extend(encode_block(BlockKind::PY_NODES, &definitions::encode_py_nodes(&self.nodes), 3));
         file.extend(encode_block(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(&self.nodes), 3));
@@ -292,18 +295,18 @@ pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
     with_input(bytes, ring, analyse).expect("a trace")
 }
 
-/// A part of it.
-pub fn analyse_part(bytes: &[u8], asked: AnalysisOptions) -> Analysis {
-    with_input(bytes, RingFile::Absent, |input| analyse_with(input, asked)).expect("a trace")
+/// Analyses with options, such as a start time.
+pub fn analyse_part(bytes: &[u8], options: AnalysisOptions) -> Analysis {
+    with_input(bytes, RingFile::Absent, |input| analyse_with(input, options)).expect("a trace")
 }
 
-/// As for a comparison; `None` if it cannot be read.
 pub fn analyse_for_peak(bytes: &[u8]) -> Analysis {
     let read =
         |input: Input<'_>| gpumemtrace_replay::analyse_for_peak(input, AnalysisOptions::default()).unwrap();
     with_input(bytes, RingFile::Absent, read)
 }
 
+/// Analyses for a comparison. `None` if the trace cannot be read.
 pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, PerStepTotals)> {
     with_input(bytes, RingFile::Absent, |input| compare::analyse_by_steps(input, UserCodePaths::default()))
         .ok()
@@ -316,16 +319,16 @@ fn with_input<T>(bytes: &[u8], ring: RingFile, read: impl FnOnce(Input<'_>) -> T
     read(Input { path, open: &open, ring, is_locked: false, files: Vec::new(), absent: Vec::new() })
 }
 
-/// A ring file with one ring that holds these events; the process did not say that it ends.
+/// A ring file of a killed process, with one ring that holds these events.
 pub fn ring_file(events: &[Event], next_seq: u64) -> Vec<u8> {
     let records: Vec<_> = events.iter().map(Event::to_words).collect();
     ring_file_of(records.len().max(1).next_power_of_two(), &[(77, 0, records)], next_seq, 0)
 }
 
-/// A ring: the thread, the number of its first record, its records.
+/// A ring: its thread, the number of its first record, and its records.
 pub type Ring = (u32, u64, Vec<[u64; 8]>);
 
-/// A ring file of a process that had written so much of its trace, and did not say that it ends.
+/// A ring file of a killed process that had written `trace_bytes` of its trace.
 pub fn ring_file_of(per_ring: usize, rings: &[Ring], next_seq: u64, trace_bytes: u64) -> Vec<u8> {
     let shape = RingLayout::uniform(rings.len() as u32, per_ring as u32);
     let mut bytes = vec![0; shape.file_bytes() as usize];
@@ -349,7 +352,7 @@ pub fn ring_file_of(per_ring: usize, rings: &[Ring], next_seq: u64, trace_bytes:
     bytes
 }
 
-/// The event as it stands in a ring while the call runs.
+/// The event as a ring has it while the call runs.
 pub fn in_flight(mut event: Event) -> Event {
     event.in_flight = true;
     if !event.kind.is_ordered_before_call() {

@@ -1,10 +1,11 @@
-//! Where PyTorch's allocator puts blocks: best fit, split, joined again with what is free beside them.
+//! Places blocks as PyTorch's allocator does: best fit, splitting, and merging with free
+//! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
 
-/// Two pools, for blocks up to 1 MiB and for larger ones.
+/// An allocator with two pools, for blocks up to 1 MiB and for larger ones.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     /// Free blocks of each pool by size and address.
@@ -31,7 +32,7 @@ impl Packed {
         (size, pool)
     }
 
-    /// Memory for a block: its address and how large it is.
+    /// Allocates a block. Returns its address and size, or `None` if no free block is large enough.
     pub fn take(&mut self, wanted: u64) -> Option<(u64, u64)> {
         let pool = pool(wanted);
         let (size, addr) = *self.free[pool].range((wanted, 0)..).next()?;
@@ -46,7 +47,7 @@ impl Packed {
         Some((addr, size))
     }
 
-    /// A segment that the block fits in; segments never touch each other.
+    /// Adds a segment large enough for the block. Segments are never adjacent.
     pub fn new_segment(&mut self, wanted: u64) -> (u64, u64) {
         let bytes = match wanted {
             0..=MIB => 2 * MIB,
