@@ -28,6 +28,7 @@ pub use crate::{
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},
     pass::analysis::Analysis,
+    pass::event_analyses::{AnalysisRow, EventAnalysis, EventContext},
     pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,

@@ -20,6 +20,7 @@ use crate::pass::Analysis;
 use crate::report::json_enum::json_enum;
 use crate::report::{Leak, LeakKind, LeakShape, Quantity, Site, Worded};
 use crate::state::device::DeviceState;
+use crate::state::mps_samples::MpsSamples;
 use crate::timeline::step_series::StepSeries;
 
 json_enum! {
@@ -278,7 +279,8 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
     let (leaked, all_live) = (grown(&sum), grown(&|step| bytes(live, step)));
     result.leaked_bytes_per_step = per_step(leaked).filter(|_| !leaking.is_empty());
     result.other_growth_bytes_per_step = per_step(all_live - leaked);
-    let sampled = profile.analysis.mps_samples.at_steps(first, last);
+    let sampled = profile.analysis.analyses.find::<MpsSamples>();
+    let sampled = sampled.and_then(|samples| samples.at_steps(first, last));
     result.sampled_tensor_bytes_per_step =
         sampled.and_then(|[first, last]| per_step(last as f64 - first as f64));
     if !profile.analysis.knows_reserved() {
@@ -308,7 +310,7 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
 fn not_comparable(metal: &Profile<'_>) -> Vec<Worded<Incomparable>> {
     let mut all =
         vec![Incomparable::Peaks, Incomparable::Allocations, Incomparable::CallSites, Incomparable::Rounding];
-    if metal.analysis.mps_samples.samples == 0 {
+    if metal.analysis.analyses.find::<MpsSamples>().is_none_or(|samples| samples.samples == 0) {
         all.push(Incomparable::TensorBytes);
     }
     all.into_iter().map(Worded::from).collect()

@@ -10,6 +10,7 @@ use crate::pass::Analysis;
 use crate::report::{
     AmountUnit, FreedSiblings, GrowsBy, Leak, LeakEvidence, LeakKind, LeakShape, Quantity, Site, Survival,
 };
+use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
 use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepRule;
@@ -108,8 +109,9 @@ impl LeakReporter<'_> {
         self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
         if self.kind == LeakKind::Tensors
+            && let Some(scans) = self.analysis.analyses.find::<HolderScans>()
             && let Some((holders, coverage)) =
-                self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+                scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
             leak.holder_coverage = Some(coverage);

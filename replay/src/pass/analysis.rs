@@ -6,16 +6,14 @@ use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::StackId;
 use crate::callsite::symbols::StackSymbols;
 use crate::ingest::metal_totals;
+use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
-use crate::state::async_pools::AsyncPools;
 use crate::state::device::DeviceState;
-use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
-use crate::state::mps_samples::MpsSamples;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
 use crate::timeline::steps::StepRule;
@@ -57,8 +55,6 @@ pub struct Analysis {
     pub steps: u32,
     /// What the program gave names to, in the order in which they first began.
     pub(crate) phases: Vec<PhaseRecord>,
-    /// The program's own moments.
-    pub(crate) marks: MarkLog,
     /// Zero of all times in reports.
     pub start_ns: u64,
     /// The last moment.
@@ -71,10 +67,6 @@ pub struct Analysis {
     pub oom_count: u64,
     /// The same by device.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
-    /// Who holds what, as the program found it out.
-    pub(crate) holder_scans: HolderScans,
-    /// What PyTorch said of its own memory when it was asked.
-    pub(crate) mps_samples: MpsSamples,
     /// Driver calls that returned an error.
     pub(crate) failed_calls: u64,
     /// Who made the first of them.
@@ -89,8 +81,8 @@ pub struct Analysis {
     pub(crate) snapshots: Vec<SnapshotRecord>,
     /// Those that did not.
     pub unreached_snapshots: Vec<TimeSpec>,
-    /// The driver's stream-ordered pools.
-    pub(crate) async_pools: AsyncPools,
+    /// The analyses of rare events, at the end of the trace.
+    pub(crate) analyses: RunningAnalyses,
     /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought a block of the peak came. Empty
     /// unless a second pass was made for it ([`crate::peak::by_phase`]).
     pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
@@ -108,7 +100,7 @@ impl Analysis {
 
     /// Names of the program's marks in their order; only the first ones of a run with many.
     pub fn mark_names(&self) -> impl Iterator<Item = &str> {
-        self.marks.first.iter().map(|mark| mark.name.as_str())
+        self.analyses.find::<MarkLog>().into_iter().flat_map(|log| &log.first).map(|mark| mark.name.as_str())
     }
 
     /// What begins a step; `None` without steps.

@@ -5,11 +5,11 @@
 
 pub(crate) mod analysis;
 pub(crate) mod driver_calls;
+pub(crate) mod event_analyses;
 pub(crate) mod finish;
 pub(crate) mod follow;
 pub(crate) mod oom_events;
 pub(crate) mod options;
-pub(crate) mod program_events;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;
 pub(crate) mod snapshots;
@@ -27,15 +27,13 @@ use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
 use crate::ingest::{Input, TraceHead, read_together};
+use crate::pass::event_analyses::{AnalysisRow, EventContext, RunningAnalyses};
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
-use crate::state::async_pools::AsyncPools;
 use crate::state::device_states::{DeviceStates, device_of};
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
-use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
-use crate::state::mps_samples::MpsSamples;
-use crate::timeline::marks::{AwaitedMark, MarkLog};
+use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::steps::StepClock;
@@ -52,9 +50,7 @@ struct ReplayPass {
     clock: StepClock,
     names: StepRangeNames,
     phases: PhaseTracker,
-    holder_scans: HolderScans,
-    mps_samples: MpsSamples,
-    marks: MarkLog,
+    analyses: RunningAnalyses,
     backward: AutogradTracker,
     driver: DriverState,
     devices: DeviceStates,
@@ -74,7 +70,6 @@ struct ReplayPass {
     tracker: Option<TrackerState>,
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
-    async_pools: AsyncPools,
     scope: PassScope,
 }
 
@@ -128,7 +123,7 @@ pub(crate) fn analyse_with_head(
                 }
                 pass = ahead.take().map(|ahead| {
                     let schedule = schedule(&ahead);
-                    ReplayPass::from_prescan(ahead, schedule, span_ns, scope())
+                    ReplayPass::from_prescan(ahead, schedule, span_ns, scope(), asked.more_analyses)
                 });
             }
         }
@@ -140,7 +135,7 @@ pub(crate) fn analyse_with_head(
     let is_whole = ahead.as_ref().is_none_or(Prescan::has_all);
     let after = |ahead: Prescan| {
         let schedule = schedule(&ahead);
-        ReplayPass::from_prescan(ahead, schedule, span_ns, scope())
+        ReplayPass::from_prescan(ahead, schedule, span_ns, scope(), asked.more_analyses)
     };
     let Some(mut pass) = pass.or_else(|| ahead.map(after)) else {
         unreachable!("the scout is there until the pass is")
@@ -159,10 +154,19 @@ pub(crate) fn analyse_with_head(
 impl ReplayPass {
     /// Begins with what the scout has kept: everything that it has seen, or nothing.
     #[inline(never)] // As below.
-    fn from_prescan(mut ahead: Prescan, schedule: SnapshotSchedule, span_ns: u64, scope: PassScope) -> Self {
+    fn from_prescan(
+        mut ahead: Prescan,
+        schedule: SnapshotSchedule,
+        span_ns: u64,
+        scope: PassScope,
+        more_analyses: &[AnalysisRow],
+    ) -> Self {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.detector.step_rule());
-        let mut pass = Self { scope, ..Self::new(ahead.symbols, (clock, ahead.names), schedule, span_ns) };
+        let mut pass = Self {
+            scope,
+            ..Self::new(ahead.symbols, (clock, ahead.names), schedule, span_ns, more_analyses)
+        };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
         for events in &kept {
             pass.on_batch(events);
@@ -175,15 +179,14 @@ impl ReplayPass {
         (clock, names): (StepClock, StepRangeNames),
         schedule: SnapshotSchedule,
         span_ns: u64,
+        more_analyses: &[AnalysisRow],
     ) -> Self {
         Self {
             symbols,
             clock,
             names,
             phases: PhaseTracker::default(),
-            holder_scans: HolderScans::default(),
-            mps_samples: MpsSamples::default(),
-            marks: MarkLog::default(),
+            analyses: RunningAnalyses::start(more_analyses),
             backward: AutogradTracker::default(),
             driver: DriverState::default(),
             devices: DeviceStates {
@@ -208,7 +211,6 @@ impl ReplayPass {
             tracker: None,
             schedule,
             snapshots: Vec::new(),
-            async_pools: AsyncPools::default(),
             scope: PassScope::default(),
         }
     }
@@ -299,8 +301,6 @@ impl ReplayPass {
                 let held = self.devices.held();
                 self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
             }
-            EventKind::TORCH_MEMORY => self.on_torch_memory(event),
-            EventKind::HOLDERS | EventKind::HOLDER => self.on_holder_event(event),
             EventKind::MARK => self.on_mark(event),
             EventKind::BLOCK_OOM => self.on_oom(event, stack),
             EventKind::BLOCK_FREE_COMPLETED
@@ -316,6 +316,10 @@ impl ReplayPass {
             kind if kind.is_driver_call() => self.on_driver_call(event, stack, site),
             _ => {}
         }
+        let definitions = self.symbols.definitions();
+        let context =
+            EventContext { time_ns: self.time_ns, step: self.step, definitions, devices: &self.devices };
+        self.analyses.on_event(event, &context);
     }
 
     fn on_memory_sample(&mut self, event: &Event) {

@@ -1,6 +1,7 @@
 //! What must be known before the events are read.
 
 use crate::callsite::code_origin::UserCodePaths;
+use crate::pass::event_analyses::AnalysisRow;
 use crate::pass::stream_filter::StreamId;
 use crate::timeline::time_spec::TimeSpec;
 /// What must be known before the events are read.
@@ -16,4 +17,6 @@ pub struct AnalysisOptions {
     pub stream: Option<StreamId>,
     /// Also the peak of the step before the peak.
     pub step_before: bool,
+    /// Analyses beyond those of every trace.
+    pub more_analyses: &'static [AnalysisRow],
 }

@@ -8,8 +8,7 @@ use gpumemtrace_format::{Event, EventKind};
 
 use super::ReplayPass;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
-use crate::state::mps_samples::MpsSamples;
-use crate::timeline::marks::{AwaitedMark, MarkLog, MarkRecord, name_of};
+use crate::timeline::marks::{AwaitedMark, name_of};
 use crate::timeline::time_spec::TimeSpec;
 
 /// From when on a report tells of a run.
@@ -112,13 +111,12 @@ impl ReplayPass {
     #[cold]
     pub(super) fn on_mark(&mut self, event: &Event) {
         let Some(name) = name_of(event, self.symbols.definitions()) else { return };
-        let mark = MarkRecord { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
-        let come = self.schedule.at_mark(&mark.name);
+        let come = self.schedule.at_mark(name);
+        let is_since = self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.is_it(name));
         self.take_snapshots(&come);
-        if self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.is_it(&mark.name)) {
+        if is_since {
             self.begin_scope(self.time_ns);
         }
-        self.marks.note(mark);
     }
 
     /// The report begins here.
@@ -135,8 +133,7 @@ impl ReplayPass {
         for (place, peak) in &mut self.non_device_peaks {
             *peak = self.non_device.of(*place);
         }
-        self.marks = MarkLog::default();
-        self.mps_samples = MpsSamples::default();
+        self.analyses.restart();
         self.phases.restart(time_ns, self.devices.held());
         self.ooms.clear();
         self.oom_count = 0;

@@ -22,6 +22,9 @@ mod timeline;
 mod trace;
 mod verdict;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -46,7 +49,7 @@ pub use self::{
         RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
-    section::Section,
+    section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::{MemoryLayer, Snapshot},
     timeline::{Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint},
@@ -143,4 +146,40 @@ pub struct Report {
     /// The filters of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Filters>,
+    /// Sections of registered analyses, by key.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub extra: BTreeMap<&'static str, Vec<Arc<dyn SectionData>>>,
+}
+
+impl Report {
+    /// A report without traces and sections.
+    pub(crate) fn empty() -> Self {
+        Self {
+            schema: "gpumemtrace.report",
+            version: 1,
+            traces: Vec::new(),
+            devices: Vec::new(),
+            steps: None,
+            phases: Vec::new(),
+            timeline: None,
+            timelines: None,
+            marks: Vec::new(),
+            torch_memory: Vec::new(),
+            leaks: None,
+            holders: None,
+            benign_growth: None,
+            fragmentation: None,
+            fragmentation_over_time: None,
+            async_pools: None,
+            snapshots: None,
+            peak: None,
+            oom: None,
+            ranks: None,
+            verdicts: None,
+            omitted: None,
+            filters: None,
+            extra: BTreeMap::new(),
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind};
 
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: what a pool keeps when all its blocks are free.
@@ -147,6 +148,16 @@ impl AsyncPools {
     /// Pools from which something was allocated.
     pub(crate) fn used(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
         self.pools.iter().filter(|(_, pool)| pool.peak_allocated > 0).map(|(key, pool)| (*key, pool))
+    }
+}
+
+impl EventAnalysis for AsyncPools {
+    fn takes(&self, kind: EventKind) -> bool {
+        kind.is_driver_call()
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        self.event(event, context.time_ns);
     }
 }
 

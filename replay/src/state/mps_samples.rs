@@ -8,9 +8,10 @@
 //! Constraint: nothing is known between two samples, and a run may have millions. Consequence: extremes and counts are of all samples,
 //! the series keeps [`MOST_POINTS`] of them at most, evenly picked; nothing is drawn through them.
 
-use gpumemtrace_format::Event;
 use gpumemtrace_format::event::NOT_REPORTED;
+use gpumemtrace_format::{Event, EventKind};
 
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
@@ -160,10 +161,23 @@ impl MpsSamples {
     }
 }
 
+impl EventAnalysis for MpsSamples {
+    fn takes(&self, kind: EventKind) -> bool {
+        kind == EventKind::TORCH_MEMORY
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        self.sample(event, (context.time_ns, context.step), context.only_metal());
+    }
+
+    fn restart(&mut self) {
+        *self = Self::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::EventKind;
 
     fn said(tensors: u64, driver: u64) -> Event {
         Event { size: tensors, aux: [driver, 1], ..Event::new(EventKind::TORCH_MEMORY) }

@@ -24,6 +24,7 @@ pub(crate) use budget_file::write_budget_file;
 pub(crate) use check::contributor_name;
 pub(crate) use comparison::explain_unknown_amplification;
 pub(crate) use losses::describe_loss;
+pub(crate) use notes::is_caveat;
 pub(crate) use vocabulary::Vocabulary;
 
 /// Writes all sentences of a report. Native sites must have names by then.

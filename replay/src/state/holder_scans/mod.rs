@@ -9,11 +9,12 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{CodeId, Event};
+use gpumemtrace_format::{CodeId, Event, EventKind};
 use serde::Deserialize;
 
 use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
 
 /// Most looks that are kept: the last ones.
@@ -183,6 +184,21 @@ impl HolderScans {
             }
         };
         self.kept.iter().map(of).collect()
+    }
+}
+
+impl EventAnalysis for HolderScans {
+    fn takes(&self, kind: EventKind) -> bool {
+        matches!(kind, EventKind::HOLDERS | EventKind::HOLDER)
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        if event.kind == EventKind::HOLDERS {
+            self.look(event, (context.time_ns, context.step), context.definitions);
+        } else {
+            let site = context.site_of_live_block(event.device, event.addr);
+            self.holder(event, site, context.definitions);
+        }
     }
 }
 
