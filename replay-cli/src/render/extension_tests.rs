@@ -1,7 +1,7 @@
 //! Adds an analysis, its section and an output, through the same tables as the built-in ones.
 //!
-//! The analysis counts the driver calls of each device. Its section appears in JSON under its key and in text under its flag.
-//! The output writes CSV, and `--format csv` selects it.
+//! The analysis counts the driver calls of each device. Its section appears in JSON under its key
+//! and in text under its flag. The output writes CSV, and `--format csv` selects it.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Validates JSON against the part of JSON Schema that the schemas in `docs/` use. An unknown keyword is a violation, so that
-//! the schemas cannot rely on a keyword that is not checked.
+//! Validates JSON against the part of JSON Schema that the schemas in `docs/` use. An unknown
+//! keyword is a violation, so that the schemas cannot rely on a keyword that is not checked.
 
 use serde_json::{Map, Value};
 

@@ -1,7 +1,8 @@
 //! The sections of the report, and the table of them.
 //!
-//! A row names a section and the function that fills its keys. The command's table of sections has the flag, the help and
-//! the text of each. Analyses with a section of their own ([`Section::Extra`]) need no row here.
+//! A row names a section and the function that fills its keys. The command's table of sections has
+//! the flag, the help and the text of each. Analyses with a section of their own
+//! ([`Section::Extra`]) need no row here.
 
 use std::cmp::Reverse;
 

@@ -1,11 +1,12 @@
 //! Budgets: what a run may need at most, and whether it kept to it.
 //!
-//! Definition. A budget is a limit on one quantity of [`crate::compare::Profile`], which the same program has again in each run. It is
-//! kept if what was measured is at most the limit and its tolerance. Of several devices the one that needs most counts. A
-//! quantity that the trace does not tell is *unknown*: its budget fails, unless it says `if_unknown = "pass"`.
+//! Definition. A budget is a limit on one quantity of [`crate::compare::Profile`], which the same
+//! program has again in each run. It is kept if what was measured is at most the limit and its
+//! tolerance. Of several devices the one that needs most counts. A quantity that the trace does not
+//! tell is *unknown*: its budget fails, unless it says `if_unknown = "pass"`.
 //!
-//! Constraint: people write the file by hand, and a misspelt key must not be a check that never fails. Consequence: what is not known
-//! is refused, in one sentence with the line.
+//! Constraint: people write the file by hand, and a misspelt key must not be a check that never
+//! fails. Consequence: what is not known is refused, in one sentence with the line.
 
 pub(crate) mod check;
 pub(crate) mod measure;

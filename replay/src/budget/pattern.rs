@@ -1,8 +1,9 @@
 //! Which lines a budget is for.
 //!
-//! Definition. `FILE`, `FILE:LINE`, `FILE:FIRST-LAST`, `FILE:FUNCTION` or `FUNCTION`. A file fits from any component of its path on
-//! (`model.py` and `net/model.py` fit `/work/net/model.py`); so does a shared library, for native code. `*` stands for anything, `?` for
-//! one character. What is done in the backward pass for a line fits as the line does.
+//! Definition. `FILE`, `FILE:LINE`, `FILE:FIRST-LAST`, `FILE:FUNCTION` or `FUNCTION`. A file fits
+//! from any component of its path on (`model.py` and `net/model.py` fit `/work/net/model.py`); so
+//! does a shared library, for native code. `*` stands for anything, `?` for one character. What is
+//! done in the backward pass for a line fits as the line does.
 
 use std::fmt;
 use std::ops::RangeInclusive;

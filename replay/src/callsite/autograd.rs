@@ -1,11 +1,13 @@
 //! Whose call a backward thread works for.
 //!
-//! Constraint: autograd computes gradients on threads of its own, which have no Python frames. Mostly the recorder knows which
-//! line of the forward pass made the node that is being computed, and the event has that line's stack. The rest (gradients that
-//! are only accumulated, hooks of libraries) has none. Consequence: while a thread sits inside of `backward()` it makes no event,
-//! but right before, under that call, it usually makes one (the gradient to begin with). From then until its next event outside
-//! of the call, events without a stack belong to that call: they are shown at the line that made it. If two threads are inside
-//! of such calls at once, nobody can tell, and nothing is guessed.
+//! Constraint: autograd computes gradients on threads of its own, which have no Python frames.
+//! Mostly the recorder knows which line of the forward pass made the node that is being computed,
+//! and the event has that line's stack. The rest (gradients that are only accumulated, hooks of
+//! libraries) has none. Consequence: while a thread sits inside of `backward()` it makes no event,
+//! but right before, under that call, it usually makes one (the gradient to begin with). From then
+//! until its next event outside of the call, events without a stack belong to that call: they are
+//! shown at the line that made it. If two threads are inside of such calls at once, nobody can
+//! tell, and nothing is guessed.
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
@@ -29,7 +31,8 @@ pub(crate) struct AutogradTracker {
 }
 
 impl AutogradTracker {
-    /// The stack that an event belongs to, and what is known of it. Its Python frames are its own, or those of the call it works for.
+    /// The stack that an event belongs to, and what is known of it. Its Python frames are its own,
+    /// or those of the call it works for.
     #[inline(always)]
     #[allow(clippy::inline_always)] // What comes back in memory costs more than all that is done here.
     pub(crate) fn stack_of(&mut self, event: &Event, symbols: &mut StackSymbols) -> (StackId, StackInfo) {
@@ -101,7 +104,8 @@ mod tests {
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
-    /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls; 4: a thread that works for line 1.
+    /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls; 4: a thread that
+    /// works for line 1.
     fn symbols() -> StackSymbols {
         let code = |id: u32, file: &str, name: &str| CodeDef {
             id: CodeId(id),

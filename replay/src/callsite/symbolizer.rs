@@ -1,8 +1,9 @@
 //! Names for the native addresses that a report shows.
 //!
-//! Constraint: a name costs a look into a library of up to gigabytes, and a trace has far more addresses than a report shows.
-//! Consequence: analyses work on addresses; names come last, for the sites of a finished report alone, each address once. Who
-//! reads libraries is behind [`Symbolizer`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
+//! Constraint: a name costs a look into a library of up to gigabytes, and a trace has far more
+//! addresses than a report shows. Consequence: analyses work on addresses; names come last, for the
+//! sites of a finished report alone, each address once. Who reads libraries is behind
+//! [`Symbolizer`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
 
 use gpumemtrace_format::{FrameLink, ModuleDef, NamedFrame};
 
@@ -35,8 +36,8 @@ json_enum! {
 
 /// Whoever knows names.
 pub trait Symbolizer {
-    /// The frames at an address of a module, innermost first and at least one. `address` is as the module's file counts
-    /// (load bias taken off), inside of the instruction in question.
+    /// The frames at an address of a module, innermost first and at least one. `address` is as the
+    /// module's file counts (load bias taken off), inside of the instruction in question.
     fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason>;
 }
 

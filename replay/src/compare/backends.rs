@@ -1,15 +1,17 @@
-//! One program on CUDA and on Metal: what its call sites leak, and what the device reserves because of it.
+//! One program on CUDA and on Metal: what its call sites leak, and what the device reserves because
+//! of it.
 //!
-//! All numbers are growth per step, over the compared steps of each run. *Leaked* is the growth of the call sites of all
-//! leaks in PyTorch's blocks. *Pinned* is the growth of reserved bytes (segments on CUDA, heaps on Metal). *Amplification*
-//! is pinned divided by leaked. Other growth in the same steps is pinned as well, so it is reported beside it. Memory is
-//! reserved in whole segments: the interval adds and removes the largest new segment.
+//! All numbers are growth per step, over the compared steps of each run. *Leaked* is the growth of
+//! the call sites of all leaks in PyTorch's blocks. *Pinned* is the growth of reserved bytes
+//! (segments on CUDA, heaps on Metal). *Amplification* is pinned divided by leaked. Other growth in
+//! the same steps is pinned as well, so it is reported beside it. Memory is reserved in whole
+//! segments: the interval adds and removes the largest new segment.
 //!
-//! The amplification is unknown without steps or leaks, and if nothing new was reserved: the leak may have used memory
-//! that was already reserved.
+//! The amplification is unknown without steps or leaks, and if nothing new was reserved: the leak
+//! may have used memory that was already reserved.
 //!
-//! The backends number devices, name files and report tensors differently. So leaks are matched by call site, and
-//! quantities that cannot be compared are listed.
+//! The backends number devices, name files and report tensors differently. So leaks are matched by
+//! call site, and quantities that cannot be compared are listed.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -47,8 +49,8 @@ pub struct BackendComparison {
     pub backends: [Backend; 2],
     /// Leaked and pinned memory of each device in both runs; `null` if a run has no such device.
     pub devices: Vec<[Option<PinnedByLeaks>; 2]>,
-    /// Pinned bytes of each run per byte that leaked on CUDA, which records every tensor and not only buffers. Known if each
-    /// run used one device and both numbers are known.
+    /// Pinned bytes of each run per byte that leaked on CUDA, which records every tensor and not
+    /// only buffers. Known if each run used one device and both numbers are known.
     pub pinned_per_leaked_tensor_byte: [Option<Quantity>; 2],
     /// Leaks in PyTorch's blocks by call site, worst first.
     pub leaks: Vec<LineOnBoth>,

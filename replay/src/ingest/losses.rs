@@ -16,22 +16,25 @@ const MAX_DAMAGE_DESCRIBED: usize = 3;
 pub struct MissingEvents {
     /// Places in the order that were given out and whose events are gone.
     pub lost: u64,
-    /// Places that were given out to calls in flight when the process died (or which has not written them yet).
+    /// Places that were given out to calls in flight when the process died (or which has not
+    /// written them yet).
     pub in_flight: u64,
 }
 
-/// Tells losses from calls in flight. A thread takes its place in the order a moment before its record is complete, so a
-/// process that dies, or still runs, may leave one hole per thread; only where nothing else can have made the holes.
+/// Tells losses from calls in flight. A thread takes its place in the order a moment before its
+/// record is complete, so a process that dies, or still runs, may leave one hole per thread; only
+/// where nothing else can have made the holes.
 pub fn missing(head: &TraceHead, body: &TraceBody, threads: u64) -> MissingEvents {
     let ring = head.ring.as_ref();
-    // A thread that was held up for long while the recording ended writes its last event into the ring, after the end.
+    // A thread that was held up for long while the recording ended writes its last event into the
+    // ring, after the end.
     let said = head.end.as_ref().map_or(0, |end| end.events);
     let given_out = ring.map_or(0, |ring| ring.next_seq).max(said);
     let holes = body.order.missing.saturating_add(given_out.saturating_sub(body.order.next_seq));
     // Those of parts that were dropped are told apart.
     let holes = holes.saturating_sub(head.dropped_parts().1);
-    // A ring that is still there after the end belongs to such threads; one with an end of its own and no end in the trace is
-    // that of a writer that did not finish.
+    // A ring that is still there after the end belongs to such threads; one with an end of its own
+    // and no end in the trace is that of a writer that did not finish.
     let said_end = head.end.is_none() && ring.is_some_and(|ring| ring.end.is_some());
     let dropped = head.counters().is_some_and(|counters| counters.get(Counter::DroppedEvents) > 0);
     let damaged = head.damage.count + body.damage.count + head.malformed_records() + head.cut_bytes() > 0;

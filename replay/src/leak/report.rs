@@ -19,7 +19,8 @@ use crate::util::seeded_map::SeededSet;
 
 /// Most members of one leak.
 const MAX_MEMBERS: usize = 100;
-/// Highest confidence in growth without a period, because a cache that is still filling grows like that, too.
+/// Highest confidence in growth without a period, because a cache that is still filling grows like
+/// that, too.
 const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
 
 /// Builds the leaks of one live set.

@@ -83,8 +83,9 @@ pub struct Analysis {
     pub unreached_snapshots: Vec<TimeSpec>,
     /// The analyses of rare events, at the end of the trace.
     pub(crate) analyses: RunningAnalyses,
-    /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought a block of the peak came. Empty
-    /// unless a second pass was made for it ([`crate::peak::by_phase`]).
+    /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought
+    /// a block of the peak came. Empty unless a second pass was made for it
+    /// ([`crate::peak::by_phase`]).
     pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
     /// From when on all of this is; the whole run where there is none.
     pub since: Option<SinceScope>,
@@ -118,7 +119,8 @@ impl Analysis {
         self.meta.text("pluggable").and_then(PluggableMode::from_name)
     }
 
-    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
+    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what
+    /// Metal recommends may be exceeded.
     pub(crate) fn capacity(&self, ordinal: u8) -> Option<u64> {
         self.total_bytes(ordinal).filter(|_| !metal_totals::is_metal(&self.meta))
     }

@@ -1,9 +1,10 @@
 //! Analyses of rare events, and the table of them.
 //!
-//! The pass handles block allocations and frees itself. Every other event goes to the analyses that take its kind. To add an
-//! analysis, write one file that implements [`EventAnalysis`], and add one row to [`EVENT_ANALYSES`]. Its rows appear in JSON
-//! under the key of its section; the command's table of sections adds the text. `replay-cli/src/render/extension_tests.rs`
-//! adds an analysis and an output in this way.
+//! The pass handles block allocations and frees itself. Every other event goes to the analyses that
+//! take its kind. To add an analysis, write one file that implements [`EventAnalysis`], and add one
+//! row to [`EVENT_ANALYSES`]. Its rows appear in JSON under the key of its section; the command's
+//! table of sections adds the text. `replay-cli/src/render/extension_tests.rs` adds an analysis and
+//! an output in this way.
 //!
 //! An event costs one lookup by kind, and one virtual call per analysis that takes it.
 
@@ -51,7 +52,8 @@ pub trait EventAnalysis: Any + Debug {
     /// Forgets all events so far: the analysed part of the run begins here.
     fn restart(&mut self) {}
 
-    /// Its row of an [`Section::Extra`] section; `trace` is the index in `traces`. `None` for no row.
+    /// Its row of an [`Section::Extra`] section; `trace` is the index in `traces`. `None` for no
+    /// row.
     fn section(&self, _trace: usize, _analysis: &Analysis) -> Option<Arc<dyn SectionData>> {
         None
     }
