@@ -44,7 +44,8 @@ fn run(folder: &TempDir, arguments: &[&str]) -> Value {
         .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// All sentences of a document, with their paths. `why` is also a word in `at` and in reasons, which are enums.
+/// All sentences of a document, with their paths. `why` is also a word in `at` and in reasons,
+/// which are enums.
 fn sentences(value: &Value, path: &str, found: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) => {
@@ -137,7 +138,8 @@ fn string_literals(code: &str) -> Vec<String> {
     literals
 }
 
-/// The analyses return typed values. Exceptions are errors of parsers, texts for the schema, and panics.
+/// The analyses return typed values. Exceptions are errors of parsers, texts for the schema, and
+/// panics.
 #[test]
 fn analyses_contain_no_prose() {
     const EXCEPTIONS: [&str; 5] = [

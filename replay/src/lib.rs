@@ -1,8 +1,10 @@
 //! The analyses of gpumemtrace: functions from the bytes of a trace to a report of typed values.
 //!
-//! [`analyse`] reads a trace once and returns an [`Analysis`]; [`report()`] turns one or several of them into a [`Report`].
-//! The crate opens no files, prints nothing and has no unsafe code. Memory grows with the live blocks and with the distinct
-//! stacks of a trace, not with its events. Values that a trace does not contain are `None` in a report. User-facing sentences are made in the command.
+//! [`analyse`] reads a trace once and returns an [`Analysis`]; [`report()`] turns one or several of
+//! them into a [`Report`]. The crate opens no files, prints nothing and has no unsafe code. Memory
+//! grows with the live blocks and with the distinct stacks of a trace, not with its events. Values
+//! that a trace does not contain are `None` in a report. User-facing sentences are made in the
+//! command.
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -28,6 +30,7 @@ pub use crate::{
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},
     pass::analysis::Analysis,
+    pass::event_analyses::{AnalysisRow, EventAnalysis, EventContext},
     pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,

@@ -1,8 +1,9 @@
 //! Why a request failed, and which remedies would have helped.
 //!
-//! At that moment the trace shows the request, the live blocks, PyTorch's reserved bytes, the driver memory of this process,
-//! and the size of the device if the metadata has it. PyTorch returns its own cache before it reports out of memory, so free
-//! bytes that remain reserved lie in segments with live blocks.
+//! At that moment the trace shows the request, the live blocks, PyTorch's reserved bytes, the
+//! driver memory of this process, and the size of the device if the metadata has it. PyTorch
+//! returns its own cache before it reports out of memory, so free bytes that remain reserved lie in
+//! segments with live blocks.
 
 use crate::fragmentation::report::causes;
 use crate::pass::{Analysis, OomRecord};
@@ -96,8 +97,8 @@ fn cause(requested: u64, (capacity, free): (Option<u64>, Option<u64>), gap: u64)
     }
 }
 
-/// A remedy works if its bytes suffice wherever they lie, and fails if they are too few. In between the trace cannot tell,
-/// because PyTorch would have placed earlier blocks differently.
+/// A remedy works if its bytes suffice wherever they lie, and fails if they are too few. In between
+/// the trace cannot tell, because PyTorch would have placed earlier blocks differently.
 fn remedies(
     analysis: &Analysis,
     record: &OomRecord,

@@ -1,10 +1,12 @@
 //! Processes or devices side by side: how evenly they use memory, and where growth began first.
 //!
-//! The *excess* of a row is its peak of allocated bytes divided by the median of all rows, minus 1. The *first cause* is
-//! the row whose first leak began in the earliest step; its *lead* is the number of steps until another row's began.
+//! The *excess* of a row is its peak of allocated bytes divided by the median of all rows, minus 1.
+//! The *first cause* is the row whose first leak began in the earliest step; its *lead* is the
+//! number of steps until another row's began.
 //!
-//! Ranks start at different times and on machines with different clocks, so rows are aligned by step numbers. Collectives
-//! keep those equal in training. Rows are aligned only if all traces find their steps by the same rule.
+//! Ranks start at different times and on machines with different clocks, so rows are aligned by
+//! step numbers. Collectives keep those equal in training. Rows are aligned only if all traces find
+//! their steps by the same rule.
 
 use crate::pass::Analysis;
 use crate::report::{
@@ -152,7 +154,8 @@ fn differences(analyses: &[Analysis], rows: &[RankRow], worst: usize, median: u6
 /// The verdict on uneven memory between rows.
 pub(crate) fn imbalance_verdict(ranks: &Ranks) -> Option<Verdict> {
     let row = &ranks.rows[ranks.worst as usize];
-    // Metal recommends a size and does not enforce it, so a share of it says nothing about headroom.
+    // Metal recommends a size and does not enforce it, so a share of it says nothing about
+    // headroom.
     let total = row.total_bytes.filter(|_| !row.is_metal)?;
     let share = row.peak_live_bytes as f64 / total.max(1) as f64;
     let is = |(excess, of_device): (f64, f64)| ranks.excess.0 >= excess && share >= of_device;

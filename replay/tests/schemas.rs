@@ -1,5 +1,5 @@
-//! The JSON Schemas in `docs/` are those of the types. `UPDATE_SCHEMAS=1 cargo test -p gpumemtrace-replay --test schemas`
-//! writes them.
+//! The JSON Schemas in `docs/` are those of the types. `UPDATE_SCHEMAS=1 cargo test -p
+//! gpumemtrace-replay --test schemas` writes them.
 
 use std::path::Path;
 

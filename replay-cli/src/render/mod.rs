@@ -4,6 +4,8 @@
 //! of `check`. The tables below are all that the commands know of outputs: `--format` takes the names in them, and the
 //! first row is the default. To add an output, add its file here and a row to the tables of the documents it can write.
 
+#[cfg(test)]
+mod extension_tests;
 pub(crate) mod json;
 mod junit;
 mod markdown;
@@ -26,6 +28,7 @@ pub(crate) use json::JsonRenderer;
 pub(crate) use junit::JunitRenderer;
 pub(crate) use markdown::MarkdownRenderer;
 pub(crate) use text::TextRenderer;
+use text::{SECTIONS, SectionRow};
 
 /// What `replay` can print.
 pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
@@ -83,6 +86,8 @@ pub(crate) struct RenderContext<'a> {
     pub(crate) sections: &'a [Section],
     /// Stacks in full, with native frames.
     pub(crate) full_stacks: bool,
+    /// The texts of the sections.
+    pub(crate) section_rows: &'static [SectionRow],
     /// No list is cut short.
     pub(crate) all_rows: bool,
     /// Colours, width, and the number of rows of each list.
@@ -92,7 +97,7 @@ pub(crate) struct RenderContext<'a> {
 impl RenderContext<'_> {
     /// No section, nothing in full.
     pub(crate) fn new(style: Style) -> Self {
-        Self { sections: &[], full_stacks: false, all_rows: false, style }
+        Self { sections: &[], section_rows: SECTIONS, full_stacks: false, all_rows: false, style }
     }
 }
 

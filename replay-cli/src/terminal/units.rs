@@ -1,7 +1,7 @@
 //! Formats sizes in the unit that the user chose.
 //!
-//! All sizes of one report use the same unit, so that they can be compared at a glance. The command chooses it once for
-//! the process, before it prints. JSON numbers are always bytes.
+//! All sizes of one report use the same unit, so that they can be compared at a glance. The command
+//! chooses it once for the process, before it prints. JSON numbers are always bytes.
 
 use std::str::FromStr;
 use std::sync::OnceLock;

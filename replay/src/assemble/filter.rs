@@ -1,8 +1,9 @@
 //! Limits a report to devices, to call sites, or to the first rows of each list.
 //!
-//! A row matches a call site pattern ([`crate::budget::SitePattern`], or the `id` of a site) if its site or any frame of the
-//! stack shown with it does. A leak also matches by one of its members, an out-of-memory error by one of its rows.
-//! Removed rows are part of sums that stay, so each list counts them and their bytes ([`Omitted`]).
+//! A row matches a call site pattern ([`crate::budget::SitePattern`], or the `id` of a site) if its
+//! site or any frame of the stack shown with it does. A leak also matches by one of its members, an
+//! out-of-memory error by one of its rows. Removed rows are part of sums that stay, so each list
+//! counts them and their bytes ([`Omitted`]).
 
 use crate::budget::SitePattern;
 use crate::pass::Analysis;
@@ -196,7 +197,8 @@ impl RowFilter<'_> {
     }
 }
 
-/// Keeps the rows and leaks that match. Native sites must have names by then. False if nothing matches.
+/// Keeps the rows and leaks that match. Native sites must have names by then. False if nothing
+/// matches.
 pub fn keep_sites(report: &mut Report, pattern: &SiteFilter) -> bool {
     RowFilter::Matching(pattern).apply(report);
     let Report { leaks, benign_growth, oom, peak, fragmentation, timelines, snapshots, .. } = &*report;

@@ -2,23 +2,21 @@
 
 pub(crate) mod filter;
 pub(crate) mod mps_samples;
+mod sections;
 
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::{EventKind, MetaValue};
 
-use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
 use crate::report::{
-    Device, DeviceLevels, DevicePeak, HolderScan, Mark, OwnerBytes, Phase, PhaseOnDevice, Report, Residual,
-    Section, SinceMoment, Steps, StreamPart, Timeline, TimelineBand, TimelinePoint, TraceInfo, Worded,
+    Device, DeviceLevels, DevicePeak, OwnerBytes, Phase, PhaseOnDevice, Report, Residual, Section,
+    SinceMoment, Steps, StreamPart, TraceInfo, Worded,
 };
 use crate::state::device::DeviceState;
 use crate::timeline::phases::PhaseUsage;
-use crate::{fragmentation, leak, oom, peak, ranks, verdicts};
-
-/// Most call sites with a band in a timeline.
-const MAX_BANDS: usize = 12;
+use crate::{fragmentation, leak, oom, ranks, verdicts};
+use sections::{SECTIONS, SectionInputs};
 
 /// The report on some traces, with these sections; with all if `sections` is empty.
 ///
@@ -32,8 +30,6 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         leaks.extend(found.leaks);
         benign_growth.extend(found.benign);
     }
-    // A whole device runs out of memory, not a stream.
-    let has_ooms = has(Section::Oom) && analyses.iter().all(|analysis| analysis.stream.is_none());
     let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
@@ -43,79 +39,33 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         verdicts.extend(ranks.as_ref().and_then(ranks::imbalance_verdict));
         verdicts
     });
-    let timelines: Option<Vec<Timeline>> = has(Section::Timeline)
-        .then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
-    let busiest = timelines.as_ref().and_then(|all| {
-        let peak = |timeline: &Timeline| {
-            timeline.points.iter().filter_map(|point| point.live_bytes.max(point.device_bytes)).max()
-        };
-        all.iter()
-            .filter(|timeline| timeline.trace == 0)
-            .max_by_key(|t| (peak(t), std::cmp::Reverse(t.device)))
-            .cloned()
+    let has_snapshots =
+        |analysis: &Analysis| !analysis.snapshots.is_empty() || !analysis.unreached_snapshots.is_empty();
+    let snapshots = analyses.iter().any(has_snapshots).then(|| {
+        each().flat_map(|(index, analysis)| fragmentation::report::snapshots(index, analysis)).collect()
     });
-    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new(), omitted: None };
-    Report {
-        schema: "gpumemtrace.report",
-        version: 1,
+    let mut report = Report {
         traces: analyses.iter().map(trace_info).collect(),
         devices: each().flat_map(|(index, analysis)| devices(index, analysis)).collect(),
         steps: analyses.first().map(steps),
         phases: each().flat_map(|(index, analysis)| phases(index, analysis)).collect(),
-        timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
-        timelines,
-        marks: if has(Section::Timeline) {
-            each().flat_map(|(index, analysis)| marks(index, analysis)).collect()
-        } else {
-            Vec::new()
-        },
-        torch_memory: if has(Section::Timeline) {
-            each().filter_map(|(index, analysis)| mps_samples::torch_memory(index, analysis)).collect()
-        } else {
-            Vec::new()
-        },
-        fragmentation: has(Section::Fragmentation).then(|| {
-            each()
-                .flat_map(|(index, analysis)| fragmentation::report::fragmentation(index, analysis))
-                .collect()
-        }),
-        fragmentation_over_time: has(Section::Fragmentation).then(|| {
-            each().flat_map(|(index, analysis)| fragmentation::report::over_time(index, analysis)).collect()
-        }),
-        async_pools: has(Section::Fragmentation)
-            .then(|| {
-                each()
-                    .flat_map(|(index, analysis)| fragmentation::report::async_pools(index, analysis))
-                    .collect()
-            })
-            .filter(|pools: &Vec<_>| !pools.is_empty()),
-        snapshots: analyses
-            .iter()
-            .any(|analysis| !analysis.snapshots.is_empty() || !analysis.unreached_snapshots.is_empty())
-            .then(|| {
-                each()
-                    .flat_map(|(index, analysis)| fragmentation::report::snapshots(index, analysis))
-                    .collect()
-            }),
-        peak: has(Section::Peak)
-            .then(|| each().flat_map(|(index, analysis)| peak::report_peaks(index, analysis)).collect()),
+        snapshots,
         ranks,
         verdicts,
-        holders: holders(analyses).filter(|_| has(Section::Leaks)),
-        leaks: has(Section::Leaks).then_some(leaks),
-        benign_growth: has(Section::Leaks).then_some(benign_growth),
-        oom: has_ooms.then_some(ooms),
-        omitted: None,
-        filters: None,
-    }
-}
-
-fn holders(analyses: &[Analysis]) -> Option<Vec<HolderScan>> {
-    let of = |(trace, analysis): (usize, &Analysis)| {
-        analysis.holder_scans.report(trace, analysis.start_ns, analysis.step_source().is_some())
+        ..Report::empty()
     };
-    let scans: Vec<HolderScan> = analyses.iter().enumerate().flat_map(of).collect();
-    (!scans.is_empty()).then_some(scans)
+    let mut inputs = SectionInputs { analyses, leaks, benign_growth, ooms };
+    for row in SECTIONS.iter().filter(|row| has(row.section)) {
+        (row.build)(&mut report, &mut inputs);
+    }
+    for (index, analysis) in each() {
+        for (key, row) in analysis.analyses.extra_rows(index, analysis) {
+            if has(Section::Extra(key)) {
+                report.extra.entry(key).or_default().push(row);
+            }
+        }
+    }
+    report
 }
 
 fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
@@ -132,15 +82,6 @@ fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
         count: phase.turns,
         time_ns: phase.time_ns,
         devices: phase.devices.iter().map(on).collect(),
-    })
-}
-
-fn marks(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Mark> {
-    analysis.marks.first.iter().map(move |mark| Mark {
-        trace,
-        name: (!mark.name.is_empty()).then(|| mark.name.clone()),
-        time_ns: mark.time_ns.saturating_sub(analysis.start_ns),
-        step: analysis.reported_step(mark.step),
     })
 }
 
@@ -278,55 +219,4 @@ fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
         least_bytes,
         most_bytes,
     })
-}
-
-fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {
-    analysis.visible_devices().map(|(ordinal, state)| timeline(trace, analysis, ordinal, state)).collect()
-}
-
-fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Timeline {
-    let live_set = state.main();
-    let torch = state.has_torch();
-    let reserves = torch && analysis.knows_reserved();
-    let driver = !state.driver.is_empty();
-    let mut points = Vec::new();
-    // The bin of each point, and which of its values: 0 the highest, 1 the lowest.
-    let mut which: Vec<(usize, usize)> = Vec::new();
-    for (index, bin) in live_set.bins().all().iter().enumerate() {
-        let point = |sample: &crate::timeline::bins::MemorySample, reserved, device| TimelinePoint {
-            time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
-            step: analysis.reported_step(sample.step),
-            live_bytes: torch.then_some(sample.live),
-            reserved_bytes: reserves.then_some(reserved),
-            device_bytes: driver.then_some(device),
-        };
-        let high = (point(&bin.high, bin.max_reserved, bin.max_device), (index, 0));
-        let low = (point(&bin.low, bin.min_reserved, bin.min_device), (index, 1));
-        let is_flat = bin.high.live == bin.low.live
-            && bin.max_reserved == bin.min_reserved
-            && bin.max_device == bin.min_device;
-        let pair = if is_flat {
-            vec![high]
-        } else if bin.low.time_ns <= bin.high.time_ns {
-            vec![low, high]
-        } else {
-            vec![high, low]
-        };
-        for (point, place) in pair {
-            points.push(point);
-            which.push(place);
-        }
-    }
-    let mut sites: Vec<(u64, SiteId, &crate::timeline::bins::BinValues)> = live_set
-        .sites()
-        .map(|(id, site)| (id, site.bin_values()))
-        .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
-        .filter(|(most, ..)| *most > 0)
-        .collect();
-    sites.sort_by_key(|(most, id, _)| (std::cmp::Reverse(*most), *id));
-    let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| TimelineBand {
-        site: analysis.symbols.site(*id, live_set.main_stack_at_peak(*id)),
-        bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
-    });
-    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, omitted: None }
 }

@@ -3,11 +3,11 @@
 use crate::ingest::metal_totals;
 use crate::pass::Analysis;
 use crate::report::{SampledPoint, SampledRange, TorchMemory};
-use crate::state::mps_samples::SampleRange;
+use crate::state::mps_samples::{MpsSamples, SampleRange};
 
 /// `None` for a trace without samples, unless it is of Metal.
 pub(super) fn torch_memory(trace: usize, analysis: &Analysis) -> Option<TorchMemory> {
-    let memory = &analysis.mps_samples;
+    let memory = analysis.analyses.find::<MpsSamples>()?;
     if memory.samples == 0 && !metal_totals::is_metal(&analysis.meta) {
         return None;
     }

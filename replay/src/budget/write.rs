@@ -1,7 +1,7 @@
 //! Measures a run for a new budget file that this run keeps to.
 //!
-//! Below the totals, the file limits functions instead of lines, because lines move with every edit. The command writes
-//! the file.
+//! Below the totals, the file limits functions instead of lines, because lines move with every
+//! edit. The command writes the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,8 @@ use crate::report::Site;
 
 /// Most functions with a limit.
 const MAX_SITES: usize = 10;
-/// A function gets a limit if it has more than one part in so many of the peak, or of the bytes allocated in a step.
+/// A function gets a limit if it has more than one part in so many of the peak, or of the bytes
+/// allocated in a step.
 const MIN_PART: u64 = 100;
 
 /// The values for a new budget file.

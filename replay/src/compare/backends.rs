@@ -1,15 +1,17 @@
-//! One program on CUDA and on Metal: what its call sites leak, and what the device reserves because of it.
+//! One program on CUDA and on Metal: what its call sites leak, and what the device reserves because
+//! of it.
 //!
-//! All numbers are growth per step, over the compared steps of each run. *Leaked* is the growth of the call sites of all
-//! leaks in PyTorch's blocks. *Pinned* is the growth of reserved bytes (segments on CUDA, heaps on Metal). *Amplification*
-//! is pinned divided by leaked. Other growth in the same steps is pinned as well, so it is reported beside it. Memory is
-//! reserved in whole segments: the interval adds and removes the largest new segment.
+//! All numbers are growth per step, over the compared steps of each run. *Leaked* is the growth of
+//! the call sites of all leaks in PyTorch's blocks. *Pinned* is the growth of reserved bytes
+//! (segments on CUDA, heaps on Metal). *Amplification* is pinned divided by leaked. Other growth in
+//! the same steps is pinned as well, so it is reported beside it. Memory is reserved in whole
+//! segments: the interval adds and removes the largest new segment.
 //!
-//! The amplification is unknown without steps or leaks, and if nothing new was reserved: the leak may have used memory
-//! that was already reserved.
+//! The amplification is unknown without steps or leaks, and if nothing new was reserved: the leak
+//! may have used memory that was already reserved.
 //!
-//! The backends number devices, name files and report tensors differently. So leaks are matched by call site, and
-//! quantities that cannot be compared are listed.
+//! The backends number devices, name files and report tensors differently. So leaks are matched by
+//! call site, and quantities that cannot be compared are listed.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,6 +22,7 @@ use crate::pass::Analysis;
 use crate::report::json_enum::json_enum;
 use crate::report::{Leak, LeakKind, LeakShape, Quantity, Site, Worded};
 use crate::state::device::DeviceState;
+use crate::state::mps_samples::MpsSamples;
 use crate::timeline::step_series::StepSeries;
 
 json_enum! {
@@ -46,8 +49,8 @@ pub struct BackendComparison {
     pub backends: [Backend; 2],
     /// Leaked and pinned memory of each device in both runs; `null` if a run has no such device.
     pub devices: Vec<[Option<PinnedByLeaks>; 2]>,
-    /// Pinned bytes of each run per byte that leaked on CUDA, which records every tensor and not only buffers. Known if each
-    /// run used one device and both numbers are known.
+    /// Pinned bytes of each run per byte that leaked on CUDA, which records every tensor and not
+    /// only buffers. Known if each run used one device and both numbers are known.
     pub pinned_per_leaked_tensor_byte: [Option<Quantity>; 2],
     /// Leaks in PyTorch's blocks by call site, worst first.
     pub leaks: Vec<LineOnBoth>,
@@ -279,7 +282,8 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
     let (leaked, all_live) = (grown(&sum), grown(&|step| bytes(live, step)));
     result.leaked_bytes_per_step = per_step(leaked).filter(|_| !leaking.is_empty());
     result.other_growth_bytes_per_step = per_step(all_live - leaked);
-    let sampled = profile.analysis.mps_samples.at_steps(first, last);
+    let sampled = profile.analysis.analyses.find::<MpsSamples>();
+    let sampled = sampled.and_then(|samples| samples.at_steps(first, last));
     result.sampled_tensor_bytes_per_step =
         sampled.and_then(|[first, last]| per_step(last as f64 - first as f64));
     if !profile.analysis.knows_reserved() {
@@ -309,7 +313,7 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
 fn not_comparable(metal: &Profile<'_>) -> Vec<Worded<Incomparable>> {
     let mut all =
         vec![Incomparable::Peaks, Incomparable::Allocations, Incomparable::CallSites, Incomparable::Rounding];
-    if metal.analysis.mps_samples.samples == 0 {
+    if metal.analysis.analyses.find::<MpsSamples>().is_none_or(|samples| samples.samples == 0) {
         all.push(Incomparable::TensorBytes);
     }
     all.into_iter().map(Worded::from).collect()

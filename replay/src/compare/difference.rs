@@ -464,8 +464,8 @@ impl Comparison {
         })
     }
 
-    /// True if there are more leaks, or a total is larger. More steps are no growth, and neither is a larger gap within the same
-    /// reserved bytes.
+    /// True if there are more leaks, or a total is larger. More steps are no growth, and neither is
+    /// a larger gap within the same reserved bytes.
     pub fn has_growth(&self) -> bool {
         self.has_more_leaks()
             || self.grew(|quantity| !matches!(quantity, TotalQuantity::Steps | TotalQuantity::Gap))

@@ -10,7 +10,7 @@ use crate::report::{
     GapReason, GapSample, MemoryLayer, PinningSite, PoolBlocks, PoolInfo, PoolRow, SiteBytes, SiteShare,
     Snapshot,
 };
-use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState};
+use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState, AsyncPools};
 use crate::state::device::DeviceState;
 use crate::state::device::TimedGap;
 
@@ -181,7 +181,7 @@ pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
         last: pool.last.map(sample),
         most_unused: pool.worst.map(sample),
     };
-    analysis.async_pools.used_pools().map(row).collect()
+    analysis.analyses.find::<AsyncPools>().into_iter().flat_map(AsyncPools::used_pools).map(row).collect()
 }
 
 /// Every device at every requested moment; a device that was unused by then has 0 bytes.

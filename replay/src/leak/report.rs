@@ -11,6 +11,7 @@ use crate::pass::Analysis;
 use crate::report::{
     AmountUnit, FreedSiblings, GrowsBy, Leak, LeakEvidence, LeakKind, LeakShape, Quantity, Site, Survival,
 };
+use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
 use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepRule;
@@ -19,7 +20,8 @@ use crate::util::seeded_map::SeededSet;
 
 /// Most members of one leak.
 const MAX_MEMBERS: usize = 100;
-/// Highest confidence in growth without a period, because a cache that is still filling grows like that, too.
+/// Highest confidence in growth without a period, because a cache that is still filling grows like
+/// that, too.
 const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
 
 /// Builds the leaks of one live set.
@@ -110,10 +112,9 @@ impl LeakReporter<'_> {
         self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.base_step())).collect();
         if self.kind == LeakKind::Tensors
-            && let Some((holders, coverage)) = self
-                .analysis
-                .holder_scans
-                .holders_of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+            && let Some(scans) = self.analysis.analyses.find::<HolderScans>()
+            && let Some((holders, coverage)) =
+                scans.holders_of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
             leak.holder_coverage = Some(coverage);

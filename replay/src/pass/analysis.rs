@@ -7,16 +7,14 @@ use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
 use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::ingest::metal_totals;
+use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
-use crate::state::async_pools::AsyncPools;
 use crate::state::device::DeviceState;
-use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
-use crate::state::mps_samples::MpsSamples;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
 use crate::timeline::steps::StepRule;
@@ -56,8 +54,6 @@ pub struct Analysis {
     pub steps: u32,
     /// Named phases in the order of their first begin.
     pub(crate) phases: Vec<PhaseRecord>,
-    /// Marks that the program named.
-    pub(crate) marks: MarkLog,
     /// Start of recording, which is time 0 in reports.
     pub start_ns: u64,
     /// End of recording, or the last event if that is later.
@@ -70,10 +66,6 @@ pub struct Analysis {
     pub oom_count: u64,
     /// Count of out-of-memory events by device.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
-    /// Holders of blocks, found by scans in the program.
-    pub(crate) holder_scans: HolderScans,
-    /// Samples of PyTorch's memory counters on Metal.
-    pub(crate) mps_samples: MpsSamples,
     /// Number of driver calls that returned an error.
     pub(crate) failed_calls: u64,
     /// The stack of the first failed call.
@@ -88,8 +80,8 @@ pub struct Analysis {
     pub(crate) snapshots: Vec<SnapshotRecord>,
     /// Requested snapshots at moments that the run did not reach.
     pub unreached_snapshots: Vec<TimeSpec>,
-    /// The driver's stream-ordered pools.
-    pub(crate) async_pools: AsyncPools,
+    /// The analyses of rare events, at the end of the trace.
+    pub(crate) analyses: RunningAnalyses,
     /// By device: the phase (index in `phases`) in which each block of the peak was allocated, by
     /// the number of its event. Filled by a second pass ([`crate::peak::by_phase`]), else empty.
     pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
@@ -107,7 +99,7 @@ impl Analysis {
 
     /// Names of the program's marks in order, at most the first 1,000.
     pub fn mark_names(&self) -> impl Iterator<Item = &str> {
-        self.marks.first.iter().map(|mark| mark.name.as_str())
+        self.analyses.find::<MarkLog>().into_iter().flat_map(|log| &log.first).map(|mark| mark.name.as_str())
     }
 
     /// The step source as in `steps.source` of a report; `None` without steps.

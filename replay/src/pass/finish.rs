@@ -6,6 +6,7 @@ use super::{Analysis, ReplayPass};
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
 use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
+use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
 
@@ -63,9 +64,10 @@ impl ReplayPass {
         }
         let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
         notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));
+        let unlisted_marks = self.analyses.find::<MarkLog>().map_or(0, MarkLog::unlisted);
         let counts_of_notes = [
             (losses.in_flight_calls, TraceNote::CallsInFlight { calls: losses.in_flight_calls }),
-            (self.marks.unlisted(), TraceNote::UnlistedMarks { marks: self.marks.unlisted() }),
+            (unlisted_marks, TraceNote::UnlistedMarks { marks: unlisted_marks }),
             (losses.tracker_mismatches, TraceNote::TrackerMismatches { blocks: losses.tracker_mismatches }),
         ];
         notes.extend(counts_of_notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note));
@@ -88,15 +90,12 @@ impl ReplayPass {
             },
             steps: self.step,
             phases,
-            marks: self.marks,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
             devices,
             ooms: self.ooms,
             oom_count: self.oom_count,
             oom_counts: self.oom_counts,
-            holder_scans: self.holder_scans,
-            mps_samples: self.mps_samples,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,
@@ -104,7 +103,7 @@ impl ReplayPass {
             backward_calls: self.backward.calls,
             snapshots: self.snapshots,
             unreached_snapshots,
-            async_pools: self.async_pools,
+            analyses: self.analyses,
             peak_phases: std::collections::BTreeMap::new(),
             since: self.scope.since,
             stream: self.scope.stream.map(|stream| stream.totals),

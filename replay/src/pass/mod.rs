@@ -8,11 +8,11 @@
 
 pub(crate) mod analysis;
 pub(crate) mod driver_calls;
+pub(crate) mod event_analyses;
 pub(crate) mod finish;
 pub(crate) mod follow;
 pub(crate) mod oom_events;
 pub(crate) mod options;
-pub(crate) mod program_events;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;
 pub(crate) mod snapshots;
@@ -30,16 +30,14 @@ use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSite, StackSymbo
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
 use crate::ingest::{Input, TraceHead, read_event_slices};
+use crate::pass::event_analyses::{AnalysisRow, EventContext, RunningAnalyses};
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
-use crate::state::async_pools::AsyncPools;
 use crate::state::device_states::{DeviceStates, device_of};
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
-use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
-use crate::state::mps_samples::MpsSamples;
 use crate::timeline::event_time::EventTime;
-use crate::timeline::marks::{AwaitedMark, MarkLog};
+use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::steps::StepClock;
@@ -57,9 +55,7 @@ struct ReplayPass {
     clock: StepClock,
     names: StepRangeNames,
     phases: PhaseTracker,
-    holder_scans: HolderScans,
-    mps_samples: MpsSamples,
-    marks: MarkLog,
+    analyses: RunningAnalyses,
     backward: AutogradTracker,
     driver: DriverState,
     devices: DeviceStates,
@@ -79,7 +75,6 @@ struct ReplayPass {
     tracker: Option<TrackerState>,
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
-    async_pools: AsyncPools,
     scope: PassScope,
 }
 
@@ -121,7 +116,7 @@ pub(crate) fn analyse_with_head(
     let begin_pass = |prescan: Prescan| {
         let start_ns = started.or(prescan.first_ns).unwrap_or(0);
         let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, span_ns);
-        ReplayPass::from_prescan(prescan, schedule, span_ns, scope())
+        ReplayPass::from_prescan(prescan, schedule, span_ns, scope(), options.more_analyses)
     };
     // Events go to the prescan until it has the step source, and then to the pass.
     let mut prescan = Some(Prescan::new(symbols, names, head.end_ns()));
@@ -167,11 +162,14 @@ impl ReplayPass {
         schedule: SnapshotSchedule,
         span_ns: u64,
         scope: PassScope,
+        more_analyses: &[AnalysisRow],
     ) -> Self {
         let buffered = prescan.take_events();
         let clock = StepClock::new(prescan.detector.step_rule());
-        let mut pass =
-            Self { scope, ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns) };
+        let mut pass = Self {
+            scope,
+            ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns, more_analyses)
+        };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
         for events in &buffered {
             pass.on_slice(events);
@@ -184,15 +182,14 @@ impl ReplayPass {
         (clock, names): (StepClock, StepRangeNames),
         schedule: SnapshotSchedule,
         span_ns: u64,
+        more_analyses: &[AnalysisRow],
     ) -> Self {
         Self {
             symbols,
             clock,
             names,
             phases: PhaseTracker::default(),
-            holder_scans: HolderScans::default(),
-            mps_samples: MpsSamples::default(),
-            marks: MarkLog::default(),
+            analyses: RunningAnalyses::start(more_analyses),
             backward: AutogradTracker::default(),
             driver: DriverState::default(),
             devices: DeviceStates {
@@ -217,7 +214,6 @@ impl ReplayPass {
             tracker: None,
             schedule,
             snapshots: Vec::new(),
-            async_pools: AsyncPools::default(),
             scope: PassScope::default(),
         }
     }
@@ -316,8 +312,6 @@ impl ReplayPass {
                 let live = self.devices.torch_live_bytes();
                 self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), live);
             }
-            EventKind::TORCH_MEMORY => self.on_torch_memory(event),
-            EventKind::HOLDERS | EventKind::HOLDER => self.on_holder_event(event),
             EventKind::MARK => self.on_mark(event),
             EventKind::BLOCK_OOM => self.on_oom(event, stack),
             EventKind::BLOCK_FREE_COMPLETED
@@ -333,6 +327,10 @@ impl ReplayPass {
             kind if kind.is_driver_call() => self.on_driver_call(event, stack, site),
             _ => {}
         }
+        let definitions = self.symbols.definitions();
+        let context =
+            EventContext { time_ns: self.time_ns, step: self.step, definitions, devices: &self.devices };
+        self.analyses.on_event(event, &context);
     }
 
     fn on_memory_sample(&mut self, event: &Event) {

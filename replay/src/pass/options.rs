@@ -1,6 +1,7 @@
 //! Options of an analysis that must be known before the events are read.
 
 use crate::callsite::code_origin::UserCodePaths;
+use crate::pass::event_analyses::AnalysisRow;
 use crate::pass::stream_filter::StreamId;
 use crate::timeline::time_spec::TimeSpec;
 
@@ -17,4 +18,6 @@ pub struct AnalysisOptions {
     pub stream: Option<StreamId>,
     /// Also records the peak of the step before the peak, at three comparisons per event.
     pub step_before_peak: bool,
+    /// Analyses beyond those of every trace.
+    pub more_analyses: &'static [AnalysisRow],
 }

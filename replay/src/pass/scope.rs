@@ -9,9 +9,8 @@ use gpumemtrace_format::{Event, EventKind};
 
 use super::ReplayPass;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
-use crate::state::mps_samples::MpsSamples;
 use crate::timeline::event_time::EventTime;
-use crate::timeline::marks::{AwaitedMark, MarkLog, MarkRecord, mark_name};
+use crate::timeline::marks::{AwaitedMark, mark_name};
 use crate::timeline::time_spec::TimeSpec;
 
 /// The moment at which an analysis begins.
@@ -118,13 +117,12 @@ impl ReplayPass {
     #[cold]
     pub(super) fn on_mark(&mut self, event: &Event) {
         let Some(name) = mark_name(event, self.symbols.definitions()) else { return };
-        let mark = MarkRecord { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
-        let due = self.schedule.take_due_at_mark(&mark.name);
+        let due = self.schedule.take_due_at_mark(name);
+        let is_since = self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(name));
         self.take_snapshots(&due);
-        if self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(&mark.name)) {
+        if is_since {
             self.begin_scope(self.time_ns);
         }
-        self.marks.add(mark);
     }
 
     /// Begins the analysed part: rebases all state and drops records of earlier events.
@@ -141,8 +139,7 @@ impl ReplayPass {
         for (place, peak) in &mut self.non_device_peaks {
             *peak = self.non_device.bytes_in(*place);
         }
-        self.marks = MarkLog::default();
-        self.mps_samples = MpsSamples::default();
+        self.analyses.restart();
         self.phases.restart(time_ns, self.devices.torch_live_bytes());
         self.ooms.clear();
         self.oom_count = 0;

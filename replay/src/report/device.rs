@@ -22,7 +22,8 @@ pub struct Device {
     pub end: DeviceLevels,
     /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<OwnerBytes>,
-    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code, driver pools.
+    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code, driver
+    /// pools.
     pub residual_bytes: Option<u64>,
     /// The measurement behind `residual_bytes`.
     pub residual: Option<Residual>,
@@ -68,7 +69,8 @@ pub struct DevicePeak {
     pub reserved_bytes: Option<u64>,
     /// The maximum of the bytes that the driver handed to the process.
     pub device_bytes: Option<u64>,
-    /// The time of the peak of `live_bytes` (of `device_bytes` without PyTorch), from the start of the recording.
+    /// The time of the peak of `live_bytes` (of `device_bytes` without PyTorch), from the start of
+    /// the recording.
     pub time_ns: Option<u64>,
     /// The number of steps begun at that time; `null` without steps.
     pub step: Option<u64>,

@@ -77,6 +77,7 @@ pub struct StreamPart {
     pub unknown_blocks: u64,
     /// The bytes of these blocks.
     pub unknown_bytes: u64,
-    /// False if the recorded segments are not all that was reserved: then `reserved_bytes` is `null`.
+    /// False if the recorded segments are not all that was reserved: then `reserved_bytes` is
+    /// `null`.
     pub is_reserved_known: bool,
 }

@@ -109,7 +109,8 @@ json_enum! {
 pub struct PoolInfo {
     /// The handle of the CUDA stream; 0 is the default stream.
     pub stream: u64,
-    /// PyTorch's id of the pool, `[0, 0]` for the default; `null` if its version does not report it.
+    /// PyTorch's id of the pool, `[0, 0]` for the default; `null` if its version does not report
+    /// it.
     pub pool: Option<[u64; 2]>,
     /// The size class of its blocks.
     pub blocks: PoolBlocks,
@@ -168,7 +169,8 @@ pub struct FragmentationOverTime {
     pub span_ns: u64,
     /// At most 256 of the observations.
     pub points: Vec<GapSample>,
-    /// Call sites with live blocks that pinned or stranded free memory, by bytes and time, most first.
+    /// Call sites with live blocks that pinned or stranded free memory, by bytes and time, most
+    /// first.
     pub pinned_by: Vec<PinningSite>,
     /// The call sites that a filter removed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,5 @@
-//! References to leaking blocks, as the traced program found them. `docs/analyses.md` has the definitions.
+//! References to leaking blocks, as the traced program found them. `docs/analyses.md` has the
+//! definitions.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,7 +31,8 @@ pub struct HolderScan {
     pub objects: Option<u64>,
     /// True if the time limit ended the walk.
     pub is_cut: Option<bool>,
-    /// Blocks without a result: freed meanwhile, or beyond the limits of the scan and of the reader.
+    /// Blocks without a result: freed meanwhile, or beyond the limits of the scan and of the
+    /// reader.
     pub lost_blocks: u64,
     /// Why there was no walk; `null` if there was one.
     pub failed: Option<String>,
@@ -72,7 +74,8 @@ pub struct Holder {
 pub struct HolderCoverage {
     /// The number of the scan.
     pub scan: u64,
-    /// Blocks of the leak that were live: of its call sites, allocated since the growth began, in a step that had ended.
+    /// Blocks of the leak that were live: of its call sites, allocated since the growth began, in a
+    /// step that had ended.
     pub blocks: u64,
     /// The bytes of these blocks.
     pub bytes: u64,
@@ -106,7 +109,8 @@ json_enum! {
         NotLookedAt = "not_looked_at",
         /// The time limit ended the walk.
         OutOfTime = "out_of_time",
-        /// A saved tensor of the autograd graph may have it, and this PyTorch does not expose those.
+        /// A saved tensor of the autograd graph may have it, and this PyTorch does not expose
+        /// those.
         SavedUnread = "saved_unread",
         /// The trace contains no readable name.
         Unreadable = "unreadable",

@@ -2,7 +2,8 @@
 
 /// Declares a public enum of unit variants, each with its word in JSON.
 ///
-/// The enum is `Copy` and ordered as declared; `name()` is the word. Renaming a variant does not change the JSON.
+/// The enum is `Copy` and ordered as declared; `name()` is the word. Renaming a variant does not
+/// change the JSON.
 macro_rules! json_enum {
     ($(#[$meta:meta])* enum $Name:ident { $($(#[$doc:meta])* $Variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*

@@ -1,4 +1,5 @@
-//! Growing call sites: leaks, and growth that is not a leak. `docs/analyses.md` has the definitions.
+//! Growing call sites: leaks, and growth that is not a leak. `docs/analyses.md` has the
+//! definitions.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -74,7 +75,8 @@ pub struct Leak {
     pub shape: LeakShape,
     /// From 0 to 1.
     pub confidence: f64,
-    /// Blocks that survive at the end of the last complete step; if the size grows, the blocks there are.
+    /// Blocks that survive at the end of the last complete step; if the size grows, the blocks
+    /// there are.
     pub blocks: u64,
     /// Their bytes; if the size grows, the growth.
     pub bytes: u64,
@@ -82,7 +84,8 @@ pub struct Leak {
     pub blocks_per_step: Option<Quantity>,
     /// Growth in bytes; `null` without steps.
     pub bytes_per_step: Option<Quantity>,
-    /// The 95% interval of Theil and Sen for `bytes_per_step`; twice the same value if the growth is exact.
+    /// The 95% interval of Theil and Sen for `bytes_per_step`; twice the same value if the growth
+    /// is exact.
     pub bytes_per_step_interval: Option<[Quantity; 2]>,
     /// The number of steps after which the growth repeats; `null` if it does not.
     pub period_steps: Option<u64>,
@@ -106,7 +109,8 @@ pub struct Leak {
     pub generations: Option<u64>,
     /// The lifetimes of the main call site's blocks.
     pub cohort_survival: Vec<Survival>,
-    /// The probability of such a trend without growth: Mann-Kendall with the correction of Hamed and Rao.
+    /// The probability of such a trend without growth: Mann-Kendall with the correction of Hamed
+    /// and Rao.
     pub p_value: f64,
     /// The false discovery rate among all call sites at this certainty: Benjamini and Hochberg.
     pub q_value: f64,
@@ -114,7 +118,8 @@ pub struct Leak {
     pub freed_siblings: FreedSiblings,
     /// The calls of `backward()` for which autograd threads allocated it.
     pub backward_calls: Vec<Site>,
-    /// The call sites below `site`, if there are several; of a retained graph, the origins of its blocks.
+    /// The call sites below `site`, if there are several; of a retained graph, the origins of its
+    /// blocks.
     pub members: Vec<Site>,
     /// What holds its blocks, largest first; `null` if the program did not scan.
     pub holders: Option<Vec<Holder>>,
@@ -177,7 +182,8 @@ pub struct OomForecast {
 /// The share of blocks that live for some number of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Survival {
-    /// Steps after the allocation. Each value ends a class of ages, twice as wide as the one before.
+    /// Steps after the allocation. Each value ends a class of ages, twice as wide as the one
+    /// before.
     pub after_steps: u32,
     /// The share among the blocks that could be observed for that long.
     pub share: f64,

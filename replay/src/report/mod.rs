@@ -1,7 +1,8 @@
 //! The report of `replay`, as `--json` prints it.
 //!
-//! Other tools read this: keys are stable, unknown values are `null` and never 0, sizes are bytes and times nanoseconds.
-//! All text is made from these structures. `docs/report.schema.json` is generated from them (`tests/schemas.rs`).
+//! Other tools read this: keys are stable, unknown values are `null` and never 0, sizes are bytes
+//! and times nanoseconds. All text is made from these structures. `docs/report.schema.json` is
+//! generated from them (`tests/schemas.rs`).
 
 mod category_rule;
 mod device;
@@ -21,6 +22,9 @@ mod snapshot;
 mod timeline;
 mod trace;
 mod verdict;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -46,7 +50,7 @@ pub use self::{
         RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
-    section::Section,
+    section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::{MemoryLayer, Snapshot},
     timeline::{Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint},
@@ -71,8 +75,9 @@ impl Serialize for Quantity {
 
 /// The report of `gpumemtrace replay --json`.
 ///
-/// Sizes are bytes, times nanoseconds from the start of the recording, unknown values `null` and never 0. Steps are counted from 0.
-/// Keys may be added. A section is absent unless it was selected, or no section was.
+/// Sizes are bytes, times nanoseconds from the start of the recording, unknown values `null` and
+/// never 0. Steps are counted from 0. Keys may be added. A section is absent unless it was
+/// selected, or no section was.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(title = "gpumemtrace report", extend("$id" = "urn:gpumemtrace:report:1"))]
 pub struct Report {
@@ -107,13 +112,15 @@ pub struct Report {
     /// Leaks, worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
-    /// Scans for the holders of leaks (`gpumemtrace run --holders`), the last 64; absent if there were none.
+    /// Scans for the holders of leaks (`gpumemtrace run --holders`), the last 64; absent if there
+    /// were none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<HolderScan>>,
     /// Growth that is not a leak, largest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub benign_growth: Option<Vec<BenignGrowth>>,
-    /// Unused reserved memory at the peak of reserved memory, at each out-of-memory error, and at the end.
+    /// Unused reserved memory at the peak of reserved memory, at each out-of-memory error, and at
+    /// the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Vec<Fragmentation>>,
     /// Unused reserved memory over the run, by device.
@@ -143,4 +150,40 @@ pub struct Report {
     /// The filters of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Filters>,
+    /// Sections of registered analyses, by key.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub extra: BTreeMap<&'static str, Vec<Arc<dyn SectionData>>>,
+}
+
+impl Report {
+    /// A report without traces and sections.
+    pub(crate) fn empty() -> Self {
+        Self {
+            schema: "gpumemtrace.report",
+            version: 1,
+            traces: Vec::new(),
+            devices: Vec::new(),
+            steps: None,
+            phases: Vec::new(),
+            timeline: None,
+            timelines: None,
+            marks: Vec::new(),
+            torch_memory: Vec::new(),
+            leaks: None,
+            holders: None,
+            benign_growth: None,
+            fragmentation: None,
+            fragmentation_over_time: None,
+            async_pools: None,
+            snapshots: None,
+            peak: None,
+            oom: None,
+            ranks: None,
+            verdicts: None,
+            omitted: None,
+            filters: None,
+            extra: BTreeMap::new(),
+        }
+    }
 }

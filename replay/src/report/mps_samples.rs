@@ -19,9 +19,11 @@ pub struct TorchMemory {
     pub tensor_bytes: Option<SampledRange<u64>>,
     /// Bytes that the driver holds for the process, by `driver_allocated_memory()`.
     pub driver_bytes: Option<SampledRange<u64>>,
-    /// `driver_bytes` minus the bytes of recorded Metal calls. Above 0: not in any recorded call. Below 0: not counted by the driver.
+    /// `driver_bytes` minus the bytes of recorded Metal calls. Above 0: not in any recorded call.
+    /// Below 0: not counted by the driver.
     pub unrecorded_bytes: Option<SampledRange<i64>>,
-    /// Bytes of buffers and textures in heaps, minus `tensor_bytes`: buffers that PyTorch keeps for reuse.
+    /// Bytes of buffers and textures in heaps, minus `tensor_bytes`: buffers that PyTorch keeps for
+    /// reuse.
     pub unused_buffer_bytes: Option<SampledRange<i64>>,
     /// Samples in time order: all, or evenly picked ones and the last.
     pub points: Vec<SampledPoint>,

@@ -228,25 +228,3 @@ pub enum TraceNote {
         blocks: u64,
     },
 }
-
-impl TraceNote {
-    /// True if the note limits what the report may claim.
-    pub fn is_caveat(&self) -> bool {
-        match self {
-            Self::StartedByProgram
-            | Self::AttachedLate
-            | Self::Metal
-            | Self::PluggableAllocator { .. }
-            | Self::ManagedMemory { .. }
-            | Self::ForeignMemory { .. }
-            | Self::UncoveredFunctions { .. }
-            | Self::UnreachedSnapshot { .. } => true,
-            Self::Recorder { .. }
-            | Self::BackwardAtForwardLine { .. }
-            | Self::BackwardAtCall { .. }
-            | Self::CallsInFlight { .. }
-            | Self::UnlistedMarks { .. }
-            | Self::TrackerMismatches { .. } => false,
-        }
-    }
-}

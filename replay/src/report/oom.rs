@@ -25,7 +25,8 @@ pub struct Oom {
     pub live_bytes: u64,
     /// PyTorch's `memory_reserved()` at that moment.
     pub reserved_bytes: u64,
-    /// Memory that the driver had not handed to this process; `null` if the size of the GPU is unknown.
+    /// Memory that the driver had not handed to this process; `null` if the size of the GPU is
+    /// unknown.
     pub device_free_bytes: Option<u64>,
     /// The memory of the GPU; `null` if it is unknown or shared with the system.
     pub device_total_bytes: Option<u64>,

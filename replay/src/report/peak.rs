@@ -25,7 +25,8 @@ pub struct Peak {
     pub categories: Vec<CategoryShare>,
     /// Memory by the pass that allocated it, largest first; sums to `live_bytes`.
     pub passes: Vec<PassBytes>,
-    /// Memory by the named phase that allocated it; sums to `live_bytes`. Absent unless `--peak` and phases are there.
+    /// Memory by the named phase that allocated it; sums to `live_bytes`. Absent unless `--peak`
+    /// and phases are there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<Vec<PhaseBytes>>,
     /// Memory by call site, largest first; sums to `live_bytes` exactly.
@@ -133,7 +134,8 @@ pub struct CategoryShare {
     pub bytes: u64,
     /// Their number.
     pub blocks: u64,
-    /// The lowest confidence of the rules that found at least a tenth of the bytes; `null` for `unknown`.
+    /// The lowest confidence of the rules that found at least a tenth of the bytes; `null` for
+    /// `unknown`.
     pub confidence: Option<Confidence>,
     /// The rules that found them, most bytes first; sums to `bytes`.
     pub rules: Vec<RuleShare>,
@@ -173,7 +175,8 @@ pub struct PassBytes {
 /// The memory that one named phase allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PhaseBytes {
-    /// The name of the phase; `null` outside of all phases, or if the trace does not contain the name.
+    /// The name of the phase; `null` outside of all phases, or if the trace does not contain the
+    /// name.
     pub phase: Option<String>,
     /// The bytes.
     pub bytes: u64,

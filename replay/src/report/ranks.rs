@@ -21,8 +21,8 @@ pub struct Ranks {
     pub worst: u64,
     /// The highest peak divided by the median, minus 1.
     pub excess: Quantity,
-    /// Call sites that held more there at the peak than on the row closest to the median, most first.
-    /// Empty unless the excess is large enough to matter.
+    /// Call sites that held more there at the peak than on the row closest to the median, most
+    /// first. Empty unless the excess is large enough to matter.
     pub more_by_site: Vec<SiteBytes>,
     /// The row where growth began first; `null` if no row grows or the rows are not aligned.
     pub first_cause: Option<FirstCause>,

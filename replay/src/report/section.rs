@@ -1,5 +1,8 @@
 //! The sections that a report can be limited to.
 
+use std::any::Any;
+use std::fmt::Debug;
+
 /// A section of the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Section {
@@ -13,4 +16,13 @@ pub enum Section {
     Peak,
     /// `oom`.
     Oom,
+    /// The section of a registered analysis, by its key ([`crate::EventAnalysis`]).
+    Extra(&'static str),
 }
+
+/// A row of a [`Section::Extra`] section. A renderer downcasts it from [`Any`] to its type.
+pub trait SectionData: Any + Debug + erased_serde::Serialize {}
+
+impl<T: Any + Debug + erased_serde::Serialize> SectionData for T {}
+
+erased_serde::serialize_trait_object!(SectionData);

@@ -22,10 +22,12 @@ pub struct Site {
     /// The return address in the shared library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// True if an autograd thread allocated it in the backward pass, for the node that this line created.
+    /// True if an autograd thread allocated it in the backward pass, for the node that this line
+    /// created.
     #[serde(skip_serializing_if = "is_false")]
     pub is_backward: bool,
-    /// The stack with most of the reported bytes, innermost frame first; empty where the report shows none.
+    /// The stack with most of the reported bytes, innermost frame first; empty where the report
+    /// shows none.
     pub stack: Vec<StackFrame>,
     /// Whether the order of native and Python frames is known; absent unless the stack has both.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +86,8 @@ pub struct StackFrame {
     /// True if it was inlined into the next frame, which has the same offset.
     #[serde(skip_serializing_if = "is_false")]
     pub is_inlined: bool,
-    /// True for user code: neither a framework nor an installed library (`crate::callsite::code_origin`).
+    /// True for user code: neither a framework nor an installed library
+    /// (`crate::callsite::code_origin`).
     #[serde(skip_serializing_if = "is_false")]
     pub is_own: bool,
     /// Return address of a native frame; 0 for none.
@@ -96,7 +99,8 @@ pub struct StackFrame {
 }
 
 impl StackFrame {
-    /// True for the marker between the frames of an autograd thread and those of the forward line it works for.
+    /// True for the marker between the frames of an autograd thread and those of the forward line
+    /// it works for.
     pub fn is_backward(&self) -> bool {
         self.link == FrameLink::Backward
     }

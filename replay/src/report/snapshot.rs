@@ -27,7 +27,8 @@ pub struct Snapshot {
     pub reserved_bytes: Option<u64>,
     /// Bytes that the driver handed to the process.
     pub device_bytes: Option<u64>,
-    /// Call sites, most bytes first. They sum to `live_bytes`, or to `device_bytes` if the layer is `device`.
+    /// Call sites, most bytes first. They sum to `live_bytes`, or to `device_bytes` if the layer is
+    /// `device`.
     pub sites: Vec<SiteShare>,
     /// The call sites that a filter removed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -132,7 +132,8 @@ pub struct Losses {
     pub uncovered_calls: u64,
     /// Calls in flight when the process died. Their outcome is unknown; they are no loss.
     pub in_flight_calls: u64,
-    /// Blocks for which PyTorch's trace tracker and its allocator disagreed. Their requested size is unknown.
+    /// Blocks for which PyTorch's trace tracker and its allocator disagreed. Their requested size
+    /// is unknown.
     pub tracker_mismatches: u64,
 }
 

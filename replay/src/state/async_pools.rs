@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind};
 
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: bytes that a pool keeps when all its blocks are free.
@@ -150,6 +151,16 @@ impl AsyncPools {
     /// Pools that blocks were ever allocated from, by key.
     pub(crate) fn used_pools(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
         self.pools.iter().filter(|(_, pool)| pool.peak_allocated > 0).map(|(key, pool)| (*key, pool))
+    }
+}
+
+impl EventAnalysis for AsyncPools {
+    fn takes(&self, kind: EventKind) -> bool {
+        kind.is_driver_call()
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        self.on_driver_call(event, context.time_ns);
     }
 }
 

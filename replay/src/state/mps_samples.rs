@@ -12,9 +12,10 @@
 //! A run may have millions of samples: ranges and counts cover all of them, and the series keeps at
 //! most [`MAX_POINTS`] evenly picked points. `replay/tests/apple.rs` checks the report.
 
-use gpumemtrace_format::Event;
 use gpumemtrace_format::event::NOT_REPORTED;
+use gpumemtrace_format::{Event, EventKind};
 
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::timeline::event_time::EventTime;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
@@ -166,10 +167,23 @@ impl MpsSamples {
     }
 }
 
+impl EventAnalysis for MpsSamples {
+    fn takes(&self, kind: EventKind) -> bool {
+        kind == EventKind::TORCH_MEMORY
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        self.add(event, context.time(), context.only_metal_device());
+    }
+
+    fn restart(&mut self) {
+        *self = Self::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::EventKind;
 
     fn sample_event(tensors: u64, driver: u64) -> Event {
         Event { size: tensors, aux: [driver, 1], ..Event::new(EventKind::TORCH_MEMORY) }

@@ -11,6 +11,7 @@ use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::{CodeId, Event, EventKind};
 
 use crate::ingest::definitions::Definitions;
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 
 /// Limit of marks that a report lists.
 pub(crate) const MAX_LISTED_MARKS: usize = 1000;
@@ -45,6 +46,23 @@ impl MarkLog {
     /// The number of marks beyond the first ones.
     pub(crate) fn unlisted(&self) -> u64 {
         self.count - self.first.len() as u64
+    }
+}
+
+impl EventAnalysis for MarkLog {
+    fn takes(&self, kind: EventKind) -> bool {
+        kind == EventKind::MARK
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        if let Some(name) = mark_name(event, context.definitions) {
+            let EventContext { time_ns, step, .. } = *context;
+            self.add(MarkRecord { name: name.to_owned(), time_ns, step });
+        }
+    }
+
+    fn restart(&mut self) {
+        *self = Self::default();
     }
 }
 

@@ -1,13 +1,14 @@
 //! Verdicts on how full a device was, and of what.
 //!
-//! docs/analyses.md defines the verdicts and gives the sources of the thresholds. *Non-torch* memory belongs to other
-//! owners than PyTorch: other libraries, and memory outside recorded calls. It is taken at the peak of allocated memory
-//! and at the peak of reserved memory.
+//! docs/analyses.md defines the verdicts and gives the sources of the thresholds. *Non-torch*
+//! memory belongs to other owners than PyTorch: other libraries, and memory outside recorded calls.
+//! It is taken at the peak of allocated memory and at the peak of reserved memory.
 
 use super::VerdictDraft;
 use crate::report::{HiddenOwner, PressureEvidence, Severity, VerdictEvidence};
 
-/// From these shares of a device on, allocated and non-torch memory leave no room for another batch.
+/// From these shares of a device on, allocated and non-torch memory leave no room for another
+/// batch.
 const PRESSURE: [f64; 2] = [0.92, 0.97];
 /// Least share of reserved bytes that is unusable.
 const FRAGMENTED: f64 = 0.3;
@@ -36,7 +37,8 @@ pub(super) struct CapacityFacts {
     pub(super) cache: u64,
     /// A request failed although enough reserved bytes were free in total.
     pub(super) has_failed_request: bool,
-    /// Non-torch owners at the peak of the driver's bytes, most first; `None` for memory outside recorded calls.
+    /// Non-torch owners at the peak of the driver's bytes, most first; `None` for memory outside
+    /// recorded calls.
     pub(super) owners: Vec<(Option<String>, u64)>,
 }
 

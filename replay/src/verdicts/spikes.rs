@@ -1,7 +1,8 @@
 //! Verdicts on the course of a run: short spikes, and a steady rise outside recorded calls.
 //!
-//! Both use ranks only, because outliers would move a mean and a deviation: the usual level is the 95th percentile over
-//! time, and a rise is one by Mann and Kendall. `steps_of_any_noise_do_not_stand_out` checks the first on noise.
+//! Both use ranks only, because outliers would move a mean and a deviation: the usual level is the
+//! 95th percentile over time, and a rise is one by Mann and Kendall.
+//! `steps_of_any_noise_do_not_stand_out` checks the first on noise.
 
 use super::VerdictDraft;
 use crate::leak::statistics;
@@ -20,8 +21,8 @@ const RISE: (f64, f64, f64) = (0.6, 0.01, 0.01);
 /// A spike to this share of the device is a warning.
 const NEARLY_FULL: f64 = 0.8;
 
-/// The index of the bin at the usual level, if the highest bin is a spike above it. `highs` are maxima of bins of equal
-/// duration.
+/// The index of the bin at the usual level, if the highest bin is a spike above it. `highs` are
+/// maxima of bins of equal duration.
 pub(super) fn usual_bin(highs: &[u64], capacity: u64) -> Option<usize> {
     let peak = *highs.iter().max()?;
     let mut order: Vec<usize> = (0..highs.len()).collect();
@@ -36,7 +37,8 @@ pub(super) fn usual_bin(highs: &[u64], capacity: u64) -> Option<usize> {
     is_spike.then_some(usual)
 }
 
-/// The verdict on a spike: peak, its step, usual level, and the call sites that held more at the peak.
+/// The verdict on a spike: peak, its step, usual level, and the call sites that held more at the
+/// peak.
 pub(super) fn spike(
     (ordinal, capacity): (u8, u64),
     (peak_bytes, step, usual_bytes): (u64, Option<u64>, u64),

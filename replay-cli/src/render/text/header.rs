@@ -10,6 +10,7 @@ use gpumemtrace_replay::report::Naming;
 use gpumemtrace_replay::report::PluggableMode;
 use gpumemtrace_replay::report::TraceInfo;
 
+use crate::render::wording::is_caveat;
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};
 pub(super) use crate::terminal::marks::sanitize;
 use crate::terminal::paths::straighten_path;
@@ -48,7 +49,8 @@ pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, sty
     for loss in &info.incomplete {
         put_line(out, format_args!("  - {}", sanitize(&loss.message)));
     }
-    for note in &info.notes {
+    let (caveats, others): (Vec<_>, Vec<_>) = info.notes.iter().partition(|note| is_caveat(&note.fact));
+    for note in caveats.into_iter().chain(others) {
         put_line(out, format_args!("  - {}", sanitize(&note.message)));
     }
 }

@@ -26,8 +26,8 @@ use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
 pub(crate) use header::explain_unnamed;
-pub(crate) use sections::SECTIONS;
-use sites::SiteFormatter;
+pub(crate) use sections::{SECTIONS, SectionRow};
+pub(crate) use sites::SiteFormatter;
 pub(crate) use sites::short_site;
 
 /// Longest list of sites that is shown unless `--top` says otherwise; more are summed up.
@@ -107,7 +107,7 @@ fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
             summary::render_summary(&mut out, report, trace, style, &mut sites);
         }
         snapshot::render_snapshots(&mut out, report, trace, sections, style);
-        for row in SECTIONS.iter().filter(|row| sections.contains(&row.section)) {
+        for row in context.section_rows.iter().filter(|row| sections.contains(&row.section)) {
             out.push('\n');
             (row.render)(&mut out, report, trace, style, &mut sites);
         }

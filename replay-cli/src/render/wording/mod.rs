@@ -1,9 +1,9 @@
 //! The sentences of all outputs, made from the typed values of the analyses.
 //!
-//! The analyses leave `summary`, `why`, `action` and `message` empty. [`fill_report`], [`fill_comparison`] and
-//! [`fill_check`] write them, before a document is rendered. Each sentence depends on its own value, the trace it
-//! belongs to and the ranks, and not on lists that a filter may shorten. `no_sentence_is_empty` in `tests/wording.rs`
-//! checks all outputs.
+//! The analyses leave `summary`, `why`, `action` and `message` empty. [`fill_report`],
+//! [`fill_comparison`] and [`fill_check`] write them, before a document is rendered. Each sentence
+//! depends on its own value, the trace it belongs to and the ranks, and not on lists that a filter
+//! may shorten. `no_sentence_is_empty` in `tests/wording.rs` checks all outputs.
 
 mod budget_file;
 mod check;
@@ -24,6 +24,7 @@ pub(crate) use budget_file::write_budget_file;
 pub(crate) use check::contributor_name;
 pub(crate) use comparison::explain_unknown_amplification;
 pub(crate) use losses::describe_loss;
+pub(crate) use notes::is_caveat;
 pub(crate) use vocabulary::Vocabulary;
 
 /// Writes all sentences of a report. Native sites must have names by then.

@@ -2,7 +2,8 @@
 
 use gpumemtrace_replay::report::{RankRow, Site};
 
-/// `train.py:41 in hook()`; of a native site `grow (pool.cpp:41)`, or the known part of it, down to `libpool.so+0x1234`.
+/// `train.py:41 in hook()`; of a native site `grow (pool.cpp:41)`, or the known part of it, down to
+/// `libpool.so+0x1234`.
 pub(crate) fn format_site(site: &Site) -> String {
     match (&site.file, &site.module) {
         (file, Some(module)) => {

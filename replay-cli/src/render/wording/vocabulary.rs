@@ -3,7 +3,8 @@
 use gpumemtrace_replay::compare::{Backend, ComparedRun};
 use gpumemtrace_replay::report::{PluggableMode, TraceInfo};
 
-/// The nouns for one trace. Texts take them from here, so that a report on Metal does not mention CUDA calls.
+/// The nouns for one trace. Texts take them from here, so that a report on Metal does not mention
+/// CUDA calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vocabulary {
     /// True for Metal.

@@ -12,11 +12,12 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{CodeId, Event};
+use gpumemtrace_format::{CodeId, Event, EventKind};
 use serde::Deserialize;
 
 use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
+use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
 use crate::timeline::event_time::EventTime;
 
@@ -194,6 +195,21 @@ impl HolderScans {
             }
         };
         self.recent.iter().map(row).collect()
+    }
+}
+
+impl EventAnalysis for HolderScans {
+    fn takes(&self, kind: EventKind) -> bool {
+        matches!(kind, EventKind::HOLDERS | EventKind::HOLDER)
+    }
+
+    fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
+        if event.kind == EventKind::HOLDERS {
+            self.begin_scan(event, context.time(), context.definitions);
+        } else {
+            let site = context.site_of_live_block(event.device, event.addr);
+            self.add_holder(event, site, context.definitions);
+        }
     }
 }
 

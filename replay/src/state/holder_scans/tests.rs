@@ -1,6 +1,6 @@
 use super::*;
 
-use gpumemtrace_format::{CodeDef, EventKind};
+use gpumemtrace_format::CodeDef;
 
 fn definitions(texts: &[&str]) -> Definitions {
     let mut definitions = Definitions::default();

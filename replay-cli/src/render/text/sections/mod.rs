@@ -20,7 +20,7 @@ use super::sites::SiteFormatter;
 use crate::terminal::style::Style;
 
 /// Writes one section of the trace with this index in the report.
-pub(super) type RenderSection = fn(&mut String, &Report, usize, Style, &mut SiteFormatter);
+pub(crate) type RenderSection = fn(&mut String, &Report, usize, Style, &mut SiteFormatter);
 
 /// A section that `replay` can be asked for.
 pub(crate) struct SectionRow {
@@ -30,7 +30,7 @@ pub(crate) struct SectionRow {
     pub(crate) flag: &'static str,
     /// The help of the option.
     pub(crate) help: &'static str,
-    pub(super) render: RenderSection,
+    pub(crate) render: RenderSection,
 }
 
 /// All sections, in the order in which they are shown.

@@ -1,0 +1,205 @@
+//! Adds an analysis, its section and an output, through the same tables as the built-in ones.
+//!
+//! The analysis counts the driver calls of each device. Its section appears in JSON under its key
+//! and in text under its flag. The output writes CSV, and `--format csv` selects it.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use gpumemtrace_format::{Event, EventKind, NodeId};
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::report::SectionData;
+use gpumemtrace_replay::{
+    Analysis, AnalysisOptions, AnalysisRow, EventAnalysis, EventContext, Input, Report, RingFile, Section,
+    analyse_with, report,
+};
+use serde::Serialize;
+
+use super::text::{SECTIONS, SectionRow, SiteFormatter};
+use super::{
+    JsonRenderer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, TextRenderer,
+    format_parser,
+};
+use crate::terminal::format::put_line;
+use crate::terminal::style::{ColorChoice, Style};
+
+#[path = "../../../replay/tests/synthetic/mod.rs"]
+mod synthetic;
+use synthetic::Synthetic;
+
+/// The analysis: one file, with its row.
+mod driver_calls {
+    use super::*;
+
+    pub(super) const SECTION: Section = Section::Extra("driver_calls");
+    pub(super) const ROW: AnalysisRow =
+        AnalysisRow { section: SECTION, start: || Box::<DriverCalls>::default() };
+
+    #[derive(Debug, Default)]
+    struct DriverCalls {
+        by_device: BTreeMap<u8, u64>,
+    }
+
+    /// The row of one trace.
+    #[derive(Debug, Serialize)]
+    pub(super) struct DriverCallCounts {
+        pub(super) trace: usize,
+        pub(super) by_device: BTreeMap<u8, u64>,
+    }
+
+    impl EventAnalysis for DriverCalls {
+        fn takes(&self, kind: EventKind) -> bool {
+            kind.is_driver_call()
+        }
+
+        fn on_event(&mut self, event: &Event, _: &EventContext<'_>) {
+            *self.by_device.entry(event.device).or_default() += 1;
+        }
+
+        fn section(&self, trace: usize, _: &Analysis) -> Option<Arc<dyn SectionData>> {
+            Some(Arc::new(DriverCallCounts { trace, by_device: self.by_device.clone() }))
+        }
+    }
+
+    /// The text: a row of the table of sections.
+    pub(super) const TEXT: SectionRow = SectionRow {
+        section: SECTION,
+        flag: "driver-calls",
+        help: "Driver calls of each GPU",
+        render: render_driver_calls,
+    };
+
+    fn render_driver_calls(out: &mut String, report: &Report, trace: usize, _: Style, _: &mut SiteFormatter) {
+        for row in report.extra.get("driver_calls").into_iter().flatten() {
+            let row: &dyn Any = &**row;
+            let Some(counts) = row.downcast_ref::<DriverCallCounts>() else { continue };
+            for (device, calls) in counts.by_device.iter().filter(|_| counts.trace == trace) {
+                put_line(out, format_args!("GPU {device}: {calls} driver calls"));
+            }
+        }
+    }
+}
+
+/// The output: one file, with a row in the table of formats.
+struct CsvRenderer;
+
+impl OutputFormat for CsvRenderer {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn help(&self) -> &'static str {
+        "Peaks as CSV"
+    }
+}
+
+impl Renderer<Report> for CsvRenderer {
+    fn render(&self, report: &Report, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+        for device in &report.devices {
+            writeln!(out, "{},{}", device.device, device.peak.live_bytes.unwrap_or(0))?;
+        }
+        Ok(())
+    }
+}
+
+impl ReportRenderer for CsvRenderer {
+    fn report_needs<'a>(&self, _: &RenderContext<'a>) -> ReportNeeds<'a> {
+        ReportNeeds { only_asked_sections: true, names: NameScope::ALL, truncated_lists: true }
+    }
+}
+
+static MORE_ANALYSES: &[AnalysisRow] = &[driver_calls::ROW];
+static MORE_SECTIONS: &[SectionRow] = &[driver_calls::TEXT];
+static MORE_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer, &CsvRenderer];
+
+fn analyse_two_calls() -> Analysis {
+    let mut run = Synthetic::new();
+    let line = run.frame(NodeId::NONE, "/work/train.py", "main", 3);
+    let block = run.alloc(line, 4096);
+    run.release(block, line);
+    for addr in [0x10_0000, 0x20_0000] {
+        run.event(EventKind::DEVICE_ALLOC, addr, 512, [0; 2], line);
+    }
+    let bytes: Arc<[u8]> = run.file(100).into();
+    let open = || {
+        let trace: Box<dyn std::io::Read + Send> = Box::new(std::io::Cursor::new(bytes.clone()));
+        Ok(trace)
+    };
+    let input = Input {
+        path: "run.trace",
+        open: &open,
+        ring: RingFile::Absent,
+        is_locked: false,
+        files: Vec::new(),
+        absent: Vec::new(),
+    };
+    let options = AnalysisOptions { more_analyses: MORE_ANALYSES, ..AnalysisOptions::default() };
+    analyse_with(input, options).unwrap()
+}
+
+fn render(renderer: &dyn ReportRenderer, report: &Report, context: &RenderContext<'_>) -> String {
+    let mut out = Vec::new();
+    renderer.render(report, context, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn added_analysis_is_in_json_and_text() {
+    let analysis = analyse_two_calls();
+    let expected = analysis.counts.iter().filter(|(kind, _)| kind.is_driver_call());
+    let expected: u64 = expected.map(|(_, count)| count).sum();
+    assert!(expected >= 2, "{:?}", analysis.counts);
+    let analyses = [analysis];
+    let all = serde_json::to_value(report(&analyses, &[])).unwrap();
+    assert_eq!(all["driver_calls"][0]["by_device"]["0"], expected);
+    assert!(all.get("leaks").is_some());
+    let only = report(&analyses, &[driver_calls::SECTION]);
+    let context = RenderContext {
+        sections: &[driver_calls::SECTION],
+        section_rows: MORE_SECTIONS,
+        ..RenderContext::new(Style::for_stdout(ColorChoice::Never))
+    };
+    let json: serde_json::Value = serde_json::from_str(&render(&JsonRenderer, &only, &context)).unwrap();
+    assert_eq!(json["driver_calls"], all["driver_calls"]);
+    assert!(json.get("leaks").is_none(), "only the selected section");
+    let text = render(&TextRenderer, &only, &context);
+    assert!(text.contains(&format!("GPU 0: {expected} driver calls\n")), "{text}");
+}
+
+#[test]
+fn added_output_is_selected_by_format() {
+    let parser = clap::Command::new("replay")
+        .arg(clap::Arg::new("format").long("format").value_parser(format_parser(MORE_RENDERERS)));
+    let matches = parser.clone().try_get_matches_from(["replay", "--format", "csv"]).unwrap();
+    let selected = matches.get_one::<&'static dyn ReportRenderer>("format").copied().unwrap();
+    let report = report(&[analyse_two_calls()], &[]);
+    let context = RenderContext::new(Style::for_stdout(ColorChoice::Never));
+    assert_eq!(render(selected, &report, &context), "0,4096\n");
+    assert!(parser.try_get_matches_from(["replay", "--format", "tsv"]).is_err());
+}
+
+#[test]
+fn every_section_of_the_report_has_a_flag_and_a_text() {
+    let analyses = [analyse_two_calls()];
+    let built_in = [Section::Leaks, Section::Timeline, Section::Fragmentation, Section::Peak, Section::Oom];
+    for section in built_in {
+        // A new variant must be added to the list above.
+        match section {
+            Section::Leaks
+            | Section::Timeline
+            | Section::Fragmentation
+            | Section::Peak
+            | Section::Oom
+            | Section::Extra(_) => {}
+        }
+    }
+    let report = report(&analyses, &[]);
+    let extra = report.extra.keys().map(|key| Section::Extra(key));
+    let rows: Vec<Section> = SECTIONS.iter().chain(MORE_SECTIONS).map(|row| row.section).collect();
+    for section in built_in.into_iter().chain(extra) {
+        assert_eq!(rows.iter().filter(|row| **row == section).count(), 1, "{section:?}");
+    }
+    assert_eq!(rows.len(), built_in.len() + report.extra.len(), "a text without a section");
+}
