@@ -1,5 +1,5 @@
-//! Verdicts and the comparison of ranks: none on healthy runs, and the right ones with exact numbers
-//! on problematic runs.
+//! Verdicts and the comparison of ranks: no problems on healthy runs, and the right ones, with
+//! exact numbers, on problematic runs.
 
 mod population;
 mod synthetic;

@@ -1,4 +1,4 @@
-//! Step boundaries: how a run is divided into steps.
+//! Divides a run into steps.
 //!
 //! Step boundaries come from the first of these that is present:
 //! 1. **marks**: `mark` events with aux0 = 1, which the program sets.
@@ -17,9 +17,8 @@
 //! at the top of a loop makes the first iteration step 1. An optimizer call comes late in an
 //! iteration, so the forward pass before it belongs to the previous step.
 //!
-//! The pass needs a fixed rule from its first event on. A [`StepDetector`] reads ahead to choose
-//! the [`StepRule`], and the pass then counts boundaries with a [`StepClock`], at one comparison
-//! for most events. The tests below check optimizer lines and periods.
+//! A pass needs a fixed rule. A [`StepDetector`] reads ahead to choose the [`StepRule`]; then a
+//! [`StepClock`] counts boundaries. The tests below check optimizer lines and periods.
 
 use std::ops::ControlFlow;
 
