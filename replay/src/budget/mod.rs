@@ -10,6 +10,7 @@
 
 pub(crate) mod check;
 pub(crate) mod measure;
+pub(crate) mod outcome;
 pub(crate) mod pattern;
 pub(crate) mod size;
 pub(crate) mod write;
@@ -21,7 +22,8 @@ use serde::Deserialize;
 use crate::report::json_enum::json_enum;
 
 pub use self::{
-    check::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare, check},
+    check::check,
+    outcome::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare},
     write::{BudgetDraft, SiteDraft, draft_budget},
 };
 pub(crate) use pattern::SitePattern;
@@ -30,9 +32,9 @@ pub(crate) use size::{BytesLimit, CountLimit, Tolerance};
 json_enum! {
     /// A quantity of the whole run that a budget can limit, by its place in the file.
     enum BudgetQuantity {
-        /// Peak allocated bytes.
+        /// Peak of the allocated bytes.
         PeakLive = "peak.live",
-        /// Peak reserved bytes.
+        /// Peak of the reserved bytes.
         PeakReserved = "peak.reserved",
         /// Peak bytes of the driver.
         PeakDevice = "peak.device",
@@ -55,60 +57,60 @@ json_enum! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IfUnknown {
-    /// The budget fails.
+    /// The budget fails if it is unknown.
     #[default]
     Fail,
-    /// It does not.
+    /// An unknown quantity counts as kept.
     Pass,
 }
 
-/// The file.
+/// The limits of one budget file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// Of every budget in bytes that has none of its own, but not of those for leaks.
+    /// Tolerance of the budgets in bytes that set none; budgets for leaks do not use it.
     pub(crate) tolerance: Option<Tolerance>,
-    /// Of every budget that does not say.
+    /// Rule for an unknown quantity, for the budgets that set none.
     pub(crate) if_unknown: Option<IfUnknown>,
-    /// The most at any moment.
+    /// Limits on the peaks of a device.
     pub(crate) peak: PeakBudget,
-    /// Reserved and not asked for.
+    /// Limit on unused reserved memory.
     pub(crate) gap: GapBudget,
-    /// Findings.
+    /// Limits on leaks.
     pub(crate) leaks: LeakBudget,
-    /// The usual step.
+    /// Limits on the median step.
     pub(crate) step: StepBudget,
-    /// Lines and functions.
+    /// Limits on call sites.
     pub(crate) site: Vec<SiteBudget>,
 }
 
-/// Peaks, each of its own series.
+/// Limits on the peaks of a device, each at its own moment.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PeakBudget {
-    /// Held by tensors.
+    /// Peak of the allocated bytes.
     pub(crate) live: Option<BytesLimit>,
-    /// Held by PyTorch.
+    /// Peak of the bytes PyTorch reserved.
     pub(crate) reserved: Option<BytesLimit>,
-    /// Handed out by the driver.
+    /// Peak of the bytes allocated from the driver.
     pub(crate) device: Option<BytesLimit>,
 }
 
-/// The gap.
+/// Limit on unused reserved memory.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct GapBudget {
-    /// When most was reserved.
+    /// Unused reserved bytes at the peak of reserved bytes.
     pub(crate) bytes: Option<BytesLimit>,
 }
 
-/// Findings of the leak analysis.
+/// Limits on the findings of the leak analysis.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LeakBudget {
-    /// How many.
+    /// The number of leaks.
     pub(crate) count: Option<CountLimit>,
-    /// Of all together.
+    /// Growth of all leaks together in bytes per step.
     pub(crate) bytes_per_step: Option<BytesLimit>,
 }
 
@@ -116,30 +118,30 @@ pub(crate) struct LeakBudget {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct StepBudget {
-    /// The most that was live in it.
+    /// Most allocated bytes at any moment of the step.
     pub(crate) peak: Option<BytesLimit>,
-    /// Allocated in it.
+    /// Bytes allocated during the step.
     pub(crate) bytes: Option<BytesLimit>,
-    /// How often.
+    /// Number of allocations during the step.
     pub(crate) allocations: Option<CountLimit>,
 }
 
-/// The lines that fit a pattern, all together.
+/// Limits on all call sites that match a pattern, taken together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SiteBudget {
-    /// Which.
+    /// The pattern that the sites match.
     #[serde(rename = "match")]
     pub(crate) pattern: SitePattern,
-    /// Held at the peak of the device.
+    /// Bytes allocated at the peak of the device.
     pub(crate) peak: Option<BytesLimit>,
-    /// Live at the end of the last step, or at the end where there are none.
+    /// Bytes still allocated at the end of the last step; without steps at the end of the run.
     pub(crate) retained: Option<BytesLimit>,
-    /// Allocated in a step.
+    /// Bytes allocated in a step.
     pub(crate) bytes_per_step: Option<BytesLimit>,
-    /// How often in a step.
+    /// Number of allocations in a step.
     pub(crate) allocations_per_step: Option<CountLimit>,
-    /// For all of these.
+    /// Tolerance of these limits where they set none.
     pub(crate) tolerance: Option<Tolerance>,
     /// For all of these.
     pub(crate) if_unknown: Option<IfUnknown>,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::report::{Site, StackFrame};
 
-/// Which lines.
+/// A pattern that selects call sites.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SitePattern {
     text: String,

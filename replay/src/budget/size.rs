@@ -33,17 +33,17 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
     (bytes <= 1e18).then_some(bytes.round() as u64)
 }
 
-/// What may come on top of a limit.
+/// The excess over a limit that a budget still accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tolerance {
-    /// Of the limit.
+    /// A percentage of the limit.
     Percent(f64),
-    /// In any case.
+    /// A fixed number of bytes.
     Bytes(u64),
 }
 
 impl Tolerance {
-    /// `2 %` or a size.
+    /// `2%` or a size.
     fn parse(text: &str) -> Option<Self> {
         match text.trim().strip_suffix('%') {
             Some(percent) => {
@@ -54,7 +54,7 @@ impl Tolerance {
         }
     }
 
-    /// In bytes of this limit.
+    /// The tolerance in bytes for this limit.
     pub(crate) fn of(self, limit: u64) -> u64 {
         match self {
             Self::Percent(percent) => (limit as f64 * percent / 100.0).floor() as u64,
@@ -63,23 +63,23 @@ impl Tolerance {
     }
 }
 
-/// At most so many bytes.
+/// An upper limit in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BytesLimit {
-    /// How many.
+    /// The limit in bytes.
     pub bytes: u64,
-    /// Its own.
+    /// The tolerance that this limit sets itself.
     pub tolerance: Option<Tolerance>,
-    /// Its own.
+    /// The rule for an unknown quantity that this limit sets itself.
     pub if_unknown: Option<IfUnknown>,
 }
 
-/// At most so many.
+/// An upper limit on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CountLimit {
-    /// How many.
+    /// The highest number allowed.
     pub limit: u64,
-    /// Its own.
+    /// The rule for an unknown quantity that this limit sets itself.
     pub if_unknown: Option<IfUnknown>,
 }
 
@@ -120,7 +120,7 @@ impl<'de> Deserialize<'de> for Tolerance {
             type Value = Tolerance;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a tolerance, such as \"2 %\" or \"16 MiB\"")
+                f.write_str("a tolerance, such as \"2%\" or \"16 MiB\"")
             }
 
             fn visit_i64<E: Error>(self, number: i64) -> Result<Tolerance, E> {
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for BytesLimit {
             type Value = BytesLimit;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{SIZES}, or {{ limit = SIZE, tolerance = \"2 %\", if_unknown = \"pass\" }}")
+                write!(f, "{SIZES}, or {{ limit = SIZE, tolerance = \"2%\", if_unknown = \"pass\" }}")
             }
 
             fn visit_i64<E: Error>(self, number: i64) -> Result<BytesLimit, E> {

@@ -51,7 +51,7 @@ fn what_is_wrong_with_a_file_is_one_sentence_with_its_line() {
     assert!(error("[peak]\nlive = '5 Gb'\n").contains("a size, such as 1073741824 or \"1.5 GiB\""));
     assert!(error("[peak]\nlive = -5\n").contains("a size"));
     assert!(error("[peak]\nlive = { limit = 3, tolerence = 1 }\n").contains("unknown field `tolerence`"));
-    assert!(error("tolerance = 'much'\n").contains("a tolerance, such as \"2 %\""));
+    assert!(error("tolerance = 'much'\n").contains("a tolerance, such as \"2%\""));
     assert!(error("[leaks]\ncount = '1 KiB'\n").contains("a number"));
     assert!(error("[[site]]\npeak = 3\n").contains("missing field `match`"));
     assert!(error("[[site]]\nmatch = ''\npeak = 3\n").contains("`match` is empty"));

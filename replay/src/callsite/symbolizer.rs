@@ -12,27 +12,10 @@ use crate::callsite::mixed_stack::{MixedFrame, loops, merge};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
 use crate::report::Section;
-use crate::report::json_enum::json_enum;
-use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, VerdictEvidence};
+use crate::report::{
+    FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, UnnamedReason, VerdictEvidence,
+};
 use crate::util::seeded_map::SeededMap;
-
-json_enum! {
-    /// Why an address has no name.
-    enum UnnamedReason {
-        /// The file of the module, and debug files of its build id, are missing.
-        FileMissing = "file_missing",
-        /// The file is another build.
-        OtherBuild = "other_build",
-        /// The module has no build id, so no file can be matched with it.
-        NoBuildId = "no_build_id",
-        /// The file has no symbol at this address.
-        NoSymbols = "no_symbols",
-        /// The file cannot be read, or is not an ELF file.
-        Unreadable = "unreadable",
-        /// The address is in no module: code made at run time.
-        NoModule = "no_module",
-    }
-}
 
 /// Whoever knows names.
 pub trait Symbolizer {

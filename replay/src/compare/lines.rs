@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::difference::{AmountChange, ChangeStatus, LineChange};
+use super::difference::{ChangeStatus, LineChange};
 use super::profile::{LineOnDevice, Profile};
+use super::totals::AmountChange;
 use super::{ComparedRange, sides};
 use crate::report::{Quantity, Site};
 use crate::util::block_totals::BlockTotals;

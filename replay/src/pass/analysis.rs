@@ -22,24 +22,24 @@ use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, TrackerState};
 
-/// A trace, analysed.
+/// The state of all analyses after the last event of a trace.
 #[derive(Debug)]
 pub struct Analysis {
-    /// As the user named it.
+    /// Path of the trace as the user gave it.
     pub path: String,
-    /// Who was traced.
+    /// Metadata of the recording: program, versions and devices.
     pub meta: Meta,
-    /// How it ended.
+    /// How the recording ended.
     pub(crate) ending: Ending,
-    /// More of that.
+    /// Further words about the end, such as the signal; `None` without any.
     pub(crate) ending_detail: Option<String>,
-    /// Sites and stacks.
+    /// The call sites and stacks of the trace with their names.
     pub(crate) symbols: StackSymbols,
-    /// Whose memory.
+    /// Which library owns the code at an address.
     pub(crate) owners: ModuleOwners,
-    /// Events by kind.
+    /// Number of events by kind.
     pub counts: Vec<(EventKind, u64)>,
-    /// What is missing.
+    /// Counts of events and names that the trace does not contain.
     pub losses: Losses,
     /// What is missing from the trace; empty if it is complete.
     pub incomplete: Vec<TraceLoss>,
@@ -47,49 +47,48 @@ pub struct Analysis {
     pub notes: Vec<TraceNote>,
     /// How far PyTorch's own tracker was of help; `None` where there was no PyTorch.
     pub tracker: Option<TrackerState>,
-    /// How steps were told.
+    /// The rule that decides where a step begins.
     pub(crate) step_rule: StepRule,
     /// The name of the ranges that are steps, where ranges are.
     pub(crate) step_range: Option<String>,
-    /// Steps begun.
+    /// Number of steps begun.
     pub steps: u32,
-    /// What the program gave names to, in the order in which they first began.
+    /// The named phases of the program, in the order in which they first began.
     pub(crate) phases: Vec<PhaseRecord>,
-    /// Zero of all times in reports.
+    /// Time of the first event in nanoseconds; times in reports count from here.
     pub start_ns: u64,
-    /// The last moment.
+    /// Time of the last event in nanoseconds.
     pub end_ns: u64,
-    /// By ordinal.
+    /// The devices with their ordinals, ascending.
     pub(crate) devices: Vec<(u8, DeviceState)>,
-    /// The first ones.
+    /// The first out-of-memory events.
     pub(crate) ooms: Vec<OomRecord>,
-    /// All of them.
+    /// Number of out-of-memory events, including the ones not kept.
     pub oom_count: u64,
-    /// The same by device.
+    /// Number of out-of-memory events by device ordinal.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
     /// Driver calls that returned an error.
     pub(crate) failed_calls: u64,
-    /// Who made the first of them.
+    /// Stack of the first failed driver call; `None` without one.
     pub(crate) first_failed: Option<StackId>,
-    /// Of these, the ones for which no memory was left.
+    /// Failed driver calls whose error was out of memory.
     pub(crate) refused_calls: u64,
-    /// Pinned host memory.
+    /// Live blocks of pinned host memory.
     pub(crate) host: LiveSet,
     /// Frames of the program's calls of `backward()`.
     pub(crate) backward_calls: Vec<NodeId>,
-    /// Moments that were asked for, as they came.
+    /// The requested snapshots, in the order in which they were reached.
     pub(crate) snapshots: Vec<SnapshotRecord>,
-    /// Those that did not.
+    /// The requested snapshots that the trace did not reach.
     pub unreached_snapshots: Vec<TimeSpec>,
     /// The analyses of rare events, at the end of the trace.
     pub(crate) analyses: RunningAnalyses,
-    /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought
-    /// a block of the peak came. Empty unless a second pass was made for it
+    /// By ordinal: the phase in which each block of the peak was allocated, as an index in `phases`. Empty unless a second pass was made for it
     /// ([`crate::peak::by_phase`]).
     pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
-    /// From when on all of this is; the whole run where there is none.
+    /// Start of the analysed part of the run; `None` for the whole run.
     pub since: Option<SinceScope>,
-    /// Of which stream all of this is; of all where there is none.
+    /// Totals of the analysed stream; `None` for all streams.
     pub stream: Option<StreamTotals>,
 }
 
@@ -119,13 +118,13 @@ impl Analysis {
         self.meta.text("pluggable").and_then(PluggableMode::from_name)
     }
 
-    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what
-    /// Metal recommends may be exceeded.
+    /// Bytes a device can hold. `None` on Apple GPUs: they share the system's memory, and a program
+    /// may exceed the size that Metal recommends.
     pub(crate) fn capacity(&self, ordinal: u8) -> Option<u64> {
         self.total_bytes(ordinal).filter(|_| !metal_totals::is_metal(&self.meta))
     }
 
-    /// Its size as the driver tells it; of Metal's what is recommended.
+    /// Size of a device in bytes, as the driver reports it; on Metal the recommended size.
     pub(crate) fn total_bytes(&self, ordinal: u8) -> Option<u64> {
         self.meta.number(&format!("device.{ordinal}.total_bytes"))
     }

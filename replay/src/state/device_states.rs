@@ -2,8 +2,10 @@
 
 use gpumemtrace_format::NO_DEVICE;
 
+use crate::callsite::symbols::SiteId;
+use crate::event_analysis::LiveBlockLookup;
 use crate::state::device::DeviceState;
-use crate::state::mps_samples::MetalLevels;
+use crate::state::metal_levels::MetalLevels;
 
 /// The state of a device, made when it is first seen.
 #[inline]
@@ -29,8 +31,20 @@ pub(crate) struct DeviceStates {
 }
 
 impl DeviceStates {
-    /// What calls handed out on the one device that had memory; nothing where several had, or the one is not known.
-    pub(crate) fn only_metal(&self) -> Option<MetalLevels> {
+    /// What tensors hold, by device.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..=u8::MAX).zip(&self.all);
+        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
+            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
+    }
+}
+
+impl LiveBlockLookup for DeviceStates {
+    fn site_of_live_block(&self, device: u8, addr: u64) -> Option<SiteId> {
+        self.all.get(usize::from(device))?.as_ref()?.torch.site_at(addr)
+    }
+
+    fn only_metal(&self) -> Option<MetalLevels> {
         let all =
             (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
         let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
@@ -42,12 +56,5 @@ impl DeviceStates {
             buffers: device.torch.total().bytes,
         };
         (ordinal != NO_DEVICE && used.next().is_none()).then_some(exact)
-    }
-
-    /// What tensors hold, by device.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
-        let all = (0..=u8::MAX).zip(&self.all);
-        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
-            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
     }
 }

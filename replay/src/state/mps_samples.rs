@@ -11,25 +11,13 @@
 use gpumemtrace_format::event::NOT_REPORTED;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
+use crate::event_analysis::{EventAnalysis, EventContext};
+use crate::state::metal_levels::MetalLevels;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
 /// Most samples that are listed.
 pub(crate) const MOST_POINTS: usize = 512;
-
-/// What the calls of Metal had handed out, of one device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MetalLevels {
-    /// Ordinal.
-    pub device: u8,
-    /// All of it.
-    pub bytes: u64,
-    /// Heaps.
-    pub heaps: u64,
-    /// Buffers and textures in heaps.
-    pub buffers: u64,
-}
 
 /// One sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,7 +155,7 @@ impl EventAnalysis for MpsSamples {
     }
 
     fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
-        self.sample(event, (context.time_ns, context.step), context.only_metal());
+        self.sample(event, (context.time_ns, context.step), context.live.only_metal());
     }
 
     fn restart(&mut self) {

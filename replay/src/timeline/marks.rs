@@ -9,8 +9,8 @@
 use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::{CodeId, Event, EventKind};
 
+use crate::event_analysis::{EventAnalysis, EventContext};
 use crate::ingest::definitions::Definitions;
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
 
 /// Most marks that a report lists.
 pub(crate) const MOST: usize = 1000;

@@ -13,8 +13,8 @@ use gpumemtrace_format::{CodeId, Event, EventKind};
 use serde::Deserialize;
 
 use crate::callsite::symbols::SiteId;
+use crate::event_analysis::{EventAnalysis, EventContext};
 use crate::ingest::definitions::Definitions;
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
 
 /// Most looks that are kept: the last ones.
@@ -196,7 +196,7 @@ impl EventAnalysis for HolderScans {
         if event.kind == EventKind::HOLDERS {
             self.look(event, (context.time_ns, context.step), context.definitions);
         } else {
-            let site = context.site_of_live_block(event.device, event.addr);
+            let site = context.live.site_of_live_block(event.device, event.addr);
             self.holder(event, site, context.definitions);
         }
     }
