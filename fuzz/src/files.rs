@@ -13,7 +13,7 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::analyse;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::callsite::Symbolizer;
-use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::report::UnnamedReason;
 use gpumemtrace_replay::callsite::symbolize_report;
 use gpumemtrace_replay::report;
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use synthetic::Synthetic;
 use tempfile::TempDir;
 
-/// The keys whose values are sentences.
+/// The keys of sentences.
 const SENTENCES: [&str; 4] = ["summary", "why", "action", "message"];
 /// The longest sentence, in words. A size counts as one word.
 const MAX_WORDS: usize = 25;

@@ -11,6 +11,7 @@ mod assemble;
 pub mod budget;
 pub mod callsite;
 pub mod compare;
+mod event_analysis;
 mod fragmentation;
 pub mod ingest;
 mod leak;
@@ -27,10 +28,10 @@ mod verdicts;
 pub use crate::{
     assemble::filter::{SiteFilter, keep_sites, truncate_lists},
     assemble::report,
+    event_analysis::{AnalysisRow, EventAnalysis, EventContext},
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},
     pass::analysis::Analysis,
-    pass::event_analyses::{AnalysisRow, EventAnalysis, EventContext},
     pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,

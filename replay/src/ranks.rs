@@ -1,7 +1,7 @@
 //! Processes or devices side by side: how evenly they use memory, and where growth began first.
 //!
 //! The *excess* of a row is its peak of allocated bytes divided by the median of all rows, minus 1.
-//! The *first cause* is the row whose first leak began in the earliest step; its *lead* is the
+//! The *first cause* is the row with the earliest first leak; its *lead* is the
 //! number of steps until another row's began.
 //!
 //! Ranks start at different times and on machines with different clocks, so rows are aligned by

@@ -58,7 +58,7 @@ mod driver_calls {
             *self.by_device.entry(event.device).or_default() += 1;
         }
 
-        fn section(&self, trace: usize, _: &Analysis) -> Option<Arc<dyn SectionData>> {
+        fn section(&self, trace: usize, _: u64) -> Option<Arc<dyn SectionData>> {
             Some(Arc::new(DriverCallCounts { trace, by_device: self.by_device.clone() }))
         }
     }

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::ModuleDef;
-use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::report::UnnamedReason;
 
 use super::elf::{ElfError, ElfImage};
 

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use gpumemtrace_format::{ModuleDef, NamedFrame};
 use gpumemtrace_replay::callsite::Symbolizer;
-use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::report::UnnamedReason;
 
 pub use cache::read_cached_names;
 

@@ -12,17 +12,17 @@ pub(crate) enum Units {
     /// The binary unit in which the number has at most four digits before the point.
     #[default]
     Auto,
-    /// Bytes.
+    /// A number of bytes.
     Bytes,
-    /// 2^10 bytes.
+    /// Units of 2^10 bytes.
     KiB,
-    /// 2^20 bytes.
+    /// Units of 2^20 bytes.
     MiB,
-    /// 2^30 bytes.
+    /// Units of 2^30 bytes.
     GiB,
-    /// 10^6 bytes.
+    /// Units of 10^6 bytes.
     MB,
-    /// 10^9 bytes.
+    /// Units of 10^9 bytes.
     GB,
 }
 

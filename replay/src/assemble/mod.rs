@@ -59,7 +59,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         (row.build)(&mut report, &mut inputs);
     }
     for (index, analysis) in each() {
-        for (key, row) in analysis.analyses.extra_rows(index, analysis) {
+        for (key, row) in analysis.analyses.extra_rows(index, analysis.start_ns) {
             if has(Section::Extra(key)) {
                 report.extra.entry(key).or_default().push(row);
             }

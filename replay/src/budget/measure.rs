@@ -1,6 +1,6 @@
 //! Measures the quantities of a budget in a run.
 
-use super::check::{ContributorName, UnknownValue};
+use super::outcome::{ContributorName, UnknownValue};
 use crate::budget::pattern::SitePattern;
 use crate::compare::{ComparedRange, LineProfile, Profile, TotalQuantity};
 use crate::report::{AmountUnit, Leak, Site};

@@ -12,6 +12,7 @@
 
 pub(crate) mod check;
 pub(crate) mod measure;
+pub(crate) mod outcome;
 pub(crate) mod pattern;
 pub(crate) mod size;
 pub(crate) mod write;
@@ -23,7 +24,8 @@ use serde::Deserialize;
 use crate::report::json_enum::json_enum;
 
 pub use self::{
-    check::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare, check},
+    check::check,
+    outcome::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare},
     write::{BudgetDraft, SiteDraft, draft_budget},
 };
 pub(crate) use pattern::SitePattern;
@@ -32,9 +34,9 @@ pub(crate) use size::{BytesLimit, CountLimit, Tolerance};
 json_enum! {
     /// A quantity of the whole run that a budget can limit, by its place in the file.
     enum BudgetQuantity {
-        /// Peak allocated bytes.
+        /// Peak of the allocated bytes.
         PeakLive = "peak.live",
-        /// Peak reserved bytes.
+        /// Peak of the reserved bytes.
         PeakReserved = "peak.reserved",
         /// Peak bytes of the driver.
         PeakDevice = "peak.device",

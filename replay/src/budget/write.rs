@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::BudgetQuantity;
-use super::check::UnknownValue;
 use super::measure::{BudgetMeasurer, MeasureResult};
+use super::outcome::UnknownValue;
 use super::pattern::SitePattern;
 use crate::compare::{Profile, TotalQuantity};
 use crate::report::Site;

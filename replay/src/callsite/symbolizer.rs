@@ -13,27 +13,10 @@ use crate::callsite::mixed_stack::{MixedFrame, find_eval_loops, merge_stacks};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
 use crate::report::Section;
-use crate::report::json_enum::json_enum;
-use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, VerdictEvidence};
+use crate::report::{
+    FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, UnnamedReason, VerdictEvidence,
+};
 use crate::util::seeded_map::SeededMap;
-
-json_enum! {
-    /// Why an address has no name.
-    enum UnnamedReason {
-        /// Neither the module's file nor a debug file with its build id exists.
-        FileMissing = "file_missing",
-        /// The module's file has a different build id.
-        OtherBuild = "other_build",
-        /// The module has no build id, so its file cannot be verified.
-        NoBuildId = "no_build_id",
-        /// The file has no symbol at this address.
-        NoSymbols = "no_symbols",
-        /// The file cannot be read or is not an ELF file.
-        Unreadable = "unreadable",
-        /// The address is in no module, as for code generated at run time.
-        NoModule = "no_module",
-    }
-}
 
 /// Resolves addresses to names, typically by reading symbol tables and debug information.
 pub trait Symbolizer {

@@ -28,9 +28,9 @@ use crate::timeline::step_series::StepSeries;
 json_enum! {
     /// The backend of a run.
     enum Backend {
-        /// CUDA.
+        /// The CUDA backend of PyTorch.
         Cuda = "cuda",
-        /// Metal.
+        /// PyTorch's MPS backend on Metal.
         Mps = "mps",
     }
 }
@@ -128,18 +128,18 @@ pub struct LineOnBoth {
     pub after: Option<LeakingLine>,
 }
 
-/// A leak in one run.
+/// A leak in one of the runs.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LeakingLine {
     /// The call site that leaks.
     pub site: Site,
     /// Ordinal of the GPU.
     pub device: u32,
-    /// As in the report.
+    /// The same as in the report.
     pub shape: LeakShape,
-    /// Growth in bytes.
+    /// Its growth in bytes.
     pub bytes_per_step: Option<Quantity>,
-    /// Growth in blocks.
+    /// Its growth in blocks.
     pub blocks_per_step: Option<Quantity>,
     /// Bytes at the end of the last complete step.
     pub bytes: u64,

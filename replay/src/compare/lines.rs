@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 
 use super::align::LinePair;
-use super::difference::{AmountChange, ChangeStatus, LineChange};
+use super::difference::{ChangeStatus, LineChange};
 use super::profile::{LineOnDevice, Profile};
+use super::totals::AmountChange;
 use super::{ComparedRange, all_lines};
 use crate::report::{Quantity, Site};
 use crate::util::block_totals::BlockTotals;

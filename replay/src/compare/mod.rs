@@ -24,6 +24,7 @@ pub(crate) mod files;
 pub(crate) mod lines;
 pub(crate) mod per_step;
 pub(crate) mod profile;
+pub(crate) mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,11 +33,12 @@ pub use self::{
         AmplificationGap, Backend, BackendComparison, Incomparable, LeakingLine, LineOnBoth, PinnedByLeaks,
     },
     difference::{
-        AmountChange, ChangeStatus, ComparedRun, ComparedSteps, Comparison, ComparisonNote, LeakChange,
-        LeakSide, LineChange, OomChange, TotalChange, TotalQuantity,
+        ChangeStatus, ComparedRun, ComparedSteps, Comparison, ComparisonNote, LeakChange, LeakSide,
+        LineChange, OomChange,
     },
     per_step::{PerStepTotals, analyse_by_steps},
     profile::Profile,
+    totals::{AmountChange, TotalChange, TotalQuantity},
 };
 use align::LinePair;
 pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::align::AlignLine;
-use super::difference::TotalQuantity;
 use super::files;
 use super::per_step::PerStepTotals;
+use super::totals::TotalQuantity;
 use crate::callsite::site_key::SiteKey;
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::leak;

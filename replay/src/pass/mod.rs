@@ -27,10 +27,11 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSite, StackSymbols};
+use crate::event_analysis::{AnalysisRow, EventContext};
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
 use crate::ingest::{Input, TraceHead, read_event_slices};
-use crate::pass::event_analyses::{AnalysisRow, EventContext, RunningAnalyses};
+use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
 use crate::state::device_states::{DeviceStates, device_of};
@@ -329,7 +330,7 @@ impl ReplayPass {
         }
         let definitions = self.symbols.definitions();
         let context =
-            EventContext { time_ns: self.time_ns, step: self.step, definitions, devices: &self.devices };
+            EventContext { time_ns: self.time_ns, step: self.step, definitions, live: &self.devices };
         self.analyses.on_event(event, &context);
     }
 

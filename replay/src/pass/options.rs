@@ -1,7 +1,7 @@
 //! Options of an analysis that must be known before the events are read.
 
 use crate::callsite::code_origin::UserCodePaths;
-use crate::pass::event_analyses::AnalysisRow;
+use crate::event_analysis::AnalysisRow;
 use crate::pass::stream_filter::StreamId;
 use crate::timeline::time_spec::TimeSpec;
 

@@ -5,7 +5,7 @@ use super::json_enum::json_enum;
 json_enum! {
     /// The rule that found the category of a block. Ordered by its word.
     enum CategoryRule {
-        /// A library whose memory is a workspace requested it.
+        /// A library that allocates only workspaces requested it.
         AskedByLibrary = "asked_by_library",
         /// It is the first gradient of a backward pass.
         BeginsBackward = "begins_backward",
@@ -29,7 +29,7 @@ json_enum! {
         DiedBeforeBackward = "died_before_backward",
         /// A backward pass freed it.
         DiedInBackward = "died_in_backward",
-        /// `zero_grad()` freed it.
+        /// A call of `zero_grad()` freed it.
         DiedInZeroGrad = "died_in_zero_grad",
         /// The pass that allocated it freed it.
         DiedWhereBorn = "died_where_born",

@@ -8,7 +8,7 @@ use super::json_enum::json_enum;
 /// The totals of one device.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Device {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -18,7 +18,7 @@ pub struct Device {
     pub total_bytes: Option<u64>,
     /// Peaks, each the maximum of its own series.
     pub peak: DevicePeak,
-    /// The last values.
+    /// The values at the end.
     pub end: DeviceLevels,
     /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<OwnerBytes>,
@@ -79,9 +79,9 @@ pub struct DevicePeak {
 /// The three series at one moment.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DeviceLevels {
-    /// PyTorch's `memory_allocated()`.
+    /// PyTorch's `memory_allocated()` at that moment.
     pub live_bytes: Option<u64>,
-    /// PyTorch's `memory_reserved()`.
+    /// PyTorch's `memory_reserved()` at that moment.
     pub reserved_bytes: Option<u64>,
     /// Bytes that the driver handed to the process.
     pub device_bytes: Option<u64>,
@@ -92,6 +92,6 @@ pub struct DeviceLevels {
 pub struct OwnerBytes {
     /// `torch blocks`, `torch cache`, or a shared library such as `libnccl.so.2`.
     pub owner: String,
-    /// Its bytes.
+    /// The bytes that it holds.
     pub bytes: u64,
 }

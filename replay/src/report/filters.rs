@@ -15,16 +15,16 @@ pub struct Omitted {
 /// Rows that a filter removed from the lists at the top level of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OmittedLists {
-    /// Rows of `leaks`.
+    /// Rows removed from `leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Omitted>,
-    /// Rows of `benign_growth`.
+    /// Rows removed from `benign_growth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub benign_growth: Option<Omitted>,
-    /// Rows of `oom`.
+    /// Rows removed from `oom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<Omitted>,
-    /// Rows of `phases`.
+    /// Rows removed from `phases`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<Omitted>,
 }
@@ -41,7 +41,7 @@ pub struct Filters {
     /// The moment from which events count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Ordinals of GPUs.
+    /// The ordinals of the GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<u32>,
     /// Ranks of the distributed job.

@@ -11,7 +11,7 @@ use super::{Omitted, Site, SiteBytes};
 /// The unused reserved memory of one device at one moment.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Fragmentation {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -55,7 +55,7 @@ json_enum! {
         Oom = "oom",
         /// The user requested the moment with `--at`.
         At = "at",
-        /// The recording ended.
+        /// It is the end of the recording.
         End = "end",
     }
 }
@@ -159,7 +159,7 @@ pub struct FitRow {
 /// The gap of one device over the run.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FragmentationOverTime {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -184,9 +184,9 @@ pub struct GapSample {
     pub time_ns: u64,
     /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// PyTorch's `memory_reserved()`.
+    /// PyTorch's `memory_reserved()` at that moment.
     pub reserved_bytes: u64,
-    /// PyTorch's `memory_allocated()`.
+    /// PyTorch's `memory_allocated()` at that moment.
     pub live_bytes: u64,
     /// The gap, as in `fragmentation`.
     pub gap_bytes: u64,
@@ -212,7 +212,7 @@ pub struct PinningSite {
 /// A memory pool of the CUDA driver (`cudaMallocAsync`). The ranges inside it are not observable.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AsyncPool {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -226,7 +226,7 @@ pub struct AsyncPool {
     pub release_threshold_bytes: Option<u64>,
     /// How often the program queried the reserved bytes; between two queries they are unknown.
     pub samples: u64,
-    /// The last query.
+    /// The result of the last query.
     pub last: Option<AsyncPoolSample>,
     /// The query with the most unused bytes.
     pub most_unused: Option<AsyncPoolSample>,
@@ -241,6 +241,6 @@ pub struct AsyncPoolSample {
     pub reserved_bytes: u64,
     /// Bytes in live blocks at that moment.
     pub allocated_bytes: u64,
-    /// `reserved_bytes` minus `allocated_bytes`.
+    /// The difference `reserved_bytes` minus `allocated_bytes`.
     pub unused_bytes: u64,
 }

@@ -9,11 +9,11 @@ use super::json_enum::json_enum;
 /// One scan of the program for the holders of its blocks.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct HolderScan {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// The number of the scan in its trace, from 0.
     pub scan: u64,
-    /// Why the program scanned; `null` if the trace does not tell.
+    /// Why the program scanned; `null` if it is unknown.
     pub trigger: Option<ScanTrigger>,
     /// The end of the scan, from the start of the recording.
     pub time_ns: u64,
@@ -41,7 +41,7 @@ pub struct HolderScan {
 json_enum! {
     /// Why the program scanned for holders.
     enum ScanTrigger {
-        /// The process exited.
+        /// The process was about to exit.
         Exit = "exit",
         /// The program ran out of memory.
         Oom = "oom",

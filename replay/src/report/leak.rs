@@ -15,7 +15,7 @@ json_enum! {
         Tensors = "tensors",
         /// Memory of the CUDA driver, beside PyTorch's.
         Device = "device",
-        /// Pinned host memory.
+        /// Pinned memory of the host.
         PinnedHost = "pinned_host",
         /// Memory that PyTorch reserves and does not use.
         Reserved = "reserved",
@@ -47,21 +47,21 @@ json_enum! {
 json_enum! {
     /// The unit of an amount.
     enum AmountUnit {
-        /// Bytes.
+        /// A number of bytes.
         Bytes = "bytes",
-        /// Blocks.
+        /// A number of blocks.
         Blocks = "blocks",
-        /// A plain number.
+        /// A number without a unit.
         Count = "count",
         /// Bytes in each step.
         BytesPerStep = "bytes_per_step",
     }
 }
 
-/// A call site whose live memory grows from step to step.
+/// A call site with live memory that grows from step to step.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Leak {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// The memory that grows.
     pub kind: LeakKind,
@@ -71,9 +71,9 @@ pub struct Leak {
     pub leaf: Option<Site>,
     /// Ordinal of the GPU.
     pub device: u32,
-    /// How it grows.
+    /// The shape of the growth over the steps.
     pub shape: LeakShape,
-    /// From 0 to 1.
+    /// A probability from 0 to 1.
     pub confidence: f64,
     /// Blocks that survive at the end of the last complete step; if the size grows, the blocks
     /// there are.
@@ -141,7 +141,7 @@ pub struct LeakEvidence {
     pub growth_steps: usize,
     /// The share of differences that follow the period.
     pub regularity: f64,
-    /// Kendall's tau.
+    /// Kendall's tau of the trend.
     pub kendall_tau: f64,
     /// The Theil-Sen slope per step, in `slope_unit`.
     pub theil_sen_slope: f64,
@@ -192,7 +192,7 @@ pub struct Survival {
 /// A call site that holds more than before and does not leak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BenignGrowth {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,

@@ -16,6 +16,7 @@ mod note;
 mod oom;
 mod peak;
 mod ranks;
+mod recording;
 mod section;
 mod site;
 mod snapshot;
@@ -46,15 +47,16 @@ pub use self::{
     note::{BlockContent, TraceLoss, TraceNote, Worded},
     oom::{Oom, OomCause, Remedy, RemedyKind},
     peak::{
-        Category, CategoryBytes, CategoryShare, Confidence, PassBytes, Peak, PeakBlockRow, PhaseBytes,
-        RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
+        Category, CategoryBytes, CategoryShare, Confidence, MemoryLayer, PassBytes, Peak, PeakBlockRow,
+        PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
+    recording::{Ending, PluggableMode, UnnamedReason},
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
-    snapshot::{MemoryLayer, Snapshot},
+    snapshot::Snapshot,
     timeline::{Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint},
-    trace::{Ending, Losses, Naming, NamingReason, PluggableMode, TraceInfo},
+    trace::{Losses, Naming, NamingReason, TraceInfo},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
 };
 
@@ -109,7 +111,7 @@ pub struct Report {
     /// PyTorch's own counters on Metal, sampled; with the timeline, one per trace of Metal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub torch_memory: Vec<TorchMemory>,
-    /// Leaks, worst first.
+    /// All leaks, worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
     /// Scans for the holders of leaks (`gpumemtrace run --holders`), the last 64; absent if there
@@ -135,7 +137,7 @@ pub struct Report {
     /// The memory of each device at its peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<Vec<Peak>>,
-    /// Out-of-memory errors.
+    /// All out-of-memory errors, in time order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<Vec<Oom>>,
     /// Devices and processes side by side; absent if there is only one.

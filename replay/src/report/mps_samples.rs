@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The sampled counters of one trace.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TorchMemory {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// The module that reported the counters: `torch.mps`.
     #[schemars(extend("const" = "torch.mps"))]
@@ -35,24 +35,24 @@ pub struct TorchMemory {
 pub struct SampledRange<T> {
     /// The number of samples that have it.
     pub samples: u64,
-    /// The minimum.
+    /// The minimum of all samples.
     pub least: T,
-    /// The maximum.
+    /// The maximum of all samples.
     pub most: T,
     /// The value of the last sample.
     pub last: T,
 }
 
-/// One sample.
+/// One sample of PyTorch's counters.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SampledPoint {
     /// Nanoseconds from the start of the recording.
     pub time_ns: u64,
     /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// PyTorch's `current_allocated_memory()`.
+    /// PyTorch's `current_allocated_memory()` at that moment.
     pub tensor_bytes: Option<u64>,
-    /// PyTorch's `driver_allocated_memory()`.
+    /// PyTorch's `driver_allocated_memory()` at that moment.
     pub driver_bytes: Option<u64>,
     /// Bytes of recorded Metal calls at that moment, exact.
     pub metal_bytes: Option<u64>,

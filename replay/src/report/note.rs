@@ -48,7 +48,7 @@ pub enum TraceLoss {
     },
     /// Files of the trace are missing.
     AbsentFiles {
-        /// Which files, as a phrase.
+        /// Which files are missing, as a phrase.
         detail: String,
     },
     /// A region of the file is damaged.
@@ -149,9 +149,9 @@ pub enum TraceLoss {
 json_enum! {
     /// What a block of the file holds.
     enum BlockContent {
-        /// Metadata.
+        /// Metadata of the trace.
         Metadata = "metadata",
-        /// The loaded libraries.
+        /// The list of loaded libraries.
         Modules = "modules",
         /// Events, definitions, or unknown.
         Other = "other",
@@ -164,7 +164,7 @@ json_enum! {
 pub enum TraceNote {
     /// A note that the recorder wrote.
     Recorder {
-        /// Its text.
+        /// The text of the note.
         text: String,
     },
     /// Autograd threads' events are shown at the forward line that they work for.
@@ -183,7 +183,7 @@ pub enum TraceNote {
     },
     /// The program called allocation functions that are not intercepted.
     UncoveredFunctions {
-        /// Their names.
+        /// The names of the functions.
         functions: Vec<String>,
     },
     /// The program started the recording itself, with `gpumemtrace.start()`.
@@ -194,17 +194,17 @@ pub enum TraceNote {
     Metal,
     /// gpumemtrace's allocator served the tensors.
     PluggableAllocator {
-        /// Which one.
+        /// How the pluggable allocator was used.
         mode: PluggableMode,
     },
     /// Managed memory is not counted.
     ManagedMemory {
-        /// Its peak.
+        /// Its peak of allocated bytes.
         peak_bytes: u64,
     },
     /// Memory of other processes or APIs was mapped and is not counted.
     ForeignMemory {
-        /// Its peak.
+        /// Its peak of allocated bytes.
         peak_bytes: u64,
     },
     /// The trace ends before a moment that `--at` requested.

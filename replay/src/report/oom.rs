@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::json_enum::json_enum;
 use super::{Cause, Omitted, Site, SiteBytes, SiteShare};
 
-/// One out-of-memory error.
+/// One out-of-memory error of the program.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Oom {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -36,7 +36,7 @@ pub struct Oom {
     pub why: String,
     /// The largest free range that could have served the request.
     pub largest_free_block_bytes: Option<u64>,
-    /// What to try.
+    /// What the user can try.
     pub remedies: Vec<Remedy>,
     /// The call sites with the most live bytes, largest first.
     pub sites: Vec<SiteShare>,
@@ -79,7 +79,7 @@ pub struct Remedy {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RemedyKind {
-    /// Fix a leak.
+    /// Fix a leak of the program.
     FixLeak {
         /// The call site that leaks.
         site: Box<Site>,
@@ -90,9 +90,9 @@ pub enum RemedyKind {
     UseTorchAllocator,
     /// Raise the limit of PyTorch on Metal.
     RaiseMpsLimit,
-    /// Set `expandable_segments`.
+    /// Set the option `expandable_segments`.
     ExpandableSegments,
-    /// Allocate on one stream.
+    /// Allocate all memory on one stream.
     UseOneStream {
         /// Free bytes that are cached for other streams.
         bytes: u64,
@@ -102,9 +102,9 @@ pub enum RemedyKind {
         /// Free bytes in other pools.
         bytes: u64,
     },
-    /// Call `empty_cache()` first.
+    /// Call `empty_cache()` before the request.
     EmptyCache,
-    /// Request less.
+    /// Request less memory at once.
     RequestLess,
     /// Hold less at this moment.
     HoldLess {

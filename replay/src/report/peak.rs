@@ -4,12 +4,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
-use super::{CategoryRule, MemoryLayer, Omitted, Site};
+use super::{CategoryRule, Omitted, Site};
 
 /// The memory of one device at its peak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Peak {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -19,7 +19,7 @@ pub struct Peak {
     pub time_ns: u64,
     /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// The peak.
+    /// The peak of allocated bytes.
     pub live_bytes: u64,
     /// Memory by category, largest first; sums to `live_bytes` exactly.
     pub categories: Vec<CategoryShare>,
@@ -42,6 +42,16 @@ pub struct Peak {
 }
 
 json_enum! {
+    /// The layer of allocations that a list describes.
+    enum MemoryLayer {
+        /// Blocks of PyTorch's allocator.
+        Torch = "torch",
+        /// Allocations from the driver, by a program without PyTorch.
+        Device = "device",
+    }
+}
+
+json_enum! {
     /// The purpose of a block.
     enum Category {
         /// Parameters and buffers of modules.
@@ -54,11 +64,11 @@ json_enum! {
         Activations = "activations",
         /// Blocks that are freed in the pass that allocates them.
         Temporaries = "temporaries",
-        /// Workspaces of libraries.
+        /// Workspaces of libraries such as cuBLAS.
         Workspaces = "workspaces",
-        /// Input batches.
+        /// Batches of input data.
         Inputs = "inputs",
-        /// No rule applies.
+        /// No rule applies to the block.
         Unknown = "unknown",
     }
 }
@@ -78,11 +88,11 @@ json_enum! {
 json_enum! {
     /// The pass of a training loop in which a block is allocated.
     enum TrainingPass {
-        /// The backward pass.
+        /// The backward pass of autograd.
         Backward = "backward",
-        /// Fetching a batch.
+        /// Fetching a batch of input data.
         Data = "data",
-        /// The forward pass.
+        /// The forward pass of a module.
         Forward = "forward",
         /// Reading weights from a file.
         Loading = "loading",
@@ -90,11 +100,11 @@ json_enum! {
         Module = "module",
         /// The step of an optimizer.
         Optimizer = "optimizer",
-        /// Other Python code.
+        /// Any other Python code.
         Program = "program",
-        /// No Python frames.
+        /// The stack has no Python frames.
         Unknown = "unknown",
-        /// `zero_grad()`.
+        /// A call of `zero_grad()`.
         ZeroGrad = "zero_grad",
     }
 }
@@ -102,11 +112,11 @@ json_enum! {
 /// The memory of one call site.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SiteShare {
-    /// The call site.
+    /// The call site of the blocks.
     pub site: Site,
-    /// Its live bytes.
+    /// Its live bytes at that moment.
     pub bytes: u64,
-    /// Its live blocks.
+    /// Its live blocks at that moment.
     pub blocks: u64,
     /// Its bytes by category; sums to `bytes`. Only at the peak.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,9 +129,9 @@ pub struct SiteShare {
 /// Bytes of one call site.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SiteBytes {
-    /// The call site.
+    /// The call site of the blocks.
     pub site: Site,
-    /// The bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
 }
 
@@ -130,9 +140,9 @@ pub struct SiteBytes {
 pub struct CategoryShare {
     /// The purpose of the blocks.
     pub category: Category,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
-    /// Their number.
+    /// The number of these blocks.
     pub blocks: u64,
     /// The lowest confidence of the rules that found at least a tenth of the bytes; `null` for
     /// `unknown`.
@@ -148,7 +158,7 @@ pub struct RuleShare {
     pub rule: CategoryRule,
     /// The confidence of the rule for these blocks.
     pub confidence: Option<Confidence>,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
 }
 
@@ -157,18 +167,18 @@ pub struct RuleShare {
 pub struct CategoryBytes {
     /// The purpose of the blocks.
     pub category: Category,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
-    /// Their number.
+    /// The number of these blocks.
     pub blocks: u64,
 }
 
 /// The memory that one pass allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PassBytes {
-    /// The pass.
+    /// The pass that allocated them.
     pub pass: TrainingPass,
-    /// The bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
 }
 
@@ -178,18 +188,18 @@ pub struct PhaseBytes {
     /// The name of the phase; `null` outside of all phases, or if the trace does not contain the
     /// name.
     pub phase: Option<String>,
-    /// The bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
 }
 
 /// The peak compared with the peak of the previous step.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SincePreviousStep {
-    /// The previous step.
+    /// The number of the previous step.
     pub step: u64,
     /// The time of its peak, from the start of the recording.
     pub time_ns: u64,
-    /// Its peak.
+    /// Its peak of allocated bytes.
     pub live_bytes: u64,
     /// The peak minus that of the previous step.
     pub rise_bytes: i64,
@@ -200,7 +210,7 @@ pub struct SincePreviousStep {
 /// The difference of one call site in one category.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RiseOfSite {
-    /// The call site.
+    /// The call site of the blocks.
     pub site: Site,
     /// The purpose of the blocks.
     pub category: Category,
@@ -208,16 +218,16 @@ pub struct RiseOfSite {
     pub bytes: u64,
     /// Bytes at the peak of the previous step.
     pub before_bytes: u64,
-    /// `bytes` minus `before_bytes`.
+    /// The difference `bytes` minus `before_bytes`.
     pub rise_bytes: i64,
 }
 
 /// One block at the peak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PeakBlockRow {
-    /// Its address.
+    /// The address of the block.
     pub addr: u64,
-    /// Its size.
+    /// The size of the block.
     pub bytes: u64,
     /// The requested size, if it is known.
     pub requested_bytes: Option<u64>,
@@ -227,7 +237,7 @@ pub struct PeakBlockRow {
     pub allocated_at_event: u64,
     /// The pass that allocated it.
     pub pass: TrainingPass,
-    /// Its purpose.
+    /// The purpose of the block.
     pub category: Category,
     /// The confidence of the category.
     pub confidence: Option<Confidence>,

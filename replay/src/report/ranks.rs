@@ -31,7 +31,7 @@ pub struct Ranks {
 json_enum! {
     /// How ranks are aligned in time.
     enum RankAlignment {
-        /// By step numbers.
+        /// By the step numbers of the ranks.
         Step = "step",
     }
 }
@@ -39,15 +39,15 @@ json_enum! {
 /// One device of one process.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RankRow {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
     /// The rank of the process in the distributed job.
     pub rank: Option<u64>,
-    /// The host name.
+    /// The name of the host.
     pub host: Option<String>,
-    /// The process id.
+    /// The id of the process.
     pub pid: Option<u64>,
     /// The memory of the GPU.
     pub total_bytes: Option<u64>,
@@ -71,7 +71,7 @@ pub struct RankRow {
 /// The row where growth began first.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FirstCause {
-    /// Index in `rows`.
+    /// Index of the rank in `rows`.
     pub row: u64,
     /// The first step of the growth.
     pub step: u64,
@@ -79,7 +79,7 @@ pub struct FirstCause {
     pub lead_steps: Option<u64>,
     /// The call site that grows.
     pub site: Site,
-    /// Its growth.
+    /// Its growth in each step.
     pub bytes_per_step: Option<Quantity>,
     /// `medium` if other rows began in the same step; `low` if ranks are missing.
     pub confidence: Confidence,

@@ -12,9 +12,9 @@ pub enum Section {
     Timeline,
     /// `fragmentation`, `fragmentation_over_time` and `async_pools`.
     Fragmentation,
-    /// `peak`.
+    /// The key `peak`, of each device.
     Peak,
-    /// `oom`.
+    /// The key `oom`, of all errors.
     Oom,
     /// The section of a registered analysis, by its key ([`crate::EventAnalysis`]).
     Extra(&'static str),

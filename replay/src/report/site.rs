@@ -11,7 +11,7 @@ use super::json_enum::json_enum;
 pub struct Site {
     /// Identifies the call site; the same in every run.
     pub id: String,
-    /// The source file.
+    /// The path of the source file.
     pub file: Option<String>,
     /// The line in the source file.
     pub line: Option<u32>,
@@ -61,9 +61,9 @@ json_enum! {
 json_enum! {
     /// The language of a frame.
     enum FrameKind {
-        /// Interpreted Python code.
+        /// A frame of interpreted Python code.
         Python = "python",
-        /// Machine code.
+        /// Machine code of a library.
         Native = "native",
     }
 }
@@ -71,9 +71,9 @@ json_enum! {
 /// One frame of a stack.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct StackFrame {
-    /// Python or native.
+    /// The language of the frame.
     pub kind: FrameKind,
-    /// The source file.
+    /// The path of the source file.
     pub file: Option<String>,
     /// The line in the source file.
     pub line: Option<u32>,

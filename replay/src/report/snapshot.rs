@@ -3,13 +3,12 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::json_enum::json_enum;
-use super::{Omitted, SiteShare};
+use super::{MemoryLayer, Omitted, SiteShare};
 
 /// One device at a requested moment. Its gap is in `fragmentation`, where `at.why` is `at`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Snapshot {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -21,9 +20,9 @@ pub struct Snapshot {
     pub step: Option<u64>,
     /// The layer that `sites` describe.
     pub layer: MemoryLayer,
-    /// PyTorch's `memory_allocated()`.
+    /// PyTorch's `memory_allocated()` at that moment.
     pub live_bytes: Option<u64>,
-    /// PyTorch's `memory_reserved()`.
+    /// PyTorch's `memory_reserved()` at that moment.
     pub reserved_bytes: Option<u64>,
     /// Bytes that the driver handed to the process.
     pub device_bytes: Option<u64>,
@@ -33,14 +32,4 @@ pub struct Snapshot {
     /// The call sites that a filter removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub omitted: Option<Omitted>,
-}
-
-json_enum! {
-    /// The layer of allocations that a list describes.
-    enum MemoryLayer {
-        /// Blocks of PyTorch's allocator.
-        Torch = "torch",
-        /// Allocations from the driver, by a program without PyTorch.
-        Device = "device",
-    }
 }

@@ -24,7 +24,7 @@ json_enum! {
     enum StepSource {
         /// A call of `gpumemtrace.step()`.
         Marks = "marks",
-        /// An NVTX range.
+        /// The begin of an NVTX range.
         Nvtx = "nvtx",
         /// A call of an optimizer.
         Optimizer = "optimizer",
@@ -36,13 +36,13 @@ json_enum! {
 /// A named phase of the run, over all its occurrences (`crate::timeline::phases`).
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Phase {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Its name; each number in it is `#`. `null` if the trace does not contain it.
     pub name: Option<String>,
     /// How often it began.
     pub count: u64,
-    /// Its total duration.
+    /// The total duration of the phase.
     pub time_ns: u64,
     /// Memory on each device with allocated blocks.
     pub devices: Vec<PhaseOnDevice>,
@@ -62,7 +62,7 @@ pub struct PhaseOnDevice {
 /// A named moment of the run (`crate::timeline::marks`).
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Mark {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Its name; `null` if the trace does not contain it.
     pub name: Option<String>,
@@ -75,7 +75,7 @@ pub struct Mark {
 /// One device over time.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Timeline {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -96,9 +96,9 @@ pub struct TimelinePoint {
     pub time_ns: u64,
     /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// PyTorch's `memory_allocated()`.
+    /// PyTorch's `memory_allocated()` at that moment.
     pub live_bytes: Option<u64>,
-    /// PyTorch's `memory_reserved()`.
+    /// PyTorch's `memory_reserved()` at that moment.
     pub reserved_bytes: Option<u64>,
     /// Bytes that the driver handed to the process.
     pub device_bytes: Option<u64>,
@@ -107,7 +107,7 @@ pub struct TimelinePoint {
 /// One call site over time.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TimelineBand {
-    /// The call site.
+    /// The call site of the blocks.
     pub site: Site,
     /// Its live bytes, one number per point.
     pub bytes: Vec<u64>,

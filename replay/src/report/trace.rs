@@ -6,18 +6,16 @@ use gpumemtrace_format::TrackerState;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::json_enum::json_enum;
-use super::{SinceMoment, StreamPart, TraceLoss, TraceNote, Worded};
-use crate::callsite::UnnamedReason;
+use super::{Ending, PluggableMode, SinceMoment, StreamPart, TraceLoss, TraceNote, UnnamedReason, Worded};
 
-/// One trace.
+/// One trace of the report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TraceInfo {
     /// The path as given.
     pub path: String,
     /// The process id of the traced program.
     pub pid: Option<u64>,
-    /// The host name.
+    /// The name of the host.
     pub host: Option<String>,
     /// The rank of the process in a distributed job.
     pub rank: Option<u64>,
@@ -79,32 +77,6 @@ impl TraceInfo {
     }
 }
 
-json_enum! {
-    /// How gpumemtrace was PyTorch's pluggable allocator.
-    enum PluggableMode {
-        /// Its caching allocator served all tensors.
-        Caching = "caching",
-        /// Each tensor was a call of the driver.
-        Uncached = "uncached",
-        /// It served the segments of a `torch.cuda.MemPool`.
-        Segments = "segments",
-    }
-}
-
-json_enum! {
-    /// How the process ended.
-    enum Ending {
-        /// It exited.
-        Exit = "exit",
-        /// It was killed, or ended without closing the trace.
-        Killed = "killed",
-        /// It crashed.
-        Crashed = "crashed",
-        /// It is still running.
-        Running = "running",
-    }
-}
-
 #[allow(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde passes references")]
 fn tracker_word<S: Serializer>(state: &Option<TrackerState>, serializer: S) -> Result<S::Ok, S::Error> {
     state.map(TrackerState::name).serialize(serializer)
@@ -140,7 +112,7 @@ pub struct Losses {
 /// Native addresses in a report, with and without names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Naming {
-    /// Distinct addresses.
+    /// Number of distinct native addresses.
     pub addresses: u64,
     /// Addresses without a name; they are shown as module and offset.
     pub unresolved: u64,

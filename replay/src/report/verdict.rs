@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::json_enum::json_enum;
 use super::{Losses, OomForecast, ResidualSource, Site, SiteBytes};
 
-/// One finding.
+/// One finding of the summary.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Verdict {
-    /// Index in `traces`.
+    /// Index in the list `traces`.
     pub trace: usize,
     /// How severe it is.
     pub severity: Severity,
@@ -23,9 +23,9 @@ pub struct Verdict {
 json_enum! {
     /// How severe a finding is.
     enum Severity {
-        /// Good to know.
+        /// It is good to know.
         Info = "info",
-        /// Worth a look.
+        /// It is worth a look.
         Warning = "warning",
         /// It ended the run, or will end it.
         Critical = "critical",
@@ -38,21 +38,21 @@ json_enum! {
 pub enum VerdictEvidence {
     /// A call site leaks.
     Leak {
-        /// The call site.
+        /// The call site of the blocks.
         site: Box<Site>,
         /// The memory that leaks.
         kind: super::LeakKind,
-        /// As in `leaks`.
+        /// The same as in `leaks`.
         confidence: f64,
-        /// As in `leaks`.
+        /// The same as in `leaks`.
         blocks: u64,
-        /// As in `leaks`.
+        /// The same as in `leaks`.
         bytes: u64,
-        /// As in `leaks`.
+        /// The same as in `leaks`.
         bytes_per_step: Option<super::Quantity>,
-        /// As in `leaks`.
+        /// The same as in `leaks`.
         grows_by: super::GrowsBy,
-        /// As in `leaks`.
+        /// The same as in `leaks`.
         is_regular: bool,
     },
     /// The program ran out of memory.
@@ -120,7 +120,7 @@ pub enum VerdictEvidence {
     FragmentationLike {
         /// Ordinal of the GPU.
         device: u32,
-        /// Peak reserved bytes.
+        /// Peak of the reserved bytes.
         reserved_bytes: u64,
         /// Bytes that were free and not usable for requests.
         unusable_bytes: u64,
@@ -133,9 +133,9 @@ pub enum VerdictEvidence {
     ReservedOverhang {
         /// Ordinal of the GPU.
         device: u32,
-        /// Peak reserved bytes.
+        /// Peak of the reserved bytes.
         reserved_bytes: u64,
-        /// Peak allocated bytes.
+        /// Peak of the allocated bytes.
         live_bytes: u64,
         /// Bytes in fully free segments.
         cache_bytes: u64,
@@ -155,7 +155,7 @@ pub enum VerdictEvidence {
     TransientSpike {
         /// Ordinal of the GPU.
         device: u32,
-        /// The peak.
+        /// The peak of allocated bytes.
         peak_bytes: u64,
         /// The level that 95% of the run stays below.
         usual_bytes: u64,
@@ -168,17 +168,17 @@ pub enum VerdictEvidence {
     PersistentDrift {
         /// Ordinal of the GPU.
         device: u32,
-        /// The first measurement.
+        /// The bytes of the first measurement.
         first_bytes: u64,
-        /// The last measurement.
+        /// The bytes of the last measurement.
         last_bytes: u64,
         /// The number of measurements.
         samples: usize,
-        /// Kendall's tau.
+        /// Kendall's tau of the trend.
         tau: f64,
         /// The probability of such a trend by chance.
         p_value: f64,
-        /// What measured it.
+        /// The source of the measurements.
         source: ResidualSource,
     },
     /// Leaks of one GPU, summed.
@@ -187,7 +187,7 @@ pub enum VerdictEvidence {
         device: u32,
         /// The bytes of all leaks.
         bytes: u64,
-        /// Their growth.
+        /// Their growth in each step.
         bytes_per_step: f64,
         /// The number of leaks.
         findings: usize,
@@ -211,7 +211,7 @@ pub enum VerdictEvidence {
         rank: Option<u64>,
         /// Ordinal of the GPU.
         device: u32,
-        /// Its peak.
+        /// Its peak of allocated bytes.
         peak_live_bytes: u64,
         /// The median of all peaks.
         median_peak_live_bytes: u64,
@@ -229,11 +229,11 @@ pub struct PressureEvidence {
     pub device: u32,
     /// The memory of the GPU.
     pub total_bytes: u64,
-    /// Peak allocated bytes.
+    /// Peak of the allocated bytes.
     pub live_bytes: u64,
     /// Bytes of other owners than PyTorch at that moment.
     pub non_torch_bytes: u64,
-    /// Peak reserved bytes.
+    /// Peak of the reserved bytes.
     pub reserved_bytes: u64,
     /// The share of the GPU in use; for `cache_pressure` with the cache.
     pub share: f64,
@@ -244,6 +244,6 @@ pub struct PressureEvidence {
 pub struct HiddenOwner {
     /// The shared library; `null` for memory in no recorded call.
     pub owner: Option<String>,
-    /// Its bytes.
+    /// The bytes that it holds.
     pub bytes: u64,
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
+use crate::event_analysis::{EventAnalysis, EventContext};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: bytes that a pool keeps when all its blocks are free.

@@ -2,8 +2,10 @@
 
 use gpumemtrace_format::NO_DEVICE;
 
+use crate::callsite::symbols::SiteId;
+use crate::event_analysis::LiveBlockLookup;
 use crate::state::device::DeviceState;
-use crate::state::mps_samples::MetalLevels;
+use crate::state::metal_levels::MetalLevels;
 
 /// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]
@@ -30,9 +32,20 @@ pub(crate) struct DeviceStates {
 }
 
 impl DeviceStates {
-    /// The levels of the only device with memory. `None` if several have memory or its ordinal is
-    /// unknown.
-    pub(crate) fn only_metal_device(&self) -> Option<MetalLevels> {
+    /// Bytes in PyTorch's live blocks by device, for devices with a known ordinal.
+    pub(crate) fn torch_live_bytes(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..=u8::MAX).zip(&self.all);
+        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
+            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
+    }
+}
+
+impl LiveBlockLookup for DeviceStates {
+    fn site_of_live_block(&self, device: u8, addr: u64) -> Option<SiteId> {
+        self.all.get(usize::from(device))?.as_ref()?.torch.site_at(addr)
+    }
+
+    fn only_metal_device(&self) -> Option<MetalLevels> {
         let all =
             (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
         let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
@@ -44,12 +57,5 @@ impl DeviceStates {
             buffers: device.torch.total().bytes,
         };
         (ordinal != NO_DEVICE && used.next().is_none()).then_some(levels)
-    }
-
-    /// Bytes in PyTorch's live blocks by device, for devices with a known ordinal.
-    pub(crate) fn torch_live_bytes(&self) -> impl Iterator<Item = (u8, u64)> {
-        let all = (0..=u8::MAX).zip(&self.all);
-        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
-            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
     }
 }

@@ -15,26 +15,14 @@
 use gpumemtrace_format::event::NOT_REPORTED;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
+use crate::event_analysis::{EventAnalysis, EventContext};
+use crate::state::metal_levels::MetalLevels;
 use crate::timeline::event_time::EventTime;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
 /// Limit of the points in the series.
 pub(crate) const MAX_POINTS: usize = 512;
-
-/// Bytes allocated by recorded Metal calls on one device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MetalLevels {
-    /// Ordinal of the device.
-    pub device: u8,
-    /// All memory, in bytes.
-    pub bytes: u64,
-    /// Bytes of heaps, used or not.
-    pub heaps: u64,
-    /// Bytes of buffers and textures in heaps.
-    pub buffers: u64,
-}
 
 /// One sample of PyTorch's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +161,7 @@ impl EventAnalysis for MpsSamples {
     }
 
     fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
-        self.add(event, context.time(), context.only_metal_device());
+        self.add(event, context.time(), context.live.only_metal_device());
     }
 
     fn restart(&mut self) {

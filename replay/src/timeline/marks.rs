@@ -10,8 +10,8 @@
 use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::{CodeId, Event, EventKind};
 
+use crate::event_analysis::{EventAnalysis, EventContext};
 use crate::ingest::definitions::Definitions;
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
 
 /// Limit of marks that a report lists.
 pub(crate) const MAX_LISTED_MARKS: usize = 1000;

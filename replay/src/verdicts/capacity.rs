@@ -23,11 +23,11 @@ pub(super) struct CapacityFacts {
     pub(super) ordinal: u8,
     /// The memory of the device; 0 if it is unknown.
     pub(super) capacity: u64,
-    /// Peak allocated bytes.
+    /// Peak of the allocated bytes.
     pub(super) live: u64,
     /// Non-torch bytes at that peak.
     pub(super) non_torch: u64,
-    /// Peak reserved bytes.
+    /// Peak of the reserved bytes.
     pub(super) reserved: u64,
     /// Non-torch bytes at that peak.
     pub(super) non_torch_at_reserved_peak: u64,

@@ -4,11 +4,11 @@ use crate::terminal::units::format_bytes;
 use gpumemtrace_format::TrackerState;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::StreamId;
-use gpumemtrace_replay::callsite::UnnamedReason;
 use gpumemtrace_replay::report::Ending;
 use gpumemtrace_replay::report::Naming;
 use gpumemtrace_replay::report::PluggableMode;
 use gpumemtrace_replay::report::TraceInfo;
+use gpumemtrace_replay::report::UnnamedReason;
 
 use crate::render::wording::is_caveat;
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};

@@ -188,7 +188,7 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
     }
 }
 
-/// `+4.00 MiB/step; `.
+/// The growth as `+4.00 MiB/step; `.
 fn format_rate(rate: Quantity) -> String {
     format!("+{}/step; ", format_bytes(rate.0.max(0.0) as u64))
 }

@@ -7,7 +7,7 @@ use gpumemtrace_replay::report::{PluggableMode, TraceInfo};
 /// CUDA calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vocabulary {
-    /// True for Metal.
+    /// True for traces of Metal.
     pub(crate) is_metal: bool,
     /// What reserves memory for tensors.
     pub(crate) reserver: &'static str,

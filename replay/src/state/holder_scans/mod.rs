@@ -16,8 +16,8 @@ use gpumemtrace_format::{CodeId, Event, EventKind};
 use serde::Deserialize;
 
 use crate::callsite::symbols::SiteId;
+use crate::event_analysis::{EventAnalysis, EventContext};
 use crate::ingest::definitions::Definitions;
-use crate::pass::event_analyses::{EventAnalysis, EventContext};
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
 use crate::timeline::event_time::EventTime;
 
@@ -207,7 +207,7 @@ impl EventAnalysis for HolderScans {
         if event.kind == EventKind::HOLDERS {
             self.begin_scan(event, context.time(), context.definitions);
         } else {
-            let site = context.site_of_live_block(event.device, event.addr);
+            let site = context.live.site_of_live_block(event.device, event.addr);
             self.add_holder(event, site, context.definitions);
         }
     }
