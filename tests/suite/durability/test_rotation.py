@@ -122,7 +122,7 @@ def test_damage_names_the_damaged_file(tmp_path):
     run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
     first = parts(tmp_path)[0]
     bytes_there = bytearray(first.read_bytes())
-    at = bytes_there.rindex(b"GMTB\x0c") + 100
+    at = bytes_there.rindex(b"GMTB\x02") + 100
     bytes_there[at] ^= 1
     first.write_bytes(bytes_there)
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
