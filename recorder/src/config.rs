@@ -51,7 +51,8 @@ pub(crate) struct RecorderConfig {
     pub(crate) on_full: FullRingPolicy,
     /// `GPUMEMTRACE_MEMORY`: memory limit of the recorder.
     pub(crate) memory_bytes: u64,
-    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_MAX_TOTAL_SIZE`: when to begin a new part, and how much to keep.
+    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_MAX_TOTAL_SIZE`: when to begin a new part, and how much
+    /// to keep.
     pub(crate) rotation: Option<RotationPolicy>,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default) uses the processor's counter where it can be trusted;
     /// `kernel` never does.

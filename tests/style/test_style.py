@@ -70,6 +70,7 @@ class Columns(StyleCase):
 
     def test_code_tables_fences_and_links_may_be_long(self):
         self.plant("a.rs", f'const A: &str = "{self.LONG} // no comment";\n// https://example.org/{"x" * 100}\n')
+        self.plant("b.rs", f"//! Short.\n//! ```text\n//! {self.LONG}\n//! ```\n")
         self.plant("d.md", f"| {self.LONG} |\n```\n{self.LONG}\n```\n[a]: https://example.org/{'x' * 100}\nshort\n")
         self.assert_clean("columns")
 

@@ -134,8 +134,9 @@ impl<'a> Cursor<'a> {
         Ok(first)
     }
 
+    // A cursor stays in registers only if nothing takes its address.
+    #[allow(clippy::inline_always)]
     #[inline(always)]
-    #[allow(clippy::inline_always)] // A cursor stays in registers only if nothing takes its address.
     pub(crate) fn varint(&mut self) -> Result<u64, WireError> {
         let (value, rest) = split_varint(self.rest)?;
         self.rest = rest;

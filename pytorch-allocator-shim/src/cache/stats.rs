@@ -1,8 +1,9 @@
 //! The statistics of `torch.cuda.memory_stats()`.
 //!
 //! PyTorch refuses them under a pluggable allocator. These have the same names, and are counted at
-//! the same places as in `c10/cuda/CUDACachingAllocator.cpp`. `tests/suite/allocator/test_caching_allocator.py`
-//! compares every value with the native allocator's.
+//! the same places as in `c10/cuda/CUDACachingAllocator.cpp`.
+//! `tests/suite/allocator/test_caching_allocator.py` compares every value with the native
+//! allocator's.
 
 use super::size_rules::BlockSizeClass;
 

@@ -39,7 +39,7 @@ _TOML = re.compile(
 # Shell quoting is too free for a pattern: a `#` counts after white space outside of simple quotes.
 _SHELL_COMMENT = re.compile(r"""^(?:[^"'#]|"[^"]*"|'[^']*'|(?<=\S)\#)*?(?:^|(?<=\s))\#(?P<text>[ \#].*|$)""")
 _STRING_EDGES = re.compile(r"""^[A-Za-z]*\#*("{3}|'{3}|"|')|("{3}|'{3}|"|')\#*$""")
-_COMMENT_MARKER = re.compile(r"^\s*(///?|//!|/\*[*!]?|\*(?!\*)|#!?)?")
+_COMMENT_MARKER = re.compile(r"^\s*(//!|///?|/\*[*!]?|\*(?!\*)|#!?)?")
 
 
 def lex(text, language):

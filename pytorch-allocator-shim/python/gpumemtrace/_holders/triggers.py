@@ -125,7 +125,8 @@ class _ImportHook:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _CallbackLoader(spec.loader, on_loaded)  # type: ignore[assignment]
+                    loader = _CallbackLoader(spec.loader, on_loaded)
+                    spec.loader = loader  # type: ignore[assignment]
                 return spec
         return None
 

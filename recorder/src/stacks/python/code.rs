@@ -143,8 +143,8 @@ fn bytecode_copy_start<M: Memory>(
     None
 }
 
-/// The byte offset of an instruction in the bytecode of its code object: [`FRAME_NOT_STARTED`] right before
-/// the first instruction, -1 for an instruction outside of the bytecode.
+/// The byte offset of an instruction in the bytecode of its code object: [`FRAME_NOT_STARTED`]
+/// right before the first instruction, -1 for an instruction outside of the bytecode.
 pub(crate) fn offset_in_code<M: Memory>(memory: &M, layout: &PythonLayout, code: usize, instr: usize) -> i32 {
     let (offset, bytes) = match layout.instruction {
         InstructionKind::Pointer => {

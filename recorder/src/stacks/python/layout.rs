@@ -2,10 +2,10 @@
 //!
 //! Without the GIL, the frames of a running thread can be read only by their memory layout, and a
 //! wrong offset reads garbage. Versions from 3.13 on describe themselves (`described`, with a
-//! checked cookie). For 3.8 to 3.12 there is a table here, which `scripts/generate/python-abi` checks
-//! against the headers of installed releases. In any case the first capture of a session is checked
-//! against the expected object types (`selftest`). The test suites compare every stack with the one
-//! that CPython itself reports.
+//! checked cookie). For 3.8 to 3.12 there is a table here, which `scripts/generate/python-abi`
+//! checks against the headers of installed releases. In any case the first capture of a session is
+//! checked against the expected object types (`selftest`). The test suites compare every stack with
+//! the one that CPython itself reports.
 //!
 //! Sources: CPython `Include/cpython/{pystate,code,frameobject,unicodeobject}.h`,
 //! `Include/internal/pycore_{frame,runtime}.h`.

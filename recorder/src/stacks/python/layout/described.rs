@@ -2,10 +2,10 @@
 //! `_PyRuntime`.
 //!
 //! The description is made for readers of the same release, and its own fields move from version to
-//! version. So the positions below belong to one version each; `scripts/generate/python-abi` checks them
-//! against the headers. Cookie and version must be right, and one impossible offset refuses the
-//! whole description. In free-threaded builds objects have longer headers, and from 3.14 on each
-//! thread runs its own copy of the bytecode.
+//! version. So the positions below belong to one version each; `scripts/generate/python-abi` checks
+//! them against the headers. Cookie and version must be right, and one impossible offset refuses
+//! the whole description. In free-threaded builds objects have longer headers, and from 3.14 on
+//! each thread runs its own copy of the bytecode.
 
 use super::{
     BytecodeCopies, CodeLayout, InstructionKind, OBJECT, OBJECT_FREE_THREADED, ObjectLayout, PythonLayout,
