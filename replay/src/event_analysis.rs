@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
 use crate::report::{Section, SectionData};
 use crate::state::metal_levels::MetalLevels;
 use crate::timeline::event_time::EventTime;
+use crate::util::ids::SiteId;
 
 /// An analysis and its section.
 #[derive(Clone, Copy, Debug)]

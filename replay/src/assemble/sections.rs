@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 
-use crate::callsite::symbols::SiteId;
 use crate::fragmentation::report as gaps;
 use crate::pass::Analysis;
 use crate::peak;
@@ -17,6 +16,7 @@ use crate::state::device::DeviceState;
 use crate::state::holder_scans::HolderScans;
 use crate::timeline::bins::{BinValues, MemorySample};
 use crate::timeline::marks::MarkLog;
+use crate::util::ids::SiteId;
 
 use super::mps_samples;
 

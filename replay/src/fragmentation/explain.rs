@@ -8,8 +8,8 @@
 use super::by_pool::TotalsByPool;
 use super::free_runs::{MemoryRun, find_runs};
 use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, PoolKey, TorchRanges};
-use crate::callsite::symbols::{SiteId, StackId};
 use crate::state::live_set::LiveBlock;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededMap;
 
 /// Collects the bytes of one cause by site.

@@ -7,9 +7,9 @@
 //! (`fragmentation::tests::pages_are_driver_mappings_where_the_trace_has_them`).
 
 use super::{AllocatorSnapshot, LARGE_PAGE, PoolKey, SMALL_SEGMENT, TorchRanges};
-use crate::callsite::symbols::StackId;
 use crate::state::driver::MemoryRange;
 use crate::state::segments::Segment;
+use crate::util::ids::StackId;
 
 /// A contiguous run of addresses that the allocator reserved.
 pub(super) struct MemoryRun {

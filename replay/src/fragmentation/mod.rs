@@ -41,11 +41,11 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::Detail;
 
-use crate::callsite::symbols::SiteId;
 use crate::report::CauseKind;
 use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
 use crate::state::segments::Segment;
+use crate::util::ids::SiteId;
 
 pub(crate) use by_pool::PoolTotals;
 pub(crate) use explain::explain_gap;

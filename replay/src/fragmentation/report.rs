@@ -2,7 +2,6 @@
 
 use gpumemtrace_format::event::NO_POOL;
 
-use crate::callsite::symbols::SiteId;
 use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, PoolKey, PoolTotals};
 use crate::pass::Analysis;
 use crate::report::{
@@ -13,6 +12,7 @@ use crate::report::{
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState, AsyncPools};
 use crate::state::device::DeviceState;
 use crate::state::device::TimedGap;
+use crate::util::ids::SiteId;
 
 /// The gaps of all described moments, by device.
 pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {

@@ -1,7 +1,7 @@
 //! Compares the explained gap with a model that classifies every half mebibyte.
 
 use super::*;
-use crate::callsite::symbols::StackId;
+use crate::util::ids::StackId;
 use proptest::prelude::*;
 
 const UNIT: u64 = 512 << 10;

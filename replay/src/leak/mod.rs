@@ -31,7 +31,6 @@ pub(crate) mod statistics;
 
 use std::borrow::Cow;
 
-use crate::callsite::symbols::StackId;
 use crate::leak::blame::{BlamedLine, blame_candidate};
 use crate::leak::candidates::{Candidate, Candidates, find_candidates, find_candidates_of_all_sites};
 use crate::leak::growth::{SurvivorEvidence, judge_series};
@@ -41,6 +40,7 @@ use crate::pass::Analysis;
 use crate::report::{BenignGrowth, Leak, LeakKind};
 use crate::state::device::DeviceState;
 use crate::timeline::step_series::StepSeries;
+use crate::util::ids::StackId;
 use report::LeakReporter;
 
 /// Findings reported per trace; those with the fewest bytes are dropped.

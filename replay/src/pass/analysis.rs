@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
 
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::{StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
 use crate::ingest::metal_totals;
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::oom_events::OomRecord;
@@ -19,6 +19,7 @@ use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
 use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
 /// The analysis of one trace.

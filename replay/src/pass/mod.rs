@@ -26,7 +26,7 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSite, StackSymbols};
+use crate::callsite::symbols::{StackInfo, StackSite, StackSymbols};
 use crate::event_analysis::{AnalysisRow, EventContext};
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
@@ -43,6 +43,7 @@ use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 use scope::PassScope;
 pub(crate) use scope::SinceScope;

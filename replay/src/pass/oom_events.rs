@@ -6,11 +6,11 @@
 use gpumemtrace_format::Event;
 
 use super::ReplayPass;
-use crate::callsite::symbols::{SiteId, StackId};
 use crate::fragmentation::{Gap, PoolKey};
 use crate::state::device::GapRequest;
 use crate::state::device_states::device_of;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::{SiteId, StackId};
 
 /// Limit of recorded out-of-memory events.
 pub(crate) const MAX_OOMS: usize = 64;

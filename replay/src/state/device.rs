@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::{SiteId, StackId, StackSite};
+use crate::callsite::symbols::StackSite;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PendingFree, PoolKey, ReservedPeak, ReservedPeakState, TorchRanges,
@@ -23,6 +23,7 @@ use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 use crate::state::segments::Segments;
 use crate::state::unused_reserved::UnusedReserved;
 use crate::timeline::event_time::EventTime;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Slots of the cache of driver ranges with recent blocks.

@@ -26,9 +26,10 @@ use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{Event, EventKind, ThreadId};
 
 use crate::callsite::code_origin::OptimizerCall;
-use crate::callsite::symbols::{OptimizerLine, StackId};
+use crate::callsite::symbols::OptimizerLine;
 use crate::report::StepSource;
 use crate::timeline::nvtx_ranges::RangeDetector;
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
 /// Optimizer steps after which the detector is sure, given [`ENOUGH_EVENTS`] events.
@@ -323,7 +324,7 @@ impl StepDetector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callsite::symbols::SiteId;
+    use crate::util::ids::SiteId;
 
     fn event(thread: u32, kind: EventKind, size: u64) -> Event {
         Event { thread: ThreadId(thread), size, aux: [1, 0], ..Event::new(kind) }

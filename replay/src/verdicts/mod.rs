@@ -6,7 +6,6 @@
 mod capacity;
 mod spikes;
 
-use crate::callsite::symbols::SiteId;
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
 use crate::report::{
@@ -14,6 +13,7 @@ use crate::report::{
 };
 use crate::state::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::state::live_set::site_stats::SiteStats;
+use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
 use spikes::{drift, spike, usual_bin};
 
