@@ -12,9 +12,9 @@ use crate::callsite::code_origin::is_system_source;
 use crate::callsite::mixed_stack::{MixedFrame, find_eval_loops, merge_stacks};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
-use crate::report::Section;
 use crate::report::{
-    FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, UnnamedReason, VerdictEvidence,
+    FrameKind, Naming, NamingReason, Report, Section, Site, StackFrame, StackOrder, UnnamedReason,
+    VerdictEvidence,
 };
 use crate::util::seeded_map::SeededMap;
 

@@ -10,8 +10,7 @@ use crate::report::{
     Snapshot,
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState, AsyncPools};
-use crate::state::device::DeviceState;
-use crate::state::device::TimedGap;
+use crate::state::device::{DeviceState, TimedGap};
 use crate::util::ids::SiteId;
 
 /// The gaps of all described moments, by device.

@@ -11,6 +11,7 @@ use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::callsite::symbols::StackSite;
+use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PendingFree, PoolKey, ReservedPeak, ReservedPeakState, TorchRanges,
@@ -22,7 +23,6 @@ use crate::state::live_set::{BlockSize, LiveSet, StateSample};
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 use crate::state::segments::Segments;
 use crate::state::unused_reserved::UnusedReserved;
-use crate::timeline::event_time::EventTime;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 

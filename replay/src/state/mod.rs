@@ -7,7 +7,6 @@ pub(crate) mod device_states;
 pub(crate) mod driver;
 pub(crate) mod holder_scans;
 pub(crate) mod live_set;
-pub(crate) mod metal_levels;
 pub(crate) mod mps_samples;
 pub(crate) mod request_histogram;
 pub(crate) mod segments;

@@ -9,9 +9,8 @@ use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
-use crate::callsite::code_origin::is_backward_call;
 use crate::callsite::code_origin::{
-    CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, optimizer_call,
+    CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, is_backward_call, optimizer_call,
 };
 use crate::callsite::py_linetable::line_at;
 use crate::callsite::site_key::{NativeFrame, SiteKey};
