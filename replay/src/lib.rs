@@ -28,6 +28,7 @@ mod verdicts;
 pub use crate::{
     assemble::filter::{SiteFilter, keep_sites, truncate_lists},
     assemble::report,
+    assemble::symbolize::{symbolize_report, symbolize_sites},
     event_analysis::{AnalysisRow, EventAnalysis, EventContext},
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},

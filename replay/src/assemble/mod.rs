@@ -3,6 +3,7 @@
 pub(crate) mod filter;
 pub(crate) mod mps_samples;
 mod sections;
+pub(crate) mod symbolize;
 
 use std::collections::BTreeMap;
 
