@@ -1,6 +1,7 @@
 //! Compares the explained gap with a model that classifies every half mebibyte.
 
 use super::*;
+use crate::state::pool_key::SMALL_SEGMENT;
 use crate::util::ids::StackId;
 use proptest::prelude::*;
 

@@ -7,12 +7,12 @@
 
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::StackSymbols;
+use crate::device::DeviceState;
 use crate::leak::blame::SHARE;
 use crate::leak::candidates::{GrowthAfterWarmUp, MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, SurvivorEvidence, judge_series};
 use crate::leak::rate::GrowthRate;
 use crate::report::{Leak, LeakShape};
-use crate::state::device::DeviceState;
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;

@@ -6,6 +6,7 @@ use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
 
 use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::StackSymbols;
+use crate::device::DeviceState;
 use crate::ingest::metal_totals;
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::oom_events::OomRecord;
@@ -13,7 +14,6 @@ use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
-use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;

@@ -6,9 +6,10 @@
 use gpumemtrace_format::Event;
 
 use super::ReplayPass;
-use crate::fragmentation::{Gap, PoolKey};
-use crate::state::device::GapRequest;
-use crate::state::device_states::device_of;
+use crate::device::GapRequest;
+use crate::device::device_states::device_of;
+use crate::fragmentation::Gap;
+use crate::state::pool_key::PoolKey;
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
 

@@ -12,9 +12,9 @@ pub(crate) mod context;
 pub(crate) mod rules;
 pub(crate) mod sizes;
 
+use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::report::Ending;
-use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::SiteStats;

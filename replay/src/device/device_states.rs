@@ -2,8 +2,8 @@
 
 use gpumemtrace_format::NO_DEVICE;
 
+use crate::device::DeviceState;
 use crate::event_analysis::{LiveBlockLookup, MetalLevels};
-use crate::state::device::DeviceState;
 use crate::util::ids::SiteId;
 
 /// The state of a device; a new one on its first event. One indexed access otherwise.
