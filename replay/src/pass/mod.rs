@@ -220,7 +220,7 @@ impl ReplayPass {
 
     /// Applies a slice of consecutive events, and takes the snapshots that are due in it.
     fn on_slice(&mut self, events: &[Event]) {
-        // Times are nearly in order, so the last event of the slice tells whether one is due.
+        // Times are nearly in order, so the last event of the slice decides whether one is due.
         if events.last().is_some_and(|event| event.time_ns > self.schedule.next_ns()) {
             self.on_slice_with_snapshots(events);
         } else {
