@@ -13,9 +13,9 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::analyse;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::callsite::Symbolizer;
-use gpumemtrace_replay::report::UnnamedReason;
-use gpumemtrace_replay::callsite::symbolize_report;
 use gpumemtrace_replay::report;
+use gpumemtrace_replay::report::UnnamedReason;
+use gpumemtrace_replay::symbolize_report;
 
 use crate::{FuzzInput, rings};
 

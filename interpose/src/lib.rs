@@ -10,8 +10,9 @@
 //! built there.
 //!
 //! Each hook calls the real function with the program's own arguments and returns its result
-//! unchanged. `loader` puts the hooks in place, and `registration` connects them to the recorder.
-//! `lifecycle` handles process start and exit. `c_api` exports the functions that programs call.
+//! unchanged. `loader` redirects calls to the hooks, and `registration` connects them to the
+//! recorder. `lifecycle` handles process start and exit. `c_api` exports the functions that
+//! programs call.
 
 // Test binaries export nothing: a test must not hook its own process.
 #![cfg_attr(test, allow(dead_code, unused_imports))]

@@ -11,11 +11,9 @@ use std::sync::Arc;
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
 use crate::report::{Section, SectionData};
-use crate::state::metal_levels::MetalLevels;
-use crate::timeline::event_time::EventTime;
+use crate::util::ids::SiteId;
 
 /// An analysis and its section.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +40,15 @@ pub trait EventAnalysis: Any + Debug {
     fn section(&self, _trace: usize, _start_ns: u64) -> Option<Arc<dyn SectionData>> {
         None
     }
+}
+
+/// When an event happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventTime {
+    /// Nanoseconds on the clock of the trace.
+    pub time_ns: u64,
+    /// Number of steps begun.
+    pub step: u32,
 }
 
 /// The state of the pass at an event.
@@ -71,4 +78,17 @@ pub(crate) trait LiveBlockLookup {
     /// The levels of the only device with memory, on Metal. `None` if several have memory or its
     /// ordinal is unknown.
     fn only_metal_device(&self) -> Option<MetalLevels>;
+}
+
+/// The bytes of recorded Metal calls on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MetalLevels {
+    /// Ordinal of the device.
+    pub device: u8,
+    /// Bytes of all calls.
+    pub bytes: u64,
+    /// Bytes of the heaps themselves, used or not.
+    pub heaps: u64,
+    /// Bytes of buffers and textures in heaps.
+    pub buffers: u64,
 }

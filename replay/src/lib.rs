@@ -5,20 +5,35 @@
 //! grows with the live blocks and with the distinct stacks of a trace, not with its events. Values
 //! that a trace does not contain are `None` in a report. User-facing sentences are made in the
 //! command.
+//!
+//! The modules form layers, and each imports only those above it in this list. `scripts/style`
+//! rejects import cycles.
+//!
+//! 1. `util`: ids, containers, saturating sums.
+//! 2. `report`: the values of a report.
+//! 3. `ingest`: from bytes to definitions and to events in order.
+//! 4. `callsite`: from stacks to call sites and their names.
+//! 5. `event_analysis`: the interface of analyses that take rare events.
+//! 6. `timeline`: steps, phases and marks, and series of values over them.
+//! 7. `state`: live sets, driver memory, segments, pools.
+//! 8. `fragmentation`: the causes of unused reserved memory, from that state.
+//! 9. `device`: the state of one device, and its gaps over the run.
+//! 10. `pass`: one pass over the events, and its result, [`Analysis`].
+//! 11. `leak`, `peak`, then `verdicts`, `compare`, `budget`: findings from that result.
+//! 12. `assemble`: the report.
 #![forbid(unsafe_code)]
 
 mod assemble;
 pub mod budget;
 pub mod callsite;
 pub mod compare;
+mod device;
 mod event_analysis;
 mod fragmentation;
 pub mod ingest;
 mod leak;
-mod oom;
 mod pass;
 mod peak;
-mod ranks;
 pub mod report;
 mod state;
 mod timeline;
@@ -28,6 +43,7 @@ mod verdicts;
 pub use crate::{
     assemble::filter::{SiteFilter, keep_sites, truncate_lists},
     assemble::report,
+    assemble::symbolize::{symbolize_report, symbolize_sites},
     event_analysis::{AnalysisRow, EventAnalysis, EventContext},
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},

@@ -49,7 +49,7 @@ fn metal_has_no_pressure_verdicts_and_no_oom_forecast() {
     assert!(
         !leaks.is_empty() && leaks.iter().all(|leak| leak.oom_step.is_none() && leak.steps_to_oom.is_none())
     );
-    assert_eq!(metal.devices[0].total_bytes, Some(256 * MIB), "it is told as what it is");
+    assert_eq!(metal.devices[0].total_bytes, Some(256 * MIB), "the recommended limit");
 }
 
 #[test]

@@ -297,7 +297,7 @@ fn mark_names_a_time_by_its_occurrence() {
     let report = report(&[part], &[]);
     assert_eq!(report.traces[0].since.as_ref().unwrap().time_ns, report.marks[0].time_ns);
     assert_eq!(report.peak.unwrap()[0].live_bytes, 5 << 20);
-    assert_eq!(since(&run, "mark:nobody").since.unwrap().reached, None);
+    assert_eq!(since(&run, "mark:absent").since.unwrap().reached, None);
 }
 
 #[test]

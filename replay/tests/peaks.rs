@@ -204,7 +204,7 @@ fn blocks_of_a_synthetic_training_have_their_categories() {
         .collect();
     let of = |kib: u64| {
         let mut of: Vec<_> =
-            found.iter().filter(|((size, _), _)| *size == kib).map(|(_, told)| *told).collect();
+            found.iter().filter(|((size, _), _)| *size == kib).map(|(_, category)| *category).collect();
         of.sort_unstable();
         of
     };

@@ -8,8 +8,7 @@
 //!
 //! None of this has run on a Mac. The crate needs nothing of the Objective-C runtime but a small
 //! trait ([`runtime`]). The same code is tested on Linux under GCC's runtime, against a double of
-//! Metal (`tests/metal/metal_double.m`). It type-checks for macOS wherever that target is
-//! installed.
+//! Metal (`tests/metal/metal_double.m`). It type-checks for macOS where that target is installed.
 
 mod devices;
 mod events;

@@ -1,10 +1,9 @@
 //! The classes seen so far, and their swizzling.
 //!
 //! A call may return an object of an unknown class, on many threads at once. The end of that object
-//! must be hooked before the program gets it. A fixed table holds the classes. The
-//! thread that adds a class swizzles it; other threads wait for that, once per class. If the
-//! runtime calls back on the same thread, for example to initialize the class, that call does not
-//! wait.
+//! must be hooked before the program gets it. A fixed table holds the classes. The thread that adds
+//! a class swizzles it; other threads wait for that, once per class. If the runtime calls back on
+//! the same thread, for example to initialize the class, that call does not wait.
 //!
 //! A method that the class only inherits is added to it and calls the inherited one, so other
 //! subclasses are not affected. `class_addMethod` fails if the class defines the method, which

@@ -73,8 +73,12 @@ fn install_hooks() -> StartResult {
     attachment::set_started_by_program();
     #[cfg(feature = "metal-double")]
     crate::metal::swizzle_all_devices();
-    patch_modules(if is_late { PatchScope::WithoutDriver } else { PatchScope::All });
-    if is_late { StartResult::WithoutDriver } else { StartResult::Everything }
+    if is_late {
+        patch_modules(PatchScope::WithoutDriver);
+        return StartResult::WithoutDriver;
+    }
+    patch_modules(PatchScope::All { driver_functions: crate::cuda::hooked_names().collect() });
+    StartResult::Everything
 }
 
 /// Installs the hooks. The attachment is set first, before anything can be recorded.

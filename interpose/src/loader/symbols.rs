@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The signature of `dlsym`.
 pub(crate) type DlsymFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The real `dlsym`; null until resolved. The assembly of `dlsym_hook` reads it.
-pub(super) static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The real `dlsym`; null until resolved. The assembly of `cuda::dlsym_hook` reads it.
+pub(crate) static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Finds the real `dlsym`. The constructor calls this, or the first look-up if it comes earlier.
 pub(crate) extern "C" fn resolve_dlsym() {

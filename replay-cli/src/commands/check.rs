@@ -12,8 +12,8 @@ use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::budget::check;
 use gpumemtrace_replay::budget::draft_budget;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::callsite::symbolize_sites;
 use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::symbolize_sites;
 
 use super::display_args::DisplayArgs;
 use super::trace_args::{TraceArgs, read_by_steps};

@@ -1,21 +1,25 @@
 //! Assembles the report from the analyses of the traces.
 
 pub(crate) mod filter;
+mod fragmentation;
 pub(crate) mod mps_samples;
+mod oom;
+mod ranks;
 mod sections;
+pub(crate) mod symbolize;
 
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::{EventKind, MetaValue};
 
+use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::report::{
     Device, DeviceLevels, DevicePeak, OwnerBytes, Phase, PhaseOnDevice, Report, Residual, Section,
     SinceMoment, Steps, StreamPart, TraceInfo, Worded,
 };
-use crate::state::device::DeviceState;
 use crate::timeline::phases::PhaseUsage;
-use crate::{fragmentation, leak, oom, ranks, verdicts};
+use crate::{leak, verdicts};
 use sections::{SECTIONS, SectionInputs};
 
 /// The report on some traces, with these sections; with all if `sections` is empty.
@@ -41,9 +45,10 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     });
     let has_snapshots =
         |analysis: &Analysis| !analysis.snapshots.is_empty() || !analysis.unreached_snapshots.is_empty();
-    let snapshots = analyses.iter().any(has_snapshots).then(|| {
-        each().flat_map(|(index, analysis)| fragmentation::report::snapshots(index, analysis)).collect()
-    });
+    let snapshots = analyses
+        .iter()
+        .any(has_snapshots)
+        .then(|| each().flat_map(|(index, analysis)| fragmentation::snapshots(index, analysis)).collect());
     let mut report = Report {
         traces: analyses.iter().map(trace_info).collect(),
         devices: each().flat_map(|(index, analysis)| devices(index, analysis)).collect(),

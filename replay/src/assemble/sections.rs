@@ -6,17 +6,17 @@
 
 use std::cmp::Reverse;
 
-use crate::callsite::symbols::SiteId;
-use crate::fragmentation::report as gaps;
+use crate::assemble::fragmentation as gaps;
+use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::peak;
 use crate::report::{
     BenignGrowth, HolderScan, Leak, Mark, Oom, Report, Section, Timeline, TimelineBand, TimelinePoint,
 };
-use crate::state::device::DeviceState;
 use crate::state::holder_scans::HolderScans;
 use crate::timeline::bins::{BinValues, MemorySample};
 use crate::timeline::marks::MarkLog;
+use crate::util::ids::SiteId;
 
 use super::mps_samples;
 

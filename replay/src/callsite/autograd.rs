@@ -11,8 +11,9 @@
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
-use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, StackSymbols};
+use crate::callsite::symbols::{AutogradRole, StackInfo, StackSymbols};
 use crate::report::TraceNote;
+use crate::util::ids::StackId;
 
 /// Limit of remembered `backward()` calls.
 const MAX_CALLS: usize = 16;

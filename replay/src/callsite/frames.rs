@@ -6,8 +6,9 @@ use gpumemtrace_format::{FrameLink, NodeId};
 
 use crate::callsite::code_origin::CodeOrigin;
 use crate::callsite::site_key::{BACKWARD, MAX_FRAMES, NativeFrame, SiteKey, stable_id};
-use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
+use crate::callsite::symbols::{StackInfo, StackSymbols};
 use crate::report::{FrameKind, Site, StackFrame};
+use crate::util::ids::{SiteId, StackId};
 
 impl StackSymbols {
     /// The node ids of a Python stack, innermost first.

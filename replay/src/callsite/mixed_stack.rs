@@ -43,7 +43,7 @@ fn is_function_or_part(function: &str, whole: &str) -> bool {
     function.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Tells for each native frame whether it is an evaluation loop. `frames` has the functions at each
+/// True for each native frame that is an evaluation loop. `frames` has the functions at each
 /// frame, innermost first. `_PyEval_Vector` calls the loop, and stands for it if no frame below it
 /// has the loop's name.
 pub(crate) fn find_eval_loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>

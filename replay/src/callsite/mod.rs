@@ -13,5 +13,5 @@ pub(crate) mod symbols;
 pub use self::{
     code_origin::UserCodePaths,
     py_linetable::line_at,
-    symbolizer::{NameScope, Symbolizer, symbolize_address, symbolize_report, symbolize_sites},
+    symbolizer::{NameScope, Symbolizer, symbolize_address},
 };

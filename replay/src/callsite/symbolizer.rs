@@ -1,21 +1,17 @@
-//! Symbolizes the native addresses that a report shows.
+//! Symbolizes native addresses, call sites and stacks.
 //!
 //! Constraint: symbolizing an address may read a library of gigabytes, and a trace has far more
-//! addresses than a report shows. Consequence: analyses work on addresses, and [`symbolize_report`]
-//! resolves only the sites of a finished report within a [`NameScope`], each address once. Names
-//! that `gpumemtrace symbolize` wrote into the trace take precedence. The crate opens no files; the
-//! caller implements [`Symbolizer`]. `replay/tests/naming.rs` checks which addresses are resolved.
+//! addresses than a report shows. Consequence: analyses work on addresses, and [`TraceNamer`]
+//! resolves those of a finished report, each once. Names that `gpumemtrace symbolize` wrote into
+//! the trace take precedence. The crate opens no files; the caller implements [`Symbolizer`].
+//! `replay/tests/naming.rs` checks which addresses are resolved.
 
 use gpumemtrace_format::{FrameLink, ModuleDef, NamedFrame};
 
 use crate::callsite::code_origin::is_system_source;
 use crate::callsite::mixed_stack::{MixedFrame, find_eval_loops, merge_stacks};
 use crate::ingest::definitions::Definitions;
-use crate::pass::Analysis;
-use crate::report::Section;
-use crate::report::{
-    FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, UnnamedReason, VerdictEvidence,
-};
+use crate::report::{FrameKind, Naming, NamingReason, Section, Site, StackFrame, StackOrder, UnnamedReason};
 use crate::util::seeded_map::SeededMap;
 
 /// Resolves addresses to names, typically by reading symbol tables and debug information.
@@ -43,7 +39,7 @@ impl NameScope<'_> {
     pub const ALL: NameScope<'static> =
         NameScope { sections: &[], max_sites: usize::MAX, stacks: true, mixed: true };
 
-    fn includes(&self, section: Section) -> bool {
+    pub(crate) fn includes(&self, section: Section) -> bool {
         self.sections.is_empty() || self.sections.contains(&section)
     }
 }
@@ -64,105 +60,8 @@ pub fn symbolize_address(
     }
 }
 
-/// Symbolizes the sites of `report` within `scope`, and sets the summary of each trace. `analyses`
-/// are those that the report was built from, in the same order.
-pub fn symbolize_report(
-    report: &mut Report,
-    analyses: &[Analysis],
-    scope: NameScope<'_>,
-    resolver: &mut dyn Symbolizer,
-) {
-    let mut namers: Vec<TraceNamer<'_>> = analyses.iter().map(TraceNamer::new).collect();
-    for (trace, site) in sites_in_scope(report, scope) {
-        let Some(namer) = namers.get_mut(trace) else { continue };
-        namer.name_site(site, scope, resolver);
-    }
-    for (info, namer) in report.traces.iter_mut().zip(namers) {
-        info.symbols = namer.finish();
-    }
-}
-
-/// Symbolizes sites of one trace. Returns the summary; `None` if they have no native addresses.
-pub fn symbolize_sites<'a>(
-    sites: impl Iterator<Item = &'a mut Site>,
-    analysis: &Analysis,
-    scope: NameScope<'_>,
-    resolver: &mut dyn Symbolizer,
-) -> Option<Naming> {
-    let mut namer = TraceNamer::new(analysis);
-    sites.for_each(|site| namer.name_site(site, scope, resolver));
-    namer.finish()
-}
-
-/// The sites of the report within `scope`, with the index of their trace.
-fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usize, &'a mut Site)> {
-    let max = scope.max_sites;
-    let mut all: Vec<(usize, &mut Site)> = Vec::new();
-    all.extend(report.steps.iter_mut().filter_map(|steps| steps.site.as_mut()).map(|site| (0, site)));
-    if scope.includes(Section::Timeline) {
-        for timeline in report.timeline.iter_mut().chain(report.timelines.iter_mut().flatten()) {
-            let trace = timeline.trace;
-            all.extend(timeline.bands.iter_mut().take(max).map(|band| (trace, &mut band.site)));
-        }
-    }
-    if scope.includes(Section::Leaks) {
-        for leak in report.leaks.iter_mut().flatten() {
-            let trace = leak.trace;
-            all.push((trace, &mut leak.site));
-            all.extend(leak.freed_siblings.site.iter_mut().map(|site| (trace, site)));
-            all.extend(leak.members.iter_mut().take(max).map(|site| (trace, site)));
-        }
-    }
-    for snapshot in report.snapshots.iter_mut().flatten() {
-        all.extend(snapshot.sites.iter_mut().take(max).map(|share| (snapshot.trace, &mut share.site)));
-    }
-    if scope.includes(Section::Fragmentation) {
-        for history in report.fragmentation_over_time.iter_mut().flatten() {
-            all.extend(history.pinned_by.iter_mut().take(max).map(|one| (history.trace, &mut one.site)));
-        }
-        for moment in report.fragmentation.iter_mut().flatten() {
-            for cause in &mut moment.causes {
-                all.extend(cause.culprits.iter_mut().take(max).map(|share| (moment.trace, &mut share.site)));
-            }
-        }
-    }
-    if scope.includes(Section::Peak) {
-        for peak in report.peak.iter_mut().flatten() {
-            all.extend(peak.sites.iter_mut().take(max).map(|share| (peak.trace, &mut share.site)));
-            let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
-            all.extend(changes.take(max).map(|change| (peak.trace, &mut change.site)));
-        }
-    }
-    if scope.includes(Section::Oom) {
-        for oom in report.oom.iter_mut().flatten() {
-            let trace = oom.trace;
-            all.push((trace, &mut oom.site));
-            all.extend(oom.sites.iter_mut().take(max).map(|share| (trace, &mut share.site)));
-        }
-    }
-    for verdict in report.verdicts.iter_mut().flatten() {
-        let trace = verdict.trace;
-        all.extend(verdict_sites(&mut verdict.evidence).into_iter().map(|site| (trace, site)));
-    }
-    all
-}
-
-/// The sites that the sentence of a verdict names.
-fn verdict_sites(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
-    match evidence {
-        VerdictEvidence::Leak { site, .. }
-        | VerdictEvidence::Oom { site, .. }
-        | VerdictEvidence::CreepEarly { site, .. } => vec![site],
-        VerdictEvidence::FailedCalls { site, .. } => site.iter_mut().map(|site| &mut **site).collect(),
-        VerdictEvidence::TransientSpike { more_by_site, .. } => {
-            more_by_site.iter_mut().map(|more| &mut more.site).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
 /// Names the sites of one trace and remembers each result.
-struct TraceNamer<'a> {
+pub(crate) struct TraceNamer<'a> {
     definitions: &'a Definitions,
     /// Results by return address.
     resolved: SeededMap<u64, Result<Vec<NamedFrame>, UnnamedReason>>,
@@ -170,12 +69,8 @@ struct TraceNamer<'a> {
 }
 
 impl<'a> TraceNamer<'a> {
-    fn new(analysis: &'a Analysis) -> Self {
-        Self {
-            definitions: analysis.symbols.definitions(),
-            resolved: SeededMap::default(),
-            approximate_stacks: 0,
-        }
+    pub(crate) fn new(definitions: &'a Definitions) -> Self {
+        Self { definitions, resolved: SeededMap::default(), approximate_stacks: 0 }
     }
 
     /// The names at a return address; empty if there are none.
@@ -188,7 +83,8 @@ impl<'a> TraceNamer<'a> {
         names.as_deref().unwrap_or_default()
     }
 
-    fn name_site(&mut self, site: &mut Site, scope: NameScope<'_>, resolver: &mut dyn Symbolizer) {
+    /// Names the site, and with it the native frames of its stack if `scope` has them.
+    pub(crate) fn name_site(&mut self, site: &mut Site, scope: NameScope<'_>, resolver: &mut dyn Symbolizer) {
         if site.address != 0 {
             let names = self.names_at(site.address, resolver);
             let not_system = names.iter().find(|frame| !is_system_source(&frame.file));
@@ -230,7 +126,7 @@ impl<'a> TraceNamer<'a> {
     }
 
     /// The summary; `None` if no address was resolved.
-    fn finish(self) -> Option<Naming> {
+    pub(crate) fn finish(self) -> Option<Naming> {
         let mut naming = Naming {
             addresses: self.resolved.len() as u64,
             approximate_stacks: self.approximate_stacks,

@@ -18,10 +18,10 @@ use serde::Serialize;
 
 use super::profile::Profile;
 use super::{ComparedRange, SharedLineIds};
+use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::report::json_enum::json_enum;
 use crate::report::{Leak, LeakKind, LeakShape, Quantity, Site, Worded};
-use crate::state::device::DeviceState;
 use crate::state::mps_samples::MpsSamples;
 use crate::timeline::step_series::StepSeries;
 

@@ -18,7 +18,6 @@ use gpumemtrace_format::{Event, EventKind};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
-use crate::callsite::symbols::SiteId;
 use crate::ingest::metal_totals::MetalTotals;
 use crate::ingest::{Input, read_event_slices};
 use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
@@ -27,6 +26,7 @@ use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepClock;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededMap;
 
 /// Series of one device.

@@ -12,13 +12,13 @@ use super::files;
 use super::per_step::PerStepTotals;
 use super::totals::TotalQuantity;
 use crate::callsite::site_key::SiteKey;
-use crate::callsite::symbols::{SiteId, StackId};
+use crate::device::DeviceState;
 use crate::leak;
 use crate::pass::Analysis;
 use crate::report::{Leak, Site};
-use crate::state::device::DeviceState;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NO_DEVICE;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::PoolKey;
+use crate::state::pool_key::PoolKey;
 
 /// Totals of the segments that serve the same requests. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,10 @@
 
 use super::by_pool::TotalsByPool;
 use super::free_runs::{MemoryRun, find_runs};
-use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, PoolKey, TorchRanges};
-use crate::callsite::symbols::{SiteId, StackId};
+use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, TorchRanges};
 use crate::state::live_set::LiveBlock;
+use crate::state::pool_key::PoolKey;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededMap;
 
 /// Collects the bytes of one cause by site.

@@ -5,7 +5,8 @@
 //! `fragmentation::tests::size_fits_as_often_as_it_divides_the_pieces_of_its_pool` has an
 //! example.
 
-use super::{Gap, PoolKey};
+use super::Gap;
+use crate::state::pool_key::PoolKey;
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 
 /// Sizes listed per moment, by requested bytes.

@@ -6,10 +6,11 @@
 //! driver where the trace has those, else it has PyTorch's own page size
 //! (`fragmentation::tests::pages_are_driver_mappings_where_the_trace_has_them`).
 
-use super::{AllocatorSnapshot, LARGE_PAGE, PoolKey, SMALL_SEGMENT, TorchRanges};
-use crate::callsite::symbols::StackId;
+use super::{AllocatorSnapshot, LARGE_PAGE, TorchRanges};
 use crate::state::driver::MemoryRange;
+use crate::state::pool_key::{PoolKey, SMALL_SEGMENT};
 use crate::state::segments::Segment;
+use crate::util::ids::StackId;
 
 /// A contiguous run of addresses that the allocator reserved.
 pub(super) struct MemoryRun {

@@ -8,7 +8,7 @@
 //! line's bytes over time.
 
 use super::Gap;
-use crate::callsite::symbols::SiteId;
+use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededMap;
 
 /// Observations that are kept. When one more comes, every other is dropped.

@@ -33,19 +33,17 @@ pub(crate) mod fit;
 pub(crate) mod free_runs;
 pub(crate) mod history;
 pub(crate) mod peak_state;
-pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::Detail;
-
-use crate::callsite::symbols::SiteId;
 use crate::report::CauseKind;
 use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
+use crate::state::pool_key::PoolKey;
 use crate::state::segments::Segment;
+use crate::util::ids::SiteId;
 
 pub(crate) use by_pool::PoolTotals;
 pub(crate) use explain::explain_gap;
@@ -54,46 +52,11 @@ pub(crate) use peak_state::{ReservedPeak, ReservedPeakState};
 
 /// Lines reported per cause of a gap.
 pub(crate) const MAX_CULPRITS: usize = 20;
-/// PyTorch's `kSmallSize` in bytes: blocks up to this size come from segments of the small pool.
-const SMALL_BLOCK: u64 = 1 << 20;
-/// PyTorch's `kSmallBuffer` in bytes: segments of the small pool, and pages of its expandable
-/// segments.
-const SMALL_SEGMENT: u64 = 2 << 20;
 /// PyTorch's `kLargeBuffer` in bytes: pages of expandable segments for large blocks.
 const LARGE_PAGE: u64 = 20 << 20;
 
 /// Start addresses of driver ranges in which PyTorch's allocator ever placed a block.
 pub(crate) type TorchRanges = crate::util::seeded_map::SeededSet<u64>;
-
-/// Matches requests with the segments that can serve them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PoolKey {
-    /// Stream as PyTorch numbers it.
-    pub stream: u64,
-    /// Id of the pool in PyTorch. 0 is the default pool.
-    pub pool: u64,
-    /// For blocks of at most [`SMALL_BLOCK`] bytes.
-    pub is_small: bool,
-}
-
-impl PoolKey {
-    /// The pool that serves a request of `bytes`.
-    pub(crate) fn of_request(detail: Detail, bytes: u64) -> Self {
-        Self { stream: detail.stream, pool: detail.pool, is_small: bytes <= SMALL_BLOCK }
-    }
-
-    /// The pool that a segment, or a part of an expandable one, belongs to. Segments for large
-    /// blocks are always larger than [`SMALL_SEGMENT`].
-    pub(crate) fn of_segment(segment: &Segment) -> Self {
-        let (stream, pool) = segment.pool;
-        Self { stream, pool, is_small: segment.bytes <= SMALL_SEGMENT }
-    }
-
-    /// True for the pool of a CUDA graph or a `MemPool`.
-    fn is_private(self) -> bool {
-        self.pool != 0 && self.pool != gpumemtrace_format::event::NO_POOL
-    }
-}
 
 /// A block that the program freed and another stream still uses.
 #[derive(Clone, Copy, Debug)]

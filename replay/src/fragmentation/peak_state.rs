@@ -11,10 +11,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{AllocatorSnapshot, PendingFree, PoolKey};
+use super::{AllocatorSnapshot, PendingFree};
 use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;
+use crate::state::pool_key::PoolKey;
 use crate::state::segments::{Segment, Segments};
 use crate::util::seeded_map::SeededMap;
 

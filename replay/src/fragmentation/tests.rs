@@ -1,7 +1,8 @@
 //! Compares the explained gap with a model that classifies every half mebibyte.
 
 use super::*;
-use crate::callsite::symbols::StackId;
+use crate::state::pool_key::SMALL_SEGMENT;
+use crate::util::ids::StackId;
 use proptest::prelude::*;
 
 const UNIT: u64 = 512 << 10;

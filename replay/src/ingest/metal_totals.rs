@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind, Meta};
 
-/// The entry of `mode` in traces of Metal.
-pub(crate) const MODE: &str = "metal";
+use crate::report::METAL_MODE;
 
 /// Bytes allocated in heaps, and bytes of the heaps themselves.
 #[derive(Debug, Default)]
@@ -63,7 +62,7 @@ impl MetalTotals {
 
 /// True if the trace was recorded from Metal instead of CUDA.
 pub(crate) fn is_metal(meta: &Meta) -> bool {
-    meta.list("mode").iter().any(|mode| mode == MODE)
+    meta.list("mode").iter().any(|mode| mode == METAL_MODE)
 }
 
 #[cfg(test)]
@@ -82,7 +81,7 @@ mod tests {
 
     #[test]
     fn totals_are_counted_per_device_in_event_order() {
-        let mut totals = MetalTotals::new(&meta(MODE));
+        let mut totals = MetalTotals::new(&meta(METAL_MODE));
         let events = [
             event(EventKind::SEGMENT_ALLOC, 0, 1000),
             event(EventKind::BLOCK_ALLOC, 0, 100),

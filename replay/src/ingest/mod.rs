@@ -10,7 +10,6 @@ pub(crate) mod event_reader;
 pub(crate) mod losses;
 pub(crate) mod merger;
 pub(crate) mod metal_totals;
-pub(crate) mod prescan;
 pub(crate) mod trace_head;
 
 use gpumemtrace_format::block::BlockKind;

@@ -11,10 +11,11 @@
 //! function that healthy callers share.
 
 use crate::callsite::code_origin::is_module_code;
-use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
 use crate::leak::candidates::Candidate;
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Share of a finding's growth that must have been allocated below the blamed line. At 1.0,

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
 use crate::report::LeakKind;
 use crate::state::live_set::LiveSet;
 use crate::timeline::steps::StepRule;
+use crate::util::ids::SiteId;
 
 /// Blocks listed per site. Of more, so many are picked evenly from oldest to newest.
 const MAX_BLOCKS: usize = 4096;

@@ -12,7 +12,6 @@
 //!
 //! The cost is one pass over each site's series. `tests/leak_population.rs` checks the outcome.
 
-use crate::callsite::symbols::SiteId;
 use crate::leak::cohorts::{Cohort, Cohorts};
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge_series};
 use crate::leak::rate::GrowthRate;
@@ -20,6 +19,7 @@ use crate::leak::statistics::{false_discovery_rates, mann_kendall};
 use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::SiteId;
 
 /// Highest false discovery rate of growth without a period: one finding in twenty may be chance.
 pub(crate) const MAX_FALSE_DISCOVERIES: f64 = 0.05;

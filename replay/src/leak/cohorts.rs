@@ -12,8 +12,8 @@
 //! Which step is the last one is known only at the end. [`LiveSet::survivors`] therefore keeps the
 //! blocks freed since the last step end.
 
-use crate::callsite::symbols::SiteId;
 use crate::state::live_set::{AGES, BlockOutcomes, LiveSet};
+use crate::util::ids::SiteId;
 
 /// Survivors of all sites of a live set.
 #[derive(Clone, Debug, Default)]

@@ -31,7 +31,7 @@ pub(crate) mod statistics;
 
 use std::borrow::Cow;
 
-use crate::callsite::symbols::StackId;
+use crate::device::DeviceState;
 use crate::leak::blame::{BlamedLine, blame_candidate};
 use crate::leak::candidates::{Candidate, Candidates, find_candidates, find_candidates_of_all_sites};
 use crate::leak::growth::{SurvivorEvidence, judge_series};
@@ -39,8 +39,8 @@ use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
 use crate::pass::Analysis;
 use crate::report::{BenignGrowth, Leak, LeakKind};
-use crate::state::device::DeviceState;
 use crate::timeline::step_series::StepSeries;
+use crate::util::ids::StackId;
 use report::LeakReporter;
 
 /// Findings reported per trace; those with the fewest bytes are dropped.

@@ -17,11 +17,11 @@
 //! `tests/leak_population.rs` forecasts 100 runs half way to a full device: at least 98% are
 //! within a tenth of the true step, and at least 95% of the intervals contain it.
 
+use crate::device::DeviceState;
 use crate::leak::rate::GrowthRate;
 use crate::leak::statistics::fit_trend;
 use crate::pass::Analysis;
 use crate::report::OomForecast;
-use crate::state::device::DeviceState;
 
 /// Growth by fewer segments does not show how blocks fill them
 /// (`segment_overhead_counts_where_it_was_measured_over_enough_segments`).

@@ -1,6 +1,5 @@
 //! From candidates to the leaks of the report.
 
-use crate::callsite::symbols::SiteId;
 use crate::leak::blame::BlamedLine;
 use crate::leak::candidates::{Candidate, GrowthAfterWarmUp};
 use crate::leak::growth::Growth;
@@ -16,6 +15,7 @@ use crate::state::live_set::LiveSet;
 use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepRule;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededSet;
 
 /// Most members of one leak.

@@ -6,16 +6,17 @@
 //! `tests/leak_population.rs` checks that healthy runs with fragmentation have no such finding.
 
 use super::report::{LeakFacts, LeakReporter};
-use crate::callsite::symbols::{StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
+use crate::device::DeviceState;
 use crate::leak::blame::SHARE;
 use crate::leak::candidates::{GrowthAfterWarmUp, MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, SurvivorEvidence, judge_series};
 use crate::leak::rate::GrowthRate;
 use crate::report::{Leak, LeakShape};
-use crate::state::device::DeviceState;
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::StackId;
 
 /// Kendall's tau that irregular growth needs. Free pieces that fit no request accumulate for a
 /// while in healthy runs as well.

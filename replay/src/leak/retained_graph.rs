@@ -12,11 +12,12 @@
 //! therefore weighed by their growth since the base, never by what they hold. `tests/leaks.rs`
 //! has both forms, and outputs of one line that are not a graph.
 
-use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{GrownStack, SHARE, choose_blamed_line, grown_stacks};
 use crate::leak::candidates::{Candidate, LockstepKey};
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededSet;
 
 /// Sites in lockstep that make a graph, wherever their blocks come from. At 2, two leaks in the

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
 
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::{StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
+use crate::device::DeviceState;
 use crate::ingest::metal_totals;
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::oom_events::OomRecord;
@@ -13,12 +14,12 @@ use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
-use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
 use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
 /// The analysis of one trace.

@@ -3,10 +3,11 @@
 use gpumemtrace_format::{Event, NO_DEVICE};
 
 use super::ReplayPass;
-use crate::callsite::symbols::{SiteId, StackId, StackSite};
-use crate::state::device_states::device_of;
+use crate::callsite::symbols::StackSite;
+use crate::device::device_states::device_of;
 use crate::state::driver::{DriverChange, MemoryPlace};
 use crate::state::live_set::{BlockSize, StateSample};
+use crate::util::ids::{SiteId, StackId};
 
 impl ReplayPass {
     #[inline(never)] // Few events are driver calls.

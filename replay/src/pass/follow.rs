@@ -18,13 +18,14 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, NO_SEQ};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
-use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::report::Site;
 use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
 use crate::timeline::step_counter::StepCounter;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Bytes of a device.

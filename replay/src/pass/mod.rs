@@ -26,23 +26,22 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSite, StackSymbols};
-use crate::event_analysis::{AnalysisRow, EventContext};
-use crate::ingest::metal_totals;
-use crate::ingest::prescan::Prescan;
-use crate::ingest::{Input, TraceHead, read_event_slices};
+use crate::callsite::symbols::{StackInfo, StackSite, StackSymbols};
+use crate::device::device_states::{DeviceStates, device_of};
+use crate::event_analysis::{AnalysisRow, EventContext, EventTime};
+use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
-use crate::state::device_states::{DeviceStates, device_of};
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
-use crate::timeline::event_time::EventTime;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
+use crate::timeline::prescan::Prescan;
 use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 use scope::PassScope;
 pub(crate) use scope::SinceScope;
@@ -221,7 +220,7 @@ impl ReplayPass {
 
     /// Applies a slice of consecutive events, and takes the snapshots that are due in it.
     fn on_slice(&mut self, events: &[Event]) {
-        // Times are nearly in order, so the last event of the slice tells whether one is due.
+        // Times are nearly in order, so the last event of the slice decides whether one is due.
         if events.last().is_some_and(|event| event.time_ns > self.schedule.next_ns()) {
             self.on_slice_with_snapshots(events);
         } else {

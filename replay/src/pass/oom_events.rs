@@ -6,11 +6,12 @@
 use gpumemtrace_format::Event;
 
 use super::ReplayPass;
-use crate::callsite::symbols::{SiteId, StackId};
-use crate::fragmentation::{Gap, PoolKey};
-use crate::state::device::GapRequest;
-use crate::state::device_states::device_of;
+use crate::device::GapRequest;
+use crate::device::device_states::device_of;
+use crate::fragmentation::Gap;
+use crate::state::pool_key::PoolKey;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::{SiteId, StackId};
 
 /// Limit of recorded out-of-memory events.
 pub(crate) const MAX_OOMS: usize = 64;

@@ -8,8 +8,8 @@
 use gpumemtrace_format::{Event, EventKind};
 
 use super::ReplayPass;
+use crate::event_analysis::EventTime;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
-use crate::timeline::event_time::EventTime;
 use crate::timeline::marks::{AwaitedMark, mark_name};
 use crate::timeline::time_spec::TimeSpec;
 

@@ -7,12 +7,12 @@
 //! ([`crate::fragmentation::history`]), so events cost nothing more. Steps and marks check the
 //! schedule when they occur.
 
-use crate::callsite::symbols::SiteId;
 use crate::fragmentation::Gap;
 use crate::fragmentation::history::MAX_OBSERVATIONS;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::SiteId;
 
 /// A snapshot of all devices.
 #[derive(Debug)]

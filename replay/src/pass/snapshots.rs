@@ -5,8 +5,8 @@
 use gpumemtrace_format::{Event, NO_DEVICE};
 
 use super::ReplayPass;
+use crate::device::{DeviceState, GapRequest};
 use crate::pass::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
-use crate::state::device::{DeviceState, GapRequest};
 use crate::timeline::time_spec::TimeSpec;
 
 impl ReplayPass {

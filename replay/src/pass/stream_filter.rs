@@ -16,8 +16,8 @@ use std::str::FromStr;
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::StackId;
 use crate::state::segments::Segments;
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
 /// Limit of the streams that are listed.

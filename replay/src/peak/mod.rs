@@ -11,7 +11,7 @@ pub(crate) mod category;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::callsite::symbols::SiteId;
+use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::peak::category::rules::{Category, CategoryRule, Confidence};
 use crate::peak::category::{CategorizedBlock, categorize_blocks};
@@ -19,10 +19,10 @@ use crate::report::{
     CategoryBytes, CategoryShare, MemoryLayer, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite,
     RuleShare, SincePreviousStep, SiteShare, TrainingPass,
 };
-use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::step_peaks::StepPeak;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededMap;
 
 /// A category has the confidence of its least certain rules once they decide one in so many of

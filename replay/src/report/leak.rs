@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::json_enum::json_enum;
 use super::{Holder, HolderCoverage, Quantity, Site};
-use crate::callsite::symbols::SiteId;
+use crate::util::ids::SiteId;
 
 json_enum! {
     /// The memory that grows.

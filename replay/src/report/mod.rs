@@ -30,6 +30,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub(crate) use self::trace::METAL_MODE;
 pub use self::{
     category_rule::CategoryRule,
     device::{Device, DeviceLevels, DevicePeak, OwnerBytes, Residual, ResidualSource},

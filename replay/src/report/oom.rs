@@ -1,4 +1,4 @@
-//! Out-of-memory errors: see [`crate::oom`].
+//! Out-of-memory errors: see `assemble::oom`.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Ranks, or devices of one process, side by side: see [`crate::ranks`].
+//! Ranks, or devices of one process, side by side: see `assemble::ranks`.
 
 use schemars::JsonSchema;
 use serde::Serialize;

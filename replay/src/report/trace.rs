@@ -70,10 +70,13 @@ pub struct TraceInfo {
     pub notes: Vec<Worded<TraceNote>>,
 }
 
+/// The entry of `mode` in traces of Metal.
+pub(crate) const METAL_MODE: &str = "metal";
+
 impl TraceInfo {
     /// True for a trace of Metal instead of CUDA.
     pub fn is_metal(&self) -> bool {
-        self.mode.iter().flatten().any(|mode| mode == crate::ingest::metal_totals::MODE)
+        self.mode.iter().flatten().any(|mode| mode == METAL_MODE)
     }
 }
 

@@ -2,13 +2,11 @@
 
 pub(crate) mod async_pools;
 pub(crate) mod attribution;
-pub(crate) mod device;
-pub(crate) mod device_states;
 pub(crate) mod driver;
 pub(crate) mod holder_scans;
 pub(crate) mod live_set;
-pub(crate) mod metal_levels;
 pub(crate) mod mps_samples;
+pub(crate) mod pool_key;
 pub(crate) mod request_histogram;
 pub(crate) mod segments;
 pub(crate) mod unused_reserved;

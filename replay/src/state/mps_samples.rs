@@ -15,9 +15,7 @@
 use gpumemtrace_format::event::NOT_REPORTED;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::event_analysis::{EventAnalysis, EventContext};
-use crate::state::metal_levels::MetalLevels;
-use crate::timeline::event_time::EventTime;
+use crate::event_analysis::{EventAnalysis, EventContext, EventTime, MetalLevels};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fragmentation::PoolKey;
+use crate::state::pool_key::PoolKey;
 use crate::util::seeded_map::SeededMap;
 
 /// Slots of the table.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::StackId;
+use crate::util::ids::StackId;
 
 /// A segment, or a mapped piece of an expandable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::StackId;
 use crate::state::attribution::TorchLevels;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
 /// Limit of groups with a series; further ones count for the device only.

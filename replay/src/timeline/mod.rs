@@ -1,11 +1,12 @@
 //! Time in a run: step boundaries, NVTX ranges, phases and marks, and series of values over them.
 
 pub(crate) mod bins;
-pub(crate) mod event_time;
 pub(crate) mod marks;
 pub(crate) mod nvtx_ranges;
 pub(crate) mod phases;
+pub(crate) mod prescan;
 pub(crate) mod step_counter;
+pub(crate) mod step_detector;
 pub(crate) mod step_series;
 pub(crate) mod steps;
 pub(crate) mod time_spec;

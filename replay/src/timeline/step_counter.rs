@@ -8,9 +8,11 @@
 use gpumemtrace_format::Event;
 
 use crate::callsite::autograd::AutogradTracker;
-use crate::callsite::symbols::{StackId, StackSymbols};
+use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::steps::{StepClock, StepDetector, StepRule};
+use crate::timeline::step_detector::StepDetector;
+use crate::timeline::steps::{StepClock, StepRule};
+use crate::util::ids::StackId;
 
 /// Limit of buffered events.
 const MAX_BUFFERED_EVENTS: usize = 256 << 10;

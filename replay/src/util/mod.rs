@@ -1,5 +1,6 @@
-//! Containers that stay fast and bounded for hostile input, and saturating byte counts.
+//! Ids, containers that stay fast and bounded for hostile input, and saturating byte counts.
 
 pub(crate) mod block_totals;
 pub(crate) mod dense_map;
+pub(crate) mod ids;
 pub(crate) mod seeded_map;

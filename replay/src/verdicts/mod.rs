@@ -6,14 +6,14 @@
 mod capacity;
 mod spikes;
 
-use crate::callsite::symbols::SiteId;
+use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
 use crate::report::{
     BenignGrowth, BenignRule, Leak, LeakKind, Oom, Severity, Site, SiteBytes, Verdict, VerdictEvidence,
 };
-use crate::state::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::state::live_set::site_stats::SiteStats;
+use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
 use spikes::{drift, spike, usual_bin};
 

@@ -42,8 +42,6 @@ OF_THIS_REPOSITORY = Exemptions(
     # (folder, set of modules below it that may import each other); reason as a comment.
     cycles=[
         # A trampoline calls a hook, which swizzles a class, which takes a trampoline.
-        # The dlsym hook asks the hook table, and the table resolves functions with the real dlsym.
-        ("interpose", {"attachment", "cuda", "loader"}),
         ("interpose/metal", {"devices", "hooks", "object_info", "swizzled_classes", "trampolines"}),
     ],
     type_names={

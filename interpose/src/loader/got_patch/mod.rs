@@ -20,10 +20,10 @@ use module::PatchableModule;
 use relocations::got_slots;
 
 /// Which of our functions other modules are made to call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PatchScope {
-    /// All that a preloaded library would interpose.
-    All,
+    /// All that a preloaded library would interpose, with the driver functions of these names.
+    All { driver_functions: Vec<&'static str> },
     /// Those of PyTorch and of process exit, but neither driver functions nor `dlsym`.
     WithoutDriver,
 }
@@ -80,10 +80,10 @@ impl GotPatcher {
             clear_dlerror();
             return None;
         }
-        let hooked = crate::cuda::hooked_names().filter_map(|name| CString::new(name).ok());
         let driver: Vec<&'static CStr> = match scope {
-            PatchScope::All => {
-                hooked.map(|name| &*Box::leak(name.into_boxed_c_str())).chain(DRIVER_LOOKUPS).collect()
+            PatchScope::All { driver_functions } => {
+                let names = driver_functions.into_iter().filter_map(|name| CString::new(name).ok());
+                names.map(|name| &*Box::leak(name.into_boxed_c_str())).chain(DRIVER_LOOKUPS).collect()
             }
             PatchScope::WithoutDriver => Vec::new(),
         };

@@ -16,8 +16,8 @@ use gpumemtrace_replay::analyse_for_peak;
 use gpumemtrace_replay::analyse_with;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::callsite::symbolize_report;
 use gpumemtrace_replay::report;
+use gpumemtrace_replay::symbolize_report;
 use gpumemtrace_replay::truncate_lists;
 
 use super::display_args::DisplayArgs;

@@ -9,23 +9,15 @@ use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
-use crate::callsite::code_origin::is_backward_call;
 use crate::callsite::code_origin::{
-    CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, optimizer_call,
+    CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, is_backward_call, optimizer_call,
 };
 use crate::callsite::py_linetable::line_at;
 use crate::callsite::site_key::{NativeFrame, SiteKey};
 use crate::ingest::definitions::Definitions;
 use crate::util::dense_map::DenseMap;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
-
-/// A call site: a user line by content, or a native location.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct SiteId(pub u32);
-
-/// A distinct pair of Python and native stack.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct StackId(pub u32);
 
 /// A stack and its site.
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,11 @@
 
 use gpumemtrace_format::{FrameLink, NodeId};
 
-use crate::callsite::code_origin::is_backward_call;
-use crate::callsite::code_origin::{OptimizerCall, optimizer_call};
-use crate::callsite::symbols::{StackId, StackSymbols};
+use crate::callsite::code_origin::{OptimizerCall, is_backward_call, optimizer_call};
+use crate::callsite::symbols::StackSymbols;
 use crate::report::TrainingPass;
 use crate::util::dense_map::DenseMap;
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededSet;
 
 /// What the program was doing when a block was allocated or freed.

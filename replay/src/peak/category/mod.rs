@@ -12,14 +12,14 @@ pub(crate) mod context;
 pub(crate) mod rules;
 pub(crate) mod sizes;
 
-use crate::callsite::symbols::SiteId;
+use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::report::Ending;
-use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::SiteStats;
 use crate::timeline::steps::StepRule;
+use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededMap;
 use context::{CallContext, CallContexts};
 use rules::{

@@ -14,7 +14,7 @@
 use gpumemtrace_format::{Event, EventKind};
 
 use super::MemoryPlace;
-use crate::callsite::symbols::StackId;
+use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: each launch first frees the graph's blocks.

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind, FLAG_CAPTURED, FLAG_UNBACKED, NO_DEVICE};
 
-use crate::callsite::symbols::StackId;
+use crate::util::ids::StackId;
 use blocks::{ClosedBlock, DriverBlock, DriverBlocks};
 use graphs::{GraphEffect, GraphMemory};
 use physical::{PhysicalMemory, ReleasedPiece, Unmapping};

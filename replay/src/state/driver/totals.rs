@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::Event;
 
 use super::{AllocationKey, DriverChange, DriverState, MemoryPlace};
-use crate::callsite::symbols::StackId;
+use crate::util::ids::StackId;
 
 use crate::util::seeded_map::SeededMap;
 

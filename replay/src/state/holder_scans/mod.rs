@@ -15,11 +15,10 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{CodeId, Event, EventKind};
 use serde::Deserialize;
 
-use crate::callsite::symbols::SiteId;
-use crate::event_analysis::{EventAnalysis, EventContext};
+use crate::event_analysis::{EventAnalysis, EventContext, EventTime};
 use crate::ingest::definitions::Definitions;
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
-use crate::timeline::event_time::EventTime;
+use crate::util::ids::SiteId;
 
 /// Limit of scans; the last ones are kept.
 const MAX_SCANS: usize = 64;

@@ -1,6 +1,6 @@
 //! A live block and its size.
 
-use crate::callsite::symbols::StackId;
+use crate::util::ids::StackId;
 
 /// A block that has not been freed.
 #[derive(Clone, Copy, Debug, Default)]

@@ -16,7 +16,7 @@ pub(crate) mod rebase;
 pub(crate) mod site_stats;
 pub(crate) mod step_peaks;
 
-use crate::callsite::symbols::{SiteId, StackId, StackSite};
+use crate::callsite::symbols::StackSite;
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::lazy_counter::Checkpoints;
 use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlocks};
@@ -28,6 +28,7 @@ use crate::state::live_set::step_peaks::StepPeaks;
 use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::{SiteId, StackId};
 pub(crate) use live_block::{BlockSize, LiveBlock};
 
 /// The time of an event, and the reserved and device bytes after it.

@@ -6,9 +6,9 @@
 //! since. Only the latter are stored, at most as many as were live. The free of any other block
 //! costs one comparison. [`crate::fragmentation`] does the same for the peak of reserved bytes.
 
-use crate::callsite::symbols::StackId;
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;
+use crate::util::ids::StackId;
 
 /// The free of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +84,9 @@ impl PeakBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callsite::symbols::{SiteId, StackSite};
+    use crate::callsite::symbols::StackSite;
     use crate::state::live_set::{BlockSize, LiveSet, StateSample};
+    use crate::util::ids::SiteId;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! Queries of a live set: totals, series, the peak, and statistics per site and stack.
 
 use super::{BlockOutcomes, LiveSet, SiteStats};
-use crate::callsite::symbols::{SiteId, StackId};
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK};
@@ -9,6 +8,7 @@ use crate::state::live_set::step_peaks::{StepPeak, StepPeaks};
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::{SiteId, StackId};
 
 impl LiveSet {
     /// True if the set had no allocations and frees.

@@ -5,11 +5,11 @@
 //! adds a point to its series and fills its bins. A site that is not touched costs nothing per
 //! step.
 
-use crate::callsite::symbols::SiteId;
 use crate::state::live_set::lazy_counter::{Checkpoints, LazyCounter};
 use crate::timeline::bins::{BinValues, TimelineBins};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
+use crate::util::ids::SiteId;
 
 /// Checkpoint of sites: the peak of the live set.
 pub(crate) const PEAK: usize = 0;

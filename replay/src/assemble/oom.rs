@@ -5,7 +5,7 @@
 //! returns its own cache before it reports out of memory, so free bytes that remain reserved lie in
 //! segments with live blocks.
 
-use crate::fragmentation::report::causes;
+use crate::assemble::fragmentation::causes;
 use crate::pass::{Analysis, OomRecord};
 use crate::report::{
     Leak, LeakKind, LeakShape, Oom, OomCause, PluggableMode, Remedy, RemedyKind, Site, SiteBytes, SiteShare,

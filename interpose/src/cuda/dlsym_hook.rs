@@ -10,6 +10,7 @@
 mod exported {
     use std::ffi::{CStr, c_char, c_void};
 
+    use crate::cuda::resolver::replacement_for_name;
     use crate::loader::symbols::{DlsymFn, REAL_DLSYM, resolve_dlsym};
     use crate::panic_guard::catch_panic;
 
@@ -72,7 +73,7 @@ mod exported {
         }
         // SAFETY: the real `dlsym` has just read it as a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(name) };
-        catch_panic(|| crate::cuda::replacement_for_name(name, found, caller)).unwrap_or(found)
+        catch_panic(|| replacement_for_name(name, found, caller)).unwrap_or(found)
     }
 }
 

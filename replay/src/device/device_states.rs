@@ -2,10 +2,9 @@
 
 use gpumemtrace_format::NO_DEVICE;
 
-use crate::callsite::symbols::SiteId;
-use crate::event_analysis::LiveBlockLookup;
-use crate::state::device::DeviceState;
-use crate::state::metal_levels::MetalLevels;
+use crate::device::DeviceState;
+use crate::event_analysis::{LiveBlockLookup, MetalLevels};
+use crate::util::ids::SiteId;
 
 /// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]

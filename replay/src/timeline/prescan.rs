@@ -12,7 +12,7 @@ use gpumemtrace_format::Event;
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::steps::StepDetector;
+use crate::timeline::step_detector::StepDetector;
 
 /// Limit of buffered events: 64 MiB.
 const MAX_BUFFERED_EVENTS: usize = 640 << 10;

@@ -5,24 +5,28 @@
 //! also records the state at the peak of reserved bytes, from which the fragmentation analysis
 //! starts. [`DeviceState::block_alloc`] and [`DeviceState::block_free`] run once per block event.
 
+pub(crate) mod device_states;
+
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::symbols::{SiteId, StackId, StackSite};
+use crate::callsite::symbols::StackSite;
+use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
-    AllocatorSnapshot, FitForSize, Gap, PendingFree, PoolKey, ReservedPeak, ReservedPeakState, TorchRanges,
+    AllocatorSnapshot, FitForSize, Gap, PendingFree, ReservedPeak, ReservedPeakState, TorchRanges,
     explain_gap, fit_for_sizes, ranges_of_device,
 };
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
 use crate::state::live_set::{BlockSize, LiveSet, StateSample};
+use crate::state::pool_key::PoolKey;
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 use crate::state::segments::Segments;
 use crate::state::unused_reserved::UnusedReserved;
-use crate::timeline::event_time::EventTime;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Slots of the cache of driver ranges with recent blocks.
@@ -123,7 +127,7 @@ impl DeviceState {
     }
 
     /// Reports only steps from `first` on.
-    pub(super) fn starting_at_step(mut self, first: u32) -> Self {
+    fn starting_at_step(mut self, first: u32) -> Self {
         self.torch.first_step = first;
         self.driver.first_step = first;
         self

@@ -2,8 +2,8 @@
 
 use gpumemtrace_format::event::NO_POOL;
 
-use crate::callsite::symbols::SiteId;
-use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, PoolKey, PoolTotals};
+use crate::device::{DeviceState, TimedGap};
+use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, PoolTotals};
 use crate::pass::Analysis;
 use crate::report::{
     AsyncPool, AsyncPoolSample, Cause, CauseKind, FitRow, Fragmentation, FragmentationOverTime, GapMoment,
@@ -11,8 +11,8 @@ use crate::report::{
     Snapshot,
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState, AsyncPools};
-use crate::state::device::DeviceState;
-use crate::state::device::TimedGap;
+use crate::state::pool_key::PoolKey;
+use crate::util::ids::SiteId;
 
 /// The gaps of all described moments, by device.
 pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {

@@ -1,0 +1,41 @@
+//! Which requests a segment can serve: stream, pool and block size.
+
+use gpumemtrace_format::Detail;
+
+use crate::state::segments::Segment;
+
+/// PyTorch's `kSmallSize` in bytes: blocks up to this size come from segments of the small pool.
+const SMALL_BLOCK: u64 = 1 << 20;
+/// PyTorch's `kSmallBuffer` in bytes: segments of the small pool, and pages of its expandable
+/// segments.
+pub(crate) const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// Matches requests with the segments that can serve them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PoolKey {
+    /// Stream as PyTorch numbers it.
+    pub stream: u64,
+    /// Id of the pool in PyTorch. 0 is the default pool.
+    pub pool: u64,
+    /// For blocks of at most [`SMALL_BLOCK`] bytes.
+    pub is_small: bool,
+}
+
+impl PoolKey {
+    /// The pool that serves a request of `bytes`.
+    pub(crate) fn of_request(detail: Detail, bytes: u64) -> Self {
+        Self { stream: detail.stream, pool: detail.pool, is_small: bytes <= SMALL_BLOCK }
+    }
+
+    /// The pool that a segment, or a part of an expandable one, belongs to. Segments for large
+    /// blocks are always larger than [`SMALL_SEGMENT`].
+    pub(crate) fn of_segment(segment: &Segment) -> Self {
+        let (stream, pool) = segment.pool;
+        Self { stream, pool, is_small: segment.bytes <= SMALL_SEGMENT }
+    }
+
+    /// True for the pool of a CUDA graph or a `MemPool`.
+    pub(crate) fn is_private(self) -> bool {
+        self.pool != 0 && self.pool != gpumemtrace_format::event::NO_POOL
+    }
+}
