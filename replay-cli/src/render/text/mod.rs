@@ -3,11 +3,10 @@
 //! Constraint: it is read in terminals, logs and mails. Consequence: it makes sense without colour, fits a width, names
 //! files as short as they stay clear, and says in words what was not found or not known.
 
-mod backends;
 mod check;
-mod comparison;
+mod compare;
 mod header;
-mod overview;
+
 mod ranks;
 mod sections;
 mod sites;
@@ -79,7 +78,7 @@ impl Renderer<Comparison> for TextRenderer {
     ) -> anyhow::Result<()> {
         let style = context.style;
         let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
-        Ok(out.write_all(comparison::render_comparison(comparison, max_lines, style).as_bytes())?)
+        Ok(out.write_all(compare::render_comparison(comparison, max_lines, style).as_bytes())?)
     }
 }
 

@@ -6,7 +6,6 @@
 mod categories;
 mod cause_rows;
 pub(super) mod fragmentation;
-mod holders;
 pub(super) mod leaks;
 mod oom;
 pub(super) mod peak;

@@ -1,5 +1,7 @@
 //! `--leaks`: one paragraph per leaking line.
 
+mod holders;
+
 use std::collections::BTreeMap;
 
 use gpumemtrace_replay::Report;
@@ -10,11 +12,11 @@ use gpumemtrace_replay::report::Steps;
 use gpumemtrace_replay::report::display::Vocabulary;
 use gpumemtrace_replay::report::display::format_bytes;
 
-use super::holders::{render_holders, render_last_scan};
 use crate::render::text::sites::{SiteFormatter, short_site};
 use crate::render::text::sum_hidden_rows;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line};
 use crate::terminal::style::Style;
+use holders::{render_holders, render_last_scan};
 
 /// Beyond this many steps a prediction is no news.
 pub(in crate::render::text) const FAR_STEPS: u64 = 1_000_000;

@@ -8,13 +8,18 @@ use gpumemtrace_replay::report::Leak;
 use gpumemtrace_replay::report::Severity;
 use gpumemtrace_replay::report::display::format_bytes;
 
-use super::sections::leaks;
+use crate::render::text::sections::leaks;
 use crate::render::text::sites::short_site;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line};
 use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
-pub(super) fn render_overview(out: &mut String, report: &Report, trace: usize, style: Style) {
+pub(in crate::render::text) fn render_overview(
+    out: &mut String,
+    report: &Report,
+    trace: usize,
+    style: Style,
+) {
     out.push('\n');
     put_line(out, format_args!("{}", style.bold("In short")));
     let problems = problems(report, trace);

@@ -1,5 +1,7 @@
 //! No section asked for: the answer to "what should I know?", and where to look next.
 
+mod findings;
+
 use std::fmt::Write as _;
 
 use gpumemtrace_replay::Report;
@@ -9,8 +11,7 @@ use gpumemtrace_replay::report::display::format_bytes;
 
 use gpumemtrace_replay::report::display::Vocabulary;
 
-use super::overview;
-use super::sections::{SECTIONS, fragmentation, leaks, peak, torch_memory};
+use crate::render::text::sections::{SECTIONS, fragmentation, leaks, peak, torch_memory};
 use crate::render::text::sites::{SiteFormatter, short_site};
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::marks::HANG;
@@ -20,14 +21,14 @@ use crate::terminal::style::Style;
 /// Most leaks and sites in a summary.
 const MOST: usize = 5;
 
-pub(super) fn render_summary(
+pub(in crate::render::text) fn render_summary(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
     sites: &mut SiteFormatter,
 ) {
-    overview::render_overview(out, report, trace, style);
+    findings::render_overview(out, report, trace, style);
     render_devices(out, report, trace, style);
     torch_memory::render_torch_memory_summary(out, report, trace);
     if let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) {

@@ -15,7 +15,7 @@ use crate::terminal::style::Style;
 /// Most lines listed.
 const MOST: usize = 10;
 
-pub(super) fn render_backends(out: &mut String, across: &BackendComparison, style: Style) {
+pub(in crate::render::text) fn render_backends(out: &mut String, across: &BackendComparison, style: Style) {
     let names = across.backends.map(|backend| if backend == "mps" { "MPS" } else { "CUDA" });
     for row in &across.devices {
         render_device(out, row, names, style);

@@ -8,14 +8,14 @@ use gpumemtrace_replay::report::TraceInfo;
 use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};
-pub(super) use crate::terminal::marks::sanitize;
+use crate::terminal::marks::sanitize;
 use crate::terminal::paths::straighten_path;
 use crate::terminal::style::Style;
 
 /// Most reasons told for addresses without a name.
 const MAX_REASONS: usize = 4;
 
-pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
+pub(in crate::render::text) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     let command =
         info.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));

@@ -1,5 +1,7 @@
 //! Two runs side by side, as a table of what differs.
 
+mod backends;
+
 use gpumemtrace_replay::compare::AmountChange;
 use gpumemtrace_replay::compare::ChangeStatus;
 use gpumemtrace_replay::compare::ComparedRun;
@@ -12,7 +14,6 @@ use gpumemtrace_replay::report::Quantity;
 use gpumemtrace_replay::report::display::Vocabulary;
 use gpumemtrace_replay::report::display::format_bytes;
 
-use super::backends;
 use crate::render::text::sites::{SiteFormatter, short_site};
 use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::layout;
@@ -21,7 +22,11 @@ use crate::terminal::marks::sanitize;
 use crate::terminal::style::Style;
 
 /// The whole text, with so many lines at most.
-pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Style) -> String {
+pub(in crate::render::text) fn render_comparison(
+    comparison: &Comparison,
+    most: usize,
+    style: Style,
+) -> String {
     let mut out = String::new();
     render_run_headers(&mut out, comparison, style);
     out.push('\n');
