@@ -1,16 +1,17 @@
-//! The report as text for somebody who has never seen the tool. One file per section.
+//! Reports as text, for terminals, logs and mail. One file or folder per part.
 //!
-//! Constraint: it is read in terminals, logs and mails. Consequence: it makes sense without colour, fits a width, names
-//! files as short as they stay clear, and says in words what was not found or not known.
+//! The text needs no colour to be read, fits the width of the terminal, and prints what is unknown
+//! as `unknown`. Sections are rows of [`SECTIONS`].
 
 mod check;
 mod compare;
 mod header;
-
+mod moment;
 mod ranks;
 mod sections;
 mod sites;
 mod snapshot;
+mod steps;
 mod summary;
 
 use std::io::Write;
@@ -22,6 +23,7 @@ use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::Omitted;
 
 use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
+use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
 pub(crate) use header::explain_unnamed;
@@ -29,7 +31,7 @@ pub(crate) use sections::SECTIONS;
 use sites::SiteFormatter;
 pub(crate) use sites::short_site;
 
-/// Longest list of sites that is shown unless `--top` says otherwise; more are summed up.
+/// The longest list of call sites without `--top`. Other rows are summed up.
 const MAX_LISTED: usize = 20;
 
 /// The `text` format.
@@ -41,7 +43,7 @@ impl OutputFormat for TextRenderer {
     }
 
     fn help(&self) -> &'static str {
-        "Text for people"
+        "Text"
     }
 }
 
@@ -61,7 +63,7 @@ impl ReportRenderer for TextRenderer {
         let names = NameScope {
             sections: context.sections,
             most_sites: context.style.row_limit(MAX_LISTED),
-            // Without being asked for, stacks are shown where they are native alone.
+            // Without `--stacks`, sections print native frames of stacks without Python frames.
             stacks: context.full_stacks || !context.sections.is_empty(),
             mixed: context.full_stacks,
         };
@@ -112,10 +114,16 @@ fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
         }
     }
     ranks::render_ranks(&mut out, report, style);
+    if sections.is_empty() {
+        out.push('\n');
+        let flags: Vec<String> = SECTIONS.iter().map(|row| format!("--{}", row.flag)).collect();
+        let details = format!("Details: {}; -v for the recording", flags.join(" "));
+        put_line(&mut out, format_args!("{}", style.dim(&details)));
+    }
     finish_text(&out, style)
 }
 
-/// Rows beyond those that a list shows: how many, and their bytes. `left_out` were taken out of it before.
+/// The rows of a list that are not shown: their number and bytes. `left_out` were removed before.
 fn sum_hidden_rows<T>(
     rows: &[T],
     most: usize,

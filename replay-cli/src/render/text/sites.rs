@@ -1,4 +1,4 @@
-//! Sites and stacks for people: short file names, the source line itself where it can be read, own lines marked.
+//! Call sites and stacks as text: short file names, source lines, your own code marked with `>`.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,24 @@ use gpumemtrace_replay::report::display::format_function;
 use gpumemtrace_replay::report::display::format_native_frame;
 use gpumemtrace_replay::report::display::format_site;
 
-use crate::terminal::format::put_line;
+use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::short_file;
 use crate::terminal::style::Style;
 
-/// Most frames shown of a stack that was not asked for in full.
+/// Most frames of a stack without `--stacks`.
 const MAX_FRAMES: usize = 24;
-/// Longest name of a native function, in characters: those of templates go on for lines.
+/// Longest name of a native function, in characters. Names of templates can fill many lines.
 const MAX_NAME_CHARS: usize = 120;
-/// Largest source file that is read for its lines, in bytes.
+/// Largest source file that is read, in bytes.
 const MAX_SOURCE_BYTES: u64 = 8 << 20;
+/// Longest source line, in characters.
+const MAX_SOURCE_CHARS: usize = 160;
 
-/// Reads source files once.
+/// Prints stacks and source lines. Each source file is read once.
 pub(crate) struct SiteFormatter {
-    /// Stacks are shown in full: native frames too, where they belong among Python frames.
+    /// `--stacks`: all frames, with native frames between Python frames.
     pub(crate) full_stacks: bool,
     sources: HashMap<String, Option<Vec<String>>>,
 }
@@ -34,7 +36,8 @@ impl SiteFormatter {
         Self { full_stacks, sources: HashMap::new() }
     }
 
-    /// The line a site stands on, without its indentation.
+    /// The source line of a site without its indentation; `None` if the file cannot be read, or if
+    /// the line is empty.
     pub(crate) fn source_line(&mut self, site: &Site) -> Option<String> {
         let (file, line) = (site.file.as_ref()?, site.line?);
         let lines = self.sources.entry(file.clone()).or_insert_with(|| {
@@ -46,7 +49,7 @@ impl SiteFormatter {
             Some(text.lines().map(str::to_owned).collect())
         });
         let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
-        let shown: String = sanitize(text).chars().take(160).collect();
+        let shown: String = sanitize(text).chars().take(MAX_SOURCE_CHARS).collect();
         (!shown.is_empty()).then_some(shown)
     }
 }
@@ -66,7 +69,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Without the types of its parameters, and not endless.
+/// A function name without its parameters, cut at [`MAX_NAME_CHARS`].
 fn shorten_function(function: &str) -> String {
     let name = strip_parameters(function);
     match name.char_indices().nth(MAX_NAME_CHARS) {
@@ -76,7 +79,7 @@ fn shorten_function(function: &str) -> String {
 }
 
 fn strip_parameters(function: &str) -> &str {
-    // A compiler may have split or copied a function.
+    // Compilers mark functions that they split or copied.
     let plain = function.split_once(" [clone ").map_or(function, |(plain, _)| plain);
     let plain = plain.strip_suffix(" const").unwrap_or(plain);
     if !plain.ends_with(')') {
@@ -97,8 +100,8 @@ fn strip_parameters(function: &str) -> &str {
 }
 
 impl SiteFormatter {
-    /// A site's stack, innermost first, with the user's own lines marked. Native frames are left out where there are Python
-    /// frames, unless stacks were asked for in full.
+    /// Prints the stack of a site, innermost frame first. Native frames are left out of a stack with
+    /// Python frames, unless `--stacks` is given.
     pub(crate) fn write_stack(&self, out: &mut String, site: &Site, indent: &str, style: Style) {
         let has_python = site.stack.iter().any(|frame| frame.kind == FrameKind::Python);
         let is_shown =
@@ -116,13 +119,16 @@ impl SiteFormatter {
         }
         let native = site.stack.len() - shown.len();
         if native > 0 {
-            put_line(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
-        }
-        if self.full_stacks && site.stack_order == Some("approximate") {
             put_line(
                 out,
-                format_args!("{indent}  (between which Python frames native ones stand is not certain here)"),
+                format_args!(
+                    "{indent}  ({} hidden; --stacks shows them)",
+                    format_count(native as u64, "native frame")
+                ),
             );
+        }
+        if self.full_stacks && site.stack_order == Some("approximate") {
+            put_line(out, format_args!("{indent}  (the order of Python and native frames is approximate)"));
         }
     }
 }
@@ -139,9 +145,7 @@ fn format_frame(frame: &StackFrame) -> String {
                 format_native_frame(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
             )
         }
-        FrameKind::Python if frame.is_backward() => {
-            "in the backward pass, for what was computed at".to_owned()
-        }
+        FrameKind::Python if frame.is_backward() => "(backward pass of the forward call below)".to_owned(),
         FrameKind::Python => {
             let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
             let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
@@ -158,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_functions_are_shown_without_their_parameters() {
+    fn function_names_lose_their_parameters() {
         for (function, name) in [
             ("malloc", "malloc"),
             ("pool::Arena<double>::grow(unsigned long, char const*)", "pool::Arena<double>::grow"),

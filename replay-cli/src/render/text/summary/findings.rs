@@ -1,136 +1,148 @@
-//! The first lines of a summary: is something wrong, and what to do about it.
-//!
-//! Constraint: who opens a report for the first time knows none of its words. Consequence: before any table, one sentence for each
-//! thing that is wrong, with where to look next; and where nothing is, that, with how sure it is.
+//! The findings of a trace, worst first: out of memory, leaks, warnings. If there are none, what
+//! was judged and what was not.
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::Severity;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::Oom;
 
-use crate::render::text::sections::leaks;
-use crate::render::text::sites::short_site;
-use crate::terminal::format::{format_count, format_number, format_percent, put_line};
-use crate::terminal::paths::shorten_paths_in;
+use super::{leaks, verdicts};
+use crate::render::text::header::count_steps;
+use crate::render::text::moment::format_step;
+use crate::render::text::sections::leaks::{few_steps_note, filtered_leaks};
+use crate::render::text::sections::oom::describe_remedy;
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 
-pub(in crate::render::text) fn render_overview(
+pub(super) fn render_findings(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
+    sites: &mut SiteFormatter,
 ) {
-    out.push('\n');
-    put_line(out, format_args!("{}", style.bold("In short")));
-    let problems = problems(report, trace);
-    for sentence in &problems {
-        put_line(out, format_args!("  ! {sentence}"));
-    }
-    if problems.is_empty() {
-        for sentence in all_clear(report, trace) {
-            put_line(out, format_args!("  - {sentence}"));
-        }
-    }
-    let words = report.traces[trace].vocabulary();
-    let whose = if report.traces[trace].stream.is_some() { " of this stream" } else { "" };
-    for device in report.devices.iter().filter(|device| device.trace == trace) {
-        let Some(live) = device.peak.live_bytes else { continue };
-        let of = match device.total_bytes.filter(|total| *total > 0) {
-            Some(total) => {
-                let share = format_percent(live as f64 / total as f64);
-                let what = if words.is_metal { " that Metal recommends" } else { "" };
-                format!(" of {}{what} ({share})", format_bytes(total))
-            }
-            None => String::new(),
-        };
-        put_line(
-            out,
-            format_args!(
-                "  - Tensors{whose} needed at most {}{of} of device {}.",
-                format_bytes(live),
-                device.device
-            ),
-        );
-    }
-}
-
-/// A sentence for each thing that is wrong, worst first.
-fn problems(report: &Report, trace: usize) -> Vec<String> {
-    let mut problems = Vec::new();
-    let oom = report.oom.iter().flatten().find(|oom| oom.trace == trace);
-    if let Some(oom) = oom {
-        let step = oom.step.map(|step| format!(" in step {}", format_number(step))).unwrap_or_default();
-        problems.push(format!(
-            "It ran out of memory{step}, at {}. Next: --oom says why, and what would have helped.",
-            short_site(&oom.site)
-        ));
-    }
+    let ooms: Vec<&Oom> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     let found: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
-    if let Some(worst) = found.first() {
-        let lines = match found.len() as u64 {
-            1 => "one line keeps".to_owned(),
-            many => format!("{} keep", format_count(many, "line")),
-        };
-        let rate: f64 = found.iter().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
-        let rate =
-            if rate >= 1.0 { format!(" ({} per step)", format_bytes(rate as u64)) } else { String::new() };
-        let full = found.iter().filter_map(|leak| leak.oom_step.as_ref()).map(|oom| oom.expected).min();
-        // Where it was full already, that is said above.
-        let full = full.filter(|step| *step < leaks::FAR_STEPS && oom.is_none());
-        let full = full
-            .map(|step| format!(", and the device is full at about step {}", format_number(step)))
-            .unwrap_or_default();
-        problems.push(format!(
-            "Memory leaks: {lines} more and more{rate}, mostly at {}{full}. Next: --leaks shows where it is allocated; look for what still holds it.",
-            short_site(&worst.site)
-        ));
+    if let Some(first) = ooms.first() {
+        out.push('\n');
+        render_oom(out, first, count_ooms(report, trace, ooms.len()), style, sites);
     }
-    // What is of the whole run and not said above.
-    let said = ["leak", "oom", "creep_confirmed"];
-    let verdicts = report.verdicts.iter().flatten().filter(|verdict| verdict.trace == trace);
-    let critical =
-        verdicts.filter(|verdict| verdict.severity == Severity::Critical && !said.contains(&verdict.kind));
-    problems.extend(critical.map(|verdict| format!("{}.", capitalize(&shorten_paths_in(&verdict.summary)))));
-    problems
+    if !found.is_empty() {
+        out.push('\n');
+        leaks::render_leaks(out, report, &found, style, sites);
+        render_step_note(out, report, trace);
+    }
+    let has_warnings = verdicts::render_warnings(out, report, trace, style);
+    if found.is_empty() {
+        let has_problems = has_warnings || !ooms.is_empty();
+        out.push('\n');
+        render_all_clear(out, report, trace, has_problems, style);
+    }
 }
 
-/// What it means that nothing is, and how sure that is.
-fn all_clear(report: &Report, trace: usize) -> Vec<String> {
+/// The number of errors, including those beyond the described ones.
+fn count_ooms(report: &Report, trace: usize, described: usize) -> u64 {
+    let has_filters =
+        report.filters.as_ref().is_some_and(gpumemtrace_replay::report::Filters::leave_events_out);
+    let counted = report.traces[trace].events.get("oom").copied().unwrap_or(0);
+    if has_filters { described as u64 } else { counted.max(described as u64) }
+}
+
+fn render_oom(out: &mut String, oom: &Oom, count: u64, style: Style, sites: &mut SiteFormatter) {
+    let step = format_step(" in step ", oom.step);
+    let headline = format!("Out of memory{step} on GPU {} at {}", oom.device, short_site(&oom.site));
+    let first =
+        if count > 1 { format!(" (first of {})", format_count(count, "error")) } else { String::new() };
+    put_line(out, format_args!("{}{first}", style.warn(&headline)));
+    if let Some(source) = sites.source_line(&oom.site) {
+        put_line(out, format_args!("      {source}"));
+    }
+    put_line(out, format_args!("  {}.", oom.why));
+    for remedy in oom.remedies.iter().filter(|remedy| remedy.works == Some(true)) {
+        put_line(out, format_args!("  What helps: {}.", describe_remedy(remedy)));
+    }
+    if sites.full_stacks {
+        sites.write_stack(out, &oom.site, "      ", style);
+    }
+}
+
+/// Without leaks: what was judged, then what was not. `No problems found` only if there are no
+/// other findings.
+fn render_all_clear(out: &mut String, report: &Report, trace: usize, has_problems: bool, style: Style) {
     let info = &report.traces[trace];
     if !report.devices.iter().any(|device| device.trace == trace) {
-        return vec!["No GPU memory was allocated.".to_owned()];
+        put_line(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
+        return;
+    }
+    let few_steps = few_steps_note(report, trace);
+    let steps = count_steps(report, trace);
+    let steps = steps.map(|steps| format!(" in {}", format_count(steps, "step"))).unwrap_or_default();
+    let mut judged = Vec::new();
+    if few_steps.is_none() {
+        judged.push(format!("no leaks{steps}"));
+    }
+    if are_errors_known(report, trace) {
+        judged.push("no out-of-memory errors".to_owned());
     }
     let filters = report.filters.clone().unwrap_or_default();
-    let line = if filters.site.is_some() { "no such line" } else { "no line" };
-    let part = if info.since.is_some() { " in this part of the run" } else { "" };
-    // Of a stream, or of some lines, nothing is said of the whole device; of Metal nobody tells when PyTorch gives up.
-    let may_know = !info.vocabulary().is_metal;
-    let is_of_all = may_know && report.oom.is_some() && filters.site.is_none();
-    // A library that the driver refused, say: PyTorch was not asked, and did not give back what it caches.
+    let scope = match (&filters.site, info.since.is_some()) {
+        (Some(_), _) => " at these call sites",
+        (None, true) => " in this part of the run",
+        (None, false) => "",
+    };
+    let text = if has_problems {
+        format!("No leaks found{scope}{steps}")
+    } else {
+        format!("No problems found{scope}: {}", judged.join(", "))
+    };
+    let is_claimed = !judged.is_empty() && (!has_problems || few_steps.is_none());
+    if is_claimed {
+        put_line(out, format_args!("{}", style.bold(&format!("{text}."))));
+    }
+    render_unjudged(out, report, trace, few_steps);
+}
+
+/// What the trace does not allow to judge, and why.
+fn render_unjudged(out: &mut String, report: &Report, trace: usize, few_steps: Option<String>) {
+    let info = &report.traces[trace];
+    let elsewhere = filtered_leaks(report, trace).map_or(0, |omitted| omitted.count);
+    if elsewhere > 0 {
+        put_line(out, format_args!("  {} at other call sites.", format_count(elsewhere, "leak")));
+    }
+    if let Some(note) = few_steps {
+        put_line(out, format_args!("  {note}"));
+    }
+    render_step_note(out, report, trace);
+    if info.vocabulary().is_metal {
+        put_line(out, format_args!("  Out-of-memory errors are not known on Metal (see --oom)."));
+    }
+    if !info.complete {
+        put_line(out, format_args!("  The trace is incomplete; what is missing was not judged."));
+    }
+}
+
+/// True if the absence of out-of-memory errors is known. It is not for one stream or some call
+/// sites, on Metal, or if the driver refused a library other than PyTorch.
+fn are_errors_known(report: &Report, trace: usize) -> bool {
+    let has_site_filter = report.filters.as_ref().is_some_and(|filters| filters.site.is_some());
     let was_refused = report.verdicts.iter().flatten().any(|verdict| {
         verdict.trace == trace && verdict.evidence["out_of_memory"].as_u64().is_some_and(|calls| calls > 0)
     });
-    let never = if is_of_all && !was_refused { ", and memory never ran out" } else { "" };
-    let doubt = leaks::few_steps_note(report, trace);
-    let so_far = if doubt.is_some() { " so far" } else { "" };
-    let mut sentences =
-        vec![format!("Nothing looks wrong{so_far}: {line} keeps more and more memory{never}{part}.")];
-    sentences.extend(doubt);
-    if !info.complete {
-        sentences.push("But the trace is incomplete, and what is missing is not judged.".to_owned());
-    }
-    sentences
+    let is_metal = report.traces[trace].vocabulary().is_metal;
+    let has_errors = report.oom.iter().flatten().any(|oom| oom.trace == trace);
+    !is_metal && report.oom.is_some() && !has_site_filter && !was_refused && !has_errors
 }
 
-fn capitalize(sentence: &str) -> String {
-    let mut rest = sentence.chars();
-    // A path stays as it is.
-    match rest.next() {
-        Some(first)
-            if first.is_alphabetic() && !sentence.split(' ').next().unwrap_or("").contains(['/', '.']) =>
-        {
-            first.to_uppercase().chain(rest).collect()
+/// A line if steps were not marked by the program: detected ones, or none.
+fn render_step_note(out: &mut String, report: &Report, trace: usize) {
+    let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) else { return };
+    let note = match steps.source {
+        Some("period") => "Steps were detected from repeating allocations; gpumemtrace.step() marks them.",
+        None => {
+            "No step boundaries were found, so growth was judged over equal time spans. \
+             gpumemtrace.step() marks steps."
         }
-        _ => sentence.to_owned(),
-    }
+        _ => return,
+    };
+    put_line(out, format_args!("  {note}"));
 }

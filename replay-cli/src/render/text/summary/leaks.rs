@@ -1,0 +1,79 @@
+//! The leaks in a summary: what grows how fast, where, and which variable holds it.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::Leak;
+
+use super::MAX_ROWS;
+use crate::render::text::sections::leaks::{
+    describe_forecast, describe_growth, describe_main_holder, format_rate,
+};
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::terminal::format::put_line;
+use crate::terminal::style::Style;
+
+pub(super) fn render_leaks(
+    out: &mut String,
+    report: &Report,
+    leaks: &[&Leak],
+    style: Style,
+    sites: &mut SiteFormatter,
+) {
+    let most = style.row_limit(MAX_ROWS);
+    for (number, leak) in leaks.iter().take(most).enumerate() {
+        let is_alone = leaks.iter().filter(|other| other.device == leak.device).count() == 1;
+        // The forecast is that of the GPU: once is enough, and after an error it is not news.
+        let is_first = leaks.iter().position(|other| other.device == leak.device) == Some(number);
+        let has_failed = report.oom.iter().flatten().any(|oom| oom.trace == leak.trace);
+        let forecast =
+            if is_first && !has_failed { describe_forecast(leak, is_alone) } else { String::new() };
+        render_leak(out, leak, (number > 0, &forecast), style, sites);
+    }
+    if leaks.len() > most {
+        put_line(out, format_args!("{} more: --leaks", leaks.len() - most));
+    }
+}
+
+fn render_leak(
+    out: &mut String,
+    leak: &Leak,
+    (has_previous, forecast): (bool, &str),
+    style: Style,
+    sites: &mut SiteFormatter,
+) {
+    if has_previous {
+        out.push('\n');
+    }
+    let gpu = if leak.kind == "pinned_host" || leak.device == 0 {
+        String::new()
+    } else {
+        format!(" on GPU {}", leak.device)
+    };
+    let headline = format!("{}: {}{gpu} at {}", label_leak(leak), format_rate(leak), short_site(&leak.site));
+    put_line(out, format_args!("{}", style.warn(&headline)));
+    if let Some(source) = sites.source_line(&leak.site) {
+        put_line(out, format_args!("      {source}"));
+    }
+    let graph = if leak.shape == "retained_graph" { "Retained autograd graph: " } else { "" };
+    put_line(out, format_args!("  {graph}{}.{forecast}", describe_growth(leak)));
+    if let Some(holder) = describe_main_holder(leak) {
+        put_line(out, format_args!("  Held by {}.", style.bold(&holder)));
+    }
+    if sites.full_stacks {
+        sites.write_stack(out, &leak.site, "      ", style);
+    }
+}
+
+/// How certain the finding is, and which memory grows.
+fn label_leak(leak: &Leak) -> String {
+    let memory = match leak.kind {
+        "device" => " of driver memory",
+        "pinned_host" => " of pinned host memory",
+        "reserved" => return "Growing unused reserved memory".to_owned(),
+        _ => "",
+    };
+    match (leak.grows_by, leak.is_regular) {
+        ("size", _) => format!("Growing blocks{memory}"),
+        (_, true) => format!("Likely leak{memory}"),
+        (_, false) => format!("Possible leak{memory} (or a cache that is still filling)"),
+    }
+}
