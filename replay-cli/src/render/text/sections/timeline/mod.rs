@@ -26,6 +26,9 @@ const BAND_SITES: usize = 6;
 /// Least columns from one label of the time axis to the next.
 const LABEL_COLUMNS: usize = 18;
 
+/// Times and values of a line in the chart.
+type ChartSeries = [(u64, u64)];
+
 /// The place of a chart on the screen.
 #[derive(Clone, Copy)]
 struct ChartFrame {
@@ -109,7 +112,7 @@ fn render_timeline(
 
 fn draw_chart(
     out: &mut String,
-    (filled, outline): (&[(u64, u64)], &[(u64, u64)]),
+    (filled, outline): (&ChartSeries, &ChartSeries),
     most: u64,
     ChartFrame { margin, width }: ChartFrame,
     style: Style,
@@ -129,7 +132,7 @@ fn draw_chart(
 
 fn render_legend(
     out: &mut String,
-    (name, outline, has_ooms): (&str, &[(u64, u64)], bool),
+    (name, outline, has_ooms): (&str, &ChartSeries, bool),
     words: &Vocabulary,
     margin: usize,
     style: Style,
