@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 
-/// The `json` format.
+/// The format `json`, for every document.
 pub(crate) struct JsonRenderer;
 
 impl OutputFormat for JsonRenderer {

@@ -15,7 +15,7 @@ use super::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summar
 use super::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::marks::sanitize;
 
-/// The `junit` format.
+/// The format `junit`, for `check` only.
 pub(crate) struct JunitRenderer;
 
 impl OutputFormat for JunitRenderer {

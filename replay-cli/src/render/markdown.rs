@@ -1,7 +1,7 @@
 //! A checked budget as Markdown, for a pull request.
 //!
-//! Names come from a trace and may hold Markdown. So each is in code quotes that are longer than any
-//! quotes in it, and characters that end a table cell or a line are replaced.
+//! Names come from a trace and may hold Markdown. So each is in code quotes that are longer than
+//! any quotes in it, and characters that end a table cell or a line are replaced.
 
 use std::io::Write;
 
@@ -16,7 +16,7 @@ use super::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::format::put_line;
 use crate::terminal::marks::sanitize;
 
-/// The `markdown` format.
+/// The format `markdown`, for `check` only.
 pub(crate) struct MarkdownRenderer;
 
 impl OutputFormat for MarkdownRenderer {

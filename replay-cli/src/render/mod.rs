@@ -27,15 +27,15 @@ pub(crate) use junit::JunitRenderer;
 pub(crate) use markdown::MarkdownRenderer;
 pub(crate) use text::TextRenderer;
 
-/// Formats of `replay`.
+/// The formats of `replay`, the default first.
 pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
-/// Formats of `compare`.
+/// The formats of `compare`, the default first.
 pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
-/// Formats of `check`.
+/// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
 
-/// An output format.
+/// A value of `--format`.
 pub(crate) trait OutputFormat: Sync {
     /// The value of `--format` that selects it.
     fn name(&self) -> &'static str;
@@ -73,8 +73,8 @@ pub(crate) struct ReportNeeds<'a> {
     pub(crate) only_asked_sections: bool,
     /// Which native addresses are symbolized. Each costs a lookup in the files of a library.
     pub(crate) names: NameScope<'a>,
-    /// Rows beyond `--top` are removed from all lists. Otherwise the renderer gets all rows and sums
-    /// up those that it hides.
+    /// Rows beyond `--top` are removed from all lists. Otherwise the renderer gets all rows and
+    /// sums up those that it hides.
     pub(crate) truncated_lists: bool,
 }
 

@@ -23,7 +23,7 @@ const SHORT_NAME_WIDTH: usize = 22;
 /// Columns that the numbers of a limit need.
 const NUMBERS_WIDTH: usize = 42;
 
-/// The whole text.
+/// The header, the summary, and the limits in the order of the budget file.
 pub(super) fn render_check(check: &BudgetCheck, style: Style) -> String {
     let mut out = String::new();
     let program = style.bold(&format_program(&check.trace, check.command.as_deref(), style));
@@ -72,7 +72,7 @@ pub(crate) fn render_written_budget(path: &Path, incomplete: &[String], style: S
     let path = path.display();
     put_line(
         &mut out,
-        format_args!("wrote {path} with the values of this run as limits; review them and the tolerance"),
+        format_args!("wrote {path} with this run's values as limits; review them and the tolerance"),
     );
     for reason in incomplete {
         put_line(

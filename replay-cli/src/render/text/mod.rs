@@ -34,7 +34,7 @@ pub(crate) use sites::short_site;
 /// The longest list of call sites without `--top`. Other rows are summed up.
 const MAX_LISTED: usize = 20;
 
-/// The `text` format.
+/// The format `text`, the default.
 pub(crate) struct TextRenderer;
 
 impl OutputFormat for TextRenderer {

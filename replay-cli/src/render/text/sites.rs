@@ -100,8 +100,8 @@ fn strip_parameters(function: &str) -> &str {
 }
 
 impl SiteFormatter {
-    /// Prints the stack of a site, innermost frame first. Native frames are left out of a stack with
-    /// Python frames, unless `--stacks` is given.
+    /// Prints the stack of a site, innermost frame first. Native frames are left out of a stack
+    /// with Python frames, unless `--stacks` is given.
     pub(crate) fn write_stack(&self, out: &mut String, site: &Site, indent: &str, style: Style) {
         let has_python = site.stack.iter().any(|frame| frame.kind == FrameKind::Python);
         let is_shown =

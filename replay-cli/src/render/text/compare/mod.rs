@@ -19,7 +19,7 @@ use crate::terminal::layout;
 use crate::terminal::marks::sanitize;
 use crate::terminal::style::Style;
 
-/// The whole text, with at most `most` call sites.
+/// Headers, then what differs, with at most `most` call sites.
 pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Style) -> String {
     let mut out = String::new();
     render_runs(&mut out, comparison, style);

@@ -168,7 +168,7 @@ fn describe_naming(naming: &Naming) -> Vec<String> {
             reasons.push(format!("and in {more} (see --json)"));
         }
         notes.push(format!(
-            "{} of {} native addresses have no name and are shown as module+offset: {}.",
+            "no name for {} of {} native addresses, shown as module+offset: {}.",
             format_number(naming.unresolved),
             format_number(naming.addresses),
             reasons.join("; ")

@@ -1,8 +1,8 @@
 //! The head of a report: one line about the run, then losses and caveats.
 //!
 //! [`render_header`] prints the line for each trace. What limits the numbers below it always
-//! follows: losses behind `!`, caveats behind `Note:`. Facts about the recording itself, such as the
-//! process id and the number of events, follow with `-v` ([`recording`]).
+//! follows: losses behind `!`, caveats behind `Note:`. Facts about the recording itself, such as
+//! the process id and the number of events, follow with `-v` ([`recording`]).
 
 mod caveats;
 mod ending;

@@ -11,7 +11,7 @@ use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
-/// Most changes listed.
+/// Most changes listed without `--top`.
 const MAX_CHANGES: usize = 8;
 
 /// The changes from the peak of the previous step, by call site and category.

@@ -15,7 +15,7 @@ use crate::terminal::layout::display_width;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
-/// Most pools listed.
+/// Most pools listed without `--top`.
 const MAX_POOLS: usize = 8;
 /// Most block sizes listed.
 const MAX_SIZES: usize = 4;

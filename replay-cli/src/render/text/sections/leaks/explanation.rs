@@ -6,7 +6,7 @@ use gpumemtrace_replay::report::display::Vocabulary;
 use crate::render::text::sites::short_site;
 use crate::terminal::format::format_percent;
 
-/// A few sentences.
+/// What grows, what happened to the other blocks, and how certain that is.
 pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     let mut sentences = Vec::new();
     match leak.kind {

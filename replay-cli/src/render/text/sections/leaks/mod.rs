@@ -108,15 +108,16 @@ fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFo
 }
 
 fn render_no_leaks(out: &mut String, report: &Report, trace: usize, style: Style) {
+    if let Some(note) = few_steps_note(report, trace) {
+        put_line(out, format_args!("{}", style.bold(&note)));
+        return;
+    }
     let elsewhere = filtered_leaks(report, trace).map_or(0, |omitted| omitted.count);
     let place = if elsewhere > 0 { " at these call sites" } else { "" };
     let text = format!("No leaks found{place}{}.", describe_basis(" in ", report, trace));
     put_line(out, format_args!("{}", style.bold(&text)));
     if elsewhere > 0 {
         put_line(out, format_args!("  {} at other call sites.", format_count(elsewhere, "leak")));
-    }
-    if let Some(note) = few_steps_note(report, trace) {
-        put_line(out, format_args!("  {note}"));
     }
 }
 

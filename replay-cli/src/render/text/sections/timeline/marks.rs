@@ -10,7 +10,7 @@ use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
-/// Most marks listed.
+/// Most marks listed without `--top`.
 const MAX_MARKS: usize = 12;
 /// The names of marks in the chart.
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";

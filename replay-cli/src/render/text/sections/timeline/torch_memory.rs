@@ -10,7 +10,7 @@ use crate::terminal::format::{format_count, format_duration, format_number, put_
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
-/// Most samples listed.
+/// Most samples listed without `--top`.
 const MAX_SAMPLES: usize = 12;
 
 fn find_torch_memory(report: &Report, trace: usize) -> Option<&TorchMemory> {
