@@ -85,7 +85,7 @@ def test_gradients_are_attributed_to_forward_lines(run_python, torch_version, mo
     assert all(entry["site"]["file"] for entry in sites), "every byte has a line"
     assert any("forward line" in note for note in report["traces"][0]["notes"])
     text = gpumemtrace("replay", run.trace, "--peak")
-    assert ", its backward\n" in text
+    assert " (backward)\n" in text
 
 
 def test_exception_in_backward_propagates(run_python, torch_version):

@@ -30,7 +30,9 @@ pub(super) fn render_fragmentation(
         report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     let driver_pools: Vec<_> =
         report.async_pools.iter().flatten().filter(|pool| pool.trace == trace).collect();
-    put_line(out, format_args!("{}", style.bold("Fragmentation: reserved memory that is not allocated")));
+    let of = if words.reserver == "PyTorch" { String::new() } else { format!(" of {}", words.reserver) };
+    let heading = format!("Fragmentation{of}: reserved memory that is not allocated");
+    put_line(out, format_args!("{}", style.bold(&heading)));
     if moments.is_empty() && driver_pools.is_empty() {
         let why = match report.traces[trace].stream {
             Some(stream) if !stream.reserved_is_known => {

@@ -2,13 +2,14 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::MAX_ROWS;
 use crate::render::text::sections::leaks::{
     describe_forecast, describe_growth, describe_main_holder, format_rate,
 };
 use crate::render::text::sites::{SiteFormatter, short_site};
-use crate::terminal::format::put_line;
+use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 
 pub(super) fn render_leaks(
@@ -29,7 +30,26 @@ pub(super) fn render_leaks(
         render_leak(out, leak, (number > 0, &forecast), style, sites);
     }
     if leaks.len() > most {
-        put_line(out, format_args!("{} more: --leaks", leaks.len() - most));
+        put_line(
+            out,
+            format_args!("{} (see --leaks)", format_count((leaks.len() - most) as u64, "more leak")),
+        );
+    }
+    render_total(out, leaks);
+}
+
+/// The rate of all leaks of allocated memory, if there are several.
+fn render_total(out: &mut String, leaks: &[&Leak]) {
+    let rates: Vec<f64> = leaks
+        .iter()
+        .filter(|leak| leak.kind == "tensors")
+        .filter_map(|leak| Some(leak.bytes_per_step?.0))
+        .collect();
+    if rates.len() > 1 {
+        let total = format_bytes(rates.iter().sum::<f64>().round() as u64);
+        let sites = format_count(rates.len() as u64, "call site");
+        out.push('\n');
+        put_line(out, format_args!("Allocated memory grows by {total}/step at {sites}."));
     }
 }
 
