@@ -20,8 +20,8 @@ COMMAND = RELEASE / "gpumemtrace"
 DRIVER = RELEASE / "libsimgpu_driver.so"
 # A background shell ignores SIGINT, and programs would inherit that; tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-#: Wide enough that no sentence is wrapped here; test_filters.py covers wrapping.
-os.environ["COLUMNS"] = "200"
+# Without COLUMNS, the command does not wrap what it prints to a pipe.
+os.environ.pop("COLUMNS", None)
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
 

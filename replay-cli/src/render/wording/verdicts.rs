@@ -2,10 +2,10 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
-    GrowsBy, HiddenOwner, LeakKind, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict,
-    VerdictEvidence,
+    HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
 };
 
+use super::leaks::label_leak;
 use super::sites::{format_rank, format_site};
 use super::{Vocabulary, describe_loss};
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -20,20 +20,10 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
     let is_metal = Vocabulary::of_trace(info).is_metal;
     match &verdict.evidence {
         VerdictEvidence::Leak { site, kind, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
-            let what = match (kind, grows_by, is_regular) {
-                (LeakKind::Reserved, _, _) => "Growing unused reserved memory",
-                (_, GrowsBy::Size, _) => "Growing blocks",
-                (_, GrowsBy::Blocks, true) => "Likely leak",
-                (_, GrowsBy::Blocks, false) => "Possible leak (or a cache that is still filling)",
-            };
-            let memory = match kind {
-                LeakKind::Tensors | LeakKind::Reserved => "",
-                LeakKind::Device => " of driver memory",
-                LeakKind::PinnedHost => " of pinned host memory",
-            };
+            let what = label_leak(*kind, *grows_by, *is_regular);
             let rate = bytes_per_step.map(format_rate).unwrap_or_default();
             let (blocks, bytes) = (format_count(*blocks, "block"), format_bytes(*bytes));
-            format!("{what}{memory}: {rate}{blocks}, {bytes} at {}", format_site(site))
+            format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
             let more = if *count > 1 {
