@@ -28,6 +28,15 @@ fn stdout(command: &mut Command) -> String {
     String::from_utf8(command.output().expect("gpumemtrace runs").stdout).expect("UTF-8")
 }
 
+/// Compares a text with its snapshot in `snapshots/reports`.
+macro_rules! assert_report {
+    ($name:literal, $text:expr) => {
+        insta::with_settings!({ snapshot_path => "snapshots/reports", prepend_module_to_snapshot => false }, {
+            insta::assert_snapshot!($name, $text);
+        });
+    };
+}
+
 /// The text of `replay run.trace` with these options on 100 columns.
 fn report(folder: &TempDir, options: &[&str]) -> String {
     stdout(command(folder.path()).env("COLUMNS", "100").args(["replay", "run.trace"]).args(options))
@@ -51,15 +60,15 @@ fn leaking_run(leaked: u64) -> Synthetic {
 fn report_texts_match_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("run.trace"), leaking_run(4 << 20).file(100)).unwrap();
-    insta::assert_snapshot!("summary", report(&folder, &[]));
-    insta::assert_snapshot!("summary_verbose", report(&folder, &["-v"]));
-    insta::assert_snapshot!("leaks", report(&folder, &["--leaks"]));
-    insta::assert_snapshot!("timeline", report(&folder, &["--timeline"]));
-    insta::assert_snapshot!("peak", report(&folder, &["--peak"]));
-    insta::assert_snapshot!("fragmentation", report(&folder, &["--fragmentation"]));
-    insta::assert_snapshot!("oom_none", report(&folder, &["--oom"]));
-    insta::assert_snapshot!("at_step", report(&folder, &["--at", "step:3", "--oom"]));
-    insta::assert_snapshot!("filtered", report(&folder, &["--site", "train.py", "--top", "2"]));
+    assert_report!("summary", report(&folder, &[]));
+    assert_report!("summary_verbose", report(&folder, &["-v"]));
+    assert_report!("leaks", report(&folder, &["--leaks"]));
+    assert_report!("timeline", report(&folder, &["--timeline"]));
+    assert_report!("peak", report(&folder, &["--peak"]));
+    assert_report!("fragmentation", report(&folder, &["--fragmentation"]));
+    assert_report!("oom_none", report(&folder, &["--oom"]));
+    assert_report!("at_step", report(&folder, &["--at", "step:3", "--oom"]));
+    assert_report!("filtered", report(&folder, &["--site", "train.py", "--top", "2"]));
 }
 
 #[test]
@@ -67,18 +76,18 @@ fn texts_without_leaks_match_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");
     fs::write(&path, Synthetic::train(9, |_, _, _| {}).file(100)).unwrap();
-    insta::assert_snapshot!("no_problems", report(&folder, &[]));
-    insta::assert_snapshot!("no_leaks", report(&folder, &["--leaks"]));
+    assert_report!("no_problems", report(&folder, &[]));
+    assert_report!("no_leaks", report(&folder, &["--leaks"]));
     fs::write(&path, Synthetic::train(3, |_, _, _| {}).file_without_end(100)).unwrap();
-    insta::assert_snapshot!("few_steps_incomplete", report(&folder, &[]));
-    insta::assert_snapshot!("no_leaks_few_steps", report(&folder, &["--leaks"]));
+    assert_report!("few_steps_incomplete", report(&folder, &[]));
+    assert_report!("no_leaks_few_steps", report(&folder, &["--leaks"]));
     let mut failing = Synthetic::train(3, |_, _, _| {});
     let line = failing.frame(NodeId::NONE, "/work/train.py", "big", 77);
     failing.alloc(line, 8 << 30);
     failing.oom(line, 40 << 30);
     fs::write(&path, failing.file(100)).unwrap();
-    insta::assert_snapshot!("oom", report(&folder, &["--oom"]));
-    insta::assert_snapshot!("summary_oom", report(&folder, &[]));
+    assert_report!("oom", report(&folder, &["--oom"]));
+    assert_report!("summary_oom", report(&folder, &[]));
 }
 
 #[test]
@@ -114,5 +123,5 @@ fn ranks_side_by_side_fit_80_columns() {
     for line in table {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    insta::assert_snapshot!("ranks", text);
+    assert_report!("ranks", text);
 }

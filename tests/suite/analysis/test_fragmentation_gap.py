@@ -146,7 +146,7 @@ def test_unreached_snapshot_is_refused_in_one_line(run_python, torch_version, tm
         assert gpumemtrace("replay", run.trace, "--at", moment, code=2) == ""
     assert gpumemtrace("replay", run.trace, "--at", "soon", code=2) == ""
     text = gpumemtrace("replay", run.trace, "--at", "step:1")
-    assert "at step:1 (" in text and "GPU 0 at the requested moment" in text
+    assert "at step:1 (" in text and "Unused reserved: " in text
 
 
 def test_driver_pool_has_its_own_row(run_python, torch_version, tmp_path):

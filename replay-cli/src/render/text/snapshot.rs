@@ -48,7 +48,7 @@ pub(super) fn render_snapshots(
         peak::render_site_table(out, &snapshot.sites, (total, snapshot.omitted), most);
         let gap = gaps.iter().find(|gap| gap.device == snapshot.device && gap.at.time_ns == snapshot.time_ns);
         if let Some(gap) = gap {
-            fragmentation::render_moment(out, gap, &words, style);
+            fragmentation::render_gap(out, gap, &words, style);
         }
     }
 }

@@ -27,8 +27,28 @@ pub(crate) fn explain_category(share: &CategoryShare) -> String {
         Some(CategoryRule::CutShort) => "the run was interrupted",
         Some(CategoryRule::NoPythonStack) => "no Python stack",
         Some(CategoryRule::NoPytorch) => "no PyTorch and no known library",
-        // The other rules decide a category and state their confidence.
-        Some(_) | None => return String::new(),
+        // These rules decide a category and state their confidence.
+        Some(
+            CategoryRule::AskedByLibrary
+            | CategoryRule::BeginsBackward
+            | CategoryRule::BornAsState
+            | CategoryRule::BornBeforeForward
+            | CategoryRule::BornInInitialisation
+            | CategoryRule::BornInModule
+            | CategoryRule::BornInZeroGrad
+            | CategoryRule::BornWhileFetching
+            | CategoryRule::BornWhileLoading
+            | CategoryRule::DiedBeforeBackward
+            | CategoryRule::DiedInBackward
+            | CategoryRule::DiedInZeroGrad
+            | CategoryRule::DiedWhereBorn
+            | CategoryRule::OutlivedBackward
+            | CategoryRule::OutlivedOptimizer
+            | CategoryRule::SizeOfGradients
+            | CategoryRule::SizeOfParameters
+            | CategoryRule::WorkspaceSize,
+        )
+        | None => return String::new(),
     };
     format!(": {why}")
 }

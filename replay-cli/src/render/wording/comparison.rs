@@ -1,4 +1,4 @@
-//! What was not compared and why, and the names of compared quantities, as phrases without a full stop.
+//! What was compared, and what was not and why, as phrases without a full stop.
 
 use gpumemtrace_replay::compare::{AmplificationGap, ComparisonNote, Incomparable, TotalQuantity};
 

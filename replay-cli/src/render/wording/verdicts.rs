@@ -41,7 +41,8 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             let first = info.incomplete.first().map(|loss| describe_loss(&loss.fact)).unwrap_or_default();
             let more = match info.incomplete.len().saturating_sub(1) as u64 {
                 0 => String::new(),
-                more => format!(" (and {})", format_count(more, "more loss").replace("losss", "losses")),
+                1 => " (and 1 more loss)".to_owned(),
+                more => format!(" (and {} more losses)", format_number(more)),
             };
             format!("The trace is incomplete: {first}{more}")
         }
@@ -165,11 +166,15 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
         VerdictEvidence::Imbalance { peak_live_bytes, median_peak_live_bytes, excess, .. } => {
             let ranks = report.ranks.as_ref();
             let name = ranks.map(|ranks| format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows));
+            let excess = if *excess < 1.0 {
+                format!("{} above", format_percent(*excess))
+            } else {
+                format!("{} times", format_number((excess + 1.0).round() as u64))
+            };
             format!(
-                "Imbalance: {} peaked at {}, {} above the median of {} ({}){}",
+                "Imbalance: {} peaked at {}, {excess} the median of {} ({}){}",
                 name.unwrap_or_else(|| "one rank".to_owned()),
                 format_bytes(*peak_live_bytes),
-                format_percent(*excess),
                 ranks.map_or(0, |ranks| ranks.rows.len()),
                 format_bytes(*median_peak_live_bytes),
                 describe_more(ranks.map_or(&[], |ranks| ranks.more_by_site.as_slice()))

@@ -57,21 +57,26 @@ pub(super) fn render_fragmentation(
     }
 }
 
-/// One point in time: the causes with their call sites, the pools, and what would fit.
-pub(in crate::render::text) fn render_moment(
+/// One point in time: its time, then [`render_gap`].
+fn render_moment(out: &mut String, moment: &Fragmentation, words: &Vocabulary, style: Style) {
+    let when = describe_gap_moment(moment.at.why);
+    let time = format_moment(moment.at.time_ns, moment.at.step);
+    put_line(out, format_args!("  GPU {} {when} ({time})", moment.device));
+    render_gap(out, moment, words, style);
+}
+
+/// The unused memory, its causes with their call sites, the pools, and what would fit.
+pub(in crate::render::text) fn render_gap(
     out: &mut String,
     moment: &Fragmentation,
     words: &Vocabulary,
     style: Style,
 ) {
-    let when = describe_gap_moment(moment.at.why);
     let share = moment.gap_bytes as f64 / moment.reserved_bytes.max(1) as f64;
     put_line(
         out,
         format_args!(
-            "  GPU {} {when} ({}): {} of {} reserved unused ({})",
-            moment.device,
-            format_moment(moment.at.time_ns, moment.at.step),
+            "  Unused reserved: {} of {} ({})",
             style.bold(&format_bytes(moment.gap_bytes)),
             format_bytes(moment.reserved_bytes),
             format_percent(share)

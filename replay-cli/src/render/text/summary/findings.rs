@@ -34,7 +34,9 @@ pub(super) fn render_findings(
     if !found.is_empty() {
         out.push('\n');
         leaks::render_leaks(out, report, &found, style, sites);
-        render_step_note(out, report, trace);
+        if let Some(note) = step_note(report, trace) {
+            put_line(out, format_args!("  {note}"));
+        }
     }
     let has_warnings = verdicts::render_warnings(out, report, trace, style);
     if found.is_empty() {
@@ -103,26 +105,29 @@ fn render_all_clear(out: &mut String, report: &Report, trace: usize, has_problem
     if is_claimed {
         put_line(out, format_args!("{}", style.bold(&format!("{text}."))));
     }
-    render_unjudged(out, report, trace, few_steps);
+    let indent = if is_claimed { "  " } else { "" };
+    for note in list_unjudged(report, trace, few_steps) {
+        put_line(out, format_args!("{indent}{note}"));
+    }
 }
 
 /// What the trace does not allow to judge, and why.
-fn render_unjudged(out: &mut String, report: &Report, trace: usize, few_steps: Option<String>) {
+fn list_unjudged(report: &Report, trace: usize, few_steps: Option<String>) -> Vec<String> {
     let info = &report.traces[trace];
+    let mut notes = Vec::new();
     let elsewhere = filtered_leaks(report, trace).map_or(0, |omitted| omitted.count);
     if elsewhere > 0 {
-        put_line(out, format_args!("  {} at other call sites.", format_count(elsewhere, "leak")));
+        notes.push(format!("{} at other call sites.", format_count(elsewhere, "leak")));
     }
-    if let Some(note) = few_steps {
-        put_line(out, format_args!("  {note}"));
-    }
-    render_step_note(out, report, trace);
+    notes.extend(few_steps);
+    notes.extend(step_note(report, trace).map(str::to_owned));
     if Vocabulary::of_trace(info).is_metal {
-        put_line(out, format_args!("  Out-of-memory errors are not known on Metal (see --oom)."));
+        notes.push("Out-of-memory errors are not known on Metal (see --oom).".to_owned());
     }
     if !info.complete {
-        put_line(out, format_args!("  The trace is incomplete; what is missing was not judged."));
+        notes.push("The trace is incomplete; what is missing was not judged.".to_owned());
     }
+    notes
 }
 
 /// True if the absence of out-of-memory errors is known. It is not for one stream or some call
@@ -138,18 +143,16 @@ fn are_errors_known(report: &Report, trace: usize) -> bool {
     !is_metal && report.oom.is_some() && !has_site_filter && !was_refused && !has_errors
 }
 
-/// A line if steps were not marked by the program: detected ones, or none.
-fn render_step_note(out: &mut String, report: &Report, trace: usize) {
-    let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) else { return };
-    let note = match steps.source {
+/// A sentence if steps were not marked by the program: detected ones, or none.
+fn step_note(report: &Report, trace: usize) -> Option<&'static str> {
+    match report.steps.as_ref().filter(|_| trace == 0)?.source {
         Some(StepSource::Period) => {
-            "Steps were detected from repeating allocations; gpumemtrace.step() marks them."
+            Some("Steps were detected from repeating allocations; gpumemtrace.step() marks them.")
         }
-        None => {
+        None => Some(
             "No step boundaries were found, so growth was judged over equal time spans. \
-             gpumemtrace.step() marks steps."
-        }
-        Some(StepSource::Marks | StepSource::Nvtx | StepSource::Optimizer) => return,
-    };
-    put_line(out, format_args!("  {note}"));
+             gpumemtrace.step() marks steps.",
+        ),
+        Some(StepSource::Marks | StepSource::Nvtx | StepSource::Optimizer) => None,
+    }
 }

@@ -10,8 +10,8 @@ use crate::terminal::marks::HANG;
 use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
-/// True for verdicts that the summary does not repeat: leaks and errors have their own lines, and the header
-/// names what is missing from the trace.
+/// True for verdicts that the summary does not repeat. Leaks and errors have their own lines, and
+/// the header names what is missing from the trace.
 fn is_printed_elsewhere(evidence: &VerdictEvidence) -> bool {
     matches!(
         evidence,
