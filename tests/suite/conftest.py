@@ -59,7 +59,7 @@ class Run:
 
 def assert_report_is_consistent(report):
     """Checks that parts sum to wholes, and that complete traces leave no byte unexplained."""
-    for peak in report.get("peak", []) + report.get("instants", []):
+    for peak in report.get("peak", []) + report.get("snapshots", []):
         whole = peak["live_bytes"] if peak["layer"] == "torch" else peak.get("device_bytes", peak["live_bytes"])
         assert sum(site["bytes"] for site in peak["sites"]) == whole
     looks = [(course["trace"], look) for course in report.get("fragmentation_over_time", []) for look in course["points"]]

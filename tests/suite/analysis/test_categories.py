@@ -58,7 +58,7 @@ def scores(peak, kinds):
     """Returns each category's F1, weighted by bytes, and the share of bytes with equal category."""
     hits, said, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
     for block in peak["blocks"]:
-        kind = kinds.get((peak["device"], block["addr"], block["born"]), "other")
+        kind = kinds.get((peak["device"], block["addr"], block["allocated_at_event"]), "other")
         category = block["category"] if block["category"] in KINDS else "other"
         said[category] += block["bytes"]
         true[kind] += block["bytes"]

@@ -28,7 +28,7 @@ def causes(gap):
 
 
 def key(row):
-    return json.dumps([row["stream"], row["pool"], row["blocks"], row["expandable"]])
+    return json.dumps([row["stream"], row["pool"], row["blocks"], row["is_expandable"]])
 
 
 KEPT = ("pinned", "stranded_stream", "stranded_pool")

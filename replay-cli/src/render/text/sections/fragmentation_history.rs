@@ -20,7 +20,7 @@ pub(super) fn render_history(out: &mut String, history: &FragmentationOverTime, 
     put_line(
         out,
         format_args!(
-            "  GPU {} over the run ({}): {} reserved unused on average, {} at most ({} in)",
+            "  GPU {} over the run ({}): unused reserved {} on average, at most {} ({} in)",
             history.device,
             format_count(history.observations, "sample"),
             format_bytes(mean),
