@@ -20,8 +20,8 @@ COMMAND = RELEASE / "gpumemtrace"
 DRIVER = RELEASE / "libsimgpu_driver.so"
 # A background shell ignores SIGINT, and programs would inherit that; tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-#: Wide enough that no sentence is wrapped here; test_filters.py covers wrapping.
-os.environ["COLUMNS"] = "200"
+# Without COLUMNS, the command does not wrap what it prints to a pipe.
+os.environ.pop("COLUMNS", None)
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
 
@@ -59,7 +59,7 @@ class Run:
 
 def assert_report_is_consistent(report):
     """Checks that parts sum to wholes, and that complete traces leave no byte unexplained."""
-    for peak in report.get("peak", []) + report.get("instants", []):
+    for peak in report.get("peak", []) + report.get("snapshots", []):
         whole = peak["live_bytes"] if peak["layer"] == "torch" else peak.get("device_bytes", peak["live_bytes"])
         assert sum(site["bytes"] for site in peak["sites"]) == whole
     looks = [(course["trace"], look) for course in report.get("fragmentation_over_time", []) for look in course["points"]]

@@ -25,8 +25,8 @@ use gpumemtrace_replay::ingest::read_events;
 use gpumemtrace_replay::report::UnnamedReason;
 
 use crate::exit::{CliExit, UnreadableInput, UsageError};
-use crate::render::text::explain_unnamed;
 use crate::render::wording::describe_loss;
+use crate::render::wording::recording::explain_unnamed;
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;

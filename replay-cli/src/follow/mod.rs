@@ -18,7 +18,7 @@ use gpumemtrace_replay::RunView;
 use gpumemtrace_replay::callsite::UserCodePaths;
 
 use crate::exit::UnreadableInput;
-use crate::render::text::short_site;
+use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_duration};
 use crate::terminal::status_line;
 use crate::trace::open::{read_ring, ring_path};

@@ -1,4 +1,4 @@
-//! Any document as one JSON object.
+//! Every document as one JSON object.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 
-/// The `json` format.
+/// The format `json`, for every document.
 pub(crate) struct JsonRenderer;
 
 impl OutputFormat for JsonRenderer {
@@ -36,20 +36,20 @@ impl ReportRenderer for JsonRenderer {
     }
 }
 
-/// Writes a value as indented JSON with a line end. The value is streamed: no copy of the text is kept.
+/// Writes a value as indented JSON with a line end. The text is streamed, so memory stays bounded.
 pub(crate) fn write_json(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
-    // As an I/O error, so that a closed pipe is still recognised as one.
+    // `main` recognises a closed pipe by its I/O error.
     serde_json::to_writer_pretty(ControlEscaper { out: &mut *out }, value).map_err(io::Error::from)?;
     out.write_all(b"\n")
 }
 
-/// Escapes DEL and the control characters behind it, which serde leaves as they are and a terminal may obey.
+/// Escapes U+007F to U+009F. serde_json does not, and terminals may obey them.
 struct ControlEscaper<'a> {
     out: &'a mut dyn Write,
 }
 
 impl Write for ControlEscaper<'_> {
-    /// Takes all bytes or fails. serde_json never splits a character between two calls.
+    /// Writes all bytes or fails. serde_json never splits a character between two calls.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
         let mut rest = text;

@@ -1,7 +1,7 @@
-//! A run held against its budgets, as JUnit's XML: a test case for each budget.
+//! A checked budget as JUnit XML: one test case per limit.
 //!
-//! Constraint: XML has characters that it cannot hold at all, and names come from a trace. Consequence: all text goes through the
-//! writer's escapes, and what is no character of XML becomes a space.
+//! Names come from a trace and may hold any character. The writer escapes what XML can hold;
+//! [`sanitize_xml`] replaces the rest by spaces.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ use super::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summar
 use super::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::marks::sanitize;
 
-/// The `junit` format.
+/// The format `junit`, for `check` only.
 pub(crate) struct JunitRenderer;
 
 impl OutputFormat for JunitRenderer {
@@ -24,7 +24,7 @@ impl OutputFormat for JunitRenderer {
     }
 
     fn help(&self) -> &'static str {
-        "JUnit's XML, a test case for each budget"
+        "JUnit XML, one test case per limit"
     }
 }
 
@@ -101,7 +101,7 @@ fn write_test_case(writer: &mut Writer<impl Write>, outcome: &CheckedLimit) -> i
     Ok(())
 }
 
-/// Only what XML can hold.
+/// Text with a space for each character that XML cannot hold.
 fn sanitize_xml(text: &str) -> String {
     sanitize(text).replace(['\u{fffe}', '\u{ffff}'], " ")
 }

@@ -1,7 +1,7 @@
-//! A run held against its budgets, for a pull request.
+//! A checked budget as Markdown, for a pull request.
 //!
-//! Constraint: names come from a trace, and the page shows what they make of it. Consequence: each stands in code quotes that are
-//! longer than any in it, with what would end a cell or a line taken out.
+//! Names come from a trace and may hold Markdown. So each is in code quotes that are longer than
+//! any quotes in it, and characters that end a table cell or a line are replaced.
 
 use std::io::Write;
 
@@ -16,7 +16,7 @@ use super::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::format::put_line;
 use crate::terminal::marks::sanitize;
 
-/// The `markdown` format.
+/// The format `markdown`, for `check` only.
 pub(crate) struct MarkdownRenderer;
 
 impl OutputFormat for MarkdownRenderer {
@@ -41,10 +41,10 @@ fn render_page(check: &BudgetCheck) -> String {
     put_line(&mut out, format_args!("### {mark} GPU memory: {}", summarize_check(check)));
     out.push('\n');
     if !check.complete {
-        put_line(&mut out, format_args!("> The trace is incomplete: what was measured are lower bounds."));
+        put_line(&mut out, format_args!("> The trace is INCOMPLETE: measured values are lower bounds."));
         out.push('\n');
     }
-    put_line(&mut out, format_args!("| | budget | limit | measured | over by |"));
+    put_line(&mut out, format_args!("| | name | limit | measured | over by |"));
     put_line(&mut out, format_args!("|---|---|---:|---:|---:|"));
     for outcome in &check.budgets {
         let over = outcome.over_by.map(|over| format_amount(outcome, over)).unwrap_or_default();
@@ -88,7 +88,7 @@ fn outcome_mark(outcome: &CheckedLimit) -> &'static str {
     }
 }
 
-/// In code quotes, also in a cell.
+/// Text in code quotes, safe in a table cell.
 fn quote_code(text: &str) -> String {
     let text = sanitize(text).replace('|', "¦");
     let mut longest = 0;
@@ -102,7 +102,7 @@ fn quote_code(text: &str) -> String {
     format!("{quotes}{space}{text}{space}{quotes}")
 }
 
-/// Our own words, in a cell.
+/// Text without quotes, safe in a table cell.
 fn escape_cell(text: &str) -> String {
     sanitize(text).replace('|', "¦").replace('<', "&lt;")
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_leave_their_quotes_or_their_cell() {
+    fn names_stay_inside_their_quotes_and_cell() {
         assert_eq!(quote_code("train.py:3 in <module>"), "`train.py:3 in <module>`");
         assert_eq!(quote_code("a|b\n`c``d"), "``` a¦b `c``d ```");
         assert_eq!(escape_cell("<b>|"), "&lt;b>¦");

@@ -1,8 +1,9 @@
-//! The outputs of the command: a file or folder for each, and a row in a table.
+//! Output formats: one file or folder for each, and a row in a table.
 //!
-//! A [`Renderer`] writes one kind of document: the [`Report`] of `replay`, the [`Comparison`] of `compare`, the [`BudgetCheck`]
-//! of `check`. The tables below are all that the commands know of outputs: `--format` takes the names in them, and the
-//! first row is the default. To add an output, add its file here and a row to the tables of the documents it can write.
+//! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the [`Comparison`] of
+//! `compare`, the [`BudgetCheck`] of `check`. Commands know outputs only by the tables below:
+//! `--format` takes the names in them, and the first row is the default. To add an output, add its
+//! file here and a row to the table of each document that it can write.
 
 #[cfg(test)]
 mod extension_tests;
@@ -30,15 +31,15 @@ pub(crate) use markdown::MarkdownRenderer;
 pub(crate) use text::TextRenderer;
 use text::{SECTIONS, SectionRow};
 
-/// What `replay` can print.
+/// The formats of `replay`, the default first.
 pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
-/// What `compare` can print.
+/// The formats of `compare`, the default first.
 pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
-/// What `check` can print.
+/// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
 
-/// An output format.
+/// A value of `--format`.
 pub(crate) trait OutputFormat: Sync {
     /// The value of `--format` that selects it.
     fn name(&self) -> &'static str;
@@ -49,13 +50,13 @@ pub(crate) trait OutputFormat: Sync {
 
 /// Writes documents of one type in a format.
 pub(crate) trait Renderer<Document>: OutputFormat {
-    /// True if every native address in the document needs a name. Else those have names by which the command itself
-    /// compares or filters. A report renderer says more in [`ReportNeeds::names`].
+    /// True if all native addresses in the document must be symbolized. Otherwise only those are
+    /// that the command compares or filters by name. Reports use [`ReportNeeds::names`] instead.
     fn needs_all_names(&self) -> bool {
         false
     }
 
-    /// Writes the whole document, and does not flush. Fails where `out` does.
+    /// Writes the whole document without flushing. Returns errors of `out`.
     fn render(
         &self,
         document: &Document,
@@ -64,38 +65,39 @@ pub(crate) trait Renderer<Document>: OutputFormat {
     ) -> anyhow::Result<()>;
 }
 
-/// Writes reports, and says how the report must be prepared for it.
+/// Writes reports, and declares how they must be prepared.
 pub(crate) trait ReportRenderer: Renderer<Report> {
-    /// What the report must have before [`Renderer::render`] is called with it and the same context.
+    /// The preparation that [`Renderer::render`] expects with the same context.
     fn report_needs<'a>(&self, context: &RenderContext<'a>) -> ReportNeeds<'a>;
 }
 
 /// How a report must be prepared for a renderer.
 pub(crate) struct ReportNeeds<'a> {
-    /// Sections that were not asked for are absent. Else the report has all sections, whichever were asked for.
+    /// The report must have only the requested sections. Otherwise it has all of them.
     pub(crate) only_asked_sections: bool,
-    /// The sites whose native addresses need names. Each name costs a lookup in the files of a library.
+    /// Which native addresses are symbolized. Each costs a lookup in the files of a library.
     pub(crate) names: NameScope<'a>,
-    /// Rows beyond `--top` are removed from all lists. Else the renderer gets all rows and sums up those it does not show.
+    /// Rows beyond `--top` are removed from all lists. Otherwise the renderer gets all rows and
+    /// sums up those that it hides.
     pub(crate) truncated_lists: bool,
 }
 
-/// What the user asked to see.
+/// The user's choices for one output.
 pub(crate) struct RenderContext<'a> {
-    /// Sections of a report; without any, renderers choose: the text prints its summary, JSON all sections.
+    /// Requested sections of a report. If empty, text prints the summary, JSON all sections.
     pub(crate) sections: &'a [Section],
-    /// Stacks in full, with native frames.
+    /// `--stacks`: stacks in full, with native frames.
     pub(crate) full_stacks: bool,
-    /// The texts of the sections.
+    /// The sections that text can print.
     pub(crate) section_rows: &'static [SectionRow],
-    /// No list is cut short.
+    /// `--all`: lists are not shortened.
     pub(crate) all_rows: bool,
-    /// Colours, width, and the number of rows of each list.
+    /// Colours, width, and rows per list.
     pub(crate) style: Style,
 }
 
 impl RenderContext<'_> {
-    /// No section, nothing in full.
+    /// The defaults: no sections, shortened stacks and lists.
     pub(crate) fn new(style: Style) -> Self {
         Self { sections: &[], section_rows: SECTIONS, full_stacks: false, all_rows: false, style }
     }
@@ -108,7 +110,7 @@ where
 {
     let values = table.iter().map(|format| PossibleValue::new(format.name()).help(format.help()));
     PossibleValuesParser::new(values)
-        .try_map(|name| find_format(table, &name).ok_or_else(|| format!("{name} is no format")))
+        .try_map(|name| find_format(table, &name).ok_or_else(|| format!("unknown format {name}")))
 }
 
 /// The row that `--format` or its short form `--json` selects, else the first one.

@@ -1,36 +1,33 @@
-//! What every output says of a checked budget, in words: limits, measured values, and what those are made of.
+//! Phrases about a checked budget for every output: limits, measured values, contributors.
 
-use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::budget::CheckState;
 use gpumemtrace_replay::budget::CheckedLimit;
 use gpumemtrace_replay::budget::ValueShare;
 use gpumemtrace_replay::report::AmountUnit;
 
-use super::text::short_site;
 use super::wording::contributor_name;
+use super::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_number};
 use crate::terminal::marks::sanitize;
+use crate::terminal::units::format_bytes;
 
-/// Most parts of a measured value that are shown.
+/// Most contributors listed of a measured value.
 pub(in crate::render) const MAX_CONTRIBUTORS: usize = 10;
 
-/// In one phrase.
+/// `10 of 10 limits met`, `8 of 10 limits exceeded, 1 unknown`.
 pub(in crate::render) fn summarize_check(check: &BudgetCheck) -> String {
-    let all = check.budgets.len() as u64;
-    let number = |which: fn(&CheckedLimit) -> bool| {
-        check.budgets.iter().filter(|outcome| which(outcome)).count() as u64
+    let count =
+        |state: CheckState| check.budgets.iter().filter(|outcome| outcome.state == state).count() as u64;
+    let all = format_count(check.budgets.len() as u64, "limit");
+    let [met, exceeded, unknown] = [CheckState::Kept, CheckState::Exceeded, CheckState::Unknown]
+        .map(|state| format_number(count(state)));
+    let first = if count(CheckState::Exceeded) > 0 {
+        format!("{exceeded} of {all} exceeded")
+    } else {
+        format!("{met} of {all} met")
     };
-    let exceeded = number(|outcome| outcome.state == CheckState::Exceeded);
-    let unknown = number(|outcome| outcome.state == CheckState::Unknown);
-    let mut parts = Vec::new();
-    if exceeded > 0 {
-        parts.push(format!("{} of {} exceeded", format_number(exceeded), format_count(all, "budget")));
-    }
-    if unknown > 0 {
-        parts.push(format!("{} of {} unknown", format_number(unknown), format_count(all, "budget")));
-    }
-    if parts.is_empty() { format!("{}, all kept", format_count(all, "budget")) } else { parts.join(", ") }
+    if count(CheckState::Unknown) > 0 { format!("{first}, {unknown} unknown") } else { first }
 }
 
 pub(in crate::render) fn format_amount(outcome: &CheckedLimit, value: u64) -> String {
@@ -40,12 +37,12 @@ pub(in crate::render) fn format_amount(outcome: &CheckedLimit, value: u64) -> St
 fn format_in_unit(unit: AmountUnit, value: u64) -> String {
     match unit {
         AmountUnit::Bytes => format_bytes(value),
-        AmountUnit::BytesPerStep => format!("{} per step", format_bytes(value)),
+        AmountUnit::BytesPerStep => format!("{}/step", format_bytes(value)),
         AmountUnit::Blocks | AmountUnit::Count => format_number(value),
     }
 }
 
-/// `1.00 GiB + 10.24 MiB`.
+/// The limit and its tolerance: `1.00 GiB + 10.24 MiB`.
 pub(in crate::render) fn format_limit(outcome: &CheckedLimit) -> String {
     let tolerance = outcome.allowed - outcome.limit;
     let more =
@@ -53,24 +50,23 @@ pub(in crate::render) fn format_limit(outcome: &CheckedLimit) -> String {
     format!("{}{more}", format_amount(outcome, outcome.limit))
 }
 
-/// What was measured, or why not.
+/// The measured value, or why it is unknown.
 pub(in crate::render) fn format_measured(outcome: &CheckedLimit) -> String {
     match (&outcome.why, outcome.measured) {
-        (Some(why), _) => format!("not known: {}", sanitize(&why.message)),
+        (Some(why), _) => format!("unknown: {}", sanitize(&why.message)),
         (None, Some(value)) => format_amount(outcome, value),
-        (None, None) => "not known".to_owned(),
+        (None, None) => "unknown".to_owned(),
     }
 }
 
+/// `1.50 GiB, over by 512.00 MiB (limit 1.00 GiB)`.
 pub(in crate::render) fn format_numbers(outcome: &CheckedLimit) -> String {
     let over =
         outcome.over_by.map(|over| format!(", over by {}", format_amount(outcome, over))).unwrap_or_default();
-    let measured = format_measured(outcome);
-    let measured = if outcome.measured.is_some() { format!("measured {measured}") } else { measured };
-    format!("limit {}, {measured}{over}", format_limit(outcome))
+    format!("{}{over} (limit {})", format_measured(outcome), format_limit(outcome))
 }
 
-/// What the measured value is made of, a line each.
+/// The contributors of a measured value, one line each, largest first.
 pub(in crate::render) fn list_contributors(outcome: &CheckedLimit, most: usize) -> Vec<String> {
     let text = |part: &ValueShare| {
         let name = match &part.site {

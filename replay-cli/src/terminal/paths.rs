@@ -24,7 +24,20 @@ fn shorten_file(file: &str, here: Option<&Path>) -> String {
         return rest.to_owned();
     }
     let relative = here.and_then(|here| Path::new(file).strip_prefix(here).ok());
+    let relative = relative.filter(|relative| !relative.as_os_str().is_empty());
     relative.map_or_else(|| file.to_owned(), |relative| relative.display().to_string())
+}
+
+/// A command line with short paths: `/venv/bin/python /work/train.py` becomes `python train.py`
+/// in `/work`.
+pub(crate) fn shorten_command(arguments: &[String]) -> String {
+    let here = std::env::current_dir().ok();
+    let shorten = |(at, argument): (usize, &String)| match argument.rsplit_once('/') {
+        Some((_, name)) if at == 0 && argument.starts_with('/') && !name.is_empty() => name.to_owned(),
+        Some(_) if argument.starts_with('/') => shorten_file(argument, here.as_deref()),
+        _ => argument.clone(),
+    };
+    arguments.iter().enumerate().map(shorten).collect::<Vec<_>>().join(" ")
 }
 
 /// A sentence of the report with each path as [`short_file`] prints it.
@@ -118,6 +131,18 @@ mod tests {
         ] {
             assert_eq!(shorten_file(file, here), short);
         }
+    }
+
+    #[test]
+    fn command_is_shown_with_short_paths() {
+        let command = |arguments: &[&str]| {
+            shorten_command(&arguments.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>())
+        };
+        let here = std::env::current_dir().unwrap();
+        let script = here.join("run/../train.py").display().to_string();
+        assert_eq!(command(&["/venv/bin/python", &script, "--lr", "1/3"]), "python train.py --lr 1/3");
+        assert_eq!(command(&["./bench", "-o", "a/b", "/data/x"]), "./bench -o a/b /data/x");
+        assert_eq!(command(&["/"]), "/");
     }
 
     #[test]

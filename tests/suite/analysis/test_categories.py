@@ -58,7 +58,7 @@ def scores(peak, kinds):
     """Returns each category's F1, weighted by bytes, and the share of bytes with equal category."""
     hits, said, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
     for block in peak["blocks"]:
-        kind = kinds.get((peak["device"], block["addr"], block["born"]), "other")
+        kind = kinds.get((peak["device"], block["addr"], block["allocated_at_event"]), "other")
         category = block["category"] if block["category"] in KINDS else "other"
         said[category] += block["bytes"]
         true[kind] += block["bytes"]
@@ -184,7 +184,7 @@ def test_peak_by_phase(run_python, torch_version):
 def test_text_shows_categories(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", "--steps", 4)
     text = gpumemtrace("replay", run.trace, "--peak", "--blocks")
-    for words in ("By what it is for:", "parameters and buffers, confidence high", "Since the step before (step ", "Every block"):
+    for words in ("By category:", "parameters and buffers, confidence high", "Change since the previous step: ", "All blocks"):
         assert words in text
     gpumemtrace("replay", run.trace, "--blocks", code=2)
 

@@ -62,11 +62,11 @@ def test_oom_by_leak_and_not_without_it(run_out):
     [grown] = oom["growth"]
     assert grown["site"]["line"] == line_of("leak")
     assert grown["bytes"] == report["leaks"][0]["bytes"]
-    assert remedy(oom, "do not keep", f"oom.py:{line_of('leak')}") is True
+    assert remedy(oom, "free what", f"oom.py:{line_of('leak')}") is True
     assert remedy(oom, "expandable_segments") is False
     assert run_out("leak", **EXPANDABLE)[2] is not None
     assert run_out("leak", "--remedied")[2] is None
-    assert "do not keep" in gpumemtrace("replay", traced.trace, "--oom")
+    assert "helps  free what" in gpumemtrace("replay", traced.trace, "--oom")
 
 
 def test_oom_by_fragmentation_suggests_expandable_segments(run_out):

@@ -203,7 +203,7 @@ def test_golden_trace_of_retained_list():
     told = {kind: count for kind, count in report["traces"][0]["events"].items() if count}
     assert told == {"marks": 120, "device_alloc": 126, "device_free": 120, "segment_alloc": 6, "block_alloc": 1470, "block_free": 1440}
     text = " ".join(gpumemtrace("replay", golden, "--leaks", "--fragmentation").split())
-    assert "retained.py" in text and "Reserved by Metal heaps" in text and "torch.mps.empty_cache()" in text
+    assert "retained.py" in text and "Fragmentation of Metal heaps" in text and "torch.mps.empty_cache()" in text
 
 
 def assert_retained_leak(leaks, gap, steps):

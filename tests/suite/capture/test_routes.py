@@ -81,7 +81,7 @@ def test_functions_with_known_name_but_other_version_are_counted_only(place):
     assert place.uncovered() == 5
     head = gpumemtrace("replay", place.folder / "run.trace")
     head = head.partition("\n\n")[0]
-    assert "5 calls" in head and "are not recorded: cu" in head, head
+    assert "5 calls" in head and "not intercepted: cu" in head, head
 
 
 def test_deepbind_is_not_intercepted_and_reported(place):

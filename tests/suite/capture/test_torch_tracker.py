@@ -52,7 +52,7 @@ def test_unknown_version_falls_back_to_profiler_hook(run_python, torch_version, 
     assert f"PyTorch {faked} is not a version that this gpumemtrace supports" in line
     assert tracker_states(run) == [UNKNOWN_VERSION]
     assert run.report()["traces"][0]["torch_tracker"] == "unknown_version"
-    assert "(base hook only: this version's tracker is not known)" in gpumemtrace("replay", run.trace)
+    assert "does not know the allocator tracker of this PyTorch version" in gpumemtrace("replay", run.trace)
 
 
 def test_tracker_can_be_disabled(run_python, torch_version, tmp_path):
@@ -75,7 +75,7 @@ def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "training/allocator_matrix.py", "pools", "--history", tmp_path / "history.json", SIMGPU_EVENT_DELAY_US=3000)
     report = run.report()
     assert report["traces"][0]["torch_tracker"] == "attached"
-    assert "(allocator tracker on)" in gpumemtrace("replay", run.trace)
+    assert "allocator tracker attached" in gpumemtrace("replay", run.trace, "-v")
     assert not [verdict for verdict in report["verdicts"] if verdict["kind"] in ("segment_mismatch", "total_mismatch")]
     peak = next(gap for gap in report["fragmentation"] if gap["at"]["why"] == "peak_reserved")
     causes = {cause["cause"]: cause["bytes"] for cause in peak["causes"]}

@@ -111,7 +111,7 @@ def test_run_returns_exit_code_of_program(tmp_path, torch_version):
         assert (tmp_path / "mine.trace").exists()
     assert (tmp_path / "mine.1.trace").exists(), "the first trace is kept"
     end = subprocess.run([COMMAND, "replay", "mine.trace"], cwd=tmp_path, capture_output=True, text=True).stdout
-    assert "Crashed" in end, "the parent saw the signal"
+    assert "crashed (signal 11)" in end, "the parent saw the signal"
 
 
 def test_exec_leaves_one_trace_per_program(tmp_path, torch_version):

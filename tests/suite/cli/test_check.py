@@ -42,8 +42,8 @@ def test_written_budget_passes_same_run_and_fails_leaky_one(demo, tmp_path):
         assert kept["passed"] and all(one["state"] == "kept" and one["measured"] == one["limit"] for one in kept["budgets"])
     text = gpumemtrace("check", leaky.trace, "--budget", budget, "--markdown", markdown, "--junit", junit, code=4)
     line = f"demo_train.py:{LEAK_LINE} in look_at_features()"
-    failed = [row for row in text.splitlines() if row.startswith("FAILED")]
-    assert any("leaks.count" in row and "limit 0, measured 1, over by 1" in row for row in failed), text
+    failed = [row for row in text.splitlines() if row.startswith("FAIL ")]
+    assert any("leaks.count" in row and "1, over by 1 (limit 0)" in row for row in failed), text
     assert line in text and line in markdown.read_text()
     outcome = json.loads(gpumemtrace("check", leaky.trace, "--budget", budget, "--json", code=4))
     named = {one["name"]: one for one in outcome["budgets"]}
@@ -60,7 +60,7 @@ def test_written_budget_passes_same_run_and_fails_leaky_one(demo, tmp_path):
     assert failures == [one["name"] for one in outcome["budgets"] if one["fails"]]
     assert suites.get("failures") == str(len(failures)) and "leaks.count" in failures
     assert line in next(case for case in cases if case.get("name") == "leaks.count").find("failure").text
-    rows = [row for row in markdown.read_text().splitlines() if row.startswith("| ") and "budget" not in row]
+    rows = [row for row in markdown.read_text().splitlines() if row.startswith("| ") and "| measured |" not in row]
     assert len(rows) == len(cases) and all(row.count("|") == 6 for row in rows)
 
 
@@ -85,12 +85,12 @@ def test_unknown_key_is_refused_and_unknown_value_fails(demo, run_python, tmp_pa
     run = run_python(VERSION, once, name="once")
     budget.write_text("[peak]\nlive = '1 GiB'\n[step]\npeak = '1 GiB'\n[leaks]\nbytes_per_step = 0\n")
     text = gpumemtrace("check", run.trace, "--budget", budget, code=4)
-    assert text.count("not known: no steps were recognised in this run") == 2
-    assert "2 of 3 budgets unknown" in text and "ok       peak.live" in text
+    assert text.count("unknown: no steps were found in this run") == 2
+    assert "1 of 3 limits met, 2 unknown" in text and "ok       peak.live" in text
     budget.write_text("if_unknown = 'pass'\n" + budget.read_text())
     gpumemtrace("check", run.trace, "--budget", budget)
     # A budget written from it has no step limits, and the trace is within it.
     written = tmp_path / "written.toml"
     gpumemtrace("check", run.trace, "--budget", written, "--write")
-    assert "not known: no steps were recognised" in written.read_text()
+    assert "unknown: no steps were found" in written.read_text()
     gpumemtrace("check", run.trace, "--budget", written)

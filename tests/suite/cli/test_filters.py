@@ -97,7 +97,7 @@ def test_filtered_reports_equal_pytorch(parts):
     by_id = report(run.trace, "--peak", "--site", whole["peak"][0]["sites"][0]["site"]["id"])
     assert by_id["peak"][0]["sites"] == whole["peak"][0]["sites"][:1]
     shown, _ = replay(run.trace, "--peak", "--site", "on_the_side_stream")
-    assert "other line" in shown and "Only lines that fit" in shown
+    assert "other call site" in shown and "only call sites that match" in shown
     shown, errors = replay(run.trace, "--site", "no_such_function")
     assert errors.count("\n") == 1 and "no_such_function" in errors
 

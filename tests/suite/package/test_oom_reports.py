@@ -19,7 +19,7 @@ def test_oom_writes_report_and_error_propagates(torch_version, packaged):
     assert (oom["requested_bytes"], oom["live_bytes"]) == (1 << 42, (12 << 20) + 512)
     assert oom["site"]["function"] == "too_much" and oom["site"]["file"].endswith("oom_capture.py")
     text = sentences((run.folder / "run.oom.txt").read_text())
-    assert "Out of memory" in text and "oom_capture.py:" in text and "in too_much()" in text and "The request of 4.00 TiB exceeds" in text
+    assert "Out of memory" in text and "oom_capture.py:" in text and "in too_much()" in text and "The request of 4.00 TiB exceeds the GPU" in text
     # The second report includes the first error.
     assert len(json.loads((run.folder / "named oom.json").read_text())["oom"]) == 2
     said = run.process.stderr.splitlines()

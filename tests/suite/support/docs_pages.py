@@ -34,11 +34,11 @@ ANY_TEXT, ANY_LINES = "…", "..."
 #: --update replaces what differs between any two runs. Page authors leave out everything else.
 VARIES = [
     (r"/tmp/page-\w+", "…"),
-    (r"(?<=process )\d+, on \S+", "…, on …"),
-    (r"(?<=after )[\d.,]+ (ms|s|min)\b|(?<=took )[\d.,]+ (ms|s)\b", "…"),
+    (r"(?<=process )\d+ on [^\s,]+", "… on …"),
+    (r"(?<=steps in )[\d.,]+ (us|ms|s|min)\b|(?<=step in )[\d.,]+ (us|ms|s|min)\b|(?<=, )[\d.,]+ (us|ms|s|min)\b", "…"),
     (r"[\d.]+ [KMGT]iB free$", "… free"),
-    (r"\b[\d.,]+ (ms|s|min) in\b", "… in"),
-    (r"(?<=Nothing lost: )[\d,]+", "…"),
+    (r"\b[\d.,]+ (us|ms|s|min) in\b", "… in"),
+    (r"[\d,]+(?= events recorded)", "…"),
     (r"(?<=^  events: )\d+|(?<=^  definitions: ).*|(?<=^    memory_sample: )\d+", "…"),
     (r"(?<=time_ns=)\d+|(?<=tid=)\d+", "…"),
     (r"(?<=Python )3\.\d+(\.\d+)?", "…"),

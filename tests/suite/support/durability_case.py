@@ -108,7 +108,7 @@ class Case:
         facts = self.facts(code=6, trace=which.get("trace"))
         assert not facts["complete"] and facts["incomplete"]
         head = gpumemtrace("replay", which.get("trace") or self.trace, code=6)
-        assert "Incomplete" in head
+        assert "trace INCOMPLETE" in head
         return facts
 
 

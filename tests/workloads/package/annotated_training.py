@@ -25,9 +25,9 @@ def measured(name, part):
         torch.cuda.reset_peak_memory_stats()
         before = held()
         part()
-        of_phase = phases.setdefault(name, {"peak_live_bytes": 0, "left_bytes": 0})
+        of_phase = phases.setdefault(name, {"peak_live_bytes": 0, "net_bytes": 0})
         of_phase["peak_live_bytes"] = max(of_phase["peak_live_bytes"], torch.cuda.max_memory_allocated())
-        of_phase["left_bytes"] += held() - before
+        of_phase["net_bytes"] += held() - before
 
 
 def train():

@@ -50,11 +50,11 @@ with gpumemtrace.phase("around"):
             kept.append(use(size))
         mark("turn")
     if kept:
-        results["around"] = {"peak_live_bytes": torch.cuda.max_memory_allocated(), "left_bytes": torch.cuda.memory_allocated()}
+        results["around"] = {"peak_live_bytes": torch.cuda.max_memory_allocated(), "net_bytes": torch.cuda.memory_allocated()}
         use(64 << 20)
         over.set()
         other.join()
-        results["of another thread"] = {"peak_live_bytes": torch.cuda.max_memory_allocated(), "left_bytes": torch.cuda.memory_allocated()}
+        results["of another thread"] = {"peak_live_bytes": torch.cuda.max_memory_allocated(), "net_bytes": torch.cuda.memory_allocated()}
         results["around"]["peak_live_bytes"] = torch.cuda.max_memory_allocated()
 over.set()
 other.join()

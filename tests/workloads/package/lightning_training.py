@@ -26,10 +26,10 @@ def begin(name):
 
 def end():
     name, before = seen.pop("open")
-    of_phase = seen["phases"].setdefault(name, {"turns": 0, "peak_live_bytes": 0, "left_bytes": 0})
-    of_phase["turns"] += 1
+    of_phase = seen["phases"].setdefault(name, {"count": 0, "peak_live_bytes": 0, "net_bytes": 0})
+    of_phase["count"] += 1
     of_phase["peak_live_bytes"] = max(of_phase["peak_live_bytes"], torch.cuda.max_memory_allocated())
-    of_phase["left_bytes"] += torch.cuda.memory_allocated() - before
+    of_phase["net_bytes"] += torch.cuda.memory_allocated() - before
 
 
 class Witness(lightning.Callback):

@@ -1,4 +1,4 @@
-//! A run held against its budgets: a line for each.
+//! A checked budget as text: a line per limit.
 
 use std::path::Path;
 
@@ -7,77 +7,87 @@ use gpumemtrace_replay::budget::CheckState;
 use gpumemtrace_replay::budget::CheckedLimit;
 
 use crate::render::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check};
+use crate::render::text::header::{format_program, render_losses, trace_state};
 use crate::terminal::format::put_line;
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::marks::sanitize;
 use crate::terminal::style::Style;
 
-/// Longest name that the others are lined up with.
-const MAX_NAME: usize = 60;
+/// Columns of the first column: the state.
+const STATE_WIDTH: usize = 9;
+/// Most columns of the names of limits, if lines are not wrapped.
+const MAX_NAME_WIDTH: usize = 60;
+/// Columns of the names of limits, if the longest one leaves no space for numbers.
+const SHORT_NAME_WIDTH: usize = 22;
+/// Columns that the numbers of a limit need.
+const NUMBERS_WIDTH: usize = 42;
 
-/// The whole text.
+/// The header, the summary, and the limits in the order of the budget file.
 pub(super) fn render_check(check: &BudgetCheck, style: Style) -> String {
     let mut out = String::new();
-    let command =
-        check.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
-    put_line(&mut out, format_args!("{}", style.bold(&format!("{}: {}", check.trace, sanitize(&command)))));
-    if !check.complete {
-        put_line(
-            &mut out,
-            format_args!("  {}", style.warn("Incomplete; what was measured are lower bounds:")),
-        );
-    }
-    for reason in &check.incomplete {
-        put_line(&mut out, format_args!("  - {}", sanitize(&reason.message)));
-    }
-    put_line(&mut out, format_args!("  {}: {}", check.budget, summarize_check(check)));
+    let program = style.bold(&format_program(&check.trace, check.command.as_deref(), style));
+    put_line(&mut out, format_args!("{program}; {}", trace_state(check.complete, style)));
+    render_losses(&mut out, &check.incomplete, style);
     out.push('\n');
-    let width =
-        check.budgets.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0).min(MAX_NAME);
+    let summary = summarize_check(check);
+    let summary = if check.passed { style.bold(&summary) } else { style.warn(&summary) };
+    put_line(&mut out, format_args!("{summary} ({})", check.budget));
+    let longest = check.budgets.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
+    let width = name_width(longest, style);
     for outcome in &check.budgets {
         let word = outcome_word(outcome);
-        let padding = " ".repeat(8usize.saturating_sub(word.len()));
+        let padding = " ".repeat(STATE_WIDTH - word.len());
         let word = if outcome.fails { style.warn(word) } else { word.to_owned() };
-        put_line(
-            &mut out,
-            format_args!(
-                "{word}{padding} {:<width$}  {HANG}{}",
-                sanitize(&outcome.name),
-                format_numbers(outcome)
-            ),
-        );
+        let name = sanitize(&outcome.name);
+        let numbers = format_numbers(outcome);
+        if style.wraps && name.chars().count() > width {
+            put_line(&mut out, format_args!("{word}{padding}{name}"));
+            put_line(&mut out, format_args!("{:STATE_WIDTH$}{:width$}  {HANG}{numbers}", "", ""));
+        } else {
+            put_line(&mut out, format_args!("{word}{padding}{name:<width$}  {HANG}{numbers}"));
+        }
         if outcome.fails {
             for part in list_contributors(outcome, style.row_limit(MAX_CONTRIBUTORS)) {
-                put_line(&mut out, format_args!("             {HANG}{part}"));
+                put_line(&mut out, format_args!("            {HANG}{part}"));
             }
         }
     }
     layout::finish_text(&out, style)
 }
 
-/// What is said when a budget file was made.
+/// The columns of the names. On a terminal, longer names get a line of their own.
+fn name_width(longest: usize, style: Style) -> usize {
+    let is_fitting = STATE_WIDTH + longest + 2 + NUMBERS_WIDTH <= style.width;
+    match (style.wraps, is_fitting) {
+        (false, _) => longest.min(MAX_NAME_WIDTH),
+        (true, true) => longest,
+        (true, false) => longest.min(SHORT_NAME_WIDTH),
+    }
+}
+
+/// The message of `check --write`.
 pub(crate) fn render_written_budget(path: &Path, incomplete: &[String], style: Style) -> String {
     let mut out = String::new();
     let path = path.display();
     put_line(
         &mut out,
-        format_args!("{path} has what this run needs as limits; look at them, and at the tolerance."),
+        format_args!("wrote {path} with this run's values as limits; review them and the tolerance"),
     );
     for reason in incomplete {
         put_line(
             &mut out,
-            format_args!("  The trace is incomplete, the limits may be too low: {}", sanitize(reason)),
+            format_args!("  ! the limits may be too low, the trace is incomplete: {}", sanitize(reason)),
         );
     }
     layout::finish_text(&out, style)
 }
 
+/// `FAIL` also for unknown values that the budget does not allow.
 fn outcome_word(outcome: &CheckedLimit) -> &'static str {
     match (outcome.state, outcome.fails) {
         (CheckState::Kept, _) => "ok",
-        (CheckState::Exceeded, _) => "FAILED",
-        (CheckState::Unknown, true) => "UNKNOWN",
+        (CheckState::Exceeded, _) | (CheckState::Unknown, true) => "FAIL",
         (CheckState::Unknown, false) => "unknown",
     }
 }

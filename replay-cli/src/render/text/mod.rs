@@ -1,13 +1,12 @@
-//! The report as text for somebody who has never seen the tool. One file per section.
+//! Reports as text, for terminals, logs and mail. One file or folder per part.
 //!
-//! Constraint: it is read in terminals, logs and mails. Consequence: it makes sense without colour, fits a width, names
-//! files as short as they stay clear, and says in words what was not found or not known.
+//! The text needs no colour to be read, fits the width of the terminal, and prints what is unknown
+//! as `unknown`. Sections are rows of [`SECTIONS`].
 
-mod backends;
 mod check;
-mod comparison;
+mod compare;
 mod header;
-mod overview;
+mod moment;
 mod ranks;
 mod sections;
 mod sites;
@@ -23,17 +22,16 @@ use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::Omitted;
 
 use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
+use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
-pub(crate) use header::explain_unnamed;
 pub(crate) use sections::{SECTIONS, SectionRow};
 pub(crate) use sites::SiteFormatter;
-pub(crate) use sites::short_site;
 
-/// Longest list of sites that is shown unless `--top` says otherwise; more are summed up.
+/// The longest list of call sites without `--top`. Other rows are summed up.
 const MAX_LISTED: usize = 20;
 
-/// The `text` format.
+/// The format `text`, the default.
 pub(crate) struct TextRenderer;
 
 impl OutputFormat for TextRenderer {
@@ -42,7 +40,7 @@ impl OutputFormat for TextRenderer {
     }
 
     fn help(&self) -> &'static str {
-        "Text for people"
+        "Text"
     }
 }
 
@@ -62,7 +60,7 @@ impl ReportRenderer for TextRenderer {
         let names = NameScope {
             sections: context.sections,
             max_sites: context.style.row_limit(MAX_LISTED),
-            // Without being asked for, stacks are shown where they are native alone.
+            // Without `--stacks`, sections print native frames of stacks without Python frames.
             stacks: context.full_stacks || !context.sections.is_empty(),
             mixed: context.full_stacks,
         };
@@ -79,7 +77,7 @@ impl Renderer<Comparison> for TextRenderer {
     ) -> anyhow::Result<()> {
         let style = context.style;
         let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
-        Ok(out.write_all(comparison::render_comparison(comparison, max_lines, style).as_bytes())?)
+        Ok(out.write_all(compare::render_comparison(comparison, max_lines, style).as_bytes())?)
     }
 }
 
@@ -113,10 +111,16 @@ fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
         }
     }
     ranks::render_ranks(&mut out, report, style);
+    if sections.is_empty() {
+        out.push('\n');
+        let flags: Vec<String> = context.section_rows.iter().map(|row| format!("--{}", row.flag)).collect();
+        let details = format!("Details: {}; -v for the recording", flags.join(" "));
+        put_line(&mut out, format_args!("{}", style.dim(&details)));
+    }
     finish_text(&out, style)
 }
 
-/// Rows beyond those that a list shows: how many, and their bytes. `omitted` were taken out of it before.
+/// The rows of a list that are not shown: their number and bytes. `omitted` were removed before.
 fn sum_hidden_rows<T>(
     rows: &[T],
     most: usize,

@@ -1,31 +1,29 @@
-//! Sites and stacks for people: short file names, the source line itself where it can be read, own lines marked.
+//! Call sites and stacks as text: short file names, source lines, your own code marked with `>`.
 
 use std::collections::HashMap;
 
-use crate::render::wording::sites::format_function;
-use crate::render::wording::sites::format_native_frame;
-use crate::render::wording::sites::format_site;
 use gpumemtrace_replay::report::FrameKind;
 use gpumemtrace_replay::report::Site;
 use gpumemtrace_replay::report::StackFrame;
 use gpumemtrace_replay::report::StackOrder;
 
-use crate::terminal::format::put_line;
+use crate::render::wording::sites::{file_name, format_function, format_native_frame, shorten_function};
+use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::short_file;
 use crate::terminal::style::Style;
 
-/// Most frames shown of a stack that was not asked for in full.
+/// Most frames of a stack without `--stacks`.
 const MAX_FRAMES: usize = 24;
-/// Longest name of a native function, in characters: those of templates go on for lines.
-const MAX_NAME_CHARS: usize = 120;
-/// Largest source file that is read for its lines, in bytes.
+/// Largest source file that is read, in bytes.
 const MAX_SOURCE_BYTES: u64 = 8 << 20;
+/// Longest source line, in characters.
+const MAX_SOURCE_CHARS: usize = 160;
 
-/// Reads source files once.
+/// Prints stacks and source lines. Each source file is read once.
 pub(crate) struct SiteFormatter {
-    /// Stacks are shown in full: native frames too, where they belong among Python frames.
+    /// `--stacks`: all frames, with native frames between Python frames.
     pub(crate) full_stacks: bool,
     sources: HashMap<String, Option<Vec<String>>>,
 }
@@ -35,7 +33,8 @@ impl SiteFormatter {
         Self { full_stacks, sources: HashMap::new() }
     }
 
-    /// The line a site stands on, without its indentation.
+    /// The source line of a site without its indentation; `None` if the file cannot be read, or if
+    /// the line is empty.
     pub(crate) fn source_line(&mut self, site: &Site) -> Option<String> {
         let (file, line) = (site.file.as_ref()?, site.line?);
         let lines = self.sources.entry(file.clone()).or_insert_with(|| {
@@ -47,59 +46,14 @@ impl SiteFormatter {
             Some(text.lines().map(str::to_owned).collect())
         });
         let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
-        let shown: String = sanitize(text).chars().take(160).collect();
+        let shown: String = sanitize(text).chars().take(MAX_SOURCE_CHARS).collect();
         (!shown.is_empty()).then_some(shown)
     }
 }
 
-/// `train.py:41 in hook()`, `grow (pool.cpp:41)`.
-pub(crate) fn short_site(site: &Site) -> String {
-    let mut shown = site.clone();
-    shown.file = shown.file.map(|file| short_file(&file));
-    if let Some(module) = &shown.module {
-        shown.module = Some(file_name(module).to_owned());
-        shown.function = shown.function.as_deref().map(shorten_function);
-    }
-    sanitize(&format_site(&shown))
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-/// Without the types of its parameters, and not endless.
-fn shorten_function(function: &str) -> String {
-    let name = strip_parameters(function);
-    match name.char_indices().nth(MAX_NAME_CHARS) {
-        Some((end, _)) => format!("{}...", &name[..end]),
-        None => name.to_owned(),
-    }
-}
-
-fn strip_parameters(function: &str) -> &str {
-    // A compiler may have split or copied a function.
-    let plain = function.split_once(" [clone ").map_or(function, |(plain, _)| plain);
-    let plain = plain.strip_suffix(" const").unwrap_or(plain);
-    if !plain.ends_with(')') {
-        return function;
-    }
-    let mut depth = 0;
-    for (at, c) in plain.char_indices().rev() {
-        match c {
-            ')' => depth += 1,
-            '(' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return if at > 0 { &plain[..at] } else { function };
-        }
-    }
-    function
-}
-
 impl SiteFormatter {
-    /// A site's stack, innermost first, with the user's own lines marked. Native frames are left out where there are Python
-    /// frames, unless stacks were asked for in full.
+    /// Prints the stack of a site, innermost frame first. Native frames are left out of a stack
+    /// with Python frames, unless `--stacks` is given.
     pub(crate) fn write_stack(&self, out: &mut String, site: &Site, indent: &str, style: Style) {
         let has_python = site.stack.iter().any(|frame| frame.kind == FrameKind::Python);
         let is_shown =
@@ -117,13 +71,16 @@ impl SiteFormatter {
         }
         let native = site.stack.len() - shown.len();
         if native > 0 {
-            put_line(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
-        }
-        if self.full_stacks && site.stack_order == Some(StackOrder::Approximate) {
             put_line(
                 out,
-                format_args!("{indent}  (between which Python frames native ones stand is not certain here)"),
+                format_args!(
+                    "{indent}  ({} hidden; --stacks shows them)",
+                    format_count(native as u64, "native frame")
+                ),
             );
+        }
+        if self.full_stacks && site.stack_order == Some(StackOrder::Approximate) {
+            put_line(out, format_args!("{indent}  (the order of Python and native frames is approximate)"));
         }
     }
 }
@@ -140,9 +97,7 @@ fn format_frame(frame: &StackFrame) -> String {
                 format_native_frame(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
             )
         }
-        FrameKind::Python if frame.is_backward() => {
-            "in the backward pass, for what was computed at".to_owned()
-        }
+        FrameKind::Python if frame.is_backward() => "(backward pass of the forward call below)".to_owned(),
         FrameKind::Python => {
             let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
             let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
@@ -152,26 +107,4 @@ fn format_frame(frame: &StackFrame) -> String {
         }
     };
     sanitize(&text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_functions_are_shown_without_their_parameters() {
-        for (function, name) in [
-            ("malloc", "malloc"),
-            ("pool::Arena<double>::grow(unsigned long, char const*)", "pool::Arena<double>::grow"),
-            ("at::(anonymous namespace)::f(int (*)(long)) const", "at::(anonymous namespace)::f"),
-            ("at::f(long) [clone .isra.0] [clone .cold]", "at::f"),
-            ("Node::operator()(int)", "Node::operator()"),
-            ("(odd)", "(odd)"),
-            ("odd)", "odd)"),
-            ("core::ptr::read", "core::ptr::read"),
-        ] {
-            assert_eq!(shorten_function(function), name);
-        }
-        assert_eq!(shorten_function(&"é".repeat(200)).chars().count(), MAX_NAME_CHARS + 3);
-    }
 }

@@ -1,18 +1,20 @@
-//! `--at`: what was held at a moment that was asked for.
+//! `--at`: what was allocated at a requested moment.
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::Section;
 use gpumemtrace_replay::report::GapReason;
 
+use super::moment::format_moment;
 use super::sections::{fragmentation, peak};
-use crate::terminal::format::{format_duration, format_number, put_line};
+use crate::render::wording::Vocabulary;
+use crate::terminal::format::put_line;
 use crate::terminal::style::Style;
 
-/// Most sites listed.
+/// Most call sites listed.
 const MAX_SITES: usize = 15;
 
-/// All of a trace. What was reserved and unused comes with it unless the section on that is shown.
+/// All snapshots of a trace. Each includes its fragmentation, unless that section is printed too.
 pub(super) fn render_snapshots(
     out: &mut String,
     report: &Report,
@@ -20,38 +22,33 @@ pub(super) fn render_snapshots(
     sections: &[Section],
     style: Style,
 ) {
-    let words = crate::render::wording::Vocabulary::of_trace(&report.traces[trace]);
+    let words = Vocabulary::of_trace(&report.traces[trace]);
     let gaps =
         report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == GapReason::At);
-    let gaps = gaps.filter(|_| !sections.contains(&Section::Fragmentation));
-    let gaps: Vec<_> = gaps.collect();
-    for instant in report.snapshots.iter().flatten().filter(|instant| instant.trace == trace) {
+    let gaps: Vec<_> = gaps.filter(|_| !sections.contains(&Section::Fragmentation)).collect();
+    for snapshot in report.snapshots.iter().flatten().filter(|snapshot| snapshot.trace == trace) {
         out.push('\n');
-        let step = instant.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
-        let title = format!(
-            "Device {} at {} ({} in{step})",
-            instant.device,
-            instant.when,
-            format_duration(instant.time_ns)
-        );
+        let moment = format_moment(snapshot.time_ns, snapshot.step);
+        let title = format!("GPU {} at {} ({moment})", snapshot.device, snapshot.when);
         put_line(out, format_args!("{}", style.bold(&title)));
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
         put_line(
             out,
             format_args!(
-                "  tensors {}, reserved by {} {}, from {} {}",
-                known(instant.live_bytes),
-                words.reserver,
-                known(instant.reserved_bytes),
-                words.source,
-                known(instant.device_bytes)
+                "  allocated {}, {} {}, {} {}",
+                known(snapshot.live_bytes),
+                words.reserved_row,
+                known(snapshot.reserved_bytes),
+                words.source_short,
+                known(snapshot.device_bytes)
             ),
         );
-        let total = instant.live_bytes.or(instant.device_bytes).unwrap_or(0);
-        peak::render_site_table(out, &instant.sites, (total, instant.omitted), style.row_limit(MAX_SITES));
-        let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
+        let total = snapshot.live_bytes.or(snapshot.device_bytes).unwrap_or(0);
+        let most = style.row_limit(MAX_SITES);
+        peak::render_site_table(out, &snapshot.sites, (total, snapshot.omitted), most);
+        let gap = gaps.iter().find(|gap| gap.device == snapshot.device && gap.at.time_ns == snapshot.time_ns);
         if let Some(gap) = gap {
-            fragmentation::render_snapshot_gap(out, gap, &words, style);
+            fragmentation::render_gap(out, gap, &words, style);
         }
     }
 }

@@ -9,8 +9,9 @@ use crate::terminal::units::format_bytes;
 
 const HEAD: &str = "\
 # Memory budget. `gpumemtrace check TRACE --budget FILE` exits with code 4 if a run exceeds a limit.
-# Sizes are bytes, or text such as \"1.5 GiB\". A limit may have its own tolerance, and may pass if the trace
-# does not contain the value: live = { limit = \"1.5 GiB\", tolerance = \"2%\", if_unknown = \"pass\" }.
+# Sizes are bytes, or text such as \"1.5 GiB\". A limit may have its own tolerance, and may pass if
+# the trace does not contain the value:
+# live = { limit = \"1.5 GiB\", tolerance = \"2%\", if_unknown = \"pass\" }.
 # By default, an unknown value fails.
 
 # How far each limit in bytes may be exceeded, except those of leaks: a share of the limit, or bytes.
@@ -18,9 +19,10 @@ tolerance = \"1%\"
 ";
 
 const SITES: &str = "
-# Call sites, summed over all that match: FILE, FILE:LINE, FILE:FIRST-LAST, FILE:FUNCTION or FUNCTION; * matches any text.
-# peak: bytes at the peak of the GPU. bytes_per_step: bytes allocated in the median step, freed or not.
-# Also: retained (live at the end of the last step), allocations_per_step, tolerance and if_unknown (for all of these).
+# Call sites, summed over all that match: FILE, FILE:LINE, FILE:FIRST-LAST, FILE:FUNCTION or
+# FUNCTION; * matches any text. peak: bytes at the peak of the GPU. bytes_per_step: bytes allocated
+# in the median step, freed or not. Also: retained (live at the end of the last step),
+# allocations_per_step, tolerance and if_unknown (for all of these).
 ";
 
 /// The text of the file.

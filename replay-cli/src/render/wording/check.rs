@@ -2,6 +2,8 @@
 
 use gpumemtrace_replay::budget::{ContributorName, UnknownValue};
 
+use super::Vocabulary;
+use super::fragmentation::name_cause;
 use crate::terminal::format::format_count;
 
 /// Why a value is unknown.
@@ -24,6 +26,6 @@ pub(crate) fn contributor_name(name: &ContributorName) -> String {
         ContributorName::Owner(owner) => owner.clone(),
         ContributorName::Requested => "requested".to_owned(),
         ContributorName::Unused => "unused reserved".to_owned(),
-        ContributorName::Cause(cause) => cause.name().replace('_', " "),
+        ContributorName::Cause(cause) => name_cause(*cause, &Vocabulary::CUDA),
     }
 }

@@ -1,14 +1,18 @@
-//! What was not compared and why, as phrases without a full stop.
+//! What was compared, and what was not and why, as phrases without a full stop.
 
-use gpumemtrace_replay::compare::{AmplificationGap, ComparisonNote, Incomparable};
+use gpumemtrace_replay::compare::{AmplificationGap, ComparisonNote, Incomparable, TotalQuantity};
+
+use super::Vocabulary;
+use super::fragmentation::name_cause;
+use super::steps::name_step_source;
 
 /// One note of a comparison.
 pub(super) fn describe_note(note: ComparisonNote) -> String {
     match note {
         ComparisonNote::StepSourcesDiffer { before, after } => format!(
-            "steps were not compared: the first run finds them by {}, the second by {}",
-            before.name(),
-            after.name()
+            "steps were not compared: step boundaries are {} in the first run, {} in the second",
+            name_step_source(before),
+            name_step_source(after)
         ),
         ComparisonNote::NoSteps => "no steps were found: the runs were compared as a whole".to_owned(),
         ComparisonNote::NoStepsInRun { run } => {
@@ -53,4 +57,31 @@ pub(crate) fn explain_unknown_amplification(why: AmplificationGap) -> &'static s
             "nothing new was reserved: the leak used memory that was already reserved"
         }
     }
+}
+
+/// The name of a quantity, with the nouns of the two runs' backends. Parts of a quantity are
+/// indented.
+pub(crate) fn name_total(quantity: &TotalQuantity, runs: &[Vocabulary; 2]) -> String {
+    let is_metal = runs.iter().any(|words| words.is_metal);
+    let is_mixed = is_metal && runs.iter().any(|words| !words.is_metal);
+    match quantity {
+        TotalQuantity::Steps => "steps",
+        TotalQuantity::Ooms => "out-of-memory errors",
+        TotalQuantity::PeakLive if is_mixed => "peak allocated, or in buffers",
+        TotalQuantity::PeakLive => "peak allocated",
+        TotalQuantity::PeakReserved if is_mixed => "peak reserved, or in heaps",
+        TotalQuantity::PeakReserved if is_metal => "peak of Metal heaps",
+        TotalQuantity::PeakReserved => "peak reserved",
+        TotalQuantity::Gap => "unused reserved",
+        TotalQuantity::GapCause(cause) => return format!("  {}", name_cause(*cause, &runs[0])),
+        TotalQuantity::PeakDevice if is_mixed => "peak of driver, or Metal",
+        TotalQuantity::PeakDevice if is_metal => "peak of Metal",
+        TotalQuantity::PeakDevice => "peak of driver",
+        TotalQuantity::HeldBy(owner) => return format!("  {owner}"),
+        TotalQuantity::Retained => "allocated at last step end",
+        TotalQuantity::PeakPerStep => "peak of a step",
+        TotalQuantity::BytesPerStep => "allocated per step",
+        TotalQuantity::AllocationsPerStep => "allocations per step",
+    }
+    .to_owned()
 }

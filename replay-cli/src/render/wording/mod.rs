@@ -6,12 +6,17 @@
 //! may shorten. `no_sentence_is_empty` in `tests/wording.rs` checks all outputs.
 
 mod budget_file;
+pub(crate) mod categories;
 mod check;
 mod comparison;
+pub(crate) mod fragmentation;
+pub(crate) mod leaks;
 mod losses;
 mod notes;
 mod oom;
+pub(crate) mod recording;
 pub(crate) mod sites;
+pub(crate) mod steps;
 mod verdicts;
 mod vocabulary;
 
@@ -22,7 +27,7 @@ use gpumemtrace_replay::report::{TraceLoss, Worded};
 
 pub(crate) use budget_file::write_budget_file;
 pub(crate) use check::contributor_name;
-pub(crate) use comparison::explain_unknown_amplification;
+pub(crate) use comparison::{explain_unknown_amplification, name_total};
 pub(crate) use losses::describe_loss;
 pub(crate) use notes::is_caveat;
 pub(crate) use vocabulary::Vocabulary;

@@ -73,19 +73,19 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
 /// True if the note limits what the report may claim.
 pub(crate) fn is_caveat(note: &TraceNote) -> bool {
     match note {
-        TraceNote::StartedByProgram
+        TraceNote::BackwardAtForwardLine { .. }
+        | TraceNote::BackwardAtCall { .. }
+        | TraceNote::UnlistedMarks { .. } => false,
+        TraceNote::Recorder { .. }
+        | TraceNote::StartedByProgram
         | TraceNote::AttachedLate
         | TraceNote::Metal
         | TraceNote::PluggableAllocator { .. }
         | TraceNote::ManagedMemory { .. }
         | TraceNote::ForeignMemory { .. }
         | TraceNote::UncoveredFunctions { .. }
-        | TraceNote::UnreachedSnapshot { .. } => true,
-        TraceNote::Recorder { .. }
-        | TraceNote::BackwardAtForwardLine { .. }
-        | TraceNote::BackwardAtCall { .. }
+        | TraceNote::UnreachedSnapshot { .. }
         | TraceNote::CallsInFlight { .. }
-        | TraceNote::UnlistedMarks { .. }
-        | TraceNote::TrackerMismatches { .. } => false,
+        | TraceNote::TrackerMismatches { .. } => true,
     }
 }

@@ -2,6 +2,12 @@
 
 use gpumemtrace_replay::report::{RankRow, Site};
 
+use crate::terminal::marks::sanitize;
+use crate::terminal::paths::short_file;
+
+/// Longest name of a native function, in characters. Names of templates can fill many lines.
+const MAX_NAME_CHARS: usize = 120;
+
 /// `train.py:41 in hook()`; of a native site `grow (pool.cpp:41)`, or the known part of it, down to
 /// `libpool.so+0x1234`.
 pub(crate) fn format_site(site: &Site) -> String {
@@ -55,5 +61,73 @@ pub(crate) fn format_rank(row: &RankRow, rows: &[RankRow]) -> String {
         (None, _) if rows.iter().all(|other| other.trace == row.trace) => format!("GPU {}", row.device),
         (None, Some(pid)) => format!("process {pid}, GPU {}", row.device),
         (None, None) => format!("trace {}, GPU {}", row.trace + 1, row.device),
+    }
+}
+
+/// [`format_site`] with short paths and without the parameters of native functions.
+pub(crate) fn short_site(site: &Site) -> String {
+    let mut shown = site.clone();
+    shown.file = shown.file.map(|file| short_file(&file));
+    if let Some(module) = &shown.module {
+        shown.module = Some(file_name(module).to_owned());
+        shown.function = shown.function.as_deref().map(shorten_function);
+    }
+    sanitize(&format_site(&shown))
+}
+
+/// The last part of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A function name without its parameters, cut at [`MAX_NAME_CHARS`].
+pub(crate) fn shorten_function(function: &str) -> String {
+    let name = strip_parameters(function);
+    match name.char_indices().nth(MAX_NAME_CHARS) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+fn strip_parameters(function: &str) -> &str {
+    // Compilers mark functions that they split or copied.
+    let plain = function.split_once(" [clone ").map_or(function, |(plain, _)| plain);
+    let plain = plain.strip_suffix(" const").unwrap_or(plain);
+    if !plain.ends_with(')') {
+        return function;
+    }
+    let mut depth = 0;
+    for (at, c) in plain.char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return if at > 0 { &plain[..at] } else { function };
+        }
+    }
+    function
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn function_names_lose_their_parameters() {
+        for (function, name) in [
+            ("malloc", "malloc"),
+            ("pool::Arena<double>::grow(unsigned long, char const*)", "pool::Arena<double>::grow"),
+            ("at::(anonymous namespace)::f(int (*)(long)) const", "at::(anonymous namespace)::f"),
+            ("at::f(long) [clone .isra.0] [clone .cold]", "at::f"),
+            ("Node::operator()(int)", "Node::operator()"),
+            ("(odd)", "(odd)"),
+            ("odd)", "odd)"),
+            ("core::ptr::read", "core::ptr::read"),
+        ] {
+            assert_eq!(shorten_function(function), name);
+        }
+        assert_eq!(shorten_function(&"é".repeat(200)).chars().count(), MAX_NAME_CHARS + 3);
     }
 }

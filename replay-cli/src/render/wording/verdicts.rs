@@ -2,10 +2,10 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
-    GrowsBy, HiddenOwner, LeakKind, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict,
-    VerdictEvidence,
+    HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
 };
 
+use super::leaks::label_leak;
 use super::sites::{format_rank, format_site};
 use super::{Vocabulary, describe_loss};
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -20,20 +20,10 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
     let is_metal = Vocabulary::of_trace(info).is_metal;
     match &verdict.evidence {
         VerdictEvidence::Leak { site, kind, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
-            let what = match (kind, grows_by, is_regular) {
-                (LeakKind::Reserved, _, _) => "Growing unused reserved memory",
-                (_, GrowsBy::Size, _) => "Growing blocks",
-                (_, GrowsBy::Blocks, true) => "Likely leak",
-                (_, GrowsBy::Blocks, false) => "Possible leak (or a cache that is still filling)",
-            };
-            let memory = match kind {
-                LeakKind::Tensors | LeakKind::Reserved => "",
-                LeakKind::Device => " of driver memory",
-                LeakKind::PinnedHost => " of pinned host memory",
-            };
+            let what = label_leak(*kind, *grows_by, *is_regular);
             let rate = bytes_per_step.map(format_rate).unwrap_or_default();
             let (blocks, bytes) = (format_count(*blocks, "block"), format_bytes(*bytes));
-            format!("{what}{memory}: {rate}{blocks}, {bytes} at {}", format_site(site))
+            format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
             let more = if *count > 1 {
@@ -51,7 +41,8 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             let first = info.incomplete.first().map(|loss| describe_loss(&loss.fact)).unwrap_or_default();
             let more = match info.incomplete.len().saturating_sub(1) as u64 {
                 0 => String::new(),
-                more => format!(" (and {})", format_count(more, "more loss").replace("losss", "losses")),
+                1 => " (and 1 more loss)".to_owned(),
+                more => format!(" (and {} more losses)", format_number(more)),
             };
             format!("The trace is incomplete: {first}{more}")
         }
@@ -175,11 +166,15 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
         VerdictEvidence::Imbalance { peak_live_bytes, median_peak_live_bytes, excess, .. } => {
             let ranks = report.ranks.as_ref();
             let name = ranks.map(|ranks| format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows));
+            let excess = if *excess < 1.0 {
+                format!("{} above", format_percent(*excess))
+            } else {
+                format!("{} times", format_number((excess + 1.0).round() as u64))
+            };
             format!(
-                "Imbalance: {} peaked at {}, {} above the median of {} ({}){}",
+                "Imbalance: {} peaked at {}, {excess} the median of {} ({}){}",
                 name.unwrap_or_else(|| "one rank".to_owned()),
                 format_bytes(*peak_live_bytes),
-                format_percent(*excess),
                 ranks.map_or(0, |ranks| ranks.rows.len()),
                 format_bytes(*median_peak_live_bytes),
                 describe_more(ranks.map_or(&[], |ranks| ranks.more_by_site.as_slice()))

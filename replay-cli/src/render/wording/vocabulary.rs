@@ -25,11 +25,34 @@ pub(crate) struct Vocabulary {
     pub(crate) empty_cache: &'static str,
     /// A sentence on memory that is not reserved for tensors.
     pub(crate) outside: &'static str,
-    /// What the size of a device stands for.
-    pub(crate) size_of_device: &'static str,
 }
 
 impl Vocabulary {
+    /// PyTorch with its own allocator.
+    pub(super) const CUDA: Self = Self {
+        is_metal: false,
+        reserver: "PyTorch",
+        reserved_row: "reserved",
+        source: "the driver",
+        source_short: "driver",
+        segment: "segment",
+        block: "block",
+        empty_cache: "torch.cuda.empty_cache()",
+        outside: "This is driver memory (cudaMalloc and its like).",
+    };
+
+    const METAL: Self = Self {
+        is_metal: true,
+        reserver: "Metal heaps",
+        reserved_row: "in Metal heaps",
+        source: "Metal",
+        source_short: "Metal",
+        segment: "heap",
+        block: "buffer",
+        empty_cache: "torch.mps.empty_cache()",
+        outside: "This is memory of Metal in no heap: buffers and textures of their own.",
+    };
+
     /// The nouns for a trace of a report.
     pub(crate) fn of_trace(info: &TraceInfo) -> Self {
         Self::new(info.is_metal(), info.pluggable)
@@ -42,36 +65,15 @@ impl Vocabulary {
 
     fn new(is_metal: bool, pluggable: Option<PluggableMode>) -> Self {
         if is_metal {
-            return Self {
-                is_metal,
-                reserver: "Metal heaps",
-                reserved_row: "in Metal heaps",
-                source: "Metal",
-                source_short: "Metal",
-                segment: "heap",
-                block: "buffer",
-                empty_cache: "torch.mps.empty_cache()",
-                outside: "This is memory of Metal in no heap: buffers and textures of their own.",
-                size_of_device: "recommended",
-            };
+            return Self::METAL;
         }
-        let (reserver, reserved_row) = match pluggable {
-            Some(PluggableMode::Caching | PluggableMode::Uncached) => {
-                ("gpumemtrace's allocator", "reserved by allocator")
-            }
-            Some(PluggableMode::Segments) | None => ("PyTorch", "reserved by PyTorch"),
-        };
-        Self {
-            is_metal,
-            reserver,
-            reserved_row,
-            source: "the driver",
-            source_short: "driver",
-            segment: "segment",
-            block: "block",
-            empty_cache: "torch.cuda.empty_cache()",
-            outside: "This is driver memory (cudaMalloc and its like).",
-            size_of_device: "in all",
+        match pluggable {
+            Some(PluggableMode::Caching | PluggableMode::Uncached) => Self {
+                reserver: "gpumemtrace's allocator",
+                reserved_row: "reserved by allocator",
+                ..Self::CUDA
+            },
+            Some(PluggableMode::Segments) | None => Self::CUDA,
         }
     }
 }

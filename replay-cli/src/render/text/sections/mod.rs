@@ -1,17 +1,17 @@
 //! The sections of a report as text, and the table of them.
 //!
-//! A row names the flag of `replay` that asks for the section and the function that renders it. To add a section, add a
-//! row: the flag, the help and the order of the report follow from the table.
+//! A row has the flag of `replay` and the function that renders the section. To add a section, add
+//! its file and a row: flag, help and the order of the report follow from the table.
 
 mod categories;
-mod cause_rows;
 pub(super) mod fragmentation;
-mod holders;
+mod fragmentation_history;
 pub(super) mod leaks;
-mod oom;
+pub(super) mod oom;
 pub(super) mod peak;
-mod timeline;
-pub(super) mod torch_memory;
+mod peak_changes;
+mod pools;
+pub(super) mod timeline;
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::Section;
@@ -22,24 +22,30 @@ use crate::terminal::style::Style;
 /// Writes one section of the trace with this index in the report.
 pub(crate) type RenderSection = fn(&mut String, &Report, usize, Style, &mut SiteFormatter);
 
-/// A section that `replay` can be asked for.
+/// A section of `replay`.
 pub(crate) struct SectionRow {
-    /// The part of the report that it shows.
+    /// The part of the report that it prints.
     pub(crate) section: Section,
-    /// The option without its dashes.
+    /// The option without dashes.
     pub(crate) flag: &'static str,
-    /// The help of the option.
+    /// The help text of the option.
     pub(crate) help: &'static str,
     pub(crate) render: RenderSection,
 }
 
-/// All sections, in the order in which they are shown.
+/// All sections in the order of the report.
 pub(crate) static SECTIONS: &[SectionRow] = &[
     SectionRow {
         section: Section::Leaks,
         flag: "leaks",
-        help: "Lines that leave something behind at every step",
+        help: "Call sites that retain more memory after each step",
         render: leaks::render_leaks,
+    },
+    SectionRow {
+        section: Section::Peak,
+        flag: "peak",
+        help: "What filled the GPU at its peak, and what it was for",
+        render: peak::render_peak,
     },
     SectionRow {
         section: Section::Timeline,
@@ -50,19 +56,13 @@ pub(crate) static SECTIONS: &[SectionRow] = &[
     SectionRow {
         section: Section::Fragmentation,
         flag: "fragmentation",
-        help: "Reserved memory that no tensor uses, and who keeps it",
+        help: "Why reserved memory is unused, and which call sites pin it",
         render: fragmentation::render_fragmentation,
-    },
-    SectionRow {
-        section: Section::Peak,
-        flag: "peak",
-        help: "What filled the device at its peak",
-        render: peak::render_peak,
     },
     SectionRow {
         section: Section::Oom,
         flag: "oom",
-        help: "Why the program ran out of memory",
+        help: "Why an allocation failed, and which remedies help",
         render: oom::render_oom,
     },
 ];

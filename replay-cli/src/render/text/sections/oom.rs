@@ -1,22 +1,28 @@
-//! `--oom`: why an allocation failed, and what would help.
+//! `--oom`: why an allocation failed, what filled the GPU, and what helps.
 
+use crate::render::wording::Vocabulary;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Filters;
+use gpumemtrace_replay::report::Oom;
+use gpumemtrace_replay::report::Remedy;
 use gpumemtrace_replay::report::VerdictEvidence;
 
-use super::{fragmentation, peak};
-use crate::render::text::sites::{SiteFormatter, short_site};
-use crate::terminal::format::{format_duration, format_number, put_line, size_column};
+use super::peak;
+use crate::render::text::moment::format_moment;
+use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::fragmentation::describe_cause;
+use crate::render::wording::sites::short_site;
+use crate::terminal::format::{format_count, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
-/// Most out-of-memory events told in full.
-const MAX_TOLD: usize = 5;
-/// Sites listed with each.
+/// Most errors described in full.
+const MAX_DESCRIBED: usize = 5;
+/// Most call sites listed for each.
 const MAX_SITES: usize = 10;
-/// Most growing lines told with it.
+/// Most leaks listed for each.
 const MAX_GROWN: usize = 5;
 
 pub(super) fn render_oom(
@@ -26,109 +32,125 @@ pub(super) fn render_oom(
     style: Style,
     sites: &mut SiteFormatter,
 ) {
-    let most = style.row_limit(MAX_TOLD);
-    let words = crate::render::wording::Vocabulary::of_trace(&report.traces[trace]);
-    let reserver = words.reserver;
+    let most = style.row_limit(MAX_DESCRIBED);
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
-    put_line(out, format_args!("{}", style.bold("Out of memory")));
-    if report.oom.is_none() {
-        put_line(
-            out,
-            format_args!(
-                "  Not told of a stream: it is the whole device that is out of memory. Ask without --stream."
-            ),
-        );
-        return;
-    }
     if ooms.is_empty() {
-        let others = report.omitted.and_then(|lists| lists.oom).map_or(0, |out| out.count);
-        let says = match (others, &report.traces[trace].since) {
-            (1.., _) => "Not at these lines; without --site there is more to tell.",
-            _ if words.is_metal => {
-                "Not known: over its own limit (PYTORCH_MPS_HIGH_WATERMARK_RATIO) PyTorch gives up without a call of Metal, and tells nobody."
-            }
-            (0, Some(_)) => "It did not happen in this part of the run.",
-            (0, None) => "It never happened.",
-        };
-        put_line(out, format_args!("  {says}"));
-        let refused = report.verdicts.iter().flatten();
-        for verdict in refused.filter(|one| {
-            words.is_metal
-                && one.trace == trace
-                && matches!(one.evidence, VerdictEvidence::FailedCalls { .. })
-        }) {
-            put_line(out, format_args!("  {}.", verdict.summary));
-        }
+        render_no_oom(out, report, trace, style);
         return;
     }
+    put_line(out, format_args!("{}", style.bold("Out of memory")));
+    let words = Vocabulary::of_trace(&report.traces[trace]);
     for oom in ooms.iter().take(most) {
-        let step = oom.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
-        put_line(out, format_args!(""));
-        put_line(
-            out,
-            format_args!(
-                "  Device {}, {} in{step}, at {}",
-                oom.device,
-                format_duration(oom.time_ns),
-                style.bold(&short_site(&oom.site))
-            ),
-        );
-        if let Some(source) = sites.source_line(&oom.site) {
-            put_line(out, format_args!("      {source}"));
-        }
-        put_line(out, format_args!("  {}.", oom.why));
-        put_line(
-            out,
-            format_args!(
-                "  Tensors {}, reserved by {reserver} {}.",
-                format_bytes(oom.live_bytes),
-                format_bytes(oom.reserved_bytes)
-            ),
-        );
-        if oom.sites.is_empty() {
-            put_line(out, format_args!("  No tensor held any of it."));
-        } else {
-            put_line(out, format_args!("  What filled the device:"));
-        }
-        peak::render_site_table(out, &oom.sites, (oom.live_bytes, oom.omitted), style.row_limit(MAX_SITES));
-        if !oom.unused_causes.is_empty() {
-            put_line(out, format_args!("  What {reserver} held and no tensor used:"));
-        }
-        for cause in &oom.unused_causes {
-            put_line(
-                out,
-                format_args!(
-                    "  {}  {HANG}{}",
-                    size_column(cause.bytes),
-                    fragmentation::describe_cause(cause, &words)
-                ),
-            );
-        }
-        if !oom.growth.is_empty() {
-            put_line(out, format_args!("  What had grown until then (--leaks tells how):"));
-        }
-        for grown in oom.growth.iter().take(style.row_limit(MAX_GROWN)) {
-            put_line(out, format_args!("  {}  {HANG}{}", size_column(grown.bytes), short_site(&grown.site)));
-        }
-        for remedy in &oom.remedies {
-            let works = match remedy.works {
-                Some(true) => "would have worked",
-                Some(false) => "would not have helped",
-                None => "may help; the trace does not tell",
-            };
-            put_line(out, format_args!("  - {}: {works}", shorten_paths_in(&remedy.action)));
-        }
-        if !oom.site.stack.is_empty() {
-            put_line(out, format_args!("  Asked for at (own lines marked):"));
-            sites.write_stack(out, &oom.site, "    ", style);
-        }
+        out.push('\n');
+        render_error(out, oom, &words, style, sites);
     }
-    // Of a part of the run, or of some lines, only what is listed is known.
-    let is_part = report.filters.as_ref().is_some_and(Filters::leave_events_out);
+    // With filters, the number of events counts errors that are not listed.
+    let has_filters = report.filters.as_ref().is_some_and(Filters::leave_events_out);
     let counted = report.traces[trace].events.get("oom").copied().unwrap_or(0);
-    let all = if is_part { ooms.len() as u64 } else { counted };
+    let all = if has_filters { ooms.len() as u64 } else { counted };
     if all > most.min(ooms.len()) as u64 {
-        put_line(out, format_args!(""));
-        put_line(out, format_args!("  It happened {} times in all.", format_number(all)));
+        out.push('\n');
+        put_line(out, format_args!("  {} in total.", format_count(all, "out-of-memory error")));
     }
+}
+
+/// There is no error, or it is unknown whether there is one.
+fn render_no_oom(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let info = &report.traces[trace];
+    let elsewhere = report.omitted.and_then(|lists| lists.oom).map_or(0, |omitted| omitted.count);
+    let text = if report.oom.is_none() {
+        "Out-of-memory errors are not known for a single stream: repeat without --stream.".to_owned()
+    } else if elsewhere > 0 {
+        let number = format_count(elsewhere, "error");
+        format!("No out-of-memory errors at these call sites; {number} at others.")
+    } else if Vocabulary::of_trace(info).is_metal {
+        "Out-of-memory errors are not known on Metal: over its own limit \
+         (PYTORCH_MPS_HIGH_WATERMARK_RATIO) PyTorch gives up without a call of Metal."
+            .to_owned()
+    } else if info.since.is_some() {
+        "No out-of-memory errors in this part of the run.".to_owned()
+    } else {
+        "No out-of-memory errors.".to_owned()
+    };
+    put_line(out, format_args!("{}", style.bold(&text)));
+    let refused = report.verdicts.iter().flatten().filter(|verdict| {
+        Vocabulary::of_trace(info).is_metal
+            && verdict.trace == trace
+            && matches!(verdict.evidence, VerdictEvidence::FailedCalls { .. })
+    });
+    for verdict in refused {
+        put_line(out, format_args!("  {}.", shorten_paths_in(&verdict.summary)));
+    }
+}
+
+fn render_error(out: &mut String, oom: &Oom, words: &Vocabulary, style: Style, sites: &mut SiteFormatter) {
+    let site = style.bold(&short_site(&oom.site));
+    let moment = format_moment(oom.time_ns, oom.step);
+    put_line(out, format_args!("  GPU {} ({moment}) at {site}", oom.device));
+    if let Some(source) = sites.source_line(&oom.site) {
+        put_line(out, format_args!("      {source}"));
+    }
+    put_line(out, format_args!("  {}.", oom.why));
+    put_line(
+        out,
+        format_args!(
+            "  Allocated {}, {} {}.",
+            format_bytes(oom.live_bytes),
+            words.reserved_row,
+            format_bytes(oom.reserved_bytes)
+        ),
+    );
+    if !oom.remedies.is_empty() {
+        put_line(out, format_args!("  Remedies:"));
+    }
+    for remedy in sort_remedies(&oom.remedies) {
+        put_line(out, format_args!("  {:>15}  {HANG}{}", remedy_state(remedy), describe_remedy(remedy)));
+    }
+    if oom.sites.is_empty() {
+        put_line(out, format_args!("  PyTorch had nothing allocated."));
+    } else {
+        put_line(out, format_args!("  Largest call sites:"));
+    }
+    let most = style.row_limit(MAX_SITES);
+    peak::render_site_table(out, &oom.sites, (oom.live_bytes, oom.omitted), most);
+    if !oom.growth.is_empty() {
+        put_line(out, format_args!("  Leaked by then (details: --leaks):"));
+    }
+    for grown in oom.growth.iter().take(style.row_limit(MAX_GROWN)) {
+        put_line(out, format_args!("  {}  {HANG}{}", size_column(grown.bytes), short_site(&grown.site)));
+    }
+    if !oom.unused_causes.is_empty() {
+        put_line(out, format_args!("  Reserved but unused:"));
+    }
+    for cause in &oom.unused_causes {
+        let meaning = describe_cause(cause.cause, words);
+        put_line(out, format_args!("  {}  {HANG}{meaning}", size_column(cause.bytes)));
+    }
+    if !oom.site.stack.is_empty() {
+        put_line(out, format_args!("  Requested at (your code marked >):"));
+        sites.write_stack(out, &oom.site, "    ", style);
+    }
+}
+
+/// Those that help first, those that do not last.
+fn sort_remedies(remedies: &[Remedy]) -> Vec<&Remedy> {
+    let mut sorted: Vec<&Remedy> = remedies.iter().collect();
+    sorted.sort_by_key(|remedy| match remedy.works {
+        Some(true) => 0,
+        None => 1,
+        Some(false) => 2,
+    });
+    sorted
+}
+
+fn remedy_state(remedy: &Remedy) -> &'static str {
+    match remedy.works {
+        Some(true) => "helps",
+        Some(false) => "does not help",
+        None => "untested",
+    }
+}
+
+pub(in crate::render::text) fn describe_remedy(remedy: &Remedy) -> String {
+    shorten_paths_in(&remedy.action)
 }

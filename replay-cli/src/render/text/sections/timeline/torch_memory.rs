@@ -1,4 +1,4 @@
-//! What PyTorch said of its own memory on an Apple GPU: as it was sampled, beside what is exact.
+//! PyTorch's own numbers on an Apple GPU, as sampled, beside exact numbers from Metal's calls.
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
@@ -10,112 +10,101 @@ use crate::terminal::format::{format_count, format_duration, format_number, put_
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
-/// Most samples listed.
-const MOST: usize = 12;
+/// Most samples listed without `--top`.
+const MAX_SAMPLES: usize = 12;
 
 fn find_torch_memory(report: &Report, trace: usize) -> Option<&TorchMemory> {
     report.torch_memory.iter().find(|memory| memory.trace == trace)
 }
 
-/// For the summary: the extremes, and what they come to beside Metal's own.
+/// For the summary: the highest and last samples, and their difference to Metal's numbers.
 pub(in crate::render::text) fn render_torch_memory_summary(out: &mut String, report: &Report, trace: usize) {
     let Some(memory) = find_torch_memory(report, trace) else { return };
-    let known = |range: &Option<SampledRange<u64>>| match range {
-        Some(range) => format!("at most {}, {} at last", format_bytes(range.most), format_bytes(range.last)),
-        None => "unknown".to_owned(),
-    };
     if memory.samples == 0 {
         put_line(
             out,
             format_args!(
-                "  What tensors held inside these buffers is unknown: PyTorch was never asked (gpumemtrace.step() asks torch.mps)."
+                "  Allocated bytes inside these buffers are unknown: PyTorch was never sampled \
+                 (gpumemtrace.step() samples it)."
             ),
         );
         return;
     }
+    let known = |range: &Option<SampledRange<u64>>| match range {
+        Some(range) => format!("at most {}, {} at last", format_bytes(range.most), format_bytes(range.last)),
+        None => "unknown".to_owned(),
+    };
     put_line(
         out,
-        format_args!("  By {}, which was asked {}:", memory.source, format_count(memory.samples, "time")),
+        format_args!("  From {}, sampled {}:", memory.source, format_count(memory.samples, "time")),
     );
-    put_line(
-        out,
-        format_args!(
-            "    tensors: {HANG}{}{}",
-            known(&memory.tensor_bytes),
-            format_missing(memory, memory.tensor_bytes.as_ref())
-        ),
-    );
-    put_line(
-        out,
-        format_args!(
-            "    the driver's memory: {HANG}{}{}",
-            known(&memory.driver_bytes),
-            format_missing(memory, memory.driver_bytes.as_ref())
-        ),
-    );
+    for (name, range) in [("allocated", &memory.tensor_bytes), ("driver", &memory.driver_bytes)] {
+        let missing = format_missing(memory, range.as_ref());
+        put_line(out, format_args!("    {name}: {HANG}{}{missing}", known(range)));
+    }
     put_line(out, format_args!("    {HANG}{}", describe_unused_buffers(memory)));
     put_line(out, format_args!("    {HANG}{}", describe_beyond_metal(memory)));
 }
 
-/// How often it gave no such number.
+/// ` (no answer 3 times)`; empty if every sample has the number.
 fn format_missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> String {
     let known = range.map_or(0, |range| range.samples);
     match memory.samples - known {
         0 => String::new(),
-        silent => format!(" (no answer {})", format_count(silent, "time")),
+        missing => format!(" (no answer {})", format_count(missing, "time")),
     }
 }
 
 fn describe_unused_buffers(memory: &TorchMemory) -> String {
     match &memory.unused_buffer_bytes {
         Some(range) => format!(
-            "in buffers that no tensor used at those moments: {}",
-            format_range(range, "more by PyTorch's count than buffers held")
+            "in buffers without a tensor at these samples: {}",
+            format_range(range, "more allocated than the buffers hold")
         ),
-        None => "in buffers that no tensor used: unknown".to_owned(),
+        None => "in buffers without a tensor: unknown".to_owned(),
     }
 }
 
-/// What the two counts say of each other; no more can be known.
+/// What the driver's number says that no recorded call shows.
 fn describe_beyond_metal(memory: &TorchMemory) -> String {
     let Some(range) = &memory.unrecorded_bytes else {
-        return "held by what no recorded call of Metal shows: unknown".to_owned();
+        return "not in any recorded call of Metal: unknown".to_owned();
     };
     if (range.least, range.most) == (0, 0) {
-        return "the driver's count and the recorded calls of Metal agreed each time, to the byte".to_owned();
+        return "the driver's number and the recorded calls of Metal agree in every sample".to_owned();
     }
     format!(
-        "held by what no recorded call of Metal shows: {}",
-        format_range(range, "less by the driver's count than calls handed out, unexplained")
+        "not in any recorded call of Metal: {}",
+        format_range(range, "less by the driver's number than recorded, unexplained")
     )
 }
 
-/// `3.00 MiB`, `from 1.00 MiB to 3.00 MiB`; what is below 0 says so in words of its own.
+/// `3.00 MiB`, `from 1.00 MiB to 3.00 MiB`; negative numbers are described by `below`.
 fn format_range(range: &SampledRange<i64>, below: &str) -> String {
-    let one = |bytes: i64| match bytes {
+    let format_one = |bytes: i64| match bytes {
         0.. => format_bytes(bytes.unsigned_abs()),
         _ => format!("{} {below}", format_bytes(bytes.unsigned_abs())),
     };
     if range.least == range.most {
-        return one(range.last);
+        return format_one(range.last);
     }
-    format!("from {} to {}, {} at last", one(range.least), one(range.most), one(range.last))
+    let (least, most) = (format_one(range.least), format_one(range.most));
+    format!("from {least} to {most}, {} at last", format_one(range.last))
 }
 
-/// With the timeline: the samples, beside what was exact then.
+/// With the timeline: the samples, beside exact numbers of the same moments.
 pub(super) fn render_torch_memory(out: &mut String, report: &Report, trace: usize, style: Style) {
     let Some(memory) = find_torch_memory(report, trace) else { return };
     out.push('\n');
-    let title = format!(
-        "What PyTorch said of its memory ({}, sampled {})",
-        memory.source,
-        format_count(memory.samples, "time")
-    );
+    let samples = format_count(memory.samples, "time");
+    let title = format!("PyTorch's own numbers ({}, sampled {samples})", memory.source);
     put_line(out, format_args!("{}", style.bold(&title)));
     if memory.samples == 0 {
         put_line(
             out,
-            format_args!("  Unknown: it was never asked. gpumemtrace.step(), mark() and phase() ask it."),
+            format_args!(
+                "  Unknown: PyTorch was never sampled. gpumemtrace.step(), mark() and phase() sample it."
+            ),
         );
         return;
     }
@@ -124,10 +113,10 @@ pub(super) fn render_torch_memory(out: &mut String, report: &Report, trace: usiz
         out,
         format_args!(
             "  {:>14} {:>11} {:>11}   {:>11} {:>11} {:>11}",
-            "", "tensors", "driver", "Metal", "heaps", "buffers"
+            "", "allocated", "driver", "Metal", "heaps", "buffers"
         ),
     );
-    for point in pick_evenly(&memory.points, style.row_limit(MOST)) {
+    for point in pick_evenly(&memory.points, style.row_limit(MAX_SAMPLES)) {
         let value = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
         put_line(
             out,
@@ -142,20 +131,20 @@ pub(super) fn render_torch_memory(out: &mut String, report: &Report, trace: usiz
             ),
         );
     }
-    put_line(out, format_args!("  Nothing is known of PyTorch's two numbers between the samples."));
+    put_line(out, format_args!("  PyTorch's two numbers are unknown between samples."));
     put_line(out, format_args!("  {HANG}{}.", capitalize(&describe_unused_buffers(memory))));
     put_line(out, format_args!("  {HANG}{}.", capitalize(&describe_beyond_metal(memory))));
 }
 
 fn format_sample_time(point: &SampledPoint) -> String {
     match point.step {
-        // What comes before the first of them is step 0.
+        // Everything before the first sample is step 0.
         Some(step) => format!("end of step {}", format_number(step)),
         None => format_duration(point.time_ns),
     }
 }
 
-/// So many of them at most: the first, the last, and evenly between.
+/// The first, the last, and samples evenly between them, at most `most` in total.
 fn pick_evenly(points: &[SampledPoint], most: usize) -> Vec<&SampledPoint> {
     if points.len() <= most || most < 2 {
         return points.iter().take(most.max(1)).collect();

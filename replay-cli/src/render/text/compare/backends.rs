@@ -1,4 +1,5 @@
-//! One program on two backends: what leaks, and what is pinned by it, side by side.
+//! One program on two backends: what leaks, and what the device reserves because of it, side by
+//! side. The table fits 80 columns.
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::compare::Backend;
@@ -8,14 +9,16 @@ use gpumemtrace_replay::compare::LineOnBoth;
 use gpumemtrace_replay::compare::PinnedByLeaks;
 use gpumemtrace_replay::report::Quantity;
 
-use crate::render::text::sites::short_site;
 use crate::render::wording::explain_unknown_amplification;
-use crate::terminal::format::{format_number, put_line};
+use crate::render::wording::sites::short_site;
+use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
-/// Most lines listed.
-const MOST: usize = 10;
+/// Most call sites listed.
+const MAX_SITES: usize = 10;
+/// Columns of the row names.
+const NAME_WIDTH: usize = 34;
 
 pub(super) fn render_backends(out: &mut String, across: &BackendComparison, style: Style) {
     let names = across.backends.map(|backend| match backend {
@@ -30,14 +33,14 @@ pub(super) fn render_backends(out: &mut String, across: &BackendComparison, styl
         put_line(
             out,
             format_args!(
-                "  {HANG}Of each byte of tensors that leaks, as CUDA tells them, so many are pinned: {} {:.2}, {} {:.2}.",
+                "  {HANG}Reserved for each leaked byte (of CUDA's count): {} {:.2}, {} {:.2}.",
                 names[0], before.0, names[1], after.0
             ),
         );
         out.push('\n');
     }
     render_leaking_lines(out, &across.leaks, names, style);
-    put_line(out, format_args!("{}", style.bold("What the two do not tell in the same way")));
+    put_line(out, format_args!("{}", style.bold("Not comparable between the backends")));
     for sentence in &across.not_comparable {
         put_line(out, format_args!("  - {HANG}{}", sentence.message));
     }
@@ -45,45 +48,42 @@ pub(super) fn render_backends(out: &mut String, across: &BackendComparison, styl
 }
 
 fn render_device(out: &mut String, row: &[Option<PinnedByLeaks>; 2], names: [&str; 2], style: Style) {
-    let title = style.bold(&format!("{:<34}", "Leaked, and pinned by it"));
+    let title = style.bold(&format!("{:<NAME_WIDTH$}", "Leaked, and reserved for it"));
     let heads = [0, 1].map(|run| match &row[run] {
-        Some(pinned) => format!("{}, device {}", names[run], pinned.device),
+        Some(pinned) => format!("{}, GPU {}", names[run], pinned.device),
         None => names[run].to_owned(),
     });
     put_line(out, format_args!("{title}{:>18}{:>18}", heads[0], heads[1]));
     let mut put_row = |name: &str, of: &dyn Fn(&PinnedByLeaks) -> String| {
         let cells = row.each_ref().map(|pinned| pinned.as_ref().map_or_else(|| "-".to_owned(), of));
-        put_line(out, format_args!("  {name:<32}{:>18}{:>18}", cells[0], cells[1]));
+        let name = format!("  {name}");
+        put_line(out, format_args!("{name:<NAME_WIDTH$}{:>18}{:>18}", cells[0], cells[1]));
     };
-    put_row("steps that count", &|pinned| match (pinned.first_step, pinned.last_step) {
+    put_row("compared steps", &|pinned| match (pinned.first_step, pinned.last_step) {
         (Some(first), Some(last)) => format!("{} to {}", format_number(first), format_number(last)),
         _ => "unknown".to_owned(),
     });
-    put_row("leaked, per step", &|pinned| format_quantity(pinned.leaked_bytes_per_step));
-    put_row("reserved, per step (heaps)", &|pinned| format_quantity(pinned.pinned_bytes_per_step));
-    put_row("from the device, per step", &|pinned| format_quantity(pinned.device_bytes_per_step));
-    put_row("other growth, per step", &|pinned| format_quantity(pinned.other_growth_bytes_per_step));
+    put_row("leaked per step", &|pinned| format_quantity(pinned.leaked_bytes_per_step));
+    put_row("reserved (heaps) per step", &|pinned| format_quantity(pinned.pinned_bytes_per_step));
+    put_row("device memory per step", &|pinned| format_quantity(pinned.device_bytes_per_step));
+    put_row("other growth per step", &|pinned| format_quantity(pinned.other_growth_bytes_per_step));
     if row.iter().flatten().any(|pinned| pinned.sampled_tensor_bytes_per_step.is_some()) {
-        put_row("tensors as sampled, per step", &|pinned| {
+        put_row("allocated as sampled, per step", &|pinned| {
             format_quantity(pinned.sampled_tensor_bytes_per_step)
         });
     }
-    put_row("amplification", &|pinned| {
+    put_row("reserved per leaked byte", &|pinned| {
         pinned.amplification.map_or_else(|| "unknown".to_owned(), |Quantity(ratio)| format!("{ratio:.2}"))
     });
-    put_row("  give or take a segment", &|pinned| {
+    put_row("  plus or minus one segment", &|pinned| {
         let interval = pinned.amplification_interval;
         interval
             .map_or_else(|| "unknown".to_owned(), |[least, most]| format!("{:.2} to {:.2}", least.0, most.0))
     });
-    for (name, why) in names.iter().zip(row).filter_map(|(name, one)| Some((name, one.as_ref()?.unknown?))) {
-        put_line(
-            out,
-            format_args!(
-                "  {HANG}{name}: the amplification is unknown: {}.",
-                explain_unknown_amplification(why)
-            ),
-        );
+    let unknown = names.iter().zip(row).filter_map(|(name, one)| Some((name, one.as_ref()?.unknown?)));
+    for (name, why) in unknown {
+        let why = explain_unknown_amplification(why);
+        put_line(out, format_args!("  {HANG}{name}: reserved per leaked byte is unknown: {why}."));
     }
 }
 
@@ -97,14 +97,14 @@ fn format_quantity(quantity: Option<Quantity>) -> String {
 
 fn render_leaking_lines(out: &mut String, lines: &[LineOnBoth], names: [&str; 2], style: Style) {
     if lines.is_empty() {
-        put_line(out, format_args!("{}", style.bold("No line leaks on either of them")));
+        put_line(out, format_args!("{}", style.bold("No leaks on either backend")));
         out.push('\n');
         return;
     }
-    let title = style.bold("Lines that leak, per step");
+    let title = style.bold("Leaks, per step");
     put_line(out, format_args!("{title}"));
     put_line(out, format_args!("  {:>12}  {:>12}", names[0], names[1]));
-    let most = style.row_limit(MOST);
+    let most = style.row_limit(MAX_SITES);
     for line in lines.iter().take(most) {
         let cell = |side: &Option<LeakingLine>| match side {
             Some(leaking) => format_quantity(leaking.bytes_per_step),
@@ -122,7 +122,8 @@ fn render_leaking_lines(out: &mut String, lines: &[LineOnBoth], names: [&str; 2]
         );
     }
     if lines.len() > most {
-        put_line(out, format_args!("  {} more (--json names them)", lines.len() - most));
+        let more = format_count((lines.len() - most) as u64, "more call site");
+        put_line(out, format_args!("  and {more} (see --json)"));
     }
     out.push('\n');
 }

@@ -1,31 +1,46 @@
-//! `--timeline`: memory over time, as a chart that fits the terminal.
+//! `--timeline`: memory over time as a chart, one per GPU.
 
+mod marks;
+pub(in crate::render::text) mod torch_memory;
+
+use crate::render::wording::Vocabulary;
+use crate::terminal::units::chosen_units;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Mark;
+use gpumemtrace_replay::report::MemoryLayer;
 use gpumemtrace_replay::report::Timeline;
 use gpumemtrace_replay::report::TimelinePoint;
 
-use crate::render::wording::Vocabulary;
-
-use super::torch_memory;
-use crate::render::text::sites::{SiteFormatter, short_site};
+use super::peak::describe_layer;
+use crate::render::text::moment::format_moment;
+use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::sites::short_site;
 use crate::terminal::chart;
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
+/// Rows of the chart.
 const HEIGHT: usize = 12;
-/// Rows of one site's band.
+/// Call sites with a chart of their own, one row high.
 const BAND_SITES: usize = 6;
-/// Marks that are told.
-const MOST_MARKS: usize = 12;
-/// What they are called in the chart.
-const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-/// Columns from one label of the axis to the next, at least.
+/// Least columns from one label of the time axis to the next.
 const LABEL_COLUMNS: usize = 18;
 
-/// The chart of each device, and below it what PyTorch said of its memory.
+/// Times and values of a line in the chart.
+type ChartSeries = [(u64, u64)];
+
+/// The place of a chart on the screen.
+#[derive(Clone, Copy)]
+struct ChartFrame {
+    /// Columns left of the axis.
+    margin: usize,
+    /// Columns of the chart.
+    width: usize,
+}
+
+/// The chart of each GPU, then the samples of PyTorch's own numbers on Metal.
 pub(super) fn render_timeline_section(
     out: &mut String,
     report: &Report,
@@ -44,6 +59,7 @@ fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Styl
         put_line(out, format_args!("{}", style.bold("Timeline")));
         put_line(out, format_args!("  No GPU memory was allocated."));
     }
+    let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
     for (number, timeline) in timelines.into_iter().enumerate() {
         if number > 0 {
             out.push('\n');
@@ -51,7 +67,6 @@ fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Styl
         let ooms = report.oom.iter().flatten();
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
-        let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
         render_timeline(out, timeline, (&ooms, &marks), &Vocabulary::of_trace(&report.traces[trace]), style);
     }
 }
@@ -59,18 +74,16 @@ fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Styl
 fn render_timeline(
     out: &mut String,
     timeline: &Timeline,
-    (ooms, marks): (&[u64], &[&Mark]),
+    (ooms, program_marks): (&[u64], &[&Mark]),
     words: &Vocabulary,
     style: Style,
 ) {
-    let margin = crate::terminal::units::chosen_units().columns() + 1;
-    let width = style.width.saturating_sub(margin + 2).max(20);
+    let margin = chosen_units().columns() + 1;
+    let frame = ChartFrame { margin, width: style.width.saturating_sub(margin + 2).max(20) };
     let points = &timeline.points;
     let has_torch = points.iter().any(|point| point.live_bytes.is_some());
     let main = |point: &TimelinePoint| if has_torch { point.live_bytes } else { point.device_bytes };
     let above = |point: &TimelinePoint| if has_torch { point.reserved_bytes } else { None };
-    let what =
-        if has_torch { "held by tensors".to_owned() } else { format!("allocated from {}", words.source) };
     let series = |of: &dyn Fn(&TimelinePoint) -> Option<u64>| -> Vec<(u64, u64)> {
         points.iter().filter_map(|point| Some((point.time_ns, of(point)?))).collect()
     };
@@ -79,18 +92,35 @@ fn render_timeline(
         return;
     };
     let most = filled.iter().chain(&outline).map(|(_, value)| *value).max().unwrap_or(0);
-    let step = |point: &TimelinePoint| {
-        point.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default()
-    };
-    let when = format!("{} in{}", format_duration(peak.time_ns), step(peak));
     let title = format!(
-        "Device {}: at most {} {what} ({when})",
+        "GPU {}: at most {} {} ({})",
         timeline.device,
-        format_bytes(main(peak).unwrap_or(0))
+        format_bytes(main(peak).unwrap_or(0)),
+        describe_layer(if has_torch { MemoryLayer::Torch } else { MemoryLayer::Device }, words),
+        format_moment(peak.time_ns, peak.step)
     );
     put_line(out, format_args!("{}", style.bold(&title)));
-    let values = chart::bin_into_columns(&filled, width);
-    let tops = if outline.is_empty() { Vec::new() } else { chart::bin_into_columns(&outline, width) };
+    draw_chart(out, (&filled, &outline), most, frame, style);
+    render_axis(out, timeline, (peak.time_ns, ooms), frame);
+    marks::render_marks(out, timeline, program_marks, frame, style);
+    let name = if has_torch { "allocated" } else { words.source_short };
+    render_legend(out, (name, &outline, !ooms.is_empty()), words, margin, style);
+    if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
+        let highest = format_bytes(driver);
+        put_line(out, format_args!("{:margin$}  {HANG}{}: at most {highest}", "", words.source_short));
+    }
+    render_bands(out, timeline, most, frame, style);
+}
+
+fn draw_chart(
+    out: &mut String,
+    (filled, outline): (&ChartSeries, &ChartSeries),
+    most: u64,
+    ChartFrame { margin, width }: ChartFrame,
+    style: Style,
+) {
+    let values = chart::bin_into_columns(filled, width);
+    let tops = if outline.is_empty() { Vec::new() } else { chart::bin_into_columns(outline, width) };
     for (row, line) in chart::draw_rows(&values, &tops, (most, HEIGHT), style).iter().enumerate() {
         let label = match row {
             0 => format_bytes(most),
@@ -100,50 +130,46 @@ fn render_timeline(
         };
         put_line(out, format_args!("{label:>margin$} |{line}"));
     }
-    let (fill, line) = chart::glyphs(style);
-    let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { words.source_short })];
-    if !outline.is_empty() {
-        let highest = outline.iter().map(|(_, value)| *value).max().unwrap_or(0);
-        legend.push(format!("{line} reserved by {}, at most {}", words.reserver, format_bytes(highest)));
-    }
-    legend.push("^ the peak".to_owned());
-    if !ooms.is_empty() {
-        legend.push("! out of memory".to_owned());
-    }
-    render_axis(out, timeline, (peak.time_ns, ooms), (margin, width));
-    render_marks(out, timeline, marks, (margin, width), style);
-    put_line(
-        out,
-        format_args!("{:margin$}  {HANG}each column shows its highest moment: {}", "", legend.join(", ")),
-    );
-    if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
-        put_line(
-            out,
-            format_args!("{:margin$}  {HANG}from {}: at most {}", "", words.source, format_bytes(driver)),
-        );
-    }
-    render_bands(out, timeline, most, (margin, width), style);
 }
 
-/// What stands out, and the axis below it with times and steps.
+fn render_legend(
+    out: &mut String,
+    (name, outline, has_ooms): (&str, &ChartSeries, bool),
+    words: &Vocabulary,
+    margin: usize,
+    style: Style,
+) {
+    let (fill, line) = chart::glyphs(style);
+    let mut legend = vec![format!("{fill} {name}")];
+    if let Some(highest) = outline.iter().map(|(_, value)| *value).max() {
+        legend.push(format!("{line} {}, at most {}", words.reserved_row, format_bytes(highest)));
+    }
+    legend.push("^ peak".to_owned());
+    if has_ooms {
+        legend.push("! out of memory".to_owned());
+    }
+    put_line(out, format_args!("{:margin$}  {HANG}{}; columns show their maximum", "", legend.join(", ")));
+}
+
+/// The line below the chart with the peak and out-of-memory errors, then times and steps.
 fn render_axis(
     out: &mut String,
     timeline: &Timeline,
     (peak_ns, ooms): (u64, &[u64]),
-    (margin, width): (usize, usize),
+    ChartFrame { margin, width }: ChartFrame,
 ) {
     let points = &timeline.points;
     let span = (points.first().map_or(0, |p| p.time_ns), points.last().map_or(0, |p| p.time_ns));
-    let mut marks = vec!['-'; width];
+    let mut signs = vec!['-'; width];
     for oom in ooms {
-        marks[chart::column_at(*oom, span, width)] = '!';
+        signs[chart::column_at(*oom, span, width)] = '!';
     }
-    // Running out of memory says more, and is mostly where the peak is.
-    let at = &mut marks[chart::column_at(peak_ns, span, width)];
+    // An out-of-memory error is mostly in the column of the peak, and is more important.
+    let at = &mut signs[chart::column_at(peak_ns, span, width)];
     if *at == '-' {
         *at = '^';
     }
-    put_line(out, format_args!("{:margin$} +{}", "", marks.iter().collect::<String>()));
+    put_line(out, format_args!("{:margin$} +{}", "", signs.iter().collect::<String>()));
     let intervals = (width / LABEL_COLUMNS).clamp(1, 8);
     let ticks: Vec<(usize, u64)> = (0..=intervals)
         .map(|interval| {
@@ -166,60 +192,17 @@ fn render_axis(
     }
 }
 
-/// The program's own moments: a letter for each where it lies, and what the letters stand for.
-fn render_marks(
-    out: &mut String,
-    timeline: &Timeline,
-    marks: &[&Mark],
-    (margin, width): (usize, usize),
-    style: Style,
-) {
-    let points = &timeline.points;
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
-    if marks.is_empty() {
-        return;
-    }
-    let shown = style.row_limit(MOST_MARKS).min(LETTERS.len());
-    let mut row = vec![' '; width];
-    let mut rows = Vec::new();
-    for (mark, letter) in marks.iter().take(shown).zip(LETTERS.chars()) {
-        let column = chart::column_at(mark.time_ns, (first.time_ns, last.time_ns), width);
-        // Of several in one column the first; all of them are told below.
-        let place = &mut row[column];
-        if *place == ' ' {
-            *place = letter;
-        }
-        let step = mark.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
-        let name = mark.name.as_deref().unwrap_or("(a mark whose name is lost)");
-        rows.push(format!("{letter} {HANG}{name} ({} in{step})", format_duration(mark.time_ns)));
-    }
-    put_line(out, format_args!("{:margin$}  {}", "", row.iter().collect::<String>().trim_end()));
-    put_line(out, format_args!("{:margin$}  {HANG}marks of the program:", ""));
-    for row in rows {
-        put_line(out, format_args!("{:margin$}    {row}", ""));
-    }
-    if marks.len() > shown {
-        put_line(
-            out,
-            format_args!("{:margin$}    {}", "", format_count((marks.len() - shown) as u64, "more mark")),
-        );
-    }
-}
-
-/// One row per site, on the scale of the whole: who fills the chart when.
+/// One row per call site, on the scale of the whole chart.
 fn render_bands(
     out: &mut String,
     timeline: &Timeline,
     most: u64,
-    (margin, width): (usize, usize),
+    ChartFrame { margin, width }: ChartFrame,
     style: Style,
 ) {
     let shown = style.row_limit(BAND_SITES);
     if !timeline.bands.is_empty() {
-        put_line(
-            out,
-            format_args!("{:margin$}  {HANG}the lines that held most, each on the same scale:", ""),
-        );
+        put_line(out, format_args!("{:margin$}  {HANG}largest call sites, on the same scale:", ""));
     }
     for band in timeline.bands.iter().take(shown) {
         let points: Vec<(u64, u64)> =
@@ -233,9 +216,7 @@ fn render_bands(
     let omitted = timeline.omitted.map_or(0, |out| out.count);
     let more = omitted + timeline.bands.len().saturating_sub(shown) as u64;
     if omitted > 0 {
-        put_line(
-            out,
-            format_args!("{:margin$}  {HANG}{} more among the largest", "", format_count(more, "other line")),
-        );
+        let others = format_count(more, "other call site");
+        put_line(out, format_args!("{:margin$}  {HANG}{others} among the largest", ""));
     }
 }

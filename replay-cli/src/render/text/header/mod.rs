@@ -1,0 +1,100 @@
+//! The head of a report: one line about the run, then losses and caveats.
+//!
+//! [`render_header`] prints the line for each trace. What limits the numbers below it always
+//! follows: losses behind `!`, caveats behind `Note:`. Facts about the recording itself, such as
+//! the process id and the number of events, follow with `-v` ([`recording`]).
+
+mod caveats;
+mod recording;
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::TraceInfo;
+use gpumemtrace_replay::report::TraceLoss;
+use gpumemtrace_replay::report::Worded;
+
+use crate::render::wording::recording::describe_ending;
+use crate::terminal::format::{format_count, format_duration, put_line};
+use crate::terminal::marks::sanitize;
+use crate::terminal::paths::shorten_command;
+use crate::terminal::style::Style;
+
+pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let info = &report.traces[trace];
+    let program = format_program(&info.path, info.command.as_deref(), style);
+    let mut facts = vec![format!("{}{}", style.bold(&program), format_versions(info))];
+    facts.extend(format_extent(report, trace));
+    facts.push(describe_ending(info.end, info.end_detail.as_deref()));
+    let state = trace_state(info.complete, style);
+    put_line(out, format_args!("{}; {state}", facts.join(", ")));
+    render_losses(out, &info.incomplete, style);
+    for caveat in caveats::list_caveats(report, info) {
+        put_line(out, format_args!("  Note: {}.", sanitize(&caveat)));
+    }
+    if style.is_verbose {
+        recording::render_recording(out, report, trace);
+    }
+}
+
+/// `trace complete`, or `trace INCOMPLETE` as a warning.
+pub(in crate::render::text) fn trace_state(is_complete: bool, style: Style) -> String {
+    if is_complete { "trace complete".to_owned() } else { style.warn("trace INCOMPLETE") }
+}
+
+/// A line for each part that is missing from the trace, and what that means for the numbers.
+pub(in crate::render::text) fn render_losses(out: &mut String, losses: &[Worded<TraceLoss>], style: Style) {
+    for loss in losses {
+        put_line(out, format_args!("  {}", style.warn(&format!("! {}", sanitize(&loss.message)))));
+    }
+    if !losses.is_empty() {
+        put_line(out, format_args!("  Note: because of this, all numbers are lower bounds."));
+    }
+}
+
+/// `run.trace: python train.py`. On terminals, commands longer than a line are cut between words,
+/// unless `-v` is given.
+pub(in crate::render::text) fn format_program(
+    path: &str,
+    command: Option<&[String]>,
+    style: Style,
+) -> String {
+    let Some(command) = command else { return format!("{path}: unknown command") };
+    let mut command = sanitize(&shorten_command(command));
+    if style.wraps && !style.is_verbose && command.chars().count() > style.width {
+        let kept: String = command.chars().take(style.width).collect();
+        let kept = kept.rsplit_once(' ').map_or(&*kept, |(words, _)| words);
+        command = format!("{kept} {}", style.ellipsis());
+    }
+    format!("{path}: {command}")
+}
+
+/// ` (PyTorch 2.15.0, CUDA 13, rank 3 of 8)`; empty if nothing is known.
+fn format_versions(info: &TraceInfo) -> String {
+    let mut facts = Vec::new();
+    facts.extend(info.torch.as_ref().map(|version| format!("PyTorch {version}")));
+    facts.extend(info.cuda_runtime.as_ref().map(|version| format!("CUDA {version}")));
+    facts.extend(info.python.as_ref().map(|version| format!("Python {version}")));
+    if let (Some(rank), Some(size)) = (info.rank, info.world_size) {
+        facts.push(format!("rank {rank} of {size}"));
+    }
+    if facts.is_empty() { String::new() } else { format!(" ({})", sanitize(&facts.join(", "))) }
+}
+
+/// `12 steps in 343 us`; `None` if neither steps nor the duration are known.
+fn format_extent(report: &Report, trace: usize) -> Option<String> {
+    let steps = count_steps(report, trace).map(|steps| format_count(steps, "step"));
+    let duration = report.traces[trace].duration_ns.map(format_duration);
+    match (steps, duration) {
+        (Some(steps), Some(duration)) => Some(format!("{steps} in {duration}")),
+        (steps, duration) => steps.or(duration),
+    }
+}
+
+/// The number of steps of a trace; `None` if no step boundaries were found. The report has the
+/// steps of its first trace, and those of the others only in its ranks.
+pub(in crate::render::text) fn count_steps(report: &Report, trace: usize) -> Option<u64> {
+    if trace == 0 {
+        let steps = report.steps.as_ref()?;
+        return steps.source.and(steps.count);
+    }
+    report.ranks.as_ref()?.rows.iter().find(|row| row.trace == trace)?.steps
+}

@@ -1,0 +1,84 @@
+//! What kind of growth a leak is, and how certain.
+
+use crate::render::wording::Vocabulary;
+use gpumemtrace_replay::report::GrowsBy;
+use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::LeakKind;
+use gpumemtrace_replay::report::LeakShape;
+
+use crate::render::wording::sites::short_site;
+use crate::terminal::format::format_percent;
+
+/// What grows, what happened to the other blocks, and how certain that is.
+pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
+    let mut sentences = Vec::new();
+    match leak.kind {
+        LeakKind::Device => sentences.push(words.outside.to_owned()),
+        LeakKind::PinnedHost => sentences.push("This is pinned host memory.".to_owned()),
+        LeakKind::Tensors | LeakKind::Reserved => {}
+    }
+    if leak.shape == LeakShape::RetainedGraph {
+        let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+        sentences.push(format!(
+            "Retained autograd graph: forward at line {line}, no backward. Its tensors grow in the \
+             same steps."
+        ));
+    }
+    sentences.push(describe_fate(leak, words));
+    if words.is_metal && leak.kind == LeakKind::Tensors {
+        sentences.push(
+            "The buffer was created here, but a tensor of another call site may hold it: PyTorch \
+             reuses buffers."
+                .to_owned(),
+        );
+    }
+    if leak.shape == LeakShape::Accelerating {
+        sentences.push("Growth accelerates.".to_owned());
+    }
+    if !leak.is_regular {
+        sentences.push("Growth is irregular: a cache that is still filling looks the same.".to_owned());
+    }
+    if let Some(share) = leak.share_of_growth {
+        sentences.push(format!("{} of {}.", format_percent(share), name_total(leak)));
+    }
+    sentences.push(match leak.confidence {
+        confidence if confidence > 0.99 => "Confidence above 0.99.".to_owned(),
+        confidence => format!("Confidence {confidence:.2}."),
+    });
+    sentences.join(" ")
+}
+
+/// What happened to the other blocks of the call site, or how the blocks themselves grow.
+fn describe_fate(leak: &Leak, words: &Vocabulary) -> String {
+    if leak.kind == LeakKind::Reserved {
+        return format!(
+            "{} reserves more and more memory that stays unused: freed on a stream or in a pool \
+             that later requests do not use, or in pieces that are too small for them. This call \
+             site requested most of the new {}s.",
+            words.reserver, words.segment
+        );
+    }
+    if leak.grows_by == GrowsBy::Size {
+        return "The blocks get larger, not more: a tensor that is extended (torch.cat), or a batch \
+                or sequence that gets longer."
+            .to_owned();
+    }
+    let freed = leak.freed_siblings.share;
+    if freed > 0.0 {
+        let site = leak.freed_siblings.site.as_ref();
+        let site = site.map(|site| format!(", mostly at {}", short_site(site))).unwrap_or_default();
+        let sites = if leak.members.len() > 1 { "these call sites'" } else { "this call site's" };
+        return format!("{} of {sites} blocks were freed{site}; these were not.", format_percent(freed));
+    }
+    "None of this call site's blocks was freed.".to_owned()
+}
+
+/// The growth that `share_of_growth` refers to: that of all call sites of the same kind.
+fn name_total(leak: &Leak) -> String {
+    match leak.kind {
+        LeakKind::Device => format!("the growth of driver memory on GPU {}", leak.device),
+        LeakKind::PinnedHost => "the growth of pinned host memory".to_owned(),
+        LeakKind::Reserved => format!("the growth of unused reserved memory on GPU {}", leak.device),
+        LeakKind::Tensors => format!("GPU {}'s growth", leak.device),
+    }
+}

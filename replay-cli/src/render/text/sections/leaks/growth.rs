@@ -1,0 +1,80 @@
+//! How fast a leak grows, how much it retains, and when memory runs out.
+
+use crate::terminal::units::format_bytes;
+use gpumemtrace_replay::report::GrowsBy;
+use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::OomForecast;
+
+use crate::render::text::moment::format_step;
+use crate::terminal::format::{format_count, format_number};
+
+/// No forecast is printed beyond this many steps.
+const FAR_STEPS: u64 = 1_000_000;
+
+/// `+4.00 MiB/step (1 block)`, `+8.00 MiB every 4 steps (2 blocks)`. Without steps,
+/// `+48.00 MiB over time (12 blocks)`.
+pub(in crate::render::text) fn format_rate(leak: &Leak) -> String {
+    let Some(bytes) = leak.bytes_per_step else {
+        let blocks = if leak.grows_by == GrowsBy::Size { 0 } else { leak.blocks };
+        return format!("+{} over time{}", format_bytes(leak.bytes), format_blocks(blocks as f64));
+    };
+    let blocks = leak.blocks_per_step.map_or(0.0, |blocks| blocks.0);
+    if let Some(period) = leak.period_steps.filter(|period| *period > 1) {
+        let over_period = |rate: f64| (rate * period as f64).round();
+        let bytes = format_bytes(over_period(bytes.0) as u64);
+        return format!("+{bytes} every {period} steps{}", format_blocks(over_period(blocks)));
+    }
+    let about = if leak.is_regular { "" } else { "about " };
+    format!("{about}+{}/step{}", format_bytes(bytes.0.round() as u64), format_blocks(blocks))
+}
+
+/// ` (1 block)`, ` (0.25 blocks)`; empty for 0, which is growth of one block.
+fn format_blocks(blocks: f64) -> String {
+    if blocks == 0.0 {
+        String::new()
+    } else if blocks.fract() == 0.0 {
+        format!(" ({})", format_count(blocks as u64, "block"))
+    } else {
+        format!(" ({blocks:.2} blocks)")
+    }
+}
+
+/// `12 blocks (48.00 MiB) live at the end of step 11, growing since step 0`.
+pub(in crate::render::text) fn describe_growth(leak: &Leak) -> String {
+    let last = match leak.last_step {
+        Some(_) => format_step("at the end of step ", leak.last_step),
+        None => "near the end of the run".to_owned(),
+    };
+    let since = format_step(", growing since step ", leak.first_step);
+    if leak.grows_by == GrowsBy::Size {
+        return format!("{} larger {last}{since}", format_bytes(leak.bytes));
+    }
+    let blocks = format_count(leak.blocks, "block");
+    format!("{blocks} ({}) live {last}{since}", format_bytes(leak.bytes))
+}
+
+/// A sentence that begins with a space; empty if there is no forecast. The forecast assumes that
+/// all leaks of the device continue.
+pub(in crate::render::text) fn describe_forecast(leak: &Leak, is_alone: bool) -> String {
+    match (leak.steps_to_oom, &leak.oom_step) {
+        (Some(left), _) if left > FAR_STEPS => {
+            format!(" No out of memory expected within {} steps.", format_number(FAR_STEPS))
+        }
+        (Some(_), Some(forecast)) => {
+            let together = if is_alone { "" } else { " if all leaks continue" };
+            format!(" Out of memory expected {}{together}.", format_forecast(forecast))
+        }
+        _ => String::new(),
+    }
+}
+
+/// `near step 6,141 (between 5,221 and 7,061)`.
+fn format_forecast(forecast: &OomForecast) -> String {
+    let expected = format!("near step {}", format_number(forecast.expected));
+    let earliest = format_number(forecast.earliest);
+    match forecast.latest {
+        Some(latest) if latest == forecast.earliest => expected,
+        Some(latest) => format!("{expected} (between {earliest} and {})", format_number(latest)),
+        None => format!("{expected} (not before {earliest})"),
+    }
+}

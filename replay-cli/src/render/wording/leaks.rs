@@ -1,0 +1,57 @@
+//! Leaks, growth that is no leak, and their holders, as phrases.
+
+use gpumemtrace_replay::report::{BenignRule, GrowsBy, LeakKind, ScanTrigger, UnresolvedReason};
+
+/// How certain a leak is, and which memory grows: the begin of its headline.
+pub(crate) fn label_leak(kind: LeakKind, grows_by: GrowsBy, is_regular: bool) -> String {
+    let memory = match kind {
+        LeakKind::Tensors => "",
+        LeakKind::Device => " of driver memory",
+        LeakKind::PinnedHost => " of pinned host memory",
+        LeakKind::Reserved => return "Growing unused reserved memory".to_owned(),
+    };
+    match (grows_by, is_regular) {
+        (GrowsBy::Size, _) => format!("Growing blocks{memory}"),
+        (GrowsBy::Blocks, true) => format!("Likely leak{memory}"),
+        (GrowsBy::Blocks, false) => format!("Possible leak{memory} (or a cache that is still filling)"),
+    }
+}
+
+/// Which growth is no leak, behind a number of bytes.
+pub(crate) fn describe_benign_rule(rule: BenignRule) -> &'static str {
+    match rule {
+        BenignRule::WarmUp => "allocated in the first steps",
+        BenignRule::OneOff => "that grew only a few times",
+        BenignRule::Saturating => "in caches that fill up or slow down",
+        BenignRule::Ratchet => "in buffers that follow the longest batch so far",
+        BenignRule::OptimizerState => "of optimizer state",
+        BenignRule::LibraryWorkspace => "of cuBLAS workspaces",
+        BenignRule::TooEarly => "that grew for too few steps to judge",
+    }
+}
+
+/// Why no holder of some blocks is known.
+pub(crate) fn explain_unresolved(why: UnresolvedReason) -> &'static str {
+    match why {
+        UnresolvedReason::NoTensor => "no Python tensor uses them",
+        UnresolvedReason::NoName => "no variable leads to their tensors",
+        UnresolvedReason::SavedUnread => {
+            "possibly saved in autograd graphs, which this PyTorch version hides"
+        }
+        UnresolvedReason::OutOfTime => "the scan reached its time limit",
+        UnresolvedReason::NotLookedAt => "too many blocks to search",
+        UnresolvedReason::NotListed => "held by further names",
+        UnresolvedReason::Unreadable => "the name in the trace is unreadable",
+    }
+}
+
+/// When a holder scan ran.
+pub(crate) fn describe_trigger(trigger: Option<ScanTrigger>) -> &'static str {
+    match trigger {
+        Some(ScanTrigger::Exit) => "at exit",
+        Some(ScanTrigger::Oom) => "when memory ran out",
+        Some(ScanTrigger::Signal) => "on a signal",
+        Some(ScanTrigger::Call) => "when the program called holders()",
+        None => "at an unknown time",
+    }
+}
