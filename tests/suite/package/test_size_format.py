@@ -1,5 +1,5 @@
 """The package formats sizes as the command does, by the command's own table
-(replay/src/report/display/units.rs)."""
+(replay-cli/src/terminal/units.rs)."""
 
 import ast
 import importlib.util
@@ -7,7 +7,8 @@ import re
 
 from conftest import REPOSITORY
 
-CASES = re.search(r"fn sizes_read_well_at_every_border.*?let cases = \[(.*?)\];", (REPOSITORY / "replay/src/report/display/units.rs").read_text(), re.S)[1]
+UNITS_RS = (REPOSITORY / "replay-cli/src/terminal/units.rs").read_text()
+CASES = re.search(r"fn sizes_at_unit_boundaries.*?let cases = \[(.*?)\];", UNITS_RS, re.S)[1]
 
 
 def number(text):
