@@ -73,8 +73,9 @@ fn write_test_case(writer: &mut Writer<impl Write>, outcome: &CheckedLimit) -> i
         (true, state) => {
             let kind = if state == CheckState::Unknown { "unknown" } else { "exceeded" };
             let details = sanitize_xml(
-                &[vec![format_numbers(outcome)], list_contributors(outcome, MAX_CONTRIBUTORS)]
-                    .concat()
+                &std::iter::once(format_numbers(outcome))
+                    .chain(list_contributors(outcome, MAX_CONTRIBUTORS).iter().map(ToString::to_string))
+                    .collect::<Vec<_>>()
                     .join("; "),
             );
             element.write_inner_content(|writer| {

@@ -63,7 +63,7 @@ fn render_page(check: &BudgetCheck) -> String {
         out.push('\n');
         put_line(&mut out, format_args!("{}:", quote_code(&outcome.name)));
         for part in list_contributors(outcome, MAX_CONTRIBUTORS) {
-            put_line(&mut out, format_args!("- {}", quote_code(&part)));
+            put_line(&mut out, format_args!("- {}", quote_code(&part.to_string())));
         }
     }
     out.push('\n');

@@ -1,5 +1,7 @@
 //! Phrases about a checked budget for every output: limits, measured values, contributors.
 
+use std::fmt::{self, Display, Formatter};
+
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::budget::CheckState;
 use gpumemtrace_replay::budget::CheckedLimit;
@@ -66,19 +68,35 @@ pub(in crate::render) fn format_numbers(outcome: &CheckedLimit) -> String {
     format!("{}{over} (limit {})", format_measured(outcome), format_limit(outcome))
 }
 
-/// The contributors of a measured value, one line each, largest first.
-pub(in crate::render) fn list_contributors(outcome: &CheckedLimit, most: usize) -> Vec<String> {
+/// A contributor of a measured value; without an amount, a note about those not listed.
+pub(in crate::render) struct ContributorText {
+    pub(in crate::render) amount: String,
+    pub(in crate::render) name: String,
+}
+
+impl Display for ContributorText {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let gap = if self.amount.is_empty() { "" } else { "  " };
+        write!(f, "{}{gap}{}", self.amount, self.name)
+    }
+}
+
+/// The contributors of a measured value, largest first.
+pub(in crate::render) fn list_contributors(outcome: &CheckedLimit, most: usize) -> Vec<ContributorText> {
     let text = |part: &ValueShare| {
         let name = match &part.site {
             Some(site) => short_site(site),
             None => part.name.as_ref().map(contributor_name).unwrap_or_default(),
         };
-        let amount = format_in_unit(outcome.contributor_unit, part.amount);
-        format!("{amount}  {}", sanitize(&name))
+        ContributorText {
+            amount: format_in_unit(outcome.contributor_unit, part.amount),
+            name: sanitize(&name),
+        }
     };
-    let mut parts: Vec<String> = outcome.contributors.iter().take(most).map(text).collect();
+    let mut parts: Vec<ContributorText> = outcome.contributors.iter().take(most).map(text).collect();
     if outcome.contributors.len() > most {
-        parts.push(format!("and {} more", format_number((outcome.contributors.len() - most) as u64)));
+        let more = format_number((outcome.contributors.len() - most) as u64);
+        parts.push(ContributorText { amount: String::new(), name: format!("and {more} more") });
     }
     parts
 }

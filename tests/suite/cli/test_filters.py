@@ -111,9 +111,9 @@ def test_filtered_reports_equal_pytorch(parts):
 def test_unmatched_filter_is_refused_in_one_line(parts):
     run, said = parts
     for arguments, says in [
-        (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "was not reached"), (["--since", "soon"], "no moment"),
+        (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "was not reached"), (["--since", "soon"], "is not a time"),
         (["--device", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
-        (["--stream", "12345"], hex(said["side"])), (["--stream", "left"], "give a stream"),
+        (["--stream", "12345"], hex(said["side"])), (["--stream", "left"], "not a stream"),
     ]:
         shown, errors = replay(run.trace, *arguments, code=2)
         assert shown == "" and says in errors, errors

@@ -1,4 +1,6 @@
-"""Reads traces without gpumemtrace. Written from docs/trace-format.md alone, to test that page.
+"""Reads traces without gpumemtrace.
+
+Written from docs/trace-format.md alone, as a test of that page.
 
 usage: spec_reader.py FILE...     parts in their order, the stacks file first
 """
@@ -326,7 +328,7 @@ class Trace:
             self.tail = {"at": at, "index": payload.fixed("Q"), "end": payload.fixed("Q")}
 
     def torch_memory(self):
-        """(tensor bytes, driver bytes) as PyTorch reported them, in order; `None` if not reported."""
+        """PyTorch's (tensor bytes, driver bytes) in order; `None` for a number it did not report."""
         samples = sorted((event["seq"], event["size"], event["aux0"]) for event in self.events if event["kind"] == 101)
         return [tuple(None if number == WRAP - 1 else number for number in numbers) for _, *numbers in samples]
 

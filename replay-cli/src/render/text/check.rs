@@ -6,7 +6,9 @@ use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::budget::CheckState;
 use gpumemtrace_replay::budget::CheckedLimit;
 
-use crate::render::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check};
+use crate::render::outcome::{
+    ContributorText, MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check,
+};
 use crate::render::text::header::{format_program, render_losses, trace_state};
 use crate::terminal::format::put_line;
 use crate::terminal::layout;
@@ -20,6 +22,8 @@ const STATE_WIDTH: usize = 9;
 const MAX_NAME_WIDTH: usize = 60;
 /// Columns of the names of limits, if the longest one leaves no space for numbers.
 const SHORT_NAME_WIDTH: usize = 22;
+/// The column where the amounts of contributors end.
+const AMOUNT_END: usize = 24;
 /// Columns that the numbers of a limit need.
 const NUMBERS_WIDTH: usize = 42;
 
@@ -48,8 +52,10 @@ pub(super) fn render_check(check: &BudgetCheck, style: Style) -> String {
             put_line(&mut out, format_args!("{word}{padding}{name:<width$}  {HANG}{numbers}"));
         }
         if outcome.fails {
-            for part in list_contributors(outcome, style.row_limit(MAX_CONTRIBUTORS)) {
-                put_line(&mut out, format_args!("            {HANG}{part}"));
+            for ContributorText { amount, name } in
+                list_contributors(outcome, style.row_limit(MAX_CONTRIBUTORS))
+            {
+                put_line(&mut out, format_args!("{amount:>AMOUNT_END$}  {HANG}{name}"));
             }
         }
     }

@@ -4,13 +4,13 @@
 use gpumemtrace_format::TrackerState;
 use gpumemtrace_replay::report::{Ending, PluggableMode, UnnamedReason};
 
-/// `exited normally (exit code 0)`, `killed (signal 9)`. Without a known exit code, `exited`: the
+/// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code, `exited`: the
 /// recorder sees that the process runs its exit handlers, not with which code.
 pub(crate) fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
     let reason = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
     match ending {
         Ending::Exit => match (detail.and_then(exit_code), detail) {
-            (Some("0"), _) => "exited normally (exit code 0)".to_owned(),
+            (Some("0"), _) => "exited normally".to_owned(),
             (Some(code), _) => format!("exited with code {code}"),
             (None, Some(_)) => format!("exited{reason}"),
             (None, None) => "exited".to_owned(),
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn normal_exit_needs_a_known_code_of_zero() {
         for (ending, detail, text) in [
-            (Ending::Exit, Some("exit 0"), "exited normally (exit code 0)"),
-            (Ending::Exit, Some("_exit(0)"), "exited normally (exit code 0)"),
+            (Ending::Exit, Some("exit 0"), "exited normally"),
+            (Ending::Exit, Some("_exit(0)"), "exited normally"),
             (Ending::Exit, Some("exit 7"), "exited with code 7"),
             (Ending::Exit, None, "exited"),
             (

@@ -9,13 +9,14 @@ use super::format_change;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
+use crate::terminal::layout::display_width;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Columns of the first column: the status.
 const STATUS_WIDTH: usize = 13;
-/// Below this width, call sites get a line of their own.
-const WIDE_COLUMNS: usize = 100;
+/// Columns of each number.
+const NUMBER_WIDTH: usize = 13;
 
 pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
     let lines = &comparison.lines;
@@ -26,12 +27,13 @@ pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most:
         out.push('\n');
     }
     let has_devices = lines.iter().any(|line| line.device != lines[0].device);
-    let per_step = if comparison.steps.is_some() { format!("{:>13}", "per step") } else { String::new() };
+    let per_step =
+        if comparison.steps.is_some() { format!("{:>NUMBER_WIDTH$}", "per step") } else { String::new() };
     let title = format!("{:<STATUS_WIDTH$}", format_count(lines.len() as u64, "call site"));
     put_line(
         out,
         format_args!(
-            "{}{:>13}{:>13}{per_step}{:>13}",
+            "{}{:>NUMBER_WIDTH$}{:>NUMBER_WIDTH$}{per_step}{:>NUMBER_WIDTH$}",
             style.bold(&title),
             "at peak",
             "retained",
@@ -39,8 +41,19 @@ pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most:
         ),
     );
     let mut sites = SiteFormatter::new(false);
-    for line in lines.iter().take(most) {
-        render_line(out, line, has_devices, &mut sites, style);
+    let lists: Vec<(String, &LineChange)> = lines
+        .iter()
+        .take(most)
+        .map(|line| {
+            let device = if has_devices { format!("GPU {}: ", line.device) } else { String::new() };
+            (format!("{device}{}", format_moved_site(line)), line)
+        })
+        .collect();
+    let columns = STATUS_WIDTH + NUMBER_WIDTH * (3 + usize::from(comparison.steps.is_some())) + 2;
+    let fits = |site: &str| columns + display_width(site) <= style.width;
+    let has_own_lines = style.wraps && !lists.iter().all(|(site, _)| fits(site));
+    for (site, line) in lists {
+        render_line(out, line, &site, has_own_lines, &mut sites, style);
     }
     if lines.len() > most {
         let more = format_count((lines.len() - most) as u64, "more call site");
@@ -51,28 +64,28 @@ pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most:
 fn render_line(
     out: &mut String,
     line: &LineChange,
-    has_devices: bool,
+    site: &str,
+    has_own_line: bool,
     sites: &mut SiteFormatter,
     style: Style,
 ) {
     let bytes = |change: AmountChange| format_change(change.change, true);
-    let per_step = line.bytes_per_step.map(|change| format!("{:>13}", bytes(change))).unwrap_or_default();
+    let per_step =
+        line.bytes_per_step.map(|change| format!("{:>NUMBER_WIDTH$}", bytes(change))).unwrap_or_default();
     let allocations = line.allocations_per_step.or(line.allocations);
     let allocations = allocations.map(|change| format_change(change.change, false)).unwrap_or_default();
-    let device = if has_devices { format!("GPU {}: ", line.device) } else { String::new() };
     let numbers = format!(
-        "{:<STATUS_WIDTH$}{:>13}{:>13}{per_step}{allocations:>13}",
+        "{:<STATUS_WIDTH$}{:>NUMBER_WIDTH$}{:>NUMBER_WIDTH$}{per_step}{allocations:>NUMBER_WIDTH$}",
         status_word(line.status),
         bytes(line.at_peak_bytes),
         bytes(line.retained_bytes),
     );
     let indent = STATUS_WIDTH + 2;
-    let site = format_moved_site(line);
-    if style.wraps && style.width < WIDE_COLUMNS {
+    if has_own_line {
         put_line(out, format_args!("{numbers}"));
-        put_line(out, format_args!("{:>indent$}{HANG}{device}{site}", ""));
+        put_line(out, format_args!("{:>indent$}{HANG}{site}", ""));
     } else {
-        put_line(out, format_args!("{numbers}  {HANG}{device}{site}"));
+        put_line(out, format_args!("{numbers}  {HANG}{site}"));
     }
     if let Some(differ) = line.steps_that_differ.filter(|_| is_equal_in_all_columns(line)) {
         let steps = format_count(differ, "step");

@@ -1,6 +1,7 @@
 //! The head of a report: one line about the run, then losses and caveats.
 //!
-//! [`render_header`] prints the line for each trace. What limits the numbers below it always
+//! [`render_header`] prints the line for each trace. If it is too wide for the terminal, it breaks
+//! between the program and the run. What limits the numbers below it always
 //! follows: losses behind `!`, caveats behind `Note:`. Facts about the recording itself, such as
 //! the process id and the number of events, follow with `-v` ([`recording`]).
 
@@ -14,6 +15,7 @@ use gpumemtrace_replay::report::Worded;
 
 use crate::render::wording::recording::describe_ending;
 use crate::terminal::format::{format_count, format_duration, put_line};
+use crate::terminal::layout::display_width;
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::shorten_command;
 use crate::terminal::style::Style;
@@ -21,11 +23,16 @@ use crate::terminal::style::Style;
 pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     let program = format_program(&info.path, info.command.as_deref(), style);
-    let mut facts = vec![format!("{}{}", style.bold(&program), format_versions(info))];
-    facts.extend(format_extent(report, trace));
-    facts.push(describe_ending(info.end, info.end_detail.as_deref()));
-    let state = trace_state(info.complete, style);
-    put_line(out, format_args!("{}; {state}", facts.join(", ")));
+    let program = format!("{}{}", style.bold(&program), format_versions(info));
+    let ending = describe_ending(info.end, info.end_detail.as_deref());
+    let extent = format_extent(report, trace).map(|extent| format!("{extent}, ")).unwrap_or_default();
+    let run = format!("{extent}{ending}; {}", trace_state(info.complete, style));
+    if style.wraps && display_width(&program) + display_width(&run) + 2 > style.width {
+        put_line(out, format_args!("{program}"));
+        put_line(out, format_args!("  {run}"));
+    } else {
+        put_line(out, format_args!("{program}, {run}"));
+    }
     render_losses(out, &info.incomplete, style);
     for caveat in caveats::list_caveats(report, info) {
         put_line(out, format_args!("  Note: {}.", sanitize(&caveat)));
@@ -70,13 +77,18 @@ pub(in crate::render::text) fn format_program(
 /// ` (PyTorch 2.15.0, CUDA 13, rank 3 of 8)`; empty if nothing is known.
 fn format_versions(info: &TraceInfo) -> String {
     let mut facts = Vec::new();
-    facts.extend(info.torch.as_ref().map(|version| format!("PyTorch {version}")));
+    facts.extend(info.torch.as_deref().map(|version| format!("PyTorch {}", short_version(version))));
     facts.extend(info.cuda_runtime.as_ref().map(|version| format!("CUDA {version}")));
     facts.extend(info.python.as_ref().map(|version| format!("Python {version}")));
     if let (Some(rank), Some(size)) = (info.rank, info.world_size) {
         facts.push(format!("rank {rank} of {size}"));
     }
     if facts.is_empty() { String::new() } else { format!(" ({})", sanitize(&facts.join(", "))) }
+}
+
+/// `2.15.0` of `2.15.0+cu132`: the CUDA version has a place of its own.
+fn short_version(version: &str) -> &str {
+    version.split_once("+cu").map_or(version, |(release, _)| release)
 }
 
 /// `12 steps in 343 us`; `None` if neither steps nor the duration are known.
