@@ -36,6 +36,7 @@ VARIES = [
     (r"/tmp/page-\w+", "…"),
     (r"(?<=process )\d+ on [^\s,]+", "… on …"),
     (r"(?<=steps in )[\d.,]+ (us|ms|s|min)\b|(?<=step in )[\d.,]+ (us|ms|s|min)\b|(?<=, )[\d.,]+ (us|ms|s|min)\b", "…"),
+    (r"(?<=^  )[\d.,]+ (us|ms|s|min)(?=, (exited|killed|crashed))", "…"),
     (r"[\d.]+ [KMGT]iB free$", "… free"),
     (r"\b[\d.,]+ (us|ms|s|min) in\b", "… in"),
     (r"[\d,]+(?= events recorded)", "…"),

@@ -1,7 +1,7 @@
 //! The head of a report: one line about the run, then losses and caveats.
 //!
 //! [`render_header`] prints the line for each trace. If it is too wide for the terminal, it breaks
-//! between the program and the run. What limits the numbers below it always
+//! between the program, its versions and the run. What limits the numbers below it always
 //! follows: losses behind `!`, caveats behind `Note:`. Facts about the recording itself, such as
 //! the process id and the number of events, follow with `-v` ([`recording`]).
 
@@ -23,15 +23,23 @@ use crate::terminal::style::Style;
 pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     let program = format_program(&info.path, info.command.as_deref(), style);
-    let program = format!("{}{}", style.bold(&program), format_versions(info));
+    let versions = format_versions(info);
     let ending = describe_ending(info.end, info.end_detail.as_deref());
     let extent = format_extent(report, trace).map(|extent| format!("{extent}, ")).unwrap_or_default();
     let run = format!("{extent}{ending}; {}", trace_state(info.complete, style));
-    if style.wraps && display_width(&program) + display_width(&run) + 2 > style.width {
-        put_line(out, format_args!("{program}"));
+    let fits = |parts: &[&str]| {
+        !style.wraps || parts.iter().map(|part| display_width(part)).sum::<usize>() <= style.width
+    };
+    let bold = style.bold(&program);
+    if fits(&[&program, &versions, ", ", &run]) {
+        put_line(out, format_args!("{bold}{versions}, {run}"));
+    } else if fits(&[&program, &versions]) {
+        put_line(out, format_args!("{bold}{versions}"));
         put_line(out, format_args!("  {run}"));
     } else {
-        put_line(out, format_args!("{program}, {run}"));
+        put_line(out, format_args!("{bold}"));
+        put_line(out, format_args!(" {versions}"));
+        put_line(out, format_args!("  {run}"));
     }
     render_losses(out, &info.incomplete, style);
     for caveat in caveats::list_caveats(report, info) {
