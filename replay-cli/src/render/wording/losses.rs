@@ -49,8 +49,7 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
             format!("the recording stopped before the program ended{reason}")
         }
         TraceLoss::TruncatedFile { file_bytes, missing_bytes } => format!(
-            "the file is truncated at byte {}: {} missing",
-            format_number(*file_bytes),
+            "the file is truncated at byte {file_bytes}: {} missing",
             format_bytes(*missing_bytes)
         ),
         TraceLoss::MalformedRingRecords { records } => {
@@ -80,7 +79,8 @@ fn count_are(number: u64, noun: &str) -> String {
     format!("{} {}", format_count(number, noun), if number == 1 { "is" } else { "are" })
 }
 
+/// Offsets have no separators, so that they can be pasted into other tools.
 fn place(file: Option<&String>, offset_bytes: u64) -> String {
     let file = file.map(|file| format!(" of {file}")).unwrap_or_default();
-    format!("byte {}{file}", format_number(offset_bytes))
+    format!("byte {offset_bytes}{file}")
 }
