@@ -167,29 +167,28 @@ $ gpumemtrace run -- python three.py
 gpumemtrace: wrote run.trace; next: gpumemtrace replay run.trace
 $ gpumemtrace replay run.trace --peak \\
 >   --units bytes | grep -e "^Peak" -e "^     *4,096" -e "three.py:.* in"
-Peak of device 0: 4,096 B held by tensors (4,096 bytes), … in
+Peak of GPU 0: 4,096 B allocated (4,096 bytes), … in
 ...
-      > three.py:2 in <module>
+    > three.py:2 in <module>
 ```
 """
 
 
 def test_page_with_wrong_byte_or_line_fails():
     """Uses the real command: a page as printed passes, and with one wrong figure it fails."""
-    right = PAGE.replace("      > three", "    > three")
-    assert page_differences(right) == []
-    for wrong in [right.replace("(4,096 bytes)", "(4,095 bytes)"), right.replace("three.py:2", "three.py:3"),
-                  right.replace("wrote run.trace", "wrote x.trace")]:
+    assert page_differences(PAGE) == []
+    for wrong in [PAGE.replace("(4,096 bytes)", "(4,095 bytes)"), PAGE.replace("three.py:2", "three.py:3"),
+                  PAGE.replace("wrote run.trace", "wrote x.trace")]:
         assert len(page_differences(wrong)) == 1
-    fails = right.replace("$ gpumemtrace run --", "$ false\n$ gpumemtrace run --")
+    fails = PAGE.replace("$ gpumemtrace run --", "$ false\n$ gpumemtrace run --")
     assert len(page_differences(fails)) == 1
     assert page_differences(fails.replace("$ false\n", "$ false\n$ echo $?\n1\n")) == []
 
 
 def test_update_keeps_omissions():
-    printed = ["head", "after 1.5 s (exit 0)", "one", "two", "three", "size 12 B"]
-    assert updated([], printed) == ["head", "after … (exit 0)", *printed[2:]]
-    assert updated(["head", f"after {ANY_TEXT} (exit 0)", ANY_LINES, "size 11 B"], printed)[:2] == ["head", f"after {ANY_TEXT} (exit 0)"]
+    printed = ["head", "3 steps in 1.5 s, exited", "one", "two", "three", "size 12 B"]
+    assert updated([], printed) == ["head", "3 steps in …, exited", *printed[2:]]
+    assert updated(["head", f"3 steps in {ANY_TEXT}, exited", ANY_LINES, "size 11 B"], printed)[:2] == ["head", f"3 steps in {ANY_TEXT}, exited"]
     kept = ["head", ANY_LINES, "three", "size 12 B"]
     assert updated(kept, printed) == kept
     assert updated(["head", ANY_LINES, "three", "size 11 B"], printed) == kept
@@ -198,8 +197,8 @@ def test_update_keeps_omissions():
     # For random pages and outputs, what --update writes matches the output.
     random = Random(7)
     for _ in range(20_000):
-        printed = random.choices(["a", "b", "c", "after 1.5 s (exit 0)"], k=random.randrange(7))
-        shown = random.choices(["a", "b", "c", ANY_LINES, f"after {ANY_TEXT} (exit 0)"], k=random.randrange(7))
+        printed = random.choices(["a", "b", "c", "3 steps in 1.5 s, exited"], k=random.randrange(7))
+        shown = random.choices(["a", "b", "c", ANY_LINES, f"3 steps in {ANY_TEXT}, exited"], k=random.randrange(7))
         assert difference(updated(shown, printed), printed) is None, (shown, printed, updated(shown, printed))
         if difference(shown, printed) is None and (ANY_LINES, ANY_LINES) not in zip(shown, shown[1:]):
             assert len(updated(shown, printed)) <= len(printed) + shown.count(ANY_LINES)
