@@ -1,4 +1,6 @@
-"""What a crate shows to others: replay has fewer than 200 public items, and no idle public module.
+"""What a crate shows to others: few public items in replay, and no idle public module.
+
+The rows of reports do not count: each analysis and each value in JSON needs some.
 
 A public module of a library is idle when no other crate, nor the package's own programs, uses it;
 one that only tests or fuzz targets need is marked `#[doc(hidden)]`.
@@ -10,14 +12,16 @@ from .result import Result, Violation
 from .rust import Crate, crates, expand_use_tree, without_tests
 
 COUNTED_FOLDER = "replay/src/"
-LIMIT = 200
+ROWS_FOLDER = "replay/src/report/"
+LIMIT = 130
 _PUBLIC_ITEM = re.compile(r"^\s*pub (const |unsafe |async )*(fn|struct|enum|trait|type|const|static|mod|use) ")
 _PUBLIC_MODULE = re.compile(r"^(?P<attributes>(?:[ \t]*#\[[^\n]*\]\n)*)pub mod (?P<name>\w+)", re.M)
 
 
 def check_count(tree, _exemptions):
-    """Public items below replay/src: fewer than 200."""
-    files = [file for file in tree.by_language("rust") if file.path.startswith(COUNTED_FOLDER)]
+    """Public items below replay/src, rows of reports aside: fewer than LIMIT."""
+    files = [file for file in tree.by_language("rust")
+             if file.path.startswith(COUNTED_FOLDER) and not file.path.startswith(ROWS_FOLDER)]
     per_file = {file: sum(bool(_PUBLIC_ITEM.match(line)) for line in file.text.split("\n")) for file in files}
     total = sum(per_file.values())
     if total < LIMIT:

@@ -4,8 +4,8 @@
 use gpumemtrace_format::TrackerState;
 use gpumemtrace_replay::report::{Ending, PluggableMode, UnnamedReason};
 
-/// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code, `exited`: the
-/// recorder sees that the process runs its exit handlers, not with which code.
+/// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code,
+/// `exited`: the recorder sees that the process runs its exit handlers, not with which code.
 pub(crate) fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
     let reason = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
     match ending {
