@@ -206,7 +206,7 @@ fn written_budget_is_met_and_not_overwritten_without_force() {
 #[test]
 fn invalid_budget_is_one_line_and_exit_code_2() {
     let folder = Folder::new();
-    for (text, says) in [
+    for (text, expected) in [
         ("[peak]\nliev = 3\n", "b.toml: line 2: unknown field `liev`"),
         ("[peak]\nlive = 'much'\n", "a size, such as"),
         ("[peak\n", "b.toml: line 1: "),
@@ -214,8 +214,8 @@ fn invalid_budget_is_one_line_and_exit_code_2() {
     ] {
         folder.put("b.toml", text.as_bytes());
         // The budget is checked before the trace is opened, so the trace need not exist.
-        let said = folder.complains(&["check", "gone.trace", "--budget", "b.toml"], 2);
-        assert!(said.contains(says), "{said}");
+        let stderr = folder.complains(&["check", "gone.trace", "--budget", "b.toml"], 2);
+        assert!(stderr.contains(expected), "{stderr}");
     }
     folder.put("b.toml", b"[peak]\nlive = 3\n");
     let both = ["check", "clean.trace", "--budget", "b.toml", "--markdown", "-", "--json"];

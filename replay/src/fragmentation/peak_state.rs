@@ -71,7 +71,7 @@ impl ReservedPeakState {
     /// Keeps a block that is being removed, if it existed at the peak.
     #[inline]
     pub(crate) fn keep_removed_block(&mut self, addr: u64, block: LiveBlock) {
-        if block.born <= self.peak.newest_block {
+        if block.serial <= self.peak.newest_block {
             self.removed_blocks.push((addr, block));
         }
     }
@@ -85,14 +85,14 @@ impl ReservedPeakState {
 
     /// Keeps a segment, or a part of one, that is being released, if it existed at the peak.
     pub(crate) fn keep_removed_segment(&mut self, segment: Segment) {
-        if segment.born <= self.peak.newest_segment {
+        if segment.serial <= self.peak.newest_segment {
             self.removed_segments.push(segment);
         }
     }
 
     /// Keeps a driver range that is being removed, if it existed at the peak.
     pub(crate) fn keep_removed_range(&mut self, range: MemoryRange) {
-        if range.born <= self.peak.newest_range {
+        if range.serial <= self.peak.newest_range {
             self.removed_ranges.push(range);
         }
     }
@@ -108,15 +108,15 @@ impl ReservedPeakState {
         device: u8,
     ) -> AllocatorSnapshot {
         let peak = &self.peak;
-        let blocks = live.iter().filter(|(_, block)| block.born <= peak.newest_block);
+        let blocks = live.iter().filter(|(_, block)| block.serial <= peak.newest_block);
         let blocks = blocks.map(|(addr, block)| (addr, *block)).chain(self.removed_blocks.iter().copied());
         let pending = pending.iter().filter(|(_, pending)| pending.since <= peak.newest_block);
         let pending =
             pending.map(|(addr, pending)| (*addr, pending.block)).chain(self.removed_pending.iter().copied());
-        let segments = segments.iter().filter(|segment| segment.born <= peak.newest_segment).copied();
+        let segments = segments.iter().filter(|segment| segment.serial <= peak.newest_segment).copied();
         let mut segments: Vec<Segment> = segments.chain(self.removed_segments.iter().copied()).collect();
         segments.sort_unstable_by_key(|segment| segment.addr);
-        let remaining = ranges.values().filter(|range| range.born <= peak.newest_range).copied();
+        let remaining = ranges.values().filter(|range| range.serial <= peak.newest_range).copied();
         let at_peak = remaining.chain(self.removed_ranges.iter().copied());
         let mut ranges: Vec<MemoryRange> =
             at_peak.filter(|range| range.place == MemoryPlace::Device(device)).collect();

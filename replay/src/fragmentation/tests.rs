@@ -65,7 +65,7 @@ fn build_snapshot(segments: &[GeneratedSegment], request: PoolKey) -> (Allocator
             bytes,
             pool: (segment.stream, segment.pool),
             is_expandable: segment.is_expandable,
-            born: 1,
+            serial: 1,
             stack: StackId(0),
         });
         let mut used = vec![false; (bytes / UNIT) as usize];
@@ -177,14 +177,14 @@ fn pages_are_driver_mappings_where_the_trace_has_them() {
         bytes: 64 << 20,
         pool: (0, 0),
         is_expandable: true,
-        born: 1,
+        serial: 1,
         stack: StackId(0),
     };
     let range = |page: u64| MemoryRange {
         addr: (1 << 40) + (page << 25),
         bytes: 32 << 20,
         place: MemoryPlace::Device(0),
-        born: 1,
+        serial: 1,
         is_mapped: true,
     };
     let block = LiveBlock { bytes: 2 << 20, ..LiveBlock::default() };

@@ -74,7 +74,7 @@ pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LeakedBlock {
     /// Number of the event that allocated it.
-    born: u64,
+    serial: u64,
     addr: u64,
     bytes: u64,
 }
@@ -86,7 +86,7 @@ fn list_blocks(live_set: &LiveSet, sites: &[(SiteId, Option<u32>)], has_steps: b
     for (addr, block, site) in live_set.blocks(has_steps) {
         let is_leaked = |base: &Option<u32>| !has_steps || base.is_none_or(|base| block.step > base);
         if base_steps.get(&site).is_some_and(is_leaked) {
-            let leaked = LeakedBlock { born: block.born, addr, bytes: block.bytes };
+            let leaked = LeakedBlock { serial: block.serial, addr, bytes: block.bytes };
             by_site.entry(site).or_default().push(leaked);
         }
     }

@@ -53,7 +53,7 @@ struct PhasesUntilPeak {
     /// Number of the current event.
     event: u64,
     /// Number of the event that allocated a live block, by address.
-    born: SeededMap<u64, u64>,
+    serial: SeededMap<u64, u64>,
     /// Phase of a live block, by the number of the event that allocated it.
     phases: SeededMap<u64, usize>,
 }
@@ -65,7 +65,7 @@ impl PhasesUntilPeak {
             return;
         }
         self.remove(addr);
-        self.born.insert(addr, self.event);
+        self.serial.insert(addr, self.event);
         if let Some(phase) = phase {
             self.phases.insert(self.event, phase);
         }
@@ -79,8 +79,8 @@ impl PhasesUntilPeak {
     }
 
     fn remove(&mut self, addr: u64) {
-        if let Some(born) = self.born.remove(&addr) {
-            self.phases.remove(&born);
+        if let Some(serial) = self.serial.remove(&addr) {
+            self.phases.remove(&serial);
         }
     }
 }

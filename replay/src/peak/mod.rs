@@ -54,7 +54,7 @@ fn list_blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<Pea
             bytes: block.bytes,
             requested_bytes: block.requested_bytes,
             step: analysis.reported_step(block.step),
-            allocated_at_event: block.born,
+            allocated_at_event: block.serial,
             pass: one.allocated_in.pass(),
             category: one.verdict.category,
             confidence: one.verdict.confidence,
@@ -193,7 +193,7 @@ fn sum_by_phase(
 ) -> Vec<PhaseBytes> {
     let mut all: BTreeMap<Option<usize>, u64> = BTreeMap::new();
     for one in blocks {
-        let bytes = all.entry(phase_of_block.get(&one.block.block.born).copied()).or_default();
+        let bytes = all.entry(phase_of_block.get(&one.block.block.serial).copied()).or_default();
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
     let name = |phase: usize| {
@@ -221,14 +221,14 @@ fn compare_with_step_before(
     // Categories depend on the other blocks of a moment. A block in both moments has the same
     // category.
     let category_at_peak: SeededMap<u64, Category> =
-        at_peak.iter().map(|one| (one.block.block.born, one.verdict.category)).collect();
+        at_peak.iter().map(|one| (one.block.block.serial, one.verdict.category)).collect();
     let mut by_site: BTreeMap<(SiteId, Category), BytesAtPeaks> = BTreeMap::new();
     for one in at_peak {
         let bytes = &mut by_site.entry((one.site, one.verdict.category)).or_default().peak;
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
     for one in at_step_before {
-        let category = category_at_peak.get(&one.block.block.born).copied().unwrap_or(one.verdict.category);
+        let category = category_at_peak.get(&one.block.block.serial).copied().unwrap_or(one.verdict.category);
         let bytes = &mut by_site.entry((one.site, category)).or_default().step_before;
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }

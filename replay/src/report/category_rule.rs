@@ -3,40 +3,40 @@
 use super::json_enum::json_enum;
 
 json_enum! {
-    /// The rule that found the category of a block. Ordered by its word.
+    /// The rule that found the category of a block.
     enum CategoryRule {
         /// A library that allocates only workspaces requested it.
-        AskedByLibrary = "asked_by_library",
+        AllocatedByLibrary = "allocated_by_library",
         /// It is the first gradient of a backward pass.
         BeginsBackward = "begins_backward",
         /// The part of an optimizer that creates its state allocated it.
-        BornAsState = "born_as_state",
+        AllocatedAsState = "allocated_as_state",
         /// The program allocated it right before a forward pass.
-        BornBeforeForward = "born_before_forward",
+        AllocatedBeforeForward = "allocated_before_forward",
         /// It was allocated while initial values were computed.
-        BornInInitialisation = "born_in_initialisation",
+        AllocatedInInitialization = "allocated_in_initialization",
         /// It was allocated while a module was built, moved or copied.
-        BornInModule = "born_in_module",
+        AllocatedInModule = "allocated_in_module",
         /// It was allocated in `zero_grad()`.
-        BornInZeroGrad = "born_in_zero_grad",
+        AllocatedInZeroGrad = "allocated_in_zero_grad",
         /// It was allocated while a batch was fetched.
-        BornWhileFetching = "born_while_fetching",
+        AllocatedWhileFetching = "allocated_while_fetching",
         /// It was allocated while weights were read.
-        BornWhileLoading = "born_while_loading",
+        AllocatedWhileLoading = "allocated_while_loading",
         /// The run or the step ended too early to see it freed.
-        CutShort = "cut_short",
+        Interrupted = "interrupted",
         /// It was freed before a backward pass began.
-        DiedBeforeBackward = "died_before_backward",
+        FreedBeforeBackward = "freed_before_backward",
         /// A backward pass freed it.
-        DiedInBackward = "died_in_backward",
+        FreedInBackward = "freed_in_backward",
         /// A call of `zero_grad()` freed it.
-        DiedInZeroGrad = "died_in_zero_grad",
+        FreedInZeroGrad = "freed_in_zero_grad",
         /// The pass that allocated it freed it.
-        DiedWhereBorn = "died_where_born",
+        FreedInSamePass = "freed_in_same_pass",
         /// The forward pass allocated it, and it stayed.
-        KeptByForward = "kept_by_forward",
+        RetainedByForward = "retained_by_forward",
         /// Other Python code allocated it, and it stayed.
-        KeptByProgram = "kept_by_program",
+        RetainedByProgram = "retained_by_program",
         /// It has no Python stack.
         NoPythonStack = "no_python_stack",
         /// The program does not use PyTorch, and no known library requested it.

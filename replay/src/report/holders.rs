@@ -106,7 +106,7 @@ json_enum! {
         /// There are more holders than the report lists.
         NotListed = "not_listed",
         /// There were more blocks than one scan examines.
-        NotLookedAt = "not_looked_at",
+        NotSearched = "not_searched",
         /// The time limit ended the walk.
         OutOfTime = "out_of_time",
         /// A saved tensor of the autograd graph may have it, and this PyTorch does not expose

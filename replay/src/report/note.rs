@@ -39,7 +39,7 @@ pub enum TraceLoss {
         /// The number of events.
         events: u64,
     },
-    /// The recorder deleted the oldest parts, as `GPUMEMTRACE_KEEP` requests.
+    /// The recorder deleted the oldest parts, as `GPUMEMTRACE_MAX_TOTAL_SIZE` requests.
     DroppedParts {
         /// The number of parts.
         parts: u64,

@@ -24,7 +24,7 @@ pub(crate) struct Segment {
     /// A piece of an expandable segment: the next piece may follow it directly.
     pub is_expandable: bool,
     /// Creation number among the segments of the device, from 1.
-    pub born: u64,
+    pub serial: u64,
     /// The stack that requested it.
     pub stack: StackId,
 }
@@ -55,7 +55,7 @@ impl Segments {
                     bytes: event.size,
                     pool: (event.aux[0], event.aux[1]),
                     is_expandable: event.kind == EventKind::SEGMENT_MAP,
-                    born: self.created,
+                    serial: self.created,
                     stack,
                 };
                 // Remove segments at these addresses: the events of their removal were lost.

@@ -95,10 +95,10 @@ def run(command, folder, env, limit_bytes=None, kill_at_events=None, timeout_sec
             time.sleep(0.001 if kill_at_events else POLL_SECONDS)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        said = output.read().decode(errors="replace").strip()
+        printed = output.read().decode(errors="replace").strip()
     now = tally.read()
     if not now.pid or not (killed or now.peak_bytes):
-        raise Failed(f"{said[-500:]} (exit code {process.returncode})")
+        raise Failed(f"{printed[-500:]} (exit code {process.returncode})")
     beside_ns = round((usage.ru_utime + usage.ru_stime) * 1e9) - now.begin_ns - now.own_ns
     return Run(now, beside_ns, sum(peaks.values()))
 

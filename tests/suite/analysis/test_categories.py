@@ -41,31 +41,31 @@ class Lives:
 
 def truth_of(run, lives):
     """Returns the category of each known block, by device, address and allocation."""
-    said = json.loads((run.folder / "truth.json").read_text())
+    reported = json.loads((run.folder / "truth.json").read_text())
     kinds = {}
-    for device, addr, at, kind in said["truth"]:
+    for device, addr, at, kind in reported["truth"]:
         kinds.setdefault((device, addr, lives.block_at(device, addr, at)), kind)
     # Activations: left by a forward pass, in no other category, and no lasting workspace.
-    for device, begin, end in said["passes"]:
+    for device, begin, end in reported["passes"]:
         for (of, addr), all_lives in lives.lives.items():
-            for born, died, _ in all_lives if of == device else ():
-                if begin < born <= end < died < float("inf"):
-                    kinds.setdefault((device, addr, born), "activations")
+            for allocated, freed, _ in all_lives if of == device else ():
+                if begin < allocated <= end < freed < float("inf"):
+                    kinds.setdefault((device, addr, allocated), "activations")
     return kinds
 
 
 def scores(peak, kinds):
     """Returns each category's F1, weighted by bytes, and the share of bytes with equal category."""
-    hits, said, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
+    hits, reported, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
     for block in peak["blocks"]:
         kind = kinds.get((peak["device"], block["addr"], block["allocated_at_event"]), "other")
         category = block["category"] if block["category"] in KINDS else "other"
-        said[category] += block["bytes"]
+        reported[category] += block["bytes"]
         true[kind] += block["bytes"]
         if kind == category:
             hits[kind] += block["bytes"]
             agree += block["bytes"]
-    f1 = {kind: 2 * hits[kind] / (said[kind] + true[kind]) if said[kind] + true[kind] else None for kind in KINDS}
+    f1 = {kind: 2 * hits[kind] / (reported[kind] + true[kind]) if reported[kind] + true[kind] else None for kind in KINDS}
     return f1, agree / peak["live_bytes"], true
 
 
@@ -112,40 +112,40 @@ def said_of(run):
     peak = run.report("--peak", "--blocks")["peak"][0]
     check_sums(peak)
     by_addr = {block["addr"]: block for block in peak["blocks"]}
-    said = defaultdict(lambda: defaultdict(int))
+    reported = defaultdict(lambda: defaultdict(int))
     for kind, addr, size in json.loads((run.folder / "truth.json").read_text()):
         block = by_addr[addr]
         assert (block["requested_bytes"], block["bytes"] % 512) == (size, 0)
-        said[kind][block["category"], block["confidence"]] += 1
-    return peak, {share["category"]: share for share in peak["categories"]}, {kind: dict(told) for kind, told in said.items()}
+        reported[kind][block["category"], block["confidence"]] += 1
+    return peak, {share["category"]: share for share in peak["categories"]}, {kind: dict(told) for kind, told in reported.items()}
 
 
 def test_inference_has_no_activations(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "serve", "--truth", "truth.json", SIMGPU_CC="8.0")
-    _, categories, said = said_of(run)
-    assert said == {"parameters": {("parameters", "high"): 14}}
+    _, categories, reported = said_of(run)
+    assert reported == {"parameters": {("parameters", "high"): 14}}
     assert not {"activations", "gradients", "optimizer_state"} & set(categories)
     assert categories["temporaries"]["bytes"] > 0
 
 
 def test_parameters_without_module_match_gradient_sizes(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "functional", "--truth", "truth.json", SIMGPU_CC="8.0")
-    _, categories, said = said_of(run)
-    assert said == {"parameters": {("parameters", "medium"): 2}, "dataset": {("unknown", None): 1}}
+    _, categories, reported = said_of(run)
+    assert reported == {"parameters": {("parameters", "medium"): 2}, "dataset": {("unknown", None): 1}}
     assert [categories[name]["bytes"] for name in ("gradients", "optimizer_state")] == [(256 + 300) * 512 * 4, (256 + 300) * 512 * 8]
 
 
 def test_model_copy_is_parameters_and_value_copy_is_unknown(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "average", "--truth", "truth.json", SIMGPU_CC="8.0")
-    _, _, said = said_of(run)
-    assert said == {"parameters": {("parameters", "high"): 14}, "copies": {("parameters", "high"): 14}, "values": {("unknown", None): 14}}
+    _, _, reported = said_of(run)
+    assert reported == {"parameters": {("parameters", "high"): 14}, "copies": {("parameters", "high"): 14}, "values": {("unknown", None): 14}}
 
 
 def test_killed_forward_pass_lowers_confidence(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "stopped", "--truth", "truth.json", SIMGPU_CC="8.0", check=False)
     assert run.process.returncode == -9
-    peak, categories, said = said_of(run)
-    assert said == {"parameters": {("parameters", "high"): 14}}
+    peak, categories, reported = said_of(run)
+    assert reported == {"parameters": {("parameters", "high"): 14}}
     assert peak["step"] == 6 and peak["since_previous_step"]["step"] == 5
     # Each pair of layers keeps 2,048 rows of 256 floats; five pairs had begun.
     assert categories["activations"]["bytes"] >= 5 * 2048 * 256 * 4
@@ -156,8 +156,8 @@ def test_killed_forward_pass_lowers_confidence(run_python, torch_version):
 
 def test_recomputed_activations_are_activations(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "checkpoint", "--truth", "truth.json", SIMGPU_CC="8.0")
-    _, categories, said = said_of(run)
-    assert said == {"parameters": {("parameters", "high"): 14}}
+    _, categories, reported = said_of(run)
+    assert reported == {"parameters": {("parameters", "high"): 14}}
     # At the peak one of three parts is recomputed: four layers; each pair keeps one output.
     assert categories["activations"]["bytes"] >= 2 * 2048 * 256 * 4
     assert categories["activations"]["confidence"] == "high"

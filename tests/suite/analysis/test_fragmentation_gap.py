@@ -153,14 +153,14 @@ def test_driver_pool_has_its_own_row(run_python, torch_version, tmp_path):
     """cudaMallocAsync: allocated bytes at any time; reserved bytes where PyTorch queried them."""
     run = run_python(torch_version, "memory/async_pool.py", tmp_path / "witness.json",
                      PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
-    said = json.loads((tmp_path / "witness.json").read_text())
-    witness = said["moments"]
+    printed = json.loads((tmp_path / "witness.json").read_text())
+    witness = printed["moments"]
     report = run.report("--fragmentation")
     assert report["fragmentation"] == []
     [pool] = report["async_pools"]
     assert (pool["device"], pool["pool"]) == (0, None)
     unused = [reserved - allocated for allocated, reserved in witness]
-    assert pool["peak_allocated_bytes"] == said["peak"]
+    assert pool["peak_allocated_bytes"] == printed["peak"]
     assert pool["allocated_bytes"] == witness[-1][0] == pool["last"]["allocated_bytes"]
     assert pool["last"]["reserved_bytes"] == witness[-1][1]
     assert pool["most_unused"]["unused_bytes"] == max(unused)

@@ -51,8 +51,8 @@ def test_leak_lab_findings(run_python, torch_version, pattern, fixed):
     """Eight common mistakes: each is the first finding, to the byte; the fixed form has none."""
     stats, options = "stats.json", ["--fixed"] if fixed else []
     run = run_python(torch_version, LAB / "train.py", pattern, *options, "--steps", 34, "--batch", 16, "--stats", stats, **lab.CONF)
-    said = json.loads((run.folder / stats).read_text())
-    assert lab.unexpected_findings(pattern, fixed, run.report(), said) == []
+    printed = json.loads((run.folder / stats).read_text())
+    assert lab.unexpected_findings(pattern, fixed, run.report(), printed) == []
 
 
 @pytest.mark.parametrize("pattern,steps", [("retained_validation", 5), ("grad_scaler", 30)])

@@ -48,8 +48,8 @@ def test_each_rank_has_a_row_with_pytorch_numbers(runs, torch_version):
     rows = report["ranks"]["rows"]
     assert [row["rank"] for row in rows] == list(range(RANKS))
     for row in rows:
-        said = json.loads((folder / f"stats.{row['rank']}.json").read_text())
-        assert (row["peak_live_bytes"], row["end_live_bytes"]) == (said["peak"], said["end"])
+        printed = json.loads((folder / f"stats.{row['rank']}.json").read_text())
+        assert (row["peak_live_bytes"], row["end_live_bytes"]) == (printed["peak"], printed["end"])
         assert row["steps"] == 20
     assert report["ranks"]["missing_ranks"] == 0
 

@@ -32,21 +32,21 @@ def verdicts_on(run_python, torch_version, tmp_path):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_run_gets_exactly_its_verdicts(verdicts_on, way):
-    verdicts, said = verdicts_on(way)
+    verdicts, printed = verdicts_on(way)
     assert {kind: verdict["severity"] for kind, verdict in verdicts.items()} == WAYS[way]
     evidence = {kind: verdict["evidence"] for kind, verdict in verdicts.items()}
     if way == "pressure":
-        assert evidence["high_pressure"]["live_bytes"] == said["peak_live"]
-        assert evidence["high_pressure"]["share"] >= said["peak_live"] / DEVICE
+        assert evidence["high_pressure"]["live_bytes"] == printed["peak_live"]
+        assert evidence["high_pressure"]["share"] >= printed["peak_live"] / DEVICE
     if way == "cache":
-        assert evidence["reserved_overhang"]["reserved_bytes"] == said["peak_reserved"]
-        assert evidence["reserved_overhang"]["live_bytes"] == said["peak_live"]
+        assert evidence["reserved_overhang"]["reserved_bytes"] == printed["peak_reserved"]
+        assert evidence["reserved_overhang"]["live_bytes"] == printed["peak_live"]
     if way == "spike":
         spike = evidence["transient_spike"]
         lines = (WORKLOADS / "training/verdicts.py").read_text().splitlines()
         line = next(number for number, line in enumerate(lines, 1) if line.endswith("# line: spike"))
         assert spike["more_by_site"][0]["site"]["line"] == line
-        assert spike["peak_bytes"] == said["peak_live"] and spike["usual_bytes"] < said["peak_live"] - 3300 * MIB
+        assert spike["peak_bytes"] == printed["peak_live"] and spike["usual_bytes"] < printed["peak_live"] - 3300 * MIB
         # Steps count from 0; the first mark begins step 1.
         assert spike["step"] == 121
     if way == "hidden":
@@ -54,16 +54,16 @@ def test_run_gets_exactly_its_verdicts(verdicts_on, way):
 
 
 def test_fragmentation_that_fails_an_allocation_is_critical(verdicts_on):
-    verdicts, said = verdicts_on("pieces", "memory/oom.py", "512M")
+    verdicts, printed = verdicts_on("pieces", "memory/oom.py", "512M")
     pieces = verdicts["fragmentation_like"]
     assert pieces["severity"] == "critical"
     # When the last segment is allocated there are ten, with 15 MiB free in each.
     assert pieces["evidence"]["unusable_bytes"] == 150 * MIB
-    assert pieces["evidence"]["reserved_bytes"] == said["reserved"]
+    assert pieces["evidence"]["reserved_bytes"] == printed["reserved"]
     assert verdicts["oom"]["severity"] == "critical"
 
 
 def test_leak_is_creep_with_rate(verdicts_on):
-    verdicts, said = verdicts_on("leak", "memory/oom.py", "512M")
+    verdicts, printed = verdicts_on("leak", "memory/oom.py", "512M")
     creep = verdicts["creep_confirmed"]["evidence"]
     assert creep["bytes_per_step"] == 12 * MIB

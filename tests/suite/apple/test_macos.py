@@ -95,12 +95,12 @@ gpumemtrace.start("late.trace")
 driver, address, context = ctypes.CDLL("./libcuda.so.1"), ctypes.c_uint64(), ctypes.c_void_p()
 assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == driver.cuCtxSetCurrent(context) == 0
 assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
-said = {"library": str(lifecycle.find_library()), "trace": gpumemtrace.stop()}
+printed = {"library": str(lifecycle.find_library()), "trace": gpumemtrace.stop()}
 try:
     gpumemtrace.use_pluggable_allocator()
 except RuntimeError as error:
-    said["refused"] = str(error)
-print(json.dumps(said))
+    printed["refused"] = str(error)
+print(json.dumps(printed))
 """
 
 
@@ -120,12 +120,12 @@ def in_a_package(folder, code, *arguments):
 def test_macos_start_does_not_query_pytorch(tmp_path):
     done = in_a_package(tmp_path, STARTS, "darwin")
     assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout)
-    assert said["library"] == str(tmp_path / "packages" / "gpumemtrace" / "lib" / "libgpumemtrace.dylib")
-    assert said["trace"] == str(tmp_path / "late.trace")
-    assert [event["size"] for event in dump(said["trace"]) if event["kind"] == "device_alloc"] == [4096]
-    assert json.loads(gpumemtrace("replay", said["trace"], "--json"))["traces"][0]["mode"] == ["started"]
-    assert said["refused"].startswith("PyTorch has pluggable allocators for CUDA only")
+    printed = json.loads(done.stdout)
+    assert printed["library"] == str(tmp_path / "packages" / "gpumemtrace" / "lib" / "libgpumemtrace.dylib")
+    assert printed["trace"] == str(tmp_path / "late.trace")
+    assert [event["size"] for event in dump(printed["trace"]) if event["kind"] == "device_alloc"] == [4096]
+    assert json.loads(gpumemtrace("replay", printed["trace"], "--json"))["traces"][0]["mode"] == ["started"]
+    assert printed["refused"].startswith("PyTorch has pluggable allocators for CUDA only")
 
 
 def test_linux_uses_the_linux_library(tmp_path):

@@ -36,12 +36,12 @@ class DoubleLog:
         self.left = len(live)
 
 
-def kinds_of(what, born):
+def kinds_of(what, place):
     """Returns the kinds of event that one line of the log causes."""
     ends = {"direct": ["device_free"], "heap": ["segment_free", "device_free"], "block": ["block_free"], "import": ["external_destroy"]}
     begins = {"direct": ["device_alloc"], "heap": ["device_alloc", "segment_alloc"], "block": ["block_alloc"],
               "import": ["external_import"], "purgeable": ["purgeable"]}
-    return ends[born] if what == "end" else begins[what]
+    return ends[place] if what == "end" else begins[what]
 
 
 def assert_trace_equals_log(trace, truth):
@@ -125,8 +125,8 @@ def test_block_addresses_lie_in_their_heap(tmp_path):
         elif event["kind"] == "block_alloc":
             begin, = (at for at, size in heaps.items() if at <= event["addr"] < at + size)
             offsets[begin].append(event["addr"] - begin)
-    said = [int(re.search(r" c=(\d+)", line)[1]) for line in (tmp_path / "double.log").read_text().splitlines() if line.startswith("block")]
-    assert [at for each in offsets.values() for at in each] == said and 4096 in said
+    printed = [int(re.search(r" c=(\d+)", line)[1]) for line in (tmp_path / "double.log").read_text().splitlines() if line.startswith("block")]
+    assert [at for each in offsets.values() for at in each] == printed and 4096 in printed
 
 
 def test_eight_threads_lose_no_event(tmp_path):

@@ -36,9 +36,9 @@ def texts_of(trace, code=0):
     """Returns the report, and all text that the command prints for a trace."""
     report = json.loads(gpumemtrace("replay", trace, "--json", code=code))
     jsonschema.validate(report, schema("report.schema.json"))
-    said = [verdict["summary"] for verdict in report["verdicts"]] + [note["message"] for note in report["traces"][0]["notes"]]
-    said += [gpumemtrace("replay", trace, *flags, code=code) for flags in ([], SECTIONS)]
-    return report, sentences(" ".join(said))
+    printed = [verdict["summary"] for verdict in report["verdicts"]] + [note["message"] for note in report["traces"][0]["notes"]]
+    printed += [gpumemtrace("replay", trace, *flags, code=code) for flags in ([], SECTIONS)]
+    return report, sentences(" ".join(printed))
 
 
 def sampled(folder, *arguments, **how):
@@ -169,19 +169,19 @@ def needs_both():
 
 @pytest.mark.parametrize("pattern, elsewhere", [("forward_hook", "program"), ("zero_grad", "checkout")])
 def test_leak_on_two_backends_is_one_row(tmp_path, needs_both, pattern, elsewhere):
-    cuda, cuda_said, _ = leak_lab(tmp_path / "cuda", "cuda", pattern)
-    mps, mps_said, _ = leak_lab(tmp_path / "mps", "mps", pattern, program=elsewhere)
+    cuda, cuda_printed, _ = leak_lab(tmp_path / "cuda", "cuda", pattern)
+    mps, mps_printed, _ = leak_lab(tmp_path / "mps", "mps", pattern, program=elsewhere)
     across, row = compared(cuda, mps)
-    for side, said in zip(row, (cuda_said, mps_said)):
-        assert side["leaked_bytes_per_step"] == pytest.approx(growth(said, side, 0)), "only the leak grows"
-        assert growth(said, side, 2) <= side["leaked_bytes_per_step"] < 1.05 * growth(said, side, 2), "bytes that the program keeps, in blocks"
-        assert side["pinned_bytes_per_step"] == pytest.approx(growth(said, side, 1)), "bytes that the allocator reserved"
-        assert side["amplification"] == pytest.approx(growth(said, side, 1) / growth(said, side, 0)) and side["unknown"] is None
+    for side, printed in zip(row, (cuda_printed, mps_printed)):
+        assert side["leaked_bytes_per_step"] == pytest.approx(growth(printed, side, 0)), "only the leak grows"
+        assert growth(printed, side, 2) <= side["leaked_bytes_per_step"] < 1.05 * growth(printed, side, 2), "bytes that the program keeps, in blocks"
+        assert side["pinned_bytes_per_step"] == pytest.approx(growth(printed, side, 1)), "bytes that the allocator reserved"
+        assert side["amplification"] == pytest.approx(growth(printed, side, 1) / growth(printed, side, 0)) and side["unknown"] is None
         least, most = side["amplification_interval"]
         assert least < side["amplification"] < most and side["other_growth_bytes_per_step"] == 0
         assert side["device_bytes_per_step"] == side["pinned_bytes_per_step"]
     assert row[0]["sampled_tensor_bytes_per_step"] is None, "torch.mps is not sampled on CUDA"
-    assert row[1]["sampled_tensor_bytes_per_step"] == pytest.approx(growth(mps_said, row[1], 0))
+    assert row[1]["sampled_tensor_bytes_per_step"] == pytest.approx(growth(mps_printed, row[1], 0))
     leak, = across["leaks"]
     assert {reads(leak[run]["site"]) for run in ("before", "after")} == {("leak_patterns.py", line_of(pattern))}
     assert leak["before"]["bytes_per_step"] == leak["after"]["bytes_per_step"]
@@ -192,14 +192,14 @@ def test_leak_on_two_backends_is_one_row(tmp_path, needs_both, pattern, elsewher
 
 def test_small_tensor_in_large_buffer_pins_more_on_mps(tmp_path, needs_both):
     """The reported line is where the waste happens; its cost shows up at another line."""
-    cuda, cuda_said, _ = leak_lab(tmp_path / "cuda", "cuda", "reused")
-    mps, mps_said, _ = leak_lab(tmp_path / "mps", "mps", "reused")
+    cuda, cuda_printed, _ = leak_lab(tmp_path / "cuda", "cuda", "reused")
+    mps, mps_printed, _ = leak_lab(tmp_path / "mps", "mps", "reused")
     across, row = compared(cuda, mps)
-    leaked = growth(cuda_said, row[0], 2)
+    leaked = growth(cuda_printed, row[0], 2)
     assert row[0]["leaked_bytes_per_step"] == pytest.approx(leaked) == 5 * MIB / 2
-    assert row[1]["leaked_bytes_per_step"] == pytest.approx(growth(mps_said, row[1], 2)) == 6 * MIB, "the buffers that are kept"
+    assert row[1]["leaked_bytes_per_step"] == pytest.approx(growth(mps_printed, row[1], 2)) == 6 * MIB, "the buffers that are kept"
     ratios = across["pinned_per_leaked_tensor_byte"]
-    assert ratios == [pytest.approx(growth(said, side, 1) / leaked) for side, said in zip(row, (cuda_said, mps_said))]
+    assert ratios == [pytest.approx(growth(printed, side, 1) / leaked) for side, printed in zip(row, (cuda_printed, mps_printed))]
     assert ratios[1] > 2 * ratios[0]
     found = {run: [reads(leak[run]["site"]) for leak in across["leaks"] if leak[run]] for run in ("before", "after")}
     assert found == {"before": [("leak_patterns.py", line_of("reused"))], "after": [("leak_patterns.py", line_of("needs_a_new_one"))]}
@@ -239,8 +239,8 @@ def test_same_backend_comparison_has_no_backend_section(tmp_path):
 
 def test_oom_on_metal_uses_metal_terms(tmp_path):
     """Metal refuses more heaps: the report names the line and claims nothing else."""
-    trace, said, process = leak_lab(tmp_path / "mps", "mps", "forward_hook", 400, DOUBLE_LIMIT=200 * MIB)
-    assert "MPS backend out of memory" in process.stderr and len(said) < 400 and said[-1][1] <= 200 * MIB
+    trace, printed, process = leak_lab(tmp_path / "mps", "mps", "forward_hook", 400, DOUBLE_LIMIT=200 * MIB)
+    assert "MPS backend out of memory" in process.stderr and len(printed) < 400 and printed[-1][1] <= 200 * MIB
     report, text = texts_of(trace)
     failed, = (verdict for verdict in report["verdicts"] if verdict["kind"] == "failed_calls")
     refused = int(re.search(r"(\d+) heaps were refused", process.stderr)[1])

@@ -12,9 +12,9 @@ LATE = "attached_late"
 
 def check_marks(run, whole):
     """Compares allocated and reserved bytes at each mark with PyTorch's, older memory included."""
-    names = [name for name, _ in run.said["moments"]]
+    names = [name for name, _ in run.printed["moments"]]
     report = whole.report(*(word for name in names for word in ("--at", f"mark:{name}")))
-    for name, held in run.said["moments"]:
+    for name, held in run.printed["moments"]:
         at = next((one for one in report["snapshots"] if one["when"] == f"mark:{name}"), None)
         if at is None:
             assert held == {"live_bytes": 0, "reserved_bytes": 0}, "no device was known before the first call"
@@ -29,7 +29,7 @@ def started(packaged):  # noqa: F811
     def run(torch_version, when, **extra):
         run = packaged(torch_version, "package/start_stop.py", when, by_run=False, **extra)
         traces = list(run.folder.glob("*.trace*"))
-        assert [str(path) for path in traces] == [run.said["path"]]
+        assert [str(path) for path in traces] == [run.printed["path"]]
         return run
 
     return run
@@ -38,7 +38,7 @@ def started(packaged):  # noqa: F811
 @pytest.mark.parametrize("when", ["import", "first"])
 def test_start_before_first_gpu_call_records_everything(torch_version, started, when):
     run = started(torch_version, when)
-    assert run.said["recording"] is False and run.process.stderr == ""
+    assert run.printed["recording"] is False and run.process.stderr == ""
     report = check_marks(run, run)
     trace = report["traces"][0]
     assert (trace["mode"], trace["torch_tracker"], trace["complete"]) == (["started"], "attached", True)
@@ -49,14 +49,14 @@ def test_start_before_first_gpu_call_records_everything(torch_version, started, 
     assert ours and [(event["addr"], event["size"]) for event in ours] == [
         (call["addr"], call["size"]) for call in theirs[: len(ours)]]
     assert [call["size"] for call in theirs[len(ours):]] == [78 << 20], "the allocation after the stop"
-    assert report["devices"][0]["end"]["device_bytes"] == run.said["before stop"]["reserved_bytes"]
+    assert report["devices"][0]["end"]["device_bytes"] == run.printed["before stop"]["reserved_bytes"]
 
 
 @pytest.mark.parametrize("when", ["asked", "held"])
 def test_late_start_records_pytorch_blocks_only(torch_version, started, when):
     run = started(torch_version, when)
     assert run.process.stderr.startswith("gpumemtrace: loaded after the CUDA driver: ") and run.process.stderr.count("\n") == 1
-    assert run.said["recording"] is (when == "held")
+    assert run.printed["recording"] is (when == "held")
     report = check_marks(run, run)
     trace = report["traces"][0]
     assert (trace["mode"], trace["torch_tracker"], trace["complete"]) == (["started"], "attached", True)
@@ -77,14 +77,14 @@ def test_late_start_knows_expandable_segments(torch_version, started):
     run = started(torch_version, "held", PYTORCH_CUDA_ALLOC_CONF=conf, PYTORCH_ALLOC_CONF=conf)
     report = check_marks(run, run)
     assert report["traces"][0]["torch_tracker"] == "attached"
-    assert report["devices"][0]["end"]["reserved_bytes"] == run.said["before stop"]["reserved_bytes"]
+    assert report["devices"][0]["end"]["reserved_bytes"] == run.printed["before stop"]["reserved_bytes"]
 
 
 @pytest.mark.parametrize("extra", [{"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
                                    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}], ids=["async", "uncached"])
 def test_late_start_without_allocator_history(torch_version, packaged, extra):  # noqa: F811
     run = packaged(torch_version, "package/start_stop.py", "held", by_run=False, **extra)
-    assert run.said["children"][1] == 7
+    assert run.printed["children"][1] == 7
     for trace in run.folder.glob("*.trace"):
         report = run.report()
         assert all(device["end"]["device_bytes"] is None for device in report["devices"])
@@ -104,7 +104,7 @@ def test_late_start_has_lines_steps_and_backward(torch_version, started, when):
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 4)
     events = [event for event in dump(run.trace) if event["kind"] == "block_alloc"]
     by_address = {event["addr"]: event for event in events}
-    for address in run.said["parameters"] + run.said["gradients"]:
+    for address in run.printed["parameters"] + run.printed["gradients"]:
         assert by_address[address]["python"], "a line of the program"
     backward = [site for peak in report["peak"] for site in peak["sites"] if site["site"].get("is_backward")]
     assert backward and all(site["site"]["file"].endswith("start_stop.py") for site in backward)
@@ -113,14 +113,14 @@ def test_late_start_has_lines_steps_and_backward(torch_version, started, when):
 @pytest.mark.parametrize("when", ["import", "first", "asked", "held", "thread"])
 def test_stop_ends_the_trace(torch_version, started, when):
     run = started(torch_version, when)
-    said = run.said
-    assert said["again"] is None and said["states"] == [False, True]
-    assert "a process can be recorded only once" in said["refused"] and said["children"] == [7, 7]
+    printed = run.printed
+    assert printed["again"] is None and printed["states"] == [False, True]
+    assert "a process can be recorded only once" in printed["refused"] and printed["children"] == [7, 7]
     # Beside an allocating thread, the first snapshots precede the segments; later ones have all.
     report = json.loads(gpumemtrace("replay", run.trace, "--json")) if when == "thread" else run.report()
     assert [cause for gap in report["fragmentation"] if gap["at"]["why"] == "end" for cause in gap["causes"] if cause["cause"] == "unexplained"] == []
-    assert report["devices"][0]["end"]["live_bytes"] == said["before stop"]["live_bytes"]
-    assert report["devices"][0]["end"]["reserved_bytes"] == said["before stop"]["reserved_bytes"]
+    assert report["devices"][0]["end"]["live_bytes"] == printed["before stop"]["live_bytes"]
+    assert report["devices"][0]["end"]["reserved_bytes"] == printed["before stop"]["reserved_bytes"]
     trace = report["traces"][0]
     assert trace["complete"] and trace["end"] == "exit"
     assert "the program ended the recording (gpumemtrace.stop()) and went on" in [note["message"] for note in trace["notes"]]
@@ -130,7 +130,7 @@ def test_stop_ends_the_trace(torch_version, started, when):
 
 def test_start_under_run_is_a_no_op_and_stop_works(torch_version, packaged):  # noqa: F811
     run = packaged(torch_version, "package/start_stop.py", "first")
-    assert run.said["path"] == str(run.folder / "run.trace"), "the path that `run` chose"
+    assert run.printed["path"] == str(run.folder / "run.trace"), "the path that `run` chose"
     report = check_marks(run, run)
-    assert report["traces"][0]["mode"] == ["preload"] and run.said["children"] == [7, 7]
+    assert report["traces"][0]["mode"] == ["preload"] and run.printed["children"] == [7, 7]
     assert report["traces"][0]["complete"] and "later" not in [mark["name"] for mark in run.report()["marks"]]

@@ -77,8 +77,8 @@ def test_budgets_per_line_and_function(demo, tmp_path):
 def test_unknown_key_is_refused_and_unknown_value_fails(demo, run_python, tmp_path):
     budget = tmp_path / "budget.toml"
     budget.write_text("[peak]\nlive = '1 GiB'\nlife = '1 GiB'\n")
-    said = refused("check", tmp_path / "never.trace", "--budget", budget, code=2)
-    assert "line 3: unknown field `life`, expected one of `live`, `reserved`, `device`" in said
+    printed = refused("check", tmp_path / "never.trace", "--budget", budget, code=2)
+    assert "line 3: unknown field `life`, expected one of `live`, `reserved`, `device`" in printed
     # This program has no steps.
     once = tmp_path / "once.py"
     once.write_text("import torch\nkept = torch.empty(1 << 20, device='cuda')\n")

@@ -44,8 +44,8 @@ def test_same_program_twice_does_not_differ(run_python, torch_version, arguments
 def test_extra_tensor_is_found_at_its_line_to_the_byte(run_python, torch_version):
     runs = [run_python(torch_version, "training/reproducible.py", "--keep", keep, "--stats", "stats.json", name=name)
             for name, keep in (("without", 0), ("with", MIB))]
-    said = [json.loads((run.folder / "stats.json").read_text()) for run in runs]
-    more = [after - before for before, after in zip(*said)]
+    printed = [json.loads((run.folder / "stats.json").read_text()) for run in runs]
+    more = [after - before for before, after in zip(*printed)]
     assert more[1] == MIB
     comparison = compare(*runs, "--fail-on", "growth", code=3)
     [line] = comparison["lines"]
@@ -57,7 +57,7 @@ def test_extra_tensor_is_found_at_its_line_to_the_byte(run_python, torch_version
     assert line["steps_that_differ"] == 1
     totals = {total["name"]: total for total in comparison["totals"]}
     peak = totals["peak_live_bytes"]
-    assert (peak["before"], peak["after"]) == (said[0][0], said[1][0])
+    assert (peak["before"], peak["after"]) == (printed[0][0], printed[1][0])
     retained = totals["retained_bytes"]
     assert retained["change"] == MIB
     assert comparison["leaks"] == []

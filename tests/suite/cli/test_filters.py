@@ -40,16 +40,16 @@ def parts(run_python, torch_version):
 
 
 def test_filtered_reports_equal_pytorch(parts):
-    run, said = parts
+    run, printed = parts
     whole = report(run.trace)
 
     # From a step on: PyTorch's peak was reset there.
-    half = report(run.trace, "--since", f"step:{said['half']['step']}")
+    half = report(run.trace, "--since", f"step:{printed['half']['step']}")
     device = half["devices"][0]
-    assert device["peak"]["live_bytes"] == said["half"]["peak_bytes"] < whole["devices"][0]["peak"]["live_bytes"]
-    assert device["peak"]["reserved_bytes"] == said["half"]["peak_reserved_bytes"]
-    assert half["traces"][0]["since"]["step"] == half["timeline"]["points"][0]["step"] == said["half"]["step"]
-    assert sum(site["bytes"] for site in half["peak"][0]["sites"]) == said["half"]["peak_bytes"]
+    assert device["peak"]["live_bytes"] == printed["half"]["peak_bytes"] < whole["devices"][0]["peak"]["live_bytes"]
+    assert device["peak"]["reserved_bytes"] == printed["half"]["peak_reserved_bytes"]
+    assert half["traces"][0]["since"]["step"] == half["timeline"]["points"][0]["step"] == printed["half"]["step"]
+    assert sum(site["bytes"] for site in half["peak"][0]["sites"]) == printed["half"]["peak_bytes"]
     functions = {site["site"]["function"] for site in half["peak"][0]["sites"]}
     assert "on_the_default_stream" in functions, "memory from before the step has its line"
     (leak,) = [leak for leak in half["leaks"] if leak["kind"] == "tensors"]
@@ -57,13 +57,13 @@ def test_filtered_reports_equal_pytorch(parts):
     # The same by time, at the event of a mark that PyTorch's numbers belong to.
     marks = [event for event in run.events() if event["kind"] == "mark"]
     started = next(line for line in gpumemtrace("dump", run.trace).splitlines() if line.startswith("# meta started_ns="))
-    moment = int(marks[said["half"]["step"] - 1]["time_ns"]) - int(started.split("=")[1])
+    moment = int(marks[printed["half"]["step"] - 1]["time_ns"]) - int(started.split("=")[1])
     by_time = report(run.trace, "--since", f"{moment}ns")
-    assert by_time["devices"][0]["peak"]["live_bytes"] == said["half"]["peak_bytes"]
+    assert by_time["devices"][0]["peak"]["live_bytes"] == printed["half"]["peak_bytes"]
     assert not [verdict for verdict in by_time["verdicts"] if verdict["kind"] in ("unmatched_blocks", "total_mismatch")]
 
     # Per stream: PyTorch's snapshot has its segments.
-    for name, stream in said["streams"].items():
+    for name, stream in printed["streams"].items():
         of = report(run.trace, "--stream", name)
         assert of["devices"][0]["end"]["live_bytes"] == stream["live_bytes"]
         assert of["devices"][0]["end"]["reserved_bytes"] == stream["reserved_bytes"]
@@ -71,13 +71,13 @@ def test_filtered_reports_equal_pytorch(parts):
         end = next(moment for moment in of["fragmentation"] if moment["device"] == 0 and moment["at"]["why"] == "end")
         assert end["gap_bytes"] == sum(cause["bytes"] for cause in end["causes"])
         assert end["reserved_bytes"] == stream["reserved_bytes"]
-    side = report(run.trace, "--stream", hex(said["side"]))
+    side = report(run.trace, "--stream", hex(printed["side"]))
     assert side["peak"][0]["live_bytes"] == 13 << 20
     assert {site["site"]["function"] for site in side["peak"][0]["sites"]} == {"on_the_side_stream"}
-    assert len(said["streams"]) == 2
+    assert len(printed["streams"]) == 2
 
     # Per device.
-    for ordinal, device in enumerate(said["devices"]):
+    for ordinal, device in enumerate(printed["devices"]):
         of = report(run.trace, "--device", ordinal)
         (only,) = of["devices"]
         assert only["device"] == ordinal
@@ -109,11 +109,11 @@ def test_filtered_reports_equal_pytorch(parts):
 
 
 def test_unmatched_filter_is_refused_in_one_line(parts):
-    run, said = parts
+    run, printed = parts
     for arguments, says in [
         (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "was not reached"), (["--since", "soon"], "is not a time"),
         (["--device", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
-        (["--stream", "12345"], hex(said["side"])), (["--stream", "left"], "not a stream"),
+        (["--stream", "12345"], hex(printed["side"])), (["--stream", "left"], "not a stream"),
     ]:
         shown, errors = replay(run.trace, *arguments, code=2)
         assert shown == "" and says in errors, errors
@@ -236,7 +236,7 @@ def test_colour_and_unicode_follow_environment(parts):
 
 
 def test_sizes_use_requested_unit(parts):
-    run, said = parts
+    run, printed = parts
     peak = report(run.trace)["devices"][0]["peak"]["live_bytes"]
     for unit, text in [("bytes", f"{peak:,} B"), ("MiB", f"{peak / 2**20:,.2f} MiB"), ("kib", f"{peak / 2**10:,.2f} KiB"),
                        ("GB", f"{peak / 1e9:,.2f} GB")]:

@@ -40,7 +40,7 @@ class Followed:
             seen += line
             if found := re.search(pattern, line):
                 return found
-        raise AssertionError(f"nothing like {pattern!r} was said:\n{seen}")
+        raise AssertionError(f"nothing like {pattern!r} was printed:\n{seen}")
 
     def __enter__(self):
         return self
@@ -89,10 +89,10 @@ def test_follow_reads_new_parts(tmp_path, limits):
             followed.wait_for(rf"GPU 0: driver {last + 1}\.00 MiB")
         followed.program.send_signal(signal.SIGKILL)
         followed.program.wait()
-        report, said = followed.follower.communicate(timeout=60)
+        report, printed = followed.follower.communicate(timeout=60)
         code = 6 if "GPUMEMTRACE_MAX_TOTAL_SIZE" in limits else 0
         assert (followed.follower.returncode, report) == (code, gpumemtrace("replay", followed.trace, code=code))
-        assert "killed" in report and "was replaced" not in said
+        assert "killed" in report and "was replaced" not in printed
 
 
 def test_follow_redraws_one_terminal_line_and_erases_it(tmp_path):

@@ -62,7 +62,7 @@ ENDS = {
 def test_program_ends_as_untraced(case, bin, ending):
     arguments = (bin / "process_ends", ending, 200, "/bin/echo", "another program")
     alone, traced = case("alone").run(*arguments, traced=False), case().run(*arguments)
-    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
+    assert (traced.code, traced.output, traced.printed) == (alone.code, alone.output, alone.printed)
     assert "worked" in traced.output
     # A forked child may call the driver, which logs it; only the parent has a trace.
     pid = traced.facts()["pid"]
@@ -75,7 +75,7 @@ def test_program_ends_as_untraced(case, bin, ending):
 def test_program_closes_all_descriptors(case, bin):
     """The program closes the driver's log too, so its own count is the oracle."""
     alone, traced = (case(kind).run(bin / "process_ends", "closes_all", traced=kind == "traced") for kind in ("alone", "traced"))
-    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
+    assert (traced.code, traced.output, traced.printed) == (alone.code, alone.output, alone.printed)
     facts = traced.facts()
     assert facts["complete"] and facts["events"]["device_alloc"] == facts["events"]["device_free"] == 4 * 200 + 5000
 
@@ -84,7 +84,7 @@ def test_program_closes_all_descriptors(case, bin):
 def test_program_ends_while_threads_allocate(case, bin, ending):
     arguments = (bin / "process_ends", ending, 200, "/bin/echo", "another program")
     alone, traced = case("alone").run(*arguments, traced=False), case().run(*arguments)
-    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
+    assert (traced.code, traced.output, traced.printed) == (alone.code, alone.output, alone.printed)
     pid = traced.facts()["pid"]
     if ending == "exec_in_storm":
         traced.check_all_there("killed", pid=pid)
@@ -96,7 +96,7 @@ def test_program_ends_while_threads_allocate(case, bin, ending):
 
 def test_exec_into_gpu_program_leaves_two_traces(case, bin):
     traced = case().run(bin / "process_ends", "exec", 200, bin / "process_ends", "works", 100)
-    assert (traced.code, traced.said) == (0, "")
+    assert (traced.code, traced.printed) == (0, "")
     assert traced.facts(trace=traced.folder / "run.1.trace")["end"] == "killed"
     first = traced.facts(trace=traced.folder / "run.1.trace")["events"]["device_alloc"]
     assert (first, traced.facts()["events"]["device_alloc"]) == (800, 400), "each program has its own complete trace"
@@ -137,7 +137,7 @@ def test_python_ends_as_untraced(case, bin, name):
     alone, traced = (case(kind).run(sys.executable, script, traced=kind == "traced") for kind in ("alone", "traced"))
     without_addresses = lambda text: [line for line in text.splitlines() if "0x" not in line]
     assert (traced.code, traced.output) == (alone.code, alone.output)
-    assert without_addresses(traced.said) == without_addresses(alone.said) and bool(traced.said) == bool(has_words)
+    assert without_addresses(traced.printed) == without_addresses(alone.printed) and bool(traced.printed) == bool(has_words)
     traced.check_all_there(end, pid=traced.facts()["pid"])
 
 
@@ -221,7 +221,7 @@ def test_kernel_oom_kill(case, bin):
     finally:
         os.rmdir(group)
     assert int(killed) == 2, "the kernel killed both"
-    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said) == (-signal.SIGKILL, "worked\n", "")
+    assert (traced.code, traced.output, traced.printed) == (alone.code, alone.output, alone.printed) == (-signal.SIGKILL, "worked\n", "")
     traced.check_all_there("killed")
 
 
@@ -232,7 +232,7 @@ def test_full_disk(case, bin):
     with disk(case("disk").folder, "512k") as folder:
         traced = case().run(bin / "process_ends", "works", 5000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
         assert (traced.code, traced.output) == (0, "worked\ndone\n")
-        assert len(traced.lines()) == 1, traced.said
+        assert len(traced.lines()) == 1, traced.printed
         traced.check_loss_is_reported(trace=folder / "run.trace")
         facts = traced.facts(code=6, trace=folder / "run.trace")
         assert facts["losses"]["dropped_events"] == traced.missing(trace=folder / "run.trace", code=6) > 0
@@ -246,7 +246,7 @@ def test_disk_fills_up_while_recording(case, bin):
                 while True:
                     file.write(bytes(4096))
         traced = in_parts(case, bin, fill, GPUMEMTRACE_OUTPUT=folder / "run.trace")
-        assert len(traced.lines()) == 1 and "No space left on device" in traced.said, traced.said
+        assert len(traced.lines()) == 1 and "No space left on device" in traced.printed, traced.printed
         facts = traced.check_loss_is_reported(trace=folder / "run.trace")
         assert facts["events"]["device_alloc"] >= 4 * 500
         # Only calls after the end of the recording are missing.
@@ -256,14 +256,14 @@ def test_disk_fills_up_while_recording(case, bin):
 def test_no_space_at_start(case, bin):
     with disk(case("disk").folder, "4k") as folder:
         traced = case().run(bin / "process_ends", "works", GPUMEMTRACE_OUTPUT=folder / "run.trace")
-        assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.said
-        assert "No space left on device" in traced.said and list(folder.iterdir()) == []
+        assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.printed
+        assert "No space left on device" in traced.printed and list(folder.iterdir()) == []
 
 
 def test_small_shared_memory_as_in_containers(case, bin):
     with disk(case("disk").folder, "64m") as folder:
         traced = case().run(bin / "process_ends", "works", 2000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
-        assert (traced.code, traced.said) == (0, "")
+        assert (traced.code, traced.printed) == (0, "")
         traced.check_all_there("exit", trace=folder / "run.trace")
 
 
@@ -278,8 +278,8 @@ def test_unwritable_output_folder(case, bin, how):
     with disk(case("disk").folder, "1m", "mode=0555", *(["ro"] if how == "file system" else [])) as folder:
         before = not_above_modes if how == "mode" else None
         traced = case().run(bin / "process_ends", "works", GPUMEMTRACE_OUTPUT=folder / "run.trace", before=before, SIMGPU_LOG="")
-        assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.said
-        assert ("Permission denied" if how == "mode" else "Read-only file system") in traced.said
+        assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.printed
+        assert ("Permission denied" if how == "mode" else "Read-only file system") in traced.printed
 
 
 def limits(which, value):
@@ -294,7 +294,7 @@ def test_descriptor_limit(case, bin):
                          for kind in ("alone", "traced"))
         assert (traced.code, traced.output) == (alone.code, alone.output), most
         if "worked" in alone.output:
-            assert len(traced.lines()) == (0 if traced.trace.exists() else 1), traced.said
+            assert len(traced.lines()) == (0 if traced.trace.exists() else 1), traced.printed
 
 
 def test_file_size_limit(case, bin):
@@ -302,7 +302,7 @@ def test_file_size_limit(case, bin):
     alone, traced = (case(kind).run(bin / "process_ends", "no_larger_files", 200, traced=kind == "traced", SIMGPU_LOG="")
                      for kind in ("alone", "traced"))
     assert (traced.code, traced.output) == (alone.code, alone.output) == (0, "worked\ndone\n")
-    assert len(traced.lines()) == 1, traced.said
+    assert len(traced.lines()) == 1, traced.printed
     facts = traced.check_loss_is_reported()
     assert facts["events"]["device_alloc"] >= 800
 
@@ -316,11 +316,11 @@ def test_address_space_limit(case, bin):
         alone, traced = (case(f"{megabytes} {kind}").run(bin / "process_ends", "works", traced=kind == "traced", SIMGPU_LOG="",
                                                          ADDRESS_SPACE_MARGIN_MIB=megabytes, MALLOC_ARENA_MAX=1)
                          for kind in ("alone", "traced"))
-        assert traced.code in (0, 1), (megabytes, traced.said)
-        assert len(traced.lines()) <= 1, traced.said
+        assert traced.code in (0, 1), (megabytes, traced.printed)
+        assert len(traced.lines()) <= 1, traced.printed
         records = traced.trace.exists()
         if not records:
-            assert (traced.code, traced.output) == (alone.code, alone.output), (megabytes, traced.said)
+            assert (traced.code, traced.output) == (alone.code, alone.output), (megabytes, traced.printed)
         elif traced.output == alone.output and not traced.lines():
             assert traced.facts()["complete"]
         outcomes.add((records, traced.code))
@@ -329,14 +329,14 @@ def test_address_space_limit(case, bin):
 
 def test_no_memory_for_writer_thread(case, bin):
     traced = in_parts(case, bin, lambda traced: (traced.folder / "refuse").touch(), preload=[bin / "deny_writer_memory.so"])
-    assert len(traced.lines()) == 1 and "out of host memory" in traced.said, traced.said
+    assert len(traced.lines()) == 1 and "out of host memory" in traced.printed, traced.printed
     facts = traced.check_loss_is_reported()
     assert facts["events"]["device_alloc"] >= 4 * 500
 
 
 def test_small_stack_limit(case, bin):
     traced = case().run(bin / "process_ends", "works", before=limits(resource.RLIMIT_STACK, 128 << 10))
-    assert (traced.code, traced.output, traced.said) == (0, "worked\ndone\n", "")
+    assert (traced.code, traced.output, traced.printed) == (0, "worked\ndone\n", "")
     traced.check_all_there("exit")
 
 
@@ -347,18 +347,18 @@ def test_sandbox_denies_system_calls(case, bin, calls):
                      for kind in ("alone", "traced"))
     assert (traced.code, traced.output) == (alone.code, alone.output)
     if traced.trace.exists():
-        assert traced.said == ""
+        assert traced.printed == ""
         traced.check_all_there("exit", pid=traced.facts()["pid"])
     else:
-        assert len(traced.lines()) == 1, traced.said
+        assert len(traced.lines()) == 1, traced.printed
 
 
 def test_rings_in_memory_if_files_cannot_be_mapped(case, bin):
     """Rings then live in memory; the report of a killed run says what that costs."""
     how = {"preload": [bin / "deny_shared_maps.so"]}
     traced = case().run(bin / "process_ends", "in_two_parts", 200, **how)
-    assert (traced.code, len(traced.lines())) == (0, 1), traced.said
-    assert "cannot map" in traced.said
+    assert (traced.code, len(traced.lines())) == (0, 1), traced.printed
+    assert "cannot map" in traced.printed
     facts = traced.check_all_there("exit")
     assert any("in memory" in note["message"] for note in facts["notes"])
     assert [path.name for path in traced.folder.iterdir() if path.name.startswith("run")] == ["run.trace"]
@@ -389,7 +389,7 @@ def in_parts(case, bin, between, **how):
         time.sleep(0.6)
         process.stdin.write("\n")
         process.stdin.flush()
-        traced.output, traced.said = process.communicate(timeout=60)
+        traced.output, traced.printed = process.communicate(timeout=60)
         traced.code = process.returncode
     assert (traced.code, traced.output) == (0, "done\n")
     return traced
@@ -414,7 +414,7 @@ def test_ring_truncated_by_other_process(case, bin, cut):
     time_to_settle = lambda traced: (time.sleep(0.3), CUTS[cut](traced))
     traced = in_parts(case, bin, time_to_settle)
     assert traced.held_up < 3
-    assert len(traced.lines()) == 1 and "open for writing" in traced.said, traced.said
+    assert len(traced.lines()) == 1 and "open for writing" in traced.printed, traced.printed
     facts = traced.check_all_there("exit")
     assert any("in memory" in note["message"] for note in facts["notes"])
 
@@ -439,13 +439,13 @@ def test_ring_read_while_written(case, bin):
             assert gpumemtrace("replay", traced.trace)
             assert len(traced.ring.read_bytes()) > 4096
     traced = in_parts(case, bin, read)
-    assert traced.said == "" and traced.held_up < 10
+    assert traced.printed == "" and traced.held_up < 10
     traced.check_all_there("exit")
 
 
 def test_ring_removed(case, bin):
     traced = in_parts(case, bin, lambda traced: traced.ring.unlink())
-    assert len(traced.lines()) == 1 and "removed" in traced.said, traced.said
+    assert len(traced.lines()) == 1 and "removed" in traced.printed, traced.printed
     traced.check_all_there("exit")
 
 
@@ -463,19 +463,19 @@ def test_trace_and_ring_renamed(case, bin):
         traced.ring.rename(traced.folder / "other.trace.ring")
         traced.trace.rename(traced.folder / "other.trace")
     traced = in_parts(case, bin, rename)
-    assert traced.said == ""
+    assert traced.printed == ""
     traced.check_all_there("exit", trace=traced.folder / "other.trace")
 
 
 def test_trace_removed(case, bin):
     traced = in_parts(case, bin, lambda traced: traced.trace.unlink())
-    assert len(traced.lines()) == 1 and "was removed" in traced.said, traced.said
+    assert len(traced.lines()) == 1 and "was removed" in traced.printed, traced.printed
     assert not traced.trace.exists() and not traced.ring.exists()
 
 
 def test_output_folder_removed(case, bin):
     traced = in_parts(case, bin, lambda traced: shutil.rmtree(traced.folder))
-    assert len(traced.lines()) == 1 and "was removed" in traced.said, traced.said
+    assert len(traced.lines()) == 1 and "was removed" in traced.printed, traced.printed
 
 
 @pytest.mark.parametrize("size", [0, 10, 100, 2000])
@@ -484,7 +484,7 @@ def test_trace_truncated(case, bin, size):
         time.sleep(0.3)
         os.truncate(traced.trace, min(size, traced.trace.stat().st_size - 1))
     traced = in_parts(case, bin, cut)
-    assert len(traced.lines()) == 1 and "was truncated by another program" in traced.said, traced.said
+    assert len(traced.lines()) == 1 and "was truncated by another program" in traced.printed, traced.printed
     report = subprocess.run([COMMAND, "replay", traced.trace, "--json"], capture_output=True, text=True)
     assert report.returncode == 6, report.stderr
     facts = json.loads(report.stdout)["traces"][0]

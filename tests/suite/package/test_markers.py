@@ -8,7 +8,7 @@ from installed_package import installed, packaged, wheel  # noqa: F401 (fixtures
 
 def test_markers_before_first_gpu_call_are_recorded(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py")
-    told, report = run.said, run.report()
+    told, report = run.printed, run.report()
     phases = {phase.pop("name"): phase for phase in report["phases"]}
     assert set(phases) == {"around", "of another thread", "turn"}, "phases before the first call held nothing"
     for name in ("around", "of another thread"):
@@ -30,7 +30,7 @@ def test_markers_without_gpu_leave_no_file(torch_version, packaged):
 
 def test_marks_select_points_in_time(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py")
-    told = run.said["marks"]
+    told = run.printed["marks"]
     marks = run.report()["marks"]
     assert [mark["name"] for mark in marks] == [name for name, _, _ in told]
     assert [mark["step"] for mark in marks] == [step for _, _, step in told]
@@ -56,6 +56,6 @@ def test_unknown_mark_lists_known_marks(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py")
     for option in ("--at", "--since"):
         done = subprocess.run([COMMAND, "replay", run.trace, option, "mark:nobody"], capture_output=True, text=True)
-        said = sentences(done.stderr)
-        assert done.returncode == 2 and "mark:nobody was not reached" in said, said
-        assert "the program set the marks loaded 1, loaded 2, turn, the end: 100 %" in said
+        printed = sentences(done.stderr)
+        assert done.returncode == 2 and "mark:nobody was not reached" in printed, printed
+        assert "the program set the marks loaded 1, loaded 2, turn, the end: 100 %" in printed

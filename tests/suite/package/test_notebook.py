@@ -27,7 +27,7 @@ def blocks(text):
 def test_each_cell_reports_peak_and_retained_bytes(torch_version, packaged, where, by_run):
     run = packaged(torch_version, "package/notebook.py", where, by_run=by_run, more=[trainers_of(torch_version)],
                    IPYTHONDIR="ipython", JUPYTER_RUNTIME_DIR="runtime")
-    load, plain, nothing, first, define, failing, other, clearing, asked = run.said
+    load, plain, nothing, first, define, failing, other, clearing, asked = run.printed
     assert (load, plain, define) == ("", "", "")
     assert nothing == KEPT_NAME * by_run + "gpumemtrace: no GPU call so far\n"
     assert run.trace.name == ("run.trace" if by_run else "named.trace")

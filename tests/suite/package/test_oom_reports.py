@@ -10,7 +10,7 @@ KINDS = ["KeyError", "OutOfMemoryError", "OutOfMemoryError", "OutOfMemoryError"]
 
 def test_oom_writes_report_and_error_propagates(torch_version, packaged):
     run = packaged(torch_version, "memory/oom_capture.py")
-    told = run.said
+    told = run.printed
     assert told["kinds"] == KINDS and all(told["same"]) and told["context"] == [True, True, True] and told["answer"] == 42
     own = ["run.oom.json", "run.oom.txt"]
     assert told["files"] == [[], own, ["named oom.json", "named oom.txt", *own], ["named oom.json", "named oom.txt", *own]]
@@ -22,9 +22,9 @@ def test_oom_writes_report_and_error_propagates(torch_version, packaged):
     assert "Out of memory" in text and "oom_capture.py:" in text and "in too_much()" in text and "The request of 4.00 TiB exceeds the GPU" in text
     # The second report includes the first error.
     assert len(json.loads((run.folder / "named oom.json").read_text())["oom"]) == 2
-    said = run.process.stderr.splitlines()
-    assert said[0] == f"gpumemtrace: out of GPU memory: report written to {run.folder / 'run.oom.txt'}"
-    assert said[2].startswith("gpumemtrace: out of GPU memory, but the report failed: ") and "nowhere" in said[2]
+    printed = run.process.stderr.splitlines()
+    assert printed[0] == f"gpumemtrace: out of GPU memory: report written to {run.folder / 'run.oom.txt'}"
+    assert printed[2].startswith("gpumemtrace: out of GPU memory, but the report failed: ") and "nowhere" in printed[2]
     # It equals the report of the whole trace for the same error.
     whole = run.report("--oom")["oom"]
     assert len(whole) == 3 and whole[0]["requested_bytes"] == oom["requested_bytes"] and whole[0]["sites"] == oom["sites"]
@@ -32,6 +32,6 @@ def test_oom_writes_report_and_error_propagates(torch_version, packaged):
 
 def test_oom_without_recording_warns_once(torch_version, packaged):
     run = packaged(torch_version, "memory/oom_capture.py", by_run=False)
-    assert run.said["kinds"] == KINDS and run.said["files"] == [[]] * 4
+    assert run.printed["kinds"] == KINDS and run.printed["files"] == [[]] * 4
     [line] = run.process.stderr.splitlines()
     assert line.startswith("gpumemtrace: out of GPU memory, but no report was written: this process is not being recorded")

@@ -63,8 +63,8 @@ def test_every_cpython_installs_runs_and_uninstalls(python, wheel, tmp_path):
     before = fresh.files()
     fresh.install(os.environ.get("GPUMEMTRACE_WHEEL") or wheel)
     done = run([fresh.command, "run", "--", fresh.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
-    said = json.loads(done.stdout)
-    assert said["recording"]["is_recording"] and said["report"]["steps"]["count"] == 3
+    printed = json.loads(done.stdout)
+    assert printed["recording"]["is_recording"] and printed["report"]["steps"]["count"] == 3
     assert run([fresh.python, "-m", "gpumemtrace", "--version"], tmp_path).stdout == f"gpumemtrace {VERSION}\n"
     fresh.pip("uninstall", "--yes", "gpumemtrace")
     assert fresh.files() == before
@@ -72,10 +72,10 @@ def test_every_cpython_installs_runs_and_uninstalls(python, wheel, tmp_path):
 
 def test_run_needs_no_variables(package, tmp_path):
     done = run([package.command, "run", "--", package.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
-    said = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     trace = tmp_path / "run.trace"
-    assert said["before"] == {"is_recording": False, "refused": "NotRecording"}
-    assert said["recording"] == {"is_recording": True, "path": str(trace)}
+    assert printed["before"] == {"is_recording": False, "refused": "NotRecording"}
+    assert printed["recording"] == {"is_recording": True, "path": str(trace)}
     events = dump(trace)
     said_and_done = ("mark", "phase_begin", "phase_end", "device_alloc", "device_free")
     marks = [event["kind"] for event in events if event["kind"] in said_and_done]
@@ -83,14 +83,14 @@ def test_run_needs_no_variables(package, tmp_path):
             "phase_begin", "device_alloc", "device_free", "phase_end"]
     assert marks == turn * 5
     # The report from inside covers the first half; the report at the end covers all.
-    half, whole = said["report"], json.loads(gpumemtrace("replay", trace, "--json"))
+    half, whole = printed["report"], json.loads(gpumemtrace("replay", trace, "--json"))
     assert (half["traces"][0]["end"], whole["traces"][0]["end"]) == ("running", "exit")
     assert (half["steps"]["source"], half["steps"]["count"]) == ("marks", 3)
     assert (whole["steps"]["source"], whole["steps"]["count"]) == ("marks", 5)
     turns = lambda report: {phase["name"]: phase["count"] for phase in report["phases"]}
     assert turns(half) == {"turn #": 2, "inner": 2, "decorated": 2}
     assert turns(whole) == {"turn #": 5, "inner": 5, "decorated": 5}
-    assert half["traces"][0]["events"]["device_alloc"] == said["allocated"]
+    assert half["traces"][0]["events"]["device_alloc"] == printed["allocated"]
     # Lines are the program's, never the package's.
     assert all("gpumemtrace/_" not in site["site"].get("file", "") for peak in whole["peak"] for site in peak["sites"])
     # An untraced program reports on another process's trace.
@@ -125,8 +125,8 @@ def test_run_uses_python_of_the_package(package, tmp_path):
     for command in [package.command, "run"], [package.python, "-m", "gpumemtrace", "run"]:
         for program in ["asked.py"], ["-m", "asked"]:
             done = run([*command, *program, *arguments], tmp_path)
-            prefix, said = done.stdout.splitlines()
-            assert prefix == str(package.folder) and json.loads(said)["recording"]["is_recording"]
+            prefix, printed = done.stdout.splitlines()
+            assert prefix == str(package.folder) and json.loads(printed)["recording"]["is_recording"]
             (tmp_path / "run.trace").unlink()
 
 
@@ -140,8 +140,8 @@ path = gpumemtrace.stop()
 print(json.dumps([path, [mark["name"] for mark in gpumemtrace.report(path)["marks"]]]))
 """)
     done = run([package.python, "starts.py", WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
-    said, ended = map(json.loads, done.stdout.splitlines())
-    assert said["recording"]["path"] == ended[0] == str(tmp_path / "run.trace") and ended[1] == ["started"]
+    printed, ended = map(json.loads, done.stdout.splitlines())
+    assert printed["recording"]["path"] == ended[0] == str(tmp_path / "run.trace") and ended[1] == ["started"]
     whole = json.loads(gpumemtrace("replay", ended[0], "--json"))
     assert (whole["steps"]["source"], whole["steps"]["count"]) == ("marks", 5) and whole["traces"][0]["mode"] == ["started"]
     # 5 turns of two allocations, one of them freed.
@@ -197,9 +197,9 @@ def test_editable_install(tmp_path):
     (tmp_path / "wheel").mkdir()
     fresh.install(build_distribution("editable", tmp_path / "wheel"))
     done = run([fresh.command, "run", "--", fresh.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
-    said = json.loads(done.stdout)
-    assert said["recording"]["is_recording"] and said["report"]["steps"]["count"] == 3
-    assert said["file"] == str(REPOSITORY / "pytorch-allocator-shim" / "python" / "gpumemtrace" / "__init__.py")
+    printed = json.loads(done.stdout)
+    assert printed["recording"]["is_recording"] and printed["report"]["steps"]["count"] == 3
+    assert printed["file"] == str(REPOSITORY / "pytorch-allocator-shim" / "python" / "gpumemtrace" / "__init__.py")
 
 
 def test_sdist_builds_the_same_wheel(wheel, tmp_path):
@@ -228,11 +228,11 @@ def test_phases_and_steps_of_training(torch_version, installed, tmp_path):
     env = environment(tmp_path, traced=False, PYTHONPATH=packages)
     done = run_program([there.command, "run", "--", python, WORKLOADS / "package/annotated_training.py"], tmp_path, env=env)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    report = said["report"]
+    printed = json.loads(done.stdout.splitlines()[-1])
+    report = printed["report"]
     assert report["traces"][0]["torch_tracker"] == "attached" and report["traces"][0]["complete"]
-    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", said["steps"])
+    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", printed["steps"])
     assert {phase["name"]: phase["devices"] for phase in report["phases"]} == {
-        name: [{"device": 0} | of_phase] for name, of_phase in said["phases"].items()
+        name: [{"device": 0} | of_phase] for name, of_phase in printed["phases"].items()
     }
-    assert said["phases"]["train"]["peak_live_bytes"] > said["phases"]["evaluate"]["peak_live_bytes"] > 0
+    assert printed["phases"]["train"]["peak_live_bytes"] > printed["phases"]["evaluate"]["peak_live_bytes"] > 0

@@ -21,10 +21,10 @@ def phases_of(report):
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_lightning_phases_match_pytorch(torch_version, packaged, name):
     run = packaged(torch_version, "package/lightning_training.py", name, more=[trainers_of(torch_version)], **SILENT)
-    said = run.said
-    report, seen = said["report"], said["seen"]
+    printed = run.printed
+    report, seen = printed["report"], printed["seen"]
     # Two epochs of six batches, and a training that fails in its third batch.
-    assert said["global_steps"] == [12, 2] and seen["failed"]
+    assert printed["global_steps"] == [12, 2] and seen["failed"]
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 15) == ("marks", seen["batches"])
     phases = phases_of(report)
     assert phases.pop("after")["count"] == 1, "the failed training left no phase open"
@@ -35,10 +35,10 @@ def test_lightning_phases_match_pytorch(torch_version, packaged, name):
 
 def test_huggingface_phases_match_pytorch(torch_version, packaged):
     run = packaged(torch_version, "package/huggingface_training.py", more=[trainers_of(torch_version)], **SILENT)
-    said = run.said
-    report, seen = said["report"], said["seen"]
-    assert said["global_step"] == 6, "steps of two batches each"
-    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", said["global_step"])
+    printed = run.printed
+    report, seen = printed["report"], printed["seen"]
+    assert printed["global_step"] == 6, "steps of two batches each"
+    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", printed["global_step"])
     phases = phases_of(report)
     assert {name: phase["count"] for name, phase in phases.items()} == {
         "train": 4, "evaluate": 3, "prediction": seen["evaluations"] - 3 + seen["predictions"]}
@@ -50,16 +50,16 @@ def test_missing_trainer_raises_clear_error(torch_version, packaged, tmp_path):
     code.write_text(
         "import json\n"
         "import gpumemtrace, gpumemtrace.huggingface, gpumemtrace.lightning\n"
-        "said = []\n"
+        "printed = []\n"
         "for module in gpumemtrace.huggingface, gpumemtrace.lightning:\n"
         "    try:\n"
         "        module.MemoryTrace\n"
         "    except ImportError as error:\n"
-        "        said.append(str(error))\n"
+        "        printed.append(str(error))\n"
         "    assert not hasattr(module, 'something')\n"
-        "print(json.dumps(said))\n"
+        "print(json.dumps(printed))\n"
     )
-    assert packaged(torch_version, code, by_run=False).said == [
+    assert packaged(torch_version, code, by_run=False).printed == [
         "gpumemtrace.huggingface needs the package `transformers`",
         "gpumemtrace.lightning needs PyTorch Lightning: the package `lightning` or `pytorch_lightning`",
     ]

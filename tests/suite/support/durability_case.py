@@ -35,7 +35,7 @@ class Case:
     def run(self, *command, **how):
         process = self.start(*command, **how)
         try:
-            self.output, self.said = process.communicate(timeout=60)
+            self.output, self.printed = process.communicate(timeout=60)
         finally:
             process.kill()
             process.wait()
@@ -52,7 +52,7 @@ class Case:
 
     def lines(self):
         """Returns our lines on stderr; the program itself writes none."""
-        return [line for line in self.said.splitlines() if line.startswith("gpumemtrace: ")]
+        return [line for line in self.printed.splitlines() if line.startswith("gpumemtrace: ")]
 
     def facts(self, code=0, trace=None):
         return json.loads(gpumemtrace("replay", trace or self.trace, "--json", code=code))["traces"][0]

@@ -89,7 +89,7 @@ class Packaged(Run):
         return trace
 
     @property
-    def said(self):
+    def printed(self):
         return json.loads(self.process.stdout.splitlines()[-1])
 
 

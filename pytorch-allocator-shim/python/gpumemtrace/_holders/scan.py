@@ -171,9 +171,9 @@ def _rows(
                 rows.setdefault(key, HolderRow(number, device, address, text)).add(1, size)
                 blocks, size_bytes = blocks - 1, size_bytes - size
             if blocks and site["listed"]:
-                row = HolderRow(number, device, site["listed"][0][0], {"why": "not_looked_at"})
+                row = HolderRow(number, device, site["listed"][0][0], {"why": "not_searched"})
                 row.add(blocks, size_bytes)
-                rows["not_looked_at"] = row
+                rows["not_searched"] = row
             yield from rows.values()
 
 

@@ -22,26 +22,26 @@ pub(crate) fn explain_category(share: &CategoryShare) -> String {
         return format!(", confidence {}", confidence.name());
     }
     let why = match share.rules.first().map(|first| first.rule) {
-        Some(CategoryRule::KeptByProgram) => "allocated by your code and retained",
-        Some(CategoryRule::KeptByForward) => "allocated in a forward pass and retained",
-        Some(CategoryRule::CutShort) => "the run was interrupted",
+        Some(CategoryRule::RetainedByProgram) => "allocated by your code and retained",
+        Some(CategoryRule::RetainedByForward) => "allocated in a forward pass and retained",
+        Some(CategoryRule::Interrupted) => "the run was interrupted",
         Some(CategoryRule::NoPythonStack) => "no Python stack",
         Some(CategoryRule::NoPytorch) => "no PyTorch and no known library",
         // These rules decide a category and state their confidence.
         Some(
-            CategoryRule::AskedByLibrary
+            CategoryRule::AllocatedByLibrary
             | CategoryRule::BeginsBackward
-            | CategoryRule::BornAsState
-            | CategoryRule::BornBeforeForward
-            | CategoryRule::BornInInitialisation
-            | CategoryRule::BornInModule
-            | CategoryRule::BornInZeroGrad
-            | CategoryRule::BornWhileFetching
-            | CategoryRule::BornWhileLoading
-            | CategoryRule::DiedBeforeBackward
-            | CategoryRule::DiedInBackward
-            | CategoryRule::DiedInZeroGrad
-            | CategoryRule::DiedWhereBorn
+            | CategoryRule::AllocatedAsState
+            | CategoryRule::AllocatedBeforeForward
+            | CategoryRule::AllocatedInInitialization
+            | CategoryRule::AllocatedInModule
+            | CategoryRule::AllocatedInZeroGrad
+            | CategoryRule::AllocatedWhileFetching
+            | CategoryRule::AllocatedWhileLoading
+            | CategoryRule::FreedBeforeBackward
+            | CategoryRule::FreedInBackward
+            | CategoryRule::FreedInZeroGrad
+            | CategoryRule::FreedInSamePass
             | CategoryRule::OutlivedBackward
             | CategoryRule::OutlivedOptimizer
             | CategoryRule::SizeOfGradients

@@ -39,7 +39,7 @@ pub(crate) fn explain_unresolved(why: UnresolvedReason) -> &'static str {
             "possibly saved in autograd graphs, which this PyTorch version hides"
         }
         UnresolvedReason::OutOfTime => "the scan reached its time limit",
-        UnresolvedReason::NotLookedAt => "too many blocks to search",
+        UnresolvedReason::NotSearched => "too many blocks to search",
         UnresolvedReason::NotListed => "held by further names",
         UnresolvedReason::Unreadable => "the name in the trace is unreadable",
     }

@@ -11,7 +11,7 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
         TraceLoss::DroppedEvents { events } => format!("the recorder dropped {}", format_count(*events, "event")),
         TraceLoss::MissingEvents { events } => format!("{} missing from the file", count_are(*events, "event")),
         TraceLoss::DroppedParts { parts, events } => format!(
-            "the recorder deleted the oldest {} with {} (GPUMEMTRACE_KEEP); memory allocated in them has no call site",
+            "the recorder deleted the oldest {} with {} (GPUMEMTRACE_MAX_TOTAL_SIZE); memory allocated in them has no call site",
             format_count(*parts, "part"),
             format_count(*events, "event")
         ),

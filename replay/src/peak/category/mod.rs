@@ -90,7 +90,7 @@ fn judge_by_library(analysis: &Analysis, block: &PeakBlock) -> CategoryVerdict {
     let owner = analysis.owners.name(analysis.owners.known(native));
     if WORKSPACE_LIBRARIES.iter().any(|library| owner.starts_with(library)) {
         let (category, confidence) = (Category::Workspaces, Some(Confidence::High));
-        return CategoryVerdict { category, confidence, rule: CategoryRule::AskedByLibrary };
+        return CategoryVerdict { category, confidence, rule: CategoryRule::AllocatedByLibrary };
     }
     unknown(CategoryRule::NoPytorch)
 }

@@ -86,7 +86,11 @@ mod tests {
     use super::*;
 
     fn medium(category: Category) -> CategoryVerdict {
-        CategoryVerdict { category, confidence: Some(Confidence::Medium), rule: CategoryRule::BornInModule }
+        CategoryVerdict {
+            category,
+            confidence: Some(Confidence::Medium),
+            rule: CategoryRule::AllocatedInModule,
+        }
     }
 
     fn categories(mut blocks: Vec<(u64, CategoryVerdict)>) -> Vec<Category> {
@@ -103,7 +107,7 @@ mod tests {
         let found = categories(vec![(512, medium(Parameters)), (512, kept), (512, gradient)]);
         assert_eq!(found, [Parameters, Unknown, Gradients]);
         assert_eq!(
-            categories(vec![(512, unknown(CategoryRule::KeptByForward)), (512, gradient)]),
+            categories(vec![(512, unknown(CategoryRule::RetainedByForward)), (512, gradient)]),
             [Unknown, Gradients]
         );
     }

@@ -96,7 +96,7 @@ pub(crate) struct MemoryRange {
     pub bytes: u64,
     pub place: MemoryPlace,
     /// Creation number among all ranges of the process, from 1.
-    pub born: u64,
+    pub serial: u64,
     /// True for mapped physical memory: an adjacent range may belong to the same segment.
     pub is_mapped: bool,
 }
@@ -356,7 +356,7 @@ impl DriverState {
 
     fn add_range(&mut self, addr: u64, bytes: u64, place: MemoryPlace, is_mapped: bool) {
         self.ranges_created += 1;
-        let range = MemoryRange { addr, bytes, place, born: self.ranges_created, is_mapped };
+        let range = MemoryRange { addr, bytes, place, serial: self.ranges_created, is_mapped };
         self.removed_ranges.extend(self.ranges.insert(addr, range));
         self.has_changed_ranges = true;
     }

@@ -146,20 +146,20 @@ mod tests {
             let addr_of = |number: u64, is_near: bool| {
                 if is_near { number.wrapping_mul(stride) } else { number.wrapping_mul(MIX_INVERSE) }
             };
-            for (born, (is_free, number, is_near)) in events.into_iter().enumerate() {
+            for (serial, (is_free, number, is_near)) in events.into_iter().enumerate() {
                 let addr = addr_of(number, is_near);
-                let block = LiveBlock { born: born as u64, ..LiveBlock::default() };
+                let block = LiveBlock { serial: serial as u64, ..LiveBlock::default() };
                 let (found, wanted) = if is_free {
                     (blocks.remove(addr), expected.remove(&addr))
                 } else {
                     (blocks.insert(addr, block), expected.insert(addr, block))
                 };
-                prop_assert_eq!(found.map(|block| block.born), wanted.map(|block| block.born));
-                prop_assert_eq!(blocks.get(addr).map(|block| block.born), expected.get(&addr).map(|block| block.born));
+                prop_assert_eq!(found.map(|block| block.serial), wanted.map(|block| block.serial));
+                prop_assert_eq!(blocks.get(addr).map(|block| block.serial), expected.get(&addr).map(|block| block.serial));
             }
-            let mut all: Vec<(u64, u64)> = blocks.iter().map(|(addr, block)| (addr, block.born)).collect();
+            let mut all: Vec<(u64, u64)> = blocks.iter().map(|(addr, block)| (addr, block.serial)).collect();
             all.sort_unstable();
-            let expected: Vec<(u64, u64)> = expected.into_iter().map(|(addr, block)| (addr, block.born)).collect();
+            let expected: Vec<(u64, u64)> = expected.into_iter().map(|(addr, block)| (addr, block.serial)).collect();
             prop_assert_eq!(all, expected);
         }
     }
@@ -179,12 +179,12 @@ mod tests {
     fn colliding_blocks_are_all_kept() {
         let mut blocks = BlockMap::default();
         let addrs: Vec<u64> = (1..100_000).map(|number: u64| number.wrapping_mul(MIX_INVERSE)).collect();
-        for (addr, born) in addrs.iter().zip(0..) {
-            assert!(blocks.insert(*addr, LiveBlock { born, ..LiveBlock::default() }).is_none());
+        for (addr, serial) in addrs.iter().zip(0..) {
+            assert!(blocks.insert(*addr, LiveBlock { serial, ..LiveBlock::default() }).is_none());
         }
         assert!(blocks.used < 3, "all addresses share the first slot");
-        for (addr, born) in addrs.iter().zip(0..) {
-            assert_eq!(blocks.remove(*addr).map(|block| block.born), Some(born));
+        for (addr, serial) in addrs.iter().zip(0..) {
+            assert_eq!(blocks.remove(*addr).map(|block| block.serial), Some(serial));
         }
         assert_eq!(blocks.iter().count(), 0);
     }

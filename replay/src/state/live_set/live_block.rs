@@ -11,7 +11,7 @@ pub(crate) struct LiveBlock {
     /// Number of steps begun when it was allocated.
     pub step: u32,
     /// The event of the live set that allocated it, counted from 1.
-    pub born: u64,
+    pub serial: u64,
     /// The requested size, if PyTorch's tracker reported it.
     pub requested_bytes: Option<u64>,
 }

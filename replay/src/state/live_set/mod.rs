@@ -108,7 +108,7 @@ impl LiveSet {
         let StackSite { stack, site } = origin;
         self.events += 1;
         self.advance_bin(now);
-        let block = LiveBlock { bytes, stack, step: now.step, born: self.events, requested_bytes };
+        let block = LiveBlock { bytes, stack, step: now.step, serial: self.events, requested_bytes };
         let lost = self.live.insert(addr, block);
         if let Some(old) = lost {
             self.on_lost_free(addr, old, now.step);

@@ -54,7 +54,7 @@ impl PeakBlocks {
     /// Handles the removal of a block.
     #[inline]
     pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
-        if block.born <= self.newest {
+        if block.serial <= self.newest {
             self.push_freed(addr, block, death);
         }
     }
@@ -67,7 +67,7 @@ impl PeakBlocks {
     /// The blocks of the peak in the order of their allocation. `live` are the present blocks.
     pub(crate) fn collect(&self, live: &BlockMap) -> Vec<PeakBlock> {
         let went = self.freed.len() as u64;
-        let still = live.iter().filter(|(_, block)| block.born <= self.newest);
+        let still = live.iter().filter(|(_, block)| block.serial <= self.newest);
         let still = still.map(|(addr, block)| PeakBlock { addr, block: *block, death: None, went });
         let freed = self.freed.iter().zip(0u64..).map(|((addr, block, death), went)| PeakBlock {
             addr: *addr,
@@ -76,7 +76,7 @@ impl PeakBlocks {
             went,
         });
         let mut all: Vec<PeakBlock> = still.chain(freed).collect();
-        all.sort_unstable_by_key(|one| one.block.born);
+        all.sort_unstable_by_key(|one| one.block.serial);
         all
     }
 }
@@ -117,7 +117,7 @@ mod tests {
             let found: BTreeMap<u64, u64> = blocks.iter().map(|one| (one.addr, one.block.bytes)).collect();
             prop_assert_eq!(found.len(), blocks.len());
             prop_assert_eq!(found, highest.1);
-            prop_assert!(blocks.is_sorted_by_key(|one| one.block.born));
+            prop_assert!(blocks.is_sorted_by_key(|one| one.block.serial));
             for one in blocks.iter().filter_map(|one| Some((one.addr, one.death?))) {
                 prop_assert!(one.1.stack.is_none_or(|stack| u64::from(stack.0) == one.0));
             }

@@ -92,13 +92,13 @@ pub(super) const fn unknown(rule: CategoryRule) -> CategoryVerdict {
 }
 
 /// Lasting blocks of plain program code. [`super::sizes`] may refine the verdict.
-pub(super) const KEPT: CategoryRule = CategoryRule::KeptByProgram;
+pub(super) const KEPT: CategoryRule = CategoryRule::RetainedByProgram;
 
 /// Lasting blocks of a workspace's size. [`super::sizes`] may refine a verdict of low confidence.
 pub(super) const WORKSPACE: CategoryRule = CategoryRule::WorkspaceSize;
 
 /// The fate is unknown, since the run or the step ended abnormally.
-pub(super) const CUT: CategoryRule = CategoryRule::CutShort;
+pub(super) const CUT: CategoryRule = CategoryRule::Interrupted;
 
 /// Decides the category of a block.
 pub(crate) fn judge_block(evidence: BlockEvidence) -> CategoryVerdict {
@@ -112,19 +112,19 @@ pub(crate) fn judge_block(evidence: BlockEvidence) -> CategoryVerdict {
     match allocated_in {
         CallContext::Module => {
             let is_moved = fate == BlockFate::FreedIn(CallContext::Module);
-            verdict(C::Parameters, if is_moved { Medium } else { High }, CategoryRule::BornInModule)
+            verdict(C::Parameters, if is_moved { Medium } else { High }, CategoryRule::AllocatedInModule)
         }
-        CallContext::Initial if lasts => verdict(C::Parameters, Medium, CategoryRule::BornInModule),
-        CallContext::Initial => verdict(C::Temporaries, Medium, CategoryRule::BornInInitialisation),
+        CallContext::Initial if lasts => verdict(C::Parameters, Medium, CategoryRule::AllocatedInModule),
+        CallContext::Initial => verdict(C::Temporaries, Medium, CategoryRule::AllocatedInInitialization),
         CallContext::Loading if fate == BlockFate::FreedIn(CallContext::Loading) && !lasts => {
-            verdict(C::Temporaries, Medium, CategoryRule::DiedWhereBorn)
+            verdict(C::Temporaries, Medium, CategoryRule::FreedInSamePass)
         }
-        CallContext::Loading => verdict(C::Parameters, Medium, CategoryRule::BornWhileLoading),
+        CallContext::Loading => verdict(C::Parameters, Medium, CategoryRule::AllocatedWhileLoading),
         CallContext::Data => {
-            verdict(C::Inputs, if lasts { Medium } else { High }, CategoryRule::BornWhileFetching)
+            verdict(C::Inputs, if lasts { Medium } else { High }, CategoryRule::AllocatedWhileFetching)
         }
         CallContext::Seed => verdict(C::Temporaries, High, CategoryRule::BeginsBackward),
-        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, CategoryRule::BornInZeroGrad),
+        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, CategoryRule::AllocatedInZeroGrad),
         CallContext::Optimizer | CallContext::OptimizerState => judge_optimizer_block(evidence),
         CallContext::Backward => judge_backward_block(evidence),
         CallContext::Forward => judge_forward_block(evidence),
@@ -157,12 +157,12 @@ fn judge_optimizer_block(evidence: BlockEvidence) -> CategoryVerdict {
         (
             BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
             BlockLifetime::WithinStep,
-        ) => verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn),
+        ) => verdict(Category::Temporaries, High, CategoryRule::FreedInSamePass),
         (
             BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
             BlockLifetime::Unknown,
-        ) if !makes_state => verdict(Category::Temporaries, Medium, CategoryRule::DiedWhereBorn),
-        _ if makes_state => verdict(Category::OptimizerState, High, CategoryRule::BornAsState),
+        ) if !makes_state => verdict(Category::Temporaries, Medium, CategoryRule::FreedInSamePass),
+        _ if makes_state => verdict(Category::OptimizerState, High, CategoryRule::AllocatedAsState),
         _ if evidence.is_cut_short => unknown(CUT),
         (_, BlockLifetime::Lasting) => {
             verdict(Category::OptimizerState, High, CategoryRule::OutlivedOptimizer)
@@ -175,15 +175,15 @@ fn judge_backward_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
     match (evidence.fate, evidence.lifetime) {
         (BlockFate::FreedIn(CallContext::ZeroGrad), _) => {
-            verdict(Category::Gradients, High, CategoryRule::DiedInZeroGrad)
+            verdict(Category::Gradients, High, CategoryRule::FreedInZeroGrad)
         }
         (BlockFate::FreedIn(CallContext::Backward), BlockLifetime::WithinStep) => {
-            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
+            verdict(Category::Temporaries, High, CategoryRule::FreedInSamePass)
         }
         (
             BlockFate::FreedIn(CallContext::Backward | CallContext::Unknown),
             BlockLifetime::WithinStep | BlockLifetime::Unknown,
-        ) => verdict(Category::Temporaries, Medium, CategoryRule::DiedWhereBorn),
+        ) => verdict(Category::Temporaries, Medium, CategoryRule::FreedInSamePass),
         _ if evidence.is_cut_short => verdict(Category::Temporaries, Low, CUT),
         _ => verdict(Category::Gradients, Medium, CategoryRule::OutlivedBackward),
     }
@@ -194,23 +194,23 @@ fn judge_forward_block(evidence: BlockEvidence) -> CategoryVerdict {
     match evidence.fate {
         BlockFate::FreedIn(CallContext::Backward) => {
             let is_late = evidence.lifetime == BlockLifetime::Lasting;
-            verdict(Category::Activations, if is_late { Medium } else { High }, CategoryRule::DiedInBackward)
+            verdict(Category::Activations, if is_late { Medium } else { High }, CategoryRule::FreedInBackward)
         }
         _ if evidence.is_cut_short => {
             let confidence = if evidence.line_is_freed_in_backward { Medium } else { Low };
             verdict(Category::Activations, confidence, CUT)
         }
-        _ if evidence.lifetime == BlockLifetime::Lasting => unknown(CategoryRule::KeptByForward),
+        _ if evidence.lifetime == BlockLifetime::Lasting => unknown(CategoryRule::RetainedByForward),
         // A block that is live at the end may also be leaked.
         BlockFate::Live if evidence.saw_backward => {
             verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
         }
         _ if evidence.saw_backward => verdict(Category::Activations, Medium, CategoryRule::OutlivedBackward),
         BlockFate::FreedIn(CallContext::Forward) => {
-            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
+            verdict(Category::Temporaries, High, CategoryRule::FreedInSamePass)
         }
-        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Medium, CategoryRule::DiedBeforeBackward),
-        BlockFate::Live | BlockFate::Unknown => unknown(CategoryRule::KeptByForward),
+        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Medium, CategoryRule::FreedBeforeBackward),
+        BlockFate::Live | BlockFate::Unknown => unknown(CategoryRule::RetainedByForward),
     }
 }
 
@@ -220,15 +220,17 @@ fn judge_program_block(evidence: BlockEvidence) -> CategoryVerdict {
         return unknown(KEPT);
     }
     match evidence.fate {
-        _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, CategoryRule::BornBeforeForward),
+        _ if evidence.is_before_forward => {
+            verdict(Category::Inputs, Medium, CategoryRule::AllocatedBeforeForward)
+        }
         BlockFate::FreedIn(CallContext::Backward) => {
-            verdict(Category::Activations, Medium, CategoryRule::DiedInBackward)
+            verdict(Category::Activations, Medium, CategoryRule::FreedInBackward)
         }
         _ if evidence.is_cut_short => unknown(CUT),
         BlockFate::FreedIn(_) if evidence.saw_backward => {
             verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
         }
-        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Low, CategoryRule::DiedBeforeBackward),
+        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Low, CategoryRule::FreedBeforeBackward),
         BlockFate::Live | BlockFate::Unknown => unknown(KEPT),
     }
 }
