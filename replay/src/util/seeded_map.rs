@@ -5,6 +5,9 @@
 //! random numbers of its own, at the cost of one 128-bit multiplication per word. Iteration order
 //! is therefore random: sort before showing anything. `replay/tests/hostile.rs` analyses each trace
 //! twice and compares the reports.
+//!
+//! Not foldhash: with its quality hasher, replay of the synthesized trace took 839 instructions per
+//! event instead of 833 (`scripts/benchmarks/instructions`).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
