@@ -133,13 +133,13 @@ pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationO
     let all = analysis.visible_devices().filter(|(_, state)| state.has_torch() && analysis.knows_reserved());
     all.map(|(ordinal, state)| {
         let history = &state.gap_history;
-        let sample = |look: &crate::fragmentation::history::GapObservation| GapSample {
-            time_ns: look.time_ns.saturating_sub(analysis.start_ns),
-            step: analysis.reported_step(look.step),
-            reserved_bytes: look.reserved,
-            live_bytes: look.live,
-            gap_bytes: look.gap,
-            causes: CAUSES.into_iter().zip(look.causes).filter(|(_, bytes)| *bytes > 0).collect(),
+        let sample = |one: &crate::fragmentation::history::GapObservation| GapSample {
+            time_ns: one.time_ns.saturating_sub(analysis.start_ns),
+            step: analysis.reported_step(one.step),
+            reserved_bytes: one.reserved,
+            live_bytes: one.live,
+            gap_bytes: one.gap,
+            causes: CAUSES.into_iter().zip(one.causes).filter(|(_, bytes)| *bytes > 0).collect(),
         };
         let span_ns = history.span_ns();
         let pinning_site = |(site, cost): (SiteId, crate::fragmentation::history::PinnedCost)| PinningSite {

@@ -30,11 +30,11 @@ pub(crate) struct ReservedPeak {
     pub step: u32,
     /// The request for which the allocator reserved more memory.
     pub request: Option<PoolKey>,
-    /// Birth number of the newest block.
+    /// Serial number of the newest block.
     pub newest_block: u64,
-    /// Birth number of the newest driver range.
+    /// Serial number of the newest driver range.
     pub newest_range: u64,
-    /// Birth number of the newest segment.
+    /// Serial number of the newest segment.
     pub newest_segment: u64,
 }
 

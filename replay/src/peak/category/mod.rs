@@ -23,7 +23,7 @@ use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededMap;
 use context::{CallContext, CallContexts};
 use rules::{
-    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryRule, CategoryVerdict, Confidence,
+    BlockEvidence, BlockLifetime, BlockOutcome, Category, CategoryRule, CategoryVerdict, Confidence,
     WorkspaceSize, judge_block, unknown,
 };
 
@@ -127,18 +127,20 @@ impl<'a> EvidenceCollector<'a> {
         let mut contexts = CallContexts::new(&self.analysis.symbols);
         let allocated_in: Vec<CallContext> =
             blocks.iter().map(|one| contexts.context_of_stack(one.block.stack)).collect();
-        let mut fate = |one: &PeakBlock| match one.death {
-            None => BlockFate::Live,
-            Some(death) => death
-                .stack
-                .map_or(BlockFate::Unknown, |stack| BlockFate::FreedIn(contexts.context_of_stack(stack))),
+        let mut outcome = |one: &PeakBlock| match one.free {
+            None => BlockOutcome::Live,
+            Some(free) => free.stack.map_or(BlockOutcome::Unknown, |stack| {
+                BlockOutcome::FreedIn(contexts.context_of_stack(stack))
+            }),
         };
-        let fates: Vec<BlockFate> = blocks.iter().map(&mut fate).collect();
+        let outcomes: Vec<BlockOutcome> = blocks.iter().map(&mut outcome).collect();
         // A backward pass ran no later than the first free in one after this moment, and no
         // earlier than the last allocation in one before it.
-        let freed_in_backward =
-            blocks.iter().zip(&fates).filter(|(_, fate)| **fate == BlockFate::FreedIn(CallContext::Backward));
-        let first_free = freed_in_backward.map(|(one, _)| one.went).min().unwrap_or(u64::MAX);
+        let freed_in_backward = blocks
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| **outcome == BlockOutcome::FreedIn(CallContext::Backward));
+        let first_free = freed_in_backward.map(|(one, _)| one.frees_before).min().unwrap_or(u64::MAX);
         let last_allocation = allocated_in.iter().rposition(|context| *context == CallContext::Backward);
         let is_before_forward = find_before_forward(blocks, &allocated_in);
         let evidence = |at: usize| {
@@ -149,11 +151,11 @@ impl<'a> EvidenceCollector<'a> {
                 && matches!(self.analysis.step_rule, StepRule::Optimizer(_));
             BlockEvidence {
                 allocated_in: allocated_in[at],
-                fate: fates[at],
+                outcome: outcomes[at],
                 lifetime,
                 saw_backward: saw_step
                     || last_allocation.is_some_and(|last| last > at)
-                    || one.went > first_free,
+                    || one.frees_before > first_free,
                 is_before_forward: is_before_forward[at],
                 is_cut_short,
                 line_is_freed_in_backward: is_cut_short
@@ -167,10 +169,10 @@ impl<'a> EvidenceCollector<'a> {
     }
 
     fn lifetime(&self, one: &PeakBlock) -> BlockLifetime {
-        let end = one.death.map_or(self.analysis.steps, |death| death.step);
+        let end = one.free.map_or(self.analysis.steps, |free| free.step);
         match end.saturating_sub(one.block.step) {
             _ if self.analysis.step_rule.source().is_none() => {
-                if one.death.is_none() {
+                if one.free.is_none() {
                     BlockLifetime::Lasting
                 } else {
                     BlockLifetime::Unknown
@@ -253,9 +255,9 @@ mod tests {
 
     #[test]
     fn repeated_power_of_two_sizes_are_not_workspaces() {
-        let evidence = |fate, workspace| BlockEvidence {
+        let evidence = |outcome, workspace| BlockEvidence {
             allocated_in: CallContext::Forward,
-            fate,
+            outcome,
             lifetime: BlockLifetime::WithinStep,
             saw_backward: false,
             is_before_forward: false,
@@ -266,21 +268,24 @@ mod tests {
         let block = |bytes| PeakBlock {
             addr: 0,
             block: LiveBlock { bytes, ..LiveBlock::default() },
-            death: None,
-            went: 0,
+            free: None,
+            frees_before: 0,
         };
-        let workspaces = |sizes: &[(u64, BlockFate)]| {
+        let workspaces = |sizes: &[(u64, BlockOutcome)]| {
             let blocks: Vec<PeakBlock> = sizes.iter().map(|(bytes, _)| block(*bytes)).collect();
             let mut all: Vec<BlockEvidence> =
-                sizes.iter().map(|(bytes, fate)| evidence(*fate, workspace_size(*bytes))).collect();
+                sizes.iter().map(|(bytes, outcome)| evidence(*outcome, workspace_size(*bytes))).collect();
             clear_repeated_workspace_sizes(&blocks, &mut all);
             all.iter().map(|evidence| evidence.workspace.is_some()).collect::<Vec<_>>()
         };
-        let backward = BlockFate::FreedIn(CallContext::Backward);
-        assert_eq!(workspaces(&[(LARGE, BlockFate::Live), (1 << 20, BlockFate::Live)]), [true, true]);
-        assert_eq!(workspaces(&[(LARGE, BlockFate::Live), (LARGE, BlockFate::Live)]), [false, false]);
+        let backward = BlockOutcome::FreedIn(CallContext::Backward);
+        assert_eq!(workspaces(&[(LARGE, BlockOutcome::Live), (1 << 20, BlockOutcome::Live)]), [true, true]);
+        assert_eq!(workspaces(&[(LARGE, BlockOutcome::Live), (LARGE, BlockOutcome::Live)]), [false, false]);
         // A block that is freed is not a workspace, and does not count against the other.
-        assert_eq!(workspaces(&[(LARGE, BlockFate::Live), (LARGE, backward)]), [true, true]);
-        assert_eq!(workspaces(&[(8_519_680, BlockFate::Live), (8_519_680, BlockFate::Live)]), [true, true]);
+        assert_eq!(workspaces(&[(LARGE, BlockOutcome::Live), (LARGE, backward)]), [true, true]);
+        assert_eq!(
+            workspaces(&[(8_519_680, BlockOutcome::Live), (8_519_680, BlockOutcome::Live)]),
+            [true, true]
+        );
     }
 }

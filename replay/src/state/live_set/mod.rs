@@ -19,7 +19,7 @@ pub(crate) mod step_peaks;
 use crate::callsite::symbols::StackSite;
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::lazy_counter::Checkpoints;
-use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlocks};
+use crate::state::live_set::peak_blocks::{BlockFree, PeakBlocks};
 pub(crate) use crate::state::live_set::site_stats::{AGES, BlockOutcomes, SiteStats};
 use crate::state::live_set::site_stats::{
     CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STACK_STEP, STEP, StackStats,
@@ -138,7 +138,7 @@ impl LiveSet {
                 self.freed_since_step.push((block.stack, block.step));
             }
             self.total.remove(block.bytes);
-            self.on_removed(addr, block, BlockDeath { stack: Some(origin.stack), step: now.step });
+            self.on_removed(addr, block, BlockFree { stack: Some(origin.stack), step: now.step });
         } else {
             self.unmatched_frees += 1;
         }
@@ -181,10 +181,10 @@ impl LiveSet {
 
     #[inline(always)]
     #[allow(clippy::inline_always)] // Two comparisons for most blocks; a call would cost more.
-    fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
-        self.peak_blocks.on_removed(addr, block, death);
+    fn on_removed(&mut self, addr: u64, block: &LiveBlock, free: BlockFree) {
+        self.peak_blocks.on_removed(addr, block, free);
         if let Some(peaks) = &mut self.step_peaks {
-            peaks.on_removed(addr, block, death);
+            peaks.on_removed(addr, block, free);
         }
     }
 
@@ -192,7 +192,7 @@ impl LiveSet {
     #[cold]
     fn on_lost_free(&mut self, addr: u64, old: LiveBlock, step: u32) {
         self.lost_frees += 1;
-        self.on_removed(addr, &old, BlockDeath { stack: None, step });
+        self.on_removed(addr, &old, BlockFree { stack: None, step });
         self.update_totals(old.stack, self.site_of(old.stack), |totals| totals.remove(old.bytes));
         self.total.remove(old.bytes);
     }

@@ -12,7 +12,7 @@ use crate::util::ids::StackId;
 
 /// The free of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct BlockDeath {
+pub(crate) struct BlockFree {
     /// The stack that freed it; `None` if the event is missing.
     pub stack: Option<StackId>,
     /// Number of steps begun.
@@ -25,9 +25,9 @@ pub(crate) struct PeakBlock {
     pub addr: u64,
     pub block: LiveBlock,
     /// `None` if it is live at the end.
-    pub death: Option<BlockDeath>,
+    pub free: Option<BlockFree>,
     /// Number of blocks of the peak that were freed before it.
-    pub went: u64,
+    pub frees_before: u64,
 }
 
 /// The blocks of the highest moment so far.
@@ -36,7 +36,7 @@ pub(crate) struct PeakBlocks {
     /// The last event before the peak.
     newest: u64,
     /// Blocks of the peak that were freed, in order.
-    freed: Vec<(u64, LiveBlock, BlockDeath)>,
+    freed: Vec<(u64, LiveBlock, BlockFree)>,
 }
 
 impl PeakBlocks {
@@ -53,27 +53,27 @@ impl PeakBlocks {
 
     /// Handles the removal of a block.
     #[inline]
-    pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
+    pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, free: BlockFree) {
         if block.serial <= self.newest {
-            self.push_freed(addr, block, death);
+            self.push_freed(addr, block, free);
         }
     }
 
     #[inline(never)] // Few frees are of blocks of the peak.
-    fn push_freed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
-        self.freed.push((addr, *block, death));
+    fn push_freed(&mut self, addr: u64, block: &LiveBlock, free: BlockFree) {
+        self.freed.push((addr, *block, free));
     }
 
     /// The blocks of the peak in the order of their allocation. `live` are the present blocks.
     pub(crate) fn collect(&self, live: &BlockMap) -> Vec<PeakBlock> {
-        let went = self.freed.len() as u64;
+        let frees_before = self.freed.len() as u64;
         let still = live.iter().filter(|(_, block)| block.serial <= self.newest);
-        let still = still.map(|(addr, block)| PeakBlock { addr, block: *block, death: None, went });
-        let freed = self.freed.iter().zip(0u64..).map(|((addr, block, death), went)| PeakBlock {
+        let still = still.map(|(addr, block)| PeakBlock { addr, block: *block, free: None, frees_before });
+        let freed = self.freed.iter().zip(0u64..).map(|((addr, block, free), frees_before)| PeakBlock {
             addr: *addr,
             block: *block,
-            death: Some(*death),
-            went,
+            free: Some(*free),
+            frees_before,
         });
         let mut all: Vec<PeakBlock> = still.chain(freed).collect();
         all.sort_unstable_by_key(|one| one.block.serial);
@@ -118,7 +118,7 @@ mod tests {
             prop_assert_eq!(found.len(), blocks.len());
             prop_assert_eq!(found, highest.1);
             prop_assert!(blocks.is_sorted_by_key(|one| one.block.serial));
-            for one in blocks.iter().filter_map(|one| Some((one.addr, one.death?))) {
+            for one in blocks.iter().filter_map(|one| Some((one.addr, one.free?))) {
                 prop_assert!(one.1.stack.is_none_or(|stack| u64::from(stack.0) == one.0));
             }
         }

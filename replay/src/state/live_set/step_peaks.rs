@@ -11,7 +11,7 @@
 
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;
-use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlock, PeakBlocks};
+use crate::state::live_set::peak_blocks::{BlockFree, PeakBlock, PeakBlocks};
 
 /// The highest moment of a step.
 #[derive(Clone, Debug, Default)]
@@ -65,10 +65,10 @@ impl StepPeaks {
 
     /// Handles the removal of a block.
     #[inline]
-    pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
-        self.current.blocks.on_removed(addr, block, death);
+    pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, free: BlockFree) {
+        self.current.blocks.on_removed(addr, block, free);
         for peak in self.previous.iter_mut().chain(&mut self.before_peak) {
-            peak.blocks.on_removed(addr, block, death);
+            peak.blocks.on_removed(addr, block, free);
         }
     }
 

@@ -14,7 +14,7 @@ pub(crate) use crate::report::{Category, CategoryRule, Confidence};
 
 /// How a block ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BlockFate {
+pub(crate) enum BlockOutcome {
     /// The block is live at the end of the run.
     Live,
     /// The event of its free is missing.
@@ -51,13 +51,13 @@ pub(crate) enum WorkspaceSize {
 pub(crate) struct BlockEvidence {
     /// Context of the allocation.
     pub allocated_in: CallContext,
-    pub fate: BlockFate,
+    pub outcome: BlockOutcome,
     pub lifetime: BlockLifetime,
     /// A backward pass ran while the block was live.
     pub saw_backward: bool,
     /// The block was allocated just before a forward pass.
     pub is_before_forward: bool,
-    /// The run or the step ended abnormally while the block was live, so its fate means nothing.
+    /// The run or the step ended abnormally while the block was live, so its outcome means nothing.
     pub is_cut_short: bool,
     /// The backward pass frees most blocks of the same line.
     pub line_is_freed_in_backward: bool,
@@ -68,7 +68,7 @@ pub(crate) struct BlockEvidence {
 impl BlockEvidence {
     /// True if the block is live at the end, or was for at least a whole step.
     pub(super) fn stays(self) -> bool {
-        self.lifetime == BlockLifetime::Lasting || self.fate == BlockFate::Live
+        self.lifetime == BlockLifetime::Lasting || self.outcome == BlockOutcome::Live
     }
 }
 
@@ -97,26 +97,26 @@ pub(super) const KEPT: CategoryRule = CategoryRule::RetainedByProgram;
 /// Lasting blocks of a workspace's size. [`super::sizes`] may refine a verdict of low confidence.
 pub(super) const WORKSPACE: CategoryRule = CategoryRule::WorkspaceSize;
 
-/// The fate is unknown, since the run or the step ended abnormally.
+/// The outcome is unknown, since the run or the step ended abnormally.
 pub(super) const CUT: CategoryRule = CategoryRule::Interrupted;
 
 /// Decides the category of a block.
 pub(crate) fn judge_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Category as C;
     use Confidence::{High, Medium};
-    let BlockEvidence { allocated_in, fate, lifetime, .. } = evidence;
+    let BlockEvidence { allocated_in, outcome, lifetime, .. } = evidence;
     let lasts = lifetime == BlockLifetime::Lasting;
     if let Some(confidence) = workspace_confidence(evidence) {
         return verdict(C::Workspaces, confidence, WORKSPACE);
     }
     match allocated_in {
         CallContext::Module => {
-            let is_moved = fate == BlockFate::FreedIn(CallContext::Module);
+            let is_moved = outcome == BlockOutcome::FreedIn(CallContext::Module);
             verdict(C::Parameters, if is_moved { Medium } else { High }, CategoryRule::AllocatedInModule)
         }
         CallContext::Initial if lasts => verdict(C::Parameters, Medium, CategoryRule::AllocatedInModule),
         CallContext::Initial => verdict(C::Temporaries, Medium, CategoryRule::AllocatedInInitialization),
-        CallContext::Loading if fate == BlockFate::FreedIn(CallContext::Loading) && !lasts => {
+        CallContext::Loading if outcome == BlockOutcome::FreedIn(CallContext::Loading) && !lasts => {
             verdict(C::Temporaries, Medium, CategoryRule::FreedInSamePass)
         }
         CallContext::Loading => verdict(C::Parameters, Medium, CategoryRule::AllocatedWhileLoading),
@@ -153,13 +153,13 @@ fn workspace_confidence(evidence: BlockEvidence) -> Option<Confidence> {
 fn judge_optimizer_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Medium};
     let makes_state = evidence.allocated_in == CallContext::OptimizerState;
-    match (evidence.fate, evidence.lifetime) {
+    match (evidence.outcome, evidence.lifetime) {
         (
-            BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
+            BlockOutcome::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
             BlockLifetime::WithinStep,
         ) => verdict(Category::Temporaries, High, CategoryRule::FreedInSamePass),
         (
-            BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
+            BlockOutcome::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
             BlockLifetime::Unknown,
         ) if !makes_state => verdict(Category::Temporaries, Medium, CategoryRule::FreedInSamePass),
         _ if makes_state => verdict(Category::OptimizerState, High, CategoryRule::AllocatedAsState),
@@ -173,15 +173,15 @@ fn judge_optimizer_block(evidence: BlockEvidence) -> CategoryVerdict {
 
 fn judge_backward_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
-    match (evidence.fate, evidence.lifetime) {
-        (BlockFate::FreedIn(CallContext::ZeroGrad), _) => {
+    match (evidence.outcome, evidence.lifetime) {
+        (BlockOutcome::FreedIn(CallContext::ZeroGrad), _) => {
             verdict(Category::Gradients, High, CategoryRule::FreedInZeroGrad)
         }
-        (BlockFate::FreedIn(CallContext::Backward), BlockLifetime::WithinStep) => {
+        (BlockOutcome::FreedIn(CallContext::Backward), BlockLifetime::WithinStep) => {
             verdict(Category::Temporaries, High, CategoryRule::FreedInSamePass)
         }
         (
-            BlockFate::FreedIn(CallContext::Backward | CallContext::Unknown),
+            BlockOutcome::FreedIn(CallContext::Backward | CallContext::Unknown),
             BlockLifetime::WithinStep | BlockLifetime::Unknown,
         ) => verdict(Category::Temporaries, Medium, CategoryRule::FreedInSamePass),
         _ if evidence.is_cut_short => verdict(Category::Temporaries, Low, CUT),
@@ -191,8 +191,8 @@ fn judge_backward_block(evidence: BlockEvidence) -> CategoryVerdict {
 
 fn judge_forward_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
-    match evidence.fate {
-        BlockFate::FreedIn(CallContext::Backward) => {
+    match evidence.outcome {
+        BlockOutcome::FreedIn(CallContext::Backward) => {
             let is_late = evidence.lifetime == BlockLifetime::Lasting;
             verdict(Category::Activations, if is_late { Medium } else { High }, CategoryRule::FreedInBackward)
         }
@@ -202,15 +202,15 @@ fn judge_forward_block(evidence: BlockEvidence) -> CategoryVerdict {
         }
         _ if evidence.lifetime == BlockLifetime::Lasting => unknown(CategoryRule::RetainedByForward),
         // A block that is live at the end may also be leaked.
-        BlockFate::Live if evidence.saw_backward => {
+        BlockOutcome::Live if evidence.saw_backward => {
             verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
         }
         _ if evidence.saw_backward => verdict(Category::Activations, Medium, CategoryRule::OutlivedBackward),
-        BlockFate::FreedIn(CallContext::Forward) => {
+        BlockOutcome::FreedIn(CallContext::Forward) => {
             verdict(Category::Temporaries, High, CategoryRule::FreedInSamePass)
         }
-        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Medium, CategoryRule::FreedBeforeBackward),
-        BlockFate::Live | BlockFate::Unknown => unknown(CategoryRule::RetainedByForward),
+        BlockOutcome::FreedIn(_) => verdict(Category::Temporaries, Medium, CategoryRule::FreedBeforeBackward),
+        BlockOutcome::Live | BlockOutcome::Unknown => unknown(CategoryRule::RetainedByForward),
     }
 }
 
@@ -219,19 +219,19 @@ fn judge_program_block(evidence: BlockEvidence) -> CategoryVerdict {
     if evidence.lifetime == BlockLifetime::Lasting {
         return unknown(KEPT);
     }
-    match evidence.fate {
+    match evidence.outcome {
         _ if evidence.is_before_forward => {
             verdict(Category::Inputs, Medium, CategoryRule::AllocatedBeforeForward)
         }
-        BlockFate::FreedIn(CallContext::Backward) => {
+        BlockOutcome::FreedIn(CallContext::Backward) => {
             verdict(Category::Activations, Medium, CategoryRule::FreedInBackward)
         }
         _ if evidence.is_cut_short => unknown(CUT),
-        BlockFate::FreedIn(_) if evidence.saw_backward => {
+        BlockOutcome::FreedIn(_) if evidence.saw_backward => {
             verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
         }
-        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Low, CategoryRule::FreedBeforeBackward),
-        BlockFate::Live | BlockFate::Unknown => unknown(KEPT),
+        BlockOutcome::FreedIn(_) => verdict(Category::Temporaries, Low, CategoryRule::FreedBeforeBackward),
+        BlockOutcome::Live | BlockOutcome::Unknown => unknown(KEPT),
     }
 }
 

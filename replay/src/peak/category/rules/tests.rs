@@ -19,10 +19,10 @@ const CONTEXTS: [CallContext; 12] = [
 const LIFETIMES: [BlockLifetime; 4] =
     [BlockLifetime::WithinStep, BlockLifetime::NextStep, BlockLifetime::Lasting, BlockLifetime::Unknown];
 
-fn evidence(allocated_in: CallContext, fate: BlockFate, lifetime: BlockLifetime) -> BlockEvidence {
+fn evidence(allocated_in: CallContext, outcome: BlockOutcome, lifetime: BlockLifetime) -> BlockEvidence {
     BlockEvidence {
         allocated_in,
-        fate,
+        outcome,
         lifetime,
         saw_backward: false,
         is_before_forward: false,
@@ -32,16 +32,18 @@ fn evidence(allocated_in: CallContext, fate: BlockFate, lifetime: BlockLifetime)
     }
 }
 
-fn category(allocated_in: CallContext, fate: BlockFate, lifetime: BlockLifetime) -> Category {
-    judge_block(evidence(allocated_in, fate, lifetime)).category
+fn category(allocated_in: CallContext, outcome: BlockOutcome, lifetime: BlockLifetime) -> Category {
+    judge_block(evidence(allocated_in, outcome, lifetime)).category
 }
 
 /// All combinations of evidence.
 fn all_evidence() -> impl Iterator<Item = BlockEvidence> {
-    let fates = [BlockFate::Live, BlockFate::Unknown].into_iter().chain(CONTEXTS.map(BlockFate::FreedIn));
-    let pairs = fates.flat_map(|fate| CONTEXTS.map(|context| (context, fate)));
-    pairs.flat_map(|(context, fate)| LIFETIMES.map(|lifetime| evidence(context, fate, lifetime))).flat_map(
-        |evidence| {
+    let outcomes =
+        [BlockOutcome::Live, BlockOutcome::Unknown].into_iter().chain(CONTEXTS.map(BlockOutcome::FreedIn));
+    let pairs = outcomes.flat_map(|outcome| CONTEXTS.map(|context| (context, outcome)));
+    pairs
+        .flat_map(|(context, outcome)| LIFETIMES.map(|lifetime| evidence(context, outcome, lifetime)))
+        .flat_map(|evidence| {
             (0..48u8).map(move |bits| BlockEvidence {
                 saw_backward: bits & 1 != 0,
                 is_before_forward: bits & 2 != 0,
@@ -51,32 +53,31 @@ fn all_evidence() -> impl Iterator<Item = BlockEvidence> {
                     [usize::from(bits / 16)],
                 ..evidence
             })
-        },
-    )
+        })
 }
 
 #[test]
 fn usual_blocks_of_a_training_have_their_categories() {
     use CallContext::{Backward, Forward, Module, Optimizer, OptimizerState, Program, ZeroGrad};
     let cases = [
-        (Module, BlockFate::Live, BlockLifetime::Lasting, Category::Parameters),
-        (Backward, BlockFate::FreedIn(ZeroGrad), BlockLifetime::NextStep, Category::Gradients),
-        (Backward, BlockFate::Live, BlockLifetime::Lasting, Category::Gradients),
-        (Backward, BlockFate::FreedIn(Program), BlockLifetime::NextStep, Category::Gradients),
-        (Backward, BlockFate::FreedIn(Backward), BlockLifetime::WithinStep, Category::Temporaries),
-        (OptimizerState, BlockFate::Live, BlockLifetime::Lasting, Category::OptimizerState),
-        (Optimizer, BlockFate::FreedIn(Optimizer), BlockLifetime::WithinStep, Category::Temporaries),
-        (Optimizer, BlockFate::FreedIn(Optimizer), BlockLifetime::NextStep, Category::OptimizerState),
-        (Forward, BlockFate::FreedIn(Backward), BlockLifetime::WithinStep, Category::Activations),
-        (Forward, BlockFate::FreedIn(Forward), BlockLifetime::WithinStep, Category::Temporaries),
-        (Forward, BlockFate::Live, BlockLifetime::Lasting, Category::Unknown),
-        (Program, BlockFate::Live, BlockLifetime::Lasting, Category::Unknown),
+        (Module, BlockOutcome::Live, BlockLifetime::Lasting, Category::Parameters),
+        (Backward, BlockOutcome::FreedIn(ZeroGrad), BlockLifetime::NextStep, Category::Gradients),
+        (Backward, BlockOutcome::Live, BlockLifetime::Lasting, Category::Gradients),
+        (Backward, BlockOutcome::FreedIn(Program), BlockLifetime::NextStep, Category::Gradients),
+        (Backward, BlockOutcome::FreedIn(Backward), BlockLifetime::WithinStep, Category::Temporaries),
+        (OptimizerState, BlockOutcome::Live, BlockLifetime::Lasting, Category::OptimizerState),
+        (Optimizer, BlockOutcome::FreedIn(Optimizer), BlockLifetime::WithinStep, Category::Temporaries),
+        (Optimizer, BlockOutcome::FreedIn(Optimizer), BlockLifetime::NextStep, Category::OptimizerState),
+        (Forward, BlockOutcome::FreedIn(Backward), BlockLifetime::WithinStep, Category::Activations),
+        (Forward, BlockOutcome::FreedIn(Forward), BlockLifetime::WithinStep, Category::Temporaries),
+        (Forward, BlockOutcome::Live, BlockLifetime::Lasting, Category::Unknown),
+        (Program, BlockOutcome::Live, BlockLifetime::Lasting, Category::Unknown),
     ];
-    for (allocated_in, fate, lifetime, expected) in cases {
+    for (allocated_in, outcome, lifetime, expected) in cases {
         assert_eq!(
-            category(allocated_in, fate, lifetime),
+            category(allocated_in, outcome, lifetime),
             expected,
-            "{allocated_in:?} {fate:?} {lifetime:?}"
+            "{allocated_in:?} {outcome:?} {lifetime:?}"
         );
     }
 }
