@@ -83,7 +83,11 @@ fn render_all(
 /// Where a leak's blocks are allocated: other lines, `backward()` calls, call sites, the stack.
 fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFormatter) {
     if let Some(leaf) = &leak.leaf {
-        put_line(out, format_args!("   Allocated at {}, which healthy code calls too.", short_site(leaf)));
+        let leaf = short_site(leaf);
+        put_line(
+            out,
+            format_args!("   Innermost call site: {leaf}, shared with code that frees its blocks."),
+        );
     }
     for call in &leak.backward_calls {
         put_line(
