@@ -4,19 +4,28 @@
 //! checks an option before it starts the program, and the recorder parses the same text in an
 //! environment variable, where it cannot ask back.
 
-/// Parses bytes: a whole number above 0 with `B`, `KiB`, `MiB`, `GiB` or `TiB`. `K` and `KB` mean
-/// `KiB`, and so on.
-pub fn parse_bytes(text: &str) -> Option<u64> {
-    let (number, unit) = split_unit(text)?;
-    let power = match unit.to_ascii_lowercase().as_str() {
-        "b" | "" => 0,
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        "t" | "tb" | "tib" => 4,
+/// Bytes in a unit: 1,048,576 for `MiB` and `M`, 1,000,000 for `MB`, and so on from `K` to `T`, in
+/// upper or lower case. 1 without a unit or for `B`.
+pub fn bytes_in_unit(unit: &str) -> Option<u64> {
+    let bytes = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return None,
     };
-    number.checked_mul(1 << (10 * power)).filter(|bytes| *bytes > 0)
+    Some(bytes)
+}
+
+/// Parses bytes: a whole number above 0, with or without a [unit](bytes_in_unit).
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (number, unit) = split_unit(text)?;
+    number.checked_mul(bytes_in_unit(unit)?).filter(|bytes| *bytes > 0)
 }
 
 /// Parses a memory limit of the recorder: 32 MiB to 1 GiB.
@@ -75,7 +84,7 @@ mod tests {
     fn sizes_and_durations_parse_and_nonsense_is_refused() {
         assert_eq!(
             (parse_bytes("10GiB"), parse_bytes("1 MB"), parse_bytes("512")),
-            (Some(10 << 30), Some(1 << 20), Some(512))
+            (Some(10 << 30), Some(1_000_000), Some(512))
         );
         assert_eq!(
             (parse_duration_ns("90s"), parse_duration_ns("2h")),

@@ -33,6 +33,7 @@ def load_ipython_extension(shell: Any) -> None:
         """%%gpumemtrace: print the peak GPU memory of the cell, and what it retains.
 
         `%%gpumemtrace FILE` names the trace, if this starts the recording."""
+        __tracebackhide__ = True  # IPython leaves the frame out of a cell's traceback.
         _run_cell(shell, line, cell)
 
     shell.register_magic_function(gpumemtrace, magic_kind="cell", magic_name="gpumemtrace")
@@ -40,25 +41,45 @@ def load_ipython_extension(shell: Any) -> None:
 
 def _run_cell(shell: Any, line: str, cell: str) -> None:
     global _cell_count
+    __tracebackhide__ = True
     _cell_count += 1
     begin, end, cell_file = f"cell {_cell_count} begins", f"cell {_cell_count} ends", _cell_file_name(shell, cell)
-    output = line.strip() or None
+    output, problem = line.strip() or None, ""
     try:
         if output is not None and is_started():
             print("gpumemtrace: already recording; the trace keeps its name")
         start(output)
     except (RuntimeError, OSError) as error:
-        print(f"gpumemtrace: {error}")
-        shell.run_cell(cell)
-        return
+        problem = str(error)
+    if problem:
+        print(f"gpumemtrace: {problem}")
+        result = _run_code(shell, cell)
+    else:
+        result = _run_and_report(shell, cell, (begin, end), cell_file)
+    result.raise_error()
+
+
+def _run_and_report(shell: Any, cell: str, marks: Tuple[str, str], cell_file: Optional[str]) -> Any:
+    begin, end = marks
     mark(begin)
     try:
         with phase("cell"):
-            # Prints the cell's own errors and returns.
-            shell.run_cell(cell)
+            return _run_code(shell, cell)
     finally:
         mark(end)
         print(_cell_report(begin, end, cell_file))
+
+
+def _run_code(shell: Any, cell: str) -> Any:
+    """Runs the cell's code without printing its error.
+
+    The magic raises the error, so that the cell fails, as under `%%time`; IPython prints it then.
+    """
+    shell._showtraceback = lambda *error: None
+    try:
+        return shell.run_cell(cell)
+    finally:
+        del shell._showtraceback
 
 
 def _cell_file_name(shell: Any, cell: str) -> Optional[str]:

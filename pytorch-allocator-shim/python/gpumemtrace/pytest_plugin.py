@@ -12,6 +12,7 @@ cannot answer, it fails. Both give the reason. docs/python.md describes the mark
 from __future__ import annotations
 
 import gc
+import inspect
 import re
 import sys
 from typing import Any, Callable, Dict, Generator, List, Optional, Union
@@ -22,9 +23,10 @@ from ._recording.markers import NotRecording, has_library, is_recording, phase
 from ._reports.report import CommandFailed, report
 from ._reports.sizes import format_size
 
-#: Powers of 1024 by unit. As in the command, KB and K mean KiB.
-_UNIT_POWERS = {"": 0, "b": 0}
-_UNIT_POWERS.update({letter + more: power for power, letter in enumerate("kmgt", 1) for more in ("", "b", "ib")})
+#: Bytes by unit, as in the command: MiB and M are 2^20 bytes, MB is 1,000,000.
+_UNIT_BYTES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", 1):
+    _UNIT_BYTES.update({_letter: 1024**_power, _letter + "ib": 1024**_power, _letter + "b": 1000**_power})
 
 #: Number of phases this process has begun.
 _phase_count = 0
@@ -78,11 +80,11 @@ class _Budget:
 
 
 def _memory_budget(peak: Union[int, str], device: Optional[int] = None) -> _Budget:
-    return _Budget("peak", _parse_size(peak), device)
+    return _Budget("peak", _parse_size(peak), _parse_device(device))
 
 
 def _no_leaks(allowed: Union[int, str] = 0, device: Optional[int] = None, warmup: int = 0) -> _Budget:
-    return _Budget("net", _parse_size(allowed), device, warmup)
+    return _Budget("net", _parse_size(allowed), _parse_device(device), _parse_count("warmup", warmup))
 
 
 _MARKS: Dict[str, Callable[..., _Budget]] = {"gpu_memory_budget": _memory_budget, "gpu_no_leaks": _no_leaks}
@@ -93,11 +95,27 @@ def _budgets_of(item: Any) -> List[_Budget]:
     for name, make in _MARKS.items():
         found = item.get_closest_marker(name)
         if found is not None:
+            signature = inspect.signature(make)
+            try:
+                signature.bind(*found.args, **found.kwargs)
+            except TypeError as error:
+                arguments = ", ".join(signature.parameters)
+                raise pytest.UsageError(f"{item.nodeid}: {name}: {error}; its arguments are {arguments}") from None
             try:
                 budgets.append(make(*found.args, **found.kwargs))
-            except (TypeError, ValueError) as error:
+            except ValueError as error:
                 raise pytest.UsageError(f"{item.nodeid}: {name}: {error}") from None
     return budgets
+
+
+def _parse_device(device: Optional[int]) -> Optional[int]:
+    return None if device is None else _parse_count("device", device)
+
+
+def _parse_count(name: str, value: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError(f"{name}={value!r} is not a number; give 0, 1, 2, ...")
 
 
 def _parse_size(size: Union[int, str]) -> int:
@@ -105,9 +123,9 @@ def _parse_size(size: Union[int, str]) -> int:
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
-    if parts is None or parts[2].lower() not in _UNIT_POWERS:
+    if parts is None or parts[2].lower() not in _UNIT_BYTES:
         raise ValueError(f"{size!r} is not a size; give bytes, or a size such as '2 GiB'")
-    return int(float(parts[1]) * (1 << 10 * _UNIT_POWERS[parts[2].lower()]))
+    return int(float(parts[1]) * _UNIT_BYTES[parts[2].lower()])
 
 
 def _size_with_bytes(size: int) -> str:

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use gpumemtrace_format::size_arg::bytes_in_unit;
 use serde::de::{Error, MapAccess, Unexpected, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 
@@ -19,18 +20,7 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
     let (number, unit) = (text[..end].replace('_', ""), text[end..].trim());
-    let factor: u64 = match unit {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        "kB" | "KB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        _ => return None,
-    };
+    let factor = bytes_in_unit(unit)?;
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor);
     }

@@ -17,7 +17,7 @@ fn sizes_parse_with_units_and_reject_unknown_ones() {
         ("20MB", Some(20_000_000)),
         (" 2 KiB ", Some(2048)),
         ("0", Some(0)),
-        ("5 Gb", None),
+        ("5 Gbit", None),
         ("", None),
         ("GiB", None),
         ("-1", None),
@@ -48,7 +48,7 @@ fn file_has_default_tolerance_and_one_per_limit() {
 fn errors_are_one_sentence_with_the_line() {
     assert!(error("[peak]\nliev = 3\n").starts_with("line 2: unknown field `liev`, expected one of `live`"));
     assert!(error("[peek]\nlive = 3\n").contains("unknown field `peek`"));
-    assert!(error("[peak]\nlive = '5 Gb'\n").contains("a size, such as 1073741824 or \"1.5 GiB\""));
+    assert!(error("[peak]\nlive = '5 Gbit'\n").contains("a size, such as 1073741824 or \"1.5 GiB\""));
     assert!(error("[peak]\nlive = -5\n").contains("a size"));
     assert!(error("[peak]\nlive = { limit = 3, tolerence = 1 }\n").contains("unknown field `tolerence`"));
     assert!(error("tolerance = 'much'\n").contains("a tolerance, such as \"2%\""));

@@ -3,7 +3,8 @@
 //! A typing error must neither change the simulation silently nor end the program: an invalid value
 //! prints one line to stderr that names the variable, the value and the default used.
 
-/// Parses a number of bytes: `268435456`, `256M`, `80G`, `64KiB`, `2T`; units are powers of 1024.
+/// Parses a number of bytes: `268435456`, `256M`, `80G`, `64KiB`, `2T`. `M` and `MiB` are 2^20
+/// bytes, `MB` is 1,000,000, and so on.
 ///
 /// ```
 /// assert_eq!(simgpu_common::parse_size("256M"), Some(256 << 20));
@@ -14,19 +15,23 @@ pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
+    let bytes_in_unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return None,
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(1 << shift);
+        return whole.checked_mul(bytes_in_unit);
     }
     let fraction = number.parse::<f64>().ok()?;
-    let bytes = fraction * (1_u64 << shift) as f64;
+    let bytes = fraction * bytes_in_unit as f64;
     (0.0..9e18).contains(&bytes).then_some(bytes as u64)
 }
 

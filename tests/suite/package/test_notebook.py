@@ -1,5 +1,7 @@
 """The cell magic in an IPython shell and in a kernel; the cells' own allocations are the oracle."""
 
+import re
+
 import pytest
 
 from installed_package import installed, packaged, trainers_of, wheel  # noqa: F401 (fixtures)
@@ -27,7 +29,8 @@ def blocks(text):
 def test_each_cell_reports_peak_and_retained_bytes(torch_version, packaged, where, by_run):
     run = packaged(torch_version, "package/notebook.py", where, by_run=by_run, more=[trainers_of(torch_version)],
                    IPYTHONDIR="ipython", JUPYTER_RUNTIME_DIR="runtime")
-    load, plain, nothing, first, define, failing, other, clearing, asked = run.printed
+    (load, plain, nothing, first, define, failing, other, clearing, asked, unparsed), succeeded = zip(*run.printed)
+    assert succeeded == (True,) * 5 + (False,) + (True,) * 3 + (False,), "a cell fails as it does without the magic"
     assert (load, plain, define) == ("", "", "")
     assert nothing == KEPT_NAME * by_run + "gpumemtrace: no GPU call so far\n"
     assert run.trace.name == ("run.trace" if by_run else "named.trace")
@@ -38,8 +41,10 @@ def test_each_cell_reports_peak_and_retained_bytes(torch_version, packaged, wher
         {"allocated at the peak": ["12.00 MiB  this cell, line 2: y = torch.ones(3 << 20, device='cuda')", KEEPS.format("this")],
          "retained after the cell": [KEEPS.format("this")]},
     )
-    assert "KeyError" in failing
-    assert blocks(failing) == (
+    assert failing.count("KeyError: 'of the cell'") == 1 if where == "shell" else failing.count("KeyError") == 1
+    assert "SyntaxError" in unparsed
+    # The error follows the report, as under %%time.
+    assert blocks(re.split("-{20}|KeyError", failing)[0]) == (
         "GPU 0, this cell: peak allocated 8.00 MiB; at start 4.00 MiB, at end 8.00 MiB (+4.00 MiB)",
         {"allocated at the peak": [KEEPS.format("another"), MAKES], "retained after the cell": [MAKES]},
     )
@@ -50,4 +55,4 @@ def test_each_cell_reports_peak_and_retained_bytes(torch_version, packaged, wher
     )
     assert asked == "0\n"
     [cell] = run.report()["phases"]
-    assert (cell["name"], cell["count"]) == ("cell", 3), "the cell without a GPU call ended before the recording began"
+    assert (cell["name"], cell["count"]) == ("cell", 4), "the cell without a GPU call ended before the recording began"

@@ -47,7 +47,7 @@ def run(version, packages, folder, *arguments, traced=True, **extra):
 
 def test_verdicts_have_pytorch_numbers(torch_version, packages, tmp_path):
     found = run(torch_version, packages, tmp_path)
-    assert len(found) == 12
+    assert len(found) == 15
     for name, (verdict, text, properties) in found.items():
         expected = "error" if "error" in name else "failure" if "fails" in name else "passed"
         assert verdict == expected, (name, text)
@@ -58,12 +58,16 @@ def test_verdicts_have_pytorch_numbers(torch_version, packages, tmp_path):
             ours = properties["gpu0_peak_live_bytes"], properties["gpu0_net_bytes"]
             assert ours == (properties["torch_peak"], left), name
     judged = {name for name, (_, _, properties) in found.items() if "gpu0_peak_live_bytes" in properties}
-    assert set(found) - judged == {"test_by_itself_fails", "test_of_no_size_has_an_error", "test_without_a_mark_passes"}
+    errors = {name: text for name, (_, text, _) in found.items() if "has_an_error" in name}
+    assert set(found) - judged == {"test_by_itself_fails", "test_without_a_mark_passes", *errors}
     over = found["test_over_by_a_block_fails"][1]
     assert "8,389,120 bytes" in over and "on GPU 0, above its budget of 8.00 MiB (8,388,608 bytes)" in over
     assert "the test retained 4.00 MiB (4,194,304 bytes) on GPU 0, above the allowed 0 B" in found["test_that_keeps_fails"][1]
     assert "its own failure" in found["test_by_itself_fails"][1]
-    assert "'1 parsec' is not a size" in found["test_of_no_size_has_an_error"][1]
+    assert "'1 parsec' is not a size" in errors["test_of_no_size_has_an_error"]
+    argument = "gpu_memory_budget: missing a required argument: 'peak'; its arguments are peak, device"
+    assert argument in errors["test_of_wrong_argument_has_an_error"]
+    assert "gpu_no_leaks: warmup='two' is not a number; give 0, 1, 2, ..." in errors["test_of_wrong_warmup_has_an_error"]
 
 
 def test_unrecorded_test_does_not_pass(packages, tmp_path):
@@ -72,7 +76,7 @@ def test_unrecorded_test_does_not_pass(packages, tmp_path):
         for name, (verdict, text, _) in run(version, packages, tmp_path, *options, traced=False).items():
             if "without_a_mark" in name:
                 assert verdict == "passed"
-            elif "no_size" in name:
+            elif "has_an_error" in name:
                 assert verdict == "error"
             else:
                 assert verdict == expected and "run pytest as `gpumemtrace run -- python -m pytest`" in text, (name, text)

@@ -30,6 +30,11 @@ def test_over_by_a_block_fails(measured):
     use(8 * MIB + 1)
 
 
+@pytest.mark.gpu_memory_budget(peak="8 MB")
+def test_over_in_decimal_units_fails(measured):
+    use(8_000_001)
+
+
 @pytest.mark.gpu_memory_budget(3 * MIB)
 @pytest.mark.parametrize("size, verdict", [(3, "passes"), (4, "fails")])
 def test_sizes(measured, size, verdict):
@@ -74,6 +79,16 @@ def test_by_itself_fails(measured):
 
 @pytest.mark.gpu_memory_budget(peak="1 parsec")
 def test_of_no_size_has_an_error():
+    pass
+
+
+@pytest.mark.gpu_memory_budget(pek="1 GiB")
+def test_of_wrong_argument_has_an_error():
+    pass
+
+
+@pytest.mark.gpu_no_leaks(warmup="two")
+def test_of_wrong_warmup_has_an_error():
     pass
 
 

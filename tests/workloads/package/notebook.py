@@ -1,5 +1,5 @@
-"""Runs notebook cells, in a kernel or in a shell of this process. The last line is JSON: their
-output.
+"""Runs notebook cells, in a kernel or in a shell of this process. The last line is JSON: the output
+of each cell, and whether it succeeded.
 
 usage: notebook.py kernel|shell
 """
@@ -23,6 +23,7 @@ CELLS = [
     "torch.ones(1 << 24, device='cuda')[0].item()",
     "%%gpumemtrace\nkept.clear()",
     "print(torch.cuda.memory_allocated())",
+    "%%gpumemtrace\nif",
 ]
 
 
@@ -32,8 +33,8 @@ def by_shell():
     shell = InteractiveShell.instance(colors="nocolor")
     for cell in CELLS:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            shell.run_cell(cell, store_history=True)
-        yield printed.getvalue()
+            result = shell.run_cell(cell, store_history=True)
+        yield printed.getvalue(), result.success
 
 
 def by_kernel():
@@ -54,8 +55,8 @@ def by_kernel():
             results = message["content"]
             printed.append(results["text"] if "text" in results else results["ename"] + "\n" if "ename" in results else "")
 
-        client.execute_interactive(cell, output_hook=hook, timeout=60)
-        yield "".join(printed)
+        reply = client.execute_interactive(cell, output_hook=hook, timeout=60)
+        yield "".join(printed), reply["content"]["status"] == "ok"
     client.stop_channels()
     manager.shutdown_kernel()
 
