@@ -8,14 +8,9 @@ use gpumemtrace_cli::{launch::injectable, symbolize};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
-use gpumemtrace_replay::Input;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::analyse;
-use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::callsite::Symbolizer;
-use gpumemtrace_replay::report;
+use gpumemtrace_replay::callsite::{NameScope, Symbolizer};
 use gpumemtrace_replay::report::UnnamedReason;
-use gpumemtrace_replay::symbolize_report;
+use gpumemtrace_replay::{Input, RingFile, analyse, report, symbolize_report};
 
 use crate::{FuzzInput, rings};
 

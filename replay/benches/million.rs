@@ -9,8 +9,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::report;
+use gpumemtrace_replay::{RingFile, report};
 use synthetic::Synthetic;
 
 const EVENTS: usize = 1_000_000;

@@ -4,9 +4,7 @@ mod synthetic;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::compare::PinnedByLeaks;
-use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::compare::compare;
+use gpumemtrace_replay::compare::{PinnedByLeaks, Profile, compare};
 use gpumemtrace_replay::report::{Oom, OomCause, Quantity, RemedyKind};
 use synthetic::{Synthetic, analyse_by_steps};
 

@@ -7,20 +7,12 @@ use std::fmt::Write as _;
 use std::io::Read;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::Input;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::budget::Budget;
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::CheckState;
-use gpumemtrace_replay::budget::UnknownValue;
-use gpumemtrace_replay::budget::check;
-use gpumemtrace_replay::budget::{BudgetQuantity, draft_budget};
+use gpumemtrace_replay::budget::{
+    Budget, BudgetCheck, BudgetQuantity, CheckState, UnknownValue, check, draft_budget,
+};
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::compare::PerStepTotals;
-use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::compare::analyse_by_steps;
-use gpumemtrace_replay::report;
+use gpumemtrace_replay::compare::{PerStepTotals, Profile, analyse_by_steps};
+use gpumemtrace_replay::{Analysis, Input, RingFile, report};
 use proptest::prelude::*;
 use synthetic::Synthetic;
 

@@ -7,14 +7,9 @@ use std::collections::HashMap;
 
 use gpumemtrace_format::{EventKind, NodeId, ThreadId};
 use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::compare::ChangeStatus;
-use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::compare::ComparisonNote;
-use gpumemtrace_replay::compare::LineChange;
-use gpumemtrace_replay::compare::PerStepTotals;
-use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::compare::TotalQuantity;
-use gpumemtrace_replay::compare::compare;
+use gpumemtrace_replay::compare::{
+    ChangeStatus, Comparison, ComparisonNote, LineChange, PerStepTotals, Profile, TotalQuantity, compare,
+};
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_by_steps};
 

@@ -27,14 +27,9 @@ use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
     NodeId, ThreadId, definitions,
 };
-use gpumemtrace_replay::Input;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::ingest::MissingEvents;
-use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::find_losses;
-use gpumemtrace_replay::ingest::read_events;
+use gpumemtrace_replay::ingest::{MissingEvents, TraceHead, count_missing_events, find_losses, read_events};
 use gpumemtrace_replay::report::TraceLoss;
+use gpumemtrace_replay::{Input, RingFile};
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
 /// Number of threads of the run.

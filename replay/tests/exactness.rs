@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::ring::{self, RingImage};
 use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::report;
-use gpumemtrace_replay::report::Ending;
-use gpumemtrace_replay::report::Report;
-use gpumemtrace_replay::report::{CauseKind, GapReason, MemoryLayer, OomCause, TraceLoss, VerdictEvidence};
+use gpumemtrace_replay::report::{
+    CauseKind, Ending, GapReason, MemoryLayer, OomCause, Report, TraceLoss, VerdictEvidence,
+};
+use gpumemtrace_replay::{RingFile, report};
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_bytes, in_flight, ring_file};
 

@@ -7,17 +7,10 @@ use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Detail, Event, EventKind, FrameLink, NO_SEQ, NodeId, PyNode, ThreadId,
 };
-use gpumemtrace_replay::AnalysisOptions;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::Section;
-use gpumemtrace_replay::SiteFilter;
-use gpumemtrace_replay::StreamId;
-use gpumemtrace_replay::TimeSpec;
-use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::compare::compare;
-use gpumemtrace_replay::keep_sites;
-use gpumemtrace_replay::report;
-use gpumemtrace_replay::truncate_lists;
+use gpumemtrace_replay::compare::{Profile, compare};
+use gpumemtrace_replay::{
+    AnalysisOptions, RingFile, Section, SiteFilter, StreamId, TimeSpec, keep_sites, report, truncate_lists,
+};
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_for_peak, analyse_part, ring_file};
 

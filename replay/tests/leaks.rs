@@ -3,8 +3,7 @@
 mod synthetic;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::report::Quantity;
-use gpumemtrace_replay::report::{GrowsBy, LeakShape, StepSource};
+use gpumemtrace_replay::report::{GrowsBy, LeakShape, Quantity, StepSource};
 use synthetic::Synthetic;
 
 fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {

@@ -6,16 +6,9 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, definitions};
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::Input;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::Section;
-use gpumemtrace_replay::analyse;
-use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::callsite::Symbolizer;
-use gpumemtrace_replay::report;
+use gpumemtrace_replay::callsite::{NameScope, Symbolizer};
 use gpumemtrace_replay::report::UnnamedReason;
-use gpumemtrace_replay::symbolize_report;
+use gpumemtrace_replay::{Analysis, Input, RingFile, Section, analyse, report, symbolize_report};
 use synthetic::Synthetic;
 
 const BIAS: u64 = 0x7f00_0010_0000;

@@ -6,16 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, NodeId};
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::AnalysisOptions;
-use gpumemtrace_replay::SiteFilter;
-use gpumemtrace_replay::StreamId;
-use gpumemtrace_replay::TimeSpec;
-use gpumemtrace_replay::keep_sites;
-use gpumemtrace_replay::report;
-use gpumemtrace_replay::report::Report;
-use gpumemtrace_replay::report::{CauseKind, LeakShape, Verdict, VerdictEvidence};
-use gpumemtrace_replay::truncate_lists;
+use gpumemtrace_replay::report::{CauseKind, LeakShape, Report, Verdict, VerdictEvidence};
+use gpumemtrace_replay::{
+    Analysis, AnalysisOptions, SiteFilter, StreamId, TimeSpec, keep_sites, report, truncate_lists,
+};
 use proptest::prelude::*;
 use synthetic::Synthetic;
 

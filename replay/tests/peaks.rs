@@ -6,11 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
-use gpumemtrace_replay::Section;
-use gpumemtrace_replay::report;
-use gpumemtrace_replay::report::Peak;
-use gpumemtrace_replay::report::PhaseBytes;
-use gpumemtrace_replay::report::{Category, Confidence, MemoryLayer};
+use gpumemtrace_replay::report::{Category, Confidence, MemoryLayer, Peak, PhaseBytes};
+use gpumemtrace_replay::{Section, report};
 use proptest::prelude::*;
 use synthetic::{Synthetic, TORCH, analyse_for_peak};
 

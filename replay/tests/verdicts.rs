@@ -5,10 +5,8 @@ mod population;
 mod synthetic;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report;
 use gpumemtrace_replay::report::{Confidence, RankAlignment, RemedyKind, Severity, Verdict, VerdictEvidence};
+use gpumemtrace_replay::{Analysis, Report, report};
 use population::healthy_run;
 use synthetic::Synthetic;
 

@@ -4,8 +4,7 @@
 //! All blocks lie in one anonymous mapping, one block for each ring. A page costs nothing until it
 //! is first touched, and all zero bytes are a valid block, so no block is ever initialised by hand.
 
-use std::io;
-use std::ptr;
+use std::{io, ptr};
 
 use gpumemtrace_format::CodeId;
 use gpumemtrace_format::event::RECORD_WORDS;

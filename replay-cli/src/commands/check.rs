@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use gpumemtrace_cli::symbolize::Resolver;
-use gpumemtrace_replay::budget::Budget;
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::check;
-use gpumemtrace_replay::budget::draft_budget;
+use gpumemtrace_replay::budget::{Budget, BudgetCheck, check, draft_budget};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Profile;
 use gpumemtrace_replay::symbolize_sites;

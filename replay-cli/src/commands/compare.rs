@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::compare::compare;
+use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::symbolize_sites;
 
 use super::display_args::DisplayArgs;

@@ -8,13 +8,9 @@ use std::path::PathBuf;
 
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Counter, Event, EventKind, FrameLink, Meta, MetaValue, NO_DEVICE, NO_SEQ};
-use gpumemtrace_replay::MemoryByPlace;
-use gpumemtrace_replay::MemoryPlace;
 use gpumemtrace_replay::callsite::line_at;
-use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::find_losses;
-use gpumemtrace_replay::ingest::read_events;
+use gpumemtrace_replay::ingest::{TraceHead, count_missing_events, find_losses, read_events};
+use gpumemtrace_replay::{MemoryByPlace, MemoryPlace};
 
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::wording::describe_loss;

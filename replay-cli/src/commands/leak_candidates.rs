@@ -6,9 +6,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use gpumemtrace_replay::AnalysisOptions;
-use gpumemtrace_replay::analyse_with;
-use gpumemtrace_replay::blocks_of_leaks;
+use gpumemtrace_replay::{AnalysisOptions, analyse_with, blocks_of_leaks};
 use serde_json::json;
 
 use crate::exit::CliExit;

@@ -17,11 +17,7 @@ use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{AddressNames, Counter, Meta, ModuleNames};
 use gpumemtrace_replay::callsite::symbolize_address;
-use gpumemtrace_replay::ingest::Definitions;
-use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::find_losses;
-use gpumemtrace_replay::ingest::read_events;
+use gpumemtrace_replay::ingest::{Definitions, TraceHead, count_missing_events, find_losses, read_events};
 use gpumemtrace_replay::report::UnnamedReason;
 
 use crate::exit::{CliExit, UnreadableInput, UsageError};

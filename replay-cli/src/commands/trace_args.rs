@@ -4,8 +4,7 @@ use std::path::Path;
 
 use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::compare::PerStepTotals;
-use gpumemtrace_replay::compare::analyse_by_steps;
+use gpumemtrace_replay::compare::{PerStepTotals, analyse_by_steps};
 
 use super::replay::parse_user_code;
 use crate::exit::UsageError;

@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_format::reader::Item;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::RunFollower;
-use gpumemtrace_replay::RunView;
 use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::{RingFile, RunFollower, RunView};
 
 use crate::exit::UnreadableInput;
 use crate::render::wording::sites::short_site;

@@ -5,9 +5,7 @@
 
 use std::io::{self, Write};
 
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::CheckState;
-use gpumemtrace_replay::budget::CheckedLimit;
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 

@@ -5,9 +5,7 @@
 
 use std::io::Write;
 
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::CheckState;
-use gpumemtrace_replay::budget::CheckedLimit;
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 
 use super::outcome::{
     MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_contributors, summarize_check,

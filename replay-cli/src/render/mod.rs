@@ -17,11 +17,10 @@ pub(crate) mod wording;
 use std::io::Write;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::Section;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::{Report, Section};
 
 use crate::terminal::stdout::stdout;
 use crate::terminal::style::Style;

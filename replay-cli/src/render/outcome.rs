@@ -2,10 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::CheckState;
-use gpumemtrace_replay::budget::CheckedLimit;
-use gpumemtrace_replay::budget::ValueShare;
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit, ValueShare};
 use gpumemtrace_replay::report::AmountUnit;
 
 use super::wording::contributor_name;

@@ -8,10 +8,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use object::Endianness;
-use object::elf;
 use object::read::ReadCache;
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
+use object::{Endianness, elf};
 
 /// Longer sections are not read; counted after decompression.
 const MAX_SECTION_BYTES: u64 = 8 << 30;

@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
-use gpumemtrace_replay::Input;
-use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::{Input, RingFile};
 
 use crate::exit::UnreadableInput;
 use crate::trace::parts::TraceParts;

@@ -18,17 +18,11 @@ use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, FrameLink, Meta, NO_SEQ, NodeId,
     PyNode, ThreadId, definitions, event_block,
 };
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::AnalysisOptions;
-use gpumemtrace_replay::Input;
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::analyse;
-use gpumemtrace_replay::analyse_with;
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::compare;
 use gpumemtrace_replay::compare::PerStepTotals;
-use gpumemtrace_replay::report;
+use gpumemtrace_replay::{
+    Analysis, AnalysisOptions, Input, Report, RingFile, analyse, analyse_with, compare, report,
+};
 
 pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
 pub const TRACE_ID: [u8; 16] = [0xab; 16];

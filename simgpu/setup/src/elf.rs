@@ -18,9 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use object::LittleEndian as Le;
-use object::elf;
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
+use object::{LittleEndian as Le, elf};
 use simgpu_common::{BLOCK_SYMBOL, WheelVersions};
 
 use crate::export::{Export, Target};

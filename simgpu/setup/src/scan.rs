@@ -5,10 +5,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use object::LittleEndian as Le;
-use object::elf;
 use object::read::ReadCache;
 use object::read::elf::{Dyn as _, FileHeader as _, Sym as _};
+use object::{LittleEndian as Le, elf};
 
 /// Function -> the version node it requires, if any.
 pub(crate) type Functions = BTreeMap<String, Option<String>>;

@@ -13,13 +13,9 @@ use std::path::PathBuf;
 use gpumemtrace_format::index::IndexTotals;
 use gpumemtrace_format::{Counter, EventKind};
 use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::ingest::OrderSummary;
-use gpumemtrace_replay::ingest::RingProblem;
-use gpumemtrace_replay::ingest::TraceBody;
-use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::find_losses;
-use gpumemtrace_replay::ingest::read_events;
+use gpumemtrace_replay::ingest::{
+    OrderSummary, RingProblem, TraceBody, TraceHead, count_missing_events, find_losses, read_events,
+};
 
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::wording::describe_loss;

@@ -6,14 +6,8 @@
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::AnalysisOptions;
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::SiteFilter;
-use gpumemtrace_replay::StreamId;
-use gpumemtrace_replay::TimeSpec;
-use gpumemtrace_replay::keep_sites;
 use gpumemtrace_replay::report::Filters as ReportFilters;
+use gpumemtrace_replay::{Analysis, AnalysisOptions, Report, SiteFilter, StreamId, TimeSpec, keep_sites};
 
 use crate::exit::UsageError;
 use crate::terminal::format::{format_count, format_duration};

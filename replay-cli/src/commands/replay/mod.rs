@@ -7,18 +7,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpumemtrace_cli::symbolize::Resolver;
-use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::AnalysisOptions;
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::Section;
-use gpumemtrace_replay::TimeSpec;
-use gpumemtrace_replay::analyse_for_peak;
-use gpumemtrace_replay::analyse_with;
-use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::report;
-use gpumemtrace_replay::symbolize_report;
-use gpumemtrace_replay::truncate_lists;
+use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
+use gpumemtrace_replay::{
+    Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with, report,
+    symbolize_report, truncate_lists,
+};
 
 use super::display_args::DisplayArgs;
 use crate::exit::{CliExit, UsageError};

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::CheckState;
-use gpumemtrace_replay::budget::CheckedLimit;
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 
 use crate::render::outcome::{
     ContributorText, MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check,
@@ -12,8 +10,7 @@ use crate::render::outcome::{
 use crate::render::text::header::{format_program, render_losses, trace_state};
 use crate::terminal::format::put_line;
 use crate::terminal::layout;
-use crate::terminal::marks::HANG;
-use crate::terminal::marks::sanitize;
+use crate::terminal::marks::{HANG, sanitize};
 use crate::terminal::style::Style;
 
 /// Columns of the first column: the state.

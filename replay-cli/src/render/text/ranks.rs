@@ -1,11 +1,8 @@
 //! Ranks or GPUs side by side, below the reports of all traces. The table fits 80 columns.
 
-use crate::terminal::units::chosen_units;
-use crate::terminal::units::format_bytes;
+use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::FirstCause;
-use gpumemtrace_replay::report::RankRow;
-use gpumemtrace_replay::report::Ranks;
+use gpumemtrace_replay::report::{FirstCause, RankRow, Ranks};
 
 use crate::render::wording::sites::{format_rank, short_site};
 use crate::terminal::format::{format_count, format_number, put_line, size_column};

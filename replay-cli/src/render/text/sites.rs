@@ -2,15 +2,11 @@
 
 use std::collections::HashMap;
 
-use gpumemtrace_replay::report::FrameKind;
-use gpumemtrace_replay::report::Site;
-use gpumemtrace_replay::report::StackFrame;
-use gpumemtrace_replay::report::StackOrder;
+use gpumemtrace_replay::report::{FrameKind, Site, StackFrame, StackOrder};
 
 use crate::render::wording::sites::{file_name, format_function, format_native_frame, shorten_function};
 use crate::terminal::format::{format_count, put_line};
-use crate::terminal::marks::HANG;
-use crate::terminal::marks::sanitize;
+use crate::terminal::marks::{HANG, sanitize};
 use crate::terminal::paths::short_file;
 use crate::terminal::style::Style;
 

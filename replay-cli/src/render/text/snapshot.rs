@@ -1,9 +1,8 @@
 //! `--at`: what was allocated at a requested moment.
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::Section;
 use gpumemtrace_replay::report::GapReason;
+use gpumemtrace_replay::{Report, Section};
 
 use super::moment::format_moment;
 use super::sections::{fragmentation, peak};

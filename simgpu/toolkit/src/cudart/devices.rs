@@ -4,8 +4,9 @@ use std::sync::OnceLock;
 
 use simgpu_common::{ApiResult, In, Out};
 
-use super::properties;
-use super::{DEVICE, INVALID_DEVICE, INVALID_VALUE, LAST_ERROR, context, device, initialised, runtime};
+use super::{
+    DEVICE, INVALID_DEVICE, INVALID_VALUE, LAST_ERROR, context, device, initialised, properties, runtime,
+};
 use crate::driver::{driver, forget_primary, make_primary_current, ok};
 use crate::versions::wheel_versions;
 

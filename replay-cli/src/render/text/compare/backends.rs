@@ -2,11 +2,7 @@
 //! side. The table fits 80 columns.
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::compare::Backend;
-use gpumemtrace_replay::compare::BackendComparison;
-use gpumemtrace_replay::compare::LeakingLine;
-use gpumemtrace_replay::compare::LineOnBoth;
-use gpumemtrace_replay::compare::PinnedByLeaks;
+use gpumemtrace_replay::compare::{Backend, BackendComparison, LeakingLine, LineOnBoth, PinnedByLeaks};
 use gpumemtrace_replay::report::Quantity;
 
 use crate::render::wording::explain_unknown_amplification;

@@ -1,9 +1,6 @@
 //! Call sites that differ between two runs, largest change first.
 
-use gpumemtrace_replay::compare::AmountChange;
-use gpumemtrace_replay::compare::ChangeStatus;
-use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::compare::LineChange;
+use gpumemtrace_replay::compare::{AmountChange, ChangeStatus, Comparison, LineChange};
 
 use super::format_change;
 use crate::render::text::sites::SiteFormatter;

@@ -5,11 +5,7 @@ mod call_sites;
 mod totals;
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::compare::ChangeStatus;
-use gpumemtrace_replay::compare::ComparedRun;
-use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::compare::LeakChange;
-use gpumemtrace_replay::compare::LeakSide;
+use gpumemtrace_replay::compare::{ChangeStatus, ComparedRun, Comparison, LeakChange, LeakSide};
 use gpumemtrace_replay::report::Quantity;
 
 use crate::render::text::header::{format_program, render_losses, trace_state};

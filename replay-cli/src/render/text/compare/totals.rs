@@ -1,8 +1,7 @@
 //! Quantities of the whole run and of each GPU that differ.
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::compare::TotalChange;
+use gpumemtrace_replay::compare::{Comparison, TotalChange};
 use gpumemtrace_replay::report::AmountUnit;
 
 use super::format_change;

@@ -3,10 +3,8 @@
 //! Sources are the notes of the trace, the state of PyTorch's allocator tracker, filters, counters
 //! of the recorder, and native addresses without names.
 
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::StreamId;
-use gpumemtrace_replay::report::Naming;
-use gpumemtrace_replay::report::TraceInfo;
+use gpumemtrace_replay::report::{Naming, TraceInfo};
+use gpumemtrace_replay::{Report, StreamId};
 
 use crate::render::text::moment::format_step;
 use crate::render::wording::recording::{describe_tracker, explain_unnamed};

@@ -9,9 +9,7 @@ mod caveats;
 mod recording;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::TraceInfo;
-use gpumemtrace_replay::report::TraceLoss;
-use gpumemtrace_replay::report::Worded;
+use gpumemtrace_replay::report::{TraceInfo, TraceLoss, Worded};
 
 use crate::render::wording::recording::describe_ending;
 use crate::terminal::format::{format_count, format_duration, put_line};

@@ -1,7 +1,6 @@
 //! What the memory of a peak is for: parameters, activations, named phases.
 
-use gpumemtrace_replay::report::Peak;
-use gpumemtrace_replay::report::PhaseBytes;
+use gpumemtrace_replay::report::{Peak, PhaseBytes};
 
 use crate::render::wording::categories::{explain_category, label_category};
 use crate::terminal::format::{format_count, format_percent, put_line, size_column};

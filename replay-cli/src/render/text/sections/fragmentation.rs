@@ -3,8 +3,7 @@
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Cause;
-use gpumemtrace_replay::report::Fragmentation;
+use gpumemtrace_replay::report::{Cause, Fragmentation};
 
 use super::{fragmentation_history, pools};
 use crate::render::text::moment::format_moment;

@@ -13,8 +13,7 @@ mod peak_changes;
 mod pools;
 pub(super) mod timeline;
 
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::Section;
+use gpumemtrace_replay::{Report, Section};
 
 use super::sites::SiteFormatter;
 use crate::terminal::style::Style;

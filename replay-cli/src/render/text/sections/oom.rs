@@ -3,10 +3,7 @@
 use crate::render::wording::Vocabulary;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Filters;
-use gpumemtrace_replay::report::Oom;
-use gpumemtrace_replay::report::Remedy;
-use gpumemtrace_replay::report::VerdictEvidence;
+use gpumemtrace_replay::report::{Filters, Oom, Remedy, VerdictEvidence};
 
 use super::peak;
 use crate::render::text::moment::format_moment;

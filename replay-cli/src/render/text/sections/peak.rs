@@ -3,10 +3,7 @@
 use crate::render::wording::Vocabulary;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::MemoryLayer;
-use gpumemtrace_replay::report::Omitted;
-use gpumemtrace_replay::report::Peak;
-use gpumemtrace_replay::report::SiteShare;
+use gpumemtrace_replay::report::{MemoryLayer, Omitted, Peak, SiteShare};
 
 use super::{categories, peak_changes};
 use crate::render::text::moment::format_moment;

@@ -1,10 +1,7 @@
 //! What is different from the peak of the previous step, and with `--blocks` every block.
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::Confidence;
-use gpumemtrace_replay::report::Peak;
-use gpumemtrace_replay::report::PeakBlockRow;
-use gpumemtrace_replay::report::SincePreviousStep;
+use gpumemtrace_replay::report::{Confidence, Peak, PeakBlockRow, SincePreviousStep};
 
 use crate::render::wording::categories::label_category;
 use crate::render::wording::sites::short_site;

@@ -4,11 +4,7 @@ use std::fmt::Write as _;
 
 use crate::render::wording::Vocabulary;
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::AsyncPool;
-use gpumemtrace_replay::report::AsyncPoolSample;
-use gpumemtrace_replay::report::Fragmentation;
-use gpumemtrace_replay::report::PoolInfo;
-use gpumemtrace_replay::report::PoolRow;
+use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolInfo, PoolRow};
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::layout::display_width;

@@ -2,10 +2,7 @@
 //! was judged and what was not.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::Oom;
-use gpumemtrace_replay::report::StepSource;
-use gpumemtrace_replay::report::VerdictEvidence;
+use gpumemtrace_replay::report::{Leak, Oom, StepSource, VerdictEvidence};
 
 use super::{leaks, verdicts};
 use crate::render::text::header::count_steps;

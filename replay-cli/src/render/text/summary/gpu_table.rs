@@ -1,12 +1,9 @@
 //! The table of a GPU: allocated, reserved and driver memory, at their peaks and at the end.
 
 use crate::render::wording::Vocabulary;
-use crate::terminal::units::chosen_units;
-use crate::terminal::units::format_bytes;
+use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Device;
-use gpumemtrace_replay::report::Fragmentation;
-use gpumemtrace_replay::report::GapReason;
+use gpumemtrace_replay::report::{Device, Fragmentation, GapReason};
 
 use crate::render::text::sections::fragmentation;
 use crate::terminal::format::{format_percent, put_line};

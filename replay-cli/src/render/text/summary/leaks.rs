@@ -2,9 +2,7 @@
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::LeakKind;
-use gpumemtrace_replay::report::LeakShape;
+use gpumemtrace_replay::report::{Leak, LeakKind, LeakShape};
 
 use super::MAX_ROWS;
 use crate::render::text::sections::leaks::{

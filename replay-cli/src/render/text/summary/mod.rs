@@ -9,8 +9,7 @@ use std::fmt::Write as _;
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Phase;
-use gpumemtrace_replay::report::ResidualSource;
+use gpumemtrace_replay::report::{Phase, ResidualSource};
 
 use super::moment::format_moment;
 use super::sections::peak;

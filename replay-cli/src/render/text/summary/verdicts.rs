@@ -1,9 +1,7 @@
 //! Verdicts in a summary: warnings before the numbers, remarks behind them.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Severity;
-use gpumemtrace_replay::report::Verdict;
-use gpumemtrace_replay::report::VerdictEvidence;
+use gpumemtrace_replay::report::{Severity, Verdict, VerdictEvidence};
 
 use crate::terminal::format::put_line;
 use crate::terminal::marks::HANG;

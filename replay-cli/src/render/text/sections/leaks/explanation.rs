@@ -1,10 +1,7 @@
 //! What kind of growth a leak is, and how certain.
 
 use crate::render::wording::Vocabulary;
-use gpumemtrace_replay::report::GrowsBy;
-use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::LeakKind;
-use gpumemtrace_replay::report::LeakShape;
+use gpumemtrace_replay::report::{GrowsBy, Leak, LeakKind, LeakShape};
 
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::format_percent;

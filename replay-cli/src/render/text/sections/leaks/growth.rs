@@ -1,9 +1,7 @@
 //! How fast a leak grows, how much it retains, and when memory runs out.
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::GrowsBy;
-use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::OomForecast;
+use gpumemtrace_replay::report::{GrowsBy, Leak, OomForecast};
 
 use crate::render::text::moment::format_step;
 use crate::terminal::format::{format_count, format_number};

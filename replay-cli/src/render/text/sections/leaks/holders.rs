@@ -1,10 +1,7 @@
 //! Which variables hold the blocks of a leak, from the holder scans in the trace.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Holder;
-use gpumemtrace_replay::report::HolderScan;
-use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::LeakKind;
+use gpumemtrace_replay::report::{Holder, HolderScan, Leak, LeakKind};
 
 use crate::render::text::moment::format_step;
 use crate::render::wording::leaks::{describe_trigger, explain_unresolved};

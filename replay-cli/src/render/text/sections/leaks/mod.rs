@@ -8,9 +8,7 @@ mod holders;
 use crate::render::wording::Vocabulary;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Leak;
-use gpumemtrace_replay::report::LeakShape;
-use gpumemtrace_replay::report::Omitted;
+use gpumemtrace_replay::report::{Leak, LeakShape, Omitted};
 
 use crate::render::text::header::count_steps;
 use crate::render::text::sites::SiteFormatter;

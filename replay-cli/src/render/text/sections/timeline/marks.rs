@@ -1,7 +1,6 @@
 //! The program's marks below the chart: a letter at each, and what the letters stand for.
 
-use gpumemtrace_replay::report::Mark;
-use gpumemtrace_replay::report::Timeline;
+use gpumemtrace_replay::report::{Mark, Timeline};
 
 use super::ChartFrame;
 use crate::render::text::moment::format_moment;

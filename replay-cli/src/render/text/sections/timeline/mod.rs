@@ -4,13 +4,9 @@ mod marks;
 pub(in crate::render::text) mod torch_memory;
 
 use crate::render::wording::Vocabulary;
-use crate::terminal::units::chosen_units;
-use crate::terminal::units::format_bytes;
+use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Mark;
-use gpumemtrace_replay::report::MemoryLayer;
-use gpumemtrace_replay::report::Timeline;
-use gpumemtrace_replay::report::TimelinePoint;
+use gpumemtrace_replay::report::{Mark, MemoryLayer, Timeline, TimelinePoint};
 
 use super::peak::describe_layer;
 use crate::render::text::moment::format_moment;

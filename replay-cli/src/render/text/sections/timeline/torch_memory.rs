@@ -2,9 +2,7 @@
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::SampledPoint;
-use gpumemtrace_replay::report::SampledRange;
-use gpumemtrace_replay::report::TorchMemory;
+use gpumemtrace_replay::report::{SampledPoint, SampledRange, TorchMemory};
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};
 use crate::terminal::marks::HANG;
