@@ -4,30 +4,18 @@
 mod synthetic;
 
 use std::fmt::Write as _;
-use std::io::Read;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::budget::{
     Budget, BudgetCheck, BudgetQuantity, CheckState, UnknownValue, check, draft_budget,
 };
-use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::compare::{PerStepTotals, Profile, analyse_by_steps};
-use gpumemtrace_replay::{Analysis, Input, RingFile, report};
+use gpumemtrace_replay::compare::{PerStepTotals, Profile};
+use gpumemtrace_replay::{Analysis, report};
 use proptest::prelude::*;
 use synthetic::Synthetic;
 
 fn analysed(run: &Synthetic) -> (Analysis, PerStepTotals) {
-    let bytes = std::sync::Arc::<[u8]>::from(run.file(1000));
-    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
-    let input = Input {
-        path: "run.trace",
-        open: &open,
-        ring: RingFile::Absent,
-        is_locked: false,
-        files: Vec::new(),
-        absent: Vec::new(),
-    };
-    analyse_by_steps(input, UserCodePaths::default()).expect("a trace")
+    synthetic::analyse_by_steps(&run.file(1000)).expect("a trace")
 }
 
 fn checked(run: &Synthetic, budget: &str) -> BudgetCheck {

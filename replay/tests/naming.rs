@@ -8,7 +8,7 @@ use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, definitions};
 use gpumemtrace_replay::callsite::{NameScope, Symbolizer};
 use gpumemtrace_replay::report::UnnamedReason;
-use gpumemtrace_replay::{Analysis, Input, RingFile, Section, analyse, report, symbolize_report};
+use gpumemtrace_replay::{Analysis, RingFile, Section, report, symbolize_report};
 use synthetic::Synthetic;
 
 const BIAS: u64 = 0x7f00_0010_0000;
@@ -47,18 +47,7 @@ fn analysed() -> Analysis {
     let mut file = run.file(100);
     file.extend(encode_block(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(&nodes), 3));
     file.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&[module]), 3));
-    let open = || -> std::io::Result<Box<dyn std::io::Read + Send>> {
-        Ok(Box::new(std::io::Cursor::new(file.clone())))
-    };
-    analyse(Input {
-        path: "run.trace",
-        open: &open,
-        ring: RingFile::Absent,
-        is_locked: false,
-        files: Vec::new(),
-        absent: Vec::new(),
-    })
-    .unwrap()
+    synthetic::analyse_bytes(&file, RingFile::Absent)
 }
 
 #[test]

@@ -12,8 +12,7 @@ use gpumemtrace_format::{Event, EventKind, NodeId};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::SectionData;
 use gpumemtrace_replay::{
-    Analysis, AnalysisOptions, AnalysisRow, EventAnalysis, EventContext, Input, Report, RingFile, Section,
-    analyse_with, report,
+    Analysis, AnalysisOptions, AnalysisRow, EventAnalysis, EventContext, Report, Section, report,
 };
 use serde::Serialize;
 
@@ -122,21 +121,8 @@ fn analyse_two_calls() -> Analysis {
     for addr in [0x10_0000, 0x20_0000] {
         run.event(EventKind::DEVICE_ALLOC, addr, 512, [0; 2], line);
     }
-    let bytes: Arc<[u8]> = run.file(100).into();
-    let open = || {
-        let trace: Box<dyn std::io::Read + Send> = Box::new(std::io::Cursor::new(bytes.clone()));
-        Ok(trace)
-    };
-    let input = Input {
-        path: "run.trace",
-        open: &open,
-        ring: RingFile::Absent,
-        is_locked: false,
-        files: Vec::new(),
-        absent: Vec::new(),
-    };
     let options = AnalysisOptions { more_analyses: MORE_ANALYSES, ..AnalysisOptions::default() };
-    analyse_with(input, options).unwrap()
+    synthetic::analyse_part(&run.file(100), options)
 }
 
 fn render(renderer: &dyn ReportRenderer, report: &Report, context: &RenderContext<'_>) -> String {
