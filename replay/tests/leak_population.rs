@@ -32,15 +32,8 @@ fn healthy_runs_have_no_findings() {
         let leaks = world.run.report().leaks.unwrap();
         if let Some(leak) = leaks.first() {
             false_positives.push(format!(
-                "seed {seed}, {} steps: {} {:?} {} {:?} p {:.2e} q {:.2e} {:?}",
-                world.steps,
-                leak.kind,
-                leak.site.line,
-                leak.grows_by,
-                leak.shape,
-                leak.p_value,
-                leak.q_value,
-                leak.evidence
+                "seed {seed}, {} steps: {} {:?} {} {:?} {:?}",
+                world.steps, leak.kind, leak.site.line, leak.grows_by, leak.shape, leak.evidence
             ));
         }
     }

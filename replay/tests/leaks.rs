@@ -3,7 +3,7 @@
 mod synthetic;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::report::{GrowsBy, LeakShape, Quantity, StepSource};
+use gpumemtrace_replay::report::{GrowthClass, LeakShape, Quantity, StepSource};
 use synthetic::Synthetic;
 
 fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {
@@ -181,22 +181,21 @@ fn lasting_blocks_of_a_line_do_not_hide_its_graph() {
 }
 
 #[test]
-fn tensor_extended_in_every_step_grows_by_size() {
+fn tensor_extended_in_every_step_is_a_growing_size_and_no_leak() {
     let mut last = None;
     let run = Synthetic::train(40, |run, step, train| {
         let line = run.frame(train, "/work/train.py", "extend", 80);
-        let longer = run.alloc(line, (step + 1) * 4096);
+        let longer = run.alloc(line, (step + 1) << 16);
         if let Some(old) = last.replace(longer) {
             run.release(old, line);
         }
     });
-    let leaks = run.report().leaks.unwrap();
-    assert_eq!(leaks.len(), 1, "{leaks:#?}");
-    assert_eq!((leaks[0].grows_by, leaks[0].blocks), (GrowsBy::Size, 1));
-    assert_eq!(
-        (leaks[0].bytes_per_step, leaks[0].blocks_per_step),
-        (Some(Quantity(4096.0)), Some(Quantity(0.0)))
-    );
+    let report = run.report();
+    assert!(report.leaks.unwrap().is_empty());
+    let growth = &report.leak_assessment.unwrap()[0].growth;
+    assert_eq!(growth.len(), 1, "{growth:#?}");
+    assert_eq!((growth[0].class, growth[0].blocks), (GrowthClass::GrowingSizes, 1));
+    assert_eq!(growth[0].bytes_per_step, Some(Quantity(65_536.0)));
 }
 
 #[test]

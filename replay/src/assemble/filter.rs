@@ -135,6 +135,14 @@ impl RowFilter<'_> {
         if let Some(leaks) = &mut report.leaks {
             self.retain(leaks, &mut outer.leaks, SiteFilter::matches_leak, |leak| Some(leak.bytes));
         }
+        for assessment in report.leak_assessment.iter_mut().flatten() {
+            self.retain(
+                &mut assessment.growth,
+                &mut assessment.omitted,
+                |pattern, one| pattern.matches(&one.site),
+                |one| Some(one.bytes),
+            );
+        }
         if let Some(benign) = &mut report.benign_growth {
             self.retain(
                 benign,

@@ -28,17 +28,17 @@ use sections::{SECTIONS, SectionInputs};
 pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     let has = |section| sections.is_empty() || sections.contains(&section);
     let each = || analyses.iter().enumerate();
-    let (mut leaks, mut benign_growth) = (Vec::new(), Vec::new());
+    let (mut leaks, mut assessments, mut benign_growth) = (Vec::new(), Vec::new(), Vec::new());
     for (index, analysis) in each() {
         let found = leak::find_leaks(index, analysis);
+        assessments.push(leak::assessment::assess(index, analysis, found.growth));
         leaks.extend(found.leaks);
         benign_growth.extend(found.benign);
     }
     let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
-        let of_trace =
-            |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &benign_growth), &ooms);
+        let of_trace = |(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms);
         let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
         verdicts.extend(ranks.as_ref().and_then(ranks::imbalance_verdict));
         verdicts
@@ -59,7 +59,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         verdicts,
         ..Report::empty()
     };
-    let mut inputs = SectionInputs { analyses, leaks, benign_growth, ooms };
+    let mut inputs = SectionInputs { analyses, leaks, assessments, benign_growth, ooms };
     for row in SECTIONS.iter().filter(|row| has(row.section)) {
         (row.build)(&mut report, &mut inputs);
     }

@@ -11,7 +11,8 @@ use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::peak;
 use crate::report::{
-    BenignGrowth, HolderScan, Leak, Mark, Oom, Report, Section, Timeline, TimelineBand, TimelinePoint,
+    BenignGrowth, HolderScan, Leak, LeakAssessment, Mark, Oom, Report, Section, Timeline, TimelineBand,
+    TimelinePoint,
 };
 use crate::state::holder_scans::HolderScans;
 use crate::timeline::bins::{BinValues, MemorySample};
@@ -27,6 +28,7 @@ const MAX_BANDS: usize = 12;
 pub(super) struct SectionInputs<'a> {
     pub(super) analyses: &'a [Analysis],
     pub(super) leaks: Vec<Leak>,
+    pub(super) assessments: Vec<LeakAssessment>,
     pub(super) benign_growth: Vec<BenignGrowth>,
     pub(super) ooms: Vec<Oom>,
 }
@@ -61,6 +63,7 @@ fn build_leaks(report: &mut Report, inputs: &mut SectionInputs<'_>) {
     };
     let scans: Vec<HolderScan> = inputs.each().flat_map(of_trace).collect();
     report.holders = (!scans.is_empty()).then_some(scans);
+    report.leak_assessment = Some(std::mem::take(&mut inputs.assessments));
     report.leaks = Some(std::mem::take(&mut inputs.leaks));
     report.benign_growth = Some(std::mem::take(&mut inputs.benign_growth));
 }

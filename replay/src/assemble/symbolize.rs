@@ -57,6 +57,9 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
             all.extend(leak.members.iter_mut().take(max).map(|site| (trace, site)));
         }
     }
+    for assessment in report.leak_assessment.iter_mut().flatten() {
+        all.extend(assessment.growth.iter_mut().take(max).map(|one| (assessment.trace, &mut one.site)));
+    }
     for snapshot in report.snapshots.iter_mut().flatten() {
         all.extend(snapshot.sites.iter_mut().take(max).map(|share| (snapshot.trace, &mut share.site)));
     }
@@ -94,9 +97,7 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
 /// The sites that the sentence of a verdict names.
 fn verdict_sites(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
     match evidence {
-        VerdictEvidence::Leak { site, .. }
-        | VerdictEvidence::Oom { site, .. }
-        | VerdictEvidence::CreepEarly { site, .. } => vec![site],
+        VerdictEvidence::Leak { site, .. } | VerdictEvidence::Oom { site, .. } => vec![site],
         VerdictEvidence::FailedCalls { site, .. } => site.iter_mut().map(|site| &mut **site).collect(),
         VerdictEvidence::TransientSpike { more_by_site, .. } => {
             more_by_site.iter_mut().map(|more| &mut more.site).collect()

@@ -41,14 +41,10 @@ pub(super) fn report_benign(
 }
 
 fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> BenignRule {
-    let BenignCandidate { site, rule, held, is_by_size } = *candidate;
-    let LeakReporter { analysis, live_set, .. } = *reporter;
+    let BenignCandidate { rule, held, is_by_size, stack, .. } = *candidate;
     let is_workspace = |size: &u64| held.blocks > 0 && held.blocks.checked_mul(*size) == Some(held.bytes);
-    let last_step = live_set.steps_ended().saturating_sub(1);
-    let is_below_optimizer = || {
-        let main = live_set.main_stack_of_growth(site, None, last_step);
-        main.is_some_and(|stack| analysis.symbols.stack_info(stack).optimizer != 0)
-    };
+    let symbols = &reporter.analysis.symbols;
+    let is_below_optimizer = || stack.is_some_and(|stack| symbols.stack_info(stack).optimizer != 0);
     match rule {
         GrowthRule::TooEarly => BenignRule::TooEarly,
         _ if WORKSPACE_BYTES.iter().any(is_workspace) => BenignRule::LibraryWorkspace,

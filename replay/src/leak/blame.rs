@@ -63,21 +63,14 @@ fn user_lines(symbols: &StackSymbols, stack: StackId) -> Vec<UserLine> {
 }
 
 /// The stacks of a candidate that grew.
-pub(crate) fn grown_stacks(
-    live_set: &LiveSet,
-    symbols: &StackSymbols,
-    candidate: &Candidate,
-) -> Vec<GrownStack> {
-    let with_lines = |(stack, growth): (StackId, BlockTotals)| GrownStack {
+pub(crate) fn grown_stacks(symbols: &StackSymbols, candidate: &Candidate) -> Vec<GrownStack> {
+    let with_lines = |&(stack, growth): &(StackId, BlockTotals)| GrownStack {
         member: candidate.site,
         stack,
         growth,
         lines: user_lines(symbols, stack),
     };
-    live_set
-        .stacks_that_grew(candidate.site, candidate.base_step(), candidate.last_step)
-        .map(with_lines)
-        .collect()
+    candidate.grown.iter().map(with_lines).collect()
 }
 
 /// A line below which most of the growth was allocated.
@@ -136,8 +129,7 @@ pub(crate) fn blame_candidate(
     symbols: &StackSymbols,
     candidate: &Candidate,
 ) -> BlamedLine {
-    let stack = live_set.main_stack_of_growth(candidate.site, candidate.base_step(), candidate.last_step);
-    let grown = grown_stacks(live_set, symbols, candidate);
+    let grown = grown_stacks(symbols, candidate);
     let line = choose_blamed_line((live_set, symbols), std::iter::once(candidate), &grown);
-    BlamedLine { line: line.unwrap_or(candidate.site), stack }
+    BlamedLine { line: line.unwrap_or(candidate.site), stack: grown.first().map(|stack| stack.stack) }
 }

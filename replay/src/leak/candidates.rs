@@ -1,60 +1,69 @@
 //! Decides which sites of a live set grow, and which have grown for a known, harmless reason.
 //!
-//! [`growth`](crate::leak::growth) judges the live blocks of a site at step ends. If the blocks do
-//! not grow, it judges the live bytes, to find one tensor that gets larger. Growth of bytes alone
-//! needs [`MIN_VALUES_OF_SIZE`] step ends, because each step copies and frees the tensor. Without a
-//! period it needs [`MIN_IRREGULAR_STEPS`] growth steps. It does not count where the number of
-//! blocks grew and stopped.
-//!
-//! Every site that ever changed is one hypothesis of a multiple test. Growth without a period
-//! counts only if its false discovery rate ([`crate::leak::statistics`]) is at most
-//! [`MAX_FALSE_DISCOVERIES`].
+//! Each site is judged twice, by the rules of [`growth`](crate::leak::growth):
+//! 1. Its *settled survivors* ([`crate::leak::survivors`]), by the step that allocated them. If
+//!    they grow, blocks stay that nothing frees: a candidate for a leak. The growth must go on for
+//!    at least as long as the settled age, so that the oldest block is twice as old as any that was
+//!    freed. Growth of too few events is *weak*: it joins a leak of the same line, or is shown as a
+//!    possible leak.
+//! 2. Its *live bytes* at step ends. If these grow and the survivors do not, each step frees the
+//!    blocks and allocates larger or more ones: a longer history, or larger inputs. Such growth
+//!    needs [`MIN_VALUES_OF_SIZE`] step ends and, without a period, [`MIN_IRREGULAR_STEPS`] growth
+//!    steps. A site whose live bytes rose and settled is benign.
 //!
 //! The cost is one pass over each site's series. `tests/leak_population.rs` checks the outcome.
 
-use crate::leak::cohorts::{Cohort, Cohorts};
-use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge_series};
+use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SettledGrowth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;
-use crate::leak::statistics::{false_discovery_rates, mann_kendall};
+use crate::leak::survivors::{SettledSurvivors, SurvivorCounts, Survivors};
 use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
-use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
-use crate::util::ids::SiteId;
+use crate::util::ids::{SiteId, StackId};
 
-/// Highest false discovery rate of growth without a period: one finding in twenty may be chance.
-pub(crate) const MAX_FALSE_DISCOVERIES: f64 = 0.05;
-/// Step ends needed to judge a tensor that gets larger.
+/// Highest p-value of growth without a period where no survivors show it.
+pub(crate) const MAX_CHANCE: f64 = 0.05;
+/// Step ends needed to judge a working set that gets larger.
 const MIN_VALUES_OF_SIZE: usize = 12;
-/// Growth steps needed where growth has no period and blocks cannot be counted. A pool rises by
-/// chance if its members are replaced by larger ones now and then.
+/// Growth steps needed where growth has no period and no survivors show it. A pool rises by chance
+/// if its members are replaced by larger ones now and then.
 pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
+/// Growth steps from which on weak growth is shown: one event is not yet growth.
+const MIN_WEAK_EVENTS: usize = 2;
 /// Steps in which parameters, gradients and optimizer state appear. Growth in them does not count
 /// towards a site's share of all growth.
 const WARM_UP_STEPS: usize = 3;
 
-/// A site that grows.
+/// A site with survivors that grow.
+#[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) site: SiteId,
-    /// Growth of the number of live blocks.
-    pub(crate) block_growth: Option<Growth>,
-    /// Growth of live bytes. One of the two is there.
+    /// Growth of the number of survivors.
+    pub(crate) block_growth: Growth,
+    /// Growth of their bytes; `None` if their sizes vary so much that only the number is regular.
     pub(crate) byte_growth: Option<Growth>,
+    /// True if growth came too few times to be judged.
+    pub(crate) is_weak: bool,
+    /// Whether their bytes came faster towards the end.
+    pub(crate) accelerates: bool,
     /// Steps from one value of the series to the next.
     pub(crate) stride: u32,
-    /// What the site retained since the base. If only its bytes grow, `blocks` counts all its live
-    /// blocks.
+    /// Settled survivors since the base.
     pub(crate) leaked: BlockTotals,
-    /// The last step that ended.
+    /// Stacks with settled survivors since the base, most bytes first.
+    pub(crate) grown: Vec<(StackId, BlockTotals)>,
+    /// The last step with settled survivors.
     pub(crate) last_step: u32,
     pub(crate) after_warm_up: GrowthAfterWarmUp,
     pub(crate) outcomes: BlockOutcomes,
-    pub(crate) cohort: Cohort,
+    /// Blocks freed in a later step than that of their allocation.
+    pub(crate) freed_after_step: u64,
+    pub(crate) counts: SurvivorCounts,
+    /// Age in steps and the share of blocks that reached it.
+    pub(crate) survival: Vec<(u32, f64)>,
     pub(crate) free_site: Option<SiteId>,
-    /// False discovery rate among all sites of the live set (q-value).
-    pub(crate) q: f64,
 }
 
-/// Growth of a site's live bytes since warm-up.
+/// Growth of a site's survivors since warm-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrowthAfterWarmUp {
     /// Warm-up was over at the end of this step.
@@ -72,10 +81,8 @@ pub(crate) struct LockstepKey {
 }
 
 impl Candidate {
-    /// The growth that made the site a candidate: of blocks if they grow, else of bytes.
     pub(crate) fn growth(&self) -> &Growth {
-        static NO_GROWTH: Growth = Growth::NONE;
-        self.block_growth.as_ref().or(self.byte_growth.as_ref()).unwrap_or(&NO_GROWTH)
+        &self.block_growth
     }
 
     /// The last step without growth. `None` if it began with the first step.
@@ -84,49 +91,63 @@ impl Candidate {
         (growth.first > 0).then_some(growth.base as u32 * self.stride)
     }
 
-    /// Moves a candidate from the judged part of its series to the whole, which has `values` values
-    /// before that part.
-    fn shifted_by(self, values: usize) -> Self {
-        let GrowthAfterWarmUp { step, bytes } = self.after_warm_up;
-        let step = step.saturating_add((values as u32).saturating_mul(self.stride));
-        Self {
-            block_growth: self.block_growth.map(|growth| growth.shifted_by(values)),
-            byte_growth: self.byte_growth.map(|growth| growth.shifted_by(values)),
-            after_warm_up: GrowthAfterWarmUp { step, bytes },
-            ..self
-        }
-    }
-
     /// The first step after which something stayed.
     pub(crate) fn first_step(&self) -> u64 {
         self.growth().first as u64 * u64::from(self.stride)
     }
 
+    /// The steps from the base to the last settled one.
+    fn steps_of_growth(&self) -> f64 {
+        f64::from(self.last_step) - self.base_step().map_or(-1.0, f64::from)
+    }
+
     /// Bytes per step. Where blocks grow regularly and their sizes vary, their mean size counts.
     pub(crate) fn bytes_per_step(&self) -> GrowthRate {
-        let (growth, bytes_per_unit) = match (&self.byte_growth, &self.block_growth) {
-            (Some(bytes), _) => (bytes, 1.0),
-            (None, Some(blocks)) if blocks.rise > 0 => {
-                (blocks, self.leaked.bytes as f64 / blocks.rise as f64)
-            }
-            _ => return GrowthRate::default(),
+        if self.is_weak {
+            let mean = self.leaked.bytes as f64 / self.steps_of_growth().max(1.0);
+            return GrowthRate::with_interval(mean, [mean; 2]);
+        }
+        let blocks = &self.block_growth;
+        let (growth, bytes_per_unit) = match &self.byte_growth {
+            Some(bytes) => (bytes, 1.0),
+            None => (blocks, self.leaked.bytes as f64 / blocks.rise.max(1) as f64),
         };
         let interval = growth.rate_interval().map(|bound| bound * bytes_per_unit);
         GrowthRate::with_interval(growth.per_value * bytes_per_unit, interval)
             .divided_by(f64::from(self.stride))
     }
 
+    /// Survivors per step.
+    pub(crate) fn blocks_per_step(&self) -> f64 {
+        match self.is_weak {
+            true => self.leaked.blocks as f64 / self.steps_of_growth().max(1.0),
+            false => self.block_growth.per_value / f64::from(self.stride),
+        }
+    }
+
     /// How often something stayed. Growth that begins with the first step has one occurrence more
     /// than it has growth steps.
     pub(crate) fn growth_count(&self) -> usize {
         let growth = self.growth();
-        growth.rising_steps + usize::from(growth.first == 0)
+        growth.rising_steps + usize::from(growth.first == 0 && !self.is_weak)
     }
 
     pub(crate) fn lockstep_key(&self) -> LockstepKey {
         let Growth { first, period, rising_steps, .. } = *self.growth();
         LockstepKey { first, period, rising_steps, stride: self.stride }
     }
+}
+
+/// A site whose live bytes rise while its survivors do not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrowingWorkingSet {
+    pub(crate) site: SiteId,
+    /// The rise of its live bytes, and its live blocks at the last step end.
+    pub(crate) held: BlockTotals,
+    /// Mean growth in bytes per step.
+    pub(crate) bytes_per_step: f64,
+    /// The stack with the most bytes at the last step end.
+    pub(crate) stack: Option<StackId>,
 }
 
 /// A site that holds more than it did and is not a leak.
@@ -138,152 +159,159 @@ pub(crate) struct BenignCandidate {
     pub(crate) held: BlockTotals,
     /// Only the bytes changed, not the number of blocks.
     pub(crate) is_by_size: bool,
+    /// The stack with the most bytes of survivors.
+    pub(crate) stack: Option<StackId>,
 }
 
-/// Sites of a live set that hold more than they did.
+/// Sites of a live set that hold more than they did. Each list has the most bytes first.
 #[derive(Default)]
 pub(crate) struct Candidates {
-    /// Sites that grow, most bytes first.
     pub(crate) growing: Vec<Candidate>,
+    pub(crate) larger: Vec<GrowingWorkingSet>,
     pub(crate) benign: Vec<BenignCandidate>,
 }
 
-/// Judges `sites` of a live set, each with its series: the site's own, or a part of it.
-pub(crate) fn find_candidates<'a>(
-    live_set: &'a LiveSet,
-    sites: impl Iterator<Item = (SiteId, &'a SiteStats, std::borrow::Cow<'a, StepSeries>)>,
-) -> Candidates {
-    let cohorts = Cohorts::of_survivors(live_set);
-    let mut candidates = Candidates::default();
-    // The p-value of each site that was judged, and the index of each growing candidate in it.
-    let mut p_values = Vec::new();
-    let mut p_value_index = Vec::new();
-    for (site, entry, series) in sites {
-        if series.is_empty() {
+/// Judges the sites of a live set, by the stacks that `is_judged` accepts.
+pub(crate) fn find_candidates(live_set: &LiveSet, is_judged: &dyn Fn(StackId) -> bool) -> Candidates {
+    let survivors = Survivors::of_live_set(live_set);
+    let mut found = Candidates::default();
+    for (site, entry) in live_set.sites() {
+        let all_judged = live_set.stacks_of(site).all(is_judged);
+        if entry.series().is_empty() || !live_set.stacks_of(site).any(is_judged) {
             continue;
         }
-        let under_test = SiteUnderTest { live_set, cohorts: &cohorts, site, entry };
-        let (stride, before, values) = series.values_from(live_set.first_step, live_set.steps_ended());
-        match under_test.judge(stride, &values) {
-            CandidateJudgement::Candidate(candidate) => {
-                let candidate = Box::new(candidate.shifted_by(before));
-                p_value_index.push(p_values.len());
-                p_values.push(candidate.growth().p);
-                candidates.growing.push(*candidate);
-            }
-            CandidateJudgement::Benign(benign) => {
-                candidates.benign.push(benign);
-                p_values.push(1.0);
-            }
-            CandidateJudgement::Quiet => {
-                let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-                p_values.push(mann_kendall(&bytes).p);
-            }
+        let under_test = SiteUnderTest { live_set, survivors: &survivors, site, entry };
+        match under_test.judge_survivors(is_judged) {
+            Some(candidate) => found.growing.push(candidate),
+            None if all_judged => under_test.judge_live_bytes(&mut found),
+            None => {}
         }
     }
-    let q_values = false_discovery_rates(&p_values);
-    for (candidate, index) in candidates.growing.iter_mut().zip(&p_value_index) {
-        candidate.q = q_values[*index];
-    }
-    candidates
-        .growing
-        .retain(|candidate| candidate.growth().period.is_some() || candidate.q <= MAX_FALSE_DISCOVERIES);
-    candidates.growing.sort_by_key(|candidate| (std::cmp::Reverse(candidate.leaked.bytes), candidate.site));
-    candidates
-}
-
-/// Judges all sites of a live set by their own series.
-pub(crate) fn find_candidates_of_all_sites(live_set: &LiveSet) -> Candidates {
-    let sites =
-        live_set.sites().map(|(site, entry)| (site, entry, std::borrow::Cow::Borrowed(entry.series())));
-    find_candidates(live_set, sites)
-}
-
-enum CandidateJudgement {
-    Candidate(Box<Candidate>),
-    Benign(BenignCandidate),
-    Quiet,
+    found.growing.sort_by_key(|candidate| (std::cmp::Reverse(candidate.leaked.bytes), candidate.site));
+    found.larger.sort_by_key(|one| (std::cmp::Reverse(one.held.bytes), one.site));
+    found
 }
 
 struct SiteUnderTest<'a> {
     live_set: &'a LiveSet,
-    cohorts: &'a Cohorts,
+    survivors: &'a Survivors,
     site: SiteId,
     entry: &'a SiteStats,
 }
 
 impl SiteUnderTest<'_> {
-    fn judge(&self, stride: u32, values: &[BlockTotals]) -> CandidateJudgement {
-        let Self { live_set, cohorts, site, entry } = *self;
-        let outcomes = live_set.outcomes(entry);
-        let survivors = SurvivorEvidence {
-            none_freed_after_step: outcomes.freed_after_step == 0,
-            generations: if outcomes.freed_after_step == 0 { 0 } else { cohorts.count_generations(site) },
-        };
+    fn judge_survivors(&self, is_judged: &dyn Fn(StackId) -> bool) -> Option<Candidate> {
+        let settled = self.survivors.settled(self.site, is_judged);
+        if settled.stacks.is_empty() {
+            return None;
+        }
+        let (stride, before, values) = settled.series();
         let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
         let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-        let block_judgement = judge_series(&blocks, survivors);
-        let blocks_grow = matches!(block_judgement, GrowthJudgement::Grows(_));
-        let none_freed_after_step = survivors.none_freed_after_step || blocks_grow;
-        let byte_judgement = judge_series(&bytes, SurvivorEvidence { none_freed_after_step, ..survivors });
-        let last = values.last().copied().unwrap_or_default();
-        let benign = |rule, held: BlockTotals, is_by_size| {
-            CandidateJudgement::Benign(BenignCandidate { site, rule, held, is_by_size })
+        let (block_growth, byte_growth, is_weak) = match judge_series(&blocks) {
+            GrowthJudgement::Grows(growth) => (growth, judge_series(&bytes).growth(), false),
+            GrowthJudgement::Settled(weak) if weak.goes_on && weak.growth_steps >= MIN_WEAK_EVENTS => {
+                (weak_growth(weak), None, true)
+            }
+            GrowthJudgement::Settled(_) | GrowthJudgement::Quiet => return None,
         };
-        if let (false, GrowthJudgement::Settled(rule, rise)) = (blocks_grow, &byte_judgement) {
-            let is_block_count_stable = !matches!(block_judgement, GrowthJudgement::Settled(..));
-            return benign(
-                *rule,
-                BlockTotals { bytes: *rise, blocks: last.blocks },
-                is_block_count_stable && *rule != GrowthRule::WarmUp,
-            );
-        }
-        if let (GrowthJudgement::Settled(rule, rise), GrowthJudgement::Grows(_)) =
-            (&block_judgement, &byte_judgement)
-            && *rule != GrowthRule::WarmUp
-        {
-            // A bounded cache with later entries that happen to be larger.
-            return benign(*rule, BlockTotals { bytes: last.bytes, blocks: *rise }, false);
-        }
-        let block_growth = block_judgement.growth();
-        let mut byte_growth = byte_judgement.growth();
-        if block_growth.is_none() {
-            byte_growth = byte_growth.filter(|growth| {
-                let is_certain = growth.period.is_some() || growth.rising_steps >= MIN_IRREGULAR_STEPS;
-                is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE
-            });
-        }
-        let Some(growth) = block_growth.as_ref().or(byte_growth.as_ref()) else {
-            return CandidateJudgement::Quiet;
-        };
-        let before = if growth.first == 0 { BlockTotals::default() } else { values[growth.base] };
+        let last = values.last().copied()?;
+        let since = if block_growth.first == 0 { 0 } else { block_growth.base };
+        let base = if block_growth.first == 0 { BlockTotals::default() } else { values[since] };
+        let span = (values.len() - 1).saturating_sub(block_growth.first) as u32 * stride;
         let leaked = BlockTotals {
-            bytes: last.bytes.saturating_sub(before.bytes),
-            blocks: match block_growth {
-                Some(_) => last.blocks.saturating_sub(before.blocks),
-                None => last.blocks,
-            },
+            bytes: last.bytes.saturating_sub(base.bytes),
+            blocks: last.blocks.saturating_sub(base.blocks),
         };
-        if leaked.bytes == 0 {
-            return CandidateJudgement::Quiet;
+        if leaked.bytes == 0 || span < settled.age {
+            return None;
         }
-        let settled = growth.first.max(WARM_UP_STEPS).min(values.len().saturating_sub(2));
+        let settled_at = block_growth.first.max(WARM_UP_STEPS).min(values.len().saturating_sub(2));
         let after_warm_up = GrowthAfterWarmUp {
-            step: settled as u32 * stride,
-            bytes: last.bytes.saturating_sub(values[settled].bytes),
+            step: (settled_at + before) as u32 * stride,
+            bytes: last.bytes.saturating_sub(values[settled_at].bytes),
         };
-        CandidateJudgement::Candidate(Box::new(Candidate {
-            after_warm_up,
-            site,
+        let last_step = (values.len() + before - 1) as u32 * stride;
+        let block_growth = block_growth.shifted_by(before);
+        let after = (block_growth.first > 0).then_some(block_growth.base as u32 * stride);
+        let freed = self.survivors.freed_of(self.live_set.stacks_of(self.site));
+        let outcomes = self.live_set.outcomes(self.entry);
+        Some(Candidate {
+            site: self.site,
+            accelerates: accelerates(&bytes[since..]),
             block_growth,
-            byte_growth,
+            byte_growth: byte_growth.map(|growth| growth.shifted_by(before)),
+            is_weak,
             stride,
             leaked,
-            last_step: live_set.steps_ended().saturating_sub(1),
+            grown: grown_stacks(&settled, after, last_step),
+            last_step,
+            after_warm_up,
+            freed_after_step: freed.from_class(0),
+            counts: self.survivors.count(self.site),
+            survival: self.survivors.survival(self.site, &outcomes, &freed),
             outcomes,
-            cohort: cohorts.cohort_of_site(site, &outcomes),
-            free_site: entry.main_free_site(),
-            q: 1.0,
-        }))
+            free_site: self.entry.main_free_site(),
+        })
     }
+
+    fn judge_live_bytes(&self, found: &mut Candidates) {
+        let Self { live_set, site, entry, .. } = *self;
+        let (stride, _, values) = entry.series().values_from(live_set.first_step, live_set.steps_ended());
+        let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
+        let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
+        let last = values.last().copied().unwrap_or_default();
+        let (by_blocks, by_bytes) = (judge_series(&blocks), judge_series(&bytes));
+        let main_stack = || {
+            let stacks = self.survivors.stacks_of_site(site).iter();
+            let main =
+                stacks.max_by_key(|one| (one.between(None, u32::MAX).bytes, std::cmp::Reverse(one.stack)));
+            main.map(|one| one.stack)
+        };
+        let benign =
+            |rule, held, is_by_size| BenignCandidate { site, rule, held, is_by_size, stack: main_stack() };
+        match (by_blocks, by_bytes) {
+            (by_blocks, GrowthJudgement::Settled(SettledGrowth { rule, rise, .. })) => {
+                let is_by_size =
+                    !matches!(by_blocks, GrowthJudgement::Settled(_)) && rule != GrowthRule::WarmUp;
+                let held = BlockTotals { bytes: rise, blocks: last.blocks };
+                found.benign.push(benign(rule, held, is_by_size));
+            }
+            // A bounded cache with later entries that happen to be larger.
+            (GrowthJudgement::Settled(SettledGrowth { rule, rise, .. }), GrowthJudgement::Grows(_))
+                if rule != GrowthRule::WarmUp =>
+            {
+                found.benign.push(benign(rule, BlockTotals { bytes: last.bytes, blocks: rise }, false));
+            }
+            (_, GrowthJudgement::Grows(growth)) => {
+                let is_certain = growth.period.is_some()
+                    || growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.p <= MAX_CHANCE;
+                if is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE {
+                    let held = BlockTotals { bytes: growth.rise, blocks: last.blocks };
+                    let bytes_per_step = growth.per_value / f64::from(stride);
+                    let stack = main_stack();
+                    found.larger.push(GrowingWorkingSet { site, held, bytes_per_step, stack });
+                }
+            }
+            (_, GrowthJudgement::Quiet) => {}
+        }
+    }
+}
+
+/// The stacks with settled survivors after step `after` up to step `last`, most bytes first.
+fn grown_stacks(
+    settled: &SettledSurvivors<'_>,
+    after: Option<u32>,
+    last: u32,
+) -> Vec<(StackId, BlockTotals)> {
+    let grown = settled.stacks.iter().map(|stack| (stack.stack, stack.between(after, last)));
+    let mut grown: Vec<_> = grown.filter(|(_, grown)| grown.bytes > 0).collect();
+    grown.sort_by_key(|(stack, grown)| (std::cmp::Reverse(grown.bytes), *stack));
+    grown
+}
+
+/// Growth of too few events, without a rate.
+fn weak_growth(weak: SettledGrowth) -> Growth {
+    let SettledGrowth { rise, base, first, growth_steps, .. } = weak;
+    Growth { base, rise, first, rising_steps: growth_steps, ..Growth::NONE }
 }

@@ -8,57 +8,66 @@
 //! * [`LeakKind::PinnedHost`]: pinned host memory, by requesting line.
 //! * [`LeakKind::Reserved`]: unused reserved memory, by stream and pool ([`reserved_growth`]).
 //!
-//! Candidates that grow in the same steps become one finding if they are one autograd graph
-//! ([`retained_graph`]) or are reported under the same line ([`blame`]). A graph needs four growth
-//! steps, and so do [`MIN_LOCKSTEP_SITES`] sites under one line. Other findings need [`MIN_RISES`].
+//! [`merge`] makes findings of candidates. Growth that is not known to be a leak is listed as a
+//! [`GrowingSite`], with its class; [`assessment`] says what could be judged.
 //!
 //! The cost is O(sites x step ends), once at the end of the trace. `tests/leak_population.rs`
 //! bounds false positives and misses over 1,600 generated runs; `tests/leaks.rs` checks single
 //! cases.
 
+pub(crate) mod assessment;
 pub(crate) mod benign;
 pub(crate) mod blame;
 pub(crate) mod blocks;
 pub(crate) mod candidates;
-pub(crate) mod cohorts;
 pub(crate) mod growth;
+pub(crate) mod merge;
 pub(crate) mod oom_forecast;
 pub(crate) mod rate;
 pub(crate) mod report;
 pub(crate) mod reserved_growth;
 pub(crate) mod retained_graph;
 pub(crate) mod statistics;
-
-use std::borrow::Cow;
+pub(crate) mod survivors;
 
 use crate::device::DeviceState;
-use crate::leak::blame::{BlamedLine, blame_candidate};
-use crate::leak::candidates::{Candidate, Candidates, find_candidates, find_candidates_of_all_sites};
-use crate::leak::growth::{SurvivorEvidence, judge_series};
+use crate::leak::candidates::{Candidates, find_candidates};
+use crate::leak::growth::judge_series;
+use crate::leak::merge::merge_candidates;
 use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
 use crate::pass::Analysis;
-use crate::report::{BenignGrowth, Leak, LeakKind};
-use crate::timeline::step_series::StepSeries;
+use crate::report::{BenignGrowth, GrowingSite, Leak, LeakKind};
+use crate::util::block_totals::saturating_sum;
 use crate::util::ids::StackId;
 use report::LeakReporter;
 
 /// Findings reported per trace; those with the fewest bytes are dropped.
 const MAX_FINDINGS: usize = 200;
 
-/// Growth steps that a finding of fewer than [`MIN_LOCKSTEP_SITES`] sites needs: a single site may
-/// be a queue that happens to fill up. At 9, `leak_population.rs` misses planted leaks.
-const MIN_RISES: usize = 6;
-/// Sites under one line that grow in the same steps and need no more than four growth steps.
-const MIN_LOCKSTEP_SITES: usize = 3;
+/// Growing sites reported per trace that are not known to leak.
+const MAX_GROWING: usize = 50;
 
 /// Result of the leak analysis of one trace.
 #[derive(Default)]
 pub(crate) struct LeakFindings {
     /// Findings, most bytes first.
     pub(crate) leaks: Vec<Leak>,
+    /// Sites that grow and are not known to leak, most bytes first.
+    pub(crate) growth: Vec<GrowingSite>,
     /// Sites that hold more at the end than before and are not leaks.
     pub(crate) benign: Vec<BenignGrowth>,
+}
+
+impl LeakFindings {
+    /// Adds what was found in one live set.
+    fn add(&mut self, reporter: &LeakReporter<'_>, candidates: Candidates) {
+        self.benign.extend(benign::report_benign(reporter, &candidates.benign));
+        let merged = merge_candidates(reporter.live_set, &reporter.analysis.symbols, candidates.growing);
+        self.leaks.extend(merged.leaks.iter().map(|finding| reporter.leak_of(finding)));
+        self.growth.extend(merged.possible.iter().map(|finding| reporter.possible_leak(finding)));
+        self.growth.extend(candidates.larger.iter().map(|larger| reporter.growing_sizes(larger)));
+    }
 }
 
 /// Finds the leaks of all devices and of pinned host memory. `trace` is the trace's index in the
@@ -66,11 +75,10 @@ pub(crate) struct LeakFindings {
 pub(crate) fn find_leaks(trace: usize, analysis: &Analysis) -> LeakFindings {
     let mut found = LeakFindings::default();
     for (ordinal, device) in &analysis.devices {
-        let mut leaks = find_device_leaks(trace, analysis, (*ordinal, device), &mut found.benign);
-        forecast_oom(&mut leaks, Headroom::of_device(analysis, *ordinal, device));
-        found.leaks.extend(leaks);
+        let begin = found.leaks.len();
+        find_device_leaks(trace, analysis, (*ordinal, device), &mut found);
+        forecast_oom(&mut found.leaks[begin..], Headroom::of_device(analysis, *ordinal, device));
     }
-    let host = find_candidates_of_all_sites(&analysis.host);
     let reporter = LeakReporter {
         trace,
         analysis,
@@ -79,10 +87,11 @@ pub(crate) fn find_leaks(trace: usize, analysis: &Analysis) -> LeakFindings {
         kind: LeakKind::PinnedHost,
         room: None,
     };
-    found.benign.extend(benign::report_benign(&reporter, &host.benign));
-    found.leaks.extend(report_candidates(&reporter, host.growing));
+    found.add(&reporter, find_candidates(&analysis.host, &|_| true));
     found.leaks.sort_by_key(|leak: &Leak| std::cmp::Reverse(leak.bytes));
     found.leaks.truncate(MAX_FINDINGS);
+    found.growth.sort_by_key(|growth| std::cmp::Reverse(growth.bytes));
+    found.growth.truncate(MAX_GROWING);
     found
 }
 
@@ -90,30 +99,25 @@ fn find_device_leaks(
     trace: usize,
     analysis: &Analysis,
     (ordinal, device): (u8, &DeviceState),
-    benign_growth: &mut Vec<BenignGrowth>,
-) -> Vec<Leak> {
+    found: &mut LeakFindings,
+) {
     let room = Headroom::of_device(analysis, ordinal, device);
     let has_torch = device.has_torch();
     let kind = if has_torch { LeakKind::Tensors } else { LeakKind::Device };
     let reporter = LeakReporter { trace, analysis, ordinal, live_set: device.main(), kind, room };
-    let candidates = find_candidates_of_all_sites(reporter.live_set);
-    benign_growth.extend(benign::report_benign(&reporter, &candidates.benign));
-    let mut leaks = report_candidates(&reporter, candidates.growing);
-    if has_torch {
-        let tensor_bytes = leaks.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes));
-        let non_torch = LeakReporter { live_set: &device.driver, kind: LeakKind::Device, ..reporter };
-        let candidates = find_non_torch_candidates(analysis, device);
-        benign_growth.extend(benign::report_benign(&non_torch, &candidates.benign));
-        leaks.extend(report_candidates(&non_torch, candidates.growing));
-        if analysis.knows_reserved() {
-            leaks.extend(reserved_growth::find_reserved_leak(
-                &LeakReporter { kind: LeakKind::Reserved, ..reporter },
-                device,
-                tensor_bytes,
-            ));
-        }
+    let begin = (found.leaks.len(), found.growth.len());
+    found.add(&reporter, find_candidates(reporter.live_set, &|_| true));
+    if !has_torch {
+        return;
     }
-    leaks
+    let leaked = found.leaks[begin.0..].iter().map(|leak| leak.bytes);
+    let tensor_bytes = saturating_sum(leaked.chain(found.growth[begin.1..].iter().map(|one| one.bytes)));
+    let non_torch = LeakReporter { live_set: &device.driver, kind: LeakKind::Device, ..reporter };
+    found.add(&non_torch, find_non_torch_candidates(analysis, device));
+    if analysis.knows_reserved() {
+        let reserved = LeakReporter { kind: LeakKind::Reserved, ..reporter };
+        found.leaks.extend(reserved_growth::find_reserved_leak(&reserved, device, tensor_bytes));
+    }
 }
 
 /// Candidates in driver memory that PyTorch's allocator did not request.
@@ -122,56 +126,20 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
     let (_, _, non_torch) =
         device.unused.non_torch().values_from(live_set.first_step, live_set.steps_ended());
     let bytes: Vec<u64> = non_torch.iter().map(|held| held.bytes).collect();
-    let non_torch_grows = judge_series(&bytes, SurvivorEvidence::NOTHING_FREED).growth().is_some();
+    let non_torch_grows = judge_series(&bytes).growth().is_some();
     // Metal's heaps are recorded as segments and excluded as such, whatever their owner.
     let is_metal = analysis.is_metal();
     let owner = |stack: StackId| {
         let native = analysis.symbols.stack_info(stack).native;
         analysis.owners.name(analysis.owners.known(native))
     };
-    let is_judged = |stack: &StackId| match owner(*stack) {
-        _ if is_metal => non_torch_grows && !device.requested_segments(*stack),
+    let is_judged = |stack: StackId| match owner(stack) {
+        _ if is_metal => non_torch_grows && !device.requested_segments(stack),
         name if name.starts_with(crate::state::attribution::TORCH_ALLOCATOR) => false,
         crate::callsite::module_owner::UNKNOWN => non_torch_grows,
         _ => true,
     };
-    let sites = live_set.sites().filter_map(|(site, entry)| {
-        let judged: Vec<StackId> = live_set.stacks_of(site).filter(is_judged).collect();
-        let series = match judged.len() {
-            0 => return None,
-            len if len == live_set.stacks_of(site).count() => Cow::Borrowed(entry.series()),
-            _ => Cow::Owned(StepSeries::sum(
-                judged.iter().map(|stack| live_set.series_of(*stack)),
-                live_set.steps_ended(),
-            )),
-        };
-        Some((site, entry, series))
-    });
-    find_candidates(live_set, sites)
-}
-
-/// Merges candidates into findings and turns them into rows of the report.
-fn report_candidates(reporter: &LeakReporter<'_>, mut candidates: Vec<Candidate>) -> Vec<Leak> {
-    let (live_set, symbols) = (reporter.live_set, &reporter.analysis.symbols);
-    let mut leaks = Vec::new();
-    while let Some(graph) = retained_graph::take_graph(live_set, symbols, &mut candidates) {
-        leaks.push(reporter.graph(&graph));
-    }
-    let mut by_line: Vec<(BlamedLine, Vec<Candidate>)> = Vec::new();
-    for candidate in candidates {
-        let blamed = blame_candidate(live_set, symbols, &candidate);
-        let group = by_line.iter_mut().find(|(other, members)| {
-            other.line == blamed.line && members[0].lockstep_key() == candidate.lockstep_key()
-        });
-        match group {
-            Some((_, members)) => members.push(candidate),
-            None => by_line.push((blamed, vec![candidate])),
-        }
-    }
-    by_line
-        .retain(|(_, members)| members.len() >= MIN_LOCKSTEP_SITES || members[0].growth_count() >= MIN_RISES);
-    leaks.extend(by_line.iter().map(|(blamed, members)| reporter.sites(*blamed, members)));
-    leaks
+    find_candidates(live_set, &is_judged)
 }
 
 /// Sets the step in which the device is full if all `leaks` on it go on together. Sets nothing if

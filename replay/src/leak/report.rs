@@ -1,14 +1,14 @@
 //! From candidates to the leaks of the report.
 
-use crate::leak::blame::BlamedLine;
-use crate::leak::candidates::{Candidate, GrowthAfterWarmUp};
+use crate::leak::candidates::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
 use crate::leak::growth::Growth;
+use crate::leak::merge::Finding;
 use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
-use crate::leak::retained_graph::RetainedGraph;
 use crate::pass::Analysis;
 use crate::report::{
-    AmountUnit, FreedSiblings, GrowsBy, Leak, LeakEvidence, LeakKind, LeakShape, Quantity, Site, Survival,
+    AmountUnit, FreedSiblings, GrowingSite, GrowsBy, GrowthClass, Leak, LeakEvidence, LeakKind, LeakShape,
+    Quantity, Site, Survival,
 };
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
@@ -42,10 +42,11 @@ pub(super) struct LeakFacts<'a> {
     pub(super) growth: &'a Growth,
     pub(super) stride: u32,
     pub(super) first_step: u64,
+    /// The last step that was judged.
+    pub(super) last_step: u32,
     pub(super) blocks_per_step: f64,
     /// Expected, least and most.
     pub(super) bytes_per_step: GrowthRate,
-    pub(super) q: f64,
     /// Growth from the end of this step on.
     pub(super) after_warm_up: GrowthAfterWarmUp,
     /// The series of all memory of this kind.
@@ -57,33 +58,69 @@ impl LeakReporter<'_> {
         !matches!(self.analysis.step_rule, StepRule::Time { .. })
     }
 
-    /// Sites below one line that grow in the same steps.
-    pub(super) fn sites(&self, place: BlamedLine, members: &[Candidate]) -> Leak {
+    /// The leak of a finding.
+    pub(super) fn leak_of(&self, finding: &Finding) -> Leak {
         let symbols = &self.analysis.symbols;
+        let (place, members) = (finding.place, &finding.members);
         let main = &members[0];
-        let mut leak = self.of(symbols.site(place.line, place.stack), members);
-        if main.growth().accelerates {
+        let mut leak = self.describe(symbols.site(place.line, place.stack), members);
+        if members.iter().filter(|member| !member.is_weak).all(|member| member.accelerates) {
             leak.shape = LeakShape::Accelerating;
         }
-        if place.line != main.site {
-            leak.leaf = Some(symbols.site(main.site, place.stack));
-        }
-        if members.len() > 1 {
-            leak.members = members.iter().take(MAX_MEMBERS).map(|one| symbols.site(one.site, None)).collect();
+        if let Some(sources) = &finding.sources {
+            leak.shape = LeakShape::RetainedGraph;
+            let joined = members.iter().map(|one| (one.site, one.grown.first().map(|(stack, _)| *stack)));
+            let mut listed: SeededSet<SiteId> = sources.iter().map(|(site, _)| *site).collect();
+            let sources = sources.iter().map(|(site, stack)| (*site, Some(*stack)));
+            let joined = joined.filter(|(site, _)| members.len() > 1 && listed.insert(*site));
+            let named: Vec<_> = sources.chain(joined).take(MAX_MEMBERS).collect();
+            leak.members = named.into_iter().map(|(site, stack)| symbols.site(site, stack)).collect();
+        } else {
+            if place.line != main.site {
+                leak.leaf = Some(symbols.site(main.site, place.stack));
+            }
+            if members.len() > 1 {
+                let named = members.iter().take(MAX_MEMBERS);
+                leak.members = named.map(|one| symbols.site(one.site, None)).collect();
+            }
         }
         leak
     }
 
-    pub(super) fn graph(&self, graph: &RetainedGraph) -> Leak {
-        let symbols = &self.analysis.symbols;
-        let mut leak = self.of(symbols.site(graph.line, Some(graph.stack)), &graph.members);
-        leak.shape = LeakShape::RetainedGraph;
-        let named = graph.sources.iter().take(MAX_MEMBERS);
-        leak.members = named.map(|(site, stack)| symbols.site(*site, Some(*stack))).collect();
-        leak
+    /// Growth of too few events to be called a leak.
+    pub(super) fn possible_leak(&self, finding: &Finding) -> GrowingSite {
+        let members = &finding.members;
+        GrowingSite {
+            site: self.analysis.symbols.site(finding.place.line, finding.place.stack),
+            device: u32::from(self.ordinal),
+            memory: self.kind,
+            bytes: saturating_sum(members.iter().map(|member| member.leaked.bytes)),
+            blocks: saturating_sum(members.iter().map(|member| member.leaked.blocks)),
+            class: GrowthClass::PossibleLeak,
+            events: Some(finding.events() as u64),
+            needs: Some(finding.missing_events() as u64),
+            bytes_per_step: self
+                .has_steps()
+                .then(|| Quantity(members.iter().map(|member| member.bytes_per_step().expected).sum())),
+        }
     }
 
-    fn of(&self, site: Site, members: &[Candidate]) -> Leak {
+    /// A working set that gets larger.
+    pub(super) fn growing_sizes(&self, larger: &GrowingWorkingSet) -> GrowingSite {
+        GrowingSite {
+            site: self.analysis.symbols.site(larger.site, larger.stack),
+            device: u32::from(self.ordinal),
+            memory: self.kind,
+            bytes: larger.held.bytes,
+            blocks: larger.held.blocks,
+            class: GrowthClass::GrowingSizes,
+            events: None,
+            needs: None,
+            bytes_per_step: self.has_steps().then_some(Quantity(larger.bytes_per_step)),
+        }
+    }
+
+    fn describe(&self, site: Site, members: &[Candidate]) -> Leak {
         let main = &members[0];
         let mut held = BlockTotals::default();
         let mut bytes_per_step = GrowthRate::default();
@@ -92,23 +129,22 @@ impl LeakReporter<'_> {
             held.blocks += member.leaked.blocks;
             bytes_per_step += member.bytes_per_step();
         }
-        let rate = |member: &Candidate| member.block_growth.as_ref().map_or(0.0, |growth| growth.per_value);
-        let settled = main.after_warm_up.step;
         let mut leak = self.leak(LeakFacts {
             site,
             held,
             growth: main.growth(),
             stride: main.stride,
             first_step: members.iter().map(Candidate::first_step).min().unwrap_or(0),
-            blocks_per_step: members.iter().map(|one| rate(one) / f64::from(one.stride)).sum(),
+            last_step: main.last_step,
+            blocks_per_step: members.iter().map(Candidate::blocks_per_step).sum(),
             bytes_per_step,
-            q: main.q,
             after_warm_up: GrowthAfterWarmUp {
-                step: settled,
+                step: main.after_warm_up.step,
                 bytes: saturating_sum(members.iter().map(|member| member.after_warm_up.bytes)),
             },
             total: self.live_set.series(),
         });
+        leak.grows_by = GrowsBy::Blocks;
         self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.base_step())).collect();
         if self.kind == LeakKind::Tensors
@@ -128,16 +164,14 @@ impl LeakReporter<'_> {
         let all = |of: fn(&Candidate) -> u64| saturating_sum(members.iter().map(of));
         let (allocated, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
         let free_site = members.iter().max_by_key(|one| one.outcomes.freed).and_then(|one| one.free_site);
-        let grows_by = if main.block_growth.is_some() { GrowsBy::Blocks } else { GrowsBy::Size };
-        leak.grows_by = grows_by;
         leak.freed_siblings = FreedSiblings {
             share: if allocated == 0 { 0.0 } else { freed as f64 / allocated as f64 },
             site: free_site.map(|site| symbols.site(site, None)),
         };
-        leak.survivors = Some(all(|one| one.cohort.survivors));
-        leak.generations = self.has_steps().then_some(main.cohort.generations);
+        leak.survivors = Some(all(|one| one.counts.survivors));
+        leak.generations = self.has_steps().then_some(main.counts.generations);
         if self.has_steps() {
-            let survival = main.cohort.survival.iter();
+            let survival = main.survival.iter();
             leak.cohort_survival = survival
                 .map(|(after_steps, share)| Survival { after_steps: *after_steps, share: *share })
                 .collect();
@@ -150,13 +184,10 @@ impl LeakReporter<'_> {
                 .map(|site| symbols.site(site, None))
                 .collect();
         }
-        leak.evidence.slope_unit = match grows_by {
-            GrowsBy::Blocks => AmountUnit::Blocks,
-            GrowsBy::Size => AmountUnit::Bytes,
-        };
+        leak.evidence.slope_unit = AmountUnit::Blocks;
         leak.evidence.blocks_allocated = Some(allocated);
         leak.evidence.blocks_freed = Some(freed);
-        leak.evidence.blocks_freed_in_later_step = Some(all(|one| one.outcomes.freed_after_step));
+        leak.evidence.blocks_freed_in_later_step = Some(all(|one| one.freed_after_step));
     }
 
     /// The parts that all leaks have.
@@ -171,7 +202,7 @@ impl LeakReporter<'_> {
             _ => None,
         });
         let steps = self.live_set.steps_ended();
-        let last = steps.saturating_sub(1);
+        let last = facts.last_step;
         let GrowthAfterWarmUp { step: settled, bytes: own } = facts.after_warm_up;
         let grown = facts.total.at(last).bytes.saturating_sub(facts.total.at(settled).bytes);
         let share = (grown > 0).then(|| (own as f64 / grown as f64).min(1.0));
@@ -207,8 +238,6 @@ impl LeakReporter<'_> {
             survivors: None,
             generations: None,
             cohort_survival: Vec::new(),
-            p_value: growth.p,
-            q_value: facts.q,
             freed_siblings: FreedSiblings { share: 0.0, site: None },
             backward_calls: Vec::new(),
             members: Vec::new(),

@@ -9,8 +9,8 @@ use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::StackSymbols;
 use crate::device::DeviceState;
 use crate::leak::blame::SHARE;
-use crate::leak::candidates::{GrowthAfterWarmUp, MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
-use crate::leak::growth::{Growth, SurvivorEvidence, judge_series};
+use crate::leak::candidates::{GrowthAfterWarmUp, MAX_CHANCE, MIN_IRREGULAR_STEPS};
+use crate::leak::growth::{Growth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;
 use crate::report::{Leak, LeakShape};
 use crate::state::unused_reserved::ReservedGroupKey;
@@ -29,6 +29,7 @@ struct GrowingReserve<'a> {
     series: &'a StepSeries,
     growth: Growth,
     stride: u32,
+    accelerates: bool,
 }
 
 /// Finds growth of a device's unused reserved memory. Reports nothing if it is at most
@@ -65,17 +66,25 @@ fn judge_reserve(
 ) -> Option<GrowingReserve<'_>> {
     let (stride, before, values) = series.values_from(first, steps);
     let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-    let growth = judge_series(&bytes, SurvivorEvidence::NOTHING_FREED).growth()?.shifted_by(before);
+    let growth = judge_series(&bytes).growth()?;
+    let accelerates = accelerates(&bytes[growth.base..]);
+    let growth = growth.shifted_by(before);
     let is_trend = growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
-    let is_significant = growth.p <= MAX_FALSE_DISCOVERIES && is_trend;
-    (growth.period.is_some() || is_significant).then_some(GrowingReserve { group, series, growth, stride })
+    let is_significant = growth.p <= MAX_CHANCE && is_trend;
+    (growth.period.is_some() || is_significant).then_some(GrowingReserve {
+        group,
+        series,
+        growth,
+        stride,
+        accelerates,
+    })
 }
 
 impl GrowingReserve<'_> {
     /// `owners`: stacks that requested the segments, most bytes first.
     fn report(&self, reporter: &LeakReporter<'_>, owners: &[(StackId, BlockTotals)]) -> Leak {
         let symbols = &reporter.analysis.symbols;
-        let Self { group, series, growth, stride } = self;
+        let Self { group, series, growth, stride, .. } = self;
         let main = owners.first().map(|(stack, _)| *stack);
         let site = main.map_or_else(StackSymbols::unknown_site, |stack| {
             symbols.site(symbols.stack_info(stack).site, Some(stack))
@@ -87,10 +96,10 @@ impl GrowingReserve<'_> {
             growth,
             stride: *stride,
             first_step: growth.first as u64 * u64::from(*stride),
+            last_step: reporter.live_set.steps_ended().saturating_sub(1),
             blocks_per_step: 0.0,
             bytes_per_step: GrowthRate::with_interval(growth.per_value, growth.rate_interval())
                 .divided_by(f64::from(*stride)),
-            q: growth.p,
             after_warm_up: GrowthAfterWarmUp { step: growth.base as u32 * stride, bytes: growth.rise },
             total: series,
         });
@@ -100,7 +109,7 @@ impl GrowingReserve<'_> {
             .take(8)
             .map(|(stack, _)| symbols.site(symbols.stack_info(*stack).site, None))
             .collect();
-        if growth.accelerates {
+        if self.accelerates {
             leak.shape = LeakShape::Accelerating;
         }
         leak.evidence.stream = Some(group.map(|(stream, _)| stream));

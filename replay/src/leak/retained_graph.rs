@@ -16,7 +16,7 @@ use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{GrownStack, SHARE, choose_blamed_line, grown_stacks};
 use crate::leak::candidates::{Candidate, LockstepKey};
 use crate::state::live_set::LiveSet;
-use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededSet;
 
@@ -69,7 +69,7 @@ pub(crate) fn take_graph(
         let (members, rest): (Vec<Candidate>, Vec<Candidate>) =
             std::mem::take(candidates).into_iter().partition(|candidate| members.contains(&candidate.site));
         *candidates = rest;
-        let sources = find_sources(live_set, symbols, &members);
+        let sources = find_sources(symbols, &members);
         return Some(RetainedGraph { line, stack, members, sources });
     }
     None
@@ -83,7 +83,7 @@ fn find_graph(live_set: &LiveSet, symbols: &StackSymbols, group: &[&Candidate]) 
         return None;
     }
     let grown: Vec<GrownStack> =
-        group.iter().flat_map(|candidate| grown_stacks(live_set, symbols, candidate)).collect();
+        group.iter().flat_map(|candidate| grown_stacks(symbols, candidate)).collect();
     let line = choose_blamed_line((live_set, symbols), group.iter().copied(), &grown)?;
     let is_below_line = |stack: &&GrownStack| stack.lines.iter().any(|user| user.site == line);
     let mut members: SeededSet<SiteId> = group.iter().map(|candidate| candidate.site).collect();
@@ -102,18 +102,12 @@ fn find_graph(live_set: &LiveSet, symbols: &StackSymbols, group: &[&Candidate]) 
     (members.len() >= MIN_SITES || is_module_graph).then_some(LockstepGraph { line, stack, members })
 }
 
-fn find_sources(live_set: &LiveSet, symbols: &StackSymbols, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
+fn find_sources(symbols: &StackSymbols, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
     if let [only] = members {
-        let mut stacks: Vec<(StackId, BlockTotals)> =
-            live_set.stacks_that_grew(only.site, only.base_step(), only.last_step).collect();
-        stacks.sort_by_key(|(stack, growth)| (std::cmp::Reverse(growth.bytes), *stack));
         let mut listed = SeededSet::default();
-        let functions = stacks.into_iter().map(|(stack, _)| (symbols.innermost(stack), stack));
+        let functions = only.grown.iter().map(|(stack, _)| (symbols.innermost(*stack), *stack));
         return functions.filter(|(function, _)| listed.insert(*function)).collect();
     }
-    let main_stack = |member: &Candidate| {
-        let stack = live_set.main_stack_of_growth(member.site, member.base_step(), member.last_step)?;
-        Some((member.site, stack))
-    };
+    let main_stack = |member: &Candidate| Some((member.site, member.grown.first()?.0));
     members.iter().filter_map(main_stack).collect()
 }

@@ -109,11 +109,6 @@ pub struct Leak {
     pub generations: Option<u64>,
     /// The lifetimes of the main call site's blocks.
     pub cohort_survival: Vec<Survival>,
-    /// The probability of such a trend without growth: Mann-Kendall with the correction of Hamed
-    /// and Rao.
-    pub p_value: f64,
-    /// The false discovery rate among all call sites at this certainty: Benjamini and Hochberg.
-    pub q_value: f64,
     /// The blocks of the same call sites that were freed.
     pub freed_siblings: FreedSiblings,
     /// The calls of `backward()` for which autograd threads allocated it.

@@ -4,6 +4,7 @@
 //! and times nanoseconds. All text is made from these structures. `docs/report.schema.json` is
 //! generated from them (`tests/schemas.rs`).
 
+mod assessment;
 mod category_rule;
 mod device;
 mod filters;
@@ -32,6 +33,7 @@ use serde::Serialize;
 
 pub(crate) use self::trace::METAL_MODE;
 pub use self::{
+    assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment},
     category_rule::CategoryRule,
     device::{Device, DeviceLevels, DevicePeak, OwnerBytes, Residual, ResidualSource},
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
@@ -112,6 +114,9 @@ pub struct Report {
     /// PyTorch's own counters on Metal, sampled; with the timeline, one per trace of Metal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub torch_memory: Vec<TorchMemory>,
+    /// Whether leaks could be assessed, by trace; with the leaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leak_assessment: Option<Vec<LeakAssessment>>,
     /// All leaks, worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
@@ -173,6 +178,7 @@ impl Report {
             timelines: None,
             marks: Vec::new(),
             torch_memory: Vec::new(),
+            leak_assessment: None,
             leaks: None,
             holders: None,
             benign_growth: None,

@@ -194,17 +194,6 @@ pub enum VerdictEvidence {
         /// The step at which the GPU is full.
         oom_step: Option<OomForecast>,
     },
-    /// Growth that the run is too short to judge.
-    CreepEarly {
-        /// Ordinal of the GPU.
-        device: u32,
-        /// The growth in bytes.
-        bytes: u64,
-        /// The number of call sites.
-        lines: usize,
-        /// The call site that grew most.
-        site: Box<Site>,
-    },
     /// One rank uses much more memory than the others.
     Imbalance {
         /// The rank of the process.

@@ -7,7 +7,7 @@
 
 use crate::util::block_totals::BlockTotals;
 
-/// Default limit of the points of a series.
+/// Most points of a series.
 pub(crate) const MAX_POINTS: usize = 2048;
 
 /// Values at step ends 0, `stride`, 2 `stride`, ... A point holds until the next one; the value
@@ -16,21 +16,15 @@ pub(crate) const MAX_POINTS: usize = 2048;
 pub(crate) struct StepSeries {
     points: Vec<(u32, BlockTotals)>,
     stride: u32,
-    max_points: u32,
 }
 
 impl Default for StepSeries {
     fn default() -> Self {
-        Self::with_max_points(MAX_POINTS)
+        Self { points: Vec::new(), stride: 1 }
     }
 }
 
 impl StepSeries {
-    /// An empty series with its own limit of points.
-    pub(crate) fn with_max_points(max_points: usize) -> Self {
-        Self { points: Vec::new(), stride: 1, max_points: max_points as u32 }
-    }
-
     /// Sets the value from the end of `step` on. Steps must ascend.
     pub(crate) fn record(&mut self, step: u32, value: BlockTotals) {
         let step = step.next_multiple_of(self.stride);
@@ -40,25 +34,9 @@ impl StepSeries {
             None if value == BlockTotals::default() => return,
             _ => self.points.push((step, value)),
         }
-        if self.points.len() > self.max_points as usize {
+        if self.points.len() > MAX_POINTS {
             self.double_stride();
         }
-    }
-
-    /// The sum of several series over `steps` steps, with the largest of their strides.
-    pub(crate) fn sum<'a>(parts: impl Iterator<Item = &'a Self>, steps: u32) -> Self {
-        let parts: Vec<&Self> = parts.collect();
-        let stride = parts.iter().map(|part| part.stride).max().unwrap_or(1);
-        let mut sum = Self { stride, ..Self::default() };
-        for step in (0..steps).step_by(stride as usize) {
-            let mut total = BlockTotals::default();
-            for value in parts.iter().map(|part| part.at(step)) {
-                total.bytes = total.bytes.saturating_add(value.bytes);
-                total.blocks = total.blocks.saturating_add(value.blocks);
-            }
-            sum.record(step, total);
-        }
-        sum
     }
 
     fn double_stride(&mut self) {

@@ -9,16 +9,12 @@ mod spikes;
 use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
-use crate::report::{
-    BenignGrowth, BenignRule, Leak, LeakKind, Oom, Severity, Site, SiteBytes, Verdict, VerdictEvidence,
-};
+use crate::report::{Leak, LeakKind, Oom, Severity, Site, SiteBytes, Verdict, VerdictEvidence};
 use crate::state::live_set::site_stats::SiteStats;
 use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
 use spikes::{drift, spike, usual_bin};
 
-/// With fewer steps, all growth is warm-up.
-const MIN_STEPS: u32 = 5;
 /// Most call sites that a spike names.
 const MAX_SPIKE_SITES: usize = 3;
 /// A leak that fills the device within so many steps is critical.
@@ -28,14 +24,8 @@ const SOON_STEPS: u64 = 10_000;
 type VerdictDraft = (Severity, VerdictEvidence);
 
 /// The verdicts of one trace, most severe first.
-pub(crate) fn verdicts(
-    trace: usize,
-    analysis: &Analysis,
-    (leaks, benign): (&[Leak], &[BenignGrowth]),
-    ooms: &[Oom],
-) -> Vec<Verdict> {
+pub(crate) fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom]) -> Vec<Verdict> {
     let leaks: Vec<&Leak> = leaks.iter().filter(|leak| leak.trace == trace).collect();
-    let benign: Vec<&BenignGrowth> = benign.iter().filter(|one| one.trace == trace).collect();
     let mut drafts: Vec<VerdictDraft> = leaks.iter().map(|leak| leak_verdict(leak)).collect();
     if let Some(first) = ooms.iter().find(|oom| oom.trace == trace) {
         let evidence = VerdictEvidence::Oom {
@@ -49,7 +39,7 @@ pub(crate) fn verdicts(
     drafts.extend(recording_verdicts(analysis));
     for (ordinal, device) in analysis.visible_devices() {
         drafts.extend(device_verdicts(analysis, ordinal, device));
-        drafts.extend(creep_verdicts(ordinal, analysis.steps, &leaks, &benign));
+        drafts.extend(creep_verdicts(ordinal, &leaks));
     }
     drafts.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
     let verdict = |(severity, evidence)| Verdict { trace, severity, summary: String::new(), evidence };
@@ -197,8 +187,8 @@ fn capacity_facts(
     }
 }
 
-/// The growth of one device over all call sites, and growth that the run is too short to judge.
-fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak], benign: &[&BenignGrowth]) -> Vec<VerdictDraft> {
+/// The growth of one device over all call sites.
+fn creep_verdicts(ordinal: u8, leaks: &[&Leak]) -> Vec<VerdictDraft> {
     let device = u32::from(ordinal);
     let mut drafts = Vec::new();
     let growing: Vec<&&Leak> =
@@ -213,21 +203,6 @@ fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak], benign: &[&BenignGro
             oom_step,
         };
         drafts.push((if oom_step.is_some() { Severity::Critical } else { Severity::Warning }, evidence));
-    }
-    let early: Vec<&&BenignGrowth> = benign
-        .iter()
-        .filter(|one| {
-            one.device == device && one.kind == LeakKind::Tensors && one.rule == BenignRule::TooEarly
-        })
-        .collect();
-    if let Some(largest) = early.first().filter(|_| steps >= MIN_STEPS) {
-        let evidence = VerdictEvidence::CreepEarly {
-            device,
-            bytes: early.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes)),
-            lines: early.len(),
-            site: without_stack(&largest.site),
-        };
-        drafts.push((Severity::Info, evidence));
     }
     drafts
 }

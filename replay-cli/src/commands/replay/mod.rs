@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
+use gpumemtrace_replay::report::AssessmentStatus;
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with, report,
     symbolize_report, truncate_lists,
@@ -80,6 +81,10 @@ enum ReplayFailOn {
     /// A leak was found
     #[value(alias = "leaks")]
     Leak,
+    /// A leak, or other memory that grows
+    Growth,
+    /// Leaks could not be judged, or only in part
+    Unassessed,
     /// The program ran out of memory
     #[value(alias = "ooms")]
     Oom,
@@ -205,8 +210,13 @@ fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> Cli
     // With --site, only errors in the report count. Without it, also those that --stream hides.
     let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
     let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
+    let assessments = || report.leak_assessment.iter().flatten();
     let fails = args.fail_on.iter().any(|kind| match kind {
         ReplayFailOn::Leak => leaks,
+        ReplayFailOn::Growth => leaks || assessments().any(|assessment| !assessment.growth.is_empty()),
+        ReplayFailOn::Unassessed => {
+            assessments().any(|assessment| assessment.status != AssessmentStatus::Assessed)
+        }
         ReplayFailOn::Oom => ooms,
         ReplayFailOn::Any => leaks || ooms,
     });

@@ -1,10 +1,11 @@
 //! The sentences of all outputs, made from the typed values of the analyses.
 //!
-//! The analyses leave `summary`, `why`, `action` and `message` empty. [`fill_report`],
+//! The analyses leave `summary`, `why`, `action`, `reason`, `remedy` and `message` empty. [`fill_report`],
 //! [`fill_comparison`] and [`fill_check`] write them, before a document is rendered. Each sentence
 //! depends on its own value, the trace it belongs to and the ranks, and not on lists that a filter
 //! may shorten. `no_sentence_is_empty` in `tests/wording.rs` checks all outputs.
 
+pub(crate) mod assessment;
 mod budget_file;
 pub(crate) mod categories;
 mod check;
@@ -48,6 +49,9 @@ pub(crate) fn fill_report(report: &mut Report) {
         for remedy in &mut oom.remedies {
             remedy.action = oom::describe_remedy(&remedy.kind, words);
         }
+    }
+    for assessment in report.leak_assessment.iter_mut().flatten() {
+        assessment::fill_assessment(assessment);
     }
     let summaries: Vec<String> =
         report.verdicts.iter().flatten().map(|verdict| verdicts::summarize(verdict, report)).collect();

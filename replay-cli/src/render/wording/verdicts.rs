@@ -151,18 +151,6 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
                 expected.unwrap_or_default()
             )
         }
-        VerdictEvidence::CreepEarly { device, bytes, lines, site } => {
-            let more = match (*lines as u64).saturating_sub(1) {
-                0 => String::new(),
-                more => format!(" and {}", format_count(more, "more call site")),
-            };
-            let holds = if more.is_empty() { "holds" } else { "hold" };
-            format!(
-                "GPU {device}: {}{more} {holds} {} more than before; the run is too short to judge it",
-                format_site(site),
-                format_bytes(*bytes)
-            )
-        }
         VerdictEvidence::Imbalance { peak_live_bytes, median_peak_live_bytes, excess, .. } => {
             let ranks = report.ranks.as_ref();
             let name = ranks.map(|ranks| format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows));

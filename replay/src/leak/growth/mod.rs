@@ -18,20 +18,17 @@
 //! A series grows if it has at least [`MIN_GROWTH_STEPS`] growth steps, does not saturate, has a
 //! rise of more than 3 times what was undone since the base and 10 times what was undone before,
 //! and
-//! * in a span below [`SHORT_SPAN`]: it is exactly regular, nothing was undone, and each growth
-//!   step has a generation among the survivors ([`crate::leak::cohorts`]). If no block that
-//!   outlived its step was ever freed, survivors need no generations.
+//! * in a span below [`SHORT_SPAN`]: it is exactly regular, and nothing was undone.
 //! * in a longer span: it is regular, or Kendall's tau is at least [`MIN_TAU`] with at least
-//!   eight growth steps. With fewer than [`MANY_GROWTH_STEPS`], nothing of an inexact series may
-//!   have been undone. [`crate::leak::candidates`] tests irregular growth against chance.
+//!   [`MIN_IRREGULAR_EVENTS`] growth steps. With fewer than [`MANY_GROWTH_STEPS`], nothing of an
+//!   inexact series may have been undone.
 //!
-//! A series that rose and does not grow is benign, by one of the [`GrowthRule`]s. A series is
+//! A series that rose and does not grow has *settled*, by one of the [`GrowthRule`]s. A series is
 //! quiet if its rise was undone (noise, gradient accumulation, evaluation).
 //!
-//! A trend test alone would not do: at a level of 5%, one in twenty stationary series passes it,
-//! and a run has hundreds of sites. Drawdown needs no distribution, since stationary noise loses
-//! as much as it gains. `growth::tests` checks each rule, `tests/leak_population.rs` their error
-//! rates.
+//! Two kinds of series are judged: the survivors of a site ([`crate::leak::survivors`]), which
+//! never fall, and the live bytes at step ends, which show a working set that gets larger.
+//! `growth::tests` checks each rule, `tests/leak_population.rs` their error rates.
 
 mod period;
 
@@ -49,6 +46,8 @@ const MIN_MEAN_TIME: f64 = 0.43;
 /// Kendall's tau that growth without a period needs. At 0.97,
 /// `leaks.rs::irregular_growth_has_limited_confidence` would miss its leak.
 const MIN_TAU: f64 = 0.8;
+/// Growth steps that growth without a period needs: a few may come at any distances.
+pub(crate) const MIN_IRREGULAR_EVENTS: usize = 8;
 /// Values since the base, from which on growth need not be exactly regular.
 const SHORT_SPAN: usize = 10;
 /// The rise must exceed so many times what was undone since the base.
@@ -59,6 +58,8 @@ const MIN_RISE_OVER_UNDONE_BEFORE_BASE: u64 = 10;
 /// Step ends at the start of a run of 16 or more that are not judged. Without them,
 /// `leaks.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
 const WARM_UP_VALUES: usize = 3;
+/// Values of a series that is too short to accelerate.
+const MIN_ACCELERATING_VALUES: usize = 12;
 /// Growth accelerates if its second half brought so many times what the first did.
 const MIN_ACCELERATION: f64 = 1.6;
 
@@ -88,8 +89,6 @@ pub(crate) struct Growth {
     /// One-sided p-value of Mann-Kendall's test, corrected for autocorrelation.
     pub p: f64,
     pub slope: Slope,
-    /// The second half of the span brought over [`MIN_ACCELERATION`] times what the first did.
-    pub accelerates: bool,
 }
 
 impl Growth {
@@ -106,7 +105,6 @@ impl Growth {
         tau: 0.0,
         p: 1.0,
         slope: Slope { per_value: 0.0, interval: [0.0; 2] },
-        accelerates: false,
     };
 
     /// The same growth in a series with `values` more values before it.
@@ -124,20 +122,6 @@ impl Growth {
     }
 }
 
-/// What the blocks of a site say beyond its series.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SurvivorEvidence {
-    /// No block that outlived its step was ever freed.
-    pub none_freed_after_step: bool,
-    /// Number of different steps that the survivors come from.
-    pub generations: u64,
-}
-
-impl SurvivorEvidence {
-    /// For a series that does not count blocks.
-    pub(crate) const NOTHING_FREED: Self = Self { none_freed_after_step: true, generations: 0 };
-}
-
 /// Why a series that rose is not a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum GrowthRule {
@@ -147,8 +131,24 @@ pub(crate) enum GrowthRule {
     OneOff,
     /// Growth stopped or slows down: bounded caches, compilation, buffers kept at their largest.
     Saturating,
-    /// The span is short and growth not exact.
+    /// Growth goes on, but came too few times to be judged.
     TooEarly,
+}
+
+/// A series that rose and does not grow for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SettledGrowth {
+    pub(crate) rule: GrowthRule,
+    /// Last value minus that at the base.
+    pub(crate) rise: u64,
+    /// Index of the base.
+    pub(crate) base: usize,
+    /// Index of the first growth step.
+    pub(crate) first: usize,
+    /// Number of growth steps.
+    pub(crate) growth_steps: usize,
+    /// The last growth step is no older than one and a half times the widest distance of two.
+    pub(crate) goes_on: bool,
 }
 
 /// The judgement on a series.
@@ -156,8 +156,8 @@ pub(crate) enum GrowthRule {
 pub(crate) enum GrowthJudgement {
     /// The series grows for good.
     Grows(Growth),
-    /// The series rose by this much and does not grow.
-    Settled(GrowthRule, u64),
+    /// The series rose and does not grow.
+    Settled(SettledGrowth),
     /// The series does not hold more than it did.
     Quiet,
 }
@@ -166,7 +166,7 @@ impl GrowthJudgement {
     pub(crate) fn growth(self) -> Option<Growth> {
         match self {
             Self::Grows(growth) => Some(growth),
-            Self::Settled(..) | Self::Quiet => None,
+            Self::Settled(_) | Self::Quiet => None,
         }
     }
 }
@@ -182,7 +182,7 @@ pub(crate) fn warm_up_values(count: usize) -> usize {
 }
 
 /// Judges the values of a site at step ends.
-pub(crate) fn judge_series(values: &[u64], survivors: SurvivorEvidence) -> GrowthJudgement {
+pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
     let warm_up = warm_up_values(values.len());
     let judged = &values[warm_up..];
     let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else {
@@ -196,7 +196,15 @@ pub(crate) fn judge_series(values: &[u64], survivors: SurvivorEvidence) -> Growt
     if rise == 0 {
         let is_constant = last > 0 && judged.iter().all(|value| *value == last);
         return if is_constant {
-            GrowthJudgement::Settled(GrowthRule::WarmUp, last)
+            let settled = SettledGrowth {
+                rule: GrowthRule::WarmUp,
+                rise: last,
+                base,
+                first: base,
+                growth_steps: 0,
+                goes_on: false,
+            };
+            GrowthJudgement::Settled(settled)
         } else {
             GrowthJudgement::Quiet
         };
@@ -214,12 +222,20 @@ pub(crate) fn judge_series(values: &[u64], survivors: SurvivorEvidence) -> Growt
     let floors = future_minima(tail);
     let growth_steps: Vec<usize> = (1..floors.len()).filter(|at| floors[*at] > floors[*at - 1]).collect();
     let since_growth = span - growth_steps.last().copied().unwrap_or(0);
+    let settled = |rule| {
+        let widest_gap = growth_steps.windows(2).map(|pair| pair[1] - pair[0]).max();
+        GrowthJudgement::Settled(SettledGrowth {
+            rule,
+            rise,
+            base,
+            first: base + growth_steps.first().copied().unwrap_or(0),
+            growth_steps: growth_steps.len(),
+            goes_on: widest_gap.is_some_and(|gap| since_growth * 2 <= gap * 3),
+        })
+    };
     if span < MIN_GROWTH_STEPS || growth_steps.len() < MIN_GROWTH_STEPS {
         let is_short = since_growth < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
-        return GrowthJudgement::Settled(
-            if is_short { GrowthRule::TooEarly } else { GrowthRule::OneOff },
-            rise,
-        );
+        return settled(if is_short { GrowthRule::TooEarly } else { GrowthRule::OneOff });
     }
     let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
     let fit = fit_trend(tail);
@@ -230,23 +246,21 @@ pub(crate) fn judge_series(values: &[u64], survivors: SurvivorEvidence) -> Growt
         None => has_even_thirds(&floors) && mean_time_of_growth(&floors) >= MIN_MEAN_TIME,
     };
     if !goes_on {
-        return GrowthJudgement::Settled(GrowthRule::Saturating, rise);
+        return settled(GrowthRule::Saturating);
     }
     if span < SHORT_SPAN {
-        let each_step_survives =
-            survivors.none_freed_after_step || survivors.generations >= growth_steps.len() as u64;
-        if !is_exact || undone > 0 || !each_step_survives {
-            return GrowthJudgement::Settled(GrowthRule::TooEarly, rise);
+        if !is_exact || undone > 0 {
+            return settled(GrowthRule::TooEarly);
         }
     } else {
-        let is_trend = fit.trend.tau >= MIN_TAU && growth_steps.len() >= 2 * MIN_GROWTH_STEPS;
         let is_certain = is_exact || undone == 0 || growth_steps.len() >= MANY_GROWTH_STEPS;
-        if !is_certain || regular.is_none() && !is_trend {
+        if !is_certain || regular.is_none() && fit.trend.tau < MIN_TAU {
             return GrowthJudgement::Quiet;
         }
+        if regular.is_none() && growth_steps.len() < MIN_IRREGULAR_EVENTS {
+            return settled(GrowthRule::TooEarly);
+        }
     }
-    let middle = tail[tail.len() / 2];
-    let (early, late) = (middle.saturating_sub(minimum), last.saturating_sub(middle));
     let regularity = regular.as_ref().map_or(0.0, |r| r.followed as f64 / differences.len() as f64);
     let first = base + growth_steps[0];
     let (base, first) = match &regular {
@@ -267,8 +281,16 @@ pub(crate) fn judge_series(values: &[u64], survivors: SurvivorEvidence) -> Growt
         tau: fit.trend.tau,
         p: fit.trend.p,
         slope: fit.slope,
-        accelerates: span >= 12 && late as f64 > MIN_ACCELERATION * early as f64,
     })
+}
+
+/// True if the second half of a series that never falls brought over [`MIN_ACCELERATION`] times
+/// what the first half did. Two halves of a short series are no evidence.
+pub(crate) fn accelerates(values: &[u64]) -> bool {
+    let (Some(first), Some(last)) = (values.first(), values.last()) else { return false };
+    let middle = values[values.len() / 2];
+    let (early, late) = (middle.saturating_sub(*first), last.saturating_sub(middle));
+    values.len() > MIN_ACCELERATING_VALUES && late as f64 > MIN_ACCELERATION * early as f64
 }
 
 /// The largest fall after a rise, counted down to where the rise began. A fall from the first

@@ -12,14 +12,10 @@
 //! * *Theil-Sen* (Theil 1950, Sen 1968): the slope is the median of the slopes of all pairs. Its
 //!   95% interval ends 1.96 standard deviations of S, halved, to either side of the median's
 //!   rank.
-//! * *Benjamini-Hochberg* (J. R. Stat. Soc. B 57, 1995): the q-value of the i-th smallest of m
-//!   p-values is the minimum over j >= i of p(j) m / j. Of all findings with q <= 0.05, one in
-//!   twenty is expected to be chance.
 //!
-//! A series longer than [`MAX_VALUES`] is thinned evenly. [`mann_kendall`] is O(n log n) and runs
-//! for every site that does not grow. [`fit_trend`] is O(n^2) and runs only for series that
-//! otherwise grow. The tests hold worked examples from Gilbert (1987) and Benjamini and Hochberg,
-//! and error rates over seeded noise.
+//! A series longer than [`MAX_VALUES`] is thinned evenly. [`fit_trend`] is O(n^2) and runs only
+//! for series that otherwise grow. The tests hold a worked example from Gilbert (1987) and error
+//! rates over seeded noise.
 
 /// Values of a series that are used, evenly spaced. It bounds the 32,640 pairs of [`fit_trend`].
 pub(crate) const MAX_VALUES: usize = 256;
@@ -66,14 +62,6 @@ impl ThinnedSeries {
     }
 }
 
-/// Mann-Kendall's test, assuming that values are independent.
-pub(crate) fn mann_kendall(values: &[u64]) -> Trend {
-    let thinned = ThinnedSeries::new(values);
-    let score = KendallScore::of_series(&thinned.values);
-    let pairs = thinned.values.len() * thinned.values.len().saturating_sub(1) / 2;
-    Trend { tau: score.s / (pairs.max(1) as f64), p: score.p_value() }
-}
-
 /// Mann-Kendall's test with Hamed and Rao's correction, and the Theil-Sen slope.
 pub(crate) fn fit_trend(values: &[u64]) -> TrendFit {
     let ThinnedSeries { values, every } = ThinnedSeries::new(values);
@@ -98,20 +86,6 @@ pub(crate) fn fit_trend(values: &[u64]) -> TrendFit {
         trend: Trend { tau, p: score.p_value() },
         slope: Slope { per_value: median / every as f64, interval },
     }
-}
-
-/// The q-value of each p-value, by Benjamini and Hochberg.
-pub(crate) fn false_discovery_rates(p_values: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..p_values.len()).collect();
-    order.sort_unstable_by(|a, b| p_values[*b].total_cmp(&p_values[*a]));
-    let mut q_values = vec![1.0; p_values.len()];
-    let mut minimum = 1.0f64;
-    for (from_top, at) in order.into_iter().enumerate() {
-        let rank = p_values.len() - from_top;
-        minimum = minimum.min(p_values[at] * p_values.len() as f64 / rank as f64);
-        q_values[at] = minimum;
-    }
-    q_values
 }
 
 /// Kendall's S and its variance without a trend.

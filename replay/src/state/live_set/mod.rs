@@ -20,9 +20,9 @@ use crate::callsite::symbols::StackSite;
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::lazy_counter::Checkpoints;
 use crate::state::live_set::peak_blocks::{BlockFree, PeakBlocks};
-pub(crate) use crate::state::live_set::site_stats::{AGES, BlockOutcomes, SiteStats};
+pub(crate) use crate::state::live_set::site_stats::{AGES, BlockOutcomes, FreedByAge, SiteStats};
 use crate::state::live_set::site_stats::{
-    CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STACK_STEP, STEP, StackStats,
+    CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STEP, StackStats,
 };
 use crate::state::live_set::step_peaks::StepPeaks;
 use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
@@ -58,8 +58,8 @@ pub(crate) struct LiveSet {
     step: u32,
     /// Number of steps before the reported part of the run.
     pub(crate) first_step: u32,
-    /// Blocks live at the last step end and freed since: their stack and the step of allocation.
-    freed_since_step: Vec<(StackId, u32)>,
+    /// Blocks live at the last step end and freed since.
+    freed_since_step: Vec<LiveBlock>,
     bins: TimelineBins,
     last: MemorySample,
     peak: MemorySample,
@@ -133,9 +133,10 @@ impl LiveSet {
             let site = self.site_of(block.stack);
             let stats = self.update_totals(block.stack, site, |totals| totals.remove(block.bytes));
             let age_steps = now.step.saturating_sub(block.step);
-            stats.count_free(origin.site, age_steps);
+            stats.count_free(origin.site);
             if age_steps > 0 {
-                self.freed_since_step.push((block.stack, block.step));
+                self.stacks[block.stack.0 as usize].freed_by_age.count(age_steps);
+                self.freed_since_step.push(*block);
             }
             self.total.remove(block.bytes);
             self.on_removed(addr, block, BlockFree { stack: Some(origin.stack), step: now.step });
@@ -162,7 +163,7 @@ impl LiveSet {
         let stack_stats = &mut self.stacks[stack_index];
         stack_stats.site = site;
         if stack_stats.counter.is_behind(&self.stack_checkpoints) {
-            stack_stats.apply_deferred(self.step, &self.stack_checkpoints);
+            stack_stats.counter.save(&self.stack_checkpoints);
         }
         update(&mut stack_stats.counter.now);
         let site_stats = &mut self.sites[site_index];
@@ -283,7 +284,6 @@ impl LiveSet {
         self.step += 1;
         self.freed_since_step.clear();
         self.checkpoints.set(STEP);
-        self.stack_checkpoints.set(STACK_STEP);
     }
 
     /// Completes all deferred work after the last event.
@@ -295,7 +295,7 @@ impl LiveSet {
         }
         self.stacks_by_site.resize(self.sites.len(), Vec::new());
         for (stack, id) in self.stacks.iter_mut().zip(0..) {
-            stack.apply_deferred(self.step, &self.stack_checkpoints);
+            stack.counter.save(&self.stack_checkpoints);
             if let Some(stacks) = self.stacks_by_site.get_mut(stack.site.0 as usize) {
                 stacks.push(StackId(id));
             }

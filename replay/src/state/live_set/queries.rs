@@ -1,6 +1,6 @@
 //! Queries of a live set: totals, series, the peak, and statistics per site and stack.
 
-use super::{BlockOutcomes, LiveSet, SiteStats};
+use super::{BlockOutcomes, FreedByAge, LiveBlock, LiveSet, SiteStats};
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK};
@@ -100,44 +100,25 @@ impl LiveSet {
         stack_with_most_bytes(self.stacks_of(site).map(|stack| (stack, bytes_at_peak(stack))))
     }
 
-    /// The stack of a site with the most growth between two step ends.
-    pub(crate) fn main_stack_of_growth(&self, site: SiteId, from: Option<u32>, to: u32) -> Option<StackId> {
-        let grown = self.stacks_that_grew(site, from, to);
-        stack_with_most_bytes(grown.map(|(stack, growth)| (stack, growth.bytes)))
-    }
-
-    /// The stacks of a site with their growth from the end of step `from` (or from zero) to the end
-    /// of step `to`. Stacks that did not grow are omitted: memory that a line allocates once, such
-    /// as a workspace, is no evidence for a leak.
-    pub(crate) fn stacks_that_grew(
-        &self,
-        site: SiteId,
-        from: Option<u32>,
-        to: u32,
-    ) -> impl Iterator<Item = (StackId, BlockTotals)> {
-        self.stacks_of(site).filter_map(move |stack| {
-            let series = &self.stacks[stack.0 as usize].series;
-            let (before, after) =
-                (from.map_or(BlockTotals::default(), |step| series.at(step)), series.at(to));
-            let bytes = after.bytes.checked_sub(before.bytes).filter(|bytes| *bytes > 0)?;
-            Some((stack, BlockTotals { bytes, blocks: after.blocks.saturating_sub(before.blocks) }))
-        })
-    }
-
     /// The site of a stack that has allocated in this set.
     pub(crate) fn site_of(&self, stack: StackId) -> SiteId {
         self.stacks[stack.0 as usize].site
     }
 
-    /// The blocks live at the last step end: their stack and the step of their allocation.
-    pub(crate) fn survivors(&self) -> impl Iterator<Item = (StackId, u32)> {
-        let live = self.live.iter().map(|(_, block)| (block.stack, block.step));
-        live.chain(self.freed_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
+    /// The blocks live at the last step end that were allocated in a step that has ended, in
+    /// arbitrary order.
+    pub(crate) fn survivors(&self) -> impl Iterator<Item = &LiveBlock> {
+        let live = self.live.iter().map(|(_, block)| block);
+        live.chain(&self.freed_since_step).filter(|block| block.step < self.step)
     }
 
-    /// Live blocks of a stack at step ends, with at most 64 points.
-    pub(crate) fn series_of(&self, stack: StackId) -> &StepSeries {
-        &self.stacks[stack.0 as usize].series
+    /// The blocks of a stack that outlived their step and were freed before the last step end.
+    pub(crate) fn freed_by_age(&self) -> Vec<FreedByAge> {
+        let mut freed: Vec<FreedByAge> = self.stacks.iter().map(|stack| stack.freed_by_age).collect();
+        for block in &self.freed_since_step {
+            freed[block.stack.0 as usize].uncount(self.step.saturating_sub(block.step));
+        }
+        freed
     }
 
     /// The stacks of a site that have allocated. Empty before [`LiveSet::finish`].

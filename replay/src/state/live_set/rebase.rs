@@ -36,9 +36,6 @@ impl LiveSet {
         for site in &mut self.sites {
             site.recorded_step = self.step;
         }
-        for stack in &mut self.stacks {
-            stack.recorded_step = self.step;
-        }
         self.peak = last;
         self.peak_blocks.set_peak(self.events);
         if let Some(peaks) = &mut self.step_peaks {

@@ -24,16 +24,12 @@ pub(crate) const STEP: usize = 3;
 pub(crate) const CHECKPOINTS: usize = 4;
 /// Checkpoint of stacks: the peak. Stacks have no bins, because a high may occur at every event.
 pub(crate) const STACK_PEAK: usize = 0;
-/// Checkpoint of stacks: the last step end, as [`STEP`].
-pub(crate) const STACK_STEP: usize = 1;
 /// Number of checkpoints of stacks.
-pub(crate) const STACK_CHECKPOINTS: usize = 2;
+pub(crate) const STACK_CHECKPOINTS: usize = 1;
 /// The site of a stack that never allocated in this set.
 const NO_SITE: SiteId = SiteId(u32::MAX);
-/// Points in the series of a stack, which only compares stacks with each other.
-const MAX_STACK_POINTS: usize = 64;
 /// Number of age classes; each covers twice the ages of the one before.
-pub(crate) const AGES: usize = 6;
+pub(crate) const AGES: usize = 16;
 /// Limit of the sites at which blocks of one site are freed; further ones are not counted.
 const MAX_FREE_SITES: usize = 16;
 
@@ -44,22 +40,46 @@ pub(crate) struct BlockOutcomes {
     pub allocated: u64,
     /// Number of blocks freed.
     pub freed: u64,
-    /// Blocks freed in a later step than that of their allocation.
-    pub freed_after_step: u64,
-    /// Blocks of `freed_after_step` by age in steps: 1, 2 to 3, 4 to 7, ..., and all older.
-    pub freed_by_age: [u32; AGES],
 }
 
-impl BlockOutcomes {
-    #[inline]
-    fn count_free(&mut self, age_steps: u32) {
-        self.freed += 1;
-        if age_steps > 0 {
-            self.freed_after_step += 1;
-            let age = &mut self.freed_by_age[(age_steps.ilog2() as usize).min(AGES - 1)];
-            *age = age.saturating_add(1);
+/// Blocks freed in a later step than that of their allocation, by age in steps: 1, 2 to 3, 4 to 7,
+/// ..., and all older.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FreedByAge(pub [u32; AGES]);
+
+impl FreedByAge {
+    /// Counts a free at this age, which is at least one step.
+    pub(crate) fn count(&mut self, age_steps: u32) {
+        let count = &mut self.0[age_class(age_steps)];
+        *count = count.saturating_add(1);
+    }
+
+    /// Reverts one [`Self::count`].
+    pub(crate) fn uncount(&mut self, age_steps: u32) {
+        let count = &mut self.0[age_class(age_steps)];
+        *count = count.saturating_sub(1);
+    }
+
+    /// Adds the counts of another stack.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count = count.saturating_add(more);
         }
     }
+
+    /// An age in the middle of a class.
+    pub(crate) fn typical_age(class: usize) -> u32 {
+        ((1u32 << class) + (2u32 << class) - 1) / 2
+    }
+
+    /// Number of blocks in the class `class` and all older ones.
+    pub(crate) fn from_class(&self, class: usize) -> u64 {
+        self.0[class.min(AGES)..].iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+fn age_class(age_steps: u32) -> usize {
+    (age_steps.max(1).ilog2() as usize).min(AGES - 1)
 }
 
 /// A site at which blocks of another site are freed.
@@ -102,10 +122,10 @@ impl SiteStats {
         self.outcomes.allocated
     }
 
-    /// Counts the free of a block by `free_site`, at an age in steps.
+    /// Counts the free of a block by `free_site`.
     #[inline]
-    pub(crate) fn count_free(&mut self, free_site: SiteId, age_steps: u32) {
-        self.outcomes.count_free(age_steps);
+    pub(crate) fn count_free(&mut self, free_site: SiteId) {
+        self.outcomes.freed += 1;
         if let Some(entry) = self.free_sites.iter_mut().find(|entry| entry.site == free_site) {
             entry.this_step += 1;
         } else if self.free_sites.len() < MAX_FREE_SITES {
@@ -159,31 +179,17 @@ impl SiteStats {
     }
 }
 
-/// The statistics of one stack. The coarse series tells which stacks of a growing site grow.
+/// The statistics of one stack.
 #[derive(Clone, Debug)]
 pub(crate) struct StackStats {
     pub(crate) counter: LazyCounter<STACK_CHECKPOINTS>,
     pub(crate) site: SiteId,
-    pub(crate) series: StepSeries,
-    /// The first step without a point in `series`.
-    pub(crate) recorded_step: u32,
+    /// Its blocks that outlived their step and were freed.
+    pub(crate) freed_by_age: FreedByAge,
 }
 
 impl Default for StackStats {
     fn default() -> Self {
-        let series = StepSeries::with_max_points(MAX_STACK_POINTS);
-        Self { counter: LazyCounter::default(), site: NO_SITE, series, recorded_step: 0 }
-    }
-}
-
-impl StackStats {
-    /// Does the work deferred since the last change. `step` is the current step.
-    #[inline(never)]
-    pub(crate) fn apply_deferred(&mut self, step: u32, checkpoints: &Checkpoints<STACK_CHECKPOINTS>) {
-        if self.recorded_step < step {
-            self.series.record(self.recorded_step, self.counter.now);
-            self.recorded_step = step;
-        }
-        self.counter.save(checkpoints);
+        Self { counter: LazyCounter::default(), site: NO_SITE, freed_by_age: FreedByAge::default() }
     }
 }

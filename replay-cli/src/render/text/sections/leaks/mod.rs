@@ -6,22 +6,21 @@ mod growth;
 mod holders;
 
 use crate::render::wording::Vocabulary;
+use crate::render::wording::assessment::{describe_assessment, explain_growth, headline_growth};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeakShape, Omitted};
+use gpumemtrace_replay::report::{Leak, LeakAssessment, LeakShape, Omitted};
 
 use crate::render::text::header::count_steps;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::text::sum_hidden_rows;
 use crate::render::wording::sites::short_site;
 use crate::render::wording::steps::describe_steps;
-use crate::terminal::format::{format_count, format_number, put_line};
+use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 pub(in crate::render::text) use growth::{describe_forecast, describe_growth, format_rate};
 pub(in crate::render::text) use holders::describe_main_holder;
 
-/// Growth cannot be detected in fewer steps.
-const FEW_STEPS: u64 = 5;
 /// Most call sites named of a leak that has several.
 const MAX_MEMBERS: usize = 8;
 
@@ -40,6 +39,10 @@ pub(super) fn render_leaks(
         let title = format!("Leaks{}", describe_basis(" over ", report, trace));
         put_line(out, format_args!("{}", style.bold(&title)));
         render_all(out, &leaks, (report, trace, &words), style, sites);
+    }
+    if find_assessment(report, trace).is_some_and(|assessment| !assessment.growth.is_empty()) {
+        out.push('\n');
+        render_growth(out, report, trace, usize::MAX);
     }
     holders::render_last_scan(out, report, trace);
     benign::render_benign_growth(out, report, trace);
@@ -112,17 +115,35 @@ fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFo
 }
 
 fn render_no_leaks(out: &mut String, report: &Report, trace: usize, style: Style) {
-    if let Some(note) = few_steps_note(report, trace) {
-        put_line(out, format_args!("{}", style.bold(&note)));
-        return;
-    }
     let elsewhere = filtered_leaks(report, trace).map_or(0, |omitted| omitted.count);
     let place = if elsewhere > 0 { " at these call sites" } else { "" };
-    let text = format!("No leaks found{place}{}.", describe_basis(" in ", report, trace));
-    put_line(out, format_args!("{}", style.bold(&text)));
+    let place = format!("{place}{}", describe_basis(" in ", report, trace));
+    if let Some(assessment) = find_assessment(report, trace) {
+        put_line(out, format_args!("{}.", style.bold(&describe_assessment(assessment, &place))));
+        if let Some(remedy) = &assessment.remedy {
+            put_line(out, format_args!("  {remedy}"));
+        }
+    }
     if elsewhere > 0 {
         put_line(out, format_args!("  {} at other call sites.", format_count(elsewhere, "leak")));
     }
+}
+
+/// Growth that is not known to be a leak: two lines each.
+pub(in crate::render::text) fn render_growth(out: &mut String, report: &Report, trace: usize, most: usize) {
+    let Some(assessment) = find_assessment(report, trace) else { return };
+    for growth in assessment.growth.iter().take(most) {
+        put_line(out, format_args!("{}", headline_growth(growth)));
+        put_line(out, format_args!("  {}", explain_growth(growth)));
+    }
+    if assessment.growth.len() > most {
+        let more = (assessment.growth.len() - most) as u64;
+        put_line(out, format_args!("{} that grow (see --leaks)", format_count(more, "more call site")));
+    }
+}
+
+pub(in crate::render::text) fn find_assessment(report: &Report, trace: usize) -> Option<&LeakAssessment> {
+    report.leak_assessment.iter().flatten().find(|assessment| assessment.trace == trace)
 }
 
 /// ` over 12 steps (step boundary: optimizer.step() at train.py:43 in train())`, or with another
@@ -134,8 +155,7 @@ fn describe_basis(preposition: &str, report: &Report, trace: usize) -> String {
             format!("{preposition}{count} (step boundary: {})", describe_steps(steps))
         }
         (Some(count), None) => format!("{preposition}{count}"),
-        (None, Some(_)) => " (no step boundaries found, judged over equal time spans)".to_owned(),
-        (None, None) => String::new(),
+        (None, _) => String::new(),
     }
 }
 
@@ -143,20 +163,4 @@ fn describe_basis(preposition: &str, report: &Report, trace: usize) -> String {
 /// if there is one trace.
 pub(in crate::render::text) fn filtered_leaks(report: &Report, trace: usize) -> Option<Omitted> {
     report.omitted.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
-}
-
-/// A sentence if leaks could not be judged, because there are steps, but too few.
-pub(in crate::render::text) fn few_steps_note(report: &Report, trace: usize) -> Option<String> {
-    let steps = report.steps.as_ref()?;
-    steps.source?;
-    let before = report.traces[trace].since.and_then(|since| since.step).unwrap_or(0);
-    let number = steps.count.unwrap_or(0).saturating_sub(before);
-    let verb = if number == 1 { "is" } else { "are" };
-    (number < FEW_STEPS).then(|| {
-        format!(
-            "Leaks were not judged: {} {verb} too few, at least {} are needed.",
-            format_count(number, "step"),
-            format_number(FEW_STEPS)
-        )
-    })
 }

@@ -1,0 +1,119 @@
+//! Whether leaks could be assessed, and growth that is not known to be a leak.
+
+use gpumemtrace_replay::report::{
+    AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment, LeakKind,
+};
+
+use super::sites::short_site;
+use crate::terminal::format::{format_count, format_number, format_percent};
+use crate::terminal::units::format_bytes;
+
+/// Writes reason and remedy of an assessment.
+pub(super) fn fill_assessment(assessment: &mut LeakAssessment) {
+    let reasons: Vec<String> = assessment.limits.iter().map(explain_limit).collect();
+    let remedies: Vec<&str> = assessment.limits.iter().filter_map(suggest_remedy).collect();
+    assessment.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+    assessment.remedy = (!remedies.is_empty()).then(|| remedies.join(" "));
+}
+
+/// A clause that says what was not judged.
+fn explain_limit(limit: &AssessmentLimit) -> String {
+    match limit {
+        AssessmentLimit::FewSteps { steps, needed } => {
+            let verb = if *steps == 1 { "is" } else { "are" };
+            let needed = format_number(*needed);
+            format!("{} {verb} too few, at least {needed} are needed", format_count(*steps, "step"))
+        }
+        AssessmentLimit::FewAllocations { intervals, needed } => format!(
+            "the run has no step boundaries and too few allocations ({} of {} needed)",
+            format_count(*intervals, "interval"),
+            format_number(*needed)
+        ),
+        AssessmentLimit::NoSteps { intervals, allocations } => format!(
+            "no step boundaries were found, so growth was judged over {} of {}",
+            format_count(*intervals, "interval"),
+            format_count(*allocations, "allocation")
+        ),
+        AssessmentLimit::AfterLastStep { steps, share, .. } => format!(
+            "{} of all allocations come after the last of {} and were not judged",
+            format_percent(*share),
+            format_count(*steps, "step")
+        ),
+        AssessmentLimit::OpaquePool { device, owner, bytes, .. } => {
+            let owner = owner.as_deref().unwrap_or("an unknown library");
+            let bytes = format_bytes(*bytes);
+            format!("{bytes} on GPU {device} are a pool of {owner}, which serves its own blocks from it")
+        }
+        AssessmentLimit::MissingEvents => "the trace is incomplete".to_owned(),
+        AssessmentLimit::OneStream => "only the blocks of one stream were judged".to_owned(),
+    }
+}
+
+/// A sentence that says how the next recording can be judged.
+fn suggest_remedy(limit: &AssessmentLimit) -> Option<&'static str> {
+    match limit {
+        AssessmentLimit::FewSteps { .. } => Some("Record more steps."),
+        AssessmentLimit::FewAllocations { .. }
+        | AssessmentLimit::NoSteps { .. }
+        | AssessmentLimit::AfterLastStep { .. } => {
+            Some("Call gpumemtrace.step() once per iteration or request to mark steps.")
+        }
+        AssessmentLimit::OneStream => Some("Leave out --stream to judge all blocks."),
+        AssessmentLimit::OpaquePool { .. } | AssessmentLimit::MissingEvents => None,
+    }
+}
+
+/// The first words of a run without leaks: what the assessment allows to claim.
+pub(crate) fn describe_assessment(assessment: &LeakAssessment, place: &str) -> String {
+    let reason = assessment.reason.as_deref().unwrap_or("the reason is unknown");
+    match assessment.status {
+        AssessmentStatus::Assessed => format!("No leaks detected{place}"),
+        AssessmentStatus::Partly => format!("Leaks were judged in part{place}: {reason}"),
+        AssessmentStatus::NotAssessed => format!("Leaks were not judged: {reason}"),
+    }
+}
+
+/// `Possible leak: +24.00 MiB (5 blocks) at train.py:8 in keep()`
+pub(crate) fn headline_growth(growth: &GrowingSite) -> String {
+    let label = match growth.class {
+        GrowthClass::PossibleLeak => "Possible leak",
+        GrowthClass::GrowingSizes => "Growing sizes",
+        GrowthClass::Filling => "Filling",
+        GrowthClass::TowardsOom => "Grew until out of memory",
+        GrowthClass::Unknown => "Growth",
+    };
+    let memory = match growth.memory {
+        LeakKind::Tensors => "",
+        LeakKind::Device => " of driver memory",
+        LeakKind::PinnedHost => " of pinned host memory",
+        LeakKind::Reserved => " of unused reserved memory",
+    };
+    let gpu = if growth.device == 0 { String::new() } else { format!(" on GPU {}", growth.device) };
+    let blocks = match growth.class {
+        GrowthClass::GrowingSizes => String::new(),
+        _ => format!(" ({})", format_count(growth.blocks, "block")),
+    };
+    format!("{label}: +{}{memory}{blocks}{gpu} at {}", format_bytes(growth.bytes), short_site(&growth.site))
+}
+
+/// What is known of the growth, and what would tell more.
+pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
+    match growth.class {
+        GrowthClass::PossibleLeak => {
+            let events = format_count(growth.events.unwrap_or(0), "time");
+            let needs = format_number(growth.needs.unwrap_or(1));
+            format!("It grew {events} and was not freed; {needs} more are needed to call it a leak.")
+        }
+        GrowthClass::GrowingSizes => {
+            let rate = growth.bytes_per_step.map(|rate| rate.0.round() as u64);
+            let rate = rate.map(|rate| format!("+{}/step. ", format_bytes(rate))).unwrap_or_default();
+            format!(
+                "{rate}Blocks are freed and allocated again, larger: a history that is extended (torch.cat), \
+                 or longer inputs."
+            )
+        }
+        GrowthClass::Filling => "It is kept in a container with a limit that is not reached yet.".to_owned(),
+        GrowthClass::TowardsOom => "It was still allocated when memory ran out.".to_owned(),
+        GrowthClass::Unknown => "It is in a part of the run that was not judged.".to_owned(),
+    }
+}

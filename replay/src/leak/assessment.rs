@@ -1,0 +1,85 @@
+//! Decides whether a trace allows a verdict on leaks.
+//!
+//! * *not assessed*: fewer than [`MIN_STEPS`] steps ended; without steps, fewer than
+//!   [`MIN_INTERVALS`] intervals; or pools of other libraries hold most of the memory.
+//! * *partly*: the run has no steps, a long part of it comes after the last step boundary, a pool
+//!   of another library holds a part of the memory, events are missing, or only one stream was
+//!   judged.
+//! * *assessed*: none of these.
+//!
+//! Only an assessed run without findings may be called free of leaks. `tests/assessment.rs` has a
+//! case for each limit.
+
+use crate::pass::Analysis;
+use crate::report::{AssessmentLimit, AssessmentStatus, GrowingSite, LeakAssessment};
+use crate::timeline::steps::StepRule;
+
+/// Steps that must end. With fewer, all growth is warm-up.
+pub(crate) const MIN_STEPS: u64 = 5;
+/// Intervals that a run without steps needs.
+const MIN_INTERVALS: u64 = 16;
+/// Sites listed, most bytes first.
+const MAX_LISTED: usize = 10;
+/// Growth below this is not listed; a leak is reported however small it is.
+const MIN_LISTED_BYTES: u64 = 1 << 20;
+
+/// Assesses the trace with this index in the report. `growth`: growth that is not known to be a
+/// leak.
+pub(crate) fn assess(trace: usize, analysis: &Analysis, growth: Vec<GrowingSite>) -> LeakAssessment {
+    let limits = find_limits(analysis);
+    let status = match limits.iter().map(status_of).max_by_key(|status| severity(*status)) {
+        None => AssessmentStatus::Assessed,
+        Some(status) => status,
+    };
+    let listed = growth.into_iter().filter(|one| one.bytes >= MIN_LISTED_BYTES).take(MAX_LISTED);
+    LeakAssessment {
+        trace,
+        status,
+        reason: None,
+        remedy: None,
+        limits,
+        growth: listed.collect(),
+        omitted: None,
+    }
+}
+
+fn severity(status: AssessmentStatus) -> u8 {
+    match status {
+        AssessmentStatus::Assessed => 0,
+        AssessmentStatus::Partly => 1,
+        AssessmentStatus::NotAssessed => 2,
+    }
+}
+
+fn status_of(limit: &AssessmentLimit) -> AssessmentStatus {
+    match limit {
+        AssessmentLimit::FewSteps { .. } | AssessmentLimit::FewAllocations { .. } => {
+            AssessmentStatus::NotAssessed
+        }
+        AssessmentLimit::OpaquePool { share, .. } if *share > 0.5 => AssessmentStatus::NotAssessed,
+        AssessmentLimit::NoSteps { .. }
+        | AssessmentLimit::AfterLastStep { .. }
+        | AssessmentLimit::OpaquePool { .. }
+        | AssessmentLimit::MissingEvents
+        | AssessmentLimit::OneStream => AssessmentStatus::Partly,
+    }
+}
+
+/// What was not judged, most important first.
+fn find_limits(analysis: &Analysis) -> Vec<AssessmentLimit> {
+    let before = analysis.since.as_ref().and_then(|since| since.reached).map_or(0, |moment| moment.step);
+    let steps = u64::from(analysis.steps.saturating_sub(before));
+    let mut limits = Vec::new();
+    match analysis.step_rule {
+        StepRule::Time { .. } => limits.push(AssessmentLimit::NoSteps { intervals: steps, allocations: 0 }),
+        _ if steps < MIN_STEPS => limits.push(AssessmentLimit::FewSteps { steps, needed: MIN_STEPS }),
+        _ => {}
+    }
+    if !analysis.incomplete.is_empty() {
+        limits.push(AssessmentLimit::MissingEvents);
+    }
+    if analysis.stream.is_some() {
+        limits.push(AssessmentLimit::OneStream);
+    }
+    limits
+}

@@ -1,0 +1,136 @@
+//! Makes findings of candidates: sites that grow together, below one line, are one leak.
+//!
+//! * Candidates that grow in the same steps are one finding if they are one autograd graph
+//!   ([`retained_graph`]) or are reported under the same line ([`blame`](crate::leak::blame)). A
+//!   graph needs four growth steps, and so do [`MIN_LOCKSTEP_SITES`] sites under one line. Other
+//!   findings need [`MIN_EVENTS`].
+//! * Other candidates *join* a finding if they were allocated below its line while it grew: a member
+//!   of a graph that is saved only now and then has too few growth steps of its own.
+//! * Weak candidates that join no finding, and findings of too few events, are possible leaks.
+//!
+//! The cost is O(candidates x findings). `tests/leaks.rs` has a case for each rule.
+
+use crate::callsite::symbols::StackSymbols;
+use crate::leak::blame::{BlamedLine, blame_candidate, grown_stacks};
+use crate::leak::candidates::Candidate;
+use crate::leak::growth::MIN_IRREGULAR_EVENTS;
+use crate::leak::retained_graph;
+use crate::state::live_set::LiveSet;
+use crate::util::ids::{SiteId, StackId};
+
+/// Growth steps that a finding of fewer than [`MIN_LOCKSTEP_SITES`] sites needs: a single site may
+/// be a queue that happens to fill up. At 9, `leak_population.rs` misses planted leaks.
+const MIN_EVENTS: usize = 6;
+/// Sites under one line that grow in the same steps and need no more than four growth steps.
+const MIN_LOCKSTEP_SITES: usize = 3;
+
+/// Sites that grow together, with the line they are reported under.
+pub(super) struct Finding {
+    pub(super) place: BlamedLine,
+    /// Never empty; the first decides about period and confidence.
+    pub(super) members: Vec<Candidate>,
+    /// For a retained graph: where its blocks come from, most bytes first.
+    pub(super) sources: Option<Vec<(SiteId, StackId)>>,
+}
+
+impl Finding {
+    /// How often something stayed.
+    pub(super) fn events(&self) -> usize {
+        self.members[0].growth_count()
+    }
+
+    /// How many more events are needed to call this a leak.
+    pub(super) fn missing_events(&self) -> usize {
+        let needed = if self.members[0].growth().period.is_some() || self.events() < MIN_EVENTS {
+            MIN_EVENTS
+        } else {
+            MIN_IRREGULAR_EVENTS
+        };
+        needed.saturating_sub(self.events()).max(1)
+    }
+
+    fn is_leak(&self) -> bool {
+        let main = &self.members[0];
+        !main.is_weak
+            && (self.sources.is_some()
+                || self.members.len() >= MIN_LOCKSTEP_SITES
+                || main.growth_count() >= MIN_EVENTS)
+    }
+
+    /// True if `candidate` was allocated below the line of this finding, while it grew.
+    fn includes(&self, symbols: &StackSymbols, candidate: &Candidate) -> bool {
+        let main = &self.members[0];
+        let (first, period) = (main.first_step(), main.growth().period.unwrap_or(1) as u64);
+        let grows_with = candidate.first_step() + period * u64::from(main.stride) >= first
+            && candidate.last_step <= main.last_step;
+        let is_below = || {
+            let stacks = grown_stacks(symbols, candidate);
+            !stacks.is_empty()
+                && stacks.iter().all(|stack| stack.lines.iter().any(|user| user.site == self.place.line))
+        };
+        grows_with && is_below()
+    }
+}
+
+/// Findings, and possible leaks.
+pub(super) struct MergedFindings {
+    pub(super) leaks: Vec<Finding>,
+    pub(super) possible: Vec<Finding>,
+}
+
+/// Makes findings of `candidates`, which have the most bytes first.
+pub(super) fn merge_candidates(
+    live_set: &LiveSet,
+    symbols: &StackSymbols,
+    candidates: Vec<Candidate>,
+) -> MergedFindings {
+    let (weak, mut strong): (Vec<Candidate>, Vec<Candidate>) =
+        candidates.into_iter().partition(|candidate| candidate.is_weak);
+    let mut leaks = Vec::new();
+    while let Some(graph) = retained_graph::take_graph(live_set, symbols, &mut strong) {
+        leaks.push(Finding {
+            place: BlamedLine { line: graph.line, stack: Some(graph.stack) },
+            members: graph.members,
+            sources: Some(graph.sources),
+        });
+    }
+    let graphs = leaks.len();
+    let mut rest = Vec::new();
+    for candidate in strong.into_iter().chain(weak) {
+        if let Some(graph) = leaks[..graphs].iter_mut().find(|graph| graph.includes(symbols, &candidate)) {
+            graph.members.push(candidate);
+        } else {
+            rest.push(candidate);
+        }
+    }
+    let mut others = group_by_line(live_set, symbols, rest);
+    let (found, unsure): (Vec<Finding>, Vec<Finding>) = others.drain(..).partition(Finding::is_leak);
+    leaks.extend(found);
+    let mut possible = Vec::new();
+    for finding in unsure {
+        let joined = leaks
+            .iter_mut()
+            .find(|leak| finding.members.iter().all(|candidate| leak.includes(symbols, candidate)));
+        match joined {
+            Some(leak) => leak.members.extend(finding.members),
+            None => possible.push(finding),
+        }
+    }
+    MergedFindings { leaks, possible }
+}
+
+/// Groups candidates that grow in the same steps and are reported under the same line.
+fn group_by_line(live_set: &LiveSet, symbols: &StackSymbols, candidates: Vec<Candidate>) -> Vec<Finding> {
+    let mut groups: Vec<Finding> = Vec::new();
+    for candidate in candidates {
+        let place = blame_candidate(live_set, symbols, &candidate);
+        let group = groups.iter_mut().find(|group| {
+            group.place.line == place.line && group.members[0].lockstep_key() == candidate.lockstep_key()
+        });
+        match group {
+            Some(group) => group.members.push(candidate),
+            None => groups.push(Finding { place, members: vec![candidate], sources: None }),
+        }
+    }
+    groups
+}

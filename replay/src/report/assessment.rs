@@ -1,0 +1,131 @@
+//! Whether leaks could be assessed, and growth that is not known to be a leak. `docs/analyses.md`
+//! has the rules.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::json_enum::json_enum;
+use super::{LeakKind, Omitted, Quantity, Site};
+
+json_enum! {
+    /// Whether the trace allows a verdict on leaks.
+    enum AssessmentStatus {
+        /// All growth was judged.
+        Assessed = "assessed",
+        /// A part of the run, or of the memory, was not judged.
+        Partly = "partly",
+        /// Nothing was judged.
+        NotAssessed = "not_assessed",
+    }
+}
+
+json_enum! {
+    /// What is known of growth that is not known to be a leak.
+    enum GrowthClass {
+        /// Blocks stay, but came too few times to tell.
+        PossibleLeak = "possible_leak",
+        /// Each step frees its blocks and allocates larger or more ones.
+        GrowingSizes = "growing_sizes",
+        /// Blocks stay in a container that has a limit, or come ever more slowly.
+        Filling = "filling",
+        /// It grew until the device was full.
+        TowardsOom = "towards_oom",
+        /// The part of the run in which it grew was not judged.
+        Unknown = "unknown",
+    }
+}
+
+/// Whether leaks of a trace could be assessed, and what grew without being called a leak.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct LeakAssessment {
+    /// Index in the list `traces`.
+    pub trace: usize,
+    /// Whether the trace allows a verdict on leaks.
+    pub status: AssessmentStatus,
+    /// Why not everything was judged, in one sentence; `null` if everything was.
+    pub reason: Option<String>,
+    /// What to do about it, in one sentence; `null` if nothing helps.
+    pub remedy: Option<String>,
+    /// What was not judged; empty if everything was.
+    pub limits: Vec<AssessmentLimit>,
+    /// Growth that is not known to be a leak, most bytes first.
+    pub growth: Vec<GrowingSite>,
+    /// Rows removed from `growth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<Omitted>,
+}
+
+/// Something that was not judged.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AssessmentLimit {
+    /// The run has too few steps.
+    FewSteps {
+        /// Steps that ended.
+        steps: u64,
+        /// Steps that are needed.
+        needed: u64,
+    },
+    /// The run has no steps, and too few allocations.
+    FewAllocations {
+        /// Intervals of equal numbers of allocations.
+        intervals: u64,
+        /// Intervals that are needed.
+        needed: u64,
+    },
+    /// The run has no steps. It was judged over intervals of equal numbers of allocations, which
+    /// may hide a slow leak.
+    NoSteps {
+        /// Number of intervals.
+        intervals: u64,
+        /// Allocations in each.
+        allocations: u64,
+    },
+    /// A long part of the run comes after the last step boundary.
+    AfterLastStep {
+        /// Number of steps before it.
+        steps: u64,
+        /// Allocations in this part.
+        allocations: u64,
+        /// Its share of all allocations.
+        share: f64,
+    },
+    /// A library serves its own blocks from memory of the driver.
+    OpaquePool {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The library; `null` if unknown.
+        owner: Option<String>,
+        /// Bytes of the pool.
+        bytes: u64,
+        /// The pool's share of the memory that the process held.
+        share: f64,
+    },
+    /// The trace lacks events.
+    MissingEvents,
+    /// Only the blocks of one stream were judged.
+    OneStream,
+}
+
+/// A call site that grows and is not known to leak.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct GrowingSite {
+    /// The user's line that allocates it.
+    pub site: Site,
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The memory that grows.
+    pub memory: LeakKind,
+    /// The growth.
+    pub bytes: u64,
+    /// The blocks that stayed; for `growing_sizes`, the blocks at the last step end.
+    pub blocks: u64,
+    /// What is known of it.
+    pub class: GrowthClass,
+    /// How many times it grew; `null` if that is unknown.
+    pub events: Option<u64>,
+    /// For `possible_leak`: how many more times it must grow to be called a leak.
+    pub needs: Option<u64>,
+    /// The mean growth per step; `null` without steps.
+    pub bytes_per_step: Option<Quantity>,
+}
