@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::StreamScore;
-use crate::streams::plan::{LeakTiming, StepsBy, StreamClass};
+use super::{ForecastScore, StreamScore};
+use crate::streams::plan::{StepsBy, StreamClass};
 
 /// Buckets of the number of leak events.
 pub const EVENT_BUCKETS: [&str; 5] = ["2-5", "6-9", "10-19", "20-49", "50+"];
@@ -73,6 +73,17 @@ pub struct ForecastCounts {
     pub widths: Vec<f64>,
 }
 
+impl ForecastCounts {
+    fn add(&mut self, forecast: &ForecastScore) {
+        self.given.add(forecast.interval.is_some());
+        if let Some(is_covered) = forecast.is_covered() {
+            self.covered.add(is_covered);
+            self.open += u64::from(forecast.relative_width().is_none());
+            self.widths.extend(forecast.relative_width());
+        }
+    }
+}
+
 /// All counts.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -102,7 +113,10 @@ pub struct Counts {
     pub ambiguous: BTreeMap<&'static str, BTreeMap<String, u64>>,
     /// Forecasts by cut.
     pub forecasts: BTreeMap<u64, ForecastCounts>,
-    /// Streams whose step count is that of the program, by step source.
+    /// Forecasts of all cuts by property.
+    pub forecasts_by_property: BTreeMap<(&'static str, String), ForecastCounts>,
+    /// Leaky streams whose step count is that of the program within one, by the signs of steps. In
+    /// a server, an unknown count is right, too.
     pub steps: BTreeMap<StepsBy, Share>,
 }
 
@@ -154,10 +168,11 @@ impl Counts {
             self.first_line.add(*first);
         }
         let plan = &score.plan;
-        if plan.steps_by != StepsBy::Requests {
-            let count = score.report.steps.unwrap_or(0);
-            self.steps.entry(plan.steps_by).or_default().add(count.abs_diff(plan.steps) <= 1);
-        }
+        let is_right = match (plan.steps_by, score.report.steps) {
+            (StepsBy::Requests, None) => true,
+            (_, count) => count.unwrap_or(0).abs_diff(plan.steps) <= 1,
+        };
+        self.steps.entry(plan.steps_by).or_default().add(is_right);
         for leak in &score.leaks {
             let events = leak.planted.events;
             let add = |counts: &mut LeakCounts| {
@@ -197,7 +212,6 @@ impl Counts {
                     add(from_20);
                 }
             }
-            debug_assert!(of.timing != LeakTiming::Irregular || of.period > 1);
         }
     }
 
@@ -208,13 +222,17 @@ impl Counts {
     }
 
     fn add_forecasts(&mut self, score: &StreamScore) {
+        let leak = &score.leaks[0].planted.plan;
         for forecast in &score.forecasts {
-            let counts = self.forecasts.entry(forecast.percent).or_default();
-            counts.given.add(forecast.interval.is_some());
-            if let Some(is_covered) = forecast.is_covered() {
-                counts.covered.add(is_covered);
-                counts.open += u64::from(forecast.relative_width().is_none());
-                counts.widths.extend(forecast.relative_width());
+            self.forecasts.entry(forecast.percent).or_default().add(forecast);
+            let sizes = if leak.has_varying_sizes { "varying" } else { "fixed" };
+            let properties = [
+                ("place", format!("{:?}", leak.place)),
+                ("timing", format!("{:?}", leak.timing)),
+                ("sizes", sizes.to_owned()),
+            ];
+            for property in properties {
+                self.forecasts_by_property.entry(property).or_default().add(forecast);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::counts::{CONFIDENCE_BINS, Counts, EVENT_BUCKETS, LeakCounts, Share};
+use super::counts::{CONFIDENCE_BINS, Counts, EVENT_BUCKETS, ForecastCounts, LeakCounts, Share};
 use super::goals::goals;
 use crate::streams::plan::StreamClass;
 
@@ -28,6 +28,7 @@ pub fn markdown(counts: &Counts) -> String {
     let mut out = String::new();
     write_goals(&mut out, counts);
     write_leaks(&mut out, counts);
+    write_steps(&mut out, counts);
     write_healthy(&mut out, counts);
     write_calibration(&mut out, counts);
     write_forecasts(&mut out, counts);
@@ -99,6 +100,14 @@ fn write_leaks(out: &mut String, counts: &Counts) {
     }
 }
 
+fn write_steps(out: &mut String, counts: &Counts) {
+    let _ = writeln!(out, "\n| steps from | leaky streams | step count right |\n|---|---|---|");
+    for (steps_by, share) in &counts.steps {
+        let name = words(&format!("{steps_by:?}"));
+        let _ = writeln!(out, "| {name} | {} | {} |", number(share.of), percent(*share));
+    }
+}
+
 /// A variant's name as words: `SharedHelper` is `shared helper`.
 pub fn words(name: &str) -> String {
     let mut text = String::new();
@@ -151,32 +160,35 @@ fn write_calibration(out: &mut String, counts: &Counts) {
     }
 }
 
+fn forecast_columns(counts: &ForecastCounts) -> String {
+    let mut widths = counts.widths.clone();
+    widths.sort_by(f64::total_cmp);
+    let quantile = |tenths: usize| {
+        let at = (widths.len() * tenths / 10).min(widths.len().saturating_sub(1));
+        widths.get(at).map_or_else(|| "-".to_owned(), |width| format!("{:.0}%", width * 100.0))
+    };
+    format!(
+        "{} | {} | {} | {} | {} | {}",
+        number(counts.given.of),
+        percent(counts.given),
+        percent(counts.covered),
+        quantile(5),
+        quantile(9),
+        counts.open
+    )
+}
+
 fn write_forecasts(out: &mut String, counts: &Counts) {
-    let _ = writeln!(
-        out,
-        "\n### Step of the out-of-memory error\n\n\
-         | cut at | streams | with a forecast | interval has the true step | median width | 90% of widths below | open |\n\
-         |---|---|---|---|---|---|---|"
-    );
+    let columns = "forecasts asked | given | interval has the true step | median width | 90% of widths below | \
+                   no latest step |\n|---|---|---|---|---|---|---|";
+    let _ = writeln!(out, "\n### Step of the out-of-memory error\n\n| cut at | {columns}");
     for (cut, of) in &counts.forecasts {
-        let mut widths = of.widths.clone();
-        widths.sort_by(f64::total_cmp);
-        let quantile = |tenths: usize| {
-            let at = (widths.len() * tenths / 10).min(widths.len().saturating_sub(1));
-            widths.get(at).map_or_else(|| "-".to_owned(), |width| format!("{:.0}%", width * 100.0))
-        };
-        let _ = writeln!(
-            out,
-            "| {cut}% | {} | {} | {} | {} | {} | {} |",
-            number(of.given.of),
-            percent(of.given),
-            percent(of.covered),
-            quantile(5),
-            quantile(9),
-            of.open
-        );
+        let _ = writeln!(out, "| {cut}% | {} |", forecast_columns(of));
     }
-    let _ = writeln!(out, "\nWidths are relative to the steps that were left.");
+    let _ = writeln!(out, "\n| all cuts | {columns}");
+    for ((name, value), of) in &counts.forecasts_by_property {
+        let _ = writeln!(out, "| {name}: {} | {} |", words(value), forecast_columns(of));
+    }
 }
 
 fn write_ambiguous(out: &mut String, counts: &Counts) {

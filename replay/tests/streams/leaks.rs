@@ -4,7 +4,7 @@ use gpumemtrace_format::{EventKind, NodeId};
 
 use super::Truth;
 use super::dice::Dice;
-use super::plan::{LeakPlace, LeakPlan, LeakTiming};
+use super::plan::{LeakPlace, LeakPlan, LeakTiming, StepsBy};
 use super::program::{Part, Program};
 
 /// File of all lines where a report must place a leak.
@@ -26,7 +26,7 @@ fn frames(program: &mut Program, leak: &LeakPlan, dice: &mut Dice) -> LeakFrames
     match leak.place {
         LeakPlace::RetainedGraph => {
             let graph = |run: &mut crate::synthetic::Synthetic, under| {
-                (0..leak.width as i32)
+                (0..leak.lines as i32)
                     .map(|at| run.frame(under, "/work/model.py", "Net.forward", 20 + at))
                     .collect()
             };
@@ -54,7 +54,8 @@ fn frames(program: &mut Program, leak: &LeakPlan, dice: &mut Dice) -> LeakFrames
 /// blocks of both alternate.
 pub fn add_leak(program: &mut Program, leak: LeakPlan, truth: &Truth, dice: &mut Dice) {
     let frames = frames(program, &leak, dice);
-    if let Some(part) = neighbour(&leak, frames.healthy.clone(), dice) {
+    let varies = program.plan.steps_by != StepsBy::Period;
+    if let Some(part) = neighbour(&leak, frames.healthy.clone(), varies, dice) {
         program.add_main_part(part);
     }
     let index = truth.add(leak);
@@ -74,12 +75,11 @@ pub fn add_leak(program: &mut Program, leak: LeakPlan, truth: &Truth, dice: &mut
         }
         events += 1;
         let blocks = match leak.timing {
-            LeakTiming::Accelerating => leak.blocks + events / 8,
+            LeakTiming::Accelerating => leak.blocks + leak.blocks * 8 * events / leak.planned_events,
             _ => leak.blocks,
         };
-        let rounds = if leak.timing == LeakTiming::InRounds { leak.width } else { 1 };
         let mut bytes = 0;
-        for _ in 0..rounds {
+        for _ in 0..leak.rounds {
             for _ in 0..blocks {
                 for (line, at) in frames.leak.iter().zip(1..) {
                     bytes += leak_block(program, &leak, *line, at);
@@ -115,17 +115,18 @@ fn leak_block(program: &mut Program, leak: &LeakPlan, line: NodeId, at: u64) -> 
 }
 
 /// What else allocates at the leak's line.
-fn neighbour(leak: &LeakPlan, lines: Vec<NodeId>, dice: &mut Dice) -> Option<Part> {
+fn neighbour(leak: &LeakPlan, lines: Vec<NodeId>, varies: bool, dice: &mut Dice) -> Option<Part> {
     let line = *lines.first()?;
+    let most = if varies { 4 } else { 1 };
     // A helper may churn much more than the leak keeps.
     let unit = (leak.bytes * dice.log(1, 300) / 16).clamp(512, 32 << 20);
     match leak.place {
-        LeakPlace::BesideTemporaries => Some(temporaries(line, unit)),
-        LeakPlace::BesideReplaced => Some(replaced(line, unit)),
+        LeakPlace::BesideTemporaries => Some(temporaries(line, unit, most)),
+        LeakPlace::BesideReplaced => Some(replaced(line, unit, most)),
         LeakPlace::SharedHelper | LeakPlace::OwnStack => Some(match dice.below(3) {
-            0 => temporaries(line, unit),
-            1 => replaced(line, unit),
-            _ => random_pool(line, unit),
+            0 => temporaries(line, unit, most),
+            1 => replaced(line, unit, most),
+            _ => random_pool(line, unit, most),
         }),
         LeakPlace::RetainedGraph => Some(Box::new(move |program| {
             let blocks: Vec<u64> = lines.iter().map(|line| program.run.alloc(*line, unit)).collect();
@@ -135,20 +136,20 @@ fn neighbour(leak: &LeakPlan, lines: Vec<NodeId>, dice: &mut Dice) -> Option<Par
     }
 }
 
-fn temporaries(line: NodeId, unit: u64) -> Part {
+fn temporaries(line: NodeId, unit: u64, most: u64) -> Part {
     Box::new(move |program| {
-        for _ in 0..program.dice.within(1, 4) {
-            let bytes = unit * program.dice.within(1, 3);
+        for _ in 0..program.dice.within(1, most) {
+            let bytes = unit * program.dice.within(1, most);
             let block = program.run.alloc(line, bytes);
             program.run.release(block, line);
         }
     })
 }
 
-fn replaced(line: NodeId, unit: u64) -> Part {
+fn replaced(line: NodeId, unit: u64, most: u64) -> Part {
     let mut held: Option<u64> = None;
     Box::new(move |program| {
-        let bytes = unit * program.dice.within(1, 3);
+        let bytes = unit * program.dice.within(1, most);
         let new = program.run.alloc(line, bytes);
         if let Some(old) = held.replace(new) {
             program.run.release(old, line);
@@ -157,15 +158,15 @@ fn replaced(line: NodeId, unit: u64) -> Part {
 }
 
 /// A pool that is filled at first, and replaces random blocks.
-fn random_pool(line: NodeId, unit: u64) -> Part {
+fn random_pool(line: NodeId, unit: u64, most: u64) -> Part {
     let mut held: Vec<u64> = Vec::new();
     Box::new(move |program| {
         if held.is_empty() {
             held = (0..6).map(|_| program.run.alloc(line, unit)).collect();
         }
-        for _ in 0..program.dice.within(1, 4) {
+        for _ in 0..program.dice.within(1, most) {
             let at = program.dice.below(held.len() as u64) as usize;
-            let bytes = unit * program.dice.within(1, 3);
+            let bytes = unit * program.dice.within(1, most);
             let new = program.run.alloc(line, bytes);
             program.run.release(std::mem::replace(&mut held[at], new), line);
         }

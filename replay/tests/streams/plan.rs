@@ -112,8 +112,12 @@ pub struct LeakPlan {
     pub bytes: u64,
     pub has_varying_sizes: bool,
     pub blocks: u64,
-    /// Lines of a retained graph, or iterations of a round.
-    pub width: u64,
+    /// Events in the run; of an irregular leak, on average.
+    pub planned_events: u64,
+    /// Lines of a retained graph, else 1.
+    pub lines: u64,
+    /// Iterations of a round, else 1.
+    pub rounds: u64,
     /// Line in `/work/leak.py` where the report must place it.
     pub line: i32,
 }
@@ -195,22 +199,25 @@ impl StreamPlan {
             18 => LeakPlace::DriverMemory,
             _ => LeakPlace::PinnedHost,
         };
+        let events = ((self.steps - start) / period).max(1);
         let is_of_torch = !matches!(place, LeakPlace::DriverMemory | LeakPlace::PinnedHost);
         let timing = match dice.below(12) {
             0..8 => LeakTiming::Regular,
             8..10 if period > 1 => LeakTiming::Irregular,
-            10 if place != LeakPlace::RetainedGraph => LeakTiming::Accelerating,
+            10 if place != LeakPlace::RetainedGraph && events >= 4 => LeakTiming::Accelerating,
             11 if is_of_torch => LeakTiming::InRounds,
             _ => LeakTiming::Regular,
         };
-        let width = match (place, timing) {
-            (LeakPlace::RetainedGraph, _) => dice.log(4, if self.steps > 1000 { 8 } else { 30 }),
-            (_, LeakTiming::InRounds) => dice.log(2, 30),
+        let is_graph = place == LeakPlace::RetainedGraph;
+        let lines = if is_graph { dice.log(4, if self.steps > 1000 { 8 } else { 30 }) } else { 1 };
+        let rounds = match timing {
+            LeakTiming::InRounds => dice.log(2, if is_graph || self.steps > 1000 { 6 } else { 30 }),
             _ => 1,
         };
         let blocks = if dice.one_in(3) { dice.within(2, 8) } else { 1 };
-        let events = ((self.steps - start) / period).max(1);
-        let most = (MAX_LEAKED_BYTES / (events * blocks * width)).clamp(512, 64 << 20);
+        let blocks_per_event =
+            blocks * lines * rounds * if timing == LeakTiming::Accelerating { 5 } else { 1 };
+        let most = (MAX_LEAKED_BYTES / (events * blocks_per_event)).clamp(512, 64 << 20);
         LeakPlan {
             place,
             timing,
@@ -219,7 +226,9 @@ impl StreamPlan {
             bytes: dice.log(1, most / 512) * 512,
             has_varying_sizes: is_of_torch && dice.one_in(3),
             blocks,
-            width,
+            lines,
+            rounds,
+            planned_events: events,
             line,
         }
     }
@@ -238,14 +247,12 @@ impl StreamPlan {
         if leak.place == LeakPlace::PinnedHost {
             leak.place = LeakPlace::OwnLine;
         }
-        if leak.place != LeakPlace::RetainedGraph {
-            leak.width = 1;
-        }
+        leak.rounds = 1;
         // The leak fills at least 25 segments, of 2 MiB or 20 MiB.
         let (least, small) = (if leak.bytes > 1 << 20 { 500 << 20 } else { 50 << 20 }, leak.bytes);
-        let bytes_per_event = leak.blocks * leak.width;
+        let blocks_per_event = leak.blocks_per_event();
         let events = self.steps / period;
-        leak.bytes = small.max(least / (bytes_per_event * events)).next_multiple_of(512);
+        leak.bytes = small.max(least / (blocks_per_event * events)).next_multiple_of(512);
         leak
     }
 }
@@ -253,6 +260,6 @@ impl StreamPlan {
 impl LeakPlan {
     /// Blocks of one event before acceleration.
     pub fn blocks_per_event(&self) -> u64 {
-        self.blocks * self.width
+        self.blocks * self.lines * self.rounds
     }
 }

@@ -2,6 +2,7 @@
 
 use super::PartFrame;
 use crate::streams::dice::Dice;
+use crate::streams::plan::StepsBy;
 use crate::streams::program::{Part, Program};
 
 /// Buffers that are reallocated for the largest batch so far.
@@ -58,7 +59,7 @@ pub(super) fn accumulation_ramp(_: &mut Program, frame: &PartFrame, dice: &mut D
 pub(super) fn unfreezing(program: &mut Program, frame: &PartFrame, dice: &mut Dice) -> Part {
     let PartFrame { line, unit, plan, .. } = *frame;
     let adam = program.frames.adam;
-    let (layers, has_state) = (dice.within(3, 16), dice.one_in(2));
+    let (layers, has_state) = (dice.within(3, 16), dice.one_in(2) && plan.steps_by != StepsBy::Requests);
     let until = if has_state { plan.fill_by } else { plan.steps };
     let (mut gradients, mut with_state): (Vec<u64>, u64) = (Vec::new(), 0);
     Box::new(move |program| {

@@ -41,6 +41,8 @@ enum Use {
     Any,
     /// Not where allocations must recur after a constant number of others.
     Varying,
+    /// Neither there, nor in a server, which has no optimizer.
+    Training,
     /// Neither there, nor in a run whose memory must be stationary after its first tenth.
     Changing,
 }
@@ -66,7 +68,7 @@ const PARTS: &[(&str, Use, MakePart)] = &[
     ("random_sawtooth", Use::Varying, bounded::random_sawtooth),
     ("checkpoints", Use::Changing, bounded::checkpoints),
     ("pinned_pool", Use::Varying, bounded::pinned_pool),
-    ("optimizer_state", Use::Varying, lasting::optimizer_state),
+    ("optimizer_state", Use::Training, lasting::optimizer_state),
     ("warm_up", Use::Varying, lasting::warm_up),
     ("rare_copies", Use::Changing, lasting::rare_copies),
     ("workspaces", Use::Varying, lasting::workspaces),
@@ -95,7 +97,11 @@ pub fn add_healthy_parts(program: &mut Program, seed: u64, dice: &mut Dice) -> V
         .iter()
         .filter(|(_, of, _)| match plan.class {
             StreamClass::UntilFull => *of != Use::Changing,
-            _ => plan.steps_by != StepsBy::Period || *of == Use::Any,
+            _ => match plan.steps_by {
+                StepsBy::Period => *of == Use::Any,
+                StepsBy::Requests => *of != Use::Training,
+                StepsBy::Marks | StepsBy::Optimizer => true,
+            },
         })
         .collect();
     // Long runs have fewer parts, which bounds the events of a stream.
