@@ -15,8 +15,8 @@ use gpumemtrace_format::ring::{
     TRACE_BYTES_AT, encode_header, seal,
 };
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, FrameLink, Meta, NO_SEQ, NodeId,
-    PyNode, ThreadId, definitions, event_block,
+    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, FrameLink, Meta, NO_SEQ,
+    NodeId, PyNode, ThreadId, definitions, event_block,
 };
 use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::PerStepTotals;
@@ -39,16 +39,24 @@ pub struct Synthetic {
     pub meta: Meta,
     pub thread: u32,
     pub device: u8,
+    /// CUDA stream of the blocks, as PyTorch's tracker reports it. `None` without a tracker.
+    pub stream: Option<u64>,
+    /// Native stack of the driver calls that the allocator makes.
+    pub allocator_native: NodeId,
     pub time_ns: u64,
     live: HashMap<u64, u64>,
     free: HashMap<u64, Vec<u64>>,
     allocated: u64,
     pub reserved: u64,
+    /// Driver memory that the allocator did not request.
+    pub other_driver_bytes: u64,
     /// Capacity of the device in bytes; 0 for no limit.
     pub capacity: u64,
     segment: (u64, u64),
     /// If set, blocks are split and merged as by PyTorch's allocator.
     pub packed: Option<Packed>,
+    /// Encoded blocks that [`Synthetic::file`] adds, such as definitions of native frames.
+    pub more_blocks: Vec<u8>,
     node_ids: HashMap<(NodeId, u32, i32), NodeId>,
 }
 
@@ -134,8 +142,11 @@ impl Synthetic {
         let size = bytes.max(1).next_multiple_of(512);
         let (addr, size) = if let Some(mut packed) = self.packed.take() {
             let place = packed.take(size).unwrap_or_else(|| {
+                if self.capacity > 0 && self.driver_bytes() + Packed::segment_bytes(size) > self.capacity {
+                    self.empty_cache(&mut packed, stack);
+                }
                 let (addr, bytes) = packed.new_segment(size);
-                self.event(EventKind::DEVICE_ALLOC, addr, bytes, [0; 2], stack);
+                self.segment_event([EventKind::DEVICE_ALLOC, EventKind::SEGMENT_ALLOC], (addr, bytes), stack);
                 self.reserved += bytes;
                 packed.take(size).expect("room in a new segment")
             });
@@ -147,8 +158,36 @@ impl Synthetic {
         };
         self.live.insert(addr, size);
         self.allocated += size;
-        self.event(EventKind::BLOCK_ALLOC, addr, size, [self.allocated, self.reserved], stack);
+        self.block_event(EventKind::BLOCK_ALLOC, (addr, size), bytes, stack);
         addr
+    }
+
+    fn block_event(&mut self, kind: EventKind, (addr, size): (u64, u64), requested: u64, stack: NodeId) {
+        self.event(kind, addr, size, [self.allocated, self.reserved], stack);
+        let detail = self.stream.map(|stream| Detail { requested_bytes: requested.max(1), stream, pool: 0 });
+        self.events.last_mut().expect("an event").detail = detail;
+    }
+
+    /// A segment's driver call, then the tracker's entry.
+    fn segment_event(&mut self, kinds: [EventKind; 2], (addr, bytes): (u64, u64), stack: NodeId) {
+        let size = if kinds[0] == EventKind::DEVICE_FREE { 0 } else { bytes };
+        self.event(kinds[0], addr, size, [0; 2], stack);
+        self.events.last_mut().expect("an event").native_stack = self.allocator_native;
+        if let Some(stream) = self.stream {
+            self.event(kinds[1], addr, bytes, [stream, 0], stack);
+        }
+    }
+
+    /// Returns all free segments to the driver, as PyTorch does before it raises out of memory.
+    fn empty_cache(&mut self, packed: &mut Packed, stack: NodeId) {
+        for (addr, bytes) in packed.release_free_segments() {
+            self.segment_event([EventKind::DEVICE_FREE, EventKind::SEGMENT_FREE], (addr, bytes), stack);
+            self.reserved -= bytes;
+        }
+    }
+
+    fn driver_bytes(&self) -> u64 {
+        self.reserved + self.other_driver_bytes
     }
 
     /// Cuts a block from the current segment, or from a new one.
@@ -176,12 +215,12 @@ impl Synthetic {
             Some(packed) => packed.give_back(addr, size),
             None => self.free.entry(size).or_default().push(addr),
         }
-        self.event(EventKind::BLOCK_FREE, addr, size, [self.allocated, self.reserved], stack);
+        self.block_event(EventKind::BLOCK_FREE, (addr, size), size, stack);
     }
 
-    /// True if the reserved bytes exceed the capacity. A test then ends the run.
+    /// True if the driver's memory exceeds the capacity. A test then ends the run.
     pub fn is_full(&self) -> bool {
-        self.capacity > 0 && self.reserved > self.capacity
+        self.capacity > 0 && self.driver_bytes() > self.capacity
     }
 
     pub fn oom(&mut self, stack: NodeId, bytes: u64) {
@@ -189,11 +228,17 @@ impl Synthetic {
     }
 
     pub fn release_all(&mut self) {
-        let mut addresses: Vec<u64> = self.live.keys().copied().collect();
+        self.release_all_below(u64::MAX);
+    }
+
+    /// Frees all blocks below this address. Returns the number of the others.
+    pub fn release_all_below(&mut self, end: u64) -> usize {
+        let mut addresses: Vec<u64> = self.live.keys().copied().filter(|addr| *addr < end).collect();
         addresses.sort_unstable();
         for addr in addresses {
             self.release(addr, NodeId::NONE);
         }
+        self.live.len()
     }
 
     /// A training run: parameters, then steps of forward, backward and Adam. Calls `each_step` in
@@ -273,6 +318,7 @@ impl Synthetic {
         file.extend(encode_block(BlockKind::CODES, &definitions::encode_codes(&self.codes), 3));
         file.extend(encode_block(BlockKind::PY_NODES, &definitions::encode_py_nodes(&self.nodes), 3));
         file.extend(encode_block(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(&self.nodes), 3));
+        file.extend(&self.more_blocks);
         file
     }
 

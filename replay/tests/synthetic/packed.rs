@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
+/// Address of the first segment.
+const BASE: u64 = 0x1000_0000_0000;
 
 /// An allocator with two pools, for blocks up to 1 MiB and for larger ones.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +15,10 @@ pub struct Packed {
     /// Free blocks by address: size, pool.
     by_addr: BTreeMap<u64, (u64, usize)>,
     pool_of_live: BTreeMap<u64, usize>,
-    segments: u64,
+    /// Sizes of the segments by address.
+    segments: BTreeMap<u64, u64>,
+    /// Address above all segments, from [`BASE`] on.
+    end: u64,
 }
 
 fn pool(size: u64) -> usize {
@@ -21,6 +26,11 @@ fn pool(size: u64) -> usize {
 }
 
 impl Packed {
+    /// An allocator whose segments lie above this address: that of another stream.
+    pub fn above(addr: u64) -> Self {
+        Self { end: addr, ..Self::default() }
+    }
+
     fn insert(&mut self, addr: u64, size: u64, pool: usize) {
         self.free[pool].insert((size, addr));
         self.by_addr.insert(addr, (size, pool));
@@ -47,17 +57,36 @@ impl Packed {
         Some((addr, size))
     }
 
-    /// Adds a segment large enough for the block. Segments are never adjacent.
-    pub fn new_segment(&mut self, wanted: u64) -> (u64, u64) {
-        let bytes = match wanted {
+    /// Size of a new segment for a block.
+    pub fn segment_bytes(wanted: u64) -> u64 {
+        match wanted {
             0..=MIB => 2 * MIB,
             size if size < 10 * MIB => 20 * MIB,
             size => size.next_multiple_of(2 * MIB),
-        };
-        self.segments += 1;
-        let addr = 0x7f00_0000_0000 + self.segments * (16 << 30);
+        }
+    }
+
+    /// Adds a segment large enough for the block. Segments are never adjacent.
+    pub fn new_segment(&mut self, wanted: u64) -> (u64, u64) {
+        let bytes = Self::segment_bytes(wanted);
+        let addr = self.end.max(BASE) + 2 * MIB;
+        self.end = addr + bytes;
+        self.segments.insert(addr, bytes);
         self.insert(addr, bytes, pool(wanted));
         (addr, bytes)
+    }
+
+    /// Removes all segments without a live block. Returns their addresses and sizes.
+    pub fn release_free_segments(&mut self) -> Vec<(u64, u64)> {
+        let is_free =
+            |(addr, bytes): &(&u64, &u64)| self.by_addr.get(addr).is_some_and(|(size, _)| size == *bytes);
+        let free: Vec<_> =
+            self.segments.iter().filter(is_free).map(|(addr, bytes)| (*addr, *bytes)).collect();
+        for (addr, _) in &free {
+            self.remove(*addr);
+            self.segments.remove(addr);
+        }
+        free
     }
 
     pub fn give_back(&mut self, addr: u64, size: u64) {

@@ -1,0 +1,166 @@
+//! Generates allocation streams with a known truth, to measure the leak analysis.
+//!
+//! A seed determines a stream: its class, its parameters ([`plan`]), what the program does
+//! ([`healthy`], [`leaks`], [`ambiguous`]), and each event. [`generate`] runs the program and
+//! returns the trace and what is true about it. `docs/accuracy.md` describes the parameters.
+#![allow(dead_code, unreachable_pub)] // Each user needs some of the functions.
+
+pub mod ambiguous;
+pub mod dice;
+pub mod healthy;
+pub mod leaks;
+pub mod plan;
+pub mod program;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dice::Dice;
+use plan::{Ending, LeakPlan, StreamClass, StreamPlan};
+use program::Program;
+
+const ROWS_PER_BLOCK: usize = 50_000;
+
+/// A planted leak, and what it did.
+#[derive(Clone, Debug)]
+pub struct PlantedLeak {
+    pub plan: LeakPlan,
+    /// Steps in which it allocated.
+    pub events: u64,
+    pub first_step: u64,
+    pub last_step: u64,
+    pub bytes: u64,
+}
+
+impl PlantedLeak {
+    /// The mean growth per step, from the first event on.
+    pub fn bytes_per_step(&self, steps: u64) -> f64 {
+        let steps = match self.plan.timing {
+            // An event stands for the whole period that it begins.
+            plan::LeakTiming::Regular | plan::LeakTiming::InRounds | plan::LeakTiming::Accelerating => {
+                self.events * self.plan.period
+            }
+            plan::LeakTiming::Irregular => steps - self.first_step,
+        };
+        self.bytes as f64 / steps as f64
+    }
+}
+
+/// The leaks of a running program, shared with the parts that record them.
+#[derive(Clone, Default)]
+pub struct Truth(Rc<RefCell<Vec<PlantedLeak>>>);
+
+impl Truth {
+    fn add(&self, plan: LeakPlan) -> usize {
+        let mut leaks = self.0.borrow_mut();
+        leaks.push(PlantedLeak { plan, events: 0, first_step: 0, last_step: 0, bytes: 0 });
+        leaks.len() - 1
+    }
+
+    fn record(&self, index: usize, step: u64, bytes: u64) {
+        let leak = &mut self.0.borrow_mut()[index];
+        if leak.events == 0 {
+            leak.first_step = step;
+        }
+        leak.events += 1;
+        leak.last_step = step;
+        leak.bytes += bytes;
+    }
+}
+
+/// A trace, and what is true about it.
+pub struct Stream {
+    pub seed: u64,
+    pub plan: StreamPlan,
+    pub leaks: Vec<PlantedLeak>,
+    /// Names of the healthy and ambiguous parts, the main one first.
+    pub parts: Vec<&'static str>,
+    pub events: usize,
+    pub trace: Vec<u8>,
+    /// Of a run that fills its device: the step in which it was full, and traces cut off earlier.
+    pub until_full: Option<UntilFull>,
+}
+
+/// A run that fills its device.
+pub struct UntilFull {
+    /// The step in which an allocation failed, counted from 1.
+    pub full_at: u64,
+    pub cuts: Vec<CutTrace>,
+}
+
+/// The beginning of a run.
+pub struct CutTrace {
+    /// Share of the steps until the device is full.
+    pub percent: u64,
+    pub steps: u64,
+    pub trace: Vec<u8>,
+}
+
+/// Shares of a run until the device is full at which the forecast is measured.
+pub const CUT_PERCENTS: [u64; 3] = [30, 50, 70];
+
+/// Generates the stream of a seed.
+pub fn generate(seed: u64) -> Stream {
+    generate_class(StreamClass::of_seed(seed), seed)
+}
+
+pub fn generate_class(class: StreamClass, seed: u64) -> Stream {
+    let mut dice = Dice::new(seed);
+    let (plan, leaks) = StreamPlan::draw(class, &mut dice);
+    let mut program = Program::new(plan, seed ^ 0x5eed);
+    let truth = Truth::default();
+    let mut parts = Vec::new();
+    if class == StreamClass::Ambiguous {
+        parts.push(ambiguous::add_ambiguous_part(&mut program, &mut dice));
+    }
+    parts.extend(healthy::add_healthy_parts(&mut program, seed, &mut dice));
+    for leak in leaks {
+        leaks::add_leak(&mut program, leak, &truth, &mut dice);
+    }
+    if class == StreamClass::UntilFull {
+        return run_until_full(seed, program, &truth, parts);
+    }
+    program.run_to_end(|_| {});
+    let trace = encode(&program);
+    let leaks = truth.0.borrow().iter().filter(|leak| leak.events > 0).cloned().collect();
+    Stream { seed, plan, leaks, parts, events: program.run.events.len(), trace, until_full: None }
+}
+
+fn encode(program: &Program) -> Vec<u8> {
+    match program.plan.ending {
+        Ending::Killed => program.run.file_without_end(ROWS_PER_BLOCK),
+        Ending::Teardown | Ending::Exit => program.run.file(ROWS_PER_BLOCK),
+    }
+}
+
+/// Sets the capacity after a tenth of the run, so that the leak fills it near the planned end, and
+/// cuts the trace at [`CUT_PERCENTS`] of the steps until then.
+fn run_until_full(seed: u64, mut program: Program, truth: &Truth, parts: Vec<&'static str>) -> Stream {
+    let planned = program.plan.steps;
+    let leak = truth.0.borrow()[0].plan;
+    let settled = planned / 6;
+    // Blocks that are cached may serve the leak for a while.
+    program.plan.steps = planned * 4;
+    let mut ends = Vec::new();
+    program.run_to_end(|run| {
+        ends.push(run.events.len());
+        if ends.len() as u64 == settled {
+            let events = (planned - settled) / leak.period;
+            let bytes = leak.bytes.next_multiple_of(512) * leak.blocks_per_event() * events;
+            run.capacity = run.reserved + run.other_driver_bytes + bytes;
+        }
+    });
+    program.run.meta.set_number("device.0.total_bytes", program.run.capacity);
+    assert!(program.run.is_full(), "seed {seed}: {leak:?}");
+    let full_at = ends.len() as u64;
+    let cuts = CUT_PERCENTS.iter().map(|percent| {
+        let steps = (full_at * percent / 100).max(1);
+        let events = &program.run.events[..ends[steps as usize - 1]];
+        CutTrace { percent: *percent, steps, trace: program.run.file_of(events, ROWS_PER_BLOCK) }
+    });
+    let until_full = UntilFull { full_at, cuts: cuts.collect() };
+    let leaks = truth.0.borrow().clone();
+    let trace = program.run.file_without_end(ROWS_PER_BLOCK);
+    let plan = StreamPlan { steps: full_at, ..program.plan };
+    Stream { seed, plan, leaks, parts, events: program.run.events.len(), trace, until_full: Some(until_full) }
+}
