@@ -59,6 +59,8 @@ pub struct LeakCounts {
     pub denied: u64,
     /// Found with a rate: within [`RATE_TOLERANCE`].
     pub rate: Share,
+    /// Found with a period: period and innermost line are right.
+    pub details: Share,
 }
 
 /// What happened to a group of forecasts.
@@ -67,6 +69,8 @@ pub struct ForecastCounts {
     /// Leaks that have a forecast.
     pub given: Share,
     pub covered: Share,
+    /// Expected steps within a tenth of the true one.
+    pub near: Share,
     /// Intervals without a latest step.
     pub open: u64,
     /// Widths over the steps that were left.
@@ -76,6 +80,9 @@ pub struct ForecastCounts {
 impl ForecastCounts {
     fn add(&mut self, forecast: &ForecastScore) {
         self.given.add(forecast.interval.is_some());
+        if let Some(is_near) = forecast.is_near() {
+            self.near.add(is_near);
+        }
         if let Some(is_covered) = forecast.is_covered() {
             self.covered.add(is_covered);
             self.open += u64::from(forecast.relative_width().is_none());
@@ -182,6 +189,9 @@ impl Counts {
                 if let Some(error) = leak.rate_error {
                     counts.rate.add(error.abs() <= RATE_TOLERANCE);
                 }
+                if let Some(is_right) = leak.has_right_details {
+                    counts.details.add(is_right);
+                }
             };
             add(&mut self.by_events[event_bucket(events)]);
             if events < 6 {
@@ -245,6 +255,7 @@ impl Counts {
             sum.growth += counts.growth;
             sum.denied += counts.denied;
             sum.rate += counts.rate;
+            sum.details += counts.details;
         }
         sum
     }

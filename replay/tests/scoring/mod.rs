@@ -12,8 +12,8 @@ pub mod tables;
 use serde_json::Value;
 
 use crate::streams::ambiguous::AMBIGUOUS_FILE;
-use crate::streams::leaks::LEAK_FILE;
-use crate::streams::plan::{StreamClass, StreamPlan};
+use crate::streams::leaks::{HELPER_FILE, LEAK_FILE};
+use crate::streams::plan::{LeakPlace, LeakTiming, StepsBy, StreamClass, StreamPlan};
 use crate::streams::{CutTrace, PlantedLeak, Stream};
 use crate::synthetic::analyse_bytes;
 use gpumemtrace_replay::{RingFile, report};
@@ -26,8 +26,13 @@ pub struct Finding {
     pub kind: String,
     pub confidence: f64,
     pub bytes_per_step: Option<f64>,
+    pub period: Option<u64>,
+    /// The innermost line, if it is another one.
+    pub leaf: Option<(String, i64)>,
     /// Earliest and latest step at which the device is full; the latest may be open.
     pub oom_steps: Option<(u64, Option<u64>)>,
+    /// The expected step at which the device is full.
+    pub oom_expected: Option<u64>,
     /// What decides whether it is true, for lists.
     pub evidence: String,
 }
@@ -53,8 +58,7 @@ pub struct LeakReport {
     pub benign: Vec<String>,
 }
 
-fn place(row: &Value) -> (String, i64) {
-    let site = &row["site"];
+fn place(site: &Value) -> (String, i64) {
     (site["file"].as_str().unwrap_or("?").to_owned(), site["line"].as_i64().unwrap_or(-1))
 }
 
@@ -75,7 +79,7 @@ impl LeakReport {
 
     fn parse(report: &Value) -> Self {
         let findings = rows(&report["leaks"]).map(|row| {
-            let (file, line) = place(row);
+            let (file, line) = place(&row["site"]);
             let oom = &row["oom_step"];
             let evidence = &row["evidence"];
             Finding {
@@ -84,6 +88,9 @@ impl LeakReport {
                 kind: text(&row["kind"]),
                 confidence: row["confidence"].as_f64().unwrap_or(0.0),
                 bytes_per_step: row["bytes_per_step"].as_f64(),
+                period: row["period_steps"].as_u64(),
+                leaf: row["leaf"].is_object().then(|| place(&row["leaf"])),
+                oom_expected: oom["expected"].as_u64(),
                 oom_steps: oom["earliest"].as_u64().map(|earliest| (earliest, oom["latest"].as_u64())),
                 evidence: format!(
                     "{} by {}, period {}, growth steps {}, regularity {}, tau {:.3}, blocks {}",
@@ -99,11 +106,11 @@ impl LeakReport {
         });
         let assessment = &report["leak_assessment"];
         let growth = rows(assessment).flat_map(|of_trace| rows(&of_trace["growth"])).map(|row| {
-            let (file, line) = place(row);
+            let (file, line) = place(&row["site"]);
             GrowthRow { file, line, class: text(&row["class"]) }
         });
         let benign = rows(&report["benign_growth"]).map(|row| {
-            let (file, line) = place(row);
+            let (file, line) = place(&row["site"]);
             format!("{file}:{line} {}", text(&row["rule"]))
         });
         Self {
@@ -131,8 +138,11 @@ pub struct LeakScore {
     pub growth_class: Option<String>,
     /// The report says that leaks were assessed, and nothing about this line.
     pub is_denied: bool,
-    /// Reported rate over the true one, minus 1.
+    /// Reported rate over the true one, minus 1: the nearest of [`PlantedLeak::rate_range`].
     pub rate_error: Option<f64>,
+    /// Whether period and innermost line are right. `None` if it is not found, has no period, or
+    /// steps are unknown.
+    pub has_right_details: Option<bool>,
 }
 
 /// A forecast of the step in which the device is full.
@@ -145,9 +155,15 @@ pub struct ForecastScore {
     pub full_at: u64,
     /// `None` if the leak is not found or has no forecast.
     pub interval: Option<(u64, Option<u64>)>,
+    pub expected: Option<u64>,
 }
 
 impl ForecastScore {
+    /// Whether the expected step is within a tenth of the true one.
+    pub fn is_near(&self) -> Option<bool> {
+        Some(self.expected?.abs_diff(self.full_at) * 10 <= self.full_at)
+    }
+
     /// Whether the interval has the true step. One step is allowed, since the leak may come at any
     /// time within a step.
     pub fn is_covered(&self) -> Option<bool> {
@@ -207,10 +223,10 @@ impl StreamScore {
     /// Findings that are at no planted line. In an ambiguous stream, those beside the ambiguous line.
     pub fn false_findings(&self) -> impl Iterator<Item = &Finding> {
         let is_ambiguous = self.plan.class == StreamClass::Ambiguous;
-        let findings = self.report.findings.iter().zip(&self.is_true);
+        let findings = self.report.findings.iter().zip(&self.is_true).filter(|(_, is_true)| !**is_true);
         findings
-            .filter(move |(finding, is_true)| !**is_true && !(is_ambiguous && finding.file == AMBIGUOUS_FILE))
             .map(|(finding, _)| finding)
+            .filter(move |finding| !is_ambiguous || finding.file != AMBIGUOUS_FILE)
     }
 
     /// Where the report puts the ambiguous memory: `leaks`, a class of growth, or nowhere.
@@ -233,7 +249,23 @@ fn score_leak(leak: &PlantedLeak, report: &LeakReport, plan: &StreamPlan) -> Lea
         is_found: finding.is_some(),
         growth_class: growth.filter(|_| finding.is_none()).map(|row| row.class.clone()),
         is_denied: finding.is_none() && growth.is_none() && report.claims_health(),
-        rate_error: rate.map(|rate| rate / leak.bytes_per_step(plan.steps) - 1.0),
+        rate_error: rate.map(|rate| {
+            let [least, most] = leak.rate_range(plan.steps);
+            rate / rate.clamp(least, most) - 1.0
+        }),
+        has_right_details: finding
+            .filter(|_| leak.plan.timing == LeakTiming::Regular)
+            .filter(|_| matches!(plan.steps_by, StepsBy::Marks | StepsBy::Optimizer))
+            .map(|finding| finding.period == Some(leak.plan.period) && has_right_leaf(finding, leak)),
+    }
+}
+
+/// Whether a finding in a shared function names it as the innermost line.
+fn has_right_leaf(finding: &Finding, leak: &PlantedLeak) -> bool {
+    match leak.plan.place {
+        LeakPlace::SharedHelper => finding.leaf.as_ref().is_some_and(|(file, _)| file == HELPER_FILE),
+        LeakPlace::RetainedGraph => true,
+        _ => finding.leaf.is_none(),
     }
 }
 
@@ -241,5 +273,6 @@ fn score_forecast(cut: &CutTrace, full_at: u64) -> ForecastScore {
     let report = LeakReport::of_trace(&cut.trace);
     let finding = report.findings.iter().find(|finding| finding.file == LEAK_FILE);
     let interval = finding.and_then(|finding| finding.oom_steps);
-    ForecastScore { percent: cut.percent, at: cut.steps, full_at, interval }
+    let expected = finding.and_then(|finding| finding.oom_expected);
+    ForecastScore { percent: cut.percent, at: cut.steps, full_at, interval, expected }
 }

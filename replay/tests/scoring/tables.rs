@@ -63,12 +63,13 @@ fn write_goals(out: &mut String, counts: &Counts) {
 
 fn leak_columns(counts: &LeakCounts) -> String {
     format!(
-        "{} | {} | {} | {} | {}",
+        "{} | {} | {} | {} | {} | {}",
         number(counts.found.of),
         percent(counts.found),
         counts.growth,
         counts.denied,
-        percent(counts.rate)
+        percent(counts.rate),
+        percent(counts.details)
     )
 }
 
@@ -76,8 +77,9 @@ fn write_leaks(out: &mut String, counts: &Counts) {
     let _ = writeln!(
         out,
         "\n### Leaks by number of leak events\n\n\
-         | leak events | leaks | found | missed, named as growth | missed, health claimed | rate within 5% |\n\
-         |---|---|---|---|---|---|"
+         | leak events | leaks | found | missed, named as growth | missed, health claimed | rate within 5% \
+         | period and leaf right |\n\
+         |---|---|---|---|---|---|---|"
     );
     for (name, of) in EVENT_BUCKETS.iter().zip(&counts.by_events) {
         let _ = writeln!(out, "| {name} | {} |", leak_columns(of));
@@ -85,8 +87,9 @@ fn write_leaks(out: &mut String, counts: &Counts) {
     let _ = writeln!(
         out,
         "\n### Leaks by property\n\nLeaks of 6 events or more; the last two columns are those of 20 or more.\n\n\
-         | property | value | leaks | found | growth | health claimed | rate within 5% | from 20 | found |\n\
-         |---|---|---|---|---|---|---|---|---|"
+         | property | value | leaks | found | growth | health claimed | rate within 5% \
+         | period and leaf right | from 20 | found |\n\
+         |---|---|---|---|---|---|---|---|---|---|"
     );
     for ((name, value), [from_6, from_20]) in &counts.by_property {
         let _ = writeln!(
@@ -168,10 +171,11 @@ fn forecast_columns(counts: &ForecastCounts) -> String {
         widths.get(at).map_or_else(|| "-".to_owned(), |width| format!("{:.0}%", width * 100.0))
     };
     format!(
-        "{} | {} | {} | {} | {} | {}",
+        "{} | {} | {} | {} | {} | {} | {}",
         number(counts.given.of),
         percent(counts.given),
         percent(counts.covered),
+        percent(counts.near),
         quantile(5),
         quantile(9),
         counts.open
@@ -179,8 +183,8 @@ fn forecast_columns(counts: &ForecastCounts) -> String {
 }
 
 fn write_forecasts(out: &mut String, counts: &Counts) {
-    let columns = "forecasts asked | given | interval has the true step | median width | 90% of widths below | \
-                   no latest step |\n|---|---|---|---|---|---|---|";
+    let columns = "forecasts asked | given | interval has the true step | expected step within 10% \
+                   | median width | 90% of widths below | no latest step |\n|---|---|---|---|---|---|---|---|";
     let _ = writeln!(out, "\n### Step of the out-of-memory error\n\n| cut at | {columns}");
     for (cut, of) in &counts.forecasts {
         let _ = writeln!(out, "| {cut}% | {} |", forecast_columns(of));

@@ -10,6 +10,9 @@ use super::program::{Part, Program};
 /// File of all lines where a report must place a leak.
 pub const LEAK_FILE: &str = "/work/leak.py";
 
+/// File of the function that leaks and healthy callers share.
+pub const HELPER_FILE: &str = "/work/helpers.py";
+
 /// The frames of a leak.
 struct LeakFrames {
     /// Where its blocks are allocated; several lines for a graph.
@@ -33,8 +36,8 @@ fn frames(program: &mut Program, leak: &LeakPlan, dice: &mut Dice) -> LeakFrames
             LeakFrames { leak: graph(run, caller), healthy: graph(run, other) }
         }
         LeakPlace::SharedHelper => LeakFrames {
-            leak: vec![run.frame(caller, "/work/helpers.py", "keep", 7)],
-            healthy: vec![run.frame(other, "/work/helpers.py", "keep", 7)],
+            leak: vec![run.frame(caller, HELPER_FILE, "keep", 7)],
+            healthy: vec![run.frame(other, HELPER_FILE, "keep", 7)],
         },
         LeakPlace::OwnStack => LeakFrames {
             leak: vec![program.library_frame(caller, 100)],

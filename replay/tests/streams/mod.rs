@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use dice::Dice;
-use plan::{Ending, LeakPlan, StreamClass, StreamPlan};
+use plan::{Ending, LeakPlan, LeakTiming, StreamClass, StreamPlan};
 use program::Program;
 
 const ROWS_PER_BLOCK: usize = 50_000;
@@ -30,19 +30,32 @@ pub struct PlantedLeak {
     pub first_step: u64,
     pub last_step: u64,
     pub bytes: u64,
+    /// Bytes of the first and of the last event.
+    pub ends_bytes: [u64; 2],
 }
 
 impl PlantedLeak {
     /// The mean growth per step, from the first event on.
     pub fn bytes_per_step(&self, steps: u64) -> f64 {
         let steps = match self.plan.timing {
+            LeakTiming::Irregular => steps - self.first_step,
             // An event stands for the whole period that it begins.
-            plan::LeakTiming::Regular | plan::LeakTiming::InRounds | plan::LeakTiming::Accelerating => {
-                self.events * self.plan.period
-            }
-            plan::LeakTiming::Irregular => steps - self.first_step,
+            _ => self.events * self.plan.period,
         };
         self.bytes as f64 / steps as f64
+    }
+
+    /// Least and most of the rates that are true, depending on whether the first and the last event
+    /// count. They are equal if all events are equal.
+    pub fn rate_range(&self, steps: u64) -> [f64; 2] {
+        let span = (self.last_step - self.first_step).max(1) as f64;
+        let [first, last] = self.ends_bytes;
+        let mean = self.bytes_per_step(steps);
+        if self.events < 2 {
+            return [mean; 2];
+        }
+        let rates = [mean, (self.bytes - first) as f64 / span, (self.bytes - last) as f64 / span];
+        [rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max)]
     }
 }
 
@@ -53,7 +66,14 @@ pub struct Truth(Rc<RefCell<Vec<PlantedLeak>>>);
 impl Truth {
     fn add(&self, plan: LeakPlan) -> usize {
         let mut leaks = self.0.borrow_mut();
-        leaks.push(PlantedLeak { plan, events: 0, first_step: 0, last_step: 0, bytes: 0 });
+        leaks.push(PlantedLeak {
+            plan,
+            events: 0,
+            first_step: 0,
+            last_step: 0,
+            bytes: 0,
+            ends_bytes: [0; 2],
+        });
         leaks.len() - 1
     }
 
@@ -61,7 +81,9 @@ impl Truth {
         let leak = &mut self.0.borrow_mut()[index];
         if leak.events == 0 {
             leak.first_step = step;
+            leak.ends_bytes[0] = bytes;
         }
+        leak.ends_bytes[1] = bytes;
         leak.events += 1;
         leak.last_step = step;
         leak.bytes += bytes;

@@ -202,10 +202,9 @@ impl StreamPlan {
         let events = ((self.steps - start) / period).max(1);
         let is_of_torch = !matches!(place, LeakPlace::DriverMemory | LeakPlace::PinnedHost);
         let timing = match dice.below(12) {
-            0..8 => LeakTiming::Regular,
-            8..10 if period > 1 => LeakTiming::Irregular,
-            10 if place != LeakPlace::RetainedGraph && events >= 4 => LeakTiming::Accelerating,
-            11 if is_of_torch => LeakTiming::InRounds,
+            0..2 if period > 1 => LeakTiming::Irregular,
+            2 if place != LeakPlace::RetainedGraph && events >= 4 => LeakTiming::Accelerating,
+            3 if is_of_torch => LeakTiming::InRounds,
             _ => LeakTiming::Regular,
         };
         let is_graph = place == LeakPlace::RetainedGraph;

@@ -55,7 +55,7 @@ pub struct Synthetic {
     segment: (u64, u64),
     /// If set, blocks are split and merged as by PyTorch's allocator.
     pub packed: Option<Packed>,
-    /// Encoded blocks that [`Synthetic::file`] adds, such as definitions of native frames.
+    /// More encoded blocks of the file.
     pub more_blocks: Vec<u8>,
     node_ids: HashMap<(NodeId, u32, i32), NodeId>,
 }
@@ -142,7 +142,7 @@ impl Synthetic {
         let size = bytes.max(1).next_multiple_of(512);
         let (addr, size) = if let Some(mut packed) = self.packed.take() {
             let place = packed.take(size).unwrap_or_else(|| {
-                if self.capacity > 0 && self.driver_bytes() + Packed::segment_bytes(size) > self.capacity {
+                if self.is_full_with(Packed::segment_bytes(size)) {
                     self.empty_cache(&mut packed, stack);
                 }
                 let (addr, bytes) = packed.new_segment(size);
@@ -168,7 +168,6 @@ impl Synthetic {
         self.events.last_mut().expect("an event").detail = detail;
     }
 
-    /// A segment's driver call, then the tracker's entry.
     fn segment_event(&mut self, kinds: [EventKind; 2], (addr, bytes): (u64, u64), stack: NodeId) {
         let size = if kinds[0] == EventKind::DEVICE_FREE { 0 } else { bytes };
         self.event(kinds[0], addr, size, [0; 2], stack);
@@ -184,10 +183,6 @@ impl Synthetic {
             self.segment_event([EventKind::DEVICE_FREE, EventKind::SEGMENT_FREE], (addr, bytes), stack);
             self.reserved -= bytes;
         }
-    }
-
-    fn driver_bytes(&self) -> u64 {
-        self.reserved + self.other_driver_bytes
     }
 
     /// Cuts a block from the current segment, or from a new one.
@@ -220,7 +215,11 @@ impl Synthetic {
 
     /// True if the driver's memory exceeds the capacity. A test then ends the run.
     pub fn is_full(&self) -> bool {
-        self.capacity > 0 && self.driver_bytes() > self.capacity
+        self.is_full_with(0)
+    }
+
+    fn is_full_with(&self, more_bytes: u64) -> bool {
+        self.capacity > 0 && self.reserved + self.other_driver_bytes + more_bytes > self.capacity
     }
 
     pub fn oom(&mut self, stack: NodeId, bytes: u64) {
@@ -233,7 +232,7 @@ impl Synthetic {
 
     /// Frees all blocks below this address. Returns the number of the others.
     pub fn release_all_below(&mut self, end: u64) -> usize {
-        let mut addresses: Vec<u64> = self.live.keys().copied().filter(|addr| *addr < end).collect();
+        let mut addresses: Vec<_> = self.live.keys().copied().filter(|addr| *addr < end).collect();
         addresses.sort_unstable();
         for addr in addresses {
             self.release(addr, NodeId::NONE);

@@ -165,7 +165,9 @@ pub(super) fn checkpoints(_: &mut Program, frame: &PartFrame, dice: &mut Dice) -
         }
         let copy: Vec<u64> = (0..tensors).map(|at| program.run.alloc(line, unit * (at + 1))).collect();
         let saved: Vec<u64> = (0..tensors).map(|at| program.run.alloc(line, unit * (at + 1))).collect();
-        saved.into_iter().for_each(|block| program.run.release(block, line));
+        for block in saved {
+            program.run.release(block, line);
+        }
         held.push_back(copy);
         if held.len() as u64 > kept {
             held.pop_front().unwrap().into_iter().for_each(|block| program.run.release(block, line));
