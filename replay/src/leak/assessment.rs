@@ -20,8 +20,10 @@ pub(crate) const MIN_STEPS: u64 = 5;
 const MIN_INTERVALS: u64 = 16;
 /// Sites listed, most bytes first.
 const MAX_LISTED: usize = 10;
-/// Growth below this is not listed; a leak is reported however small it is.
+/// Growth by fewer bytes is listed from [`MIN_LISTED_EVENTS`] on: two small blocks that stay are
+/// normal.
 const MIN_LISTED_BYTES: u64 = 1 << 20;
+const MIN_LISTED_EVENTS: u64 = 3;
 
 /// Assesses the trace with this index in the report. `growth`: growth that is not known to be a
 /// leak.
@@ -31,7 +33,10 @@ pub(crate) fn assess(trace: usize, analysis: &Analysis, growth: Vec<GrowingSite>
         None => AssessmentStatus::Assessed,
         Some(status) => status,
     };
-    let listed = growth.into_iter().filter(|one| one.bytes >= MIN_LISTED_BYTES).take(MAX_LISTED);
+    let is_listed = |one: &GrowingSite| {
+        one.bytes >= MIN_LISTED_BYTES || one.events.is_some_and(|events| events >= MIN_LISTED_EVENTS)
+    };
+    let listed = growth.into_iter().filter(is_listed).take(MAX_LISTED);
     LeakAssessment {
         trace,
         status,

@@ -101,20 +101,19 @@ impl Candidate {
         f64::from(self.last_step) - self.base_step().map_or(-1.0, f64::from)
     }
 
-    /// Bytes per step. Where blocks grow regularly and their sizes vary, their mean size counts.
+    /// Bytes per step: the rate of the blocks at their mean size. The interval is that of the bytes
+    /// unless both are regular.
     pub(crate) fn bytes_per_step(&self) -> GrowthRate {
-        if self.is_weak {
-            let mean = self.leaked.bytes as f64 / self.steps_of_growth().max(1.0);
-            return GrowthRate::with_interval(mean, [mean; 2]);
-        }
-        let blocks = &self.block_growth;
-        let (growth, bytes_per_unit) = match &self.byte_growth {
-            Some(bytes) => (bytes, 1.0),
-            None => (blocks, self.leaked.bytes as f64 / blocks.rise.max(1) as f64),
+        let mean_bytes = self.leaked.bytes as f64 / self.leaked.blocks.max(1) as f64;
+        let rate = self.blocks_per_step() * mean_bytes;
+        let interval = match &self.byte_growth {
+            _ if self.is_weak => [rate; 2],
+            Some(bytes) => bytes.rate_interval().map(|bound| bound / f64::from(self.stride)),
+            None => {
+                self.block_growth.rate_interval().map(|bound| bound * mean_bytes / f64::from(self.stride))
+            }
         };
-        let interval = growth.rate_interval().map(|bound| bound * bytes_per_unit);
-        GrowthRate::with_interval(growth.per_value * bytes_per_unit, interval)
-            .divided_by(f64::from(self.stride))
+        GrowthRate::with_interval(rate, interval)
     }
 
     /// Survivors per step.
@@ -125,11 +124,9 @@ impl Candidate {
         }
     }
 
-    /// How often something stayed. Growth that begins with the first step has one occurrence more
-    /// than it has growth steps.
+    /// How often something stayed.
     pub(crate) fn growth_count(&self) -> usize {
-        let growth = self.growth();
-        growth.rising_steps + usize::from(growth.first == 0 && !self.is_weak)
+        self.growth().rising_steps
     }
 
     pub(crate) fn lockstep_key(&self) -> LockstepKey {
@@ -200,11 +197,19 @@ struct SiteUnderTest<'a> {
 }
 
 impl SiteUnderTest<'_> {
+    /// Judges the survivors by ever larger settled ages, until they grow.
     fn judge_survivors(&self, is_judged: &dyn Fn(StackId) -> bool) -> Option<Candidate> {
-        let settled = self.survivors.settled(self.site, is_judged);
-        if settled.stacks.is_empty() {
-            return None;
+        let mut weak = None;
+        for age in self.survivors.settled_ages(self.site, is_judged) {
+            match self.judge_settled(&self.survivors.settled(self.site, age, is_judged)) {
+                Some(candidate) if !candidate.is_weak => return Some(candidate),
+                candidate => weak = weak.or(candidate),
+            }
         }
+        weak
+    }
+
+    fn judge_settled(&self, settled: &SettledSurvivors<'_>) -> Option<Candidate> {
         let (stride, before, values) = settled.series();
         let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
         let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
@@ -244,7 +249,7 @@ impl SiteUnderTest<'_> {
             is_weak,
             stride,
             leaked,
-            grown: grown_stacks(&settled, after, last_step),
+            grown: grown_stacks(settled, after, last_step),
             last_step,
             after_warm_up,
             freed_after_step: freed.from_class(0),

@@ -33,8 +33,6 @@ use crate::util::ids::{SiteId, StackId};
 const MAX_FREED_SHARE: f64 = 0.05;
 /// Probability that a stack whose blocks are freed at the same rate at every age seems settled.
 const MAX_CHANCE: f64 = 0.01;
-/// Share of a site's settled bytes that the stacks which decide its settled age must hold.
-const MAIN_SHARE: f64 = 0.9;
 /// Most values of a site's series.
 const MAX_VALUES: u32 = 4096;
 
@@ -119,37 +117,32 @@ impl Survivors {
         &self.stacks[begin..end]
     }
 
-    /// The settled survivors of a site, from the stacks that `is_judged` accepts.
-    pub(crate) fn settled(&self, site: SiteId, is_judged: &dyn Fn(StackId) -> bool) -> SettledSurvivors<'_> {
-        let mut stacks: Vec<(&StackSurvivors, u32, u64)> = self
-            .stacks_of_site(site)
-            .iter()
-            .filter(|stack| is_judged(stack.stack))
-            .filter_map(|stack| Some((stack, stack.settled_age?)))
-            .map(|(stack, age)| (stack, age, stack.between(None, self.last_step(age)).bytes))
-            .collect();
-        stacks.sort_by_key(|(stack, _, bytes)| (std::cmp::Reverse(*bytes), stack.stack));
-        let total = stacks.iter().fold(0u64, |sum, (.., bytes)| sum.saturating_add(*bytes));
-        let (mut age, mut counted) = (0, 0u64);
-        for (_, stack_age, bytes) in &stacks {
-            if counted as f64 >= MAIN_SHARE * total as f64 {
-                break;
-            }
-            age = age.max(*stack_age);
-            counted = counted.saturating_add(*bytes);
-        }
-        stacks.retain(|(_, stack_age, _)| *stack_age <= age);
+    /// The settled ages of a site's stacks that `is_judged` accepts, ascending.
+    pub(crate) fn settled_ages(&self, site: SiteId, is_judged: &dyn Fn(StackId) -> bool) -> Vec<u32> {
+        let stacks = self.stacks_of_site(site).iter().filter(|stack| is_judged(stack.stack));
+        let mut ages: Vec<u32> = stacks.filter_map(|stack| stack.settled_age).collect();
+        ages.sort_unstable();
+        ages.dedup();
+        ages
+    }
+
+    /// The survivors of a site that are at least `age` steps old, of all stacks that `is_judged`
+    /// accepts and that are settled at this age.
+    pub(crate) fn settled(
+        &self,
+        site: SiteId,
+        age: u32,
+        is_judged: &dyn Fn(StackId) -> bool,
+    ) -> SettledSurvivors<'_> {
+        let is_settled = |stack: &&StackSurvivors| stack.settled_age.is_some_and(|settled| settled <= age);
+        let stacks =
+            self.stacks_of_site(site).iter().filter(|stack| is_judged(stack.stack)).filter(is_settled);
         SettledSurvivors {
-            stacks: stacks.into_iter().map(|(stack, ..)| stack).collect(),
+            stacks: stacks.collect(),
             age,
             first_step: self.first_step,
             end: self.steps_ended.saturating_sub(age),
         }
-    }
-
-    /// The last step whose survivors have this age at the last step end.
-    fn last_step(&self, age: u32) -> u32 {
-        (self.steps_ended - 1).saturating_sub(age)
     }
 
     /// Number of survivors of a site, and of the steps that they come from.
@@ -196,9 +189,8 @@ pub(crate) struct SurvivorCounts {
 /// The settled survivors of one site.
 #[derive(Debug)]
 pub(crate) struct SettledSurvivors<'a> {
-    /// Most bytes first.
     pub(crate) stacks: Vec<&'a StackSurvivors>,
-    /// Settled age of the site: survivors younger than that are not included.
+    /// Survivors younger than that are not included.
     pub(crate) age: u32,
     first_step: u32,
     /// The first step whose survivors are not included.

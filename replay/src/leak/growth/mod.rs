@@ -8,12 +8,14 @@
 //! * *Growth step*: a step end at which the minimum of all later values rises. What comes in a
 //!   growth step is still there at the end.
 //! * *Regular*: the differences repeat with a period that fits four times. Either all of them do,
-//!   or nine in ten, with more than half at each position of the period. In the second case the
+//!   or there is at most one exception in ten changes, and more than half follow at each position of
+//!   the period. In the second case the
 //!   rate must be the Theil-Sen slope of the values, unless at most two differences deviate
 //!   ([`period`]).
 //! * *Saturating*: the last growth is older than one and a half periods. Without a period: the last
 //!   third of the span brought less than half of an even share, or the first two thirds less than
-//!   one share, or the mean time of growth lies before [`MIN_MEAN_TIME`] of the span.
+//!   one share, or the mean time of growth lies before [`MIN_MEAN_TIME`] of the span. A few growth
+//!   steps may do so by chance ([`Evenness::Unclear`]): such growth came too few times.
 //!
 //! A series grows if it has at least [`MIN_GROWTH_STEPS`] growth steps, does not saturate, has a
 //! rise of more than 3 times what was undone since the base and 10 times what was undone before,
@@ -43,6 +45,10 @@ const MANY_GROWTH_STEPS: usize = 16;
 /// Mean time of growth without a period, as a share of the span: 0 at its start, 0.5 for even
 /// growth, 1 at its end. An exponential approach that has come to 63% of its bound has 0.42.
 const MIN_MEAN_TIME: f64 = 0.43;
+/// One-sided 5% quantile of the normal distribution.
+const Z_95_ONE_SIDED: f64 = 1.644_854;
+/// Probability below which a last third without growth is no chance.
+const MAX_CHANCE_OF_GAP: f64 = 0.05;
 /// Kendall's tau that growth without a period needs. At 0.97,
 /// `leaks.rs::irregular_growth_has_limited_confidence` would miss its leak.
 const MIN_TAU: f64 = 0.8;
@@ -241,12 +247,14 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
     let fit = fit_trend(tail);
     let regular = find_period(&differences, fit.slope.per_value);
     let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
-    let goes_on = match &regular {
-        Some(regular) => since_growth * 2 <= regular.period * 3,
-        None => has_even_thirds(&floors) && mean_time_of_growth(&floors) >= MIN_MEAN_TIME,
-    };
-    if !goes_on {
-        return settled(GrowthRule::Saturating);
+    match &regular {
+        Some(regular) if since_growth * 2 > regular.period * 3 => return settled(GrowthRule::Saturating),
+        Some(_) => {}
+        None => match judge_evenness(&floors, &growth_steps) {
+            Evenness::Even => {}
+            Evenness::Unclear => return settled(GrowthRule::TooEarly),
+            Evenness::Saturating => return settled(GrowthRule::Saturating),
+        },
     }
     if span < SHORT_SPAN {
         if !is_exact || undone > 0 {
@@ -272,7 +280,7 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
         base,
         rise: last.saturating_sub(before),
         undone,
-        rising_steps: growth_steps.len(),
+        rising_steps: growth_steps.len() + count_rises(&values[base..=warm_up.max(base)], first == 0),
         first,
         period: regular.as_ref().map(|regular| regular.period),
         per_value: regular
@@ -335,16 +343,40 @@ fn future_minima(values: &[u64]) -> Vec<u64> {
     floors
 }
 
-/// True if the last third of the span brought at least half of an even share, and the first two
-/// thirds at least one share.
-fn has_even_thirds(floors: &[u64]) -> bool {
+/// Number of rises in the warm-up, from the base on; with the first value if it `began_with_zero`.
+fn count_rises(warm_up: &[u64], began_with_zero: bool) -> usize {
+    warm_up.windows(2).filter(|pair| pair[1] > pair[0]).count() + usize::from(began_with_zero)
+}
+
+/// Whether growth without a period goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evenness {
+    Even,
+    /// Uneven, but so few growth steps are as uneven by chance.
+    Unclear,
+    Saturating,
+}
+
+/// `growth_steps`: indexes into `floors`.
+fn judge_evenness(floors: &[u64], growth_steps: &[usize]) -> Evenness {
     let span = floors.len() - 1;
     let at_third = |third: usize| floors[span * third / 3];
     let (first, last) = (at_third(0), at_third(3));
     let even_share = (last - first) as f64 / 3.0;
     let last_third = (last - at_third(2)) as f64;
     let first_two = (at_third(2) - first) as f64;
-    last_third >= even_share / 2.0 && first_two >= even_share
+    let mean_time = mean_time_of_growth(floors);
+    if last_third >= even_share / 2.0 && first_two >= even_share && mean_time >= MIN_MEAN_TIME {
+        return Evenness::Even;
+    }
+    // Times of n events spread evenly have a mean of 0.5 and a standard deviation of 1/sqrt(12 n);
+    // none of them falls into the last third with probability (2/3)^n.
+    let events = growth_steps.len() as f64;
+    let mean_of_steps = growth_steps.iter().map(|at| *at as f64 - 0.5).sum::<f64>() / (events * span as f64);
+    let late = growth_steps.iter().filter(|at| **at > span * 2 / 3).count();
+    let is_early = mean_of_steps < 0.5 - Z_95_ONE_SIDED / (12.0 * events).sqrt();
+    let is_late_empty = late == 0 && (2.0f64 / 3.0).powf(events) < MAX_CHANCE_OF_GAP;
+    if is_early || is_late_empty { Evenness::Saturating } else { Evenness::Unclear }
 }
 
 /// When growth came on average: 0 all at the start, 0.5 evenly, 1 all at the end.

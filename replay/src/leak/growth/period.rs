@@ -25,7 +25,7 @@ pub(super) struct PeriodicGrowth {
 }
 
 /// The smallest period that all `differences` follow, that fits four times, and that grows. Else
-/// the smallest that nine in ten follow.
+/// the smallest with at most one exception in ten changes.
 ///
 /// Exact periods come first, and others must have the rate of `slope`. A short period may be
 /// followed by most differences and miss half of the growth: one block a step and ten more every
@@ -34,6 +34,7 @@ pub(super) fn find_period(differences: &[i64], slope: f64) -> Option<PeriodicGro
     let longest = (differences.len() / MIN_GROWTH_STEPS).min(MAX_PERIOD);
     let is_exact = |period: &usize| differences.iter().zip(&differences[*period..]).all(|(a, b)| a == b);
     let exact = (1..=longest).find(is_exact).and_then(|period| periodic_growth(differences, period));
+    let changes = differences.iter().filter(|difference| **difference != 0).count();
     exact.or_else(|| {
         (1..=longest).find_map(|period| {
             let regular = periodic_growth(differences, period)?;
@@ -41,7 +42,7 @@ pub(super) fn find_period(differences: &[i64], slope: f64) -> Option<PeriodicGro
             let disturbances = differences.len() - regular.followed;
             let is_at_slope =
                 (rate - slope).abs() <= slope * MAX_RATE_ERROR || disturbances <= MAX_DISTURBANCES;
-            (disturbances * 10 <= differences.len() && is_at_slope).then_some(regular)
+            (disturbances * 10 <= changes && is_at_slope).then_some(regular)
         })
     })
 }
