@@ -57,5 +57,6 @@ pub use crate::{
     report::{Report, Section},
     state::driver::MemoryPlace,
     state::driver::totals::MemoryByPlace,
+    timeline::step_coverage::StepCoverage,
     timeline::time_spec::TimeSpec,
 };

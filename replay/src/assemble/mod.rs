@@ -161,7 +161,7 @@ fn version(value: Option<&MetaValue>) -> Option<String> {
 fn steps(analysis: &Analysis) -> Steps {
     let source = analysis.step_source();
     let site = match analysis.step_rule {
-        crate::timeline::steps::StepRule::Optimizer(line) => {
+        crate::timeline::steps::StepRule::Optimizer { line, .. } => {
             let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
             line.map(|line| analysis.symbols.site(line.site, None))
         }

@@ -189,8 +189,15 @@ pub(crate) enum OptimizerCall {
 
 /// Recognizes the frame of an optimizer: `step` or `zero_grad` in `torch/optim/`, or the wrapper
 /// that PyTorch puts around the `step` of every optimizer class, wherever the class is defined.
-/// Learning-rate schedulers are not optimizers.
+/// `GradScaler.step` and `Module.zero_grad` stand for the optimizer's methods: the former calls
+/// `step` unless gradients overflowed. Learning-rate schedulers are not optimizers.
 pub(crate) fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall> {
+    if file.ends_with("amp/grad_scaler.py") && file.contains("torch/") {
+        return (function.rsplit('.').next() == Some("step")).then_some(OptimizerCall::Step);
+    }
+    if file.ends_with("torch/nn/modules/module.py") {
+        return (function.rsplit('.').next() == Some("zero_grad")).then_some(OptimizerCall::ZeroGrad);
+    }
     let (_, within) = file.rsplit_once("torch/optim/")?;
     if within.starts_with("lr_scheduler") || within.starts_with("swa_utils") {
         return None;
@@ -304,6 +311,12 @@ mod tests {
             Some(OptimizerCall::Step)
         );
         assert_eq!(optimizer_call(&format!("{optim}lr_scheduler.py"), "StepLR.step"), None);
+        let scaler = "/x/site-packages/torch/amp/grad_scaler.py";
+        assert_eq!(optimizer_call(scaler, "GradScaler.step"), Some(OptimizerCall::Step));
+        assert_eq!(optimizer_call(scaler, "GradScaler.unscale_"), None);
+        let module = "/x/site-packages/torch/nn/modules/module.py";
+        assert_eq!(optimizer_call(module, "Module.zero_grad"), Some(OptimizerCall::ZeroGrad));
+        assert_eq!(optimizer_call(module, "Module._call_impl"), None);
         assert_eq!(optimizer_call("/home/me/optim.py", "Adam.step"), None);
     }
 }

@@ -183,8 +183,8 @@ impl PerStepPass {
     fn account(&mut self, event: &Event, analysis: &mut Analysis) {
         self.time_ns = self.time_ns.max(event.time_ns);
         let (stack, facts) = self.backward.resolve_stack(event, &mut analysis.symbols);
-        let marker = self.names.step_hint(event, facts.optimizer);
-        for _ in 0..self.clock.count_begins(event, stack, marker, self.time_ns) {
+        let hint = self.names.step_hint(event, facts.step_hint);
+        if self.clock.begins_step(event, stack, hint) {
             self.devices.values_mut().for_each(|device| device.end_step(self.step));
             self.step += 1;
         }

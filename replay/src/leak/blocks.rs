@@ -13,7 +13,6 @@ use serde::Serialize;
 use crate::pass::Analysis;
 use crate::report::LeakKind;
 use crate::state::live_set::LiveSet;
-use crate::timeline::steps::StepRule;
 use crate::util::ids::SiteId;
 
 /// Blocks listed per site. Of more, so many are picked evenly from oldest to newest.
@@ -51,7 +50,7 @@ pub struct BlocksOfSite {
 /// Lists the blocks of all leaks in tensors, as of the end of the trace. Repeats the leak analysis.
 pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
     let leaks = super::find_leaks(0, analysis).leaks;
-    let has_steps = !matches!(analysis.step_rule, StepRule::Time { .. });
+    let has_steps = analysis.step_rule.source().is_some();
     let mut listed = Vec::new();
     for leak in leaks.iter().filter(|leak| leak.kind == LeakKind::Tensors) {
         let Some((_, device)) =

@@ -13,7 +13,6 @@ use crate::report::{
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
 use crate::timeline::step_series::StepSeries;
-use crate::timeline::steps::StepRule;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededSet;
@@ -55,7 +54,7 @@ pub(super) struct LeakFacts<'a> {
 
 impl LeakReporter<'_> {
     pub(super) fn has_steps(&self) -> bool {
-        !matches!(self.analysis.step_rule, StepRule::Time { .. })
+        self.analysis.step_rule.source().is_some()
     }
 
     /// The leak of a finding.

@@ -17,6 +17,7 @@ use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceN
 use crate::state::live_set::LiveSet;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
+use crate::timeline::step_coverage::StepCoverage;
 use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::StackId;
@@ -53,6 +54,8 @@ pub struct Analysis {
     pub(crate) step_range: Option<String>,
     /// Number of steps begun.
     pub steps: u32,
+    /// How much of the run the steps cover; `None` if no step began.
+    pub step_coverage: Option<StepCoverage>,
     /// Named phases in the order of their first begin.
     pub(crate) phases: Vec<PhaseRecord>,
     /// Start of recording, which is time 0 in reports.

@@ -13,6 +13,7 @@ impl ReplayPass {
     #[inline(never)] // Few events are driver calls.
     pub(super) fn on_driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
         self.driver.on_driver_call(event, stack);
+        self.coverage.add_driver_call(event.kind, event.size);
         for index in 0..self.driver.changes.len() {
             let change = self.driver.changes[index];
             let (DriverChange::Alloc { place, .. } | DriverChange::Free { place, .. }) = change;

@@ -31,6 +31,7 @@ impl ReplayPass {
         }
         self.host.finish();
         let events = self.counts.iter().sum::<u64>().max(1);
+        let all_counts = self.counts;
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
         let MissingEvents { lost, in_flight } = count_missing_events(head, body, self.threads.len() as u64);
         let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
@@ -89,6 +90,7 @@ impl ReplayPass {
                 _ => None,
             },
             steps: self.step,
+            step_coverage: self.coverage.finish(&all_counts),
             phases,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),

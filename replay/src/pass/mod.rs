@@ -39,6 +39,7 @@ use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::prescan::Prescan;
+use crate::timeline::step_coverage::CoverageCounter;
 use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::{SiteId, StackId};
@@ -53,6 +54,7 @@ pub(crate) use oom_events::OomRecord;
 struct ReplayPass {
     symbols: StackSymbols,
     clock: StepClock,
+    coverage: CoverageCounter,
     names: StepRangeNames,
     phases: PhaseTracker,
     analyses: RunningAnalyses,
@@ -119,7 +121,7 @@ pub(crate) fn analyse_with_head(
         ReplayPass::from_prescan(prescan, schedule, span_ns, scope(), options.more_analyses)
     };
     // Events go to the prescan until it has the step source, and then to the pass.
-    let mut prescan = Some(Prescan::new(symbols, names, head.end_ns()));
+    let mut prescan = Some(Prescan::new(symbols, names));
     let mut pass: Option<ReplayPass> = None;
     let mut totals = metal_totals::MetalTotals::new(&head.meta);
     let mut body = read_event_slices(open, &head, &mut |events| {
@@ -165,7 +167,7 @@ impl ReplayPass {
         more_analyses: &[AnalysisRow],
     ) -> Self {
         let buffered = prescan.take_events();
-        let clock = StepClock::new(prescan.detector.step_rule());
+        let clock = StepClock::new(prescan.choose_step_rule());
         let mut pass = Self {
             scope,
             ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns, more_analyses)
@@ -187,6 +189,7 @@ impl ReplayPass {
         Self {
             symbols,
             clock,
+            coverage: CoverageCounter::default(),
             names,
             phases: PhaseTracker::default(),
             analyses: RunningAnalyses::start(more_analyses),
@@ -263,10 +266,9 @@ impl ReplayPass {
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
         let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
-        let hint = self.names.step_hint(event, info.optimizer);
-        let begun = self.clock.count_begins(event, stack, hint, self.time_ns);
-        if begun > 0 {
-            self.begin_steps(begun);
+        let hint = self.names.step_hint(event, info.step_hint);
+        if self.clock.begins_step(event, stack, hint) {
+            self.begin_step(event.kind);
         }
         (stack, info)
     }
@@ -277,6 +279,7 @@ impl ReplayPass {
         let (stack, info) = self.account(event);
         match event.kind {
             EventKind::BLOCK_ALLOC => {
+                self.coverage.add_block(event.size);
                 let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.block_alloc(event, StackSite { stack, site: info.site }, time, &self.driver);
@@ -292,16 +295,15 @@ impl ReplayPass {
     }
 
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
-    fn begin_steps(&mut self, begun: u32) {
-        for _ in 0..begun {
-            for device in self.devices.all.iter_mut().flatten() {
-                device.end_step();
-            }
-            self.host.end_step();
-            self.step += 1;
-            let due = self.schedule.take_due_at_step(self.step);
-            self.take_snapshots(&due);
+    fn begin_step(&mut self, first: EventKind) {
+        for device in self.devices.all.iter_mut().flatten() {
+            device.end_step();
         }
+        self.host.end_step();
+        self.step += 1;
+        self.coverage.begin_step(&self.counts, first);
+        let due = self.schedule.take_due_at_step(self.step);
+        self.take_snapshots(&due);
         self.on_step_begin();
     }
 

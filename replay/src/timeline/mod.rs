@@ -6,6 +6,7 @@ pub(crate) mod nvtx_ranges;
 pub(crate) mod phases;
 pub(crate) mod prescan;
 pub(crate) mod step_counter;
+pub(crate) mod step_coverage;
 pub(crate) mod step_detector;
 pub(crate) mod step_series;
 pub(crate) mod steps;

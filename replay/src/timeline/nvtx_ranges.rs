@@ -70,11 +70,11 @@ impl StepRangeNames {
     }
 
     /// The step hint of an event; 0 for none. If the event begins a range, this is the number of
-    /// the range's name, else `optimizer`, the optimizer line of its stack. The step source decides
-    /// which of the two meanings counts.
+    /// the range's name, else `of_stack`, the hint of its stack. The step source decides which of
+    /// the two meanings counts.
     #[inline]
-    pub(crate) fn step_hint(&self, event: &Event, optimizer: u16) -> u16 {
-        if event.kind == EventKind::RANGE_BEGIN { self.number_at_begin(event) } else { optimizer }
+    pub(crate) fn step_hint(&self, event: &Event, of_stack: u16) -> u16 {
+        if event.kind == EventKind::RANGE_BEGIN { self.number_at_begin(event) } else { of_stack }
     }
 }
 

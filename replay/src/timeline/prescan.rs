@@ -12,7 +12,8 @@ use gpumemtrace_format::Event;
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::step_detector::StepDetector;
+use crate::timeline::step_detector::{ResolvedEvent, StepDetector};
+use crate::timeline::steps::StepRule;
 
 /// Limit of buffered events: 64 MiB.
 const MAX_BUFFERED_EVENTS: usize = 640 << 10;
@@ -22,7 +23,7 @@ const CHUNK_EVENTS: usize = 8 << 10;
 /// A step detector and the events it has read.
 #[derive(Debug)]
 pub(crate) struct Prescan {
-    pub(crate) detector: StepDetector,
+    detector: StepDetector,
     pub(crate) symbols: StackSymbols,
     pub(crate) names: StepRangeNames,
     autograd: AutogradTracker,
@@ -32,9 +33,8 @@ pub(crate) struct Prescan {
 }
 
 impl Prescan {
-    /// `end_ns` is the end of the run, if known.
-    pub(crate) fn new(symbols: StackSymbols, names: StepRangeNames, end_ns: Option<u64>) -> Self {
-        let detector = StepDetector::new(symbols.optimizer_lines(), end_ns);
+    pub(crate) fn new(symbols: StackSymbols, names: StepRangeNames) -> Self {
+        let detector = StepDetector::new(&symbols);
         Self {
             detector,
             symbols,
@@ -59,8 +59,15 @@ impl Prescan {
             chunk.push(*event);
         }
         let (stack, info) = self.autograd.resolve_stack(event, &mut self.symbols);
-        let hint = self.names.step_hint(event, info.optimizer);
-        self.detector.on_event(event, stack, hint)
+        let hint = self.names.step_hint(event, info.step_hint);
+        self.detector.on_event(ResolvedEvent { event, stack, info, hint }, &mut self.symbols)
+    }
+
+    /// The step source by the events so far. Prepares the symbols for it.
+    pub(crate) fn choose_step_rule(&mut self) -> StepRule {
+        let rule = self.detector.step_rule(&self.symbols);
+        self.symbols.set_recurring_path(rule.recurring_path());
+        rule
     }
 
     /// True while the buffer contains every event read so far.

@@ -10,8 +10,8 @@ use gpumemtrace_format::Event;
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::step_detector::StepDetector;
-use crate::timeline::steps::{StepClock, StepRule};
+use crate::timeline::step_detector::{ResolvedEvent, StepDetector};
+use crate::timeline::steps::StepClock;
 use crate::util::ids::StackId;
 
 /// Limit of buffered events.
@@ -42,8 +42,8 @@ impl StepCounter {
     /// Observes the next event.
     pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) {
         if let Some((clock, steps)) = &mut self.clock {
-            let hint = self.names.step_hint(event, symbols.stack_info(stack).optimizer);
-            *steps += clock.count_begins(event, stack, hint, event.time_ns);
+            let hint = self.names.step_hint(event, symbols.stack_info(stack).step_hint);
+            *steps += u32::from(clock.begins_step(event, stack, hint));
         } else if !self.has_no_steps {
             self.buffered.push(*event);
             if self.buffered.len() >= MAX_BUFFERED_EVENTS {
@@ -63,28 +63,33 @@ impl StepCounter {
     /// Detects and counts the steps of the buffered events. The result is final if `is_final` or if
     /// the detector is sure.
     fn detect_steps(&mut self, symbols: &mut StackSymbols, is_final: bool) -> Option<u32> {
-        let mut detector = StepDetector::new(symbols.optimizer_lines(), None);
+        symbols.set_recurring_path(None);
+        let mut detector = StepDetector::new(symbols);
         let mut autograd = AutogradTracker::default();
-        let mut hints = Vec::with_capacity(self.buffered.len());
+        let mut stacks = Vec::with_capacity(self.buffered.len());
         let mut is_sure = is_final;
         for event in &self.buffered {
             let (stack, info) = autograd.resolve_stack(event, symbols);
-            let hint = self.names.step_hint(event, info.optimizer);
-            hints.push((stack, hint));
-            is_sure |= detector.on_event(event, stack, hint).is_break();
+            let hint = self.names.step_hint(event, info.step_hint);
+            stacks.push(stack);
+            let resolved = ResolvedEvent { event, stack, info, hint };
+            is_sure |= detector.on_event(resolved, symbols).is_break();
         }
-        let source = detector.step_rule();
-        if matches!(source, StepRule::Time { .. }) {
+        let rule = detector.step_rule(symbols);
+        if rule.source().is_none() {
             self.has_no_steps = is_final;
             if is_final {
                 self.buffered = Vec::new();
             }
             return None;
         }
-        let mut clock = StepClock::new(source);
-        let events = self.buffered.iter().zip(hints);
-        let steps =
-            events.map(|(event, (stack, hint))| clock.count_begins(event, stack, hint, event.time_ns)).sum();
+        symbols.set_recurring_path(rule.recurring_path());
+        let mut clock = StepClock::new(rule);
+        let mut steps = 0;
+        for (event, stack) in self.buffered.iter().zip(stacks) {
+            let hint = self.names.step_hint(event, symbols.stack_info(stack).step_hint);
+            steps += u32::from(clock.begins_step(event, stack, hint));
+        }
         if is_sure {
             self.clock = Some((clock, steps));
             self.buffered = Vec::new();

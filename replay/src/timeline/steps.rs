@@ -7,11 +7,13 @@
 //! 3. **optimizer**: events with a Python stack through an optimizer's `step`, or else `zero_grad`.
 //!    A step begins at the first such event of a thread after an event of that thread outside the
 //!    optimizer. Frees carry stacks, so `zero_grad` appears as the frees of gradients. If several
-//!    user lines call an optimizer, the most frequent one counts.
-//! 4. **period**: an allocation (stack and size) that recurs after a constant number of
-//!    allocations. Of several, the one with the longest period counts: it belongs to the outermost
-//!    loop.
-//! 5. **time**: the run has no steps, and growth is measured over intervals of equal length.
+//!    user lines call an optimizer, the most frequent one counts
+//!    ([`crate::timeline::step_detector::optimizer_calls`]).
+//! 4. **period**: an allocation that occurs once in each iteration of the outermost loop
+//!    ([`crate::timeline::step_detector::loop_detector`], [`crate::timeline::step_detector::recurrences`]).
+//! 5. **allocations**: the run has no steps, and growth is measured over intervals with an equal
+//!    number of allocations. They depend on the program alone: not on its speed, nor on its
+//!    teardown, which allocates nothing.
 //!
 //! Step 0 is the time before the first boundary, mostly set-up; step k begins at boundary k. A mark
 //! at the top of a loop makes the first iteration step 1. An optimizer call comes late in an
@@ -20,22 +22,66 @@
 //! A pass needs a fixed rule. A [`crate::timeline::step_detector::StepDetector`] reads ahead to
 //! choose the [`StepRule`]; then a [`StepClock`] counts boundaries.
 
-use gpumemtrace_format::event::MARK_STEP;
+use gpumemtrace_format::event::{MARK_STEP, NO_SEQ};
 use gpumemtrace_format::{Event, EventKind, ThreadId};
 
+use crate::callsite::call_paths::PathId;
+use crate::callsite::symbols::RECURRING;
 use crate::report::StepSource;
 use crate::util::ids::StackId;
 
-/// Number of equal intervals in a run without steps.
-pub(crate) const TIME_BINS: u64 = 64;
+/// The layer whose allocations and frees divide a run. With PyTorch's blocks, the driver calls of
+/// its allocator are irregular, and the same tensor would count twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum StepLayer {
+    /// Driver calls. The run has no blocks of PyTorch's allocator: it uses no PyTorch, or a backend
+    /// without them.
+    #[default]
+    Driver,
+    /// PyTorch's blocks.
+    Blocks,
+}
 
-/// An allocation by kind, stack and size. The kind separates a tensor from the segment that
-/// PyTorch's allocator requests for it: both have the same stack and often the same size.
+impl StepLayer {
+    #[inline]
+    pub(crate) fn is_allocation(self, kind: EventKind) -> bool {
+        match self {
+            Self::Blocks => kind == EventKind::BLOCK_ALLOC,
+            Self::Driver => {
+                matches!(kind, EventKind::DEVICE_ALLOC | EventKind::ASYNC_ALLOC | EventKind::MANAGED_ALLOC)
+            }
+        }
+    }
+
+    /// Number of allocations among events that are counted by kind.
+    pub(crate) fn count_allocations(self, counts: &[u64; 256]) -> u64 {
+        let count = |kind: EventKind| counts[usize::from(kind.0)];
+        match self {
+            Self::Blocks => count(EventKind::BLOCK_ALLOC),
+            Self::Driver => [EventKind::DEVICE_ALLOC, EventKind::ASYNC_ALLOC, EventKind::MANAGED_ALLOC]
+                .map(count)
+                .iter()
+                .sum(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_free(self, kind: EventKind) -> bool {
+        match self {
+            Self::Blocks => kind == EventKind::BLOCK_FREE,
+            Self::Driver => matches!(kind, EventKind::DEVICE_FREE | EventKind::ASYNC_FREE),
+        }
+    }
+}
+
+/// The allocation that begins steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct StepToken {
-    pub(super) kind: EventKind,
-    pub(super) stack: StackId,
-    pub(super) size: u64,
+pub(crate) enum StepToken {
+    /// Any size at this Python stack. Its stacks have the hint [`RECURRING`].
+    Path(PathId),
+    /// One size at a stack without Python frames. The kind separates a tensor from the segment that
+    /// PyTorch's allocator requests for it: both have the same stack and often the same size.
+    Exact { kind: EventKind, stack: StackId, size: u64 },
 }
 
 /// The rule for step boundaries.
@@ -47,11 +93,16 @@ pub(crate) enum StepRule {
     Range(u16),
     /// Calls from this optimizer line, indexed like
     /// [`crate::callsite::symbols::StackInfo::optimizer`].
-    Optimizer(u16),
+    Optimizer {
+        line: u16,
+        layer: StepLayer,
+        /// The sequence number of the event right after a first call without events.
+        unseen_call: Option<u64>,
+    },
     /// Recurrences of this allocation.
-    Period(StepToken),
-    /// No steps: intervals of `width_ns` from `start_ns` on.
-    Time { start_ns: u64, width_ns: u64 },
+    Period { token: StepToken, layer: StepLayer },
+    /// No steps: an interval has this number of allocations, and ends before the next one.
+    Allocations { every: u64, layer: StepLayer },
 }
 
 impl StepRule {
@@ -60,16 +111,24 @@ impl StepRule {
         match self {
             Self::Marks => Some(StepSource::Marks),
             Self::Range(_) => Some(StepSource::Nvtx),
-            Self::Optimizer(_) => Some(StepSource::Optimizer),
-            Self::Period(_) => Some(StepSource::Period),
-            Self::Time { .. } => None,
+            Self::Optimizer { .. } => Some(StepSource::Optimizer),
+            Self::Period { .. } => Some(StepSource::Period),
+            Self::Allocations { .. } => None,
+        }
+    }
+
+    /// The path for [`crate::callsite::symbols::StackSymbols::set_recurring_path`].
+    pub(crate) fn recurring_path(self) -> Option<PathId> {
+        match self {
+            Self::Period { token: StepToken::Path(path), .. } => Some(path),
+            _ => None,
         }
     }
 }
 
 /// Detects the first event of each optimizer call.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OptimizerBursts {
+pub(crate) struct OptimizerBursts {
     /// The thread inside a call.
     inside: Option<ThreadId>,
 }
@@ -78,7 +137,7 @@ impl OptimizerBursts {
     /// Observes an event of `thread`, inside or outside an optimizer call. True for the first event
     /// of a call.
     #[inline]
-    pub(super) fn observe(&mut self, thread: ThreadId, is_inside: bool) -> bool {
+    pub(crate) fn observe(&mut self, thread: ThreadId, is_inside: bool) -> bool {
         if is_inside {
             let begins = self.inside != Some(thread);
             self.inside = Some(thread);
@@ -96,45 +155,78 @@ impl OptimizerBursts {
 pub(crate) struct StepClock {
     source: StepRule,
     bursts: OptimizerBursts,
-    boundaries: u32,
+    /// The unseen call of an optimizer rule that has not been counted, else the largest number.
+    unseen_call: u64,
+    /// Allocations before the interval ends.
+    allocations_left: u64,
 }
 
 impl StepClock {
     pub(crate) fn new(source: StepRule) -> Self {
-        Self { source, bursts: OptimizerBursts::default(), boundaries: 0 }
+        let unseen_call = match source {
+            StepRule::Optimizer { unseen_call, .. } => unseen_call,
+            _ => None,
+        };
+        let allocations_left = match source {
+            StepRule::Allocations { every, .. } => every,
+            _ => 0,
+        };
+        Self {
+            source,
+            bursts: OptimizerBursts::default(),
+            unseen_call: unseen_call.unwrap_or(u64::MAX),
+            allocations_left,
+        }
     }
 
     pub(crate) fn step_rule(&self) -> StepRule {
         self.source
     }
 
-    /// The number of steps that begin immediately before `event`. Times must ascend. `hint` is the
-    /// event's [`crate::timeline::nvtx_ranges::StepRangeNames::step_hint`].
+    /// True if a step begins immediately before `event`. `hint` is the event's
+    /// [`crate::timeline::nvtx_ranges::StepRangeNames::step_hint`].
     #[inline]
-    pub(crate) fn count_begins(&mut self, event: &Event, stack: StackId, hint: u16, time_ns: u64) -> u32 {
+    pub(crate) fn begins_step(&mut self, event: &Event, stack: StackId, hint: u16) -> bool {
         // The common case: the event is neither in an optimizer call nor the first after one.
-        if let StepRule::Optimizer(line) = self.source
+        if let StepRule::Optimizer { line, .. } = self.source
             && hint != line
             && self.bursts.inside != Some(event.thread)
+            && event.seq < self.unseen_call
         {
-            return 0;
+            return false;
         }
-        let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
-        let begin = match self.source {
-            StepRule::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
-            StepRule::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && hint == name),
-            StepRule::Optimizer(line) => {
-                u32::from(is_block && self.bursts.observe(event.thread, hint == line))
+        match self.source {
+            StepRule::Marks => event.kind == EventKind::MARK && event.aux[0] == MARK_STEP,
+            StepRule::Range(name) => event.kind == EventKind::RANGE_BEGIN && hint == name,
+            StepRule::Optimizer { line, layer, .. } => {
+                let is_counted = layer.is_allocation(event.kind) || layer.is_free(event.kind);
+                let is_first = is_counted && self.bursts.observe(event.thread, hint == line);
+                let is_after_unseen_call = event.seq >= self.unseen_call && event.seq != NO_SEQ;
+                if is_after_unseen_call {
+                    self.unseen_call = u64::MAX;
+                }
+                is_first || is_after_unseen_call
             }
-            StepRule::Period(token) => {
-                u32::from(StepToken { kind: event.kind, stack, size: event.size } == token)
+            StepRule::Period { token: StepToken::Path(_), layer } => {
+                hint == RECURRING && layer.is_allocation(event.kind)
             }
-            StepRule::Time { start_ns, width_ns } => {
-                let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
-                (bin.min(2 * TIME_BINS) as u32).saturating_sub(self.boundaries)
+            StepRule::Period { token: StepToken::Exact { kind, stack: of_token, size }, .. } => {
+                event.kind == kind && stack == of_token && event.size == size
             }
-        };
-        self.boundaries += begin;
-        begin
+            StepRule::Allocations { every, layer } => self.counts_up(event, every, layer),
+        }
+    }
+
+    /// Counts an allocation; true if it is the first of an interval.
+    fn counts_up(&mut self, event: &Event, every: u64, layer: StepLayer) -> bool {
+        if !layer.is_allocation(event.kind) {
+            return false;
+        }
+        let begins = self.allocations_left == 0;
+        if begins {
+            self.allocations_left = every;
+        }
+        self.allocations_left -= 1;
+        begins
     }
 }

@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
+use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
     CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, is_backward_call, optimizer_call,
 };
@@ -76,9 +77,14 @@ pub(crate) struct StackInfo {
     pub site: SiteId,
     /// Index in [`StackSymbols::optimizer_lines`], plus 1; 0 for none.
     pub optimizer: u16,
+    /// What the stack says about steps: [`RECURRING`], or else `optimizer`.
+    pub step_hint: u16,
     /// Relation to autograd's engine.
     pub autograd: AutogradRole,
 }
+
+/// The step hint of the stack that [`StackSymbols::set_recurring_path`] names.
+pub(crate) const RECURRING: u16 = u16::MAX;
 
 /// A node of the Python or the native stack tree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -103,6 +109,9 @@ pub(crate) struct StackSymbols {
     /// Stacks with native frames.
     by_both: SeededMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
+    paths: CallPaths,
+    /// The path of the allocation that begins steps.
+    recurring: Option<PathId>,
     /// Frames without known code, line table, parent or module.
     unresolved: SeededSet<FrameNode>,
     /// The frames of `unresolved` without a definition.
@@ -122,6 +131,8 @@ impl StackSymbols {
             by_python: DenseMap::default(),
             by_both: SeededMap::default(),
             optimizer_lines: Vec::new(),
+            paths: CallPaths::default(),
+            recurring: None,
             unresolved: SeededSet::default(),
             undefined: SeededSet::default(),
             definitions,
@@ -176,7 +187,8 @@ impl StackSymbols {
             }
         };
         let id = StackId(self.stacks.len() as u32);
-        self.stacks.push(StackInfo { python, native, site, optimizer, autograd });
+        let step_hint = self.step_hint_of(python, optimizer);
+        self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, autograd });
         if native == NodeId::NONE {
             self.by_python.insert(python.0, id);
         } else {
@@ -290,15 +302,6 @@ impl StackSymbols {
         NodeInfo { user, generated: None, own: site, optimizer: 0, autograd: AutogradRole::WorksFor }
     }
 
-    /// The index of the line plus 1; 0 if there are too many lines.
-    fn intern_optimizer_line(&mut self, line: OptimizerLine) -> u16 {
-        let index = self.optimizer_lines.iter().position(|known| *known == line).unwrap_or_else(|| {
-            self.optimizer_lines.push(line);
-            self.optimizer_lines.len() - 1
-        });
-        u16::try_from(index + 1).unwrap_or(0)
-    }
-
     /// File, function and line of a Python frame; `None` where unknown.
     pub(crate) fn python_frame(
         &self,
@@ -386,5 +389,6 @@ fn only_forwards_requests(path: &str) -> bool {
     name.starts_with("libc10") || FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+mod step_hints;
 #[cfg(test)]
 mod tests;

@@ -115,7 +115,7 @@ impl<'a> EvidenceCollector<'a> {
             live_set,
             has_exact_steps: matches!(
                 analysis.step_rule,
-                StepRule::Marks | StepRule::Range(_) | StepRule::Optimizer(_)
+                StepRule::Marks | StepRule::Range(_) | StepRule::Optimizer { .. }
             ),
             ended_abnormally: analysis.ending != Ending::Exit,
             oom_steps: oom_steps.collect(),
@@ -148,7 +148,7 @@ impl<'a> EvidenceCollector<'a> {
             let (is_cut_short, lifetime) = (self.is_cut_short(one), self.lifetime(one));
             // The optimizer marks steps, and its call follows a backward pass.
             let saw_step = lifetime == BlockLifetime::NextStep
-                && matches!(self.analysis.step_rule, StepRule::Optimizer(_));
+                && matches!(self.analysis.step_rule, StepRule::Optimizer { .. });
             BlockEvidence {
                 allocated_in: allocated_in[at],
                 outcome: outcomes[at],

@@ -1,0 +1,216 @@
+//! Python stacks by content, and their order in the code of the function where they part.
+//!
+//! Each thread of the recorder has its own node ids, and an evicted frame gets a new one. A
+//! [`PathId`] is equal for all nodes with the same frames. Two paths part in the innermost call that
+//! contains both. If that is one function at two instructions, the order of the instructions is
+//! the order of the code: a later event at an earlier instruction means that a loop has gone round.
+
+use std::cmp::Ordering;
+
+use gpumemtrace_format::{CodeId, NodeId};
+
+use crate::ingest::definitions::Definitions;
+use crate::util::dense_map::DenseMap;
+use crate::util::seeded_map::SeededMap;
+
+/// Deeper stacks have no path. The recorder's limit is 256; a hostile file may define a cycle.
+const MAX_DEPTH: usize = 1024;
+
+/// A Python stack by content.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct PathId(pub u32);
+
+/// A function below one caller: the places of its calls can be compared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct FrameId(u32);
+
+/// The innermost frame of a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathFrame {
+    pub parent: Option<PathId>,
+    /// Number of callers.
+    pub depth: u32,
+    pub frame: FrameId,
+    /// The instruction in the function.
+    pub offset_bytes: i32,
+}
+
+/// The frames at which two paths part, just inside their innermost common caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fork {
+    pub before: PathId,
+    pub after: PathId,
+}
+
+/// Interns paths.
+#[derive(Debug, Default)]
+pub(crate) struct CallPaths {
+    /// `None` for a node without path.
+    by_node: DenseMap<Option<PathId>>,
+    paths: Vec<PathFrame>,
+    ids: SeededMap<(FrameId, i32), PathId>,
+    frames: SeededMap<(Option<PathId>, u32), FrameId>,
+    /// Numbers of functions by code object, and by content.
+    codes: SeededMap<CodeId, u32>,
+    contents: SeededMap<(String, String, i32), u32>,
+}
+
+impl CallPaths {
+    /// The path of a node; `None` if one of its frames is undefined or it is too deep.
+    #[inline]
+    pub(crate) fn path_of_node(&mut self, node: NodeId, definitions: &Definitions) -> Option<PathId> {
+        if node == NodeId::NONE {
+            return None;
+        }
+        match self.by_node.get_ref(node.0) {
+            Some(path) => *path,
+            None => self.intern_node(node, definitions),
+        }
+    }
+
+    #[cold]
+    fn intern_node(&mut self, innermost: NodeId, definitions: &Definitions) -> Option<PathId> {
+        let mut callees = Vec::new();
+        let mut next = innermost;
+        let mut path = loop {
+            if next == NodeId::NONE {
+                break None;
+            }
+            if let Some(known) = self.by_node.get(next.0) {
+                known?;
+                break known;
+            }
+            let node = definitions.python.get(&next).filter(|_| callees.len() < MAX_DEPTH);
+            let Some(node) = node else {
+                self.by_node.insert(innermost.0, None);
+                return None;
+            };
+            callees.push(*node);
+            next = node.parent;
+        };
+        while let Some(node) = callees.pop() {
+            let code = self.number_of_code(node.code, definitions);
+            path = Some(self.intern(path, code, node.offset_bytes));
+            self.by_node.insert(node.id.0, path);
+        }
+        path
+    }
+
+    fn intern(&mut self, parent: Option<PathId>, code: u32, offset_bytes: i32) -> PathId {
+        let next = FrameId(self.frames.len() as u32);
+        let frame = *self.frames.entry((parent, code)).or_insert(next);
+        let next = PathId(self.paths.len() as u32);
+        let path = *self.ids.entry((frame, offset_bytes)).or_insert(next);
+        if path == next {
+            let depth = parent.map_or(0, |parent| self.frame(parent).depth + 1);
+            self.paths.push(PathFrame { parent, depth, frame, offset_bytes });
+        }
+        path
+    }
+
+    fn number_of_code(&mut self, id: CodeId, definitions: &Definitions) -> u32 {
+        if let Some(number) = self.codes.get(&id) {
+            return *number;
+        }
+        let next = self.codes.len() as u32;
+        let number = match definitions.codes.get(&id) {
+            Some(code) => {
+                let content = (code.file.clone(), code.name.clone(), code.first_line);
+                *self.contents.entry(content).or_insert(next)
+            }
+            None => next,
+        };
+        self.codes.insert(id, number);
+        number
+    }
+
+    /// The innermost frame of a path.
+    pub(crate) fn frame(&self, path: PathId) -> PathFrame {
+        self.paths[path.0 as usize]
+    }
+
+    /// Where two paths part; `None` if one contains the other, or if they have no common caller and
+    /// different outermost functions.
+    pub(crate) fn fork(&self, before: PathId, after: PathId) -> Option<Fork> {
+        let (mut a, mut b) = (before, after);
+        let (mut of_a, mut of_b) = (self.frame(a), self.frame(b));
+        while of_a.depth > of_b.depth {
+            a = of_a.parent?;
+            of_a = self.frame(a);
+        }
+        while of_b.depth > of_a.depth {
+            b = of_b.parent?;
+            of_b = self.frame(b);
+        }
+        if a == b {
+            return None;
+        }
+        while of_a.parent != of_b.parent {
+            (a, b) = (of_a.parent?, of_b.parent?);
+            (of_a, of_b) = (self.frame(a), self.frame(b));
+        }
+        Some(Fork { before: a, after: b })
+    }
+
+    /// The order of two frames in the code of their function; `None` for different functions.
+    pub(crate) fn order(&self, one: PathId, other: PathId) -> Option<Ordering> {
+        let (one, other) = (self.frame(one), self.frame(other));
+        (one.frame == other.frame).then(|| one.offset_bytes.cmp(&other.offset_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpumemtrace_format::{CodeDef, FrameLink, PyNode};
+
+    /// Nodes are (id, parent, code, offset). Codes 1 and 9 are the same function.
+    fn definitions(nodes: &[(u32, u32, u32, i32)]) -> Definitions {
+        let mut definitions = Definitions::default();
+        for (id, name) in [(1, "main"), (2, "step"), (3, "load"), (9, "main")] {
+            let code = CodeDef { id: CodeId(id), name: name.to_owned(), ..CodeDef::default() };
+            definitions.codes.insert(code.id, code);
+        }
+        for (id, parent, code, offset_bytes) in nodes.iter().copied() {
+            let (id, parent, code) = (NodeId(id), NodeId(parent), CodeId(code));
+            let node = PyNode { id, parent, code, offset_bytes, link: FrameLink::C };
+            definitions.python.insert(id, node);
+        }
+        definitions
+    }
+
+    #[test]
+    fn equal_frames_under_different_ids_are_one_path() {
+        let definitions = definitions(&[(1, 0, 1, 4), (2, 1, 2, 8), (11, 0, 9, 4), (12, 11, 2, 8)]);
+        let mut paths = CallPaths::default();
+        let mut path = |node| paths.path_of_node(NodeId(node), &definitions);
+        assert!(path(2).is_some() && path(2) == path(12) && path(1) == path(11) && path(1) != path(2));
+        assert_eq!(path(0), None);
+    }
+
+    #[test]
+    fn paths_part_in_the_innermost_common_caller() {
+        // main calls step twice at 4; step calls load at 2 and 6; main calls load at 9.
+        let nodes = [(1, 0, 1, 4), (2, 1, 2, 2), (3, 2, 3, 0), (4, 1, 2, 6), (5, 0, 1, 9), (6, 5, 3, 0)];
+        let definitions = definitions(&nodes);
+        let mut paths = CallPaths::default();
+        let [_, main_4, step_2, load, step_6, main_9, other_load] =
+            [0, 1, 2, 3, 4, 5, 6].map(|node| paths.path_of_node(NodeId(node), &definitions));
+        let fork = |a: Option<PathId>, b: Option<PathId>| paths.fork(a.unwrap(), b.unwrap());
+        let at = |a: Option<PathId>, b: Option<PathId>| Some(Fork { before: a.unwrap(), after: b.unwrap() });
+        assert_eq!(fork(load, step_6), at(step_2, step_6));
+        assert_eq!(fork(other_load, load), at(main_9, main_4));
+        assert_eq!(fork(load, main_4), None);
+        let order = paths.order(main_9.unwrap(), main_4.unwrap());
+        assert_eq!((order, paths.order(load.unwrap(), step_6.unwrap())), (Some(Ordering::Greater), None));
+    }
+
+    #[test]
+    fn cycles_and_undefined_frames_have_no_path() {
+        let definitions = definitions(&[(1, 2, 1, 0), (2, 1, 1, 0), (3, 7, 1, 0)]);
+        let mut paths = CallPaths::default();
+        for node in [1, 2, 3] {
+            assert_eq!(paths.path_of_node(NodeId(node), &definitions), None);
+        }
+    }
+}

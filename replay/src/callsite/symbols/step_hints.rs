@@ -1,0 +1,42 @@
+//! What stacks say about steps: their paths, optimizer lines, and the stack that begins steps.
+
+use gpumemtrace_format::NodeId;
+
+use super::{OptimizerLine, RECURRING, StackSymbols};
+use crate::callsite::call_paths::{CallPaths, PathId};
+
+impl StackSymbols {
+    /// The path of a Python stack; `None` without Python frames.
+    #[inline]
+    pub(crate) fn path_of_node(&mut self, node: NodeId) -> Option<PathId> {
+        self.paths.path_of_node(node, &self.definitions)
+    }
+
+    /// All paths so far.
+    pub(crate) fn paths(&self) -> &CallPaths {
+        &self.paths
+    }
+
+    /// Gives all stacks with this path the step hint [`RECURRING`], also those to come.
+    pub(crate) fn set_recurring_path(&mut self, path: Option<PathId>) {
+        self.recurring = path;
+        for index in 0..self.stacks.len() {
+            let stack = self.stacks[index];
+            self.stacks[index].step_hint = self.step_hint_of(stack.python, stack.optimizer);
+        }
+    }
+
+    pub(super) fn step_hint_of(&mut self, python: NodeId, optimizer: u16) -> u16 {
+        let is_recurring = self.recurring.is_some() && self.path_of_node(python) == self.recurring;
+        if is_recurring { RECURRING } else { optimizer }
+    }
+
+    /// The index of the line plus 1; 0 if there are too many lines. Never [`RECURRING`].
+    pub(super) fn intern_optimizer_line(&mut self, line: OptimizerLine) -> u16 {
+        let index = self.optimizer_lines.iter().position(|known| *known == line).unwrap_or_else(|| {
+            self.optimizer_lines.push(line);
+            self.optimizer_lines.len() - 1
+        });
+        u16::try_from(index + 1).ok().filter(|number| *number != RECURRING).unwrap_or(0)
+    }
+}
