@@ -12,12 +12,17 @@
 
 use crate::pass::Analysis;
 use crate::report::{AssessmentLimit, AssessmentStatus, GrowingSite, LeakAssessment};
+use crate::timeline::step_coverage::StepCoverage;
 use crate::timeline::steps::StepRule;
 
 /// Steps that must end. With fewer, all growth is warm-up.
 pub(crate) const MIN_STEPS: u64 = 5;
 /// Intervals that a run without steps needs.
 const MIN_INTERVALS: u64 = 16;
+/// Allocations after the last step boundary that count as a part of their own: so many steps' worth,
+/// and this share of all allocations in steps.
+const MIN_TAIL_STEPS: f64 = 4.0;
+const MIN_TAIL_SHARE: f64 = 0.1;
 /// Sites listed, most bytes first.
 const MAX_LISTED: usize = 10;
 /// Growth by fewer bytes is listed from [`MIN_LISTED_EVENTS`] on: two small blocks that stay are
@@ -76,9 +81,17 @@ fn find_limits(analysis: &Analysis) -> Vec<AssessmentLimit> {
     let steps = u64::from(analysis.steps.saturating_sub(before));
     let mut limits = Vec::new();
     match analysis.step_rule {
-        StepRule::Time { .. } => limits.push(AssessmentLimit::NoSteps { intervals: steps, allocations: 0 }),
+        StepRule::Allocations { .. } if steps < MIN_INTERVALS => {
+            limits.push(AssessmentLimit::FewAllocations { intervals: steps, needed: MIN_INTERVALS });
+        }
+        StepRule::Allocations { every, .. } => {
+            limits.push(AssessmentLimit::NoSteps { intervals: steps, allocations: every });
+        }
         _ if steps < MIN_STEPS => limits.push(AssessmentLimit::FewSteps { steps, needed: MIN_STEPS }),
         _ => {}
+    }
+    if analysis.step_source().is_some() {
+        limits.extend(analysis.step_coverage.and_then(|coverage| find_tail(&coverage, steps)));
     }
     if !analysis.incomplete.is_empty() {
         limits.push(AssessmentLimit::MissingEvents);
@@ -87,4 +100,17 @@ fn find_limits(analysis: &Analysis) -> Vec<AssessmentLimit> {
         limits.push(AssessmentLimit::OneStream);
     }
     limits
+}
+
+/// The part of the run after the last step boundary, if it is much longer than a step.
+fn find_tail(coverage: &StepCoverage, steps: u64) -> Option<AssessmentLimit> {
+    let allocations = coverage.allocations_after_last_step;
+    let all = coverage.allocations_in_steps + allocations;
+    let share = allocations as f64 / all.max(1) as f64;
+    let is_long = coverage.steps_after_last().is_none_or(|steps| steps >= MIN_TAIL_STEPS);
+    (is_long && share >= MIN_TAIL_SHARE).then_some(AssessmentLimit::AfterLastStep {
+        steps,
+        allocations,
+        share,
+    })
 }

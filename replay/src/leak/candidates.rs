@@ -15,7 +15,7 @@
 
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SettledGrowth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;
-use crate::leak::survivors::{SettledSurvivors, SurvivorCounts, Survivors};
+use crate::leak::survivors::{SettledSurvivors, StackSurvivors, SurvivorCounts, Survivors};
 use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
@@ -27,6 +27,8 @@ const MIN_VALUES_OF_SIZE: usize = 12;
 /// Growth steps needed where growth has no period and no survivors show it. A pool rises by chance
 /// if its members are replaced by larger ones now and then.
 pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
+/// Stacks of a site that are judged alone first; with more, each has a small part of the growth.
+const MAX_STACKS_ALONE: usize = 64;
 /// Growth steps from which on weak growth is shown: one event is not yet growth.
 const MIN_WEAK_EVENTS: usize = 2;
 /// Steps in which parameters, gradients and optimizer state appear. Growth in them does not count
@@ -49,7 +51,7 @@ pub(crate) struct Candidate {
     pub(crate) stride: u32,
     /// Settled survivors since the base.
     pub(crate) leaked: BlockTotals,
-    /// Stacks with settled survivors since the base, most bytes first.
+    /// Stacks with settled survivors since the base, most bytes first; never empty.
     pub(crate) grown: Vec<(StackId, BlockTotals)>,
     /// The last step with settled survivors.
     pub(crate) last_step: u32,
@@ -178,13 +180,13 @@ pub(crate) fn find_candidates(live_set: &LiveSet, is_judged: &dyn Fn(StackId) ->
             continue;
         }
         let under_test = SiteUnderTest { live_set, survivors: &survivors, site, entry };
-        match under_test.judge_survivors(is_judged) {
-            Some(candidate) => found.growing.push(candidate),
-            None if all_judged => under_test.judge_live_bytes(&mut found),
-            None => {}
+        let growing = under_test.judge_survivors(is_judged);
+        if growing.is_empty() && all_judged {
+            under_test.judge_live_bytes(&mut found);
         }
+        found.growing.extend(growing);
     }
-    found.growing.sort_by_key(|candidate| (std::cmp::Reverse(candidate.leaked.bytes), candidate.site));
+    found.growing.sort_by_key(|one| (std::cmp::Reverse(one.leaked.bytes), one.site, one.grown[0].0));
     found.larger.sort_by_key(|one| (std::cmp::Reverse(one.held.bytes), one.site));
     found
 }
@@ -197,11 +199,41 @@ struct SiteUnderTest<'a> {
 }
 
 impl SiteUnderTest<'_> {
-    /// Judges the survivors by ever larger settled ages, until they grow.
-    fn judge_survivors(&self, is_judged: &dyn Fn(StackId) -> bool) -> Option<Candidate> {
+    /// The candidates among the stacks of the site. Stacks that grow on their own and in the same
+    /// steps are one candidate: a line that several callers share may leak through two of them.
+    /// The other stacks are judged together.
+    fn judge_survivors(&self, is_judged: &dyn Fn(StackId) -> bool) -> Vec<Candidate> {
+        let stacks = self.survivors.stacks_of_site(self.site).iter();
+        let stacks: Vec<&StackSurvivors> = stacks.filter(|stack| is_judged(stack.stack)).collect();
+        let mut groups: Vec<(LockstepKey, Vec<&StackSurvivors>)> = Vec::new();
+        let mut rest = Vec::new();
+        for &stack in &stacks {
+            let alone =
+                (2..=MAX_STACKS_ALONE).contains(&stacks.len()).then(|| self.judge_stacks(&[stack])).flatten();
+            match alone.filter(|candidate| !candidate.is_weak).map(|candidate| candidate.lockstep_key()) {
+                Some(key) => match groups.iter_mut().find(|(other, _)| *other == key) {
+                    Some((_, group)) => group.push(stack),
+                    None => groups.push((key, vec![stack])),
+                },
+                None => rest.push(stack),
+            }
+        }
+        groups
+            .iter()
+            .map(|(_, group)| group)
+            .chain([&rest])
+            .filter_map(|group| self.judge_stacks(group))
+            .collect()
+    }
+
+    /// Judges survivors of `stacks` by ever larger settled ages, until they grow.
+    fn judge_stacks(&self, stacks: &[&StackSurvivors]) -> Option<Candidate> {
+        let mut ages: Vec<u32> = stacks.iter().filter_map(|stack| stack.settled_age).collect();
+        ages.sort_unstable();
+        ages.dedup();
         let mut weak = None;
-        for age in self.survivors.settled_ages(self.site, is_judged) {
-            match self.judge_settled(&self.survivors.settled(self.site, age, is_judged)) {
+        for age in ages {
+            match self.judge_settled(&self.survivors.settled(stacks, age)) {
                 Some(candidate) if !candidate.is_weak => return Some(candidate),
                 candidate => weak = weak.or(candidate),
             }

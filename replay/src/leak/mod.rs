@@ -32,12 +32,12 @@ pub(crate) mod survivors;
 
 use crate::device::DeviceState;
 use crate::leak::candidates::{Candidates, find_candidates};
-use crate::leak::growth::judge_series;
+use crate::leak::growth::{GrowthJudgement, judge_series};
 use crate::leak::merge::merge_candidates;
 use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
 use crate::pass::Analysis;
-use crate::report::{BenignGrowth, GrowingSite, Leak, LeakKind};
+use crate::report::{BenignGrowth, GrowingSite, GrowthClass, Leak, LeakKind};
 use crate::util::block_totals::saturating_sum;
 use crate::util::ids::StackId;
 use report::LeakReporter;
@@ -116,7 +116,26 @@ fn find_device_leaks(
     found.add(&non_torch, find_non_torch_candidates(analysis, device));
     if analysis.knows_reserved() {
         let reserved = LeakReporter { kind: LeakKind::Reserved, ..reporter };
-        found.leaks.extend(reserved_growth::find_reserved_leak(&reserved, device, tensor_bytes));
+        let leak = reserved_growth::find_reserved_leak(&reserved, device, tensor_bytes);
+        // Without a period, requests that get larger leave segments behind that fit none of them.
+        match leak {
+            Some(leak) if leak.is_regular => found.leaks.push(leak),
+            leak => found.growth.extend(leak.map(growth_of_reserved)),
+        }
+    }
+}
+
+fn growth_of_reserved(leak: Leak) -> GrowingSite {
+    GrowingSite {
+        site: leak.site,
+        device: leak.device,
+        memory: leak.kind,
+        bytes: leak.bytes,
+        blocks: leak.blocks,
+        class: GrowthClass::GrowingSizes,
+        events: Some(leak.evidence.growth_steps as u64),
+        needs: None,
+        bytes_per_step: leak.bytes_per_step,
     }
 }
 
@@ -126,7 +145,11 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
     let (_, _, non_torch) =
         device.unused.non_torch().values_from(live_set.first_step, live_set.steps_ended());
     let bytes: Vec<u64> = non_torch.iter().map(|held| held.bytes).collect();
-    let non_torch_grows = judge_series(&bytes).growth().is_some();
+    let non_torch_grows = match judge_series(&bytes) {
+        GrowthJudgement::Grows(_) => true,
+        GrowthJudgement::Settled(settled) => settled.goes_on,
+        GrowthJudgement::Quiet => false,
+    };
     // Metal's heaps are recorded as segments and excluded as such, whatever their owner.
     let is_metal = analysis.is_metal();
     let owner = |stack: StackId| {

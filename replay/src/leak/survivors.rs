@@ -51,7 +51,7 @@ pub(crate) struct StackSurvivors {
     /// By ascending step.
     births: Vec<Births>,
     /// `None` if no survivor is settled.
-    settled_age: Option<u32>,
+    pub(crate) settled_age: Option<u32>,
 }
 
 impl StackSurvivors {
@@ -117,28 +117,12 @@ impl Survivors {
         &self.stacks[begin..end]
     }
 
-    /// The settled ages of a site's stacks that `is_judged` accepts, ascending.
-    pub(crate) fn settled_ages(&self, site: SiteId, is_judged: &dyn Fn(StackId) -> bool) -> Vec<u32> {
-        let stacks = self.stacks_of_site(site).iter().filter(|stack| is_judged(stack.stack));
-        let mut ages: Vec<u32> = stacks.filter_map(|stack| stack.settled_age).collect();
-        ages.sort_unstable();
-        ages.dedup();
-        ages
-    }
-
-    /// The survivors of a site that are at least `age` steps old, of all stacks that `is_judged`
-    /// accepts and that are settled at this age.
-    pub(crate) fn settled(
-        &self,
-        site: SiteId,
-        age: u32,
-        is_judged: &dyn Fn(StackId) -> bool,
-    ) -> SettledSurvivors<'_> {
+    /// The survivors of `stacks` that are at least `age` steps old, without stacks that settle at a
+    /// higher age.
+    pub(crate) fn settled<'a>(&self, stacks: &[&'a StackSurvivors], age: u32) -> SettledSurvivors<'a> {
         let is_settled = |stack: &&StackSurvivors| stack.settled_age.is_some_and(|settled| settled <= age);
-        let stacks =
-            self.stacks_of_site(site).iter().filter(|stack| is_judged(stack.stack)).filter(is_settled);
         SettledSurvivors {
-            stacks: stacks.collect(),
+            stacks: stacks.iter().copied().filter(is_settled).collect(),
             age,
             first_step: self.first_step,
             end: self.steps_ended.saturating_sub(age),

@@ -35,7 +35,7 @@
 mod period;
 
 use crate::leak::statistics::{Slope, fit_trend};
-use period::{PeriodicGrowth, find_period};
+use period::{PeriodicGrowth, find_period, find_period_of_events};
 
 /// Growth steps that any growing series needs (`constant_growth_is_found_from_five_step_ends_on`).
 const MIN_GROWTH_STEPS: usize = 4;
@@ -90,6 +90,8 @@ pub(crate) struct Growth {
     pub per_value: f64,
     /// Share of differences that follow the period.
     pub regularity: f64,
+    /// All differences follow the period, also by their amounts.
+    pub is_exact: bool,
     /// Kendall's tau of the values since the base.
     pub tau: f64,
     /// One-sided p-value of Mann-Kendall's test, corrected for autocorrelation.
@@ -108,6 +110,7 @@ impl Growth {
         period: None,
         per_value: 0.0,
         regularity: 0.0,
+        is_exact: false,
         tau: 0.0,
         p: 1.0,
         slope: Slope { per_value: 0.0, interval: [0.0; 2] },
@@ -122,7 +125,7 @@ impl Growth {
     /// of the Theil-Sen slope.
     pub(crate) fn rate_interval(&self) -> [f64; 2] {
         match self.period {
-            Some(_) if self.regularity >= 1.0 => [self.per_value; 2],
+            Some(_) if self.is_exact => [self.per_value; 2],
             _ => self.slope.interval,
         }
     }
@@ -245,10 +248,18 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
     }
     let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
     let fit = fit_trend(tail);
-    let regular = find_period(&differences, fit.slope.per_value);
+    let by_amount = find_period(&differences, fit.slope.per_value);
+    // Growth by varying amounts may come at regular times.
+    let by_time = by_amount.is_none().then(|| find_period_of_events(&differences)).flatten();
+    let mean = rise as f64 / span as f64;
+    let per_value = by_amount.as_ref().map_or(mean, |one| one.growth as f64 / one.period as f64);
+    let regular = by_amount.or(by_time);
     let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
     match &regular {
         Some(regular) if since_growth * 2 > regular.period * 3 => return settled(GrowthRule::Saturating),
+        Some(regular) if regular.is_by_time && mean_time_of_growth(&floors) < MIN_MEAN_TIME => {
+            return settled(GrowthRule::Saturating);
+        }
         Some(_) => {}
         None => match judge_evenness(&floors, &growth_steps) {
             Evenness::Even => {}
@@ -283,9 +294,9 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
         rising_steps: growth_steps.len() + count_rises(&values[base..=warm_up.max(base)], first == 0),
         first,
         period: regular.as_ref().map(|regular| regular.period),
-        per_value: regular
-            .map_or(rise as f64 / span as f64, |regular| regular.growth as f64 / regular.period as f64),
+        per_value,
         regularity,
+        is_exact: is_exact && !regular.as_ref().is_some_and(|regular| regular.is_by_time),
         tau: fit.trend.tau,
         p: fit.trend.p,
         slope: fit.slope,
@@ -327,11 +338,20 @@ fn extend_into_warm_up(
     regular: &PeriodicGrowth,
 ) -> (usize, usize) {
     let period = regular.period;
-    while base >= period && values[base].checked_sub(values[base - period]) == Some(regular.growth) {
+    let continues = |base: usize| {
+        let growth = values[base].checked_sub(values[base - period]);
+        if regular.is_by_time {
+            growth.is_some_and(|growth| growth > 0)
+        } else {
+            growth == Some(regular.growth)
+        }
+    };
+    while base >= period && continues(base) {
         base -= period;
         first -= period;
     }
-    if period == 1 && base == 0 && values[0] == regular.growth { (0, 0) } else { (base, first) }
+    let began_with_zero = values[0] == regular.growth && !regular.is_by_time;
+    if period == 1 && base == 0 && began_with_zero { (0, 0) } else { (base, first) }
 }
 
 /// Of each value, the minimum of it and all later ones.

@@ -22,6 +22,8 @@ pub(super) struct PeriodicGrowth {
     pub(super) growth: u64,
     /// Differences that equal the one that their position in the period predicts.
     pub(super) followed: usize,
+    /// Only the times of growth repeat, and its amounts vary. `growth` is 0 then.
+    pub(super) is_by_time: bool,
 }
 
 /// The smallest period that all `differences` follow, that fits four times, and that grows. Else
@@ -47,6 +49,14 @@ pub(super) fn find_period(differences: &[i64], slope: f64) -> Option<PeriodicGro
     })
 }
 
+/// The smallest period with which the differences change their sign, exactly.
+pub(super) fn find_period_of_events(differences: &[i64]) -> Option<PeriodicGrowth> {
+    let signs: Vec<i64> = differences.iter().map(|difference| difference.signum()).collect();
+    let regular = find_period(&signs, f64::NAN)?;
+    let is_exact = regular.followed == signs.len();
+    is_exact.then_some(PeriodicGrowth { growth: 0, is_by_time: true, ..regular })
+}
+
 /// The growth of a period: the sum of the most frequent difference at each position. `None` unless
 /// more than half of the differences at each position are equal and the sum is positive.
 fn periodic_growth(differences: &[i64], period: usize) -> Option<PeriodicGrowth> {
@@ -61,7 +71,7 @@ fn periodic_growth(differences: &[i64], period: usize) -> Option<PeriodicGrowth>
         growth = growth.saturating_add(value);
         followed += count;
     }
-    (growth > 0).then_some(PeriodicGrowth { period, growth: growth as u64, followed })
+    (growth > 0).then_some(PeriodicGrowth { period, growth: growth as u64, followed, is_by_time: false })
 }
 
 /// The value that makes up more than half, if there is one, else any of them (the majority vote of
