@@ -119,13 +119,17 @@ pub(super) fn merge_candidates(
     MergedFindings { leaks, possible }
 }
 
-/// Groups candidates that grow in the same steps and are reported under the same line.
+/// Groups candidates that are reported under the same line, and grow in the same steps or were
+/// allocated at the same line.
 fn group_by_line(live_set: &LiveSet, symbols: &StackSymbols, candidates: Vec<Candidate>) -> Vec<Finding> {
     let mut groups: Vec<Finding> = Vec::new();
     for candidate in candidates {
         let place = blame_candidate(live_set, symbols, &candidate);
         let group = groups.iter_mut().find(|group| {
-            group.place.line == place.line && group.members[0].lockstep_key() == candidate.lockstep_key()
+            let grows_with = |member: &Candidate| {
+                member.lockstep_key() == candidate.lockstep_key() || member.site == candidate.site
+            };
+            group.place.line == place.line && group.members.iter().any(grows_with)
         });
         match group {
             Some(group) => group.members.push(candidate),

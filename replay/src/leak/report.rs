@@ -19,9 +19,11 @@ use crate::util::seeded_map::SeededSet;
 
 /// Most members of one leak.
 const MAX_MEMBERS: usize = 100;
-/// Highest confidence in growth without a period, because a cache that is still filling grows like
-/// that, too.
-const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
+/// Highest confidence in growth with a period. A buffer that is still filling for the first time
+/// grows like that, too: docs/accuracy.md has the share of true leaks among findings.
+const MAX_REGULAR_CONFIDENCE: f64 = 0.97;
+/// Highest confidence in growth without a period, as a cache fills.
+const MAX_IRREGULAR_CONFIDENCE: f64 = 0.88;
 
 /// Builds the leaks of one live set.
 #[derive(Clone, Copy)]
@@ -211,7 +213,7 @@ impl LeakReporter<'_> {
         let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
         let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
-        let highest = if growth.period.is_some() { 0.999 } else { MAX_IRREGULAR_CONFIDENCE };
+        let highest = if growth.period.is_some() { MAX_REGULAR_CONFIDENCE } else { MAX_IRREGULAR_CONFIDENCE };
         let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
         Leak {
             trace: self.trace,

@@ -22,6 +22,9 @@ use crate::util::ids::StackId;
 /// while in healthy runs as well.
 const MIN_TAU: f64 = 0.9;
 
+/// Growth steps of equal amounts that a leak of reserved memory needs.
+const MIN_REGULAR_STEPS: usize = 6;
+
 /// Unused reserved memory that grows.
 struct GrowingReserve<'a> {
     /// Stream and pool. `None` for the whole device.
@@ -112,6 +115,7 @@ impl GrowingReserve<'_> {
         if self.accelerates {
             leak.shape = LeakShape::Accelerating;
         }
+        leak.is_regular = growth.is_exact && growth.rising_steps >= MIN_REGULAR_STEPS;
         leak.evidence.stream = Some(group.map(|(stream, _)| stream));
         leak.evidence.pool = Some(group.map(|(_, pool)| pool));
         leak

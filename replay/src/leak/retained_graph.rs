@@ -66,8 +66,9 @@ pub(crate) fn take_graph(
         let graph = find_graph(live_set, symbols, &group)
             .or_else(|| group.iter().find_map(|candidate| find_graph(live_set, symbols, &[candidate])));
         let Some(LockstepGraph { line, stack, members }) = graph else { continue };
-        let (members, rest): (Vec<Candidate>, Vec<Candidate>) =
-            std::mem::take(candidates).into_iter().partition(|candidate| members.contains(&candidate.site));
+        let (members, rest): (Vec<Candidate>, Vec<Candidate>) = std::mem::take(candidates)
+            .into_iter()
+            .partition(|candidate| candidate.lockstep_key() == key && members.contains(&candidate.site));
         *candidates = rest;
         let sources = find_sources(symbols, &members);
         return Some(RetainedGraph { line, stack, members, sources });

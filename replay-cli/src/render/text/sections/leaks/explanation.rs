@@ -38,10 +38,7 @@ pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     if let Some(share) = leak.share_of_growth {
         sentences.push(format!("{} of {}.", format_percent(share), name_total(leak)));
     }
-    sentences.push(match leak.confidence {
-        confidence if confidence > 0.99 => "Confidence above 0.99.".to_owned(),
-        confidence => format!("Confidence {confidence:.2}."),
-    });
+    sentences.push(format!("Confidence {:.2}.", leak.confidence));
     sentences.join(" ")
 }
 
