@@ -1,7 +1,7 @@
 //! Compares the leak analysis with the truth of generated streams.
 //!
-//! The report is read as JSON, as a user's program would. A leak counts as found if a row of `leaks`
-//! is at its planted line. All other rows are false findings.
+//! The report is read as JSON, as a user's program would. A leak counts as found if a row of
+//! `leaks` is at its planted line. All other rows are false findings.
 #![allow(dead_code, unreachable_pub)] // Each user needs some of the functions.
 
 pub mod counts;
@@ -220,7 +220,8 @@ impl StreamScore {
         }
     }
 
-    /// Findings that are at no planted line. In an ambiguous stream, those beside the ambiguous line.
+    /// Findings that are at no planted line. In an ambiguous stream, those beside the ambiguous
+    /// line.
     pub fn false_findings(&self) -> impl Iterator<Item = &Finding> {
         let is_ambiguous = self.plan.class == StreamClass::Ambiguous;
         let findings = self.report.findings.iter().zip(&self.is_true).filter(|(_, is_true)| !**is_true);

@@ -91,7 +91,7 @@ pub enum LeakPlace {
 /// When a leak allocates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeakTiming {
-    /// Every `period` steps.
+    /// At multiples of `period` steps.
     Regular,
     /// In each step with a probability of one in `period`.
     Irregular,
