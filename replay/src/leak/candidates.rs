@@ -10,7 +10,7 @@
 //! counts only if its false discovery rate ([`crate::leak::statistics`]) is at most
 //! [`MAX_FALSE_DISCOVERIES`].
 //!
-//! The cost is one pass over each site's series. `tests/leak_population.rs` checks the outcome.
+//! The cost is one pass over each site's series. `tests/accuracy.rs` checks the outcome.
 
 use crate::leak::cohorts::{Cohort, Cohorts};
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge_series};

@@ -12,8 +12,8 @@
 //! ([`retained_graph`]) or are reported under the same line ([`blame`]). A graph needs four growth
 //! steps, and so do [`MIN_LOCKSTEP_SITES`] sites under one line. Other findings need [`MIN_RISES`].
 //!
-//! The cost is O(sites x step ends), once at the end of the trace. `tests/leak_population.rs`
-//! bounds false positives and misses over 1,600 generated runs; `tests/leaks.rs` checks single
+//! The cost is O(sites x step ends), once at the end of the trace. `tests/accuracy.rs`
+//! bounds false positives and misses over 600 generated streams; `tests/leaks.rs` checks single
 //! cases.
 
 pub(crate) mod benign;
@@ -47,7 +47,7 @@ use report::LeakReporter;
 const MAX_FINDINGS: usize = 200;
 
 /// Growth steps that a finding of fewer than [`MIN_LOCKSTEP_SITES`] sites needs: a single site may
-/// be a queue that happens to fill up. At 9, `leak_population.rs` misses planted leaks.
+/// be a queue that happens to fill up. At 9, `tests/accuracy.rs` misses planted leaks.
 const MIN_RISES: usize = 6;
 /// Sites under one line that grow in the same steps and need no more than four growth steps.
 const MIN_LOCKSTEP_SITES: usize = 3;

@@ -30,7 +30,7 @@
 //!
 //! A trend test alone would not do: at a level of 5%, one in twenty stationary series passes it,
 //! and a run has hundreds of sites. Drawdown needs no distribution, since stationary noise loses
-//! as much as it gains. `growth::tests` checks each rule, `tests/leak_population.rs` their error
+//! as much as it gains. `growth::tests` checks each rule, `tests/accuracy.rs` their error
 //! rates.
 
 mod period;
