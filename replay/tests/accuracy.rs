@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use gpumemtrace_format::{EventKind, NodeId};
-use scoring::StreamScore;
 use scoring::counts::{Counts, Share};
 use scoring::failures;
 use scoring::goals::goals;
+use scoring::{LeakReport, StreamScore};
 use streams::leaks::LEAK_FILE;
 use streams::plan::{Ending, LeakPlace, StreamClass};
 use synthetic::Synthetic;
@@ -136,6 +136,23 @@ fn planted_bytes_are_live_at_their_lines() {
         }
     }
     assert!(compared > 30, "{compared}");
+}
+
+#[test]
+fn growth_of_an_unassessed_report_is_neither_found_nor_denied() {
+    let stream = streams::generate_class(StreamClass::Leaky, 0);
+    let planted = &stream.leaks[0];
+    let site = serde_json::json!({"file": LEAK_FILE, "line": planted.plan.line});
+    let growth = serde_json::json!({"site": site, "class": "possible_leak", "bytes": planted.bytes});
+    let score = |status: &str, growth: Vec<serde_json::Value>| {
+        let assessment = serde_json::json!([{"trace": 0, "status": status, "growth": growth}]);
+        let report = LeakReport::parse(&serde_json::json!({"leaks": [], "leak_assessment": assessment}));
+        let leak = StreamScore::of_report(&stream, report).leaks.swap_remove(0);
+        (leak.is_found, leak.growth_class.as_deref() == Some("possible_leak"), leak.is_denied)
+    };
+    assert_eq!(score("assessed", vec![growth]), (false, true, false));
+    assert_eq!(score("assessed", Vec::new()), (false, false, true));
+    assert_eq!(score("partly", Vec::new()), (false, false, false));
 }
 
 #[test]

@@ -77,7 +77,8 @@ impl LeakReport {
         Self::parse(&serde_json::to_value(report(&[analysis], &[])).expect("JSON"))
     }
 
-    fn parse(report: &Value) -> Self {
+    /// Reads a report. Sections that it lacks are empty.
+    pub fn parse(report: &Value) -> Self {
         let findings = rows(&report["leaks"]).map(|row| {
             let (file, line) = place(&row["site"]);
             let oom = &row["oom_step"];
@@ -195,7 +196,11 @@ pub struct StreamScore {
 impl StreamScore {
     /// Replays a stream and compares.
     pub fn of_stream(stream: &Stream) -> Self {
-        let report = LeakReport::of_trace(&stream.trace);
+        Self::of_report(stream, LeakReport::of_trace(&stream.trace))
+    }
+
+    /// Compares a report of a stream's trace. Replays the cut traces of a run that fills its device.
+    pub fn of_report(stream: &Stream, report: LeakReport) -> Self {
         let is_planted = |file: &str, line: i64, leak: &PlantedLeak| {
             file == LEAK_FILE && line == i64::from(leak.plan.line)
         };
