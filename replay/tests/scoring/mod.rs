@@ -199,7 +199,8 @@ impl StreamScore {
         Self::of_report(stream, LeakReport::of_trace(&stream.trace))
     }
 
-    /// Compares a report of a stream's trace. Replays the cut traces of a run that fills its device.
+    /// Compares a report of a stream's trace, and replays the cut traces of a run that fills its
+    /// device.
     pub fn of_report(stream: &Stream, report: LeakReport) -> Self {
         let is_planted = |file: &str, line: i64, leak: &PlantedLeak| {
             file == LEAK_FILE && line == i64::from(leak.plan.line)
