@@ -7,13 +7,18 @@ mod scoring;
 mod streams;
 mod synthetic;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 
-use scoring::StreamScore;
+use gpumemtrace_format::{EventKind, NodeId};
 use scoring::counts::{Counts, Share};
 use scoring::failures;
 use scoring::goals::goals;
+use scoring::{LeakReport, StreamScore};
+use streams::leaks::LEAK_FILE;
+use streams::plan::{Ending, LeakPlace, StreamClass};
+use synthetic::Synthetic;
 
 /// The sample: the streams of these seeds.
 const STREAMS: u64 = 600;
@@ -72,10 +77,12 @@ fn found_leaks_have_the_right_period_and_innermost_line() {
     assert!(details.of > 100 && details.value().unwrap() >= 0.98, "{details:?}");
 }
 
+/// Irregular leaks have no step that could be expected so exactly, and a line that also allocates
+/// much else may fragment the cache in any way.
 #[test]
-fn expected_step_of_the_out_of_memory_error_half_way_is_within_a_tenth() {
-    let near = count_all().forecasts[&50].near;
-    assert!(near.of > 20 && near.of - near.good <= 2, "{near:?}\n{}", list("forecast at 50%"));
+fn expected_out_of_memory_step_of_regular_leaks_is_mostly_within_a_tenth() {
+    let near = count_all().forecasts_by_property[&("timing", "Regular".to_owned())].near;
+    assert!(near.of > 50 && near.value().unwrap() >= 0.75, "{near:?}\n{}", list("forecast at"));
 }
 
 #[test]
@@ -83,6 +90,71 @@ fn leaks_are_hardly_ever_called_healthy() {
     let counts = count_all().leaks_from_bucket(1);
     let (denied, leaks) = (counts.denied, counts.found.of);
     assert!(leaks > 200 && denied * 100 <= leaks, "{denied} of {leaks}\n{}", list("health claimed"));
+}
+
+/// Bytes of live blocks by the line of [`LEAK_FILE`] on their stack, counted from the events.
+fn live_bytes_by_leak_line(run: &Synthetic) -> BTreeMap<i32, u64> {
+    let line_of = |stack: NodeId| {
+        let parent = |id: &NodeId| Some(run.nodes[id.0 as usize - 1].parent).filter(|id| *id != NodeId::NONE);
+        let start = Some(stack).filter(|id| *id != NodeId::NONE);
+        std::iter::successors(start, parent).find_map(|id| {
+            let node = &run.nodes[id.0 as usize - 1];
+            let is_leak = run.codes[node.code.0 as usize - 1].file == LEAK_FILE;
+            is_leak.then_some(node.offset_bytes / 2 + 1)
+        })
+    };
+    let mut live = BTreeMap::new();
+    for event in &run.events {
+        match event.kind {
+            EventKind::BLOCK_ALLOC => drop(live.insert(event.addr, (event.size, event.python_stack))),
+            EventKind::BLOCK_FREE => drop(live.remove(&event.addr)),
+            _ => {}
+        }
+    }
+    let mut bytes = BTreeMap::new();
+    for (size, stack) in live.into_values() {
+        if let Some(line) = line_of(stack) {
+            *bytes.entry(line).or_default() += size;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn planted_bytes_are_live_at_their_lines() {
+    let mut compared = 0;
+    for seed in 0..60 {
+        let (mut program, truth, _) = streams::draw_program(StreamClass::Leaky, seed);
+        program.plan.ending = Ending::Exit;
+        program.run_to_end(|_| {});
+        let live = live_bytes_by_leak_line(&program.run);
+        for leak in truth.leaks() {
+            // At the other places, the same line also has healthy blocks.
+            let is_alone = [LeakPlace::OwnLine, LeakPlace::SharedHelper, LeakPlace::RetainedGraph];
+            if is_alone.contains(&leak.plan.place) {
+                assert_eq!(live.get(&leak.plan.line), Some(&leak.bytes), "seed {seed}: {leak:?}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 30, "{compared}");
+}
+
+#[test]
+fn growth_of_an_unassessed_report_is_neither_found_nor_denied() {
+    let stream = streams::generate_class(StreamClass::Leaky, 0);
+    let planted = &stream.leaks[0];
+    let site = serde_json::json!({"file": LEAK_FILE, "line": planted.plan.line});
+    let growth = serde_json::json!({"site": site, "class": "possible_leak", "bytes": planted.bytes});
+    let score = |status: &str, growth: Vec<serde_json::Value>| {
+        let assessment = serde_json::json!([{"trace": 0, "status": status, "growth": growth}]);
+        let report = LeakReport::parse(&serde_json::json!({"leaks": [], "leak_assessment": assessment}));
+        let leak = StreamScore::of_report(&stream, report).leaks.swap_remove(0);
+        (leak.is_found, leak.growth_class.as_deref() == Some("possible_leak"), leak.is_denied)
+    };
+    assert_eq!(score("assessed", vec![growth]), (false, true, false));
+    assert_eq!(score("assessed", Vec::new()), (false, false, true));
+    assert_eq!(score("partly", Vec::new()), (false, false, false));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! is blamed, and of several the deepest. If all blocks of the leaf stay, that is the leaf; else
 //! it is usually one of its callers.
 //!
-//! The cost is O(stacks x depth) per finding. `tests/leak_population.rs` plants leaks in a
+//! The cost is O(stacks x depth) per finding. `tests/accuracy.rs` plants leaks in a
 //! function that healthy callers share.
 
 use crate::callsite::code_origin::is_module_code;

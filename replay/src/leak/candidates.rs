@@ -11,7 +11,7 @@
 //!    needs [`MIN_VALUES_OF_SIZE`] step ends and, without a period, [`MIN_IRREGULAR_STEPS`] growth
 //!    steps. A site whose live bytes rose and settled is benign.
 //!
-//! The cost is one pass over each site's series. `tests/leak_population.rs` checks the outcome.
+//! The cost is one pass over each site's series. `tests/accuracy.rs` checks the outcome.
 
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SettledGrowth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;

@@ -19,7 +19,7 @@ use crate::state::live_set::LiveSet;
 use crate::util::ids::{SiteId, StackId};
 
 /// Growth steps that a finding of fewer than [`MIN_LOCKSTEP_SITES`] sites needs: a single site may
-/// be a queue that happens to fill up. At 9, `leak_population.rs` misses planted leaks.
+/// be a queue that happens to fill up. At 9, `tests/accuracy.rs` misses planted leaks.
 const MIN_EVENTS: usize = 6;
 /// Sites under one line that grow in the same steps and need no more than four growth steps.
 const MIN_LOCKSTEP_SITES: usize = 3;

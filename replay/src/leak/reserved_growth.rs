@@ -3,7 +3,7 @@
 //! The series is judged by the rules of [`crate::leak::growth`], for the device as a whole and
 //! for each stream and pool. Irregular growth needs more here than elsewhere: [`MIN_TAU`] and
 //! [`MIN_IRREGULAR_STEPS`] growth steps. The finding names the lines that requested the segments.
-//! `tests/leak_population.rs` checks that healthy runs with fragmentation have no such finding.
+//! `tests/accuracy.rs` checks that healthy runs with fragmentation have no such finding.
 
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::StackSymbols;

@@ -1,9 +1,8 @@
-//! Generates random training runs, with or without a planted leak.
+//! Generates random training runs without a leak.
 //!
-//! Each run draws its parts ([`parts`]), their sizes and its length from a seed, so that the
-//! analysis is tested on cases that its rules were not written for. A cache that is still filling
-//! at the end is indistinguishable from a leak, so caches of healthy runs are full after six
-//! tenths of the run.
+//! Each run draws its parts ([`parts`]), their sizes and its length from a seed, so that verdicts
+//! are tested on cases that their rules were not written for. The streams of `tests/streams/` are
+//! larger and measure the leak analysis.
 #![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
 
 pub mod parts;
@@ -73,9 +72,6 @@ pub struct World {
     pub evaluate: NodeId,
     /// Frame of PyTorch's optimizer, which the loop calls.
     pub adam: NodeId,
-    /// Size of each leaked block. It exceeds the requested size if the remainder was too small to
-    /// split.
-    pub leaked: Vec<u64>,
     steps_by: StepsBy,
     /// Number of lines that [`World::line`] created.
     lines: i32,
@@ -91,18 +87,7 @@ impl World {
         let wrapper = "Optimizer.profile_hook_step.<locals>.wrapper";
         let wrapper = run.frame(at, &format!("{TORCH}optim/optimizer.py"), wrapper, 50);
         let adam = run.frame(wrapper, &format!("{TORCH}optim/adam.py"), "Adam.step", 60);
-        Self {
-            run,
-            dice: Dice::new(seed),
-            step: 0,
-            steps,
-            train,
-            evaluate,
-            adam,
-            leaked: Vec::new(),
-            steps_by,
-            lines: 0,
-        }
+        Self { run, dice: Dice::new(seed), step: 0, steps, train, evaluate, adam, steps_by, lines: 0 }
     }
 
     /// Adds a new line of user code.
@@ -111,19 +96,11 @@ impl World {
         self.run.frame(under, "/work/parts.py", "part", 100 + self.lines)
     }
 
-    /// Runs all parts for all steps, or until the device is full. Calls `at_step_end` after each
-    /// step.
-    pub fn run_parts(
-        &mut self,
-        parts: &mut [Box<dyn PopulationPart>],
-        mut at_step_end: impl FnMut(&mut Synthetic),
-    ) {
+    /// Runs all parts for all steps, then frees everything.
+    pub fn run_parts(&mut self, parts: &mut [Box<dyn PopulationPart>]) {
         let temporary = self.line(self.train);
         for step in 0..self.steps {
             self.step = step;
-            if self.run.is_full() {
-                return;
-            }
             if self.steps_by == StepsBy::Marks {
                 let train = self.train;
                 self.run.event(EventKind::MARK, 0, 0, [MARK_STEP, 0], train);
@@ -138,7 +115,6 @@ impl World {
                 let temporary = self.run.alloc(adam, 8192);
                 self.run.release(temporary, adam);
             }
-            at_step_end(&mut self.run);
         }
         self.run.release_all();
     }
@@ -158,95 +134,6 @@ pub fn healthy_run(seed: u64) -> World {
     for _ in 0..dice.within(2, 6) {
         chosen.push(parts::healthy_part(&mut world, &mut dice));
     }
-    world.run_parts(&mut chosen, |_| {});
+    world.run_parts(&mut chosen);
     world
-}
-
-/// A leak that a run contains.
-#[derive(Clone, Copy, Debug)]
-pub struct PlantedLeak {
-    /// Requested bytes of each block.
-    pub bytes: u64,
-    /// Number of blocks per occurrence.
-    pub blocks: u64,
-    /// Steps from one occurrence to the next.
-    pub period: u64,
-    /// Steps of the run.
-    pub steps: u64,
-    /// Step of the first occurrence.
-    pub start: u64,
-    pub pattern: parts::LeakPattern,
-    /// Line of the allocation in `/work/leak.py`.
-    pub line: u32,
-}
-
-impl PlantedLeak {
-    /// Bytes of all blocks of one occurrence, rounded as PyTorch does.
-    pub fn bytes_per_occurrence(&self) -> u64 {
-        self.bytes.next_multiple_of(512) * self.blocks
-    }
-}
-
-/// Generates a run with a leak of 512 B to 1 GiB per occurrence, every 1 to 50 steps.
-pub fn leaky_run(seed: u64) -> (World, PlantedLeak) {
-    let mut dice = Dice::new(seed ^ 0xdead_beef);
-    let period = if dice.one_in(2) { 1 } else { dice.log(2, 50) };
-    let start = dice.below(4);
-    // At least six occurrences, which suffice for any period.
-    let repetitions = dice.log(6, 30);
-    let steps = (start + 2 + repetitions * period).min(600).max(start + 2 + 6 * period);
-    let planted = PlantedLeak {
-        bytes: dice.log(1, 1 << 21) * 512,
-        blocks: if dice.one_in(3) { dice.within(2, 8) } else { 1 },
-        period,
-        steps,
-        start,
-        pattern: parts::LeakPattern::draw(&mut dice),
-        line: 7,
-    };
-    let mut world = World::new(seed, steps, if dice.one_in(2) { StepsBy::Marks } else { StepsBy::Optimizer });
-    let mut chosen: Vec<Box<dyn PopulationPart>> = Vec::new();
-    for _ in 0..dice.within(1, 3) {
-        chosen.push(parts::healthy_part(&mut world, &mut dice));
-    }
-    chosen.push(parts::leaking_part(&mut world, planted));
-    world.run_parts(&mut chosen, |_| {});
-    (world, planted)
-}
-
-/// Generates a run that fills its device. Returns the first half of it, and the step in which the
-/// device was full.
-pub fn run_until_full(seed: u64) -> (World, PlantedLeak, u64) {
-    let mut dice = Dice::new(seed ^ 0xf00d);
-    let period = if dice.one_in(2) { 1 } else { dice.log(2, 8) };
-    let (bytes, blocks) = (dice.log(1 << 7, 1 << 21) * 512, dice.within(1, 3));
-    // The leak fills at least 25 segments, of 2 MiB or 20 MiB.
-    let least_bytes = if bytes > 1 << 20 { 500 << 20 } else { 50 << 20 };
-    let occurrences = dice.within(24, 60).max(least_bytes / (bytes * blocks));
-    let planted = PlantedLeak {
-        bytes,
-        blocks,
-        period,
-        steps: 2 * occurrences * period,
-        start: dice.below(4),
-        pattern: parts::LeakPattern::draw(&mut dice),
-        line: 7,
-    };
-    let mut world = World::new(seed, planted.steps, StepsBy::Marks);
-    let mut chosen =
-        vec![parts::healthy_part(&mut world, &mut dice), parts::leaking_part(&mut world, planted)];
-    let mut ends = Vec::new();
-    world.run_parts(&mut chosen, |run| {
-        ends.push(run.events.len());
-        // The capacity is what the program uses after ten steps, and so many occurrences of the
-        // leak.
-        if ends.len() == 10 {
-            run.capacity = run.reserved + planted.bytes_per_occurrence() * occurrences;
-            run.meta.set_number("device.0.total_bytes", run.capacity);
-        }
-    });
-    assert!(world.run.is_full(), "{planted:?}");
-    let full_at = ends.len() as u64;
-    world.run.events.truncate(ends[ends.len() / 2]);
-    (world, planted, full_at)
 }

@@ -1,8 +1,8 @@
-//! Parts of generated programs: typical uses of memory in each step, and leaks.
+//! Parts of generated programs: typical uses of memory in each step.
 
 use gpumemtrace_format::NodeId;
 
-use super::{Dice, PlantedLeak, World};
+use super::{Dice, World};
 
 /// A part of a program that runs in each step.
 pub trait PopulationPart {
@@ -274,75 +274,5 @@ fn phases(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Popul
         held.drain(..).for_each(|block| world.run.release(block, line));
         let blocks = if (from..from + length).contains(&world.step) { 6 } else { 2 };
         (0..blocks).for_each(|_| held.push(world.run.alloc(line, unit)));
-    })
-}
-
-/// What else the line of a leak allocates.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LeakPattern {
-    /// The line allocates nothing else.
-    Own,
-    /// The line also allocates blocks that are freed within the step.
-    AmongTemporaries,
-    /// The line is in a function with other callers, and the blocks for them are freed.
-    SharedFunction,
-    /// The line also allocates a block that is replaced in each step.
-    BesideReplacedBlock,
-    /// The leaked blocks have varying sizes.
-    VaryingSizes,
-}
-
-impl LeakPattern {
-    pub fn draw(dice: &mut Dice) -> Self {
-        match dice.below(5) {
-            0 => Self::Own,
-            1 => Self::AmongTemporaries,
-            2 => Self::SharedFunction,
-            3 => Self::BesideReplacedBlock,
-            _ => Self::VaryingSizes,
-        }
-    }
-}
-
-/// A part that leaks blocks, once per period.
-pub fn leaking_part(world: &mut World, planted: PlantedLeak) -> Box<dyn PopulationPart> {
-    let PlantedLeak { bytes, blocks, period, start, pattern, line, .. } = planted;
-    let caller = world.run.frame(world.train, "/work/leak.py", "collect", 30);
-    let leaf = world.run.frame(caller, "/work/leak.py", "keep", line as i32);
-    let other = world.run.frame(world.train, "/work/leak.py", "use", 50);
-    let healthy = world.run.frame(other, "/work/leak.py", "keep", line as i32);
-    let mut held: Option<u64> = None;
-    part(move |world| {
-        match pattern {
-            LeakPattern::AmongTemporaries => {
-                for _ in 0..world.dice.within(1, 4) {
-                    let block = world.run.alloc(leaf, bytes);
-                    world.run.release(block, caller);
-                }
-            }
-            LeakPattern::SharedFunction => {
-                let length = world.dice.within(1, 3);
-                let block = world.run.alloc(healthy, bytes * length);
-                world.run.release(block, other);
-            }
-            LeakPattern::BesideReplacedBlock => {
-                let new = world.run.alloc(leaf, bytes);
-                if let Some(old) = held.replace(new) {
-                    world.run.release(old, caller);
-                }
-            }
-            LeakPattern::Own | LeakPattern::VaryingSizes => {}
-        }
-        if world.step >= start && (world.step - start).is_multiple_of(period) {
-            for _ in 0..blocks {
-                let bytes = if pattern == LeakPattern::VaryingSizes {
-                    bytes * world.dice.within(6, 10) / 8
-                } else {
-                    bytes
-                };
-                let block = world.run.alloc(leaf, bytes);
-                world.leaked.push(world.run.size_of(block));
-            }
-        }
     })
 }

@@ -12,7 +12,7 @@ pub const CONFIDENCE_BINS: [f64; 7] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 /// A rate counts as right within this share.
 pub const RATE_TOLERANCE: f64 = 0.05;
 
-/// Index in [`EVENT_BUCKETS`].
+/// The bucket of a number of events, as an index into [`EVENT_BUCKETS`].
 pub fn event_bucket(events: u64) -> usize {
     match events {
         0..6 => 0,
@@ -91,7 +91,7 @@ impl ForecastCounts {
     }
 }
 
-/// All counts.
+/// What is counted over all streams; `docs/accuracy.md` defines it.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub streams: BTreeMap<StreamClass, u64>,
@@ -118,7 +118,7 @@ pub struct Counts {
     pub confidence_sum: [f64; 7],
     /// Ambiguous streams by main part and class.
     pub ambiguous: BTreeMap<&'static str, BTreeMap<String, u64>>,
-    /// Forecasts by cut.
+    /// Forecasts by the percentage at which the trace was cut.
     pub forecasts: BTreeMap<u64, ForecastCounts>,
     /// Forecasts of all cuts by property.
     pub forecasts_by_property: BTreeMap<(&'static str, String), ForecastCounts>,

@@ -17,7 +17,7 @@ impl Goal {
     }
 }
 
-/// All goals.
+/// The goals in the order of the table, with what was measured.
 pub fn goals(counts: &Counts) -> Vec<Goal> {
     let goal = |name, least, measured| Goal { name, least, measured };
     let (from_6, from_20) = (counts.leaks_from_bucket(1), counts.leaks_from_bucket(3));

@@ -1,7 +1,7 @@
 //! Compares the leak analysis with the truth of generated streams.
 //!
-//! The report is read as JSON, as a user's program would. A leak counts as found if a row of `leaks`
-//! is at its planted line. All other rows are false findings.
+//! The report is read as JSON, as a user's program would. A leak counts as found if a row of
+//! `leaks` is at its planted line. All other rows are false findings.
 #![allow(dead_code, unreachable_pub)] // Each user needs some of the functions.
 
 pub mod counts;
@@ -77,7 +77,8 @@ impl LeakReport {
         Self::parse(&serde_json::to_value(report(&[analysis], &[])).expect("JSON"))
     }
 
-    fn parse(report: &Value) -> Self {
+    /// Reads a report. Sections that it lacks are empty.
+    pub fn parse(report: &Value) -> Self {
         let findings = rows(&report["leaks"]).map(|row| {
             let (file, line) = place(&row["site"]);
             let oom = &row["oom_step"];
@@ -195,7 +196,12 @@ pub struct StreamScore {
 impl StreamScore {
     /// Replays a stream and compares.
     pub fn of_stream(stream: &Stream) -> Self {
-        let report = LeakReport::of_trace(&stream.trace);
+        Self::of_report(stream, LeakReport::of_trace(&stream.trace))
+    }
+
+    /// Compares a report of a stream's trace, and replays the cut traces of a run that fills its
+    /// device.
+    pub fn of_report(stream: &Stream, report: LeakReport) -> Self {
         let is_planted = |file: &str, line: i64, leak: &PlantedLeak| {
             file == LEAK_FILE && line == i64::from(leak.plan.line)
         };
@@ -220,7 +226,8 @@ impl StreamScore {
         }
     }
 
-    /// Findings that are at no planted line. In an ambiguous stream, those beside the ambiguous line.
+    /// Findings that are at no planted line. In an ambiguous stream, those beside the ambiguous
+    /// line.
     pub fn false_findings(&self) -> impl Iterator<Item = &Finding> {
         let is_ambiguous = self.plan.class == StreamClass::Ambiguous;
         let findings = self.report.findings.iter().zip(&self.is_true).filter(|(_, is_true)| !**is_true);

@@ -135,10 +135,10 @@ fn write_healthy(out: &mut String, counts: &Counts) {
     let alarms: u64 = counts.alarms.values().sum();
     let _ = writeln!(
         out,
-        "\n{} of {} findings in leaky and healthy streams are at planted lines. The {} others, with those of \
-         ambiguous streams beside the ambiguous line, are in:\n\n| file | findings |\n|---|---|",
-        number(counts.true_findings.good),
+        "\nOf {} findings in leaky and healthy streams, {} are at planted lines. False findings, of all\n\
+         classes but the last, are in these files ({} in all):\n\n| file | findings |\n|---|---|",
         number(counts.true_findings.of),
+        number(counts.true_findings.good),
         number(alarms)
     );
     for (file, count) in &counts.alarms {

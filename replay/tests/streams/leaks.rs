@@ -1,4 +1,4 @@
-//! Planted leaks.
+//! Leaks with a known line, rate and period, and what else allocates there.
 
 use gpumemtrace_format::{EventKind, NodeId};
 
@@ -26,18 +26,20 @@ fn frames(program: &mut Program, leak: &LeakPlan, dice: &mut Dice) -> LeakFrames
     let run = &mut program.run;
     let caller = run.frame(under, LEAK_FILE, "collect", leak.line);
     let other = run.frame(under, "/work/train.py", "use", 50);
+    // Each leak has a helper or a model of its own.
+    let (helper_line, first_layer) = (leak.line - 20, 20 + 40 * (leak.line - 30));
     match leak.place {
         LeakPlace::RetainedGraph => {
             let graph = |run: &mut crate::synthetic::Synthetic, under| {
                 (0..leak.lines as i32)
-                    .map(|at| run.frame(under, "/work/model.py", "Net.forward", 20 + at))
+                    .map(|at| run.frame(under, "/work/model.py", "Net.forward", first_layer + at))
                     .collect()
             };
             LeakFrames { leak: graph(run, caller), healthy: graph(run, other) }
         }
         LeakPlace::SharedHelper => LeakFrames {
-            leak: vec![run.frame(caller, HELPER_FILE, "keep", 7)],
-            healthy: vec![run.frame(other, HELPER_FILE, "keep", 7)],
+            leak: vec![run.frame(caller, HELPER_FILE, "keep", helper_line)],
+            healthy: vec![run.frame(other, HELPER_FILE, "keep", helper_line)],
         },
         LeakPlace::OwnStack => LeakFrames {
             leak: vec![program.library_frame(caller, 100)],

@@ -77,6 +77,11 @@ impl Truth {
         leaks.len() - 1
     }
 
+    /// The leaks that have allocated.
+    pub fn leaks(&self) -> Vec<PlantedLeak> {
+        self.0.borrow().iter().filter(|leak| leak.events > 0).cloned().collect()
+    }
+
     fn record(&self, index: usize, step: u64, bytes: u64) {
         let leak = &mut self.0.borrow_mut()[index];
         if leak.events == 0 {
@@ -126,7 +131,22 @@ pub fn generate(seed: u64) -> Stream {
     generate_class(StreamClass::of_seed(seed), seed)
 }
 
+/// Generates a stream of a class from any seed.
 pub fn generate_class(class: StreamClass, seed: u64) -> Stream {
+    let (mut program, truth, parts) = draw_program(class, seed);
+    if class == StreamClass::UntilFull {
+        return run_until_full(seed, program, &truth, parts);
+    }
+    program.run_to_end(|_| {});
+    let trace = encode(&program);
+    let leaks = truth.leaks();
+    let events = program.run.events.len();
+    Stream { seed, plan: program.plan, leaks, parts, events, trace, until_full: None }
+}
+
+/// The program of a stream before its first step, the truth that it will record, and the names of
+/// its parts.
+pub fn draw_program(class: StreamClass, seed: u64) -> (Program, Truth, Vec<&'static str>) {
     let mut dice = Dice::new(seed);
     let (plan, leaks) = StreamPlan::draw(class, &mut dice);
     let mut program = Program::new(plan, seed ^ 0x5eed);
@@ -139,13 +159,7 @@ pub fn generate_class(class: StreamClass, seed: u64) -> Stream {
     for leak in leaks {
         leaks::add_leak(&mut program, leak, &truth, &mut dice);
     }
-    if class == StreamClass::UntilFull {
-        return run_until_full(seed, program, &truth, parts);
-    }
-    program.run_to_end(|_| {});
-    let trace = encode(&program);
-    let leaks = truth.0.borrow().iter().filter(|leak| leak.events > 0).cloned().collect();
-    Stream { seed, plan, leaks, parts, events: program.run.events.len(), trace, until_full: None }
+    (program, truth, parts)
 }
 
 fn encode(program: &Program) -> Vec<u8> {
@@ -181,7 +195,7 @@ fn run_until_full(seed: u64, mut program: Program, truth: &Truth, parts: Vec<&'s
         CutTrace { percent: *percent, steps, trace: program.run.file_of(events, ROWS_PER_BLOCK) }
     });
     let until_full = UntilFull { full_at, cuts: cuts.collect() };
-    let leaks = truth.0.borrow().clone();
+    let leaks = truth.leaks();
     let trace = program.run.file_without_end(ROWS_PER_BLOCK);
     let plan = StreamPlan { steps: full_at, ..program.plan };
     Stream { seed, plan, leaks, parts, events: program.run.events.len(), trace, until_full: Some(until_full) }

@@ -66,6 +66,8 @@ pub struct StreamPlan {
     pub has_tracker: bool,
     pub has_native_stacks: bool,
     pub device_bytes: u64,
+    /// Time of a step beside its events. Some steps are much slower.
+    pub step_ns: u64,
 }
 
 /// Where a leak allocates, and what else allocates there.
@@ -91,7 +93,7 @@ pub enum LeakPlace {
 /// When a leak allocates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeakTiming {
-    /// Every `period` steps.
+    /// At multiples of `period` steps.
     Regular,
     /// In each step with a probability of one in `period`.
     Irregular,
@@ -148,6 +150,7 @@ impl StreamPlan {
             has_tracker: dice.one_in(2),
             has_native_stacks: dice.one_in(2),
             device_bytes: dice.pick(&[16, 24, 40, 80, 80, 141]) * GIB,
+            step_ns: dice.log(10_000, 100_000_000),
         };
         let mut leaks = Vec::new();
         match class {

@@ -180,6 +180,8 @@ impl Program {
         let steps = self.plan.steps;
         for step in 0..steps {
             self.step = step;
+            let slowness = if self.dice.one_in(40) { 20 } else { 1 };
+            self.run.time_ns += self.plan.step_ns * self.dice.within(2, 5) / 2 * slowness;
             let is_cut_off = step + 1 == steps && self.plan.ending == Ending::Killed;
             let parts_to_run =
                 if is_cut_off { self.dice.below(parts.len() as u64) as usize } else { parts.len() };

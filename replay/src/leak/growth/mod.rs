@@ -30,7 +30,7 @@
 //!
 //! Two kinds of series are judged: the survivors of a site ([`crate::leak::survivors`]), which
 //! never fall, and the live bytes at step ends, which show a working set that gets larger.
-//! `growth::tests` checks each rule, `tests/leak_population.rs` their error rates.
+//! `growth::tests` checks each rule, `tests/accuracy.rs` their error rates.
 
 mod period;
 

@@ -37,7 +37,7 @@ impl PartFrame {
 /// Where a part may be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Everywhere.
+    /// In all classes of streams, with all signs of steps.
     Any,
     /// Not where allocations must recur after a constant number of others.
     Varying,
