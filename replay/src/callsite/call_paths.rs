@@ -124,6 +124,16 @@ impl CallPaths {
         number
     }
 
+    /// Number of paths.
+    pub(crate) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// All paths, callers first.
+    pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = PathId> + use<> {
+        (0..self.paths.len() as u32).map(PathId)
+    }
+
     /// The innermost frame of a path.
     pub(crate) fn frame(&self, path: PathId) -> PathFrame {
         self.paths[path.0 as usize]

@@ -6,6 +6,7 @@
 
 pub(crate) mod loop_detector;
 pub(crate) mod optimizer_calls;
+pub(crate) mod outermost_loop;
 pub(crate) mod recurrences;
 
 use std::ops::ControlFlow;
