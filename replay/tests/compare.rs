@@ -317,7 +317,7 @@ fn leaks_without_steps_are_noted_and_not_compared() {
         }
         for round in rounds {
             if round < 500 {
-                run.alloc(keep, 512 * (1 + scatter(round)));
+                run.alloc(keep, 512);
             } else {
                 let block = run.alloc(scratch, 512);
                 run.release(block, scratch);

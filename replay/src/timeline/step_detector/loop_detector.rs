@@ -11,7 +11,6 @@ use std::cmp::Ordering;
 use gpumemtrace_format::ThreadId;
 
 use crate::callsite::call_paths::{CallPaths, FrameId, PathId};
-use crate::timeline::step_detector::outermost_loop::find_outermost_loop;
 use crate::util::seeded_map::SeededMap;
 
 /// An allocation of a thread.
@@ -59,7 +58,9 @@ impl ThreadLoops {
             let repeated = &mut self.events[from + 1..from + len];
             let frees = repeated.iter().filter(|event| event.follows_free).count();
             if frees * 2 >= repeated.len() {
-                repeated.iter_mut().for_each(|event| event.landing = Some(path));
+                for event in repeated {
+                    event.landing = Some(path);
+                }
             }
             from += len;
         }
@@ -69,7 +70,7 @@ impl ThreadLoops {
 /// Records the allocations of each thread.
 #[derive(Debug, Default)]
 pub(super) struct LoopDetector {
-    /// By first allocation.
+    /// In the order of their first allocations.
     threads: Vec<ThreadLoops>,
     by_id: SeededMap<ThreadId, usize>,
     /// The thread of the last event.
@@ -96,7 +97,7 @@ impl LoopDetector {
         state.events.push(LoopEvent { index, path, landing, follows_free });
     }
 
-    /// Observes a free.
+    /// Observes a free by this thread.
     #[inline]
     pub(super) fn on_free(&mut self, thread: ThreadId) {
         let number = match self.last {
@@ -113,10 +114,9 @@ impl LoopDetector {
         self.threads.iter().map(|thread| thread.events.len()).sum()
     }
 
-    /// The allocation that begins the iterations of the outermost loop. `allocations` is the number
-    /// of all allocations of the run.
-    pub(super) fn find_loop(&mut self, allocations: usize, paths: &CallPaths) -> Option<PathId> {
+    /// The allocations of all threads, with the landings of loops.
+    pub(super) fn finish_threads(&mut self) -> &[ThreadLoops] {
         self.threads.iter_mut().for_each(ThreadLoops::mark_repetitions);
-        find_outermost_loop(&self.threads, allocations, paths)
+        &self.threads
     }
 }

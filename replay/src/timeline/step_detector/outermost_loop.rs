@@ -38,7 +38,7 @@ impl Landings {
         Self { count: 1, first: index, last: index, widest_gap: 0 }
     }
 
-    /// Indices must ascend.
+    /// Adds a landing. Indices must ascend.
     fn add(&mut self, index: usize) {
         self.count += 1;
         self.widest_gap = self.widest_gap.max(index - self.last);
