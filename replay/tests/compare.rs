@@ -305,16 +305,25 @@ fn runs_without_steps_are_compared_as_a_whole() {
 
 #[test]
 fn leaks_without_steps_are_noted_and_not_compared() {
-    // Blocks of varying sizes are all kept; in the second run, the program then pauses.
-    let run = |pauses: bool| {
+    // One line keeps 500 blocks and another one frees 300, mixed or one after the other.
+    let run = |is_mixed: bool| {
         let mut run = Synthetic::new();
-        for round in 0..400u64 {
-            let line = run.frame(NodeId::NONE, "/work/fill.py", "fill", 3);
-            run.alloc(line, 512 * (1 + ((round * round) ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 4093));
+        let keep = run.frame(NodeId::NONE, "/work/fill.py", "fill", 3);
+        let scratch = run.frame(NodeId::NONE, "/work/fill.py", "fill", 7);
+        let scatter = |round: u64| ((round * round) ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 4093;
+        let mut rounds: Vec<u64> = (0..800).collect();
+        if is_mixed {
+            rounds.sort_by_key(|round| scatter(*round));
         }
-        run.time_ns += if pauses { 1_000_000_000 } else { 0 };
-        let line = run.frame(NodeId::NONE, "/work/fill.py", "end", 9);
-        run.alloc(line, 512);
+        for round in rounds {
+            if round < 500 {
+                run.alloc(keep, 512);
+            } else {
+                let block = run.alloc(scratch, 512);
+                run.release(block, scratch);
+            }
+        }
+        run.alloc(scratch, 512);
         run
     };
     let leaks = |run: &Synthetic| {

@@ -1,9 +1,9 @@
 //! Python stacks by content, and their order in the code of the function where they part.
 //!
 //! Each thread of the recorder has its own node ids, and an evicted frame gets a new one. A
-//! [`PathId`] is equal for all nodes with the same frames. Two paths part in the innermost call that
-//! contains both. If that is one function at two instructions, the order of the instructions is
-//! the order of the code: a later event at an earlier instruction means that a loop has gone round.
+//! [`PathId`] is equal for all nodes with the same frames. Two paths part in the innermost call
+//! that contains both. If that is one function at two instructions, the order of the instructions
+//! is that of the code: a later event at an earlier instruction means that a loop has gone round.
 
 use std::cmp::Ordering;
 
@@ -28,7 +28,7 @@ pub(crate) struct FrameId(u32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathFrame {
     pub parent: Option<PathId>,
-    /// Number of callers.
+    /// Number of frames outside of it.
     pub depth: u32,
     pub frame: FrameId,
     /// The instruction in the function.
@@ -42,7 +42,7 @@ pub(crate) struct Fork {
     pub after: PathId,
 }
 
-/// Interns paths.
+/// Assigns ids to paths, in the order in which nodes first ask for theirs; callers first.
 #[derive(Debug, Default)]
 pub(crate) struct CallPaths {
     /// `None` for a node without path.
@@ -124,13 +124,23 @@ impl CallPaths {
         number
     }
 
+    /// Number of paths with an id.
+    pub(crate) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// All paths, callers first.
+    pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = PathId> + use<> {
+        (0..self.paths.len() as u32).map(PathId)
+    }
+
     /// The innermost frame of a path.
     pub(crate) fn frame(&self, path: PathId) -> PathFrame {
         self.paths[path.0 as usize]
     }
 
-    /// Where two paths part; `None` if one contains the other, or if they have no common caller and
-    /// different outermost functions.
+    /// Where two paths part; `None` if one contains the other. Costs the number of frames inside of
+    /// that place.
     pub(crate) fn fork(&self, before: PathId, after: PathId) -> Option<Fork> {
         let (mut a, mut b) = (before, after);
         let (mut of_a, mut of_b) = (self.frame(a), self.frame(b));

@@ -10,8 +10,8 @@
 //! different length can thus be compared. Quantities per step are medians; of an even number of
 //! steps, the lower middle value. A line is listed too if the medians are equal and some steps
 //! differ. *Retained* bytes are live at the end of the last compared step, or of the run if there
-//! are no steps. Leaks without steps are judged over equal intervals of time, which differ
-//! between runs; they are counted in a note instead.
+//! are no steps. Leaks without steps are judged over intervals of allocations, which differ between
+//! runs that allocate in another order; they are counted in a note instead.
 //!
 //! Module `align` pairs the lines of both runs and `files` their files. The cost is that of the
 //! alignment. `tests/compare.rs` checks that two runs of one program are equal, and that a change

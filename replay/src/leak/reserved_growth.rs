@@ -37,7 +37,7 @@ struct GrowingReserve<'a> {
 
 /// Finds growth of a device's unused reserved memory. Reports nothing if it is at most
 /// `leaked_tensor_bytes`: segments of a leak are never completely full. Reports nothing without
-/// steps, since equal intervals of time may end anywhere in an allocation pattern.
+/// steps, since intervals without steps may end anywhere in an allocation pattern.
 pub(super) fn find_reserved_leak(
     reporter: &LeakReporter<'_>,
     device: &DeviceState,

@@ -10,7 +10,8 @@
 //!    user lines call an optimizer, the most frequent one counts
 //!    ([`crate::timeline::step_detector::optimizer_calls`]).
 //! 4. **period**: an allocation that occurs once in each iteration of the outermost loop
-//!    ([`crate::timeline::step_detector::loop_detector`], [`crate::timeline::step_detector::recurrences`]).
+//!    ([`crate::timeline::step_detector::outermost_loop`]). Without Python stacks, one that recurs
+//!    after a constant number of allocations ([`crate::timeline::step_detector::recurrences`]).
 //! 5. **allocations**: the run has no steps, and growth is measured over intervals with an equal
 //!    number of allocations. They depend on the program alone: not on its speed, nor on its
 //!    teardown, which allocates nothing.
@@ -38,7 +39,7 @@ pub(crate) enum StepLayer {
     /// without them.
     #[default]
     Driver,
-    /// PyTorch's blocks.
+    /// Blocks of PyTorch's allocator.
     Blocks,
 }
 

@@ -50,6 +50,74 @@ def test_steps_from_repetition(run_python, torch_version, model):
     assert report["leaks"] == []
 
 
+def found_by(run):
+    """Returns the source and number of steps, and the true number."""
+    found, true, _ = steps_of(run)
+    return found["source"], found["count"], true
+
+
+ALLOCATORS = {
+    "default": {},
+    "async": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "no cache": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+}
+
+
+@pytest.mark.parametrize("kind, source", [("adam", "optimizer"), ("sgd", "optimizer"), ("loop", "period")])
+def test_steps_are_equal_under_every_allocator(run_python, torch_version, kind, source):
+    program = ["requests_of_varying_shape"] if kind == "loop" else ["optimizer", kind, "top", "none", "1"]
+    for name, variables in ALLOCATORS.items():
+        run = run_python(torch_version, "training/step_counts.py", *program, name=name, **variables)
+        found, count, true = found_by(run)
+        assert (found, count) == (source, true), name
+
+
+@pytest.mark.parametrize("program", [
+    "optimizer sgd top none 1",
+    "optimizer sgd middle none 1",
+    "optimizer sgd end none 1",
+    "optimizer sgd top none 4",
+    "optimizer sgd top none 1 amp",
+    "optimizer momentum top none 1",
+    "optimizer momentum end none 4",
+    "optimizer adam top none 1",
+    "optimizer adam end zero 1",
+    "optimizer adam_forloop top none 1",
+    "optimizer adamw_fused top none 1",
+    "optimizer rmsprop end zero 4 amp",
+    "gan",
+])
+def test_optimizer_calls_are_counted_exactly(run_python, torch_version, program):
+    source, count, true = found_by(run_python(torch_version, "training/step_counts.py", *program.split()))
+    assert (source, count) == ("optimizer", true)
+
+
+@pytest.mark.parametrize("program", [
+    "optimizer sgd top zero 1",
+    "optimizer momentum end zero 1",
+    "requests_of_varying_shape",
+    "allocation_twice_per_request",
+    "generation",
+    "epochs_of_batches",
+    "evaluation_inside",
+])
+def test_iterations_of_the_outermost_loop_are_steps(run_python, torch_version, program):
+    source, count, true = found_by(run_python(torch_version, "training/step_counts.py", *program.split()))
+    assert (source, count) == ("period", true)
+
+
+def test_list_of_buffers_is_no_loop(run_python, torch_version):
+    assert found_by(run_python(torch_version, "training/step_counts.py", "list_of_buffers")) == (None, None, 0)
+
+
+@pytest.mark.parametrize("program", ["loader_thread", "worker_threads"])
+def test_steps_do_not_depend_on_the_timing_of_threads(run_python, torch_version, program):
+    for turn in range(5):
+        source, count, true = found_by(run_python(torch_version, "training/step_counts.py", program, name=f"run {turn}"))
+        assert (source, count) == ("period", true)
+
+
 def test_phase_bytes_equal_pytorch(run_python, torch_version):
     run = run_python(torch_version, "training/steps.py", "phases", "--phases", "phases.json")
     found, true, report = steps_of(run)

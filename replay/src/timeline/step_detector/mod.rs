@@ -6,6 +6,7 @@
 
 pub(crate) mod loop_detector;
 pub(crate) mod optimizer_calls;
+pub(crate) mod outermost_loop;
 pub(crate) mod recurrences;
 
 use std::ops::ControlFlow;
@@ -19,6 +20,7 @@ use crate::timeline::steps::{StepLayer, StepRule, StepToken};
 use crate::util::ids::StackId;
 use loop_detector::LoopDetector;
 use optimizer_calls::OptimizerCalls;
+use outermost_loop::find_outermost_loop;
 use recurrences::Recurrences;
 
 /// Optimizer steps after which the detector is sure, given [`ENOUGH_EVENTS`] events.
@@ -40,7 +42,7 @@ pub(crate) struct ResolvedEvent<'a> {
     pub(crate) event: &'a Event,
     pub(crate) stack: StackId,
     pub(crate) info: StackInfo,
-    /// As in [`crate::timeline::steps::StepClock::begins_step`].
+    /// The hint for [`crate::timeline::steps::StepClock::begins_step`].
     pub(crate) hint: u16,
 }
 
@@ -160,7 +162,8 @@ impl StepDetector {
     /// only for a native program.
     fn find_period(&mut self, symbols: &StackSymbols) -> Option<StepToken> {
         if self.loops.allocations() >= self.recurrences.allocations() {
-            let path = self.loops.find_loop(self.allocations as usize, symbols.paths());
+            let threads = self.loops.finish_threads();
+            let path = find_outermost_loop(threads, self.allocations as usize, symbols.paths());
             return path.map(StepToken::Path);
         }
         self.recurrences.find_period(self.allocations)

@@ -48,7 +48,7 @@ struct LineCalls {
 /// The line whose calls are steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChosenLine {
-    /// Indexed like [`crate::callsite::symbols::StackInfo::optimizer`].
+    /// A number as in [`crate::callsite::symbols::StackInfo::optimizer`].
     pub(super) line: u16,
     /// Number of calls so far, with the unseen one.
     pub(super) calls: u64,
@@ -61,7 +61,7 @@ pub(super) struct ChosenLine {
 pub(super) struct OptimizerCalls {
     lines: Vec<LineCalls>,
     most_calls: u64,
-    /// By path.
+    /// Indexed by the number of the path.
     first_events: Vec<Option<FirstEvent>>,
 }
 
@@ -86,7 +86,7 @@ impl OptimizerCalls {
         self.most_calls
     }
 
-    /// Forgets all events.
+    /// Forgets all events, but not the lines.
     pub(super) fn restart(&mut self) {
         for line in &mut self.lines {
             (line.bursts, line.count, line.first) = (OptimizerBursts::default(), 0, None);

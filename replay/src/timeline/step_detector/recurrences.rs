@@ -1,9 +1,9 @@
 //! Finds a period in allocations without Python stacks.
 //!
-//! A native program has no frames that show its loops ([`crate::timeline::step_detector::loop_detector`]). Its
-//! steps begin at an allocation, by stack and size, that recurs after a constant number of
-//! allocations. Of several, the one with the longest period counts: it belongs to the outermost
-//! loop.
+//! A native program has no frames that show its loops
+//! ([`crate::timeline::step_detector::loop_detector`]). Its steps begin at an allocation, by stack
+//! and size, that recurs after a constant number of allocations. Of several, the one with the
+//! longest period counts: it belongs to the outermost loop.
 
 use crate::timeline::steps::StepToken;
 use crate::util::seeded_map::SeededMap;
@@ -82,7 +82,7 @@ impl Recurrences {
         self.by_token.entry(token).or_insert(new).add(index, follows_free);
     }
 
-    /// Observes a free.
+    /// Observes a free by any thread.
     #[inline]
     pub(super) fn on_free(&mut self) {
         self.follows_free = true;

@@ -5,6 +5,7 @@ use crate::callsite::code_origin::UserCodePaths;
 use crate::ingest::definitions::Definitions;
 use crate::report::StepSource;
 use crate::timeline::steps::StepClock;
+use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::{CodeDef, CodeId, FrameLink, PyNode, ThreadId};
 
 const OPTIMIZER: &str = "/v/lib/python3.12/site-packages/torch/optim/optimizer.py";
@@ -14,18 +15,17 @@ const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.
 #[derive(Default)]
 struct Program {
     definitions: Definitions,
-    nodes: SeededMapOfNodes,
+    /// By caller, function and instruction.
+    nodes: SeededMap<(u32, String, i32), NodeId>,
     events: Vec<Event>,
     thread: u32,
     /// Allocations and frees are driver calls.
     is_async: bool,
 }
 
-type SeededMapOfNodes = crate::util::seeded_map::SeededMap<(u32, String, i32), NodeId>;
-
 impl Program {
-    /// A call stack, outermost first: "main:5 Net.forward:9" is `main` at instruction 5, which calls
-    /// `Net.forward`. `step`, `zero_grad` and `backward` are PyTorch's.
+    /// A call stack, outermost first: "main:5 Net.forward:9" is `main` at instruction 5, which
+    /// calls `Net.forward`. `step`, `zero_grad` and `backward` are PyTorch's.
     fn node(&mut self, stack: &str) -> NodeId {
         let mut parent = NodeId::NONE;
         for frame in stack.split_whitespace() {
@@ -74,7 +74,7 @@ impl Program {
         self.free(&format!("main:{} backward:9", at + 4));
     }
 
-    /// The source and number of steps. A second run with other definitions gives the same.
+    /// The source and number of steps.
     fn steps(self) -> (Option<StepSource>, u32) {
         let (rule, steps) = self.run();
         (rule.source(), steps)
@@ -320,7 +320,7 @@ fn loop_over_a_part_of_the_run_is_no_step() {
 fn code_that_often_does_not_run_at_the_begin_of_a_loop_gives_no_wrong_number() {
     let mut program = Program::default();
     for request in 0..100 {
-        if scatter(request) % 3 == 0 {
+        if scatter(request).is_multiple_of(3) {
             program.alloc("main:4 miss:1", 8);
         }
         program.alloc("main:8", 8);

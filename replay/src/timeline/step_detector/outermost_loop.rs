@@ -1,0 +1,232 @@
+//! Finds the outermost loop among those that a program's allocations show.
+//!
+//! The outermost function with enough landings ([`super::loop_detector`]) has the loop. It may have
+//! an inner loop too, which lands at a later place. The landings divide the run into iterations,
+//! and an allocation that occurs exactly once in each of them begins the steps. If there is none,
+//! the signs disagree, and no steps are better than a wrong number.
+//!
+//! These are no loops: repetition of one allocation without a free (`[f() for _ in range(100)]`),
+//! and what covers only a part of the run, a few moments of it or a small share of its allocations.
+//! An inner loop that always goes round equally often looks like a branch in every n-th iteration.
+//! If that branch comes first in the code, its executions count as the steps.
+//!
+//! Threads that run the same code are counted together, so it does not matter which of them gets a
+//! piece of work.
+
+use crate::callsite::call_paths::{CallPaths, FrameId, PathId};
+use crate::timeline::step_detector::loop_detector::ThreadLoops;
+use crate::util::seeded_map::SeededMap;
+
+/// A loop must have at least this many iterations.
+const MIN_ITERATIONS: usize = 8;
+/// The loop's function makes at least one in so many allocations.
+const MIN_SHARE: usize = 4;
+/// One in so many iterations may lack the allocation that begins steps, or have it twice.
+const EXCEPTION_SHARE: usize = 100;
+
+/// Landings at one place or in one function.
+#[derive(Clone, Copy, Debug)]
+struct Landings {
+    count: usize,
+    first: usize,
+    last: usize,
+    widest_gap: usize,
+}
+
+impl Landings {
+    fn at(index: usize) -> Self {
+        Self { count: 1, first: index, last: index, widest_gap: 0 }
+    }
+
+    /// Adds a landing. Indices must ascend.
+    fn add(&mut self, index: usize) {
+        self.count += 1;
+        self.widest_gap = self.widest_gap.max(index - self.last);
+        self.last = index;
+    }
+
+    /// True for a loop over the run: enough iterations that cover at least half of all allocations,
+    /// reach its last quarter, and are not concentrated in a few moments.
+    fn cover_run(&self, allocations: usize) -> bool {
+        if self.count + 1 < MIN_ITERATIONS {
+            return false;
+        }
+        let span = self.last - self.first;
+        // The first iteration comes before the first landing, and the last one after the last.
+        let covered = span + 2 * span / (self.count - 1);
+        covered * 2 >= allocations
+            && (allocations - self.last) * 4 <= allocations
+            && self.widest_gap * 3 <= span
+    }
+}
+
+/// The allocation that begins the iterations of the outermost loop. `allocations` is the number of
+/// all allocations of the run.
+pub(super) fn find_outermost_loop(
+    threads: &[ThreadLoops],
+    allocations: usize,
+    paths: &CallPaths,
+) -> Option<PathId> {
+    let places = landings_by_place(threads);
+    let mut functions: SeededMap<FrameId, Landings> = SeededMap::default();
+    for (index, place) in sorted_landings(threads) {
+        let landings = functions.entry(paths.frame(place).frame);
+        landings.and_modify(|known| known.add(index)).or_insert(Landings::at(index));
+    }
+    let shares = allocations_by_function(threads, paths);
+    let all: usize = threads.iter().map(|thread| thread.events.len()).sum();
+    let covering = places.keys().map(|place| paths.frame(*place)).filter(|place| {
+        functions[&place.frame].cover_run(allocations) && shares[&place.frame] * MIN_SHARE >= all
+    });
+    let function = covering.min_by_key(|place| (place.depth, functions[&place.frame].first))?.frame;
+    // The loop begins at the first place in the code at which it often lands.
+    let begin = places
+        .iter()
+        .filter(|(place, landings)| paths.frame(**place).frame == function && landings.cover_run(allocations))
+        .map(|(place, _)| paths.frame(*place).offset_bytes)
+        .min()
+        .unwrap_or(i32::MAX);
+    LoopIterations::divide(threads, function, begin, paths).find_begin()
+}
+
+/// All landings by ascending index.
+fn sorted_landings(threads: &[ThreadLoops]) -> Vec<(usize, PathId)> {
+    let events = threads.iter().flat_map(|thread| &thread.events);
+    let mut landings: Vec<(usize, PathId)> =
+        events.filter_map(|event| event.landing.map(|place| (event.index, place))).collect();
+    if threads.len() > 1 {
+        landings.sort_unstable();
+    }
+    landings
+}
+
+fn landings_by_place(threads: &[ThreadLoops]) -> SeededMap<PathId, Landings> {
+    let mut places: SeededMap<PathId, Landings> = SeededMap::default();
+    for (index, place) in sorted_landings(threads) {
+        let landings = places.entry(place);
+        landings.and_modify(|known| known.add(index)).or_insert(Landings::at(index));
+    }
+    places
+}
+
+/// Number of allocations in each function and its callees.
+fn allocations_by_function(threads: &[ThreadLoops], paths: &CallPaths) -> SeededMap<FrameId, usize> {
+    let mut counts = vec![0; paths.len()];
+    for event in threads.iter().flat_map(|thread| &thread.events) {
+        counts[event.path.0 as usize] += 1;
+    }
+    let mut by_function: SeededMap<FrameId, usize> = SeededMap::default();
+    // Callers have smaller ids.
+    for path in paths.all().rev() {
+        let frame = paths.frame(path);
+        let count = counts[path.0 as usize];
+        if let Some(parent) = frame.parent {
+            counts[parent.0 as usize] += count;
+        }
+        *by_function.entry(frame.frame).or_default() += count;
+    }
+    by_function
+}
+
+/// How often something occurs in the iterations of a loop.
+#[derive(Clone, Copy, Debug, Default)]
+struct Occurrences {
+    /// Index of the first occurrence.
+    first: usize,
+    count: usize,
+    /// Iterations in which it occurs.
+    iterations: usize,
+    /// Iterations in which it occurs once.
+    once: usize,
+    /// The number of the iteration of the last occurrence, from 1.
+    last_iteration: usize,
+    in_last_iteration: usize,
+    /// Threads in whose last iteration it does not occur.
+    unfinished: usize,
+}
+
+impl Occurrences {
+    fn add(&mut self, iteration: usize) {
+        self.count += 1;
+        if self.last_iteration != iteration {
+            self.last_iteration = iteration;
+            self.in_last_iteration = 0;
+            self.iterations += 1;
+            self.once += 1;
+        }
+        self.in_last_iteration += 1;
+        if self.in_last_iteration == 2 {
+            self.once -= 1;
+        }
+    }
+}
+
+/// The allocations of a function, by iterations of the loop in it.
+#[derive(Debug, Default)]
+struct LoopIterations {
+    iterations: usize,
+    by_path: SeededMap<PathId, Occurrences>,
+    /// Iterations with an allocation at a place of an inner loop, and iterations in which the inner
+    /// loop went round.
+    inner: SeededMap<PathId, (Occurrences, Occurrences)>,
+}
+
+impl LoopIterations {
+    /// `begin` is the first instruction of the loop.
+    fn divide(threads: &[ThreadLoops], function: FrameId, begin: i32, paths: &CallPaths) -> Self {
+        // The place in the function below which each path is.
+        let mut places: Vec<Option<PathId>> = vec![None; paths.len()];
+        for path in paths.all() {
+            let frame = paths.frame(path);
+            let of_parent = frame.parent.and_then(|parent| places[parent.0 as usize]);
+            places[path.0 as usize] = if frame.frame == function { Some(path) } else { of_parent };
+        }
+        let place_of = |path: PathId| places[path.0 as usize];
+        let mut all = Self::default();
+        for thread in threads {
+            if !thread.events.iter().any(|event| place_of(event.path).is_some()) {
+                continue;
+            }
+            all.iterations += 1;
+            for event in &thread.events {
+                let landing = event.landing.filter(|place| paths.frame(*place).frame == function);
+                let inner = landing.filter(|place| paths.frame(*place).offset_bytes > begin);
+                if landing.is_some() && inner.is_none() {
+                    all.iterations += 1;
+                }
+                let new = Occurrences { first: event.index, ..Occurrences::default() };
+                all.by_path.entry(event.path).or_insert(new).add(all.iterations);
+                if let Some(place) = place_of(event.path) {
+                    let inner_loop = all.inner.entry(place).or_default();
+                    inner_loop.0.add(all.iterations);
+                    if inner.is_some() {
+                        inner_loop.1.add(all.iterations);
+                    }
+                }
+            }
+            for path in all.by_path.values_mut().filter(|path| path.last_iteration < all.iterations) {
+                path.unfinished += 1;
+            }
+        }
+        all
+    }
+
+    /// The first allocation that occurs exactly once in each iteration.
+    fn find_begin(&self) -> Option<PathId> {
+        let exceptions = self.iterations / EXCEPTION_SHARE;
+        // A later place is that of an inner loop if it goes round whenever it is reached. Else the
+        // landing may be one of the same loop, with code at its begin that does not always run.
+        let doubtful = self.inner.values().filter(|(reached, round)| {
+            round.iterations > exceptions && round.iterations * 20 < reached.iterations * 19
+        });
+        if doubtful.count() > 0 {
+            return None;
+        }
+        let regular = self.by_path.iter().filter(|(_, path)| {
+            // The last iteration of a thread may be incomplete.
+            path.once + exceptions + path.unfinished >= self.iterations
+                && path.count <= self.iterations + exceptions
+        });
+        regular.min_by_key(|(_, path)| path.first).map(|(path, _)| *path)
+    }
+}
