@@ -12,7 +12,7 @@ use simgpu_common::{ApiResult, In, Out};
 use super::BAD_PARAM;
 use crate::entry::toolkit;
 
-/// `CUDNN_DIM_MAX`.
+/// Most dimensions of a descriptor: `CUDNN_DIM_MAX`.
 const MAX_DIMS: usize = 8;
 
 /// The descriptors of one kind; `None` before the first call that sets one.
@@ -85,7 +85,7 @@ pub(super) struct SequenceBatch {
 }
 
 impl SequenceBatch {
-    /// `CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED`.
+    /// The layout `CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED` has no padding between sequences.
     const PACKED: u32 = 1;
 
     pub(super) fn new(layout: u32, longest: u64, lengths: &[i32]) -> Self {

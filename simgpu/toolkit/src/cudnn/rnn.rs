@@ -11,7 +11,7 @@ use super::{BAD_PARAM, EXECUTION_FAILED, stream_of};
 use crate::driver::launch;
 use crate::entry::toolkit;
 
-/// `CUDNN_FWD_MODE_TRAINING`.
+/// The mode `CUDNN_FWD_MODE_TRAINING` needs reserve space.
 const TRAINING: u32 = 1;
 
 static NETWORKS: Registry<RnnShape> = Registry::new(0x5440_0000_0000);
@@ -26,7 +26,7 @@ fn element_bytes(data_type: u32) -> ApiResult<u64> {
     }
 }
 
-/// A positive size.
+/// Fails unless the size is positive.
 fn size(value: i32) -> ApiResult<u64> {
     u64::try_from(value).ok().filter(|&value| value > 0).ok_or(BAD_PARAM)
 }

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-/// `cudnnRNNMode_t`.
+/// The cells of `cudnnRNNMode_t`, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CellMode {
     Relu,
