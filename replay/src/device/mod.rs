@@ -98,7 +98,7 @@ pub(crate) struct DeviceState {
     /// Unused reserved memory at step ends.
     pub unused: UnusedReserved,
     segments: Segments,
-    /// Stacks that allocated driver memory which became a segment.
+    /// Stacks that allocated driver memory which became a segment or contained blocks.
     segment_stacks: SeededSet<StackId>,
     /// Freed blocks by address that another stream still uses.
     pending: SeededMap<u64, PendingFree>,
@@ -196,7 +196,8 @@ impl DeviceState {
         self.after_block_event(event, now, driver);
     }
 
-    /// True if driver memory that this stack allocated became a segment of PyTorch's allocator.
+    /// True if driver memory that this stack allocated became a segment of PyTorch's allocator, or
+    /// contained its blocks. A pluggable allocator may request one block at a time.
     pub(crate) fn requested_segments(&self, stack: StackId) -> bool {
         self.segment_stacks.contains(&stack)
     }
@@ -316,6 +317,9 @@ impl DeviceState {
         self.recent_ranges[slot] = (first.addr, first.addr.saturating_add(first.bytes));
         for (begin, _) in ranges.range(first.addr..end.max(first.addr + 1)) {
             self.torch_ranges.insert(*begin);
+            if let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, *begin)) {
+                self.segment_stacks.insert(memory.stack);
+            }
         }
     }
 

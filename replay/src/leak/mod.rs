@@ -2,9 +2,10 @@
 //!
 //! [`find_leaks`] judges four kinds of memory, all by the rules of [`candidates`]:
 //! * [`LeakKind::Tensors`]: live blocks of PyTorch's allocator, by allocating line.
-//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests of PyTorch's own allocator
-//!   do not count. Memory of an unknown owner counts only if driver memory outside PyTorch grows as
-//!   a whole. On Metal, heaps do not count.
+//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests by PyTorch's own allocator,
+//!   or for it (pluggable allocators, MemPools), do not count, because tensors lie inside. Memory of
+//!   an unknown owner counts only if driver memory outside PyTorch grows as a whole. On Metal, heaps
+//!   do not count.
 //! * [`LeakKind::PinnedHost`]: pinned host memory, by requesting line.
 //! * [`LeakKind::Reserved`]: unused reserved memory, by stream and pool ([`reserved_growth`]).
 //!
@@ -133,7 +134,8 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
         _ if is_metal => non_torch_grows && !device.requested_segments(*stack),
         name if name.starts_with(crate::state::attribution::TORCH_ALLOCATOR) => false,
         crate::callsite::module_owner::UNKNOWN => non_torch_grows,
-        _ => true,
+        // Another library requested it for PyTorch's allocator: a pluggable allocator or a MemPool.
+        _ => !device.requested_segments(*stack),
     };
     let sites = live_set.sites().filter_map(|(site, entry)| {
         let judged: Vec<StackId> = live_set.stacks_of(site).filter(is_judged).collect();
