@@ -1,9 +1,9 @@
 //! Driver memory of libraries beside PyTorch's own allocator.
 
-use gpumemtrace_format::event::MARK_STEP;
+use gpumemtrace_format::event::{MARK_STEP, SAMPLE_SOURCE_PROGRAM};
 use gpumemtrace_format::{EventKind, NodeId};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeakKind};
+use gpumemtrace_replay::report::{Leak, LeakKind, VerdictEvidence};
 
 mod synthetic;
 use synthetic::Synthetic;
@@ -61,4 +61,50 @@ fn leak_of_another_library_beside_a_pluggable_allocator_is_found() {
     })
     .report();
     assert_eq!(findings(&report), [(LeakKind::Device, Some(2 * MIB)), (LeakKind::Tensors, Some(MIB))]);
+}
+
+const GIB: u64 = 1 << 30;
+const POOL: u64 = 0xbb;
+const RELEASE_THRESHOLD: u64 = 4;
+/// Bytes of contexts and code.
+const CONTEXT: u64 = 512 * MIB;
+
+/// A framework that takes 18 of the device's 24 GiB once into a pool, as XLA does, and keeps 1 MiB
+/// in each of 200 steps. The driver is asked for its free memory after each step.
+fn pool_framework() -> Synthetic {
+    let mut run = Synthetic::new();
+    run.call_driver_from("/env/lib/python3.11/site-packages/jaxlib/libjax_common.so");
+    let start = run.frame(NodeId::NONE, "/work/train.py", "<module>", 5);
+    run.event(EventKind::POOL_CREATE, 0, 0, [POOL, 0], start);
+    run.event(EventKind::POOL_SET, 0, 18 * GIB, [POOL, RELEASE_THRESHOLD], start);
+    run.event(EventKind::ASYNC_ALLOC, 0x7f00_0000_0000, 18 * GIB, [0, POOL], start);
+    run.event(EventKind::ASYNC_FREE, 0x7f00_0000_0000, 0, [0, 0], start);
+    let kept = run.frame(start, "/work/train.py", "keep", 30);
+    for step in 0..200 {
+        run.event(EventKind::ASYNC_ALLOC, 0x7f00_0000_0000 + step * MIB, MIB, [0, POOL], kept);
+        run.event(EventKind::MEMORY_SAMPLE, 0, 18 * GIB + CONTEXT, [24 * GIB, SAMPLE_SOURCE_PROGRAM], start);
+        run.event(EventKind::MARK, 0, 0, [MARK_STEP, 0], start);
+    }
+    run
+}
+
+#[test]
+fn memory_that_a_pool_keeps_free_is_counted_once() {
+    let report = pool_framework().report();
+    let residual = report.devices[0].residual.as_ref().unwrap();
+    assert_eq!((residual.bytes, residual.most_bytes), (CONTEXT, CONTEXT));
+    assert_eq!(residual.pool_free_bytes, 18 * GIB - MIB);
+    let levels = report.verdicts.iter().flatten().filter(|verdict| {
+        !matches!(verdict.evidence, VerdictEvidence::Leak { .. } | VerdictEvidence::FailedCalls { .. })
+    });
+    assert_eq!(levels.count(), 0, "18.5 of 24 GiB is no pressure: {:#?}", report.verdicts);
+}
+
+#[test]
+fn oom_forecast_lets_a_leak_use_the_memory_that_its_pool_keeps_free() {
+    let report = pool_framework().report();
+    assert_eq!(findings(&report), [(LeakKind::Device, Some(MIB))]);
+    let forecast = report.leaks.as_ref().unwrap()[0].oom_step.unwrap();
+    let truth = (24 * GIB - CONTEXT) / MIB;
+    assert!(forecast.earliest < truth && truth < forecast.latest.unwrap(), "{forecast:?}, {truth}");
 }

@@ -189,7 +189,7 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             peak: DevicePeak {
                 live_bytes: torch.then(|| state.torch.peak().live),
                 reserved_bytes: reserves.then_some(state.reserved_peak.reserved),
-                device_bytes: driver.then_some(state.peak_device),
+                device_bytes: driver.then_some(state.driver_peak.bytes()),
                 time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
                 step: analysis.reported_step(peak.step),
             },
@@ -220,6 +220,7 @@ fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
         source: sample.source,
         time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
         in_use_bytes: sample.in_use,
+        pool_free_bytes: sample.pooled,
         samples: state.attribution.samples,
         least_bytes,
         most_bytes,

@@ -2,10 +2,10 @@
 //!
 //! [`find_leaks`] judges four kinds of memory, all by the rules of [`candidates`]:
 //! * [`LeakKind::Tensors`]: live blocks of PyTorch's allocator, by allocating line.
-//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests by PyTorch's own allocator,
-//!   or for it (pluggable allocators, MemPools), do not count, because tensors lie inside. Memory of
-//!   an unknown owner counts only if driver memory outside PyTorch grows as a whole. On Metal, heaps
-//!   do not count.
+//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests by PyTorch's own allocator
+//!   or for it (pluggable allocators, pools) do not count: tensors lie inside. Memory of an unknown
+//!   owner counts only if driver memory outside PyTorch grows as a whole. On Metal, heaps do not
+//!   count.
 //! * [`LeakKind::PinnedHost`]: pinned host memory, by requesting line.
 //! * [`LeakKind::Reserved`]: unused reserved memory, by stream and pool ([`reserved_growth`]).
 //!

@@ -57,7 +57,7 @@ impl ReplayPass {
                 }
             }
             let bytes = device.driver.total().bytes;
-            device.peak_device = device.peak_device.max(bytes);
+            device.driver_peak.observe(bytes);
             device.torch.observe(StateSample { device: bytes, ..now });
         }
         if self.driver.has_changed_ranges {

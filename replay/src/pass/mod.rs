@@ -33,6 +33,7 @@ use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
+use crate::state::async_pools::AsyncPools;
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
 use crate::timeline::marks::AwaitedMark;
@@ -335,8 +336,10 @@ impl ReplayPass {
 
     fn on_memory_sample(&mut self, event: &Event) {
         if event.result == 0 && !event.in_flight && event.device != NO_DEVICE {
+            let pools = self.analyses.find::<AsyncPools>();
+            let pooled = pools.map_or(0, |pools| pools.kept_bytes(event.device));
             let device = device_of(&mut self.devices, event.device, self.step);
-            device.attribution.add_sample(event, self.time_ns);
+            device.attribution.add_sample(event, pooled, self.time_ns);
         }
     }
 }

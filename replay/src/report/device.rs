@@ -22,8 +22,8 @@ pub struct Device {
     pub end: DeviceLevels,
     /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<OwnerBytes>,
-    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code, driver
-    /// pools.
+    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code,
+    /// rounding.
     pub residual_bytes: Option<u64>,
     /// The measurement behind `residual_bytes`.
     pub residual: Option<Residual>,
@@ -32,7 +32,7 @@ pub struct Device {
 /// Memory in use that no recorded call allocated.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Residual {
-    /// Bytes in use minus the bytes of recorded calls.
+    /// Bytes in use minus the bytes of recorded calls, minus `pool_free_bytes`.
     pub bytes: u64,
     /// What measured the bytes in use.
     pub source: ResidualSource,
@@ -40,6 +40,9 @@ pub struct Residual {
     pub time_ns: u64,
     /// The measured bytes in use.
     pub in_use_bytes: u64,
+    /// Free bytes that the driver's pools kept then, by their release thresholds and the most that
+    /// they held: an estimate.
+    pub pool_free_bytes: u64,
     /// The number of measurements, of all sources.
     pub samples: u64,
     /// The smallest residual of this source.

@@ -183,7 +183,7 @@ fn capacity_facts(
         non_torch: if is_torch {
             non_torch(peak.device, peak.reserved)
         } else {
-            non_torch(device.peak_device, 0)
+            non_torch(device.driver_peak.bytes(), 0)
         },
         reserved,
         non_torch_at_reserved_peak: non_torch(device_bytes, reserved),
