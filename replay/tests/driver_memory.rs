@@ -3,7 +3,7 @@
 use gpumemtrace_format::event::{MARK_STEP, SAMPLE_SOURCE_PROGRAM};
 use gpumemtrace_format::{EventKind, NodeId};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeakKind, VerdictEvidence};
+use gpumemtrace_replay::report::{Leak, LeakKind, PoolFramework, VerdictEvidence};
 
 mod synthetic;
 use synthetic::Synthetic;
@@ -107,4 +107,49 @@ fn oom_forecast_lets_a_leak_use_the_memory_that_its_pool_keeps_free() {
     let forecast = report.leaks.as_ref().unwrap()[0].oom_step.unwrap();
     let truth = (24 * GIB - CONTEXT) / MIB;
     assert!(forecast.earliest < truth && truth < forecast.latest.unwrap(), "{forecast:?}, {truth}");
+}
+
+/// A program that takes 18 of the device's 24 GiB by a library in one block, and keeps it. Its
+/// arrays lie inside, so nothing else is recorded.
+fn preallocating_framework(library: &str, file: &str) -> Report {
+    let mut run = Synthetic::new();
+    run.call_driver_from(library);
+    let main = run.frame(NodeId::NONE, "/work/train.py", "<module>", 5);
+    let inner = run.frame(main, file, "create", 70);
+    run.event(EventKind::DEVICE_ALLOC, 0x7f00_0000_0000, 18 * GIB, [0; 2], inner);
+    for _ in 0..50 {
+        run.event(EventKind::MARK, 0, 0, [MARK_STEP, 0], main);
+    }
+    run.report()
+}
+
+fn pools(report: &Report) -> Vec<(&str, Option<PoolFramework>, u64)> {
+    report.devices[0].opaque_pools.iter().map(|pool| (&*pool.owner, pool.framework, pool.bytes)).collect()
+}
+
+#[test]
+fn preallocated_block_is_an_opaque_pool_of_its_framework() {
+    let jax = "/env/lib/python3.11/site-packages/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
+    let report = preallocating_framework(jax, "/env/lib/python3.11/site-packages/jax/_src/api.py");
+    assert_eq!(pools(&report), [("xla_cuda_plugin.so", Some(PoolFramework::Xla), 18 * GIB)]);
+    assert_eq!(report.devices[0].opaque_pools[0].site.line, Some(5));
+    // A binding serves several frameworks; the Python package decides.
+    let binding = "/env/lib/python3.11/site-packages/cupy_backends/cuda/api/runtime.so";
+    let report =
+        preallocating_framework(binding, "/env/lib/python3.11/site-packages/cupy/_creation/basic.py");
+    assert_eq!(pools(&report), [("runtime.so", Some(PoolFramework::CuPy), 18 * GIB)]);
+    let report = preallocating_framework("/opt/lib/libengine.so", "/work/engine.py");
+    assert_eq!(pools(&report), [("libengine.so", None, 18 * GIB)]);
+}
+
+#[test]
+fn pool_of_the_driver_and_segments_of_pytorch_are_not_opaque() {
+    assert!(pools(&pool_framework().report()).is_empty(), "blocks of cudaMallocAsync are recorded");
+    let allocator = preallocating_framework("/env/torch/lib/libc10_cuda.so", "/work/model.py");
+    assert!(pools(&allocator).is_empty());
+    let mut run = pluggable_training(|_, _| {});
+    let main = run.frame(NodeId::NONE, "/work/train.py", "<module>", 10);
+    run.event(EventKind::DEVICE_ALLOC, 0x5f00_0000_0000, 8 * GIB, [0; 2], main);
+    run.event(EventKind::BLOCK_ALLOC, 0x5f00_0000_0000, 8 * GIB, [8 * GIB + 20 * MIB; 2], main);
+    assert!(pools(&run.report()).is_empty(), "tensors lie inside");
 }

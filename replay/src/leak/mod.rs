@@ -24,6 +24,7 @@ pub(crate) mod candidates;
 pub(crate) mod cohorts;
 pub(crate) mod growth;
 pub(crate) mod oom_forecast;
+pub(crate) mod opaque_pools;
 pub(crate) mod rate;
 pub(crate) mod report;
 pub(crate) mod reserved_growth;

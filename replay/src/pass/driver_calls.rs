@@ -43,6 +43,7 @@ impl ReplayPass {
                         .owners
                         .owner_of_stack(self.symbols.stack_info(stack).native, self.symbols.definitions());
                     device.attribution.add(owner, bytes, time_ns, &self.owners);
+                    self.pool_uses.on_alloc(ordinal, key, (stack, bytes), time_ns);
                 }
                 DriverChange::Free { key, .. } => {
                     let block = device.driver.live().get(key).copied();
@@ -51,6 +52,7 @@ impl ReplayPass {
                         let native = self.symbols.stack_info(block.stack).native;
                         let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
                         device.attribution.remove(owner, block.bytes);
+                        self.pool_uses.on_free(ordinal, key, (block.stack, block.bytes), time_ns);
                     }
                     let after = StateSample { device: now.device.saturating_sub(freed), ..now };
                     device.driver.free(key, StackSite { stack, site }, after);

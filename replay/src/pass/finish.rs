@@ -78,6 +78,7 @@ impl ReplayPass {
             ending_detail,
             symbols,
             owners: self.owners,
+            pool_uses: self.pool_uses,
             counts,
             losses,
             incomplete,

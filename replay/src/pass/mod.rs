@@ -36,6 +36,7 @@ use crate::pass::stream_filter::StreamFilter;
 use crate::state::async_pools::AsyncPools;
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
+use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
@@ -70,6 +71,7 @@ struct ReplayPass {
     oom_count: u64,
     oom_counts: BTreeMap<u8, u64>,
     owners: ModuleOwners,
+    pool_uses: PoolUses,
     non_device: PlaceTotals,
     host: LiveSet,
     non_device_peaks: SeededMap<MemoryPlace, u64>,
@@ -209,6 +211,7 @@ impl ReplayPass {
             oom_count: 0,
             oom_counts: BTreeMap::new(),
             owners: ModuleOwners::default(),
+            pool_uses: PoolUses::default(),
             non_device: PlaceTotals::default(),
             host: LiveSet::at_step(0, span_ns),
             non_device_peaks: SeededMap::default(),

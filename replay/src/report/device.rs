@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
+use super::site::Site;
 
 /// The totals of one device.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -27,6 +28,8 @@ pub struct Device {
     pub residual_bytes: Option<u64>,
     /// The measurement behind `residual_bytes`.
     pub residual: Option<Residual>,
+    /// Memory that other frameworks divide into blocks of their own, largest first.
+    pub opaque_pools: Vec<OpaquePool>,
 }
 
 /// Memory in use that no recorded call allocated.
@@ -97,4 +100,41 @@ pub struct OwnerBytes {
     pub owner: String,
     /// The bytes that it holds.
     pub bytes: u64,
+}
+
+/// Driver memory of one library that serves its own blocks. Leaks inside are not visible.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct OpaquePool {
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The library that requested the memory, by file name; `unknown` without native stacks.
+    pub owner: String,
+    /// The framework that the memory serves; `null` if it is not a known one.
+    pub framework: Option<PoolFramework>,
+    /// The most bytes that it held.
+    pub bytes: u64,
+    /// Where most of it was requested.
+    pub site: Site,
+}
+
+json_enum! {
+    /// A framework with a memory pool of its own.
+    enum PoolFramework {
+        /// XLA, the compiler of JAX.
+        Xla = "xla",
+        /// TensorFlow, with its BFC allocator.
+        TensorFlow = "tensorflow",
+        /// ONNX Runtime, with its CUDA arena.
+        OnnxRuntime = "onnxruntime",
+        /// RMM, the memory manager of RAPIDS.
+        Rmm = "rmm",
+        /// CuPy, with its default memory pool.
+        CuPy = "cupy",
+        /// llama.cpp, with the buffers of ggml.
+        LlamaCpp = "llama_cpp",
+        /// TensorRT, with the arena of an engine.
+        TensorRt = "tensorrt",
+        /// The Triton Inference Server of NVIDIA.
+        TritonServer = "triton_server",
+    }
 }

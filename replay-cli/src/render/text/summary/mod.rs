@@ -16,6 +16,7 @@ use super::sections::peak;
 use super::sections::timeline::torch_memory;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
+use crate::render::wording::opaque_pools::{describe_opaque_pool, pool_remedy};
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::marks::HANG;
@@ -138,6 +139,10 @@ fn render_attribution(out: &mut String, report: &Report, trace: usize, style: St
                     size_column(residual.bytes)
                 ),
             );
+        }
+        for pool in &device.opaque_pools {
+            put_line(out, format_args!("  {}", describe_opaque_pool(pool)));
+            put_line(out, format_args!("    To see them: {}", pool_remedy(pool.framework)));
         }
     }
 }
