@@ -10,7 +10,8 @@ use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
 use crate::report::{
-    BenignGrowth, BenignRule, Leak, LeakKind, Oom, Severity, Site, SiteBytes, Verdict, VerdictEvidence,
+    BenignGrowth, BenignRule, Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict,
+    VerdictEvidence,
 };
 use crate::state::live_set::site_stats::SiteStats;
 use crate::util::ids::SiteId;
@@ -23,6 +24,10 @@ const MIN_STEPS: u32 = 5;
 const MAX_SPIKE_SITES: usize = 3;
 /// A leak that fills the device within so many steps is critical.
 const SOON_STEPS: u64 = 10_000;
+/// A forecast beyond this many times the steps seen is not critical, unless it is soon.
+const MAX_EXTRAPOLATION: u64 = 10;
+/// A forecast beyond this many further steps is not reported.
+const FAR_STEPS: u64 = 1_000_000;
 
 /// A verdict without its trace.
 type VerdictDraft = (Severity, VerdictEvidence);
@@ -204,7 +209,11 @@ fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak], benign: &[&BenignGro
     let growing: Vec<&&Leak> =
         leaks.iter().filter(|leak| leak.device == device && leak.kind == LeakKind::Tensors).collect();
     if !growing.is_empty() {
-        let oom_step = growing.iter().find_map(|leak| leak.oom_step);
+        let ahead = |forecast: &OomForecast| forecast.expected.saturating_sub(u64::from(steps));
+        let forecast = growing.iter().find_map(|leak| leak.oom_step);
+        let oom_step = forecast.filter(|forecast| ahead(forecast) <= FAR_STEPS);
+        let is_soon = oom_step
+            .is_some_and(|forecast| ahead(&forecast) <= SOON_STEPS.max(MAX_EXTRAPOLATION * u64::from(steps)));
         let evidence = VerdictEvidence::CreepConfirmed {
             device,
             bytes: growing.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes)),
@@ -212,7 +221,7 @@ fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak], benign: &[&BenignGro
             findings: growing.len(),
             oom_step,
         };
-        drafts.push((if oom_step.is_some() { Severity::Critical } else { Severity::Warning }, evidence));
+        drafts.push((if is_soon { Severity::Critical } else { Severity::Warning }, evidence));
     }
     let early: Vec<&&BenignGrowth> = benign
         .iter()
