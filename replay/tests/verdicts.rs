@@ -111,6 +111,28 @@ fn creep_is_the_sum_of_all_leaks() {
     assert!((sum - f64::from(2 << 20)).abs() < 1.0, "{sum}");
 }
 
+/// Severity and expected step of `creep_confirmed` for a leak of so many bytes in each of 60 steps.
+fn creep_of(bytes_per_step: u64) -> (Severity, Option<u64>) {
+    let run = Synthetic::train(60, |run, _, train| {
+        let kept = run.frame(train, "/work/train.py", "keep", 31);
+        run.alloc(kept, bytes_per_step);
+    });
+    let report = run.report();
+    let creep = find(&report, "creep_confirmed");
+    let VerdictEvidence::CreepConfirmed { oom_step, .. } = &creep.evidence else { panic!("growth") };
+    (creep.severity, oom_step.map(|forecast| forecast.expected))
+}
+
+#[test]
+fn creep_is_critical_only_if_the_device_is_full_soon() {
+    // The device has 24 GiB: about 3,000, 200,000 and 48,000,000 steps.
+    let (severity, step) = creep_of(8 << 20);
+    assert!(severity == Severity::Critical && step.is_some_and(|step| step < 10_000), "{step:?}");
+    let (severity, step) = creep_of(128 << 10);
+    assert!(severity == Severity::Warning && step.is_some_and(|step| step > 100_000), "{step:?}");
+    assert_eq!(creep_of(512), (Severity::Warning, None), "too far to be told");
+}
+
 #[test]
 fn ranks_are_aligned_by_step_and_an_uneven_batch_is_an_imbalance() {
     let even: Vec<Analysis> = (0..4).map(|number| rank(number, 4, 64, None)).collect();

@@ -148,6 +148,93 @@ def train_without_cudnn():
     steps(resnet18(), image)
 
 
+def recurrent_models():
+    """Yields constructor arguments of cuDNN's cells: each mode, and each option that moves weights."""
+    import torch
+
+    for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
+        yield kind, {}
+        yield kind, {"num_layers": 3, "bidirectional": True, "dropout": 0.25}
+        yield kind, {"num_layers": 2, "bias": False, "batch_first": True}
+    yield torch.nn.RNN, {"nonlinearity": "relu"}
+    yield torch.nn.LSTM, {"proj_size": 24}
+    yield torch.nn.LSTM, {"proj_size": 24, "num_layers": 2, "bidirectional": True}
+    yield torch.nn.LSTM, {"proj_size": 24, "bias": False}
+
+
+@scenario()
+def recurrent_weights():
+    import torch
+
+    with torch.random.fork_rng():
+        for kind, options in recurrent_models():
+            for dtype in (torch.float32, torch.float16, torch.float64):
+                model = kind(48, 64, **options).to("cuda", dtype)
+                own = sum(weight.numel() for weight in model.parameters())
+                # cuDNN's weight space has room for biases, also if the module has none.
+                gates = {"LSTM": 4, "GRU": 3}.get(kind.__name__, 1)
+                cells = model.num_layers * (2 if model.bidirectional else 1)
+                own += 0 if model.bias else cells * gates * 2 * 64
+                storages = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+                assert len(storages) == 1, (kind, options, "weights are not in one block")
+                first = next(model.parameters())
+                assert first.untyped_storage().nbytes() == own * first.element_size(), (kind, options, dtype)
+                places = sorted((weight.data_ptr(), weight.nbytes) for weight in model.parameters())
+                for (start, size), (following, _) in zip(places, places[1:]):
+                    assert start + size <= following, "weights overlap"
+
+
+@scenario()
+def recurrent_training():
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    class Last(torch.nn.Module):
+        def __init__(self, cell):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x):
+            y = self.cell(x)[0]
+            return y.data if hasattr(y, "data") and not isinstance(y, torch.Tensor) else y
+
+    def batch():
+        return torch.randn(12, 8, 48, device="cuda")
+
+    def packed():
+        return pack_padded_sequence(batch(), [12, 9, 9, 4, 2, 2, 1, 1])
+
+    scaler = torch.amp.GradScaler("cuda") if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
+    for kind, options in recurrent_models():
+        model = Last(kind(48, 64, **options).cuda())
+        steps(model, batch, count=2)
+        steps(model, batch, torch.bfloat16, count=2)
+        steps(model, batch, torch.float16, scaler, count=2)
+        if not options.get("batch_first"):
+            steps(model, packed, count=2)
+        with torch.no_grad():
+            model.eval()(batch())
+        # torch.nn does not compact bfloat16 weights; PyTorch then does so in each call.
+        model = model.train().bfloat16()
+        steps(model, lambda: batch().bfloat16(), count=2)
+    assert torch.cuda.max_memory_allocated() < 256 * MIB, torch.cuda.max_memory_allocated()
+
+
+@scenario()
+def recurrent_memory():
+    import torch
+
+    # The formulas of simgpu/toolkit/src/cudnn/rnn_layout.rs.
+    cell = torch.nn.LSTM(128, 256, 2).cuda()
+    x = torch.zeros(10, 4, 128, device="cuda")
+    before = torch.cuda.memory_allocated()
+    y, (h, c) = cell(x)
+    kept = sum((t.nbytes + 511) // 512 * 512 for t in (y, h, c))
+    reserve = 10 * 4 * 2 * (4 * 256 + 256 + 256) * 4
+    zeros = 2 * (2 * 4 * 256 * 4)  # initial states, kept for the backward pass
+    assert torch.cuda.memory_allocated() - before == kept + reserve + zeros
+
+
 @scenario(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 def expandable_segments():
     import torch
@@ -406,6 +493,7 @@ def libraries():
     x.nonzero()
     torch.unique(x)
     torch.nn.functional.scaled_dot_product_attention(*[torch.randn(1, 2, 64, 32, device="cuda") for _ in range(3)])
+    torch.nn.LSTM(16, 16).cuda()(torch.randn(4, 2, 16, device="cuda"))
     torch.backends.cudnn.enabled = False
     torch.nn.LSTM(16, 16).cuda()(torch.randn(4, 2, 16, device="cuda"))
     torch.sparse.mm(torch.eye(8).to_sparse_csr().cuda(), torch.randn(8, 8, device="cuda"))

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{EventKind, MetaValue};
 
 use crate::device::DeviceState;
+use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{
     Device, DeviceLevels, DevicePeak, OwnerBytes, Phase, PhaseOnDevice, Report, Residual, Section,
@@ -176,6 +177,7 @@ fn steps(analysis: &Analysis) -> Steps {
 }
 
 fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
+    let opaque_pools = find_opaque_pools(analysis);
     let device = |(ordinal, state): (u8, &DeviceState)| {
         let torch = state.has_torch();
         let reserves = torch && analysis.knows_reserved();
@@ -189,7 +191,7 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             peak: DevicePeak {
                 live_bytes: torch.then(|| state.torch.peak().live),
                 reserved_bytes: reserves.then_some(state.reserved_peak.reserved),
-                device_bytes: driver.then_some(state.peak_device),
+                device_bytes: driver.then_some(state.driver_peak.bytes()),
                 time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
                 step: analysis.reported_step(peak.step),
             },
@@ -201,6 +203,11 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             ledger: ledger(analysis, state),
             residual_bytes: residual(analysis, state).map(|residual| residual.bytes),
             residual: residual(analysis, state),
+            opaque_pools: opaque_pools
+                .iter()
+                .filter(|pool| pool.device == u32::from(ordinal))
+                .cloned()
+                .collect(),
         }
     };
     analysis.visible_devices().map(device).collect()
@@ -220,6 +227,7 @@ fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
         source: sample.source,
         time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
         in_use_bytes: sample.in_use,
+        pool_free_bytes: sample.pooled,
         samples: state.attribution.samples,
         least_bytes,
         most_bytes,

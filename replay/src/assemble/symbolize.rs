@@ -43,6 +43,10 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
     let max = scope.max_sites;
     let mut all: Vec<(usize, &mut Site)> = Vec::new();
     all.extend(report.steps.iter_mut().filter_map(|steps| steps.site.as_mut()).map(|site| (0, site)));
+    for device in &mut report.devices {
+        let trace = device.trace;
+        all.extend(device.opaque_pools.iter_mut().take(max).map(|pool| (trace, &mut pool.site)));
+    }
     if scope.includes(Section::Timeline) {
         for timeline in report.timeline.iter_mut().chain(report.timelines.iter_mut().flatten()) {
             let trace = timeline.trace;

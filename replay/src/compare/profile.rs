@@ -219,7 +219,7 @@ fn profile_device(
         totals.insert(TotalQuantity::PeakReserved, state.reserved_peak.reserved);
     }
     if !state.driver.is_empty() {
-        totals.insert(TotalQuantity::PeakDevice, state.peak_device);
+        totals.insert(TotalQuantity::PeakDevice, state.driver_peak.bytes());
         for (owner, bytes) in state.attribution.entries(&analysis.owners) {
             totals.insert(TotalQuantity::HeldBy(owner), bytes);
         }

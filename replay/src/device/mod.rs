@@ -6,6 +6,7 @@
 //! starts. [`DeviceState::block_alloc`] and [`DeviceState::block_free`] run once per block event.
 
 pub(crate) mod device_states;
+pub(crate) mod driver_peak;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::callsite::symbols::StackSite;
+use crate::device::driver_peak::DriverPeak;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
@@ -87,8 +89,8 @@ pub(crate) struct DeviceState {
     pub reserved: u64,
     /// Levels at the peak of reserved bytes.
     pub reserved_peak: ReservedPeakLevels,
-    /// The highest device bytes.
-    pub peak_device: u64,
+    /// The highest driver bytes.
+    pub driver_peak: DriverPeak,
     /// Number of events with a running total that differs from the sum of live blocks.
     pub total_mismatches: u64,
     /// The first of these events.
@@ -98,7 +100,7 @@ pub(crate) struct DeviceState {
     /// Unused reserved memory at step ends.
     pub unused: UnusedReserved,
     segments: Segments,
-    /// Stacks that allocated driver memory which became a segment.
+    /// Stacks that allocated driver memory which became a segment or contained blocks.
     segment_stacks: SeededSet<StackId>,
     /// Freed blocks by address that another stream still uses.
     pending: SeededMap<u64, PendingFree>,
@@ -145,9 +147,9 @@ impl DeviceState {
 
     /// Takes PyTorch's reserved bytes from a block event; returns the state after it.
     fn sample_block_event(&mut self, event: &Event, time: EventTime) -> StateSample {
-        let EventTime { time_ns, step } = time;
         self.reserved = event.aux[1];
-        StateSample { time_ns, step, reserved: self.reserved, device: self.driver.total().bytes }
+        let (reserved, device) = (self.reserved, self.driver.total().bytes);
+        StateSample { time_ns: time.time_ns, step: time.step, reserved, device }
     }
 
     /// Applies the allocation of a block by PyTorch.
@@ -196,16 +198,16 @@ impl DeviceState {
         self.after_block_event(event, now, driver);
     }
 
-    /// True if driver memory that this stack allocated became a segment of PyTorch's allocator.
+    /// True if this stack requested driver memory for PyTorch's allocator (segments or blocks).
     pub(crate) fn requested_segments(&self, stack: StackId) -> bool {
         self.segment_stacks.contains(&stack)
     }
 
     /// Ends the current step with the present state.
     pub(crate) fn end_step(&mut self) {
-        let step = self.torch.steps_ended();
-        let torch = TorchLevels { reserved: self.reserved, live: self.torch.total().bytes };
-        self.unused.end_step(step, torch, self.driver.total().bytes);
+        let (live, driver) = (self.torch.total().bytes, self.driver.total().bytes);
+        self.unused.end_step(self.torch.steps_ended(), TorchLevels { reserved: self.reserved, live }, driver);
+        self.driver_peak.end_step(driver);
         self.torch.end_step();
         self.driver.end_step();
     }
@@ -290,8 +292,8 @@ impl DeviceState {
         site: impl Fn(StackId) -> SiteId,
     ) {
         let EventTime { time_ns, step } = time;
-        let pieces = self.pending.len() + ranges.len();
-        let blocks = self.torch.total().blocks.saturating_add(pieces as u64);
+        let pieces = (self.pending.len() + ranges.len()) as u64;
+        let blocks = self.torch.total().blocks.saturating_add(pieces);
         if self.torch.is_empty() || !self.gap_history.may_observe(blocks, self.torch.events) {
             return;
         }
@@ -316,6 +318,9 @@ impl DeviceState {
         self.recent_ranges[slot] = (first.addr, first.addr.saturating_add(first.bytes));
         for (begin, _) in ranges.range(first.addr..end.max(first.addr + 1)) {
             self.torch_ranges.insert(*begin);
+            if let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, *begin)) {
+                self.segment_stacks.insert(memory.stack);
+            }
         }
     }
 
@@ -355,7 +360,7 @@ impl DeviceState {
         self.torch.rebase(time_ns, rest_ns);
         self.driver.rebase(time_ns, rest_ns);
         let device = self.driver.total().bytes;
-        self.peak_device = device;
+        self.driver_peak.restart(device);
         self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
         self.peak_state.set_peak(ReservedPeak {
             reserved: self.reserved,
@@ -388,8 +393,7 @@ impl DeviceState {
         let gap = explain_gap(&peak, &self.torch_ranges, &site);
         self.gap_at_peak = Some(TimedGap { time_ns: peak.time_ns, reserved: peak.reserved, gap });
         let reserved = self.reserved;
-        let request = GapRequest { time_ns, reserved, pool: None };
-        let gap = self.explain_gap(request, ranges, ordinal, &site);
+        let gap = self.explain_gap(GapRequest { time_ns, reserved, pool: None }, ranges, ordinal, &site);
         self.gap_at_end = Some(TimedGap { time_ns, reserved, gap });
         self.gap_history.finish(time_ns);
     }

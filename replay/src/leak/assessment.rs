@@ -10,6 +10,7 @@
 //! Only an assessed run without findings may be called free of leaks. `tests/assessment.rs` has a
 //! case for each limit.
 
+use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{AssessmentLimit, AssessmentStatus, GrowingSite, LeakAssessment};
 use crate::timeline::step_coverage::StepCoverage;
@@ -93,6 +94,17 @@ fn find_limits(analysis: &Analysis) -> Vec<AssessmentLimit> {
     if analysis.step_source().is_some() {
         limits.extend(analysis.step_coverage.and_then(|coverage| find_tail(&coverage, steps)));
     }
+    limits.extend(find_opaque_pools(analysis).into_iter().map(|pool| {
+        let held = analysis.devices.iter().find(|(ordinal, _)| u32::from(*ordinal) == pool.device);
+        let held = held.map_or(0, |(_, device)| device.driver_peak.bytes()).max(pool.bytes);
+        AssessmentLimit::OpaquePool {
+            device: pool.device,
+            share: pool.bytes as f64 / held.max(1) as f64,
+            owner: pool.owner,
+            framework: pool.framework,
+            bytes: pool.bytes,
+        }
+    }));
     if !analysis.incomplete.is_empty() {
         limits.push(AssessmentLimit::MissingEvents);
     }

@@ -2,9 +2,10 @@
 //!
 //! [`find_leaks`] judges four kinds of memory, all by the rules of [`candidates`]:
 //! * [`LeakKind::Tensors`]: live blocks of PyTorch's allocator, by allocating line.
-//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests of PyTorch's own allocator
-//!   do not count. Memory of an unknown owner counts only if driver memory outside PyTorch grows as
-//!   a whole. On Metal, heaps do not count.
+//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests by PyTorch's own allocator
+//!   or for it (pluggable allocators, pools) do not count: tensors lie inside. Memory of an unknown
+//!   owner counts only if driver memory outside PyTorch grows as a whole. On Metal, heaps do not
+//!   count.
 //! * [`LeakKind::PinnedHost`]: pinned host memory, by requesting line.
 //! * [`LeakKind::Reserved`]: unused reserved memory, by stream and pool ([`reserved_growth`]).
 //!
@@ -23,6 +24,7 @@ pub(crate) mod candidates;
 pub(crate) mod growth;
 pub(crate) mod merge;
 pub(crate) mod oom_forecast;
+pub(crate) mod opaque_pools;
 pub(crate) mod rate;
 pub(crate) mod report;
 pub(crate) mod reserved_growth;
@@ -159,8 +161,9 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
     let is_judged = |stack: StackId| match owner(stack) {
         _ if is_metal => non_torch_grows && !device.requested_segments(stack),
         name if name.starts_with(crate::state::attribution::TORCH_ALLOCATOR) => false,
-        crate::callsite::module_owner::UNKNOWN => non_torch_grows,
-        _ => true,
+        crate::callsite::module_owner::UNKNOWN => non_torch_grows && !device.requested_segments(stack),
+        // Another library requested it for PyTorch's allocator: a pluggable allocator or a MemPool.
+        _ => !device.requested_segments(stack),
     };
     find_candidates(live_set, &is_judged)
 }

@@ -4,6 +4,9 @@
 //! recorded call shows) minus the peak of driver memory. PyTorch's cache at its own peak
 //! (reserved minus allocated) may serve the leak, or may be in pieces too small for it. The lower
 //! bound of the headroom counts none of the cache, the upper bound all, the expected value half.
+//! Without PyTorch's allocator, the upper bound takes the peak of driver memory after the first
+//! step: a framework may take its share of the device once, to free it into a pool that then serves
+//! the leak.
 //! All leaks of a device grow together; the bounds of their rates are those of the Theil-Sen
 //! slope.
 //!
@@ -73,10 +76,14 @@ impl Headroom {
         let capacity = analysis.capacity(ordinal)?;
         let residual = device.attribution.nearest().and_then(|sample| sample.residual()).unwrap_or(0);
         let reserved = device.reserved_peak.reserved;
-        let used = reserved.max(device.peak_device).saturating_add(residual);
-        let cache = reserved.saturating_sub(device.torch.peak().live);
+        let used = reserved.max(device.driver_peak.bytes()).saturating_add(residual);
+        let reusable = if device.has_torch() {
+            reserved.saturating_sub(device.torch.peak().live)
+        } else {
+            device.driver_peak.bytes().saturating_sub(device.driver_peak.recurring_bytes())
+        };
         let least_bytes = capacity.saturating_sub(used) as f64;
-        let most_bytes = least_bytes + cache as f64;
+        let most_bytes = least_bytes + reusable as f64;
         Some(Self { least_bytes, most_bytes, overhead: SegmentOverhead::measure(device) })
     }
 

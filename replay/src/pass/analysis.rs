@@ -15,6 +15,7 @@ use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
 use crate::state::live_set::LiveSet;
+use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
 use crate::timeline::step_coverage::StepCoverage;
@@ -38,6 +39,8 @@ pub struct Analysis {
     pub(crate) symbols: StackSymbols,
     /// The libraries that own driver memory.
     pub(crate) owners: ModuleOwners,
+    /// Large driver memory by requesting stack.
+    pub(crate) pool_uses: PoolUses,
     /// Number of events of each kind that occurs.
     pub counts: Vec<(EventKind, u64)>,
     /// Counts of lost events and other defects of the trace.

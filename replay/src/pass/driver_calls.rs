@@ -44,6 +44,7 @@ impl ReplayPass {
                         .owners
                         .owner_of_stack(self.symbols.stack_info(stack).native, self.symbols.definitions());
                     device.attribution.add(owner, bytes, time_ns, &self.owners);
+                    self.pool_uses.on_alloc(ordinal, key, (stack, bytes), time_ns);
                 }
                 DriverChange::Free { key, .. } => {
                     let block = device.driver.live().get(key).copied();
@@ -52,13 +53,14 @@ impl ReplayPass {
                         let native = self.symbols.stack_info(block.stack).native;
                         let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
                         device.attribution.remove(owner, block.bytes);
+                        self.pool_uses.on_free(ordinal, key, (block.stack, block.bytes), time_ns);
                     }
                     let after = StateSample { device: now.device.saturating_sub(freed), ..now };
                     device.driver.free(key, StackSite { stack, site }, after);
                 }
             }
             let bytes = device.driver.total().bytes;
-            device.peak_device = device.peak_device.max(bytes);
+            device.driver_peak.observe(bytes);
             device.torch.observe(StateSample { device: bytes, ..now });
         }
         if self.driver.has_changed_ranges {

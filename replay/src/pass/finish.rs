@@ -79,6 +79,7 @@ impl ReplayPass {
             ending_detail,
             symbols,
             owners: self.owners,
+            pool_uses: self.pool_uses,
             counts,
             losses,
             incomplete,

@@ -33,8 +33,10 @@ use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
+use crate::state::async_pools::AsyncPools;
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
+use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
@@ -71,6 +73,7 @@ struct ReplayPass {
     oom_count: u64,
     oom_counts: BTreeMap<u8, u64>,
     owners: ModuleOwners,
+    pool_uses: PoolUses,
     non_device: PlaceTotals,
     host: LiveSet,
     non_device_peaks: SeededMap<MemoryPlace, u64>,
@@ -211,6 +214,7 @@ impl ReplayPass {
             oom_count: 0,
             oom_counts: BTreeMap::new(),
             owners: ModuleOwners::default(),
+            pool_uses: PoolUses::default(),
             non_device: PlaceTotals::default(),
             host: LiveSet::at_step(0, span_ns),
             non_device_peaks: SeededMap::default(),
@@ -337,8 +341,10 @@ impl ReplayPass {
 
     fn on_memory_sample(&mut self, event: &Event) {
         if event.result == 0 && !event.in_flight && event.device != NO_DEVICE {
+            let pools = self.analyses.find::<AsyncPools>();
+            let pooled = pools.map_or(0, |pools| pools.kept_bytes(event.device));
             let device = device_of(&mut self.devices, event.device, self.step);
-            device.attribution.add_sample(event, self.time_ns);
+            device.attribution.add_sample(event, pooled, self.time_ns);
         }
     }
 }

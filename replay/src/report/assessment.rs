@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
-use super::{LeakKind, Omitted, Quantity, Site};
+use super::{LeakKind, Omitted, PoolFramework, Quantity, Site};
 
 json_enum! {
     /// Whether the trace allows a verdict on leaks.
@@ -94,11 +94,13 @@ pub enum AssessmentLimit {
     OpaquePool {
         /// Ordinal of the GPU.
         device: u32,
-        /// The library; `null` if unknown.
-        owner: Option<String>,
-        /// Bytes of the pool.
+        /// The library that requested it.
+        owner: String,
+        /// The framework that the memory serves; `null` if it is not a known one.
+        framework: Option<PoolFramework>,
+        /// The most bytes that it held.
         bytes: u64,
-        /// The pool's share of the memory that the process held.
+        /// Its share of the most memory that the process held on the GPU.
         share: f64,
     },
     /// The trace lacks events.

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
+use super::site::Site;
 
 /// The totals of one device.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -22,17 +23,19 @@ pub struct Device {
     pub end: DeviceLevels,
     /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<OwnerBytes>,
-    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code, driver
-    /// pools.
+    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code,
+    /// rounding.
     pub residual_bytes: Option<u64>,
     /// The measurement behind `residual_bytes`.
     pub residual: Option<Residual>,
+    /// Memory that other frameworks divide into blocks of their own, largest first.
+    pub opaque_pools: Vec<OpaquePool>,
 }
 
 /// Memory in use that no recorded call allocated.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Residual {
-    /// Bytes in use minus the bytes of recorded calls.
+    /// Bytes in use minus the bytes of recorded calls, minus `pool_free_bytes`.
     pub bytes: u64,
     /// What measured the bytes in use.
     pub source: ResidualSource,
@@ -40,6 +43,9 @@ pub struct Residual {
     pub time_ns: u64,
     /// The measured bytes in use.
     pub in_use_bytes: u64,
+    /// Free bytes that the driver's pools kept then, by their release thresholds and the most that
+    /// they held: an estimate.
+    pub pool_free_bytes: u64,
     /// The number of measurements, of all sources.
     pub samples: u64,
     /// The smallest residual of this source.
@@ -94,4 +100,41 @@ pub struct OwnerBytes {
     pub owner: String,
     /// The bytes that it holds.
     pub bytes: u64,
+}
+
+/// Driver memory of one library that serves its own blocks. Leaks inside are not visible.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct OpaquePool {
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The library that requested the memory, by file name; `unknown` without native stacks.
+    pub owner: String,
+    /// The framework that the memory serves; `null` if it is not a known one.
+    pub framework: Option<PoolFramework>,
+    /// The most bytes that it held.
+    pub bytes: u64,
+    /// Where most of it was requested.
+    pub site: Site,
+}
+
+json_enum! {
+    /// A framework with a memory pool of its own.
+    enum PoolFramework {
+        /// XLA, the compiler of JAX.
+        Xla = "xla",
+        /// TensorFlow, with its BFC allocator.
+        TensorFlow = "tensorflow",
+        /// ONNX Runtime, with its CUDA arena.
+        OnnxRuntime = "onnxruntime",
+        /// RMM, the memory manager of RAPIDS.
+        Rmm = "rmm",
+        /// CuPy, with its default memory pool.
+        CuPy = "cupy",
+        /// llama.cpp, with the buffers of ggml.
+        LlamaCpp = "llama_cpp",
+        /// TensorRT, with the arena of an engine.
+        TensorRt = "tensorrt",
+        /// The Triton Inference Server of NVIDIA.
+        TritonServer = "triton_server",
+    }
 }

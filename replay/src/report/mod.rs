@@ -35,7 +35,9 @@ pub(crate) use self::trace::METAL_MODE;
 pub use self::{
     assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment},
     category_rule::CategoryRule,
-    device::{Device, DeviceLevels, DevicePeak, OwnerBytes, Residual, ResidualSource},
+    device::{
+        Device, DeviceLevels, DevicePeak, OpaquePool, OwnerBytes, PoolFramework, Residual, ResidualSource,
+    },
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
     fragmentation::{
         AsyncPool, AsyncPoolSample, Cause, CauseKind, FitRow, Fragmentation, FragmentationOverTime,

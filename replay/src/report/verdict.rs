@@ -191,7 +191,7 @@ pub enum VerdictEvidence {
         bytes_per_step: f64,
         /// The number of leaks.
         findings: usize,
-        /// The step at which the GPU is full.
+        /// The step at which the GPU is full; `null` if unknown, or over 1,000,000 steps away.
         oom_step: Option<OomForecast>,
     },
     /// One rank uses much more memory than the others.

@@ -4,6 +4,11 @@
 //! program asks for its reserved bytes. [`AsyncPools`] therefore knows allocated bytes exactly at
 //! any time, and reserved bytes only at the queries in the trace. Fragmentation inside a pool is
 //! not visible. An allocation costs two hash map updates.
+//!
+//! A pool keeps freed memory up to its release threshold. [`AsyncPoolState::kept`] estimates how
+//! much from the most that the pool held, so that this memory is not taken for memory of unknown
+//! origin. A framework may reserve its share of a device by one large allocation that it frees at
+//! once; XLA does (`GpuCudaMallocAsyncAllocator::SetStreamAndPreallocateMemory`).
 
 use std::collections::BTreeMap;
 
@@ -43,6 +48,8 @@ pub(crate) struct AsyncPoolState {
     pub allocated: u64,
     /// The highest value of `allocated`.
     pub peak_allocated: u64,
+    /// The most bytes that the pool held since it was trimmed: allocated, or reserved at a query.
+    pub held: u64,
     /// Bytes that the pool keeps when its blocks are free; `None` if the program never set it.
     pub release_threshold: Option<u64>,
     /// Number of queries of reserved bytes.
@@ -51,6 +58,19 @@ pub(crate) struct AsyncPoolState {
     pub last: Option<AsyncPoolReading>,
     /// The query with the most unused bytes.
     pub worst: Option<AsyncPoolReading>,
+}
+
+impl AsyncPoolState {
+    /// Free bytes that the pool keeps, by the most that it held and its release threshold. An
+    /// estimate: a pool returns memory when it synchronises, or when a request would fail.
+    pub(crate) fn kept(&self) -> u64 {
+        let threshold = self.release_threshold.unwrap_or(0);
+        self.held.min(threshold.max(self.allocated)).saturating_sub(self.allocated)
+    }
+
+    fn trim(&mut self, keep: u64) {
+        self.held = self.held.min(keep).max(self.allocated);
+    }
 }
 
 /// Device ordinal and pool handle; handle 0 is the device's default pool.
@@ -85,6 +105,11 @@ impl AsyncPools {
             EventKind::POOL_USE => {
                 self.current.insert(event.device, event.aux[0]);
             }
+            EventKind::POOL_TRIM => self.trim(event.device, event.aux[0], event.size),
+            EventKind::POOL_DESTROY => {
+                self.trim(event.device, event.aux[0], 0);
+                self.created.remove(&event.aux[0]);
+            }
             EventKind::POOL_SET if event.aux[1] == ATTRIBUTE_THRESHOLD => {
                 let key = self.key_of_handle(event.device, event.aux[0]);
                 if let Some(pool) = self.pool_mut(key) {
@@ -97,6 +122,7 @@ impl AsyncPools {
                     let reading =
                         AsyncPoolReading { time_ns, reserved: event.size, allocated: pool.allocated };
                     pool.readings += 1;
+                    pool.held = event.size.max(pool.allocated);
                     pool.last = Some(reading);
                     if pool.worst.is_none_or(|worst| worst.unused() < reading.unused()) {
                         pool.worst = Some(reading);
@@ -118,6 +144,7 @@ impl AsyncPools {
         let Some(pool) = self.pool_mut(key) else { return };
         pool.allocated = pool.allocated.saturating_add(event.size);
         pool.peak_allocated = pool.peak_allocated.max(pool.allocated);
+        pool.held = pool.held.max(pool.allocated);
         self.blocks.insert(event.addr, (key, event.size));
     }
 
@@ -146,6 +173,19 @@ impl AsyncPools {
             return None;
         }
         Some(self.pools.entry(key).or_default())
+    }
+
+    fn trim(&mut self, device: u8, handle: u64, keep: u64) {
+        let key = self.key_of_handle(device, handle);
+        if let Some(pool) = self.pools.get_mut(&key) {
+            pool.trim(keep);
+        }
+    }
+
+    /// Free bytes that all pools of a device keep ([`AsyncPoolState::kept`]).
+    pub(crate) fn kept_bytes(&self, device: u8) -> u64 {
+        let pools = self.pools.range((device, 0)..=(device, u64::MAX));
+        crate::util::block_totals::saturating_sum(pools.map(|(_, pool)| pool.kept()))
     }
 
     /// Pools that blocks were ever allocated from, by key.
@@ -194,13 +234,39 @@ mod tests {
         let default_pool = AsyncPoolState {
             allocated: 0,
             peak_allocated: 100,
+            held: 90,
             release_threshold: Some(77),
             readings: 2,
             last: reading(8, 90, 0),
             worst: reading(8, 90, 0),
         };
-        let created = AsyncPoolState { allocated: 15, peak_allocated: 15, ..AsyncPoolState::default() };
+        let created =
+            AsyncPoolState { allocated: 15, peak_allocated: 15, held: 15, ..AsyncPoolState::default() };
         let all: Vec<_> = pools.used_pools().map(|(key, pool)| (key, pool.clone())).collect();
         assert_eq!(all, [((0, 0), default_pool), ((0, 0xbb), created)]);
+    }
+
+    #[test]
+    fn pool_keeps_freed_memory_up_to_its_threshold_until_it_is_trimmed() {
+        let mut pools = AsyncPools::default();
+        let mut kept_after = |kind, addr, size, aux| {
+            pools.on_driver_call(&event(kind, addr, size, aux), 0);
+            pools.kept_bytes(0)
+        };
+        assert_eq!(kept_after(EventKind::POOL_CREATE, 0, 0, [0xbb, 0]), 0);
+        assert_eq!(kept_after(EventKind::ASYNC_ALLOC, 1, 100, [0, 0xbb]), 0);
+        assert_eq!(kept_after(EventKind::ASYNC_FREE, 1, 0, [0, 0]), 0, "the threshold is 0 until it is set");
+        assert_eq!(kept_after(EventKind::POOL_SET, 0, 60, [0xbb, ATTRIBUTE_THRESHOLD]), 60);
+        assert_eq!(kept_after(EventKind::ASYNC_ALLOC, 2, 45, [0, 0xbb]), 15);
+        assert_eq!(kept_after(EventKind::ASYNC_ALLOC, 3, 45, [0, 0xbb]), 0, "more is allocated than kept");
+        assert_eq!(kept_after(EventKind::ASYNC_FREE, 3, 0, [0, 0]), 15);
+        assert_eq!(
+            kept_after(EventKind::POOL_GET, 0, 50, [0xbb, ATTRIBUTE_RESERVED]),
+            5,
+            "as the driver says"
+        );
+        assert_eq!(kept_after(EventKind::POOL_TRIM, 0, 48, [0xbb, 0]), 3);
+        assert_eq!(kept_after(EventKind::POOL_DESTROY, 0, 0, [0xbb, 0]), 0);
+        assert_eq!(pools.kept_bytes(1), 0, "another device");
     }
 }

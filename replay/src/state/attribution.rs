@@ -4,8 +4,10 @@
 //! bytes that each library held then, by [`crate::callsite::module_owner`], with the bytes that
 //! PyTorch reserved split into blocks and cache. They sum exactly to the device bytes of the peak.
 //! The *residual* of a sample is the memory in use according to the driver or NVML, minus the bytes
-//! allocated by recorded calls. It consists of contexts, code, rounding and memory that pools keep.
-//! Samples of the driver also include other processes.
+//! allocated by recorded calls, minus what the driver's pools keep free
+//! ([`crate::state::async_pools`]). It consists of contexts, code and rounding. Samples of the
+//! driver also include other processes. Bytes that pools keep free were allocated at the peak, so a
+//! residual that included them would count them twice there.
 //!
 //! PyTorch requests a segment from the driver before it counts the segment as reserved. If
 //! PyTorch's allocator caused the peak (or may have, without stacks), reserved and live bytes of
@@ -39,13 +41,15 @@ pub(crate) struct MeminfoSample {
     pub in_use: u64,
     /// Bytes allocated by recorded calls at that time.
     pub allocated: u64,
+    /// Free bytes that driver pools kept at that time, an estimate.
+    pub pooled: u64,
 }
 
 impl MeminfoSample {
     /// Bytes that no recorded call shows. `None` if fewer bytes are in use than allocated: the two
     /// numbers are then not of the same moment.
     pub(crate) fn residual(&self) -> Option<u64> {
-        self.in_use.checked_sub(self.allocated)
+        self.in_use.checked_sub(self.allocated).map(|rest| rest.saturating_sub(self.pooled))
     }
 }
 
@@ -157,14 +161,14 @@ impl DeviceAttribution {
         *self = Self { bytes_by_owner, bytes: self.bytes, torch, peak, ..Self::default() };
     }
 
-    /// Adds a sample of memory in use.
-    pub(crate) fn add_sample(&mut self, event: &Event, time_ns: u64) {
+    /// Adds a sample of memory in use, while driver pools keep `pooled` bytes free.
+    pub(crate) fn add_sample(&mut self, event: &Event, pooled: u64, time_ns: u64) {
         let source = match event.aux[1] {
             SAMPLE_SOURCE_NVML => ResidualSource::Nvml,
             SAMPLE_SOURCE_PROGRAM => ResidualSource::Program,
             _ => ResidualSource::Recorder,
         };
-        let sample = MeminfoSample { time_ns, source, in_use: event.size, allocated: self.bytes };
+        let sample = MeminfoSample { time_ns, source, in_use: event.size, allocated: self.bytes, pooled };
         let Some(residual) = sample.residual() else { return };
         self.samples += 1;
         match self.nearest.map(|nearest| nearest.source.cmp(&source)) {
@@ -305,16 +309,28 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_pools_keep_free_is_not_residual() {
+        let (owners, [torch, ..]) = owners();
+        let mut device = DeviceAttribution::default();
+        device.add(torch, 20, 1, &owners);
+        device.remove(torch, 20);
+        device.add_sample(&sample_event(25, 1), 20, 2);
+        assert_eq!(device.nearest().unwrap().residual(), Some(5));
+        device.add_sample(&sample_event(10, 1), 20, 3);
+        assert_eq!(device.extremes, Some((0, 5)), "a pool that gave memory back leaves no residual below 0");
+    }
+
+    #[test]
     fn residual_is_from_the_best_source_nearest_to_the_peak() {
         let (owners, [torch, ..]) = owners();
         let mut device = DeviceAttribution::default();
-        device.add_sample(&sample_event(5, SAMPLE_SOURCE_PROGRAM), 1);
+        device.add_sample(&sample_event(5, SAMPLE_SOURCE_PROGRAM), 0, 1);
         device.add(torch, 20, 2, &owners);
-        device.add_sample(&sample_event(70, 1), 3);
+        device.add_sample(&sample_event(70, 1), 0, 3);
         assert_eq!(device.nearest().unwrap().residual(), Some(50));
-        device.add_sample(&sample_event(27, SAMPLE_SOURCE_NVML), 4);
-        device.add_sample(&sample_event(90, 1), 5);
-        device.add_sample(&sample_event(10, SAMPLE_SOURCE_NVML), 6);
+        device.add_sample(&sample_event(27, SAMPLE_SOURCE_NVML), 0, 4);
+        device.add_sample(&sample_event(90, 1), 0, 5);
+        device.add_sample(&sample_event(10, SAMPLE_SOURCE_NVML), 0, 6);
         let nearest = device.nearest().unwrap();
         assert_eq!((nearest.source, nearest.residual()), (ResidualSource::Nvml, Some(7)));
         assert_eq!(

@@ -7,6 +7,7 @@ pub(crate) mod holder_scans;
 pub(crate) mod live_set;
 pub(crate) mod mps_samples;
 pub(crate) mod pool_key;
+pub(crate) mod pool_uses;
 pub(crate) mod request_histogram;
 pub(crate) mod segments;
 pub(crate) mod unused_reserved;

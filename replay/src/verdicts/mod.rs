@@ -9,7 +9,7 @@ mod spikes;
 use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
-use crate::report::{Leak, LeakKind, Oom, Severity, Site, SiteBytes, Verdict, VerdictEvidence};
+use crate::report::{Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict, VerdictEvidence};
 use crate::state::live_set::site_stats::SiteStats;
 use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
@@ -19,6 +19,10 @@ use spikes::{drift, spike, usual_bin};
 const MAX_SPIKE_SITES: usize = 3;
 /// A leak that fills the device within so many steps is critical.
 const SOON_STEPS: u64 = 10_000;
+/// A forecast beyond this many times the steps seen is not critical, unless it is soon.
+const MAX_EXTRAPOLATION: u64 = 10;
+/// A forecast beyond this many further steps is not reported.
+const FAR_STEPS: u64 = 1_000_000;
 
 /// A verdict without its trace.
 type VerdictDraft = (Severity, VerdictEvidence);
@@ -39,7 +43,7 @@ pub(crate) fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: 
     drafts.extend(recording_verdicts(analysis));
     for (ordinal, device) in analysis.visible_devices() {
         drafts.extend(device_verdicts(analysis, ordinal, device));
-        drafts.extend(creep_verdicts(ordinal, &leaks));
+        drafts.extend(creep_verdicts(ordinal, analysis.steps, &leaks));
     }
     drafts.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
     let verdict = |(severity, evidence)| Verdict { trace, severity, summary: String::new(), evidence };
@@ -173,7 +177,7 @@ fn capacity_facts(
         non_torch: if is_torch {
             non_torch(peak.device, peak.reserved)
         } else {
-            non_torch(device.peak_device, 0)
+            non_torch(device.driver_peak.bytes(), 0)
         },
         reserved,
         non_torch_at_reserved_peak: non_torch(device_bytes, reserved),
@@ -188,13 +192,17 @@ fn capacity_facts(
 }
 
 /// The growth of one device over all call sites.
-fn creep_verdicts(ordinal: u8, leaks: &[&Leak]) -> Vec<VerdictDraft> {
+fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak]) -> Vec<VerdictDraft> {
     let device = u32::from(ordinal);
     let mut drafts = Vec::new();
     let growing: Vec<&&Leak> =
         leaks.iter().filter(|leak| leak.device == device && leak.kind == LeakKind::Tensors).collect();
     if !growing.is_empty() {
-        let oom_step = growing.iter().find_map(|leak| leak.oom_step);
+        let ahead = |forecast: &OomForecast| forecast.expected.saturating_sub(u64::from(steps));
+        let forecast = growing.iter().find_map(|leak| leak.oom_step);
+        let oom_step = forecast.filter(|forecast| ahead(forecast) <= FAR_STEPS);
+        let is_soon = oom_step
+            .is_some_and(|forecast| ahead(&forecast) <= SOON_STEPS.max(MAX_EXTRAPOLATION * u64::from(steps)));
         let evidence = VerdictEvidence::CreepConfirmed {
             device,
             bytes: growing.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes)),
@@ -202,7 +210,7 @@ fn creep_verdicts(ordinal: u8, leaks: &[&Leak]) -> Vec<VerdictDraft> {
             findings: growing.len(),
             oom_step,
         };
-        drafts.push((if oom_step.is_some() { Severity::Critical } else { Severity::Warning }, evidence));
+        drafts.push((if is_soon { Severity::Critical } else { Severity::Warning }, evidence));
     }
     drafts
 }

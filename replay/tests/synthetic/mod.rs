@@ -15,8 +15,8 @@ use gpumemtrace_format::ring::{
     TRACE_BYTES_AT, encode_header, seal,
 };
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, FrameLink, Meta, NO_SEQ,
-    NodeId, PyNode, ThreadId, definitions, event_block,
+    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, FrameLink, Meta, ModuleDef,
+    NO_SEQ, NativeNode, NodeId, PyNode, ThreadId, definitions, event_block,
 };
 use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::PerStepTotals;
@@ -37,6 +37,9 @@ pub struct Synthetic {
     pub codes: Vec<CodeDef>,
     pub nodes: Vec<PyNode>,
     pub meta: Meta,
+    modules: Vec<ModuleDef>,
+    /// Native stack of driver calls; see [`Synthetic::call_driver_from`].
+    library: NodeId,
     pub thread: u32,
     pub device: u8,
     /// CUDA stream of the blocks, as PyTorch's tracker reports it. `None` without a tracker.
@@ -133,9 +136,20 @@ impl Synthetic {
             size,
             aux,
             python_stack: stack,
-            native_stack: NodeId::NONE,
+            native_stack: if is_driver { self.library } else { NodeId::NONE },
             detail: None,
         });
+    }
+
+    /// Makes the library at `path` the caller of all further driver calls.
+    pub fn call_driver_from(&mut self, path: &str) {
+        let index = self.modules.iter().position(|module| module.path == path).unwrap_or_else(|| {
+            let start = 0x10_0000 * (self.modules.len() as u64 + 1);
+            let (end, path, build_id) = (start + 0x1000, path.to_owned(), Vec::new());
+            self.modules.push(ModuleDef { load_bias: start, start, end, path, build_id });
+            self.modules.len() - 1
+        });
+        self.library = NodeId(index as u32 + 1);
     }
 
     pub fn alloc(&mut self, stack: NodeId, bytes: u64) -> u64 {
@@ -318,6 +332,16 @@ impl Synthetic {
         file.extend(encode_block(BlockKind::PY_NODES, &definitions::encode_py_nodes(&self.nodes), 3));
         file.extend(encode_block(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(&self.nodes), 3));
         file.extend(&self.more_blocks);
+        if !self.modules.is_empty() {
+            let frame = |(module, id): (&ModuleDef, u32)| NativeNode {
+                id: NodeId(id),
+                parent: NodeId::NONE,
+                return_address: module.start + 0x10,
+            };
+            let nodes: Vec<NativeNode> = self.modules.iter().zip(1..).map(frame).collect();
+            file.extend(encode_block(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(&nodes), 3));
+            file.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&self.modules), 3));
+        }
         file
     }
 

@@ -16,6 +16,8 @@ def test_pluggable_allocator_records_every_tensor(run_python, torch_version, pre
     assert run.process.stdout == "refused\nwent on\n"
     report = run.report()
     assert report["traces"][0]["mode"] == (["preload"] if preloaded else []) + ["pluggable"]
+    # Each tensor is a driver allocation too, which must not be a second finding.
+    assert [leak["kind"] for leak in report["leaks"]] == ["tensors"]
     leak = report["leaks"][0]
     assert (leak["site"]["line"], leak["blocks_per_step"], leak["bytes_per_step"]) == (LINE, 1, 32 * 256 * 4)
     assert [oom["requested_bytes"] for oom in report["oom"]] == [1 << 50]

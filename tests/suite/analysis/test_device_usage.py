@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import gpumemtrace, parse_fields
+from conftest import DRIVER, gpumemtrace, parse_fields, sentences
 
 CONTEXT_BYTES = 450 << 20
 #: A multiple of the driver's page size: bytes added by rounding are in no call either.
@@ -57,3 +57,42 @@ def test_text_shows_memory_outside_calls(run_python, torch_version):
     text = gpumemtrace("replay", run.trace)
     assert "450.00 MiB  more, not in any recorded call" in text
     assert "libcublas.so" in text
+
+
+def test_memory_kept_by_a_pool_is_counted_once(run_python, torch_version, tmp_path):
+    """Three quarters of the device are allocated and freed once, so that the pool keeps them."""
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
+    run = run_python(torch_version, "driver/pool_framework.py", driver, 60 << 10, 200, SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES)
+    report = run.report()
+    residual = report["devices"][0]["residual"]
+    assert (residual["bytes"], residual["most_bytes"]) == (CONTEXT_BYTES, CONTEXT_BYTES)
+    assert residual["in_use_bytes"] == max(int(call["used"]) for call in run.calls())
+    # The pool kept everything but the blocks that were live at the sample.
+    assert residual["in_use_bytes"] - CONTEXT_BYTES - residual["pool_free_bytes"] in range(1 << 20, 8 << 20)
+    assert [verdict["kind"] for verdict in report["verdicts"]] == ["leak"], "60.4 of 80 GiB is no pressure"
+    forecast = report["leaks"][0]["oom_step"]
+    truth = ((80 << 30) - CONTEXT_BYTES) >> 20
+    assert forecast["earliest"] < truth < forecast["latest"]
+    assert "driver pools then kept about 60.00 GiB free" in sentences(gpumemtrace("replay", run.trace))
+
+
+def test_block_that_another_framework_divides_is_an_opaque_pool(run_python, torch_version, tmp_path):
+    """The program leaks inside its block, which no call shows."""
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
+    run = run_python(torch_version, "driver/block_framework.py", driver, 60 << 10, 2000)
+    [pool] = run.report()["devices"][0]["opaque_pools"]
+    assert (pool["bytes"], pool["framework"], pool["site"]["line"]) == (60 << 30, None, 23)
+    assert pool["owner"].startswith("libffi")
+    text = sentences(gpumemtrace("replay", run.trace))
+    assert "60.00 GiB is a pool of libffi" in text and "leaks inside are not visible" in text
+
+
+@pytest.mark.parametrize("segments", ["native", "expandable", "async"])
+def test_memory_of_pytorch_is_no_opaque_pool(run_python, torch_version, segments):
+    conf = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+            "async": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}}[segments]
+    run = run_python(torch_version, "memory/large_tensors.py", SIMGPU_MEM="8G", **conf)
+    assert run.report()["devices"][0]["peak"]["device_bytes"] >= 3 << 30
+    assert run.report()["devices"][0]["opaque_pools"] == []

@@ -4,6 +4,7 @@ use gpumemtrace_replay::report::{
     AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment, LeakKind,
 };
 
+use super::opaque_pools::{describe_opaque_pool, pool_remedy};
 use super::sites::short_site;
 use crate::terminal::format::{format_count, format_number, format_percent};
 use crate::terminal::units::format_bytes;
@@ -39,10 +40,8 @@ fn explain_limit(limit: &AssessmentLimit) -> String {
             format_percent(*share),
             format_count(*steps, "step")
         ),
-        AssessmentLimit::OpaquePool { device, owner, bytes, .. } => {
-            let owner = owner.as_deref().unwrap_or("an unknown library");
-            let bytes = format_bytes(*bytes);
-            format!("{bytes} on GPU {device} are a pool of {owner}, which serves its own blocks from it")
+        AssessmentLimit::OpaquePool { device, owner, framework, bytes, .. } => {
+            describe_opaque_pool(*device, owner, *framework, *bytes)
         }
         AssessmentLimit::MissingEvents => "the trace is incomplete".to_owned(),
         AssessmentLimit::OneStream => "only the blocks of one stream were judged".to_owned(),
@@ -59,7 +58,8 @@ fn suggest_remedy(limit: &AssessmentLimit) -> Option<&'static str> {
             Some("Call gpumemtrace.step() once per iteration or request to mark steps.")
         }
         AssessmentLimit::OneStream => Some("Leave out --stream to judge all blocks."),
-        AssessmentLimit::OpaquePool { .. } | AssessmentLimit::MissingEvents => None,
+        AssessmentLimit::OpaquePool { framework, .. } => Some(pool_remedy(*framework)),
+        AssessmentLimit::MissingEvents => None,
     }
 }
 

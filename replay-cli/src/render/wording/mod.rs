@@ -15,6 +15,7 @@ pub(crate) mod leaks;
 mod losses;
 mod notes;
 mod oom;
+mod opaque_pools;
 pub(crate) mod recording;
 pub(crate) mod sites;
 pub(crate) mod steps;

@@ -123,11 +123,18 @@ fn render_attribution(out: &mut String, report: &Report, trace: usize, style: St
                 ResidualSource::Nvml => "by NVML",
                 ResidualSource::Recorder | ResidualSource::Program => "by the driver for all processes",
             };
+            let free = residual.pool_free_bytes;
+            let parts =
+                if free > 0 { "contexts, kernels' code" } else { "contexts, kernels' code, driver pools" };
+            let pools = if free > 0 {
+                format!("; driver pools then kept about {} free for later use", format_bytes(free))
+            } else {
+                String::new()
+            };
             put_line(
                 out,
                 format_args!(
-                    "  {}  {HANG}more, not in any recorded call (contexts, kernels' code, driver pools), \
-                     measured {by}",
+                    "  {}  {HANG}more, not in any recorded call ({parts}), measured {by}{pools}",
                     size_column(residual.bytes)
                 ),
             );

@@ -1,4 +1,8 @@
-//! cuDNN: versions, workspace sizes, and a backend that always finds one plan.
+//! cuDNN: versions, workspace sizes, recurrent networks, and a backend that always finds one plan.
+
+mod descriptors;
+mod rnn;
+mod rnn_layout;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +14,7 @@ use crate::driver::{launch, with_context};
 use crate::entry::toolkit;
 use crate::versions::{bytes_switch, wheel_versions};
 
+const BAD_PARAM: u32 = 2000;
 const INTERNAL: u32 = 4000;
 const EXECUTION_FAILED: u32 = 5000;
 const NOT_INITIALIZED: u32 = 1001;
@@ -102,11 +107,6 @@ toolkit! { 4000;
         out.put(0)
     }
     cudnnDropoutGetStatesSize(_handle: u64, out: Out<u64>) { out.put(1 << 20) }
-    cudnnGetRNNTempSpaceSizes(_h: u64, _rnn: u64, _mode: u32, _x: u64, work: Out<u64>, reserve: Out<u64>) {
-        work.put_if_wanted(0);
-        reserve.put_if_wanted(0);
-        Ok(())
-    }
     cudnnGetCTCLossWorkspaceSize(
         _h: u64, _probs: u64, _grads: u64, _labels: u64, _label_len: u64, _input_len: u64, _algo: u32, _desc: u64, out: Out<u64>,
     ) {
@@ -130,6 +130,7 @@ extern "C" fn error_text(code: u32) -> *const c_char {
     match code {
         0 => c"CUDNN_STATUS_SUCCESS",
         NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
+        BAD_PARAM => c"CUDNN_STATUS_BAD_PARAM",
         INTERNAL => c"CUDNN_STATUS_INTERNAL_ERROR",
         _ => c"CUDNN_STATUS_NOT_SUPPORTED",
     }
