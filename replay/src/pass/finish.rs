@@ -3,6 +3,7 @@
 use gpumemtrace_format::{Counter, EventKind, Meta};
 
 use super::{Analysis, ReplayPass};
+use crate::event_analysis::EventTime;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
 use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
@@ -25,8 +26,8 @@ impl ReplayPass {
             if device.torch.is_empty() && device.driver.is_empty() {
                 continue;
             }
-            device
-                .finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.stack_info(stack).site);
+            let time = EventTime { time_ns: self.time_ns, step: self.step };
+            device.finish(ordinal, self.driver.ranges(), time, |stack| symbols.stack_info(stack).site);
             devices.push((ordinal, *device));
         }
         self.host.finish();
@@ -96,6 +97,7 @@ impl ReplayPass {
             ooms: self.ooms,
             oom_count: self.oom_count,
             oom_counts: self.oom_counts,
+            failed_call_gaps: self.failed_call_gaps,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,
