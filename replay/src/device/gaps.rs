@@ -99,12 +99,13 @@ impl DeviceState {
         }
     }
 
-    /// Completes deferred updates and explains the gaps at the key moments.
+    /// Completes deferred updates and explains the gaps at the key moments. `has_exited`: the run
+    /// was not cut off.
     pub(crate) fn finish(
         &mut self,
         ordinal: u8,
         ranges: &BTreeMap<u64, MemoryRange>,
-        time: EventTime,
+        (time, has_exited): (EventTime, bool),
         site: impl Fn(StackId) -> SiteId,
     ) {
         self.torch.finish();
@@ -112,6 +113,7 @@ impl DeviceState {
         if self.torch.is_empty() {
             return;
         }
+        self.moments.finish(has_exited);
         let present = PresentState {
             live: self.torch.live(),
             pending: &self.pending,

@@ -1,6 +1,10 @@
 //! The moments of a run at which the gap of a device is always explained: peak reserved, the
 //! largest gap, the last step end, and the end.
 //!
+//! The end is the last event before the trailing run of frees: what a script held when it finished,
+//! before the interpreter freed its objects. A teardown turns all reserved memory into a gap, so
+//! the largest gap is one that an allocation follows. Until then it is a candidate.
+//!
 //! An event costs a few additions and comparisons. Each moment is a [`PastState`], so marking one
 //! copies no blocks. The gap at an event is reserved bytes minus the requested bytes of live
 //! blocks, exactly as [`super::explain_gap`] counts it.
@@ -17,12 +21,16 @@ pub(crate) struct KeyMoments {
     peak_reserved: PastState,
     largest_gap: PastState,
     largest_gap_bytes: u64,
+    /// A larger gap in the current run of frees.
+    gap_candidate: PastState,
+    /// The candidate's gap, or else `largest_gap_bytes`.
+    candidate_bytes: u64,
     last_step: PastState,
     has_step: bool,
     end: PastState,
     /// The last block event was a free, so `end` is before the current run of frees.
     is_after_frees: bool,
-    /// Newest block of `peak_reserved`, `largest_gap` and `last_step`.
+    /// Newest block of all moments but the end.
     newest_block: u64,
     /// Requested bytes of the live blocks with a known request.
     requested_bytes: u64,
@@ -34,7 +42,10 @@ impl KeyMoments {
     /// Counts an allocated block.
     #[inline]
     pub(crate) fn on_alloc(&mut self, size: BlockSize) {
-        self.is_after_frees = false;
+        if self.is_after_frees {
+            self.is_after_frees = false;
+            self.confirm_largest_gap();
+        }
         match size.requested_bytes {
             Some(requested) => {
                 self.requested_bytes = self.requested_bytes.saturating_add(requested.min(size.bytes));
@@ -60,13 +71,14 @@ impl KeyMoments {
 
     #[inline(never)] // Few frees are of blocks of these moments.
     fn keep_removed_block(&mut self, addr: u64, block: LiveBlock) {
-        for state in [&mut self.peak_reserved, &mut self.largest_gap, &mut self.last_step] {
-            state.keep_removed_block(addr, block);
-        }
+        let [_, others @ ..] = self.all_states();
+        others.into_iter().for_each(|state| state.keep_removed_block(addr, block));
     }
 
-    fn all_states(&mut self) -> [&mut PastState; 4] {
-        [&mut self.peak_reserved, &mut self.largest_gap, &mut self.last_step, &mut self.end]
+    /// All states, the end first.
+    fn all_states(&mut self) -> [&mut PastState; 5] {
+        let Self { peak_reserved, largest_gap, gap_candidate, last_step, end, .. } = self;
+        [end, peak_reserved, largest_gap, gap_candidate, last_step]
     }
 
     /// Handles the completion of a pending free.
@@ -107,15 +119,27 @@ impl KeyMoments {
     /// True if `gap` is above the largest one so far.
     #[inline]
     pub(crate) fn is_largest_gap(&self, gap: u64) -> bool {
-        gap > self.largest_gap_bytes
+        gap > self.candidate_bytes
     }
 
-    /// Moves the largest gap to the present moment.
+    /// Moves the largest gap to the present moment, during a run of frees only for now.
     #[inline(never)]
     pub(crate) fn set_largest_gap(&mut self, gap: u64, now: PastMoment) {
-        self.largest_gap_bytes = gap;
-        self.largest_gap.set_moment(now);
+        self.candidate_bytes = gap;
+        self.gap_candidate.set_moment(now);
         self.newest_block = now.newest_block;
+        if !self.is_after_frees {
+            self.confirm_largest_gap();
+        }
+    }
+
+    /// Makes the candidate, if there is one, the largest gap.
+    #[inline]
+    fn confirm_largest_gap(&mut self) {
+        if self.candidate_bytes > self.largest_gap_bytes {
+            self.largest_gap_bytes = self.candidate_bytes;
+            std::mem::swap(&mut self.largest_gap, &mut self.gap_candidate);
+        }
     }
 
     /// Moves the last step end to the present moment.
@@ -132,9 +156,6 @@ impl KeyMoments {
     }
 
     /// Moves the end to the present moment, which is before a run of frees.
-    ///
-    /// The end is the last event before the trailing run of frees: what a script held when it
-    /// finished, before the interpreter freed its objects.
     #[inline(never)]
     pub(crate) fn set_end_before_frees(&mut self, now: PastMoment) {
         self.is_after_frees = true;
@@ -145,10 +166,19 @@ impl KeyMoments {
     #[cold]
     pub(crate) fn restart(&mut self, now: PastMoment, gap: u64) {
         self.set_peak_reserved(now);
-        self.set_largest_gap(gap, now);
         self.end.set_moment(now);
         self.has_step = false;
         self.is_after_frees = false;
+        self.largest_gap_bytes = 0;
+        self.set_largest_gap(gap, now);
+    }
+
+    /// Ends the run. Frees at the end of a run that was cut off are no teardown.
+    pub(crate) fn finish(&mut self, has_exited: bool) {
+        if !has_exited {
+            self.is_after_frees = false;
+            self.confirm_largest_gap();
+        }
     }
 
     /// The state at the peak of reserved bytes.
@@ -166,8 +196,7 @@ impl KeyMoments {
         Some(&self.last_step).filter(|_| self.has_step)
     }
 
-    /// The state before the trailing run of frees; `None` if the last block event is no free, so
-    /// that it is the present state.
+    /// The state before the trailing run of frees; `None` if that is the present state.
     pub(crate) fn before_trailing_frees(&self) -> Option<&PastState> {
         Some(&self.end).filter(|_| self.is_after_frees)
     }

@@ -1,6 +1,6 @@
 //! The causes of unused reserved memory, and its moments, as phrases.
 
-use gpumemtrace_replay::report::{Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes};
+use gpumemtrace_replay::report::{Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes, PoolInfo};
 
 use super::Vocabulary;
 use crate::terminal::units::format_bytes;
@@ -26,28 +26,37 @@ pub(crate) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
 
 /// The pools in which memory is stranded, and what returns it.
 fn describe_stranded_pools(pools: &[PoolBytes], words: &Vocabulary) -> String {
-    let sum = |of: &dyn Fn(&PoolBytes) -> bool| {
-        pools.iter().filter(|pool| of(pool)).fold(0u64, |sum, pool| sum.saturating_add(pool.bytes))
-    };
-    let of_graphs = sum(&|one| one.key.is_private() && one.key.is_graph());
-    let of_mem_pools = sum(&|one| one.key.is_private() && !one.key.is_graph());
-    let small = sum(&|one| !one.key.is_private() && one.key.blocks == PoolBlocks::Small);
-    let large = sum(&|one| !one.key.is_private() && one.key.blocks == PoolBlocks::Large);
-    let empty_cache = words.empty_cache;
-    let parts = [
-        (of_graphs, format!("only for CUDA graphs; reset or delete them, then {empty_cache} returns it")),
-        (of_mem_pools, format!("only for MemPools; delete them, then {empty_cache} returns it")),
-        (small, format!("only for small {}s (up to 1 MiB)", words.block)),
-        (large, format!("only for large {}s (above 1 MiB)", words.block)),
+    let kinds = [
+        "CUDA graphs".to_owned(),
+        "MemPools or shared graph pools".to_owned(),
+        format!("small {}s (up to 1 MiB)", words.block),
+        format!("large {}s (above 1 MiB)", words.block),
     ];
-    let parts: Vec<&(u64, String)> = parts.iter().filter(|(bytes, _)| *bytes > 0).collect();
-    match parts.as_slice() {
-        [] => "free, but in another pool".to_owned(),
-        [(_, only)] => format!("free, but {only}"),
+    let kind_of = |key: &PoolInfo| match (key.is_graph(), key.is_private(), key.blocks) {
+        (true, ..) => 0,
+        (_, true, _) => 1,
+        (_, _, PoolBlocks::Small) => 2,
+        (_, _, PoolBlocks::Large) => 3,
+    };
+    let mut bytes = [0u64; 4];
+    for pool in pools {
+        let sum = &mut bytes[kind_of(&pool.key)];
+        *sum = sum.saturating_add(pool.bytes);
+    }
+    let found: Vec<(&String, u64)> = kinds.iter().zip(bytes).filter(|(_, bytes)| *bytes > 0).collect();
+    let advice = if bytes[0] > 0 || bytes[1] > 0 {
+        let returned = if found.len() > 1 { "their memory" } else { "it" };
+        format!("; delete these graphs and pools, then {} returns {returned}", words.empty_cache)
+    } else {
+        String::new()
+    };
+    match found.as_slice() {
+        [] => "free, but only for another pool".to_owned(),
+        [(kind, _)] => format!("free, but only for {kind}{advice}"),
         several => {
-            let described: Vec<String> =
-                several.iter().map(|(bytes, part)| format!("{} {part}", format_bytes(*bytes))).collect();
-            format!("free, but in other pools: {}", described.join("; "))
+            let named: Vec<String> =
+                several.iter().map(|(kind, bytes)| format!("{kind}: {}", format_bytes(*bytes))).collect();
+            format!("free, but only for other pools ({}){advice}", named.join(", "))
         }
     }
 }

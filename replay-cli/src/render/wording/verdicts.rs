@@ -111,7 +111,7 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             let moment = name_gap_moment(*at);
             let stranded = describe_stranded(*stream_bytes, *private_pool_bytes, *reserved_bytes);
             let advice = advise_on_stranded(*stream_bytes, *private_pool_bytes);
-            format!("GPU {device}: {stranded} {moment}; {advice} (see --fragmentation)")
+            format!("GPU {device}: {moment}, {stranded}; {advice} (see --fragmentation)")
         }
         VerdictEvidence::ReservedOverhang { device, reserved_bytes, live_bytes, cache_bytes } => format!(
             "GPU {device}: {} were reserved for at most {} allocated; {} returns {}",
@@ -213,9 +213,9 @@ fn describe_stranded(stream_bytes: u64, private_pool_bytes: u64, reserved_bytes:
     let in_pools = format_bytes(private_pool_bytes);
     let reserved = format_bytes(reserved_bytes);
     match (stream_bytes, private_pool_bytes) {
-        (_, 0) => format!("{on_streams} of {reserved} reserved were free, but only for other streams"),
+        (_, 0) => format!("{on_streams} of {reserved} reserved were free only for other streams"),
         (0, _) => {
-            format!("{in_pools} of {reserved} reserved were free, but only for CUDA graphs and MemPools")
+            format!("{in_pools} of {reserved} reserved were free only for CUDA graphs and MemPools")
         }
         (..) => format!(
             "of {reserved} reserved, {on_streams} were free only for other streams, and {in_pools} only for CUDA graphs and MemPools"

@@ -52,6 +52,17 @@ pub(super) fn render_fragmentation(
         render_title(out, &moments);
         out.push_str(&text);
     }
+    if moments.iter().any(|moment| has_unknown_pools(moment, &words)) {
+        out.push('\n');
+        put_line(
+            out,
+            format_args!(
+                "  The trace does not show pools. Memory in those of CUDA graphs and MemPools counts as \
+                 cached, but {} returns it only after they are deleted.",
+                words.empty_cache
+            ),
+        );
+    }
     for history in report.fragmentation_over_time.iter().flatten().filter(|history| history.trace == trace) {
         fragmentation_history::render_history(out, history, style);
     }
@@ -109,16 +120,6 @@ pub(in crate::render::text) fn render_gap(
     );
     for cause in &moment.causes {
         render_cause(out, cause, words, style);
-    }
-    if has_unknown_pools(moment, words) {
-        put_line(
-            out,
-            format_args!(
-                "  The trace does not show pools: memory in those of CUDA graphs and MemPools counts as \
-                 cached, but {} returns it only after they are deleted.",
-                words.empty_cache
-            ),
-        );
     }
     pools::render_pools(out, &moment.pools, words, style);
     pools::render_fit(out, moment, words);
