@@ -87,6 +87,7 @@ impl DeviceState {
     }
 
     /// The present moment, from which a past state can be reconstructed later.
+    #[inline]
     pub(super) fn present_moment(&self, now: StateSample, driver: &DriverState) -> PastMoment {
         PastMoment {
             reserved: self.reserved,

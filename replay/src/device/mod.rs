@@ -156,6 +156,10 @@ impl DeviceState {
         self.moments.on_alloc(size);
         self.note_torch_range(event.addr, event.size, driver.ranges());
         self.after_block_event(event, now, driver);
+        // An allocation in a reserved segment makes the gap smaller.
+        if self.moments.replace_reserved(self.reserved) != self.reserved {
+            self.note_gap(now, driver);
+        }
     }
 
     /// Applies the free of a block by PyTorch.
@@ -182,6 +186,7 @@ impl DeviceState {
             }
         }
         self.after_block_event(event, now, driver);
+        self.note_gap(now, driver);
     }
 
     /// True if driver memory that this stack allocated became a segment of PyTorch's allocator.
@@ -250,7 +255,7 @@ impl DeviceState {
 
     /// Marks the end of the run, which is before its trailing frees. `newest_block` is the last
     /// event before them.
-    #[inline(never)]
+    #[inline]
     fn begin_run_of_frees(&mut self, now: StateSample, newest_block: u64, driver: &DriverState) {
         let end = PastMoment { newest_block, ..self.present_moment(now, driver) };
         self.moments.set_end_before_frees(end);
@@ -297,10 +302,26 @@ impl DeviceState {
             self.moments.set_peak_reserved(peak);
             self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device: now.device };
         }
-        let gap = self.moments.gap(self.reserved, sum, self.segments.bytes() > 0);
+    }
+
+    /// The present gap in bytes.
+    #[inline]
+    fn present_gap(&self) -> u64 {
+        self.moments.gap(self.reserved, self.torch.total().bytes, self.segments.bytes() > 0)
+    }
+
+    /// Moves the largest gap to the present state if it is there.
+    #[inline]
+    fn note_gap(&mut self, now: StateSample, driver: &DriverState) {
+        let gap = self.present_gap();
         if self.moments.is_largest_gap(gap) {
-            self.moments.set_largest_gap(gap, self.present_moment(now, driver));
+            self.set_largest_gap(gap, now, driver);
         }
+    }
+
+    #[inline(never)] // Few events set a new maximum.
+    fn set_largest_gap(&mut self, gap: u64, now: StateSample, driver: &DriverState) {
+        self.moments.set_largest_gap(gap, self.present_moment(now, driver));
     }
 
     /// Restarts all measurements with the memory allocated at present ([`LiveSet::rebase`]).
@@ -312,8 +333,7 @@ impl DeviceState {
         self.peak_device = device;
         self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
         let now = StateSample { time_ns, step: self.torch.steps_ended(), reserved: self.reserved, device };
-        let gap = self.moments.gap(self.reserved, self.torch.total().bytes, self.segments.bytes() > 0);
-        self.moments.restart(self.present_moment(now, driver), gap);
+        self.moments.restart(self.present_moment(now, driver), self.present_gap());
         self.attribution.restart(time_ns);
         self.gap_history = GapHistory::default();
     }

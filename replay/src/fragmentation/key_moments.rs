@@ -32,7 +32,10 @@ pub(crate) struct KeyMoments {
     is_after_frees: bool,
     /// Newest block of all moments but the end.
     newest_block: u64,
-    /// Requested bytes of the live blocks with a known request.
+    /// Reserved bytes after the last allocation.
+    reserved: u64,
+    /// Requested bytes of the live blocks with a known request. Sizes in a damaged trace may
+    /// overflow it for a while.
     requested_bytes: u64,
     /// Live blocks with an unknown request.
     unknown_requests: u64,
@@ -48,7 +51,7 @@ impl KeyMoments {
         }
         match size.requested_bytes {
             Some(requested) => {
-                self.requested_bytes = self.requested_bytes.saturating_add(requested.min(size.bytes));
+                self.requested_bytes = self.requested_bytes.wrapping_add(requested.min(size.bytes));
             }
             None => self.unknown_requests += 1,
         }
@@ -59,7 +62,7 @@ impl KeyMoments {
     pub(crate) fn on_removed_block(&mut self, addr: u64, block: LiveBlock) {
         match block.requested_bytes {
             Some(requested) => {
-                self.requested_bytes = self.requested_bytes.saturating_sub(requested.min(block.bytes));
+                self.requested_bytes = self.requested_bytes.wrapping_sub(requested.min(block.bytes));
             }
             None => self.unknown_requests -= 1,
         }
@@ -109,6 +112,12 @@ impl KeyMoments {
         self.newest_block = now.newest_block;
     }
 
+    /// Sets the reserved bytes after an allocation; returns those after the one before.
+    #[inline]
+    pub(crate) fn replace_reserved(&mut self, reserved: u64) -> u64 {
+        std::mem::replace(&mut self.reserved, reserved)
+    }
+
     /// Reserved bytes minus requested bytes, or minus `live` bytes where requests are unknown.
     #[inline]
     pub(crate) fn gap(&self, reserved: u64, live: u64, is_tracked: bool) -> u64 {
@@ -123,7 +132,6 @@ impl KeyMoments {
     }
 
     /// Moves the largest gap to the present moment, during a run of frees only for now.
-    #[inline(never)]
     pub(crate) fn set_largest_gap(&mut self, gap: u64, now: PastMoment) {
         self.candidate_bytes = gap;
         self.gap_candidate.set_moment(now);
@@ -156,7 +164,7 @@ impl KeyMoments {
     }
 
     /// Moves the end to the present moment, which is before a run of frees.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn set_end_before_frees(&mut self, now: PastMoment) {
         self.is_after_frees = true;
         self.end.set_moment(now);

@@ -66,6 +66,7 @@ impl PastState {
     }
 
     /// Moves to the present moment.
+    #[inline]
     pub(crate) fn set_moment(&mut self, moment: PastMoment) {
         self.moment = moment;
         self.removed_blocks.clear();

@@ -6,7 +6,7 @@ use gpumemtrace_replay::report::{
 };
 
 use super::fragmentation::name_gap_moment;
-use super::leaks::label_leak;
+use super::leaks::{label_leak, name_leaked_item};
 use super::sites::{format_rank, format_site};
 use super::{Vocabulary, describe_loss};
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -23,7 +23,8 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
         VerdictEvidence::Leak { site, kind, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
             let what = label_leak(*kind, *grows_by, *is_regular);
             let rate = bytes_per_step.map(format_rate).unwrap_or_default();
-            let (blocks, bytes) = (format_count(*blocks, "block"), format_bytes(*bytes));
+            let item = name_leaked_item(*kind, &Vocabulary::of_trace(info));
+            let (blocks, bytes) = (format_count(*blocks, item), format_bytes(*bytes));
             format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
