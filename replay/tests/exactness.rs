@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpumemtrace_format::ring::{self, RingImage};
 use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
 use gpumemtrace_replay::report::{
-    CauseKind, Ending, GapReason, MemoryLayer, OomCause, Report, TraceLoss, VerdictEvidence,
+    CauseKind, Ending, Fragmentation, GapReason, MemoryLayer, OomCause, Report, TraceLoss, VerdictEvidence,
 };
 use gpumemtrace_replay::{AnalysisOptions, RingFile, TimeSpec, report};
 use proptest::prelude::*;
@@ -269,13 +269,16 @@ fn tracked(
         requested.map(|requested_bytes| Detail { requested_bytes, stream, pool: 0 });
 }
 
-/// The causes of the gap after the last event.
-fn last_causes(run: &Synthetic) -> Vec<(CauseKind, u64)> {
+/// The gap after the last event.
+fn last_gap(run: &Synthetic) -> Fragmentation {
     let last = TimeSpec::Elapsed { time_ns: run.time_ns - 1_000_000_000 };
     let options = AnalysisOptions { snapshot_times: vec![last], ..AnalysisOptions::default() };
     let moments = report(&[analyse_part(&run.file(1000), options)], &[]).fragmentation.unwrap();
-    let moment = moments.iter().find(|moment| moment.at.why == GapReason::At).unwrap();
-    moment.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect()
+    moments.into_iter().find(|moment| moment.at.why == GapReason::At).unwrap()
+}
+
+fn last_causes(run: &Synthetic) -> Vec<(CauseKind, u64)> {
+    last_gap(run).causes.iter().map(|cause| (cause.cause, cause.bytes)).collect()
 }
 
 #[test]
@@ -301,12 +304,15 @@ fn gap_with_tracker_has_requested_sizes_and_streams() {
         (CauseKind::Pinned, 2 * MIB - 512),
     ];
     assert_eq!(causes(GapReason::PeakReserved), (Some(1512), 4 * MIB - 1512, peak));
-    let largest = vec![
+    let last = [
         (CauseKind::PendingFree, 1024),
         (CauseKind::StrandedStream, 2 * MIB - 512),
         (CauseKind::Pinned, 2 * MIB - 1024),
     ];
-    assert_eq!(causes(GapReason::LargestGap), (Some(512), 4 * MIB - 512, largest));
+    assert_eq!(last_causes(&run), last);
+    assert_eq!((last_gap(&run).requested_bytes, last_gap(&run).gap_bytes), (Some(512), 4 * MIB - 512));
+    // The free is the last event: a teardown, before which the peak was the largest gap.
+    assert_eq!(causes(GapReason::LargestGap).1, 4 * MIB - 1512);
     // The other stream finishes, then the cache is emptied.
     tracked(&mut run, EventKind::BLOCK_FREE_COMPLETED, (first, 1000), [0, 0], None);
     assert_eq!(last_causes(&run), [(CauseKind::StrandedStream, 2 * MIB - 512), (CauseKind::Cache, 2 * MIB)]);

@@ -75,7 +75,9 @@ impl KeyMoments {
     #[inline(never)] // Few frees are of blocks of these moments.
     fn keep_removed_block(&mut self, addr: u64, block: LiveBlock) {
         let [_, others @ ..] = self.all_states();
-        others.into_iter().for_each(|state| state.keep_removed_block(addr, block));
+        for state in others {
+            state.keep_removed_block(addr, block);
+        }
     }
 
     /// All states, the end first.
@@ -86,17 +88,23 @@ impl KeyMoments {
 
     /// Handles the completion of a pending free.
     pub(crate) fn on_removed_pending(&mut self, addr: u64, pending: PendingFree) {
-        self.all_states().into_iter().for_each(|state| state.keep_removed_pending(addr, pending));
+        for state in self.all_states() {
+            state.keep_removed_pending(addr, pending);
+        }
     }
 
     /// Handles the release of a segment, or of a part of one.
     pub(crate) fn on_removed_segment(&mut self, segment: Segment) {
-        self.all_states().into_iter().for_each(|state| state.keep_removed_segment(segment));
+        for state in self.all_states() {
+            state.keep_removed_segment(segment);
+        }
     }
 
     /// Handles the removal of a driver range.
     pub(crate) fn on_removed_range(&mut self, range: MemoryRange) {
-        self.all_states().into_iter().for_each(|state| state.keep_removed_range(range));
+        for state in self.all_states() {
+            state.keep_removed_range(range);
+        }
     }
 
     /// True if `reserved` is above its peak so far.

@@ -60,7 +60,7 @@ pub(crate) struct PastState {
 }
 
 impl PastState {
-    /// The moment.
+    /// The moment that the removed objects belong to.
     pub(crate) fn moment(&self) -> &PastMoment {
         &self.moment
     }

@@ -3,9 +3,9 @@
 //! The series is judged by the rules of [`crate::leak::growth`], for the device as a whole and
 //! for each stream and pool. Irregular growth needs more here than elsewhere: [`MIN_TAU`] and
 //! [`MIN_IRREGULAR_STEPS`] growth steps. The finding is reported under the deepest user line below
-//! which most of the new segments were requested ([`deepest_common_line`]), and names the lines that
-//! requested them. `tests/leak_population.rs` checks that healthy runs with fragmentation have no
-//! such finding.
+//! which most of the new segments were requested ([`deepest_common_line`]), and names the lines
+//! that requested them. `tests/leak_population.rs` checks that healthy runs with fragmentation have
+//! no such finding.
 
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::StackSymbols;

@@ -56,7 +56,7 @@ pub struct FailedCall {
     pub owner: String,
     /// The size of the request.
     pub requested_bytes: u64,
-    /// The call site.
+    /// The call site, with its stack.
     pub site: Site,
 }
 

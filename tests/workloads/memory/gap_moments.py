@@ -49,7 +49,7 @@ def drop(name):
 
 def state():
     """Returns PyTorch's numbers, with the free bytes of private pools and what pins the others."""
-    free = {"private": 0, "graphs": 0, "empty": 0, "streams": 0, "pinned": 0}
+    free = {"private": 0, "graphs": 0, "empty": 0, "small": 0, "streams": 0, "pinned": 0}
     for segment in torch.cuda.memory_snapshot():
         bytes_free = segment["total_size"] - segment["allocated_size"]
         first, second = segment["segment_pool_id"]
@@ -58,6 +58,8 @@ def state():
             free["graphs"] += bytes_free if first else 0
         elif segment["allocated_size"] == 0:
             free["empty"] += bytes_free
+        elif segment["segment_type"] == "small":
+            free["small"] += bytes_free
         else:
             free["pinned" if segment["stream"] == 0 else "streams"] += bytes_free
     return numbers() | {"free": free}
@@ -108,7 +110,8 @@ if args.refused:
     driver = ctypes.CDLL("libcuda.so.1")
     address, free, total = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
     assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-    result["refused"] = state() | {"bytes": free.value + MIB}
-    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(free.value + MIB)) == 2  # line: refused
+    wanted = ctypes.c_size_t(free.value + MIB)
+    result["refused"] = state() | {"bytes": wanted.value}
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), wanted) == 2  # line: refused
 with open(args.witness, "w") as file:
     json.dump(result, file)

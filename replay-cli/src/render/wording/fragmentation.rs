@@ -14,7 +14,7 @@ pub(crate) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
         CauseKind::Rounding => format!("rounding: {block}s are larger than requested"),
         CauseKind::PendingFree => "freed, waiting for another stream (record_stream)".to_owned(),
         CauseKind::StrandedStream => {
-            format!("free, but only for requests on other streams, whose live {block}s pin the {segment}s")
+            format!("free, but only for other streams: in {segment}s pinned by live {block}s there")
         }
         CauseKind::StrandedPool => describe_stranded_pools(&cause.pools, words),
         CauseKind::Unexplained if words.is_metal => {

@@ -26,7 +26,7 @@ use graphs::{GraphEffect, GraphMemory};
 use physical::{PhysicalMemory, ReleasedPiece, Unmapping};
 pub(crate) use totals::PlaceTotals;
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
+/// The result of a driver call for which there was no memory (`CUDA_ERROR_OUT_OF_MEMORY`).
 pub(crate) const OUT_OF_MEMORY: u16 = 2;
 
 /// The location of memory.
