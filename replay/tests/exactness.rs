@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use gpumemtrace_format::ring::{self, RingImage};
 use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
 use gpumemtrace_replay::report::{
-    CauseKind, Ending, GapReason, MemoryLayer, OomCause, Report, TraceLoss, VerdictEvidence,
+    CauseKind, Ending, Fragmentation, GapReason, MemoryLayer, OomCause, Report, TraceLoss, VerdictEvidence,
 };
-use gpumemtrace_replay::{RingFile, report};
+use gpumemtrace_replay::{AnalysisOptions, RingFile, TimeSpec, report};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_bytes, in_flight, ring_file};
+use synthetic::{Synthetic, analyse_bytes, analyse_part, in_flight, ring_file};
 
 /// Live bytes per line after each event, with its time.
 fn recount(run: &Synthetic) -> Vec<(u64, BTreeMap<u32, u64>)> {
@@ -269,6 +269,18 @@ fn tracked(
         requested.map(|requested_bytes| Detail { requested_bytes, stream, pool: 0 });
 }
 
+/// The gap after the last event.
+fn last_gap(run: &Synthetic) -> Fragmentation {
+    let last = TimeSpec::Elapsed { time_ns: run.time_ns - 1_000_000_000 };
+    let options = AnalysisOptions { snapshot_times: vec![last], ..AnalysisOptions::default() };
+    let moments = report(&[analyse_part(&run.file(1000), options)], &[]).fragmentation.unwrap();
+    moments.into_iter().find(|moment| moment.at.why == GapReason::At).unwrap()
+}
+
+fn last_causes(run: &Synthetic) -> Vec<(CauseKind, u64)> {
+    last_gap(run).causes.iter().map(|cause| (cause.cause, cause.bytes)).collect()
+}
+
 #[test]
 fn gap_with_tracker_has_requested_sizes_and_streams() {
     const MIB: u64 = 1 << 20;
@@ -292,26 +304,28 @@ fn gap_with_tracker_has_requested_sizes_and_streams() {
         (CauseKind::Pinned, 2 * MIB - 512),
     ];
     assert_eq!(causes(GapReason::PeakReserved), (Some(1512), 4 * MIB - 1512, peak));
-    let end = vec![(CauseKind::PendingFree, 1024), (CauseKind::Pinned, 4 * MIB - 1536)];
-    assert_eq!(causes(GapReason::End), (Some(512), 4 * MIB - 512, end));
+    let last = [
+        (CauseKind::PendingFree, 1024),
+        (CauseKind::StrandedStream, 2 * MIB - 512),
+        (CauseKind::Pinned, 2 * MIB - 1024),
+    ];
+    assert_eq!(last_causes(&run), last);
+    assert_eq!((last_gap(&run).requested_bytes, last_gap(&run).gap_bytes), (Some(512), 4 * MIB - 512));
+    // The free is the last event: a teardown, before which the peak was the largest gap.
+    assert_eq!(causes(GapReason::LargestGap).1, 4 * MIB - 1512);
     // The other stream finishes, then the cache is emptied.
     tracked(&mut run, EventKind::BLOCK_FREE_COMPLETED, (first, 1000), [0, 0], None);
-    let report = run.report();
-    let end = report.fragmentation.unwrap().pop().unwrap();
-    let causes: Vec<_> = end.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
-    assert_eq!(causes, [(CauseKind::Pinned, 2 * MIB - 512), (CauseKind::Cache, 2 * MIB)]);
+    assert_eq!(last_causes(&run), [(CauseKind::StrandedStream, 2 * MIB - 512), (CauseKind::Cache, 2 * MIB)]);
     tracked(&mut run, EventKind::SEGMENT_FREE, (first, 2 * MIB), [0, 0], None);
     let report = run.report();
     assert_eq!(report.devices[0].end.reserved_bytes, Some(2 * MIB));
     assert!(report.verdicts.unwrap().is_empty());
     // A block in an unknown segment: sums differ, so everything but the rounding is unexplained.
     tracked(&mut run, EventKind::BLOCK_ALLOC, (0x300_0000, 1024), [1536, 6 * MIB], Some(1000));
-    let report = run.report();
-    let end = report.fragmentation.unwrap().pop().unwrap();
-    let causes: Vec<_> = end.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
-    assert_eq!(causes, [(CauseKind::Rounding, 24), (CauseKind::Unexplained, 6 * MIB - 1536)]);
+    let unexplained = [(CauseKind::Rounding, 24), (CauseKind::Unexplained, 6 * MIB - 1536)];
+    assert_eq!(last_causes(&run), unexplained);
     assert!(
-        report
+        run.report()
             .verdicts
             .unwrap()
             .iter()

@@ -4,11 +4,11 @@ use gpumemtrace_format::event::NO_POOL;
 
 use crate::device::{DeviceState, TimedGap};
 use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, PoolTotals};
-use crate::pass::Analysis;
+use crate::pass::{Analysis, FailedCallRecord};
 use crate::report::{
-    AsyncPool, AsyncPoolSample, Cause, CauseKind, FitRow, Fragmentation, FragmentationOverTime, GapMoment,
-    GapReason, GapSample, MemoryLayer, PinningSite, PoolBlocks, PoolInfo, PoolRow, SiteBytes, SiteShare,
-    Snapshot,
+    AsyncPool, AsyncPoolSample, Cause, CauseKind, FailedCall, FitRow, Fragmentation, FragmentationOverTime,
+    GapMoment, GapReason, GapSample, MemoryLayer, PinningSite, PoolBlocks, PoolBytes, PoolInfo, PoolRow,
+    SiteBytes, SiteShare, Snapshot,
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState, AsyncPools};
 use crate::state::pool_key::PoolKey;
@@ -21,30 +21,51 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
         return all;
     }
     for (ordinal, state) in analysis.visible_devices() {
-        let mut add = |why, (time_ns, at_step): (u64, Option<u32>), reserved, gap: &Gap| {
+        let mut add = |why, call, (time_ns, step): (u64, u32), reserved, gap: &Gap| {
             let time_ns = time_ns.saturating_sub(analysis.start_ns);
-            let at =
-                GapMoment { time_ns, step: at_step.and_then(|at_step| analysis.reported_step(at_step)), why };
+            let at = GapMoment { time_ns, step: analysis.reported_step(step), why, call };
             all.push(moment(trace, analysis, (ordinal, state), at, reserved, gap));
         };
-        if let Some(TimedGap { time_ns, reserved, gap }) = &state.gap_at_peak {
-            add(GapReason::PeakReserved, (*time_ns, state.step_at_peak_reserved()), *reserved, gap);
+        let at_last_step = state.gap_at_last_step.as_ref().filter(|_| analysis.step_source().is_some());
+        let key_moments = [
+            (GapReason::PeakReserved, state.gap_at_peak.as_ref()),
+            (GapReason::LargestGap, state.largest_gap.as_ref()),
+            (GapReason::LastStep, at_last_step),
+        ];
+        for (why, gap) in key_moments {
+            if let Some(TimedGap { time_ns, step, reserved, gap }) = gap {
+                add(why, None, (*time_ns, *step), *reserved, gap);
+            }
         }
         for record in analysis.ooms.iter().filter(|record| record.event.device == ordinal) {
             let event = &record.event;
-            add(GapReason::Oom, (event.time_ns, Some(record.step)), event.aux[1], &record.gap);
+            add(GapReason::Oom, None, (event.time_ns, record.step), event.aux[1], &record.gap);
+        }
+        for record in analysis.failed_call_gaps.iter().filter(|record| record.device == ordinal) {
+            let TimedGap { time_ns, step, reserved, gap } = &record.gap;
+            let call = failed_call(analysis, record);
+            add(GapReason::FailedCall, Some(call), (*time_ns, *step), *reserved, gap);
         }
         for snapshot in &analysis.snapshots {
             let here = snapshot.devices.iter().find(|(device, _)| *device == ordinal);
             if let Some((reserved, gap)) = here.and_then(|(_, at)| Some((at.reserved, at.gap.as_ref()?))) {
-                add(GapReason::At, (snapshot.time_ns, Some(snapshot.step)), reserved, gap);
+                add(GapReason::At, None, (snapshot.time_ns, snapshot.step), reserved, gap);
             }
         }
-        if let Some(TimedGap { time_ns, reserved, gap }) = &state.gap_at_end {
-            add(GapReason::End, (*time_ns, Some(analysis.steps)), *reserved, gap);
+        if let Some(TimedGap { time_ns, step, reserved, gap }) = &state.gap_at_end {
+            add(GapReason::End, None, (*time_ns, *step), *reserved, gap);
         }
     }
     all
+}
+
+fn failed_call(analysis: &Analysis, record: &FailedCallRecord) -> FailedCall {
+    let symbols = &analysis.symbols;
+    FailedCall {
+        owner: record.owner.clone(),
+        requested_bytes: record.requested_bytes,
+        site: symbols.site(symbols.stack_info(record.stack).site, Some(record.stack)),
+    }
 }
 
 fn moment(
@@ -110,20 +131,27 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
             .map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes })
             .collect()
     };
+    let in_pools = |pools: &[(PoolKey, u64)]| {
+        pools.iter().map(|(pool, bytes)| PoolBytes { key: pool_info(*pool), bytes: *bytes }).collect()
+    };
     let part = |cause, part: &GapCause| Cause {
         cause,
         bytes: part.bytes,
         culprits: culprits(&part.culprits),
+        pools: Vec::new(),
         omitted: None,
     };
+    let stranded =
+        |cause, stranded: &GapCause| Cause { pools: in_pools(&stranded.pools), ..part(cause, stranded) };
+    let without_sites = |cause, bytes| part(cause, &GapCause { bytes, ..GapCause::default() });
     let causes = [
         part(CauseKind::Rounding, &gap.rounding),
         part(CauseKind::PendingFree, &gap.pending),
-        part(CauseKind::StrandedStream, &gap.stranded_stream),
-        part(CauseKind::StrandedPool, &gap.stranded_pool),
+        stranded(CauseKind::StrandedStream, &gap.stranded_stream),
+        stranded(CauseKind::StrandedPool, &gap.stranded_pool),
         part(CauseKind::Pinned, &gap.pinned),
-        Cause { cause: CauseKind::Cache, bytes: gap.cache, culprits: Vec::new(), omitted: None },
-        Cause { cause: CauseKind::Unexplained, bytes: gap.unexplained, culprits: Vec::new(), omitted: None },
+        without_sites(CauseKind::Cache, gap.cache),
+        without_sites(CauseKind::Unexplained, gap.unexplained),
     ];
     causes.into_iter().filter(|cause| cause.bytes > 0).collect()
 }

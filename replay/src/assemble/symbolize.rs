@@ -72,6 +72,7 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
             all.extend(history.pinned_by.iter_mut().take(max).map(|one| (history.trace, &mut one.site)));
         }
         for moment in report.fragmentation.iter_mut().flatten() {
+            all.extend(moment.at.call.iter_mut().map(|call| (moment.trace, &mut call.site)));
             for cause in &mut moment.causes {
                 all.extend(cause.culprits.iter_mut().take(max).map(|share| (moment.trace, &mut share.site)));
             }

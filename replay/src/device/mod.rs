@@ -7,6 +7,7 @@
 
 pub(crate) mod device_states;
 pub(crate) mod driver_peak;
+pub(crate) mod gaps;
 
 use std::collections::BTreeMap;
 
@@ -17,10 +18,7 @@ use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
-use crate::fragmentation::{
-    AllocatorSnapshot, FitForSize, Gap, PendingFree, ReservedPeak, ReservedPeakState, TorchRanges,
-    explain_gap, fit_for_sizes, ranges_of_device,
-};
+use crate::fragmentation::{KeyMoments, PastMoment, PendingFree, TorchRanges};
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
 use crate::state::live_set::{BlockSize, LiveSet, StateSample};
@@ -28,8 +26,9 @@ use crate::state::pool_key::PoolKey;
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 use crate::state::segments::Segments;
 use crate::state::unused_reserved::UnusedReserved;
-use crate::util::ids::{SiteId, StackId};
+use crate::util::ids::StackId;
 use crate::util::seeded_map::{SeededMap, SeededSet};
+pub(crate) use gaps::{GapRequest, TimedGap};
 
 /// Slots of the cache of driver ranges with recent blocks.
 const RECENT_SLOTS: usize = 64;
@@ -43,25 +42,6 @@ pub(crate) struct ReservedPeakLevels {
     pub reserved: u64,
     /// Bytes allocated from the driver.
     pub device: u64,
-}
-
-/// The moment for which a gap is explained.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GapRequest {
-    pub time_ns: u64,
-    /// Bytes reserved by PyTorch's allocator.
-    pub reserved: u64,
-    /// The pool that lacks memory, if known.
-    pub pool: Option<PoolKey>,
-}
-
-/// The gap at one moment.
-#[derive(Debug)]
-pub(crate) struct TimedGap {
-    pub time_ns: u64,
-    /// Bytes reserved by PyTorch's allocator.
-    pub reserved: u64,
-    pub gap: Gap,
 }
 
 /// An event with a running total that differs from the sum of live blocks.
@@ -104,13 +84,17 @@ pub(crate) struct DeviceState {
     segment_stacks: SeededSet<StackId>,
     /// Freed blocks by address that another stream still uses.
     pending: SeededMap<u64, PendingFree>,
-    peak_state: ReservedPeakState,
+    moments: KeyMoments,
     torch_ranges: TorchRanges,
     /// Direct-mapped cache of `torch_ranges`: first address and end.
     recent_ranges: Vec<(u64, u64)>,
     requests: RequestHistogram,
     /// The gap at the peak of reserved bytes.
     pub gap_at_peak: Option<TimedGap>,
+    /// The largest gap of the run.
+    pub largest_gap: Option<TimedGap>,
+    /// The gap at the last step end.
+    pub gap_at_last_step: Option<TimedGap>,
     /// The gap at the end of the run.
     pub gap_at_end: Option<TimedGap>,
     /// The gap over the whole run.
@@ -169,10 +153,15 @@ impl DeviceState {
         }
         let size = BlockSize { bytes: event.size, requested_bytes };
         if let Some(lost) = self.torch.alloc(event.addr, size, origin, now) {
-            self.peak_state.keep_removed_block(event.addr, lost);
+            self.moments.on_removed_block(event.addr, lost);
         }
+        self.moments.on_alloc(size);
         self.note_torch_range(event.addr, event.size, driver.ranges());
         self.after_block_event(event, now, driver);
+        // An allocation in a reserved segment makes the gap smaller.
+        if self.moments.replace_reserved(self.reserved) != self.reserved {
+            self.note_gap(now, driver);
+        }
     }
 
     /// Applies the free of a block by PyTorch.
@@ -190,12 +179,16 @@ impl DeviceState {
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
             }
-            self.peak_state.keep_removed_block(event.addr, block);
+            if self.moments.begins_run_of_frees() {
+                self.begin_run_of_frees(now, self.torch.events - 1, driver);
+            }
+            self.moments.on_removed_block(event.addr, block);
             if event.detail.is_some() && event.flags & FLAG_FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
             }
         }
         self.after_block_event(event, now, driver);
+        self.note_gap(now, driver);
     }
 
     /// True if this stack requested driver memory for PyTorch's allocator (segments or blocks).
@@ -204,17 +197,33 @@ impl DeviceState {
     }
 
     /// Ends the current step with the present state.
-    pub(crate) fn end_step(&mut self) {
-        let (live, driver) = (self.torch.total().bytes, self.driver.total().bytes);
-        self.unused.end_step(self.torch.steps_ended(), TorchLevels { reserved: self.reserved, live }, driver);
-        self.driver_peak.end_step(driver);
+    pub(crate) fn end_step(&mut self, time_ns: u64, driver: &DriverState) {
+        let step = self.torch.steps_ended();
+        let device = self.driver.total().bytes;
+        let now = StateSample { time_ns, step, reserved: self.reserved, device };
+        self.moments.set_last_step(self.present_moment(now, driver));
+        let torch = TorchLevels { reserved: self.reserved, live: self.torch.total().bytes };
+        self.unused.end_step(step, torch, device);
+        self.driver_peak.end_step(device);
         self.torch.end_step();
         self.driver.end_step();
     }
 
     /// Applies an event of PyTorch's tracker about a segment or a completed free.
-    pub(crate) fn on_tracker_event(&mut self, event: &Event, stack: StackId, time: EventTime) {
+    pub(crate) fn on_tracker_event(
+        &mut self,
+        event: &Event,
+        stack: StackId,
+        time: EventTime,
+        driver: &DriverState,
+    ) {
         let EventTime { time_ns, step } = time;
+        let is_release = matches!(event.kind, EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP);
+        if is_release && self.moments.begins_run_of_frees() {
+            let device = self.driver.total().bytes;
+            let now = StateSample { time_ns, step, reserved: self.reserved, device };
+            self.begin_run_of_frees(now, self.torch.events, driver);
+        }
         self.unused.on_segment_event(event, stack, step);
         if event.kind == EventKind::SEGMENT_ALLOC
             && let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, event.addr))
@@ -224,13 +233,13 @@ impl DeviceState {
         if event.kind == EventKind::BLOCK_FREE_COMPLETED
             && let Some(pending) = self.pending.remove(&event.addr)
         {
-            self.peak_state.keep_removed_pending(event.addr, pending);
+            self.moments.on_removed_pending(event.addr, pending);
         }
         // If the segments summed to the reserved bytes before this event, they still do; PyTorch
         // reports its new total only with the next block.
         let has_all_segments = self.segments.bytes() == self.reserved;
         for segment in self.segments.on_event(event, stack) {
-            self.peak_state.keep_removed_segment(segment);
+            self.moments.on_removed_segment(segment);
         }
         if has_all_segments && self.reserved != self.segments.bytes() {
             self.reserved = self.segments.bytes();
@@ -243,63 +252,16 @@ impl DeviceState {
     pub(crate) fn on_ranges_changed(&mut self, removed: &[MemoryRange]) {
         self.recent_ranges.fill(NO_RANGE);
         for range in removed {
-            self.peak_state.keep_removed_range(*range);
+            self.moments.on_removed_range(*range);
         }
     }
 
-    /// Explains the gap in the present state. Visits every live block.
-    pub(crate) fn explain_gap(
-        &self,
-        request: GapRequest,
-        ranges: &BTreeMap<u64, MemoryRange>,
-        ordinal: u8,
-        site: impl Fn(StackId) -> SiteId,
-    ) -> Gap {
-        let snapshot = AllocatorSnapshot {
-            time_ns: request.time_ns,
-            reserved: request.reserved,
-            request: request.pool,
-            blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
-            pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
-            segments: self.segments.iter().copied().collect(),
-            ranges: ranges_of_device(ranges, ordinal),
-        };
-        explain_gap(&snapshot, &self.torch_ranges, site)
-    }
-
-    /// How many requests of each common size the free pieces of a gap could serve.
-    pub(crate) fn fit_for_sizes(&self, gap: &Gap) -> Vec<FitForSize> {
-        fit_for_sizes(gap, &self.requests)
-    }
-
-    /// Number of steps begun at the peak of reserved bytes.
-    pub(crate) fn step_at_peak_reserved(&self) -> Option<u32> {
-        self.gap_at_peak.as_ref().map(|_| self.peak_state.step())
-    }
-
-    /// The pool with the most requested bytes so far.
-    pub(crate) fn most_requested_pool(&self) -> Option<PoolKey> {
-        self.requests.most_requested_pool()
-    }
-
-    /// Adds the present gap to the history, unless there are too many blocks for the number of
-    /// events so far.
-    pub(crate) fn observe_gap(
-        &mut self,
-        time: EventTime,
-        ranges: &BTreeMap<u64, MemoryRange>,
-        ordinal: u8,
-        site: impl Fn(StackId) -> SiteId,
-    ) {
-        let EventTime { time_ns, step } = time;
-        let pieces = (self.pending.len() + ranges.len()) as u64;
-        let blocks = self.torch.total().blocks.saturating_add(pieces);
-        if self.torch.is_empty() || !self.gap_history.may_observe(blocks, self.torch.events) {
-            return;
-        }
-        let request = GapRequest { time_ns, reserved: self.reserved, pool: self.most_requested_pool() };
-        let gap = self.explain_gap(request, ranges, ordinal, site);
-        self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);
+    /// Marks the end of the run, which is before its trailing frees. `newest_block` is the last
+    /// event before them.
+    #[inline]
+    fn begin_run_of_frees(&mut self, now: StateSample, newest_block: u64, driver: &DriverState) {
+        let end = PastMoment { newest_block, ..self.present_moment(now, driver) };
+        self.moments.set_end_before_frees(end);
     }
 
     /// Remembers the driver ranges that contain blocks of PyTorch's allocator.
@@ -340,18 +302,32 @@ impl DeviceState {
             self.segment_mismatches += 1;
         }
         self.attribution.set_torch_levels(TorchLevels { reserved: self.reserved, live: sum });
-        if self.reserved > self.peak_state.reserved() {
-            self.peak_state.set_peak(ReservedPeak {
-                reserved: self.reserved,
-                time_ns: now.time_ns,
-                step: now.step,
-                request: event.detail.map(|detail| PoolKey::of_request(detail, event.size)),
-                newest_block: self.torch.events,
-                newest_range: driver.ranges_created(),
-                newest_segment: self.segments.created(),
-            });
+        if self.moments.is_reserved_peak(self.reserved) {
+            let request = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
+            let peak = PastMoment { request, ..self.present_moment(now, driver) };
+            self.moments.set_peak_reserved(peak);
             self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device: now.device };
         }
+    }
+
+    /// The present gap in bytes.
+    #[inline]
+    fn present_gap(&self) -> u64 {
+        self.moments.gap(self.reserved, self.torch.total().bytes, self.segments.bytes() > 0)
+    }
+
+    /// Moves the largest gap to the present state if it is there.
+    #[inline]
+    fn note_gap(&mut self, now: StateSample, driver: &DriverState) {
+        let gap = self.present_gap();
+        if self.moments.is_largest_gap(gap) {
+            self.set_largest_gap(gap, now, driver);
+        }
+    }
+
+    #[inline(never)] // Few events set a new maximum.
+    fn set_largest_gap(&mut self, gap: u64, now: StateSample, driver: &DriverState) {
+        self.moments.set_largest_gap(gap, self.present_moment(now, driver));
     }
 
     /// Restarts all measurements with the memory allocated at present ([`LiveSet::rebase`]).
@@ -362,39 +338,9 @@ impl DeviceState {
         let device = self.driver.total().bytes;
         self.driver_peak.restart(device);
         self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
-        self.peak_state.set_peak(ReservedPeak {
-            reserved: self.reserved,
-            time_ns,
-            step: self.torch.steps_ended(),
-            request: None,
-            newest_block: self.torch.events,
-            newest_range: driver.ranges_created(),
-            newest_segment: self.segments.created(),
-        });
+        let now = StateSample { time_ns, step: self.torch.steps_ended(), reserved: self.reserved, device };
+        self.moments.restart(self.present_moment(now, driver), self.present_gap());
         self.attribution.restart(time_ns);
         self.gap_history = GapHistory::default();
-    }
-
-    /// Completes deferred updates and explains the gaps at the peak and at the end.
-    pub(crate) fn finish(
-        &mut self,
-        ordinal: u8,
-        ranges: &BTreeMap<u64, MemoryRange>,
-        time_ns: u64,
-        site: impl Fn(StackId) -> SiteId,
-    ) {
-        self.torch.finish();
-        self.driver.finish();
-        if self.torch.is_empty() {
-            return;
-        }
-        let peak =
-            self.peak_state.snapshot(self.torch.live(), &self.pending, &self.segments, ranges, ordinal);
-        let gap = explain_gap(&peak, &self.torch_ranges, &site);
-        self.gap_at_peak = Some(TimedGap { time_ns: peak.time_ns, reserved: peak.reserved, gap });
-        let reserved = self.reserved;
-        let gap = self.explain_gap(GapRequest { time_ns, reserved, pool: None }, ranges, ordinal, &site);
-        self.gap_at_end = Some(TimedGap { time_ns, reserved, gap });
-        self.gap_history.finish(time_ns);
     }
 }

@@ -5,30 +5,46 @@
 //! each other, or the causes do not sum to the gap, everything but the rounding is unexplained.
 //! `fragmentation::tests` compares the result with a model.
 
+use std::collections::BTreeMap;
+
 use super::by_pool::TotalsByPool;
-use super::free_runs::{MemoryRun, find_runs};
+use super::free_runs::{MemoryRun, Page, find_runs};
 use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, TorchRanges};
 use crate::state::live_set::LiveBlock;
 use crate::state::pool_key::PoolKey;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededMap;
 
-/// Collects the bytes of one cause by site.
+/// Collects the bytes of one cause by site and by pool.
 #[derive(Default)]
-struct BytesBySite(SeededMap<SiteId, u64>);
+struct CauseBytes {
+    by_site: SeededMap<SiteId, u64>,
+    by_pool: BTreeMap<PoolKey, u64>,
+}
 
-impl BytesBySite {
+impl CauseBytes {
     fn add(&mut self, site: SiteId, bytes: u64) {
-        let sum = self.0.entry(site).or_default();
+        let sum = self.by_site.entry(site).or_default();
         *sum = sum.saturating_add(bytes);
     }
 
+    fn add_to_pool(&mut self, pool: Option<PoolKey>, bytes: u64) {
+        if let Some(pool) = pool {
+            let sum = self.by_pool.entry(pool).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
     fn into_cause(self) -> GapCause {
-        let mut culprits: Vec<(SiteId, u64)> = self.0.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        let mut pools: Vec<(PoolKey, u64)> = self.by_pool.into_iter().collect();
+        pools.sort_by_key(|(pool, bytes)| (std::cmp::Reverse(*bytes), *pool));
+        let mut culprits: Vec<(SiteId, u64)> =
+            self.by_site.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
         GapCause {
             bytes: culprits.iter().map(|(_, bytes)| bytes).fold(0, |a, b| a.saturating_add(*b)),
             culprits,
+            pools,
         }
     }
 }
@@ -48,7 +64,7 @@ pub(crate) fn explain_gap(
     let is_tracked = !snapshot.segments.is_empty();
     let requested =
         sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes))).filter(|_| is_tracked);
-    let mut rounding = BytesBySite::default();
+    let mut rounding = CauseBytes::default();
     if requested.is_some() {
         for (_, block) in &snapshot.blocks {
             let requested = block.requested_bytes.map_or(block.bytes, |requested| requested.min(block.bytes));
@@ -85,19 +101,20 @@ impl PlacedBlock<'_> {
 /// Free memory by the reason why a request cannot have it.
 #[derive(Default)]
 struct UnusableMemory {
-    stream: BytesBySite,
-    pool: BytesBySite,
-    pinned: BytesBySite,
+    stream: CauseBytes,
+    pool: CauseBytes,
+    pinned: CauseBytes,
     cache: u64,
 }
 
 impl UnusableMemory {
-    fn cause_of_pinned(&mut self, pool: Option<PoolKey>, request: Option<PoolKey>) -> &mut BytesBySite {
+    fn cause_of_pinned(&mut self, pool: Option<PoolKey>, request: Option<PoolKey>) -> &mut CauseBytes {
         match (pool, request) {
             (Some(own), Some(request)) if (own.pool, own.is_small) != (request.pool, request.is_small) => {
                 &mut self.pool
             }
             (Some(own), Some(request)) if own.stream != request.stream => &mut self.stream,
+            (Some(own), None) if own.is_private() => &mut self.pool,
             _ => &mut self.pinned,
         }
     }
@@ -112,29 +129,32 @@ impl UnusableMemory {
         site_of: &impl Fn(StackId) -> SiteId,
     ) {
         let cause = self.cause_of_pinned(run.pool, request);
+        cause.add_to_pool(run.pool, free);
         let (share, remainder) = (free / blocks.len() as u64, free % blocks.len() as u64);
         for (index, placed) in blocks.iter().enumerate() {
             cause.add(site_of(placed.block.stack), share + u64::from((index as u64) < remainder));
         }
     }
 
-    /// Adds a segment or page without a block. It is cache, unless it belongs to a private pool
-    /// that the request cannot use. Returns true for cache.
+    /// Adds a segment or page without a block. It is cache, unless it belongs to a private pool:
+    /// `release_cached_blocks` of PyTorch's `CUDACachingAllocator.cpp` releases those only after
+    /// the last user of the pool (a CUDA graph or a `MemPool`) is gone. Returns true for cache.
     fn add_empty(
         &mut self,
         free: u64,
         run: &MemoryRun,
-        request: Option<PoolKey>,
+        page: &Page,
         site_of: &impl Fn(StackId) -> SiteId,
     ) -> bool {
-        let is_foreign = run
-            .pool
-            .is_some_and(|own| own.is_private() && request.is_some_and(|request| request.pool != own.pool));
-        match run.stack.filter(|_| is_foreign) {
-            Some(stack) => self.pool.add(site_of(stack), free),
+        let is_private = run.pool.is_some_and(PoolKey::is_private);
+        match page.stack.filter(|_| is_private) {
+            Some(stack) => {
+                self.pool.add(site_of(stack), free);
+                self.pool.add_to_pool(run.pool, free);
+            }
             None => self.cache = self.cache.saturating_add(free),
         }
-        !is_foreign
+        !is_private
     }
 }
 
@@ -155,7 +175,7 @@ fn explain_free_memory(
     blocks.sort_unstable_by_key(|placed| placed.addr);
     let mut result = Gap { largest_free: Some(0), ..base };
     let (mut pending, mut unusable, mut totals) =
-        (BytesBySite::default(), UnusableMemory::default(), TotalsByPool::default());
+        (CauseBytes::default(), UnusableMemory::default(), TotalsByPool::default());
     let mut remaining = &blocks[..];
     for run in &runs {
         let inside = remaining.partition_point(|placed| placed.addr < run.end);
@@ -175,9 +195,9 @@ fn explain_free_memory(
             pending.add(site_of(block.stack), block.bytes);
             pending_bytes = pending_bytes.saturating_add(block.bytes);
         }
-        let releasable = sum_releasable_pages(run, in_run, |free, pinning| {
+        let releasable = sum_releasable_pages(run, in_run, |page, free, pinning| {
             if pinning.is_empty() {
-                return unusable.add_empty(free, run, snapshot.request, site_of);
+                return unusable.add_empty(free, run, page, site_of);
             }
             unusable.add_pinned(free, pinning, run, snapshot.request, site_of);
             false
@@ -233,16 +253,17 @@ fn free_pieces(run: &MemoryRun, blocks: &[PlacedBlock<'_>]) -> Option<Vec<u64>> 
 fn sum_releasable_pages(
     run: &MemoryRun,
     blocks: &[PlacedBlock<'_>],
-    mut is_releasable: impl FnMut(u64, &[PlacedBlock<'_>]) -> bool,
+    mut is_releasable: impl FnMut(&Page, u64, &[PlacedBlock<'_>]) -> bool,
 ) -> u64 {
     let (mut begin, mut first, mut releasable) = (run.begin, 0, 0u64);
-    for end in &run.page_ends {
+    for page in &run.pages {
+        let end = &page.end;
         let last = first + blocks[first..].partition_point(|placed| placed.addr < *end);
         let pinning = &blocks[first..last];
         let used = |placed: &PlacedBlock<'_>| placed.end().min(*end).saturating_sub(placed.addr.max(begin));
         let free =
             (end - begin).saturating_sub(crate::util::block_totals::saturating_sum(pinning.iter().map(used)));
-        if free > 0 && is_releasable(free, pinning) {
+        if free > 0 && is_releasable(page, free, pinning) {
             releasable = releasable.saturating_add(free);
         }
         // A block that extends beyond the page pins the next one too.

@@ -12,16 +12,22 @@ use crate::state::pool_key::{PoolKey, SMALL_SEGMENT};
 use crate::state::segments::Segment;
 use crate::util::ids::StackId;
 
+/// A part of a run that is released as a whole.
+pub(super) struct Page {
+    /// The address after its last byte.
+    pub(super) end: u64,
+    /// The stack that requested it, where it is known.
+    pub(super) stack: Option<StackId>,
+}
+
 /// A contiguous run of addresses that the allocator reserved.
 pub(super) struct MemoryRun {
     pub(super) begin: u64,
     pub(super) end: u64,
     pub(super) pool: Option<PoolKey>,
     pub(super) is_expandable: bool,
-    /// The stack that requested the first segment of the run, where it is known.
-    pub(super) stack: Option<StackId>,
-    /// End addresses of the pages, ascending; the last one is `end`.
-    pub(super) page_ends: Vec<u64>,
+    /// The pages by ascending address; the last one ends at `end`.
+    pub(super) pages: Vec<Page>,
 }
 
 /// The runs of the allocator's memory, sorted by address. `None` unless they sum to PyTorch's
@@ -47,10 +53,15 @@ fn runs_of_segments(snapshot: &AllocatorSnapshot) -> Option<Vec<MemoryRun>> {
         end: parts[parts.len() - 1].end(),
         pool: Some(PoolKey::of_segment(&parts[0])),
         is_expandable: parts[0].is_expandable,
-        stack: Some(parts[0].stack),
-        page_ends: parts.iter().flat_map(|part| page_ends(part, &snapshot.ranges)).collect(),
+        pages: parts.iter().flat_map(|part| pages_of_part(part, &snapshot.ranges)).collect(),
     };
     Some(snapshot.segments.chunk_by(is_same_run).map(run).collect())
+}
+
+/// The pages of a segment, or of a part of an expandable one.
+fn pages_of_part(part: &Segment, ranges: &[MemoryRange]) -> impl Iterator<Item = Page> {
+    let stack = Some(part.stack);
+    page_ends(part, ranges).into_iter().map(move |end| Page { end, stack })
 }
 
 /// End addresses of the pages of a segment, or of a part of an expandable one.
@@ -95,15 +106,14 @@ fn runs_of_driver_ranges(snapshot: &AllocatorSnapshot, torch_ranges: &TorchRange
             // A block may span adjacent mappings: they are one expandable segment.
             Some(last) if last.end == range.addr && last.is_expandable && range.is_mapped => {
                 last.end = end;
-                last.page_ends.push(end);
+                last.pages.push(Page { end, stack: None });
             }
             _ => runs.push(MemoryRun {
                 begin: range.addr,
                 end,
                 pool: None,
                 is_expandable: range.is_mapped,
-                stack: None,
-                page_ends: vec![end],
+                pages: vec![Page { end, stack: None }],
             }),
         }
     }

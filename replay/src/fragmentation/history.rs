@@ -168,7 +168,7 @@ mod tests {
         let culprits: Vec<(SiteId, u64)> =
             pinned.iter().map(|(site, bytes)| (SiteId(*site), *bytes)).collect();
         let bytes = culprits.iter().map(|(_, bytes)| bytes).sum();
-        Gap { bytes, pinned: GapCause { bytes, culprits }, ..Gap::default() }
+        Gap { bytes, pinned: GapCause { bytes, culprits, pools: Vec::new() }, ..Gap::default() }
     }
 
     #[test]

@@ -9,30 +9,30 @@
 //!   segment, pages without a block count (2 MiB for small blocks, 20 MiB for large ones).
 //! - `stranded_pool`, `stranded_stream`: free, but in segments that serve another pool or stream
 //!   than the request. PyTorch keeps small blocks (up to 1 MiB) in a pool of their own. Empty
-//!   segments of a private pool (a CUDA graph's or a `MemPool`) are stranded too: no other pool
-//!   can use them.
+//!   segments of a private pool (a CUDA graph's or a `MemPool`) are always stranded: no other pool
+//!   can use them, and `empty_cache()` returns them only after the graph or the `MemPool` is gone.
 //! - `pinned`: free, in segments that could serve the request, but pinned by live blocks.
 //! - `unexplained`: the rest, where segments are unknown. It is never guessed.
 //!
-//! The *request* is the one that failed, or that took the last memory. In the middle of a run it
-//! is the pool with most bytes requested so far; at the end there is none. Free bytes are divided
-//! evenly among the blocks that pin the segment (or page), and summed by their lines. Segments
-//! come from PyTorch's allocation tracker, else from ranges of driver memory in which the
-//! allocator placed blocks. If they do not sum to PyTorch's reserved bytes, all but the rounding
-//! is unexplained.
+//! The *request* is the one that failed, or that took the last memory; at other moments, the pool
+//! with most bytes requested. Free bytes are divided evenly among the blocks that pin the segment
+//! (or page), and summed by their lines. Segments come from PyTorch's allocation tracker, else from
+//! ranges of driver memory in which the allocator placed blocks. If they do not sum to PyTorch's
+//! reserved bytes, all but the rounding is unexplained.
 //!
 //! [`explain`] analyses one moment, [`free_runs`] finds memory that is released together,
 //! [`by_pool`] sums by stream and pool, [`fit`] counts allocations that fit, [`history`] follows
-//! the gap over the run, and [`peak_state`] keeps the moment of most reserved bytes. One moment
-//! costs O(n log n) in live blocks. `fragmentation::tests` compares it with a model that looks at
-//! every half mebibyte.
+//! the gap over the run, and [`key_moments`] keeps the states that are explained at the end. One
+//! moment costs O(n log n) in live blocks. `fragmentation::tests` compares it with a model that
+//! looks at every half mebibyte.
 
 pub(crate) mod by_pool;
 pub(crate) mod explain;
 pub(crate) mod fit;
 pub(crate) mod free_runs;
 pub(crate) mod history;
-pub(crate) mod peak_state;
+pub(crate) mod key_moments;
+pub(crate) mod past_state;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +48,8 @@ use crate::util::ids::SiteId;
 pub(crate) use by_pool::PoolTotals;
 pub(crate) use explain::explain_gap;
 pub(crate) use fit::{FitForSize, fit_for_sizes};
-pub(crate) use peak_state::{ReservedPeak, ReservedPeakState};
+pub(crate) use key_moments::KeyMoments;
+pub(crate) use past_state::{PastMoment, PastState, PresentState};
 
 /// Lines reported per cause of a gap.
 pub(crate) const MAX_CULPRITS: usize = 20;
@@ -93,6 +94,8 @@ pub(crate) struct GapCause {
     pub bytes: u64,
     /// Bytes by line, most first. They sum to `bytes`.
     pub culprits: Vec<(SiteId, u64)>,
+    /// Bytes by the pool in which they are free, most first. Empty where pools are unknown.
+    pub pools: Vec<(PoolKey, u64)>,
 }
 
 /// A contiguous piece of free memory.

@@ -99,6 +99,22 @@ fn common_lines(stacks: &[GrownStack]) -> impl Iterator<Item = CommonLine> {
     lines.into_values().filter(move |(bytes, _)| has_most(*bytes)).map(|(_, line)| line)
 }
 
+/// The deepest user line below which most of the bytes were requested. `None` if no user line is
+/// common to most of them.
+pub(crate) fn deepest_common_line(
+    symbols: &StackSymbols,
+    requested: &[(StackId, BlockTotals)],
+) -> Option<SiteId> {
+    let with_lines = |(stack, growth): &(StackId, BlockTotals)| GrownStack {
+        member: symbols.stack_info(*stack).site,
+        stack: *stack,
+        growth: *growth,
+        lines: user_lines(symbols, *stack),
+    };
+    let stacks: Vec<GrownStack> = requested.iter().map(with_lines).collect();
+    common_lines(&stacks).max_by_key(|line| (line.depth, line.site)).map(|line| line.site)
+}
+
 /// The line to blame for all of `candidates`, which grew by `grown`. `None` if no user line is
 /// common to most of the growth.
 pub(crate) fn choose_blamed_line<'a>(

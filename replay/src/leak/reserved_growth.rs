@@ -2,13 +2,15 @@
 //!
 //! The series is judged by the rules of [`crate::leak::growth`], for the device as a whole and
 //! for each stream and pool. Irregular growth needs more here than elsewhere: [`MIN_TAU`] and
-//! [`MIN_IRREGULAR_STEPS`] growth steps. The finding names the lines that requested the segments.
-//! `tests/accuracy.rs` checks that healthy runs with fragmentation have no such finding.
+//! [`MIN_IRREGULAR_STEPS`] growth steps. The finding is reported under the deepest user line below
+//! which most of the new segments were requested ([`deepest_common_line`]), and names the lines
+//! that requested them. `tests/accuracy.rs` checks that healthy runs with fragmentation have
+//! no such finding.
 
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::StackSymbols;
 use crate::device::DeviceState;
-use crate::leak::blame::SHARE;
+use crate::leak::blame::{SHARE, deepest_common_line};
 use crate::leak::candidates::{GrowthAfterWarmUp, MAX_CHANCE, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;
@@ -16,7 +18,8 @@ use crate::report::{Leak, LeakShape};
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
-use crate::util::ids::StackId;
+use crate::util::ids::{SiteId, StackId};
+use crate::util::seeded_map::SeededSet;
 
 /// Kendall's tau that irregular growth needs. Free pieces that fit no request accumulate for a
 /// while in healthy runs as well.
@@ -24,6 +27,8 @@ const MIN_TAU: f64 = 0.9;
 
 /// Growth steps of equal amounts that a leak of reserved memory needs.
 const MIN_REGULAR_STEPS: usize = 6;
+/// Most lines named that requested segments.
+const MAX_MEMBERS: usize = 8;
 
 /// Unused reserved memory that grows.
 struct GrowingReserve<'a> {
@@ -89,9 +94,16 @@ impl GrowingReserve<'_> {
         let symbols = &reporter.analysis.symbols;
         let Self { group, series, growth, stride, .. } = self;
         let main = owners.first().map(|(stack, _)| *stack);
+        let line = deepest_common_line(symbols, owners);
         let site = main.map_or_else(StackSymbols::unknown_site, |stack| {
-            symbols.site(symbols.stack_info(stack).site, Some(stack))
+            symbols.site(line.unwrap_or(symbols.stack_info(stack).site), Some(stack))
         });
+        let mut seen = SeededSet::default();
+        let lines: Vec<SiteId> = owners
+            .iter()
+            .map(|(stack, _)| symbols.stack_info(*stack).site)
+            .filter(|line| seen.insert(*line))
+            .collect();
         let blocks = owners.iter().map(|(_, held)| held.blocks).sum();
         let mut leak = reporter.leak(LeakFacts {
             site,
@@ -106,12 +118,10 @@ impl GrowingReserve<'_> {
             after_warm_up: GrowthAfterWarmUp { step: growth.base as u32 * stride, bytes: growth.rise },
             total: series,
         });
-        leak.members = owners
-            .iter()
-            .skip(1)
-            .take(8)
-            .map(|(stack, _)| symbols.site(symbols.stack_info(*stack).site, None))
-            .collect();
+        // A leak of one line has no members.
+        if lines.iter().any(|other| Some(*other) != line) {
+            leak.members = lines.iter().take(MAX_MEMBERS).map(|line| symbols.site(*line, None)).collect();
+        }
         if self.accelerates {
             leak.shape = LeakShape::Accelerating;
         }

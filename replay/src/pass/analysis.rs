@@ -9,6 +9,7 @@ use crate::callsite::symbols::StackSymbols;
 use crate::device::DeviceState;
 use crate::ingest::metal_totals;
 use crate::pass::event_analyses::RunningAnalyses;
+use crate::pass::failed_calls::FailedCallRecord;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
@@ -73,6 +74,8 @@ pub struct Analysis {
     pub oom_count: u64,
     /// Count of out-of-memory events by device.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
+    /// The first driver calls of other libraries that failed while PyTorch had unused memory.
+    pub(crate) failed_call_gaps: Vec<FailedCallRecord>,
     /// Number of driver calls that returned an error.
     pub(crate) failed_calls: u64,
     /// The stack of the first failed call.

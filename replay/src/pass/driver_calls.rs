@@ -5,7 +5,7 @@ use gpumemtrace_format::{Event, NO_DEVICE};
 use super::ReplayPass;
 use crate::callsite::symbols::StackSite;
 use crate::device::device_states::device_of;
-use crate::state::driver::{DriverChange, MemoryPlace};
+use crate::state::driver::{DriverChange, MemoryPlace, OUT_OF_MEMORY};
 use crate::state::live_set::{BlockSize, StateSample};
 use crate::util::ids::{SiteId, StackId};
 
@@ -14,6 +14,9 @@ impl ReplayPass {
     pub(super) fn on_driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
         self.driver.on_driver_call(event, stack);
         self.coverage.add_driver_call(event.kind, event.size);
+        if event.result == OUT_OF_MEMORY && !event.in_flight {
+            self.on_refused_call(event, stack);
+        }
         for index in 0..self.driver.changes.len() {
             let change = self.driver.changes[index];
             let (DriverChange::Alloc { place, .. } | DriverChange::Free { place, .. }) = change;

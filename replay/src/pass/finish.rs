@@ -3,8 +3,9 @@
 use gpumemtrace_format::{Counter, EventKind, Meta};
 
 use super::{Analysis, ReplayPass};
+use crate::event_analysis::EventTime;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
-use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
+use crate::report::{Ending, Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -20,13 +21,15 @@ impl ReplayPass {
         let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &live);
         let symbols = self.symbols;
         let mut devices = Vec::new();
+        let (ending, ending_detail) = head.ending();
         for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
             let Some(mut device) = device else { continue };
             if device.torch.is_empty() && device.driver.is_empty() {
                 continue;
             }
-            device
-                .finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.stack_info(stack).site);
+            let time = EventTime { time_ns: self.time_ns, step: self.step };
+            let site_of = |stack| symbols.stack_info(stack).site;
+            device.finish(ordinal, self.driver.ranges(), (time, ending == Ending::Exit), site_of);
             devices.push((ordinal, *device));
         }
         self.host.finish();
@@ -50,7 +53,6 @@ impl ReplayPass {
         if undefined > 0 {
             incomplete.push(TraceLoss::UndefinedFrames { frames: undefined });
         }
-        let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let unreached_snapshots = std::mem::take(&mut self.schedule).into_unreached();
         let mut notes = metadata_notes(&head.meta);
@@ -99,6 +101,7 @@ impl ReplayPass {
             ooms: self.ooms,
             oom_count: self.oom_count,
             oom_counts: self.oom_counts,
+            failed_call_gaps: self.failed_call_gaps,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,

@@ -9,6 +9,7 @@
 pub(crate) mod analysis;
 pub(crate) mod driver_calls;
 pub(crate) mod event_analyses;
+pub(crate) mod failed_calls;
 pub(crate) mod finish;
 pub(crate) mod follow;
 pub(crate) mod oom_events;
@@ -50,6 +51,7 @@ use scope::PassScope;
 pub(crate) use scope::SinceScope;
 
 pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
+pub(crate) use failed_calls::FailedCallRecord;
 pub(crate) use oom_events::OomRecord;
 
 /// The state of a pass, from the first event to the last.
@@ -72,6 +74,7 @@ struct ReplayPass {
     ooms: Vec<OomRecord>,
     oom_count: u64,
     oom_counts: BTreeMap<u8, u64>,
+    failed_call_gaps: Vec<FailedCallRecord>,
     owners: ModuleOwners,
     pool_uses: PoolUses,
     non_device: PlaceTotals,
@@ -213,6 +216,7 @@ impl ReplayPass {
             ooms: Vec::new(),
             oom_count: 0,
             oom_counts: BTreeMap::new(),
+            failed_call_gaps: Vec::new(),
             owners: ModuleOwners::default(),
             pool_uses: PoolUses::default(),
             non_device: PlaceTotals::default(),
@@ -301,7 +305,7 @@ impl ReplayPass {
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
     fn begin_step(&mut self, first: EventKind) {
         for device in self.devices.all.iter_mut().flatten() {
-            device.end_step();
+            device.end_step(self.time_ns, &self.driver);
         }
         self.host.end_step();
         self.step += 1;
@@ -326,7 +330,8 @@ impl ReplayPass {
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_UNMAP => {
                 let time = self.now();
-                device_of(&mut self.devices, event.device, self.step).on_tracker_event(event, stack, time);
+                let device = device_of(&mut self.devices, event.device, self.step);
+                device.on_tracker_event(event, stack, time, &self.driver);
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             EventKind::MEMORY_SAMPLE => self.on_memory_sample(event),

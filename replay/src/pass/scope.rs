@@ -144,6 +144,7 @@ impl ReplayPass {
         self.ooms.clear();
         self.oom_count = 0;
         self.oom_counts.clear();
+        self.failed_call_gaps.clear();
         if let Some(since) = &mut self.scope.since {
             since.reached = Some(EventTime { time_ns, step: self.step });
         }

@@ -27,7 +27,7 @@ pub struct Fragmentation {
     pub gap_bytes: u64,
     /// The causes of the gap; they sum to `gap_bytes` exactly.
     pub causes: Vec<Cause>,
-    /// The request for which free memory counts as stranded or pinned; `null` if there was none.
+    /// The request for which free memory counts as stranded or pinned; `null` if it is unknown.
     pub request: Option<PoolInfo>,
     /// Reserved memory by stream and pool, largest first; empty without PyTorch's trace tracker.
     pub pools: Vec<PoolRow>,
@@ -44,6 +44,20 @@ pub struct GapMoment {
     pub step: Option<u64>,
     /// Why the report describes this moment.
     pub why: GapReason,
+    /// The driver call that failed, for `failed_call`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<FailedCall>,
+}
+
+/// A driver call of a library other than PyTorch that failed for lack of memory.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct FailedCall {
+    /// The library that called.
+    pub owner: String,
+    /// The size of the request.
+    pub requested_bytes: u64,
+    /// The call site, with its stack.
+    pub site: Site,
 }
 
 json_enum! {
@@ -51,11 +65,18 @@ json_enum! {
     enum GapReason {
         /// Reserved memory was at its peak.
         PeakReserved = "peak_reserved",
-        /// The program ran out of memory.
+        /// The gap was largest.
+        LargestGap = "largest_gap",
+        /// The last step ended.
+        LastStep = "last_step",
+        /// PyTorch ran out of memory.
         Oom = "oom",
+        /// A driver call of another library failed for lack of memory, while PyTorch had unused
+        /// memory.
+        FailedCall = "failed_call",
         /// The user requested the moment with `--at`.
         At = "at",
-        /// It is the end of the recording.
+        /// The script ended; before the interpreter freed its objects.
         End = "end",
     }
 }
@@ -69,11 +90,12 @@ json_enum! {
         PendingFree = "pending_free",
         /// Free memory is cached for another stream than that of the request.
         StrandedStream = "stranded_stream",
-        /// Free memory is in another pool than that of the request.
+        /// Free memory is in another pool than that of the request, or in the pool of a CUDA graph
+        /// or `MemPool`, which keeps it until it is deleted.
         StrandedPool = "stranded_pool",
         /// Free memory is in segments that live blocks pin.
         Pinned = "pinned",
-        /// Segments, or pages of expandable segments, are fully free.
+        /// Segments, or pages of expandable segments, are fully free and in no private pool.
         Cache = "cache",
         /// The trace does not contain the segments.
         Unexplained = "unexplained",
@@ -87,8 +109,13 @@ pub struct Cause {
     pub cause: CauseKind,
     /// The size of the part.
     pub bytes: u64,
-    /// The call sites of the blocks behind it, largest share first; the largest 20.
+    /// The call sites of the blocks behind it, largest share first; the largest 20. For a fully
+    /// free segment of a private pool, the call site that requested it.
     pub culprits: Vec<SiteBytes>,
+    /// For `stranded_stream` and `stranded_pool`: the pools in which the memory is free, largest
+    /// share first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolBytes>,
     /// The call sites that a filter removed, and those beyond the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub omitted: Option<Omitted>,
@@ -114,6 +141,29 @@ pub struct PoolInfo {
     pub pool: Option<[u64; 2]>,
     /// The size class of its blocks.
     pub blocks: PoolBlocks,
+}
+
+impl PoolInfo {
+    /// True for the pool of a CUDA graph or a `MemPool`.
+    pub fn is_private(&self) -> bool {
+        self.pool.is_some_and(|pool| pool != [0, 0])
+    }
+
+    /// True for the pool of a CUDA graph. The first number of PyTorch's `MempoolId_t` is set for
+    /// pools that a capture created, the second for those of `MemPool` and `graph_pool_handle()`.
+    pub fn is_graph(&self) -> bool {
+        self.pool.is_some_and(|[capture, _]| capture != 0)
+    }
+}
+
+/// A part of a cause that lies in one pool.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct PoolBytes {
+    /// Stream, pool and size class.
+    #[serde(flatten)]
+    pub key: PoolInfo,
+    /// The size of the part.
+    pub bytes: u64,
 }
 
 /// The segments of one pool, summed.

@@ -40,8 +40,9 @@ pub use self::{
     },
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
     fragmentation::{
-        AsyncPool, AsyncPoolSample, Cause, CauseKind, FitRow, Fragmentation, FragmentationOverTime,
-        GapMoment, GapReason, GapSample, PinningSite, PoolBlocks, PoolInfo, PoolRow,
+        AsyncPool, AsyncPoolSample, Cause, CauseKind, FailedCall, FitRow, Fragmentation,
+        FragmentationOverTime, GapMoment, GapReason, GapSample, PinningSite, PoolBlocks, PoolBytes, PoolInfo,
+        PoolRow,
     },
     holders::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason},
     leak::{

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
-use super::{Losses, OomForecast, ResidualSource, Site, SiteBytes};
+use super::{GapReason, Losses, OomForecast, ResidualSource, Site, SiteBytes};
 
 /// One finding of the summary.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -128,6 +128,19 @@ pub enum VerdictEvidence {
         share: f64,
         /// True if an allocation failed although enough was free in total.
         oom: bool,
+    },
+    /// Much free memory could serve only other streams, CUDA graphs or `MemPool`s.
+    StrandedMemory {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The moment of those in `fragmentation` with most stranded bytes.
+        at: GapReason,
+        /// The reserved bytes at that moment.
+        reserved_bytes: u64,
+        /// Free bytes cached for other streams.
+        stream_bytes: u64,
+        /// Free bytes in the pools of CUDA graphs and `MemPool`s.
+        private_pool_bytes: u64,
     },
     /// PyTorch's cache was much larger than its allocated memory.
     ReservedOverhang {

@@ -5,6 +5,7 @@
 
 mod capacity;
 mod spikes;
+mod stranded;
 
 use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
@@ -14,6 +15,7 @@ use crate::state::live_set::site_stats::SiteStats;
 use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
 use spikes::{drift, spike, usual_bin};
+use stranded::stranded_verdict;
 
 /// Most call sites that a spike names.
 const MAX_SPIKE_SITES: usize = 3;
@@ -127,6 +129,7 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
     let is_whole = analysis.stream.is_none();
     let mut drafts =
         if is_whole { capacity_facts(analysis, (ordinal, capacity), device).verdicts() } else { Vec::new() };
+    drafts.extend(stranded_verdict(analysis, (ordinal, capacity), device));
     if let Some(sample) = device.attribution.nearest() {
         drafts.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.source));
     }

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from conftest import gpumemtrace
+from conftest import WORKLOADS, gpumemtrace, sentences
 
 CONFS = {"segments": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 STEPS = 30
@@ -166,3 +166,84 @@ def test_driver_pool_has_its_own_row(run_python, torch_version, tmp_path):
     assert pool["most_unused"]["unused_bytes"] == max(unused)
     assert pool["samples"] >= len(witness)
     assert "unused reserved" in gpumemtrace("replay", run.trace, "--fragmentation")
+
+
+MOMENTS = "memory/gap_moments.py"
+
+
+def run_with_private_pools(run_python, torch_version, tmp_path, *flags, **extra):
+    run = run_python(torch_version, MOMENTS, tmp_path / "witness.json", *flags, **extra)
+    rows = {gap["at"]["why"]: gap for gap in run.report("--fragmentation")["fragmentation"]}
+    return run, rows, json.loads((tmp_path / "witness.json").read_text())
+
+
+def private_pools(gap):
+    """Returns the stranded bytes of each pool of a graph or a MemPool."""
+    [pools] = [cause["pools"] for cause in gap["causes"] if cause["cause"] == "stranded_pool"]
+    return {tuple(pool["pool"]): pool["bytes"] for pool in pools if pool["pool"] != [0, 0]}
+
+
+def line_of(comment):
+    lines = (WORKLOADS / MOMENTS).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {comment}"))
+
+
+def test_free_memory_of_live_private_pools_is_stranded_and_no_cache(run_python, torch_version, tmp_path):
+    """empty_cache() returns the cache to the byte, and nothing of a live MemPool or CUDA graph."""
+    run, rows, seen = run_with_private_pools(run_python, torch_version, tmp_path)
+    last = seen["steps"][-1]
+    assert last["free"]["private"] > last["free"]["graphs"] > 0
+    by_cause = causes(rows["last_step"])
+    assert by_cause["cache"] == seen["emptied"] == last["free"]["empty"]
+    assert sum(private_pools(rows["last_step"]).values()) == last["free"]["private"] <= by_cause["stranded_pool"]
+    assert by_cause["stranded_stream"] == last["free"]["streams"] > 0
+    assert sum(size for (capture, _), size in private_pools(rows["last_step"]).items() if capture) == last["free"]["graphs"]
+    [cause] = [cause for cause in rows["last_step"]["causes"] if cause["cause"] == "stranded_pool"]
+    assert {line_of("take"), line_of("graph")} <= {culprit["site"]["line"] for culprit in cause["culprits"]}
+    text = sentences(gpumemtrace("replay", run.trace, "--fragmentation"))
+    assert "delete these graphs and pools, then torch.cuda.empty_cache() returns" in text
+
+
+def test_rows_are_pytorchs_largest_gap_last_step_and_end(run_python, torch_version, tmp_path):
+    run, rows, seen = run_with_private_pools(run_python, torch_version, tmp_path)
+    assert list(rows) == ["peak_reserved", "largest_gap", "last_step", "end"]
+    moments = {"largest_gap": seen["largest"], "last_step": seen["steps"][-1], "end": seen["end"]}
+    for why, numbers in moments.items():
+        row = rows[why]
+        assert (row["gap_bytes"], row["reserved_bytes"], row["requested_bytes"], row["live_bytes"]) == (
+            numbers["gap"], numbers["reserved"], numbers["requested"], numbers["allocated"]), why
+        assert sum(causes(row).values()) == row["gap_bytes"]
+    assert rows["last_step"]["at"]["step"] == len(seen["steps"]) - 1
+
+
+def test_refused_call_of_another_library_is_a_row(run_python, torch_version, tmp_path):
+    run, rows, seen = run_with_private_pools(run_python, torch_version, tmp_path, "--refused", SIMGPU_MEM="1G")
+    row, refused = rows["failed_call"], seen["refused"]
+    assert (row["gap_bytes"], causes(row)["cache"]) == (refused["gap"], refused["free"]["empty"])
+    call = row["at"]["call"]
+    assert call["requested_bytes"] == refused["bytes"]
+    assert (call["site"]["file"], call["site"]["line"]) == (str(WORKLOADS / MOMENTS), line_of("refused"))
+    assert "when the driver refused" in gpumemtrace("replay", run.trace, "--fragmentation")
+
+
+def test_stranded_memory_is_in_the_summary(run_python, torch_version, tmp_path):
+    run, rows, seen = run_with_private_pools(run_python, torch_version, tmp_path)
+    [verdict] = [one for one in run.report()["verdicts"] if one["kind"] == "stranded_memory"]
+    evidence = verdict["evidence"]
+    row = rows[evidence["at"]]
+    assert evidence["private_pool_bytes"] == sum(private_pools(row).values())
+    assert evidence["stream_bytes"] == causes(row)["stranded_stream"]
+    summary = sentences(gpumemtrace("replay", run.trace))
+    assert "only for CUDA graphs and MemPools" in summary and "untested: allocate on one stream" in summary
+
+
+def test_moments_with_the_same_gap_are_printed_once(run_python, torch_version, tmp_path):
+    """Without other work, reserved memory and the gap stay the same from the peak to the end."""
+    program = tmp_path / "same.py"
+    program.write_text("import torch\nkept = torch.empty(15 << 20, dtype=torch.uint8, device='cuda')\n")
+    run = run_python(torch_version, program)
+    assert len(run.report("--fragmentation")["fragmentation"]) == 3
+    text = sentences(gpumemtrace("replay", run.trace, "--fragmentation"))
+    assert text.count("Unused reserved: ") == 1
+    for moment in ("when reserved memory was highest", "when unused reserved memory was highest", "at the end of the script"):
+        assert moment in text

@@ -1,25 +1,63 @@
-//! The causes of unused reserved memory, as phrases.
+//! The causes of unused reserved memory, and its moments, as phrases.
 
-use gpumemtrace_replay::report::{CauseKind, GapReason};
+use gpumemtrace_replay::report::{Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes, PoolInfo};
 
 use super::Vocabulary;
+use crate::terminal::units::format_bytes;
 
 /// A cause, and what returns the memory.
-pub(crate) fn describe_cause(cause: CauseKind, words: &Vocabulary) -> String {
+pub(crate) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
     let Vocabulary { segment, block, empty_cache, .. } = words;
-    match cause {
+    match cause.cause {
         CauseKind::Pinned => format!("free, but in {segment}s pinned by live {block}s"),
         CauseKind::Cache => format!("cached in fully free {segment}s; {empty_cache} returns it"),
         CauseKind::Rounding => format!("rounding: {block}s are larger than requested"),
         CauseKind::PendingFree => "freed, waiting for another stream (record_stream)".to_owned(),
-        CauseKind::StrandedStream => "free, but cached for another stream".to_owned(),
-        CauseKind::StrandedPool => {
-            "free, but in another pool (small blocks, a CUDA graph, a MemPool)".to_owned()
+        CauseKind::StrandedStream => {
+            format!("free, but only for other streams: in {segment}s pinned by live {block}s there")
         }
+        CauseKind::StrandedPool => describe_stranded_pools(&cause.pools, words),
         CauseKind::Unexplained if words.is_metal => {
             "unexplained: the positions of buffers in their heaps are unknown".to_owned()
         }
         CauseKind::Unexplained => "unexplained: the allocator's segments are unknown".to_owned(),
+    }
+}
+
+/// The pools in which memory is stranded, and what returns it.
+fn describe_stranded_pools(pools: &[PoolBytes], words: &Vocabulary) -> String {
+    let kinds = [
+        "CUDA graphs".to_owned(),
+        "MemPools or shared graph pools".to_owned(),
+        format!("small {}s (up to 1 MiB)", words.block),
+        format!("large {}s (above 1 MiB)", words.block),
+    ];
+    let kind_of = |key: &PoolInfo| match (key.is_graph(), key.is_private(), key.blocks) {
+        (true, ..) => 0,
+        (_, true, _) => 1,
+        (_, _, PoolBlocks::Small) => 2,
+        (_, _, PoolBlocks::Large) => 3,
+    };
+    let mut bytes = [0u64; 4];
+    for pool in pools {
+        let sum = &mut bytes[kind_of(&pool.key)];
+        *sum = sum.saturating_add(pool.bytes);
+    }
+    let found: Vec<(&String, u64)> = kinds.iter().zip(bytes).filter(|(_, bytes)| *bytes > 0).collect();
+    let advice = if bytes[0] > 0 || bytes[1] > 0 {
+        let returned = if found.len() > 1 { "their memory" } else { "it" };
+        format!("; delete these graphs and pools, then {} returns {returned}", words.empty_cache)
+    } else {
+        String::new()
+    };
+    match found.as_slice() {
+        [] => "free, but only for another pool".to_owned(),
+        [(kind, _)] => format!("free, but only for {kind}{advice}"),
+        several => {
+            let named: Vec<String> =
+                several.iter().map(|(kind, bytes)| format!("{kind}: {}", format_bytes(*bytes))).collect();
+            format!("free, but only for other pools ({}){advice}", named.join(", "))
+        }
     }
 }
 
@@ -37,12 +75,25 @@ pub(crate) fn name_cause(cause: CauseKind, words: &Vocabulary) -> String {
     }
 }
 
-/// The moment that a gap describes.
-pub(crate) fn describe_gap_moment(why: GapReason) -> &'static str {
-    match why {
-        GapReason::PeakReserved => "when reserved memory was highest",
-        GapReason::Oom => "when memory ran out",
-        GapReason::At => "at the requested moment",
-        GapReason::End => "at the end",
-    }
+/// The moment that a gap describes, without its time.
+pub(crate) fn describe_gap_moment(at: &GapMoment) -> String {
+    let text = match (at.why, &at.call) {
+        (GapReason::PeakReserved, _) => "when reserved memory was highest",
+        (GapReason::LargestGap, _) => "when unused reserved memory was highest",
+        (GapReason::LastStep, _) => "at the end of the last step",
+        (GapReason::Oom, _) => "when memory ran out",
+        (GapReason::FailedCall, Some(call)) => {
+            let requested = format_bytes(call.requested_bytes);
+            return format!("when the driver refused {requested} to {}", call.owner);
+        }
+        (GapReason::FailedCall, None) => "when the driver refused a request of another library",
+        (GapReason::At, _) => "at the requested moment",
+        (GapReason::End, _) => "at the end of the script",
+    };
+    text.to_owned()
+}
+
+/// The same without the call, inside a sentence.
+pub(crate) fn name_gap_moment(why: GapReason) -> String {
+    describe_gap_moment(&GapMoment { time_ns: 0, step: None, why, call: None })
 }

@@ -2,18 +2,36 @@
 
 use gpumemtrace_replay::report::{BenignRule, GrowsBy, LeakKind, ScanTrigger, UnresolvedReason};
 
+use super::Vocabulary;
+
 /// How certain a leak is, and which memory grows: the begin of its headline.
 pub(crate) fn label_leak(kind: LeakKind, grows_by: GrowsBy, is_regular: bool) -> String {
     let memory = match kind {
-        LeakKind::Tensors => "",
-        LeakKind::Device => " of driver memory",
-        LeakKind::PinnedHost => " of pinned host memory",
+        LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost => name_leaking_memory(kind),
         LeakKind::Reserved => return "Growing unused reserved memory".to_owned(),
     };
     match (grows_by, is_regular) {
         (GrowsBy::Size, _) => format!("Growing blocks{memory}"),
         (GrowsBy::Blocks, true) => format!("Likely leak{memory}"),
         (GrowsBy::Blocks, false) => format!("Possible leak{memory} (or a cache that is still filling)"),
+    }
+}
+
+/// The memory that leaks, behind an amount; empty for tensors.
+pub(crate) fn name_leaking_memory(kind: LeakKind) -> &'static str {
+    match kind {
+        LeakKind::Tensors => "",
+        LeakKind::Device => " of driver memory",
+        LeakKind::PinnedHost => " of pinned host memory",
+        LeakKind::Reserved => " of unused reserved memory",
+    }
+}
+
+/// What a leak consists of.
+pub(crate) fn name_leaked_item(kind: LeakKind, words: &Vocabulary) -> &'static str {
+    match kind {
+        LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost => "block",
+        LeakKind::Reserved => words.segment,
     }
 }
 

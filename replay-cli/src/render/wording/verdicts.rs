@@ -5,7 +5,8 @@ use gpumemtrace_replay::report::{
     HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
 };
 
-use super::leaks::label_leak;
+use super::fragmentation::name_gap_moment;
+use super::leaks::{label_leak, name_leaked_item};
 use super::sites::{format_rank, format_site};
 use super::{Vocabulary, describe_loss};
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -22,7 +23,8 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
         VerdictEvidence::Leak { site, kind, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
             let what = label_leak(*kind, *grows_by, *is_regular);
             let rate = bytes_per_step.map(format_rate).unwrap_or_default();
-            let (blocks, bytes) = (format_count(*blocks, "block"), format_bytes(*bytes));
+            let item = name_leaked_item(*kind, &Vocabulary::of_trace(info));
+            let (blocks, bytes) = (format_count(*blocks, item), format_bytes(*bytes));
             format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
@@ -106,6 +108,12 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
                 format_bytes(*reserved_bytes)
             )
         }
+        VerdictEvidence::StrandedMemory { device, at, reserved_bytes, stream_bytes, private_pool_bytes } => {
+            let moment = name_gap_moment(*at);
+            let stranded = describe_stranded(*stream_bytes, *private_pool_bytes, *reserved_bytes);
+            let advice = advise_on_stranded(*stream_bytes, *private_pool_bytes);
+            format!("GPU {device}: {moment}, {stranded}; {advice} (see --fragmentation)")
+        }
         VerdictEvidence::ReservedOverhang { device, reserved_bytes, live_bytes, cache_bytes } => format!(
             "GPU {device}: {} were reserved for at most {} allocated; {} returns {}",
             format_bytes(*reserved_bytes),
@@ -186,6 +194,30 @@ fn describe_pressure(pressure: &PressureEvidence) -> String {
         }
     };
     format!("GPU {device} was nearly full: {used}, {} of it", format_percent(share))
+}
+
+/// Free memory that other requests cannot use.
+fn describe_stranded(stream_bytes: u64, private_pool_bytes: u64, reserved_bytes: u64) -> String {
+    let on_streams = format_bytes(stream_bytes);
+    let in_pools = format_bytes(private_pool_bytes);
+    let reserved = format_bytes(reserved_bytes);
+    match (stream_bytes, private_pool_bytes) {
+        (_, 0) => format!("{on_streams} of {reserved} reserved were free only for other streams"),
+        (0, _) => {
+            format!("{in_pools} of {reserved} reserved were free only for CUDA graphs and MemPools")
+        }
+        (..) => format!(
+            "of {reserved} reserved, {on_streams} were free only for other streams, and {in_pools} only for CUDA graphs and MemPools"
+        ),
+    }
+}
+
+fn advise_on_stranded(stream_bytes: u64, private_pool_bytes: u64) -> &'static str {
+    match (stream_bytes, private_pool_bytes) {
+        (_, 0) => "untested: allocate on one stream",
+        (0, _) => "delete them to get it back",
+        (..) => "delete graphs and pools to get theirs back; untested: allocate on one stream",
+    }
 }
 
 fn describe_owner(owner: &HiddenOwner) -> String {

@@ -26,6 +26,9 @@ use graphs::{GraphEffect, GraphMemory};
 use physical::{PhysicalMemory, ReleasedPiece, Unmapping};
 pub(crate) use totals::PlaceTotals;
 
+/// The result of a driver call for which there was no memory (`CUDA_ERROR_OUT_OF_MEMORY`).
+pub(crate) const OUT_OF_MEMORY: u16 = 2;
+
 /// The location of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum MemoryPlace {
@@ -135,7 +138,6 @@ impl DriverState {
             return;
         }
         if event.result != 0 {
-            const OUT_OF_MEMORY: u16 = 2;
             self.failed_calls += 1;
             self.first_failed.get_or_insert(stack);
             self.refused_calls += u64::from(event.result == OUT_OF_MEMORY);

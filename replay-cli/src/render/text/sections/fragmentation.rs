@@ -3,7 +3,7 @@
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Cause, Fragmentation};
+use gpumemtrace_replay::report::{Cause, CauseKind, Fragmentation};
 
 use super::{fragmentation_history, pools};
 use crate::render::text::moment::format_moment;
@@ -47,21 +47,58 @@ pub(super) fn render_fragmentation(
     for pool in driver_pools {
         pools::render_async_pool(out, pool);
     }
-    for moment in moments {
+    for (moments, text) in group_moments(&moments, &words, style) {
         out.push('\n');
-        render_moment(out, moment, &words, style);
+        render_title(out, &moments);
+        out.push_str(&text);
+    }
+    if moments.iter().any(|moment| has_unknown_pools(moment, &words)) {
+        out.push('\n');
+        put_line(
+            out,
+            format_args!(
+                "  The trace does not show pools. Memory in those of CUDA graphs and MemPools counts as \
+                 cached, but {} returns it only after they are deleted.",
+                words.empty_cache
+            ),
+        );
     }
     for history in report.fragmentation_over_time.iter().flatten().filter(|history| history.trace == trace) {
         fragmentation_history::render_history(out, history, style);
     }
 }
 
-/// One point in time: its time, then [`render_gap`].
-fn render_moment(out: &mut String, moment: &Fragmentation, words: &Vocabulary, style: Style) {
-    let when = describe_gap_moment(moment.at.why);
-    let time = format_moment(moment.at.time_ns, moment.at.step);
-    put_line(out, format_args!("  GPU {} {when} ({time})", moment.device));
-    render_gap(out, moment, words, style);
+/// The texts of all moments, each with the moments of a GPU that share it.
+fn group_moments<'a>(
+    moments: &[&'a Fragmentation],
+    words: &Vocabulary,
+    style: Style,
+) -> Vec<(Vec<&'a Fragmentation>, String)> {
+    let mut groups: Vec<(Vec<&Fragmentation>, String)> = Vec::new();
+    for moment in moments {
+        let mut text = String::new();
+        render_gap(&mut text, moment, words, style);
+        match groups.iter_mut().find(|(shared, other)| shared[0].device == moment.device && *other == text) {
+            Some((shared, _)) => shared.push(moment),
+            None => groups.push((vec![moment], text)),
+        }
+    }
+    groups
+}
+
+/// The moments that share a text, with their times.
+fn render_title(out: &mut String, moments: &[&Fragmentation]) {
+    let described: Vec<String> = moments
+        .iter()
+        .map(|moment| {
+            let time = format_moment(moment.at.time_ns, moment.at.step);
+            format!("{} ({time})", describe_gap_moment(&moment.at))
+        })
+        .collect();
+    put_line(out, format_args!("  GPU {} {HANG}{}", moments[0].device, described.join(", ")));
+    for call in moments.iter().filter_map(|moment| moment.at.call.as_ref()) {
+        put_line(out, format_args!("  Refused call: {HANG}{}", short_site(&call.site)));
+    }
 }
 
 /// The unused memory, its causes with their call sites, the pools, and what would fit.
@@ -88,8 +125,15 @@ pub(in crate::render::text) fn render_gap(
     pools::render_fit(out, moment, words);
 }
 
+/// True if memory that counts as cached may belong to a CUDA graph or a `MemPool`.
+fn has_unknown_pools(moment: &Fragmentation, words: &Vocabulary) -> bool {
+    let has_cache = moment.causes.iter().any(|cause| cause.cause == CauseKind::Cache);
+    let are_known = !moment.pools.is_empty() && moment.pools.iter().all(|row| row.key.pool.is_some());
+    has_cache && !are_known && words.reserver == "PyTorch"
+}
+
 fn render_cause(out: &mut String, cause: &Cause, words: &Vocabulary, style: Style) {
-    let meaning = describe_cause(cause.cause, words);
+    let meaning = describe_cause(cause, words);
     let by = if cause.culprits.is_empty() { "" } else { "; by call site:" };
     put_line(out, format_args!("  {}  {HANG}{meaning}{by}", size_column(cause.bytes)));
     let most = style.row_limit(MAX_CULPRITS);

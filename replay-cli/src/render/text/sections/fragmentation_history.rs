@@ -5,7 +5,7 @@ use gpumemtrace_replay::report::FragmentationOverTime;
 
 use super::pools::size_head;
 use crate::render::wording::sites::short_site;
-use crate::terminal::format::{format_count, format_duration, format_percent, put_line, size_column};
+use crate::terminal::format::{format_count, format_percent, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
@@ -13,19 +13,19 @@ use crate::terminal::style::Style;
 const MAX_PINNING_SITES: usize = 8;
 
 pub(super) fn render_history(out: &mut String, history: &FragmentationOverTime, style: Style) {
-    let Some(highest) = history.points.iter().max_by_key(|sample| sample.gap_bytes) else { return };
+    if history.points.is_empty() {
+        return;
+    }
     out.push('\n');
     let sum: u128 = history.points.iter().map(|sample| u128::from(sample.gap_bytes)).sum();
     let mean = (sum / history.points.len() as u128) as u64;
     put_line(
         out,
         format_args!(
-            "  GPU {} over the run ({}): unused reserved {} on average, at most {} ({} in)",
+            "  GPU {} over the run ({}): unused reserved {} on average",
             history.device,
             format_count(history.observations, "sample"),
-            format_bytes(mean),
-            format_bytes(highest.gap_bytes),
-            format_duration(highest.time_ns)
+            format_bytes(mean)
         ),
     );
     if history.pinned_by.is_empty() {

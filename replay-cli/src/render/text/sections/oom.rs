@@ -120,7 +120,7 @@ fn render_error(out: &mut String, oom: &Oom, words: &Vocabulary, style: Style, s
         put_line(out, format_args!("  Reserved but unused:"));
     }
     for cause in &oom.unused_causes {
-        let meaning = describe_cause(cause.cause, words);
+        let meaning = describe_cause(cause, words);
         put_line(out, format_args!("  {}  {HANG}{meaning}", size_column(cause.bytes)));
     }
     if !oom.site.stack.is_empty() {

@@ -11,7 +11,9 @@ pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     let mut sentences = Vec::new();
     match leak.kind {
         LeakKind::Device => sentences.push(words.outside.to_owned()),
-        LeakKind::PinnedHost => sentences.push("This is pinned host memory.".to_owned()),
+        LeakKind::PinnedHost => {
+            sentences.push("This is pinned host memory, not memory of the GPU.".to_owned());
+        }
         LeakKind::Tensors | LeakKind::Reserved => {}
     }
     if leak.shape == LeakShape::RetainedGraph {
@@ -44,19 +46,30 @@ pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
 
 /// What happened to the other blocks of the call site, or how the blocks themselves grow.
 fn describe_fate(leak: &Leak, words: &Vocabulary) -> String {
-    if leak.kind == LeakKind::Reserved {
-        return format!(
-            "{} reserves more and more memory that stays unused: freed on a stream or in a pool \
-             that later requests do not use, or in pieces that are too small for them. This call \
-             site requested most of the new {}s.",
-            words.reserver, words.segment
-        );
+    match (leak.kind, leak.grows_by) {
+        (LeakKind::Reserved, _) => {
+            let Vocabulary { reserver, segment, .. } = words;
+            format!(
+                "{reserver} reserves more and more memory that stays unused: freed on a stream or in a \
+                 pool that later requests do not use, or in pieces that are too small for them. Most of \
+                 the new {segment}s were requested below this line."
+            )
+        }
+        (LeakKind::Tensors, GrowsBy::Size) => {
+            "The blocks get larger, not more: a tensor that is extended (torch.cat), or a batch or \
+             sequence that gets longer."
+                .to_owned()
+        }
+        (LeakKind::Device | LeakKind::PinnedHost, GrowsBy::Size) => {
+            "The blocks get larger, not more: a buffer that is extended.".to_owned()
+        }
+        (LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost, GrowsBy::Blocks) => {
+            describe_freed_siblings(leak)
+        }
     }
-    if leak.grows_by == GrowsBy::Size {
-        return "The blocks get larger, not more: a tensor that is extended (torch.cat), or a batch \
-                or sequence that gets longer."
-            .to_owned();
-    }
+}
+
+fn describe_freed_siblings(leak: &Leak) -> String {
     let freed = leak.freed_siblings.share;
     if freed > 0.0 {
         let site = leak.freed_siblings.site.as_ref();

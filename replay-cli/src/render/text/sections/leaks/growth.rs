@@ -1,7 +1,7 @@
 //! How fast a leak grows, how much it retains, and when memory runs out.
 
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::{GrowsBy, Leak, OomForecast};
+use gpumemtrace_replay::report::{GrowsBy, Leak, LeakKind, OomForecast};
 
 use crate::render::text::moment::format_step;
 use crate::terminal::format::{format_count, format_number};
@@ -44,11 +44,16 @@ pub(in crate::render::text) fn describe_growth(leak: &Leak) -> String {
         None => "near the end of the run".to_owned(),
     };
     let since = format_step(", growing since step ", leak.first_step);
-    if leak.grows_by == GrowsBy::Size {
-        return format!("{} larger {last}{since}", format_bytes(leak.bytes));
+    let bytes = format_bytes(leak.bytes);
+    match (leak.kind, leak.grows_by) {
+        (LeakKind::Reserved, _) => return format!("{bytes} more unused {last}{since}"),
+        (LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost, GrowsBy::Size) => {
+            return format!("{bytes} larger {last}{since}");
+        }
+        (LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost, GrowsBy::Blocks) => {}
     }
     let blocks = format_count(leak.blocks, "block");
-    format!("{blocks} ({}) live {last}{since}", format_bytes(leak.bytes))
+    format!("{blocks} ({bytes}) live {last}{since}")
 }
 
 /// A sentence that begins with a space; empty if there is no forecast. The forecast assumes that

@@ -7,9 +7,10 @@ mod holders;
 
 use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::{describe_assessment, explain_growth, headline_growth};
+use crate::render::wording::leaks::name_leaking_memory;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeakAssessment, LeakShape, Omitted};
+use gpumemtrace_replay::report::{Leak, LeakAssessment, LeakKind, LeakShape, Omitted};
 
 use crate::render::text::header::count_steps;
 use crate::render::text::sites::SiteFormatter;
@@ -60,8 +61,14 @@ fn render_all(
     let was_scanned = report.holders.iter().flatten().any(|scan| scan.trace == trace);
     for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
-        let device = if has_devices { format!(" on GPU {}", leak.device) } else { String::new() };
-        let headline = format!("{}{device} at {}", format_rate(leak), short_site(&leak.site));
+        let memory = name_leaking_memory(leak.kind);
+        let device = match leak.kind {
+            LeakKind::Tensors | LeakKind::Device | LeakKind::Reserved if has_devices => {
+                format!(" on GPU {}", leak.device)
+            }
+            LeakKind::Tensors | LeakKind::Device | LeakKind::Reserved | LeakKind::PinnedHost => String::new(),
+        };
+        let headline = format!("{}{memory}{device} at {}", format_rate(leak), short_site(&leak.site));
         put_line(out, format_args!("{}. {}", number + 1, style.bold(&headline)));
         if let Some(source) = sites.source_line(&leak.site) {
             put_line(out, format_args!("       {source}"));
@@ -98,7 +105,11 @@ fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFo
     }
     if !leak.members.is_empty() {
         let count = format_count(leak.members.len() as u64, "call site");
-        put_line(out, format_args!("   Allocated at {count} below it:"));
+        let verb = match leak.kind {
+            LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost => "Allocated",
+            LeakKind::Reserved => "Requested",
+        };
+        put_line(out, format_args!("   {verb} at {count} below it:"));
         let most = style.row_limit(MAX_MEMBERS);
         for member in leak.members.iter().take(most) {
             put_line(out, format_args!("     - {}", short_site(member)));
@@ -108,7 +119,11 @@ fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFo
         }
     }
     if !leak.site.stack.is_empty() {
-        let mostly = if leak.shape == LeakShape::RetainedGraph { "Mostly allocated" } else { "Allocated" };
+        let mostly = match leak.kind {
+            LeakKind::Reserved => "Mostly requested",
+            LeakKind::Tensors if leak.shape == LeakShape::RetainedGraph => "Mostly allocated",
+            LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost => "Allocated",
+        };
         put_line(out, format_args!("   {mostly} at (your code marked >):"));
         sites.write_stack(out, &leak.site, "     ", style);
     }

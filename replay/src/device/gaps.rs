@@ -1,0 +1,149 @@
+//! Explains the gap of a device: at any moment while events are read, and at the key moments when
+//! they end.
+
+use std::collections::BTreeMap;
+
+use super::DeviceState;
+use crate::event_analysis::EventTime;
+use crate::fragmentation::{
+    AllocatorSnapshot, FitForSize, Gap, PastMoment, PastState, PresentState, explain_gap, fit_for_sizes,
+    ranges_of_device,
+};
+use crate::state::driver::{DriverState, MemoryRange};
+use crate::state::live_set::StateSample;
+use crate::state::pool_key::PoolKey;
+use crate::util::ids::{SiteId, StackId};
+
+/// The moment for which a gap is explained.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GapRequest {
+    pub time_ns: u64,
+    /// Bytes reserved by PyTorch's allocator.
+    pub reserved: u64,
+    /// The pool that lacks memory, if known.
+    pub pool: Option<PoolKey>,
+}
+
+/// The gap at one moment.
+#[derive(Debug)]
+pub(crate) struct TimedGap {
+    pub time_ns: u64,
+    /// Number of steps begun.
+    pub step: u32,
+    /// Bytes reserved by PyTorch's allocator.
+    pub reserved: u64,
+    pub gap: Gap,
+}
+
+impl DeviceState {
+    /// Explains the gap in the present state. Visits every live block.
+    pub(crate) fn explain_gap(
+        &self,
+        request: GapRequest,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+        site: impl Fn(StackId) -> SiteId,
+    ) -> Gap {
+        let snapshot = AllocatorSnapshot {
+            time_ns: request.time_ns,
+            reserved: request.reserved,
+            request: request.pool,
+            blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
+            pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
+            segments: self.segments.iter().copied().collect(),
+            ranges: ranges_of_device(ranges, ordinal),
+        };
+        explain_gap(&snapshot, &self.torch_ranges, site)
+    }
+
+    /// How many requests of each common size the free pieces of a gap could serve.
+    pub(crate) fn fit_for_sizes(&self, gap: &Gap) -> Vec<FitForSize> {
+        fit_for_sizes(gap, &self.requests)
+    }
+
+    /// The pool with the most requested bytes so far.
+    pub(crate) fn most_requested_pool(&self) -> Option<PoolKey> {
+        self.requests.most_requested_pool()
+    }
+
+    /// Adds the present gap to the history, unless there are too many blocks for the number of
+    /// events so far.
+    pub(crate) fn observe_gap(
+        &mut self,
+        time: EventTime,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+        site: impl Fn(StackId) -> SiteId,
+    ) {
+        let EventTime { time_ns, step } = time;
+        let pieces = self.pending.len() + ranges.len();
+        let blocks = self.torch.total().blocks.saturating_add(pieces as u64);
+        if self.torch.is_empty() || !self.gap_history.may_observe(blocks, self.torch.events) {
+            return;
+        }
+        let request = GapRequest { time_ns, reserved: self.reserved, pool: self.most_requested_pool() };
+        let gap = self.explain_gap(request, ranges, ordinal, site);
+        self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);
+    }
+
+    /// The present moment, from which a past state can be reconstructed later.
+    #[inline]
+    pub(super) fn present_moment(&self, now: StateSample, driver: &DriverState) -> PastMoment {
+        PastMoment {
+            reserved: self.reserved,
+            time_ns: now.time_ns,
+            step: now.step,
+            request: None,
+            newest_block: self.torch.events,
+            newest_range: driver.ranges_created(),
+            newest_segment: self.segments.created(),
+        }
+    }
+
+    /// Completes deferred updates and explains the gaps at the key moments. `has_exited`: the run
+    /// was not cut off.
+    pub(crate) fn finish(
+        &mut self,
+        ordinal: u8,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        (time, has_exited): (EventTime, bool),
+        site: impl Fn(StackId) -> SiteId,
+    ) {
+        self.torch.finish();
+        self.driver.finish();
+        if self.torch.is_empty() {
+            return;
+        }
+        self.moments.finish(has_exited);
+        let present = PresentState {
+            live: self.torch.live(),
+            pending: &self.pending,
+            segments: &self.segments,
+            ranges,
+            device: ordinal,
+        };
+        let explain = |state: &PastState, request: Option<PoolKey>| {
+            let snapshot = AllocatorSnapshot { request, ..state.snapshot(present) };
+            let gap = explain_gap(&snapshot, &self.torch_ranges, &site);
+            let moment = state.moment();
+            TimedGap { time_ns: snapshot.time_ns, step: moment.step, reserved: moment.reserved, gap }
+        };
+        let peak = self.moments.peak_reserved();
+        let request = self.most_requested_pool();
+        let gap_at_peak = explain(peak, peak.moment().request);
+        let largest_gap = self.moments.largest_gap().map(|state| explain(state, request));
+        let gap_at_last_step = self.moments.last_step().map(|state| explain(state, request));
+        let gap_at_end = self.moments.before_trailing_frees().map(|state| explain(state, request));
+        let EventTime { time_ns, step } = time;
+        let gap_at_end = gap_at_end.unwrap_or_else(|| {
+            let reserved = self.reserved;
+            let moment = GapRequest { time_ns, reserved, pool: request };
+            TimedGap { time_ns, step, reserved, gap: self.explain_gap(moment, ranges, ordinal, &site) }
+        });
+        self.gap_at_peak = Some(gap_at_peak);
+        self.largest_gap = largest_gap;
+        self.gap_at_last_step = gap_at_last_step;
+        self.gap_at_end = Some(gap_at_end);
+        self.gap_history.finish(time_ns);
+    }
+}
