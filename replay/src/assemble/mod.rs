@@ -4,6 +4,8 @@ pub(crate) mod filter;
 mod fragmentation;
 pub(crate) mod mps_samples;
 mod oom;
+mod oom_growth;
+mod oom_remedies;
 mod ranks;
 mod sections;
 pub(crate) mod symbolize;
@@ -34,7 +36,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         leaks.extend(found.leaks);
         benign_growth.extend(found.benign);
     }
-    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
+    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis)).collect();
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
         let of_trace =

@@ -17,7 +17,7 @@ use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PendingFree, ReservedPeak, ReservedPeakState, TorchRanges,
-    explain_gap, fit_for_sizes, ranges_of_device,
+    explain_gap, fit_for_sizes, ranges_of_device, units_by_stacks,
 };
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
@@ -253,7 +253,28 @@ impl DeviceState {
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) -> Gap {
-        let snapshot = AllocatorSnapshot {
+        explain_gap(&self.snapshot(request, ranges, ordinal), &self.torch_ranges, site)
+    }
+
+    /// Bytes of segments, and of pages of expandable ones, by the stacks of the blocks in them.
+    /// `None` if segments are unknown. Visits every live block.
+    pub(crate) fn units_by_stacks(
+        &self,
+        request: GapRequest,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+    ) -> Option<BTreeMap<Vec<StackId>, u64>> {
+        units_by_stacks(&self.snapshot(request, ranges, ordinal), &self.torch_ranges)
+    }
+
+    /// The present state of the allocator.
+    fn snapshot(
+        &self,
+        request: GapRequest,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+    ) -> AllocatorSnapshot {
+        AllocatorSnapshot {
             time_ns: request.time_ns,
             reserved: request.reserved,
             request: request.pool,
@@ -261,8 +282,7 @@ impl DeviceState {
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
             ranges: ranges_of_device(ranges, ordinal),
-        };
-        explain_gap(&snapshot, &self.torch_ranges, site)
+        }
     }
 
     /// How many requests of each common size the free pieces of a gap could serve.

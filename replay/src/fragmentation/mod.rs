@@ -33,6 +33,7 @@ pub(crate) mod fit;
 pub(crate) mod free_runs;
 pub(crate) mod history;
 pub(crate) mod peak_state;
+pub(crate) mod releasable;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +50,7 @@ pub(crate) use by_pool::PoolTotals;
 pub(crate) use explain::explain_gap;
 pub(crate) use fit::{FitForSize, fit_for_sizes};
 pub(crate) use peak_state::{ReservedPeak, ReservedPeakState};
+pub(crate) use releasable::units_by_stacks;
 
 /// Lines reported per cause of a gap.
 pub(crate) const MAX_CULPRITS: usize = 20;

@@ -12,6 +12,7 @@ pub(crate) mod event_analyses;
 pub(crate) mod finish;
 pub(crate) mod follow;
 pub(crate) mod oom_events;
+pub(crate) mod oom_growth;
 pub(crate) mod options;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;

@@ -13,7 +13,7 @@ pub(crate) mod fragmentation;
 pub(crate) mod leaks;
 mod losses;
 mod notes;
-mod oom;
+pub(crate) mod oom;
 pub(crate) mod recording;
 pub(crate) mod sites;
 pub(crate) mod steps;
@@ -46,7 +46,7 @@ pub(crate) fn fill_report(report: &mut Report) {
         let words = &words[oom.trace];
         oom.why = oom::explain_oom(oom, words);
         for remedy in &mut oom.remedies {
-            remedy.action = oom::describe_remedy(&remedy.kind, words);
+            remedy.action = oom::describe_remedy(remedy, words);
         }
     }
     let summaries: Vec<String> =

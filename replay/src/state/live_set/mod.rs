@@ -20,6 +20,7 @@ use crate::callsite::symbols::StackSite;
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::lazy_counter::Checkpoints;
 use crate::state::live_set::peak_blocks::{BlockFree, PeakBlocks};
+use crate::state::live_set::rebase::RebasedState;
 pub(crate) use crate::state::live_set::site_stats::{AGES, BlockOutcomes, SiteStats};
 use crate::state::live_set::site_stats::{
     CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STACK_STEP, STEP, StackStats,
@@ -66,6 +67,8 @@ pub(crate) struct LiveSet {
     peak_blocks: PeakBlocks,
     /// Present if the options ask for the step before the peak.
     step_peaks: Option<Box<StepPeaks>>,
+    /// The state at [`Self::rebase`]; `None` for a whole run.
+    rebased: Option<Box<RebasedState>>,
     /// Number of frees of addresses that were not live: the allocation was lost, or happened before
     /// the recording.
     pub unmatched_frees: u64,
@@ -160,10 +163,10 @@ impl LiveSet {
             self.grow_tables(stack_index, site_index);
         }
         let stack_stats = &mut self.stacks[stack_index];
-        stack_stats.site = site;
         if stack_stats.counter.is_behind(&self.stack_checkpoints) {
             stack_stats.apply_deferred(self.step, &self.stack_checkpoints);
         }
+        stack_stats.site = site;
         update(&mut stack_stats.counter.now);
         let site_stats = &mut self.sites[site_index];
         if site_stats.counter.is_behind(&self.checkpoints) {

@@ -167,12 +167,14 @@ pub(crate) struct StackStats {
     pub(crate) series: StepSeries,
     /// The first step without a point in `series`.
     pub(crate) recorded_step: u32,
+    /// Number of earlier steps in which it allocated or one of its blocks was freed.
+    pub(crate) earlier_steps: u32,
 }
 
 impl Default for StackStats {
     fn default() -> Self {
         let series = StepSeries::with_max_points(MAX_STACK_POINTS);
-        Self { counter: LazyCounter::default(), site: NO_SITE, series, recorded_step: 0 }
+        Self { counter: LazyCounter::default(), site: NO_SITE, series, recorded_step: 0, earlier_steps: 0 }
     }
 }
 
@@ -183,7 +185,18 @@ impl StackStats {
         if self.recorded_step < step {
             self.series.record(self.recorded_step, self.counter.now);
             self.recorded_step = step;
+            self.earlier_steps += u32::from(self.site != NO_SITE);
         }
         self.counter.save(checkpoints);
+    }
+
+    /// True if the stack has allocated in this set.
+    pub(crate) fn has_allocated(&self) -> bool {
+        self.site != NO_SITE
+    }
+
+    /// Live bytes at the end of `step`, which has ended.
+    pub(crate) fn bytes_at(&self, step: u32) -> u64 {
+        if step < self.recorded_step { self.series.at(step).bytes } else { self.counter.now.bytes }
     }
 }

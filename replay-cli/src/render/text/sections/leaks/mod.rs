@@ -18,7 +18,7 @@ use crate::render::wording::steps::describe_steps;
 use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::style::Style;
 pub(in crate::render::text) use growth::{describe_forecast, describe_growth, format_rate};
-pub(in crate::render::text) use holders::describe_main_holder;
+pub(in crate::render::text) use holders::{describe_main_holder, format_holder};
 
 /// Growth cannot be detected in fewer steps.
 const FEW_STEPS: u64 = 5;
