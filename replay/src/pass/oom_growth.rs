@@ -10,9 +10,9 @@
 //! 4. else the beginning.
 //!
 //! A stack that held bytes at the base and freed some of them since has replaced blocks; only the
-//! difference is growth. A stack grows towards the error only if its newest block is from the second
-//! half of the time since the base: optimizer state, say, is allocated after the base and stays. One
-//! error costs O(n log n) in live blocks.
+//! difference is growth, and at most what it grew by since its lowest bytes in the second half of
+//! the time. A stack grows towards the error only if it grew in that half: optimizer state, say, is
+//! allocated after the base and stays. One error costs O(n log n) in live blocks.
 
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
@@ -23,6 +23,8 @@ use crate::util::seeded_map::{SeededMap, SeededSet};
 const MIN_KNEE: f64 = 0.1;
 /// Share of the events in which the set-up must end.
 const MAX_SETUP: f64 = 0.25;
+/// Step ends at which a stack's bytes are looked up.
+const MAX_LOOKUPS: u32 = 64;
 
 /// The moment from which growth counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(crate) struct StackAtOom {
     /// All its blocks after the base are from the unfinished step, and it freed those of earlier
     /// steps.
     pub is_of_each_step: bool,
-    /// Its newest block is from the second half of the time since the base.
+    /// It grew in the second half of the time since the base.
     pub is_recent: bool,
 }
 
@@ -105,10 +107,18 @@ fn at_oom(
     };
     let older = held.bytes.saturating_sub(after.bytes);
     let replaced_bytes = base_bytes.map(|bytes| bytes.saturating_sub(older));
-    let grown = after.bytes.saturating_sub(replaced_bytes.unwrap_or(0));
-    let last_step = steps.iter().copied().max().unwrap_or(0);
+    let mut grown = after.bytes.saturating_sub(replaced_bytes.unwrap_or(0));
     let is_recent = match base {
-        GrowthBase::StepEnd(step) => u64::from(last_step) * 2 >= u64::from(step) + u64::from(now),
+        GrowthBase::StepEnd(step) => {
+            let middle = step + now.saturating_sub(step) / 2;
+            let ends = (middle..now).step_by((now - middle).div_ceil(MAX_LOOKUPS).max(1) as usize);
+            let lowest = ends.map(|end| stats.bytes_at(end)).min().unwrap_or(0);
+            let recently = held.bytes.saturating_sub(lowest);
+            if replaced_bytes.is_some_and(|bytes| bytes > 0) {
+                grown = grown.min(recently);
+            }
+            recently > 0
+        }
         GrowthBase::Event(serial) => newest.saturating_mul(2) >= serial.saturating_add(live_set.events),
     };
     StackAtOom {
