@@ -1,6 +1,5 @@
 //! Growth towards an out-of-memory error: which lines are named, by how much, and what helps.
 
-#[allow(dead_code)]
 mod synthetic;
 
 use gpumemtrace_format::NodeId;
@@ -91,7 +90,7 @@ fn growth_without_steps_excludes_the_set_up() {
     let cache = run.frame(NodeId::NONE, "/work/serve.py", "answer", 31);
     for request in 0..200 {
         // No constant period.
-        for piece in 0..(request * 7919 % 13) + 1 {
+        for piece in 0..=request * 7919 % 13 {
             let work = run.alloc(serve, MIB * (1 + piece % 3));
             run.release(work, serve);
         }

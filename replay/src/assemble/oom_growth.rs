@@ -27,7 +27,7 @@ const GRAPH_SITES: usize = 4;
 const MAIN_SITE_SHARE: f64 = 0.9;
 /// Share of a line's growth from which on replaced blocks matter.
 const REPLACED_SHARE: f64 = 0.1;
-/// Most lines listed.
+/// Limit of the rows of each list.
 const MAX_LINES: usize = 20;
 
 /// The lines of an error: those that grew, and those that did not.
@@ -36,7 +36,7 @@ pub(crate) struct LinesAtOom {
     pub(crate) growth: Vec<OomGrowth>,
     /// The stacks of each row of `growth`, in ascending order.
     pub(crate) stacks: Vec<Vec<StackId>>,
-    /// Most bytes first.
+    /// Call sites with older blocks, most bytes first.
     pub(crate) unchanged: Vec<SiteBytes>,
 }
 
@@ -259,7 +259,7 @@ fn was_called_before(symbols: &StackSymbols, live_set: &LiveSet, call: &[SiteId]
             let lines = user_lines(symbols, *stack);
             lines.len() > caller.len()
                 && line_sites(&lines).starts_with(caller)
-                && !module_call(&lines).is_some_and(|own| line_sites(own) == call)
+                && module_call(&lines).is_none_or(|own| line_sites(own) != call)
         };
         stats.allocated() >= 2 * stacks.len() as u64 && stacks.iter().any(is_beside)
     })

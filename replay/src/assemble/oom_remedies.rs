@@ -2,9 +2,9 @@
 //!
 //! A remedy works or fails only if the state at the error establishes it from PyTorch's rules
 //! (`CUDACachingAllocator.cpp`, `malloc`); else it is untested. Two rules decide:
-//! * No setting creates memory. Under `expandable_segments` a pool still needs a page for each 2 MiB
-//!   of its live blocks and of the request. If the pages of all pools exceed what the device has
-//!   for PyTorch, the request fails.
+//! * No setting creates memory. Under `expandable_segments` a pool still needs a page for each
+//!   2 MiB of its live blocks and of the request. If the pages of all pools exceed what the device
+//!   has for PyTorch, the request fails.
 //! * PyTorch releases segments without blocks before it fails. If the blocks of a line were freed,
 //!   segments that hold only such blocks would be released. If they and the free memory of the
 //!   driver suffice for the segment of the request, it succeeds.
@@ -38,10 +38,12 @@ pub(super) struct MemoryAtOom {
 
 /// The segment that PyTorch requests for a block (`get_allocation_size`).
 pub(super) fn segment_bytes(requested: u64) -> u64 {
-    match requested {
-        0..=SMALL_REQUEST => SMALL_SEGMENT,
-        ..MIN_LARGE_REQUEST => LARGE_SEGMENT,
-        _ => requested.checked_next_multiple_of(SMALL_SEGMENT).unwrap_or(u64::MAX),
+    if requested <= SMALL_REQUEST {
+        SMALL_SEGMENT
+    } else if requested < MIN_LARGE_REQUEST {
+        LARGE_SEGMENT
+    } else {
+        requested.checked_next_multiple_of(SMALL_SEGMENT).unwrap_or(u64::MAX)
     }
 }
 

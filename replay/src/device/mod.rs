@@ -5,6 +5,7 @@
 //! also records the state at the peak of reserved bytes, from which the fragmentation analysis
 //! starts. [`DeviceState::block_alloc`] and [`DeviceState::block_free`] run once per block event.
 
+mod allocator_state;
 pub(crate) mod device_states;
 
 use std::collections::BTreeMap;
@@ -16,8 +17,7 @@ use crate::callsite::symbols::StackSite;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
-    AllocatorSnapshot, FitForSize, Gap, PendingFree, ReservedPeak, ReservedPeakState, TorchRanges,
-    explain_gap, fit_for_sizes, ranges_of_device, units_by_stacks,
+    FitForSize, Gap, PendingFree, ReservedPeak, ReservedPeakState, TorchRanges, explain_gap, fit_for_sizes,
 };
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
@@ -242,46 +242,6 @@ impl DeviceState {
         self.recent_ranges.fill(NO_RANGE);
         for range in removed {
             self.peak_state.keep_removed_range(*range);
-        }
-    }
-
-    /// Explains the gap in the present state. Visits every live block.
-    pub(crate) fn explain_gap(
-        &self,
-        request: GapRequest,
-        ranges: &BTreeMap<u64, MemoryRange>,
-        ordinal: u8,
-        site: impl Fn(StackId) -> SiteId,
-    ) -> Gap {
-        explain_gap(&self.snapshot(request, ranges, ordinal), &self.torch_ranges, site)
-    }
-
-    /// Bytes of segments, and of pages of expandable ones, by the stacks of the blocks in them.
-    /// `None` if segments are unknown. Visits every live block.
-    pub(crate) fn units_by_stacks(
-        &self,
-        request: GapRequest,
-        ranges: &BTreeMap<u64, MemoryRange>,
-        ordinal: u8,
-    ) -> Option<BTreeMap<Vec<StackId>, u64>> {
-        units_by_stacks(&self.snapshot(request, ranges, ordinal), &self.torch_ranges)
-    }
-
-    /// The present state of the allocator.
-    fn snapshot(
-        &self,
-        request: GapRequest,
-        ranges: &BTreeMap<u64, MemoryRange>,
-        ordinal: u8,
-    ) -> AllocatorSnapshot {
-        AllocatorSnapshot {
-            time_ns: request.time_ns,
-            reserved: request.reserved,
-            request: request.pool,
-            blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
-            pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
-            segments: self.segments.iter().copied().collect(),
-            ranges: ranges_of_device(ranges, ordinal),
         }
     }
 

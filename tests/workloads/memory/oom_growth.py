@@ -8,6 +8,7 @@ usage: oom_growth.py VARIANT
   main        the same as validation, in main() with local variables
   too_big     the first forward pass does not fit
   retry       a batch does not fit, and the program goes on with half of it
+  again       a batch does not fit four times, and the program ends
   every_step  a list keeps the output of every training step
 """
 
@@ -115,6 +116,16 @@ elif variant == "retry":
         except torch.cuda.OutOfMemoryError:
             rows //= 2
     print("rows", rows)
+elif variant == "again":
+    model, optimizer = build()
+    train(model, optimizer, 5)
+    for attempt in range(4):
+        try:
+            train_step(model, optimizer, 8 * ROWS)
+        except torch.cuda.OutOfMemoryError:
+            if attempt == 3:
+                raise
+            train(model, optimizer, 1)
 elif variant == "every_step":
     model, optimizer = build()
     train(model, optimizer, 1000, kept=losses)
