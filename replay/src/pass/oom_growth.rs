@@ -142,13 +142,11 @@ fn find_base(live_set: &LiveSet, has_steps: bool) -> GrowthBase {
     lowest.map_or_else(|| GrowthBase::Event(find_knee(live_set)), GrowthBase::StepEnd)
 }
 
-/// The last step end with the least allocated bytes. `None` if nothing was allocated at any.
+/// The last step end with the least allocated bytes. `None` before the first.
 fn lowest_step_end(live_set: &LiveSet, ended: u32) -> Option<u32> {
     let (stride, values) = live_set.series().values(ended);
     let ends = values.iter().zip((0..ended).step_by(stride as usize));
-    ends.filter(|(total, _)| total.bytes > 0)
-        .min_by_key(|(total, step)| (total.bytes, std::cmp::Reverse(*step)))
-        .map(|(_, step)| step)
+    ends.min_by_key(|(total, step)| (total.bytes, std::cmp::Reverse(*step))).map(|(_, step)| step)
 }
 
 /// The event at which the set-up ends; 0 if there is no knee.
