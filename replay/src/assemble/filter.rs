@@ -181,6 +181,13 @@ impl RowFilter<'_> {
             |pattern, one| pattern.matches(&one.site),
             |one| Some(one.bytes),
         );
+        let mut unchanged = None;
+        self.retain(
+            &mut oom.unchanged,
+            &mut unchanged,
+            |pattern, one| pattern.matches(&one.site),
+            |one| Some(one.bytes),
+        );
         self.causes(&mut oom.unused_causes);
     }
 

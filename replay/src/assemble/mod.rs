@@ -4,6 +4,8 @@ pub(crate) mod filter;
 mod fragmentation;
 pub(crate) mod mps_samples;
 mod oom;
+mod oom_growth;
+mod oom_remedies;
 mod ranks;
 mod sections;
 pub(crate) mod symbolize;
@@ -36,7 +38,10 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         leaks.extend(found.leaks);
         benign_growth.extend(found.benign);
     }
-    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
+    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis)).collect();
+    for assessment in &mut assessments {
+        leak::assessment::add_growth_towards_ooms(assessment, &ooms, &leaks);
+    }
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
         let of_trace = |(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms);

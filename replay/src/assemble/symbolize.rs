@@ -2,7 +2,7 @@
 
 use crate::callsite::symbolizer::{NameScope, Symbolizer, TraceNamer};
 use crate::pass::Analysis;
-use crate::report::{Naming, Report, Section, Site, VerdictEvidence};
+use crate::report::{Naming, RemedyKind, Report, Section, Site, VerdictEvidence};
 
 /// Symbolizes the sites of `report` within `scope`, and sets the summary of each trace. `analyses`
 /// are those that the report was built from, in the same order.
@@ -90,6 +90,13 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
             let trace = oom.trace;
             all.push((trace, &mut oom.site));
             all.extend(oom.sites.iter_mut().take(max).map(|share| (trace, &mut share.site)));
+            all.extend(oom.growth.iter_mut().take(max).map(|line| (trace, &mut line.site)));
+            all.extend(oom.unchanged.iter_mut().take(max).map(|line| (trace, &mut line.site)));
+            let leaked = oom.remedies.iter_mut().filter_map(|remedy| match &mut remedy.kind {
+                RemedyKind::FixLeak { site, .. } => Some(&mut **site),
+                _ => None,
+            });
+            all.extend(leaked.map(|site| (trace, site)));
         }
     }
     for verdict in report.verdicts.iter_mut().flatten() {

@@ -7,7 +7,7 @@ use super::DeviceState;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PastMoment, PastState, PresentState, explain_gap, fit_for_sizes,
-    ranges_of_device,
+    ranges_of_device, units_by_stacks,
 };
 use crate::state::driver::{DriverState, MemoryRange};
 use crate::state::live_set::StateSample;
@@ -44,7 +44,28 @@ impl DeviceState {
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) -> Gap {
-        let snapshot = AllocatorSnapshot {
+        explain_gap(&self.snapshot(request, ranges, ordinal), &self.torch_ranges, site)
+    }
+
+    /// Bytes of segments, and of pages of expandable ones, by the stacks of the blocks in them.
+    /// `None` if segments are unknown. Visits every live block.
+    pub(crate) fn units_by_stacks(
+        &self,
+        request: GapRequest,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+    ) -> Option<BTreeMap<Vec<StackId>, u64>> {
+        units_by_stacks(&self.snapshot(request, ranges, ordinal), &self.torch_ranges)
+    }
+
+    /// The present state of the allocator.
+    fn snapshot(
+        &self,
+        request: GapRequest,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+    ) -> AllocatorSnapshot {
+        AllocatorSnapshot {
             time_ns: request.time_ns,
             reserved: request.reserved,
             request: request.pool,
@@ -52,8 +73,7 @@ impl DeviceState {
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
             ranges: ranges_of_device(ranges, ordinal),
-        };
-        explain_gap(&snapshot, &self.torch_ranges, site)
+        }
     }
 
     /// How many requests of each common size the free pieces of a gap could serve.

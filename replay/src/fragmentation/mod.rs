@@ -33,6 +33,7 @@ pub(crate) mod free_runs;
 pub(crate) mod history;
 pub(crate) mod key_moments;
 pub(crate) mod past_state;
+pub(crate) mod releasable;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,7 @@ pub(crate) use explain::explain_gap;
 pub(crate) use fit::{FitForSize, fit_for_sizes};
 pub(crate) use key_moments::KeyMoments;
 pub(crate) use past_state::{PastMoment, PastState, PresentState};
+pub(crate) use releasable::units_by_stacks;
 
 /// Lines reported per cause of a gap.
 pub(crate) const MAX_CULPRITS: usize = 20;

@@ -12,7 +12,10 @@
 
 use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
-use crate::report::{AssessmentLimit, AssessmentStatus, GrowingSite, LeakAssessment};
+use crate::report::{
+    AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, LeakKind, Oom,
+    OomGrowthPattern, Site,
+};
 use crate::timeline::step_coverage::StepCoverage;
 use crate::timeline::steps::StepRule;
 
@@ -24,6 +27,8 @@ const MIN_INTERVALS: u64 = 16;
 /// and this share of all allocations in steps.
 const MIN_TAIL_STEPS: f64 = 4.0;
 const MIN_TAIL_SHARE: f64 = 0.1;
+/// Least share of the bytes live at an out-of-memory error of a line that grew towards it.
+const MIN_SHARE_OF_OOM: f64 = 0.1;
 /// Sites listed, most bytes first.
 const MAX_LISTED: usize = 10;
 /// Growth by fewer bytes is listed from [`MIN_LISTED_EVENTS`] on: two small blocks that stay are
@@ -74,6 +79,37 @@ fn status_of(limit: &AssessmentLimit) -> AssessmentStatus {
         | AssessmentLimit::MissingEvents
         | AssessmentLimit::OneStream => AssessmentStatus::Partly,
     }
+}
+
+/// Adds the lines that grew until memory ran out, first. `ooms` are those of the same trace. A line
+/// is known from the leaks or the other growth already, or from an earlier error.
+pub(crate) fn add_growth_towards_ooms(assessment: &mut LeakAssessment, ooms: &[Oom], leaks: &[Leak]) {
+    let mut rows: Vec<GrowingSite> = Vec::new();
+    for oom in ooms.iter().filter(|oom| oom.trace == assessment.trace) {
+        let is_large = |bytes: u64| bytes as f64 >= MIN_SHARE_OF_OOM * oom.live_bytes as f64;
+        let grew = oom.growth.iter().filter(|one| one.pattern == OomGrowthPattern::Repeated);
+        for one in grew.filter(|one| is_large(one.bytes)) {
+            let is_same = |site: &Site, device: u32| device == oom.device && site.id == one.site.id;
+            let is_leak =
+                leaks.iter().any(|leak| leak.trace == oom.trace && is_same(&leak.site, leak.device));
+            if is_leak || rows.iter().any(|row| is_same(&row.site, row.device)) {
+                continue;
+            }
+            assessment.growth.retain(|row| !is_same(&row.site, row.device));
+            rows.push(GrowingSite {
+                site: one.site.clone(),
+                device: oom.device,
+                memory: LeakKind::Tensors,
+                bytes: one.bytes,
+                blocks: one.blocks,
+                class: GrowthClass::TowardsOom,
+                events: Some(one.moments),
+                needs: None,
+                bytes_per_step: None,
+            });
+        }
+    }
+    assessment.growth.splice(0..0, rows);
 }
 
 /// What was not judged, most important first.

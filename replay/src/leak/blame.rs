@@ -48,7 +48,7 @@ pub(crate) struct BlamedLine {
 }
 
 /// The user lines of a stack, outermost first.
-fn user_lines(symbols: &StackSymbols, stack: StackId) -> Vec<UserLine> {
+pub(crate) fn user_lines(symbols: &StackSymbols, stack: StackId) -> Vec<UserLine> {
     let mut lines: Vec<UserLine> = Vec::new();
     let mut calls_module = false;
     // `python_path` starts at the innermost frame, so the callee of each frame comes before it.

@@ -13,6 +13,7 @@ pub(crate) mod failed_calls;
 pub(crate) mod finish;
 pub(crate) mod follow;
 pub(crate) mod oom_events;
+pub(crate) mod oom_growth;
 pub(crate) mod options;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;

@@ -3,9 +3,12 @@
 //! All are counted. The first [`MAX_OOMS`] are recorded with the gap and the largest sites at that
 //! moment, which visits every live block of the device.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_format::Event;
 
 use super::ReplayPass;
+use super::oom_growth::{StackAtOom, measure_growth};
 use crate::device::GapRequest;
 use crate::device::device_states::device_of;
 use crate::fragmentation::Gap;
@@ -34,6 +37,14 @@ pub(crate) struct OomRecord {
     pub gap: Gap,
     /// The sites with the most live bytes, most first.
     pub sites: Vec<(SiteId, BlockTotals)>,
+    /// The live blocks by stack and age.
+    pub growth: Vec<StackAtOom>,
+    /// Bytes of segments and pages by the stacks of the blocks in them; `None` if they are unknown.
+    pub units: Option<BTreeMap<Vec<StackId>, u64>>,
+    /// Number of blocks that the device's stacks had allocated.
+    pub allocated: u64,
+    /// Least memory of the device outside recorded calls up to then; `None` if it was not sampled.
+    pub residual: Option<u64>,
 }
 
 impl ReplayPass {
@@ -66,6 +77,10 @@ impl ReplayPass {
             device_bytes: device.driver.total().bytes,
             gap,
             sites,
+            units: device.units_by_stacks(request, self.driver.ranges(), event.device),
+            growth: measure_growth(&device.torch, self.clock.step_rule().source().is_some()),
+            allocated: device.torch.allocated(),
+            residual: device.attribution.extremes.map(|(least, _)| least),
         };
         self.ooms.push(record);
     }

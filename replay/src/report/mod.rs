@@ -51,7 +51,7 @@ pub use self::{
     },
     mps_samples::{SampledPoint, SampledRange, TorchMemory},
     note::{BlockContent, TraceLoss, TraceNote, Worded},
-    oom::{Oom, OomCause, Remedy, RemedyKind},
+    oom::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind},
     peak::{
         Category, CategoryBytes, CategoryShare, Confidence, MemoryLayer, PassBytes, Peak, PeakBlockRow,
         PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
-use super::{Cause, Omitted, Site, SiteBytes, SiteShare};
+use super::{Cause, Holder, HolderCoverage, Omitted, Site, SiteBytes, SiteShare};
 
 /// One out-of-memory error of the program.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -42,11 +42,57 @@ pub struct Oom {
     pub sites: Vec<SiteShare>,
     /// The causes of unused reserved memory at that moment, as in `fragmentation`.
     pub unused_causes: Vec<Cause>,
-    /// Leaks and how much they had grown by then, most first.
-    pub growth: Vec<SiteBytes>,
+    /// The lines that grew towards the error: those of each step last, else most growth first.
+    pub growth: Vec<OomGrowth>,
+    /// The lines that held their blocks before the growth began, most bytes first.
+    pub unchanged: Vec<SiteBytes>,
+    /// True if the program allocated more blocks on this GPU afterwards; false if the error was the
+    /// last request of a process that failed; `null` if the trace shows neither.
+    pub recovered: Option<bool>,
     /// The call sites that a filter removed, and those beyond the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub omitted: Option<Omitted>,
+}
+
+/// A line whose blocks grew towards an out-of-memory error.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct OomGrowth {
+    /// The line below which the blocks were allocated.
+    pub site: Site,
+    /// Bytes of the blocks that were allocated since the growth began and are live at the error,
+    /// minus the older blocks that they replaced.
+    pub bytes: u64,
+    /// The number of these blocks.
+    pub blocks: u64,
+    /// All live bytes allocated below the line, including older blocks.
+    pub held_bytes: u64,
+    /// How the blocks came.
+    pub pattern: OomGrowthPattern,
+    /// How often the line allocated what it still holds: the number of different steps, or within
+    /// one step how often the same stack allocated again.
+    pub moments: u64,
+    /// The step of the first block; `null` without steps.
+    pub first_step: Option<u64>,
+    /// True if older blocks of the line were freed meanwhile; `null` if that is unknown.
+    pub frees_older_blocks: Option<bool>,
+    /// The names that hold the blocks, most bytes first; `null` without a holder scan of them.
+    pub holders: Option<Vec<Holder>>,
+    /// How many blocks the scan examined.
+    pub holder_coverage: Option<HolderCoverage>,
+}
+
+json_enum! {
+    /// How the blocks of a line came.
+    enum OomGrowthPattern {
+        /// Several times, and none of them was freed.
+        Repeated = "repeated",
+        /// Several times, while older blocks were freed: a cache, or a queue.
+        Replaced = "replaced",
+        /// At one time, such as the activations of one forward pass.
+        Once = "once",
+        /// In the unfinished step. Earlier steps freed theirs.
+        EachStep = "each_step",
+    }
 }
 
 json_enum! {
@@ -58,6 +104,9 @@ json_enum! {
         NoFittingBlock = "no_fitting_block",
         /// Too little memory was free in total.
         DeviceFull = "device_full",
+        /// The driver had enough free memory of the GPU for this process: other processes had it,
+        /// or a limit of PyTorch applied.
+        OtherLimit = "other_limit",
         /// The size of the GPU, or the limit that applied, is not known.
         Unknown = "unknown",
     }
@@ -79,11 +128,11 @@ pub struct Remedy {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RemedyKind {
-    /// Fix a leak of the program.
+    /// Free what a line retains.
     FixLeak {
-        /// The call site that leaks.
+        /// The line that retains blocks.
         site: Box<Site>,
-        /// What it had leaked by then.
+        /// What it had retained by then.
         bytes: u64,
     },
     /// Use PyTorch's own allocator instead of gpumemtrace's.

@@ -7,7 +7,7 @@
 
 use crate::util::block_totals::BlockTotals;
 
-/// Most points of a series.
+/// Default limit of the points of a series.
 pub(crate) const MAX_POINTS: usize = 2048;
 
 /// Values at step ends 0, `stride`, 2 `stride`, ... A point holds until the next one; the value
@@ -16,15 +16,21 @@ pub(crate) const MAX_POINTS: usize = 2048;
 pub(crate) struct StepSeries {
     points: Vec<(u32, BlockTotals)>,
     stride: u32,
+    max_points: u32,
 }
 
 impl Default for StepSeries {
     fn default() -> Self {
-        Self { points: Vec::new(), stride: 1 }
+        Self::with_max_points(MAX_POINTS)
     }
 }
 
 impl StepSeries {
+    /// An empty series with its own limit of points.
+    pub(crate) fn with_max_points(max_points: usize) -> Self {
+        Self { points: Vec::new(), stride: 1, max_points: max_points as u32 }
+    }
+
     /// Sets the value from the end of `step` on. Steps must ascend.
     pub(crate) fn record(&mut self, step: u32, value: BlockTotals) {
         let step = step.next_multiple_of(self.stride);
@@ -34,7 +40,7 @@ impl StepSeries {
             None if value == BlockTotals::default() => return,
             _ => self.points.push((step, value)),
         }
-        if self.points.len() > MAX_POINTS {
+        if self.points.len() > self.max_points as usize {
             self.double_stride();
         }
     }

@@ -31,7 +31,8 @@ pub(super) struct CapacityFacts {
     pub(super) reserved: u64,
     /// Non-torch bytes at that peak.
     pub(super) non_torch_at_reserved_peak: u64,
-    /// Bytes that were pinned, stranded or pending at the peak of reserved bytes.
+    /// Bytes that were pinned, stranded or pending at the peak of reserved bytes, or at a failed
+    /// request that they would have served.
     pub(super) unusable: u64,
     /// Bytes in fully free segments at the peak of reserved bytes.
     pub(super) cache: u64,

@@ -173,6 +173,12 @@ fn capacity_facts(
         .collect();
     owners.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let is_torch = device.has_torch();
+    // Requests that the unused reserved bytes would have served in one piece.
+    let failed = analysis.ooms.iter().filter(|oom| {
+        let free = oom.event.aux[1].saturating_sub(oom.live);
+        oom.event.device == ordinal && oom.event.size <= free
+    });
+    let unusable_at_oom = failed.map(|oom| unusable(&oom.gap)).max().unwrap_or(0);
     CapacityFacts {
         ordinal,
         capacity,
@@ -184,12 +190,9 @@ fn capacity_facts(
         },
         reserved,
         non_torch_at_reserved_peak: non_torch(device_bytes, reserved),
-        unusable: gap.map_or(0, unusable),
+        unusable: gap.map_or(0, unusable).max(unusable_at_oom),
         cache: gap.map_or(0, |gap| gap.cache),
-        has_failed_request: analysis.ooms.iter().any(|oom| {
-            let free = oom.event.aux[1].saturating_sub(oom.live);
-            oom.event.device == ordinal && oom.event.size <= free
-        }),
+        has_failed_request: unusable_at_oom > 0,
         owners,
     }
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import WORKLOADS, gpumemtrace
+from conftest import COMMAND, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program, sentences
 
 MIB = 1 << 20
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -59,7 +59,8 @@ def unused(oom):
 def test_oom_by_leak_and_not_without_it(run_out):
     traced, report, seen = run_out("leak")
     oom = only(report, seen, "leak" if report["oom"][0]["requested_bytes"] == 12 * MIB else "work")
-    [grown] = oom["growth"]
+    grown, *work = oom["growth"]
+    assert grown["pattern"] == "repeated" and {row["pattern"] for row in work} <= {"each_step"}
     assert grown["site"]["line"] == line_of("leak")
     assert grown["bytes"] == report["leaks"][0]["bytes"]
     assert remedy(oom, "free what", f"oom.py:{line_of('leak')}") is True
@@ -109,3 +110,91 @@ def test_oom_by_request_larger_than_device(run_out):
     assert oom["cause"] == "exceeds_device" and "exceeds the GPU" in oom["why"]
     assert not [one for one in oom["remedies"] if one["works"]]
     assert [verdict for verdict in traced.report()["verdicts"] if verdict["kind"] == "oom"]
+
+
+def growth_line_of(mark):
+    lines = (WORKLOADS / "memory/oom_growth.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
+
+
+def run_grown(folder, torch_version, variant, *flags, options=(), code=1):
+    """Runs a program out of memory; returns the run, its errors and the summary."""
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    command = [COMMAND, "run", *options, "--", python, WORKLOADS / "memory/oom_growth.py", variant]
+    process = run_program(list(map(str, command)), folder, env=environment(folder, traced=False, SIMGPU_MEM="2G"))
+    assert process.returncode == code, process.stderr[-3000:]
+    traced = Run(process, folder)
+    ooms = traced.report("--oom", *flags)["oom"]
+    for oom in ooms:
+        assert all(0 < row["bytes"] <= row["held_bytes"] for row in oom["growth"])
+        assert sum(row["bytes"] for row in oom["growth"] + oom["unchanged"]) <= oom["live_bytes"]
+    return traced, ooms, sentences(gpumemtrace("replay", traced.trace, *flags))
+
+
+@pytest.mark.parametrize("variant,flags,step,rounds", [
+    ("validation", [], 15, 6),
+    ("validation", ["--since", "step:15"], 15, 6),
+    ("marks", [], 16, 6),
+    ("phases", [], 15, 4),
+    ("main", [], 15, 6),
+], ids=["validation", "since", "marks", "phases", "main"])
+def test_line_that_grew_towards_oom_is_first_in_summary(tmp_path, torch_version, variant, flags, step, rounds):
+    """A validation loop without no_grad keeps its losses, whatever the steps are."""
+    traced, [oom], summary = run_grown(tmp_path, torch_version, variant, *flags)
+    grown = oom["growth"][0]
+    assert grown["site"]["line"] == growth_line_of("validate") and grown["site"]["function"] == "validate"
+    assert grown["bytes"] > oom["live_bytes"] / 2 and grown["bytes"] == grown["held_bytes"]
+    assert (grown["pattern"], grown["moments"], grown["first_step"]) == ("repeated", rounds, step)
+    assert grown["frees_older_blocks"] is False
+    # Weights and optimizer state did not grow.
+    assert growth_line_of("build") in {row["site"]["line"] for row in oom["unchanged"]}
+    assert growth_line_of("build") not in {row["site"]["line"] for row in oom["growth"]}
+    assert remedy(oom, "free what", f"oom_growth.py:{growth_line_of('validate')}") is True
+    assert remedy(oom, "expandable_segments") is False
+    findings = summary.index("Out of memory")
+    named = summary.index(f"oom_growth.py:{growth_line_of('validate')} in validate()")
+    assert findings < summary.index("Grew towards it: +") < named < summary.index("Held since before: ")
+    assert f"allocated {rounds} times since step {step}" in summary
+    assert "run --holders" in summary
+
+
+def test_leak_of_each_step_is_named_with_all_its_blocks(tmp_path, torch_version):
+    traced, [oom], summary = run_grown(tmp_path, torch_version, "every_step")
+    [leak] = traced.report("--leaks")["leaks"]
+    grown = oom["growth"][0]
+    assert grown["site"]["line"] == leak["site"]["line"] == growth_line_of("kept")
+    assert grown["bytes"] == grown["held_bytes"] == sum(row["bytes"] for row in oom["sites"] if row["site"]["line"] == growth_line_of("kept"))
+    assert "cache" not in summary.split("GPU 0 (")[0], "PyTorch's cache did not help"
+
+
+def test_model_that_is_too_big_names_activations_and_no_leak(tmp_path, torch_version):
+    traced, [oom], summary = run_grown(tmp_path, torch_version, "too_big")
+    [grown] = [row for row in oom["growth"] if row["bytes"] > oom["live_bytes"] / 10]
+    assert (grown["site"]["function"], grown["pattern"], grown["moments"]) == ("Block.forward", "once", 1)
+    assert remedy(oom, "free what") == "not named"
+    [weights] = [row["bytes"] for row in oom["unchanged"] if row["site"]["line"] == growth_line_of("build")]
+    assert weights > 512 * MIB
+    assert "Grew towards it" in summary and "Likely leak" not in summary and oom["recovered"] is False
+
+
+def test_error_that_the_program_caught_is_told_apart(tmp_path, torch_version):
+    traced, ooms, summary = run_grown(tmp_path, torch_version, "retry", code=0)
+    assert [oom["recovered"] for oom in ooms] == [True] * len(ooms)
+    assert all(row["pattern"] != "repeated" for oom in ooms for row in oom["growth"])
+    assert "the program went on" in summary
+
+
+def test_equal_errors_are_one_block(tmp_path, torch_version):
+    """Three requests of one line fail, then the program is ended by a fourth."""
+    traced, ooms, summary = run_grown(tmp_path, torch_version, "again")
+    assert len(ooms) == 4 and [oom["recovered"] for oom in ooms] == [True, True, True, False]
+    assert "(1 of 4 errors)" in summary
+    text = sentences(gpumemtrace("replay", traced.trace, "--oom"))
+    assert text.count("Requested at") == 2 and "3 times, " in text and "4 out-of-memory errors in total" in text
+
+
+def test_holder_of_growth_is_named_if_it_was_scanned(torch_version, tmp_path):
+    """A leak that was scanned for holders when memory ran out."""
+    traced, [oom], summary = run_grown(tmp_path, torch_version, "every_step", options=["--holders"])
+    assert [holder["name"] for holder in oom["growth"][0]["holders"]] == ["oom_growth.losses"]
+    assert "Held by oom_growth.losses (list" in summary and "run --holders" not in summary

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
-use gpumemtrace_replay::report::AssessmentStatus;
+use gpumemtrace_replay::report::{AssessmentStatus, GrowthClass};
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with, report,
     symbolize_report, truncate_lists,
@@ -78,7 +78,7 @@ pub(crate) struct ReplayArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReplayFailOn {
-    /// A leak was found
+    /// A leak was found, or memory grew until it ran out
     #[value(alias = "leaks")]
     Leak,
     /// A leak, or other memory that grows
@@ -211,8 +211,10 @@ fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> Cli
     let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
     let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
     let assessments = || report.leak_assessment.iter().flatten();
+    let mut growth = assessments().flat_map(|assessment| &assessment.growth);
+    let grew_until_oom = growth.any(|one| one.class == GrowthClass::TowardsOom);
     let fails = args.fail_on.iter().any(|kind| match kind {
-        ReplayFailOn::Leak => leaks,
+        ReplayFailOn::Leak => leaks || grew_until_oom,
         ReplayFailOn::Growth => leaks || assessments().any(|assessment| !assessment.growth.is_empty()),
         ReplayFailOn::Unassessed => {
             assessments().any(|assessment| assessment.status != AssessmentStatus::Assessed)

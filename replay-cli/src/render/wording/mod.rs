@@ -14,7 +14,7 @@ pub(crate) mod fragmentation;
 pub(crate) mod leaks;
 mod losses;
 mod notes;
-mod oom;
+pub(crate) mod oom;
 mod opaque_pools;
 pub(crate) mod recording;
 pub(crate) mod sites;
@@ -48,7 +48,7 @@ pub(crate) fn fill_report(report: &mut Report) {
         let words = &words[oom.trace];
         oom.why = oom::explain_oom(oom, words);
         for remedy in &mut oom.remedies {
-            remedy.action = oom::describe_remedy(&remedy.kind, words);
+            remedy.action = oom::describe_remedy(remedy, words);
         }
     }
     for assessment in report.leak_assessment.iter_mut().flatten() {

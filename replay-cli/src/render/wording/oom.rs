@@ -1,9 +1,10 @@
 //! Why a request failed, and what to try, without a full stop.
 
-use gpumemtrace_replay::report::{Oom, OomCause, RemedyKind};
+use gpumemtrace_replay::report::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind};
 
 use super::Vocabulary;
 use super::sites::format_site;
+use crate::terminal::format::{format_count, format_number};
 use crate::terminal::units::format_bytes;
 
 /// Why a request failed, in one sentence.
@@ -36,6 +37,10 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
                 format_bytes(free)
             )
         }
+        OomCause::OtherLimit => format!(
+            "The request of {requested} failed although this process had not taken {} of the GPU: other processes used it, or set_per_process_memory_fraction() applied",
+            format_bytes(oom.device_free_bytes.unwrap_or(0))
+        ),
         OomCause::Unknown => {
             let unknown = if words.is_metal { "which limit applied is" } else { "the size of the GPU is" };
             format!(
@@ -46,8 +51,8 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
 }
 
 /// What to try, as an imperative.
-pub(super) fn describe_remedy(kind: &RemedyKind, words: &Vocabulary) -> String {
-    match kind {
+pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
+    match &remedy.kind {
         RemedyKind::FixLeak { site, bytes } => {
             format!("free what {} retains ({} by then)", format_site(site), format_bytes(*bytes))
         }
@@ -66,15 +71,51 @@ pub(super) fn describe_remedy(kind: &RemedyKind, words: &Vocabulary) -> String {
             format!("release CUDA graphs or memory pools ({} are free in other pools)", format_bytes(*bytes))
         }
         RemedyKind::EmptyCache => {
-            let allocator = if words.is_metal { "PyTorch" } else { words.reserver };
-            format!(
-                "call {} before the request: {allocator} does so itself before it fails",
-                words.empty_cache
-            )
+            let why = match remedy.works {
+                Some(false) => ": no segment without live blocks was left to release",
+                Some(true) | None => "",
+            };
+            format!("call {} before the request{why}", words.empty_cache)
         }
         RemedyKind::RequestLess => "request less: the GPU cannot hold it even when empty".to_owned(),
         RemedyKind::HoldLess { bytes } => {
             format!("free at least {} before the request", format_bytes(*bytes))
         }
+    }
+}
+
+/// What a line's growth is called, in front of its bytes.
+pub(crate) fn label_growth(pattern: OomGrowthPattern) -> &'static str {
+    match pattern {
+        OomGrowthPattern::Repeated | OomGrowthPattern::Replaced | OomGrowthPattern::Once => {
+            "Grew towards it: "
+        }
+        OomGrowthPattern::EachStep => "In use in this step: ",
+    }
+}
+
+/// How the blocks of a line came, behind their number.
+pub(crate) fn describe_pattern(line: &OomGrowth) -> String {
+    let since = line.first_step.map(|step| format!(" since step {}", format_number(step)));
+    let since = since.unwrap_or_default();
+    match line.pattern {
+        OomGrowthPattern::Repeated => {
+            format!(", allocated {}{since}", format_count(line.moments, "time"))
+        }
+        OomGrowthPattern::Replaced => format!("{since}, while older ones were freed"),
+        OomGrowthPattern::Once => {
+            let step = line.first_step.map(|step| format!(" in step {}", format_number(step)));
+            format!(", allocated at one time{}", step.unwrap_or_default())
+        }
+        OomGrowthPattern::EachStep => "; earlier steps freed theirs".to_owned(),
+    }
+}
+
+/// What the program did after an error; `None` if the trace does not show it.
+pub(crate) fn describe_recovery(recovered: Option<bool>) -> Option<&'static str> {
+    match recovered {
+        Some(true) => Some("The program went on"),
+        Some(false) => Some("The run ended"),
+        None => None,
     }
 }

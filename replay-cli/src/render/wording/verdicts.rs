@@ -79,7 +79,13 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             let first = if *calls > 1 { "first at" } else { "at" };
             let site =
                 site.as_ref().map(|site| format!(", {first} {}", format_site(site))).unwrap_or_default();
-            let retry = "; PyTorch retries after freeing its cache, other libraries do not";
+            // After an error, that PyTorch retries is no comfort.
+            let has_failed = info.events.get("oom").is_some_and(|count| *count > 0);
+            let retry = if has_failed {
+                ""
+            } else {
+                "; PyTorch retries after freeing its cache, other libraries do not"
+            };
             match out_of_memory {
                 None => format!(
                     "{calls_text} failed{site}; Metal returns no reason, memory may have been short{retry}"

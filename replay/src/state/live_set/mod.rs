@@ -20,9 +20,10 @@ use crate::callsite::symbols::StackSite;
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::lazy_counter::Checkpoints;
 use crate::state::live_set::peak_blocks::{BlockFree, PeakBlocks};
+use crate::state::live_set::rebase::RebasedState;
 pub(crate) use crate::state::live_set::site_stats::{AGES, BlockOutcomes, FreedByAge, SiteStats};
 use crate::state::live_set::site_stats::{
-    CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STEP, StackStats,
+    CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STACK_STEP, STEP, StackStats,
 };
 use crate::state::live_set::step_peaks::StepPeaks;
 use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
@@ -66,6 +67,8 @@ pub(crate) struct LiveSet {
     peak_blocks: PeakBlocks,
     /// Present if the options ask for the step before the peak.
     step_peaks: Option<Box<StepPeaks>>,
+    /// The state at [`Self::rebase`]; `None` for a whole run.
+    rebased: Option<Box<RebasedState>>,
     /// Number of frees of addresses that were not live: the allocation was lost, or happened before
     /// the recording.
     pub unmatched_frees: u64,
@@ -161,10 +164,10 @@ impl LiveSet {
             self.grow_tables(stack_index, site_index);
         }
         let stack_stats = &mut self.stacks[stack_index];
-        stack_stats.site = site;
         if stack_stats.counter.is_behind(&self.stack_checkpoints) {
-            stack_stats.counter.save(&self.stack_checkpoints);
+            stack_stats.apply_deferred(self.step, &self.stack_checkpoints);
         }
+        stack_stats.site = site;
         update(&mut stack_stats.counter.now);
         let site_stats = &mut self.sites[site_index];
         if site_stats.counter.is_behind(&self.checkpoints) {
@@ -284,6 +287,7 @@ impl LiveSet {
         self.step += 1;
         self.freed_since_step.clear();
         self.checkpoints.set(STEP);
+        self.stack_checkpoints.set(STACK_STEP);
     }
 
     /// Completes all deferred work after the last event.
@@ -295,7 +299,7 @@ impl LiveSet {
         }
         self.stacks_by_site.resize(self.sites.len(), Vec::new());
         for (stack, id) in self.stacks.iter_mut().zip(0..) {
-            stack.counter.save(&self.stack_checkpoints);
+            stack.apply_deferred(self.step, &self.stack_checkpoints);
             if let Some(stacks) = self.stacks_by_site.get_mut(stack.site.0 as usize) {
                 stacks.push(StackId(id));
             }

@@ -3,11 +3,12 @@
 use super::{BlockOutcomes, FreedByAge, LiveBlock, LiveSet, SiteStats};
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::peak_blocks::PeakBlock;
-use crate::state::live_set::site_stats::{PEAK, STACK_PEAK};
+use crate::state::live_set::rebase::RebasedState;
+use crate::state::live_set::site_stats::{PEAK, STACK_PEAK, StackStats};
 use crate::state::live_set::step_peaks::{StepPeak, StepPeaks};
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::step_series::StepSeries;
-use crate::util::block_totals::BlockTotals;
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::ids::{SiteId, StackId};
 
 impl LiveSet {
@@ -119,6 +120,21 @@ impl LiveSet {
             freed[block.stack.0 as usize].uncount(self.step.saturating_sub(block.step));
         }
         freed
+    }
+
+    /// Number of blocks allocated over the whole run.
+    pub(crate) fn allocated(&self) -> u64 {
+        saturating_sum(self.sites.iter().map(SiteStats::allocated))
+    }
+
+    /// The statistics of a stack that has allocated.
+    pub(crate) fn stack(&self, stack: StackId) -> &StackStats {
+        &self.stacks[stack.0 as usize]
+    }
+
+    /// The state when the set was restarted; `None` for a whole run.
+    pub(crate) fn rebased(&self) -> Option<&RebasedState> {
+        self.rebased.as_deref()
     }
 
     /// The stacks of a site that have allocated. Empty before [`LiveSet::finish`].

@@ -7,6 +7,16 @@
 
 use super::{LiveSet, PEAK, STACK_PEAK};
 use crate::timeline::bins::{MemorySample, TimelineBins};
+use crate::util::ids::{SiteId, StackId};
+
+/// The state of a set when it was restarted.
+#[derive(Clone, Debug)]
+pub(crate) struct RebasedState {
+    /// The last event before.
+    pub serial: u64,
+    /// Site and live bytes of each stack that had allocated, by stack.
+    pub stacks: Vec<(StackId, SiteId, u64)>,
+}
 
 impl LiveSet {
     /// Restarts the peak, the bins, the series and the outcomes with the present blocks. `rest_ns`
@@ -27,6 +37,9 @@ impl LiveSet {
             step_peaks: old.step_peaks,
             ..Self::default()
         };
+        let before = old.stacks.iter().zip(0..).filter(|(stats, _)| stats.has_allocated());
+        let stacks = before.map(|(stats, id)| (StackId(id), stats.site, stats.counter.now.bytes)).collect();
+        self.rebased = Some(Box::new(RebasedState { serial: self.events, stacks }));
         let live: Vec<_> = self.live.iter().map(|(_, block)| (block.stack, block.bytes)).collect();
         for (stack, bytes) in live {
             let site = old.stacks[stack.0 as usize].site;

@@ -24,10 +24,14 @@ pub(crate) const STEP: usize = 3;
 pub(crate) const CHECKPOINTS: usize = 4;
 /// Checkpoint of stacks: the peak. Stacks have no bins, because a high may occur at every event.
 pub(crate) const STACK_PEAK: usize = 0;
+/// Checkpoint of stacks: the last step end, as [`STEP`].
+pub(crate) const STACK_STEP: usize = 1;
 /// Number of checkpoints of stacks.
-pub(crate) const STACK_CHECKPOINTS: usize = 1;
+pub(crate) const STACK_CHECKPOINTS: usize = 2;
 /// The site of a stack that never allocated in this set.
 const NO_SITE: SiteId = SiteId(u32::MAX);
+/// Points in the series of a stack, which only tells what the stack held before it grew.
+const MAX_STACK_POINTS: usize = 64;
 /// Number of age classes; each covers twice the ages of the one before.
 pub(crate) const AGES: usize = 16;
 /// Limit of the sites at which blocks of one site are freed; further ones are not counted.
@@ -186,10 +190,46 @@ pub(crate) struct StackStats {
     pub(crate) site: SiteId,
     /// Its blocks that outlived their step and were freed.
     pub(crate) freed_by_age: FreedByAge,
+    pub(crate) series: StepSeries,
+    /// The first step without a point in `series`.
+    pub(crate) recorded_step: u32,
+    /// Number of earlier steps in which it allocated or one of its blocks was freed.
+    pub(crate) earlier_steps: u32,
 }
 
 impl Default for StackStats {
     fn default() -> Self {
-        Self { counter: LazyCounter::default(), site: NO_SITE, freed_by_age: FreedByAge::default() }
+        let series = StepSeries::with_max_points(MAX_STACK_POINTS);
+        Self {
+            counter: LazyCounter::default(),
+            site: NO_SITE,
+            freed_by_age: FreedByAge::default(),
+            series,
+            recorded_step: 0,
+            earlier_steps: 0,
+        }
+    }
+}
+
+impl StackStats {
+    /// Does the work deferred since the last change. `step` is the current step.
+    #[inline(never)]
+    pub(crate) fn apply_deferred(&mut self, step: u32, checkpoints: &Checkpoints<STACK_CHECKPOINTS>) {
+        if self.recorded_step < step {
+            self.series.record(self.recorded_step, self.counter.now);
+            self.recorded_step = step;
+            self.earlier_steps += u32::from(self.site != NO_SITE);
+        }
+        self.counter.save(checkpoints);
+    }
+
+    /// True if the stack has allocated in this set.
+    pub(crate) fn has_allocated(&self) -> bool {
+        self.site != NO_SITE
+    }
+
+    /// Live bytes at the end of `step`, which has ended.
+    pub(crate) fn bytes_at(&self, step: u32) -> u64 {
+        if step < self.recorded_step { self.series.at(step).bytes } else { self.counter.now.bytes }
     }
 }

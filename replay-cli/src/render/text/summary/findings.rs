@@ -4,15 +4,12 @@
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{AssessmentStatus, Leak, Oom, StepSource, VerdictEvidence};
 
-use super::{MAX_ROWS, leaks, verdicts};
+use super::{MAX_ROWS, leaks, oom, verdicts};
 use crate::render::text::header::count_steps;
-use crate::render::text::moment::format_step;
 use crate::render::text::sections::leaks::{filtered_leaks, find_assessment, render_growth};
-use crate::render::text::sections::oom::describe_remedy;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::describe_assessment;
-use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 
@@ -25,9 +22,9 @@ pub(super) fn render_findings(
 ) {
     let ooms: Vec<&Oom> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     let found: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
-    if let Some(first) = ooms.first() {
+    if !ooms.is_empty() {
         out.push('\n');
-        render_oom(out, first, count_ooms(report, trace, ooms.len()), style, sites);
+        oom::render_ooms(out, report, &ooms, style, sites);
     }
     if !found.is_empty() {
         out.push('\n');
@@ -44,32 +41,6 @@ pub(super) fn render_findings(
     if find_assessment(report, trace).is_some_and(|assessment| !assessment.growth.is_empty()) {
         out.push('\n');
         render_growth(out, report, trace, style.row_limit(MAX_ROWS));
-    }
-}
-
-/// The number of errors, including those beyond the described ones.
-fn count_ooms(report: &Report, trace: usize, described: usize) -> u64 {
-    let has_filters =
-        report.filters.as_ref().is_some_and(gpumemtrace_replay::report::Filters::leave_events_out);
-    let counted = report.traces[trace].events.get("oom").copied().unwrap_or(0);
-    if has_filters { described as u64 } else { counted.max(described as u64) }
-}
-
-fn render_oom(out: &mut String, oom: &Oom, count: u64, style: Style, sites: &mut SiteFormatter) {
-    let step = format_step(" in step ", oom.step);
-    let headline = format!("Out of memory{step} on GPU {} at {}", oom.device, short_site(&oom.site));
-    let first =
-        if count > 1 { format!(" (first of {})", format_count(count, "error")) } else { String::new() };
-    put_line(out, format_args!("{}{first}", style.warn(&headline)));
-    if let Some(source) = sites.source_line(&oom.site) {
-        put_line(out, format_args!("      {source}"));
-    }
-    put_line(out, format_args!("  {}.", oom.why));
-    for remedy in oom.remedies.iter().filter(|remedy| remedy.works == Some(true)) {
-        put_line(out, format_args!("  What helps: {}.", describe_remedy(remedy)));
-    }
-    if sites.full_stacks {
-        sites.write_stack(out, &oom.site, "      ", style);
     }
 }
 

@@ -3,6 +3,7 @@
 mod findings;
 mod gpu_table;
 mod leaks;
+mod oom;
 mod verdicts;
 
 use std::fmt::Write as _;

@@ -55,7 +55,7 @@ pub(in crate::render::text) fn describe_main_holder(leak: &Leak) -> Option<Strin
 }
 
 /// `train.kept (list, 34 items) -> tensor -> grad_fn chain`.
-fn format_holder(holder: &Holder) -> String {
+pub(in crate::render::text) fn format_holder(holder: &Holder) -> String {
     let items = holder.items.map(|items| format_count(items, "item"));
     let what: Vec<String> = holder.type_name.iter().cloned().chain(items).collect();
     let mut text = holder.name.clone();

@@ -20,7 +20,7 @@ use crate::render::wording::steps::describe_steps;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 pub(in crate::render::text) use growth::{describe_forecast, describe_growth, format_rate};
-pub(in crate::render::text) use holders::describe_main_holder;
+pub(in crate::render::text) use holders::{describe_main_holder, format_holder};
 
 /// Most call sites named of a leak that has several.
 const MAX_MEMBERS: usize = 8;

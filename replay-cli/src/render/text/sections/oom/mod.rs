@@ -3,24 +3,28 @@
 use crate::render::wording::Vocabulary;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Filters, Oom, Remedy, VerdictEvidence};
+use gpumemtrace_replay::report::{Filters, Remedy, VerdictEvidence};
+
+pub(in crate::render::text) mod groups;
+pub(in crate::render::text) mod growth;
 
 use super::peak;
-use crate::render::text::moment::format_moment;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::fragmentation::describe_cause;
+use crate::render::wording::oom::describe_recovery;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
+use groups::{OomGroup, group_ooms};
 
-/// Most errors described in full.
+/// Most kinds of errors described in full.
 const MAX_DESCRIBED: usize = 5;
 /// Most call sites listed for each.
 const MAX_SITES: usize = 10;
-/// Most leaks listed for each.
-const MAX_GROWN: usize = 5;
+/// Most lines that grew, and lines that did not, listed for each.
+const MAX_LINES: usize = 5;
 
 pub(super) fn render_oom(
     out: &mut String,
@@ -37,15 +41,17 @@ pub(super) fn render_oom(
     }
     put_line(out, format_args!("{}", style.bold("Out of memory")));
     let words = Vocabulary::of_trace(&report.traces[trace]);
-    for oom in ooms.iter().take(most) {
+    let groups = group_ooms(&ooms);
+    for group in groups.iter().take(most) {
         out.push('\n');
-        render_error(out, oom, &words, style, sites);
+        render_error(out, group, &words, style, sites);
     }
     // With filters, the number of events counts errors that are not listed.
     let has_filters = report.filters.as_ref().is_some_and(Filters::leave_events_out);
     let counted = report.traces[trace].events.get("oom").copied().unwrap_or(0);
     let all = if has_filters { ooms.len() as u64 } else { counted };
-    if all > most.min(ooms.len()) as u64 {
+    let described = groups.iter().take(most).map(|group| group.count).sum();
+    if all > described || groups.len() > 1 {
         out.push('\n');
         put_line(out, format_args!("  {} in total.", format_count(all, "out-of-memory error")));
     }
@@ -80,12 +86,24 @@ fn render_no_oom(out: &mut String, report: &Report, trace: usize, style: Style) 
     }
 }
 
-fn render_error(out: &mut String, oom: &Oom, words: &Vocabulary, style: Style, sites: &mut SiteFormatter) {
+/// Several equal errors are one block, with the state at the last of them.
+fn render_error(
+    out: &mut String,
+    group: &OomGroup<'_>,
+    words: &Vocabulary,
+    style: Style,
+    sites: &mut SiteFormatter,
+) {
+    let oom = group.last;
     let site = style.bold(&short_site(&oom.site));
-    let moment = format_moment(oom.time_ns, oom.step);
-    put_line(out, format_args!("  GPU {} ({moment}) at {site}", oom.device));
+    put_line(out, format_args!("  GPU {} ({}) at {site}", oom.device, group.describe_moments()));
     if let Some(source) = sites.source_line(&oom.site) {
         put_line(out, format_args!("      {source}"));
+    }
+    growth::render_growth(out, oom, style.row_limit(MAX_LINES), style, sites);
+    growth::render_unchanged(out, oom, style.row_limit(MAX_LINES));
+    if let Some(outcome) = describe_recovery(oom.recovered) {
+        put_line(out, format_args!("  {outcome}."));
     }
     put_line(out, format_args!("  {}.", oom.why));
     put_line(
@@ -110,12 +128,6 @@ fn render_error(out: &mut String, oom: &Oom, words: &Vocabulary, style: Style, s
     }
     let most = style.row_limit(MAX_SITES);
     peak::render_site_table(out, &oom.sites, (oom.live_bytes, oom.omitted), most);
-    if !oom.growth.is_empty() {
-        put_line(out, format_args!("  Leaked by then (details: --leaks):"));
-    }
-    for grown in oom.growth.iter().take(style.row_limit(MAX_GROWN)) {
-        put_line(out, format_args!("  {}  {HANG}{}", size_column(grown.bytes), short_site(&grown.site)));
-    }
     if !oom.unused_causes.is_empty() {
         put_line(out, format_args!("  Reserved but unused:"));
     }

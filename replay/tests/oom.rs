@@ -1,0 +1,272 @@
+//! Growth towards an out-of-memory error: which lines are named, by how much, and what helps.
+
+mod synthetic;
+
+use gpumemtrace_format::NodeId;
+use gpumemtrace_replay::report::{Oom, OomCause, OomGrowthPattern, RemedyKind, VerdictEvidence};
+use gpumemtrace_replay::{AnalysisOptions, TimeSpec, report};
+use synthetic::{Synthetic, TORCH, analyse_part};
+
+const MIB: u64 = 1 << 20;
+
+fn last_oom(run: &Synthetic) -> Oom {
+    run.report().oom.expect("the section").pop().expect("an error")
+}
+
+/// Line, grown bytes and pattern of each row.
+fn rows(oom: &Oom) -> Vec<(Option<u32>, u64, OomGrowthPattern)> {
+    oom.growth.iter().map(|line| (line.site.line, line.bytes, line.pattern)).collect()
+}
+
+/// A frame of the validation loop, in line 88, and the model's line that it calls.
+fn validation_frames(run: &mut Synthetic) -> (NodeId, NodeId) {
+    let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 97);
+    let validate = run.frame(at, "/work/train.py", "validate", 88);
+    let call = run.frame(validate, &format!("{TORCH}nn/modules/module.py"), "Module._call_impl", 200);
+    (validate, run.frame(call, "/work/model.py", "Net.forward", 22))
+}
+
+/// Runs the model in rounds; each keeps its activation and a small loss.
+fn validate(run: &mut Synthetic, rounds: u64) {
+    let (validate, forward) = validation_frames(run);
+    for _ in 0..rounds {
+        run.alloc(forward, 64 * MIB);
+        let temporary = run.alloc(forward, 8 * MIB);
+        run.alloc(validate, 512);
+        run.release(temporary, validate);
+    }
+}
+
+fn fail(run: &mut Synthetic, bytes: u64) {
+    let (_, forward) = validation_frames(run);
+    run.meta.set_number("device.0.total_bytes", run.reserved + MIB);
+    run.oom(forward, bytes);
+}
+
+#[test]
+fn growth_after_the_last_step_is_named_at_its_calling_line() {
+    let mut run = Synthetic::train(15, |_, _, _| {});
+    validate(&mut run, 12);
+    fail(&mut run, 64 * MIB);
+    let oom = last_oom(&run);
+    assert_eq!(rows(&oom), [(Some(88), 12 * (64 * MIB + 512), OomGrowthPattern::Repeated)]);
+    let line = &oom.growth[0];
+    assert_eq!((line.blocks, line.moments, line.held_bytes), (24, 12, line.bytes));
+    assert_eq!((line.first_step, line.frees_older_blocks), (Some(15), Some(false)));
+    assert!(!oom.unchanged.iter().any(|one| one.site.line == Some(88) || one.site.line == Some(22)));
+}
+
+#[test]
+fn growth_is_the_same_with_since_at_the_last_step() {
+    let mut run = Synthetic::train(15, |_, _, _| {});
+    validate(&mut run, 12);
+    fail(&mut run, 64 * MIB);
+    let options = AnalysisOptions { since: Some(TimeSpec::Step(15)), ..AnalysisOptions::default() };
+    let part = report(&[analyse_part(&run.file(1000), options)], &[]).oom.expect("the section");
+    assert_eq!(rows(&part[0]), rows(&last_oom(&run)));
+}
+
+#[test]
+fn growth_of_several_phases_sums_up() {
+    let mut run = Synthetic::train(60, |run, step, _| {
+        if step % 15 == 14 {
+            validate(run, 1);
+        }
+    });
+    fail(&mut run, 64 * MIB);
+    let oom = last_oom(&run);
+    assert_eq!(rows(&oom), [(Some(88), 4 * (64 * MIB + 512), OomGrowthPattern::Repeated)]);
+    assert_eq!(oom.growth[0].moments, 4);
+}
+
+#[test]
+fn growth_without_steps_excludes_the_set_up() {
+    let mut run = Synthetic::new();
+    let build = run.frame(NodeId::NONE, "/work/serve.py", "load", 10);
+    for _ in 0..20 {
+        run.alloc(build, 16 * MIB);
+    }
+    let serve = run.frame(NodeId::NONE, "/work/serve.py", "answer", 30);
+    let cache = run.frame(NodeId::NONE, "/work/serve.py", "answer", 31);
+    for request in 0..200 {
+        // No constant period.
+        for piece in 0..=request * 7919 % 13 {
+            let work = run.alloc(serve, MIB * (1 + piece % 3));
+            run.release(work, serve);
+        }
+        run.alloc(cache, (1 + request * 31 % 5) * 512);
+    }
+    run.meta.set_number("device.0.total_bytes", run.reserved + MIB);
+    run.oom(serve, 64 * MIB);
+    let oom = last_oom(&run);
+    let lines: Vec<_> = oom.growth.iter().map(|line| line.site.line).collect();
+    assert_eq!(lines, [Some(31)]);
+    assert_eq!(oom.unchanged[0].site.line, Some(10));
+    assert_eq!(oom.unchanged[0].bytes, 320 * MIB);
+}
+
+#[test]
+fn growth_never_exceeds_what_the_line_holds() {
+    // A line keeps every block for 30 steps, then frees all but the last 3.
+    let mut kept = Vec::new();
+    let mut run = Synthetic::train(40, |run, step, train| {
+        let line = run.frame(train, "/work/train.py", "log", 31);
+        kept.push(run.alloc(line, 20 * MIB));
+        if step == 30 {
+            for addr in kept.drain(..kept.len() - 3) {
+                run.release(addr, line);
+            }
+        }
+    });
+    fail(&mut run, 64 * MIB);
+    let oom = last_oom(&run);
+    let [line] = &oom.growth[..] else { panic!("{:?}", oom.growth) };
+    assert_eq!((line.site.line, line.bytes, line.held_bytes), (Some(31), 180 * MIB, 240 * MIB));
+}
+
+#[test]
+fn cache_that_turns_over_did_not_grow() {
+    let mut cache = std::collections::VecDeque::new();
+    let mut run = Synthetic::train(40, |run, _, train| {
+        let line = run.frame(train, "/work/train.py", "cached", 33);
+        cache.push_back(run.alloc(line, 20 * MIB));
+        if cache.len() > 8 {
+            run.release(cache.pop_front().unwrap(), line);
+        }
+        let leak = run.frame(train, "/work/train.py", "log", 31);
+        run.alloc(leak, MIB);
+    });
+    fail(&mut run, 64 * MIB);
+    // The first block of each line is from step 0, whose end is the base.
+    assert_eq!(rows(&last_oom(&run)), [(Some(31), 39 * MIB, OomGrowthPattern::Repeated)]);
+    let options = AnalysisOptions { since: Some(TimeSpec::Step(20)), ..AnalysisOptions::default() };
+    let part = report(&[analyse_part(&run.file(1000), options)], &[]).oom.expect("the section");
+    assert_eq!(rows(&part[0]), [(Some(31), 20 * MIB, OomGrowthPattern::Repeated)]);
+}
+
+#[test]
+fn memory_of_each_step_comes_after_what_stays() {
+    let mut run = Synthetic::train(40, |run, _, train| {
+        let leak = run.frame(train, "/work/train.py", "log", 31);
+        run.alloc(leak, MIB);
+        let batch = run.frame(train, "/work/train.py", "batch", 20);
+        let work = run.alloc(batch, 512 * MIB);
+        run.release(work, train);
+    });
+    let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+    let train = run.frame(at, "/work/train.py", "train", 40);
+    let batch = run.frame(train, "/work/train.py", "batch", 20);
+    run.alloc(batch, 512 * MIB);
+    fail(&mut run, 64 * MIB);
+    let oom = last_oom(&run);
+    let found =
+        [(Some(31), 39 * MIB, OomGrowthPattern::Repeated), (Some(20), 512 * MIB, OomGrowthPattern::EachStep)];
+    assert_eq!(rows(&oom), found);
+    let freed: Vec<_> = oom
+        .remedies
+        .iter()
+        .filter_map(|remedy| match &remedy.kind {
+            RemedyKind::FixLeak { site, .. } => Some(site.line),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(freed, [Some(31)], "freeing the batch of the step is no remedy");
+}
+
+#[test]
+fn memory_that_stopped_growing_long_ago_is_unchanged() {
+    let mut run = Synthetic::train(100, |run, step, train| {
+        let copy = run.frame(train, "/work/train.py", "average", 50);
+        if step == 10 {
+            run.alloc(copy, 300 * MIB);
+        }
+        let leak = run.frame(train, "/work/train.py", "log", 31);
+        run.alloc(leak, MIB);
+    });
+    fail(&mut run, 64 * MIB);
+    let oom = last_oom(&run);
+    assert_eq!(rows(&oom), [(Some(31), 99 * MIB, OomGrowthPattern::Repeated)]);
+    assert_eq!((oom.unchanged[0].site.line, oom.unchanged[0].bytes), (Some(50), 300 * MIB));
+}
+
+#[test]
+fn error_after_which_the_program_allocates_is_recovered() {
+    let mut run = Synthetic::train(20, |_, _, _| {});
+    fail(&mut run, 64 * MIB);
+    validate(&mut run, 1);
+    fail(&mut run, 64 * MIB);
+    let outcomes = |run: &Synthetic| -> Vec<Option<bool>> {
+        run.report().oom.iter().flatten().map(|oom| oom.recovered).collect()
+    };
+    assert_eq!(outcomes(&run), [Some(true), None], "how the process ended is unknown");
+    run.meta.set_text("wait_status", "exit 1");
+    assert_eq!(outcomes(&run), [Some(true), Some(false)]);
+    run.meta.set_text("wait_status", "exit 0");
+    assert_eq!(outcomes(&run), [Some(true), None]);
+}
+
+fn works(oom: &Oom, is_kind: impl Fn(&RemedyKind) -> bool) -> Vec<Option<bool>> {
+    oom.remedies.iter().filter(|remedy| is_kind(&remedy.kind)).map(|remedy| remedy.works).collect()
+}
+
+#[test]
+fn expandable_segments_are_judged_by_what_the_device_can_hold() {
+    let expandable = |oom: &Oom| works(oom, |kind| matches!(kind, RemedyKind::ExpandableSegments));
+    let mut run = Synthetic::train(20, |_, _, _| {});
+    validate(&mut run, 4);
+    fail(&mut run, 200 * MIB);
+    assert_eq!(expandable(&last_oom(&run)), [Some(false)], "the device is full of live blocks");
+    run.meta.set_number("device.0.total_bytes", run.reserved + 198 * MIB);
+    assert_eq!(expandable(&last_oom(&run)), [None], "free pieces and the driver's memory suffice");
+    for conf in ["expandable_segments:True", "backend:cudaMallocAsync"] {
+        run.meta.set_text("allocator_conf", conf);
+        assert_eq!(expandable(&last_oom(&run)), [], "{conf}");
+    }
+}
+
+#[test]
+fn freeing_a_line_helps_only_if_whole_segments_become_free() {
+    let fix = |oom: &Oom| works(oom, |kind| matches!(kind, RemedyKind::FixLeak { .. }));
+    // The pinning run cuts each segment for both lines.
+    let run = |is_pinned: bool| {
+        let mut run = Synthetic::train(40, |run, _, train| {
+            let leak = run.frame(train, "/work/train.py", "log", 31);
+            run.alloc(leak, if is_pinned { 19 * MIB } else { 20 * MIB });
+            let state = run.frame(train, "/work/train.py", "state", 32);
+            if is_pinned {
+                run.alloc(state, 512);
+            }
+        });
+        fail(&mut run, 30 * MIB);
+        last_oom(&run)
+    };
+    assert_eq!(fix(&run(false)), [Some(true)]);
+    assert_eq!(fix(&run(true))[0], None, "small blocks pin every segment");
+}
+
+#[test]
+fn request_that_the_driver_could_serve_is_no_fragmentation() {
+    let mut run = Synthetic::train(20, |_, _, _| {});
+    let line = run.frame(NodeId::NONE, "/work/train.py", "big", 77);
+    run.oom(line, 64 * MIB);
+    let report = run.report();
+    assert_eq!(report.oom.as_ref().unwrap()[0].cause, OomCause::OtherLimit);
+}
+
+#[test]
+fn device_without_unusable_memory_is_not_called_fragmented() {
+    // All segments are free: PyTorch's cache, which has no fragments.
+    let mut run = Synthetic::new();
+    let line = run.frame(NodeId::NONE, "/work/train.py", "work", 7);
+    let blocks: Vec<u64> = (0..4).map(|_| run.alloc(line, 20 * MIB)).collect();
+    for addr in blocks {
+        run.release(addr, line);
+    }
+    run.meta.set_number("device.0.total_bytes", 81 * MIB);
+    run.oom(line, 30 * MIB);
+    let verdicts = run.report().verdicts.unwrap();
+    let is_fragmented = |evidence: &VerdictEvidence| {
+        matches!(evidence, VerdictEvidence::FragmentationLike { unusable_bytes: 0, .. })
+    };
+    assert!(!verdicts.iter().any(|verdict| is_fragmented(&verdict.evidence)), "{verdicts:?}");
+}
