@@ -22,7 +22,8 @@ from .scan import REPORT_LIMIT_S, scan_holders
 #: Share of the run that scans may take.
 SHARE = 0.01
 _FIRST_S = 0.25
-_INTERVAL_RATIO = 1.5
+#: The next look at the trace, or the next scan, is after this share of the run so far.
+_LOOK_INTERVAL, _SCAN_INTERVAL = 0.25, 0.5
 _MAX_FAILURES = 3
 #: A main thread that does not stop in this time waits in a C function, which is as safe.
 _STOP_WAIT_S = 1.0
@@ -56,6 +57,8 @@ class IntervalScans:
         self._is_stopped = False
         self._requested: Optional[Pause] = None
         self._last_scan_s = 0.0
+        #: The number of scans that have ended.
+        self.count = 0
         _thread.start_new_thread(self._run, ())
 
     def scan_now(self) -> None:
@@ -85,7 +88,6 @@ class IntervalScans:
         try:
             while failures < _MAX_FAILURES and not self._is_stopped:
                 self._wake.acquire(True, interval_s)
-                interval_s = max(self._budget.elapsed_s() * (_INTERVAL_RATIO - 1), _FIRST_S)
                 try:
                     self._tick()
                     failures = 0
@@ -93,6 +95,8 @@ class IntervalScans:
                     failures += 1
                     if failures == _MAX_FAILURES:
                         print_line(f"--holders: no more scans during the run: {failed}")
+                share = _SCAN_INTERVAL if self.count else _LOOK_INTERVAL
+                interval_s = max(self._budget.elapsed_s() * share, _FIRST_S)
         except BaseException as error:
             print_line(f"--holders: no more scans during the run: {error!r}")
         finally:
@@ -149,6 +153,7 @@ class IntervalScans:
         finally:
             self._last_scan_s = time.monotonic() - begun
             self._budget.spent_s += self._last_scan_s
+            self.count += 1
 
 
 def print_line(text: str) -> None:

@@ -2,12 +2,12 @@
 //! was judged and what was not.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, Oom, StepSource, VerdictEvidence};
+use gpumemtrace_replay::report::{Leak, LeakKind, Oom, StepSource, VerdictEvidence};
 
 use super::{leaks, verdicts};
 use crate::render::text::header::count_steps;
 use crate::render::text::moment::format_step;
-use crate::render::text::sections::leaks::{few_steps_note, filtered_leaks};
+use crate::render::text::sections::leaks::{few_steps_note, filtered_leaks, suggest_holders};
 use crate::render::text::sections::oom::describe_remedy;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
@@ -31,7 +31,9 @@ pub(super) fn render_findings(
     if !found.is_empty() {
         out.push('\n');
         leaks::render_leaks(out, report, &found, style, sites);
-        if let Some(note) = step_note(report, trace) {
+        let has_tensors = found.iter().any(|leak| leak.kind == LeakKind::Tensors);
+        let suggestion = suggest_holders(report, trace).filter(|_| has_tensors);
+        for note in [suggestion, step_note(report, trace)].into_iter().flatten() {
             put_line(out, format_args!("  {note}"));
         }
     }
