@@ -14,7 +14,7 @@ from conftest import COMMAND, PYTHONS, REPOSITORY, VENVS, WORKLOADS, Run, enviro
 
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
 PROGRAM = WORKLOADS / "package/holder_moments.py"
-#: In the first 60 s, each test's program waits for this many scans.
+#: The program runs until so many scans have ended.
 SCANS = ["--scans", 1]
 
 
@@ -54,7 +54,7 @@ def reports_returns(torch_version):
 
 @pytest.mark.parametrize("where,name,chain", [
     ("main", "holder_moments.keep_in_main() local kept", ["tensor"]),
-    ("method", "holder_moments.keep_in_method() local trainer.history", ["tensor"]),
+    ("method", "holder_moments.Trainer.fit() local self.history", ["tensor"]),
     ("closure", "holder_moments.keep_in_closure() local remember closure memory", ["tensor"]),
     ("generator", "holder_moments.keep_in_generator() local running <- holder_moments.keep_in_generator.<locals>.window()"
                   " local seen", ["tensor"]),
@@ -64,7 +64,6 @@ def reports_returns(torch_version):
 def test_holder_is_known_after_its_function_has_returned(run_with_holders, where, name, chain):
     run = run_with_holders(where, *SCANS)
     leak, holder, scan = only_leak(run)
-    # CPython 3.11 has the qualified names of functions, older versions only the last part.
     assert (holder["name"], holder["type_name"], holder["chain"]) == (name, "list", chain)
     assert holder["blocks"] == leak["holder_coverage"]["blocks"] and leak["holder_coverage"]["unresolved"] == []
     assert scan["trigger"] in ("interval", "return") and scan["failed"] is None and scan["step"] > 0
@@ -105,7 +104,7 @@ def test_killed_run_has_holders_of_its_last_scan(torch_version, tmp_path):
 def test_scans_stay_within_their_share_of_the_run(run_with_holders):
     """Counters of the scans: what each one was allowed, on top of what was spent before."""
     limit_s = 0.4
-    run = run_with_holders("main", "--scans", 100, "--steps", 500, options=["--holders-limit", limit_s])
+    run = run_with_holders("main", "--scans", 100, "--seconds", 8, options=["--holders-limit", limit_s])
     scans = [scan for scan in run.report("--leaks")["holders"] if scan["trigger"] == "interval"]
     assert scans, "no scan"
     spent_ns = 0

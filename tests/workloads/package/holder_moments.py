@@ -1,6 +1,6 @@
 """Keeps a tensor at every step in a place that is gone when the program ends.
 
-usage: holder_moments.py WHERE [--scans N] [--steps N]
+usage: holder_moments.py WHERE [--scans N] [--seconds N] [--steps N]
 
   main, method, closure, generator, coroutine   where the tensors are kept
   worker      in a variable of a thread that the main thread waits for
@@ -9,8 +9,9 @@ usage: holder_moments.py WHERE [--scans N] [--steps N]
   forever     in a list, until the program is killed
   deque, queue, cache   in a global container that has a limit
 
---scans N   runs until so many scans have ended, or 60 s have passed
---steps N   the least number of steps
+--scans N     runs until so many scans have ended
+--seconds N   does not wait longer for them
+--steps N     the least number of steps
 """
 
 import argparse
@@ -31,6 +32,7 @@ import torch
 parser = argparse.ArgumentParser()
 parser.add_argument("where")
 parser.add_argument("--scans", type=int, default=0)
+parser.add_argument("--seconds", type=float, default=60)
 parser.add_argument("--steps", type=int, default=12)
 args = parser.parse_args()
 started = time.monotonic()
@@ -57,7 +59,7 @@ def new():
 def steps():
     """The numbers of the steps."""
     step = 0
-    while step < args.steps or (count_scans() < args.scans and time.monotonic() < started + 60):
+    while step < args.steps or (count_scans() < args.scans and time.monotonic() < started + args.seconds):
         mark_step()
         yield step
         step += 1
