@@ -15,7 +15,7 @@ _get_mro = type.__dict__["__mro__"].__get__
 _get_name = type.__dict__["__name__"].__get__
 _get_dict = type.__dict__["__dict__"].__get__
 
-_get_maxlen = deque.maxlen.__get__  # type: ignore[attr-defined]
+_get_maxlen = deque.maxlen.__get__
 #: Where the classes of the package cachetools keep the limit of their items.
 _CACHETOOLS_LIMIT = "_Cache__maxsize"
 

@@ -51,12 +51,14 @@ class SafePoint:
     def __init__(self) -> None:
         self._pause: Optional[Pause] = None
         self._process = os.getpid()
-        self._call = ctypes.pythonapi.Py_AddPendingCall
+        # Argument types of `ctypes.pythonapi` would be those of all its users in the program.
+        python = ctypes.PyDLL(None)
+        self._call = python.Py_AddPendingCall
         self._call.argtypes = (ctypes.c_void_p, ctypes.py_object)
         self._call.restype = ctypes.c_int
-        self._is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+        self._is_true = ctypes.cast(python.PyObject_IsTrue, ctypes.c_void_p)
         # A pending call holds no reference to its argument.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        python.Py_IncRef(ctypes.py_object(self))
 
     def request(self, limit_s: float) -> Optional[Pause]:
         """Asks the main thread to stop; `None` if CPython's queue of calls is full."""

@@ -82,10 +82,12 @@ def _scan_silently(when: str) -> None:
 
 
 def _on_exit() -> None:
-    if _returns is not None:
-        _returns.stop()
-    if _intervals is not None:
-        _intervals.stop()
+    for running in (_returns, _intervals):
+        try:
+            if running is not None:
+                running.stop()
+        except Exception as error:
+            print_line(f"--holders: cannot end the scans during the run: {error!r}")
     _scan_silently("exit")
 
 

@@ -49,7 +49,7 @@ pub(super) fn render_holders(out: &mut String, report: &Report, leak: &Leak, sty
     }
 }
 
-/// Why there are no holders, and what to do; `None` if the trace has no scan, or the leak no tensors.
+/// Why there are no holders, and what to do; `None` without a scan or without tensors.
 fn explain_no_scan(report: &Report, leak: &Leak) -> Option<&'static str> {
     let scan = last_scan(report, leak.trace).filter(|_| leak.kind == LeakKind::Tensors)?;
     Some(if scan.trigger == Some(ScanTrigger::Exit) && scan.failed.is_none() {
@@ -77,7 +77,7 @@ pub(in crate::render::text) fn describe_main_holder(
     Some(format!("Held by {}{}.", style.bold(&holder), as_of.unwrap_or_default()))
 }
 
-/// How to learn what holds the leaks of a trace; `None` if it has a holder scan, or none is possible.
+/// How to learn what holds the leaks of a trace; `None` if it was scanned or cannot be.
 pub(in crate::render::text) fn suggest_holders(report: &Report, trace: usize) -> Option<&'static str> {
     let info = &report.traces[trace];
     let can_scan = info.python.is_some() && info.torch.is_some() && !Vocabulary::of_trace(info).is_metal;
