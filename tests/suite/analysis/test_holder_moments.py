@@ -191,9 +191,8 @@ try:
 except Stop:
     pass
 
-point.request(60)
-point.cancel()
-assert sum(range(1000)) == 499500
+# Nothing ends this one: the limit does.
+point.request(0.1)
 print("passed")
 """
 
