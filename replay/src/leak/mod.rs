@@ -66,7 +66,13 @@ impl LeakFindings {
     fn add(&mut self, reporter: &LeakReporter<'_>, candidates: Candidates) {
         self.benign.extend(benign::report_benign(reporter, &candidates.benign));
         let merged = merge_candidates(reporter.live_set, &reporter.analysis.symbols, candidates.growing);
-        self.leaks.extend(merged.leaks.iter().map(|finding| reporter.leak_of(finding)));
+        for leak in merged.leaks.iter().map(|finding| reporter.leak_of(finding)) {
+            if has_limit(&leak) {
+                self.growth.push(growth_of(leak, GrowthClass::Filling));
+            } else {
+                self.leaks.push(leak);
+            }
+        }
         self.growth.extend(merged.possible.iter().map(|finding| reporter.possible_leak(finding)));
         self.growth.extend(candidates.larger.iter().map(|larger| reporter.growing_sizes(larger)));
     }
@@ -122,19 +128,25 @@ fn find_device_leaks(
         // Without a period, requests that get larger leave segments behind that fit none of them.
         match leak {
             Some(leak) if leak.is_regular => found.leaks.push(leak),
-            leak => found.growth.extend(leak.map(growth_of_reserved)),
+            leak => found.growth.extend(leak.map(|leak| growth_of(leak, GrowthClass::GrowingSizes))),
         }
     }
 }
 
-fn growth_of_reserved(leak: Leak) -> GrowingSite {
+/// True if most of the leak's blocks are in a container with a limit that is not reached yet.
+fn has_limit(leak: &Leak) -> bool {
+    let main = leak.holders.iter().flatten().next();
+    main.is_some_and(|holder| holder.limit_items > holder.items && holder.items.is_some())
+}
+
+fn growth_of(leak: Leak, class: GrowthClass) -> GrowingSite {
     GrowingSite {
         site: leak.site,
         device: leak.device,
         memory: leak.kind,
         bytes: leak.bytes,
         blocks: leak.blocks,
-        class: GrowthClass::GrowingSizes,
+        class,
         events: Some(leak.evidence.growth_steps as u64),
         needs: None,
         bytes_per_step: leak.bytes_per_step,

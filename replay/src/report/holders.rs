@@ -27,6 +27,11 @@ pub struct HolderScan {
     pub walk_ns: Option<u64>,
     /// The time limit of the walk.
     pub limit_ns: Option<u64>,
+    /// Time of all scans of the process so far, this one included; `null` for triggers that are
+    /// not limited by it.
+    pub spent_ns: Option<u64>,
+    /// Time since the process first used a GPU; `null` as `spent_ns`.
+    pub elapsed_ns: Option<u64>,
     /// The number of objects visited.
     pub objects: Option<u64>,
     /// True if the time limit ended the walk.
@@ -41,6 +46,10 @@ pub struct HolderScan {
 json_enum! {
     /// Why the program scanned for holders.
     enum ScanTrigger {
+        /// An interval of the run was over, and the trace showed a leak.
+        Interval = "interval",
+        /// The program's main function returned.
+        Return = "return",
         /// The process was about to exit.
         Exit = "exit",
         /// The program ran out of memory.
@@ -61,6 +70,9 @@ pub struct Holder {
     pub type_name: Option<String>,
     /// The number of items, if the object is a container.
     pub items: Option<u64>,
+    /// The largest number of items it can have, such as `maxlen` of a deque; `null` if it has no
+    /// known limit.
+    pub limit_items: Option<u64>,
     /// The objects between the name and the block, outermost first.
     pub chain: Vec<String>,
     /// The number of blocks it holds.

@@ -25,6 +25,8 @@ import weakref
 
 import torch
 
+# Only scans that this program or its end causes; holder_moments.py has those during the run.
+os.environ.pop("GPUMEMTRACE_HOLDERS_SOCKET", None)
 parser = argparse.ArgumentParser()
 parser.add_argument("holder")
 parser.add_argument("--steps", type=int, default=12)

@@ -9,6 +9,7 @@ of its own, and the package need not be installed. So it
 - keeps no object alive afterwards, and raises nothing into the program.
 """
 
+from .library import read_with_command
 from .scan import DEFAULT_LIMIT_S, ScanResult, scan_holders
 
-__all__ = ["DEFAULT_LIMIT_S", "ScanResult", "scan_holders"]
+__all__ = ["DEFAULT_LIMIT_S", "ScanResult", "read_with_command", "scan_holders"]

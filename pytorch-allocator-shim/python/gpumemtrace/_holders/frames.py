@@ -63,7 +63,7 @@ def main_module_name(names: Dict[str, Any]) -> str:
     return file[:-3] if file.endswith(".py") else file
 
 
-def _is_own_frame(frame: FrameType) -> bool:
+def is_own_frame(frame: FrameType) -> bool:
     """True for frames of this package: what they hold is released when the scan ends."""
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.split(".", 1)[0] in OUR_MODULES
@@ -74,7 +74,7 @@ def running_functions() -> Iterator[Tuple[str, Dict[str, Any]]]:
     for frame in list(sys._current_frames().values()):
         at: Any = frame
         while at is not None:
-            if not _is_own_frame(at):
+            if not is_own_frame(at):
                 found = function_locals(at)
                 if found:
                     yield function_name(at), found

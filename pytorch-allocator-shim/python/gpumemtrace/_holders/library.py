@@ -66,7 +66,12 @@ def _encode_json(value: Dict[str, Any]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def read_leak_candidates(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
+def read_with_command(command: str) -> Callable[[str, float], List[Dict[str, Any]]]:
+    """A function that reads the leak candidates of a trace, within a time limit in seconds."""
+    return lambda trace, limit_s: _read_leak_candidates(trace, command, limit_s)
+
+
+def _read_leak_candidates(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
     """The leaks so far, with the addresses of their blocks. Raises `ScanFailed`."""
     try:
         done = subprocess.run(

@@ -7,7 +7,7 @@ and the rest of the path is the chain. With nested containers, the outermost one
 
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
-from .safe_access import item_count, type_name
+from .safe_access import item_count, item_limit, type_name
 
 #: Dicts with up to this many keys on paths are named by key; with more, keys count as items.
 _MAX_NAMED_KEYS = 3
@@ -84,6 +84,9 @@ def describe_holder(paths: "List[ReferencePath]") -> Dict[str, Any]:
         found["type"] = type_name(container)
         if count is not None:
             found["items"] = count
+            most = item_limit(container, first.steps[shared - 2].target if shared > 1 else None)
+            if most is not None:
+                found["limit_items"] = most
         chain = _chain_links(first.steps[shared:])
     elif first.steps:
         found["type"] = type_name(first.steps[-1].target)

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .frames import function_locals, function_name
 from .names import ANY_ITEM, LINK, PathStep, ReferencePath, attribute_step
-from .safe_access import container_type, instance_dict, is_subclass, slot_name, type_name
+from .safe_access import container_type, instance_dict, is_function_cache, is_subclass, slot_name, type_name
 from .search import ReferenceSearch
 from .torch_objects import TorchObjects
 
@@ -84,6 +84,9 @@ class PathNamer:
             key = f"[{self._key_of(holder, thing)}]" if container is dict else ANY_ITEM
             # Keys with counters, such as "epoch 1" and "epoch 2", are one name.
             steps.append(PathStep(re.sub(r"\d+", "#", key), True, key, holder, thing))
+            return 1
+        if is_function_cache(holder) and type(thing) is not dict:
+            steps.append(PathStep(ANY_ITEM, True, ANY_ITEM, holder, thing))
             return 1
         return self._add_attribute_step(steps, holder, things, at)
 

@@ -6,12 +6,18 @@ attributes come from the descriptors of `type` itself; and objects are compared 
 """
 
 from collections import deque
+from functools import _lru_cache_wrapper
+from queue import Queue
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Dict, Optional, Tuple
 
 _get_mro = type.__dict__["__mro__"].__get__
 _get_name = type.__dict__["__name__"].__get__
 _get_dict = type.__dict__["__dict__"].__get__
+
+_get_maxlen = deque.maxlen.__get__
+#: Where the classes of the package cachetools keep the limit of their items.
+_CACHETOOLS_LIMIT = "_Cache__maxsize"
 
 _CONTAINER_TYPES = (dict, list, tuple, set, frozenset, deque)
 
@@ -38,10 +44,32 @@ def container_type(thing: Any) -> Optional[type]:
     return next((one for one in _CONTAINER_TYPES if any(kind is one for kind in kinds)), None)
 
 
+def is_function_cache(thing: Any) -> bool:
+    """Whether an object is a function with `functools.lru_cache`."""
+    return type(thing) is _lru_cache_wrapper
+
+
 def item_count(thing: Any) -> Optional[int]:
-    """The number of items; `None` if the object is not a built-in container."""
+    """The number of items; `None` if the object is neither a built-in container nor a cache."""
+    if is_function_cache(thing):
+        return int(_lru_cache_wrapper.cache_info(thing).currsize)
     kind = container_type(thing)
     return None if kind is None else int(kind.__len__(thing))  # type: ignore[attr-defined]
+
+
+def item_limit(thing: Any, owner: Any) -> Optional[int]:
+    """The largest number of items that a container can have; `None` if it is unlimited.
+
+    `owner` is the object that has the container as an attribute, if any. It may set the limit.
+    """
+    if is_function_cache(thing):
+        found = _lru_cache_wrapper.cache_info(thing).maxsize
+    elif container_type(thing) is deque and _get_maxlen(thing) is not None:
+        found = _get_maxlen(thing)
+    else:
+        attributes = instance_dict(owner) or {}
+        found = attributes.get("maxsize" if is_subclass(type(owner), Queue) else _CACHETOOLS_LIMIT)
+    return found if type(found) is int and found > 0 else None
 
 
 def class_dict(kind: type) -> Dict[str, Any]:

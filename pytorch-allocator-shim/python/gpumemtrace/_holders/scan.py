@@ -8,7 +8,7 @@ was found. So the rows of a leak add up to its blocks.
 import gc
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import library
 from .names import ReferencePath, describe_holder, merge_keys
@@ -29,42 +29,71 @@ ScanResult = Dict[str, Any]
 _scan_lock = threading.Lock()
 
 
+#: Reads the leak candidates of a trace within a time limit. Raises `ScanFailed`.
+ReadCandidates = Callable[[str, float], List[Dict[str, Any]]]
+
+
 def scan_holders(
-    when: str, command: str, limit_s: float = DEFAULT_LIMIT_S, report_limit_s: float = REPORT_LIMIT_S
+    when: str,
+    read: ReadCandidates,
+    limit_s: float = DEFAULT_LIMIT_S,
+    report_limit_s: float = REPORT_LIMIT_S,
+    total_limit_s: float = float("inf"),
+    add_counters: Callable[[ScanResult], None] = lambda result: None,
 ) -> Optional[ScanResult]:
     """Scans, writes the result into the trace, and returns it.
 
-    Returns `None` if the process is not being recorded, or another thread is scanning.
+    `report_limit_s` is for reading the trace, `limit_s` for the search, `total_limit_s` for both.
+    `add_counters` may add to the result before it is written. Returns `None` if the process is not
+    being recorded, or another thread is scanning.
     """
     trace = library.trace_path()
     if trace is None or not _scan_lock.acquire(False):
         return None
     try:
-        return _scan(trace, when, command, limit_s, report_limit_s)
+        result: ScanResult = {"when": when, "limit_ns": int(limit_s * 1e9), "leaks": []}
+        rows = _scan(trace, read, result, (limit_s, report_limit_s, total_limit_s))
+        add_counters(result)
+        _write(result, rows)
+        return result
     finally:
         _scan_lock.release()
 
 
-def _scan(trace: str, when: str, command: str, limit_s: float, report_limit_s: float) -> ScanResult:
-    result: ScanResult = {"when": when, "limit_ns": int(limit_s * 1e9), "leaks": []}
+def forget_running_scan() -> None:
+    """For a forked child, where the thread that was scanning does not exist."""
+    global _scan_lock
+    _scan_lock = threading.Lock()
+
+
+def _scan(
+    trace: str, read: ReadCandidates, result: ScanResult, limits_s: Tuple[float, float, float]
+) -> "List[HolderRow]":
     rows: List[HolderRow] = []
+    limit_s, report_limit_s, total_limit_s = limits_s
     begun = time.monotonic()
     try:
-        leaks = library.read_leak_candidates(trace, command, report_limit_s)
+        leaks = read(trace, min(report_limit_s, total_limit_s))
     except library.ScanFailed as failed:
         result["failed"] = str(failed)
-    else:
-        result["report_ns"] = int((time.monotonic() - begun) * 1e9)
-        if leaks:
-            rows = _search_blocks(leaks, limit_s, result)
-        result["leaks"] = _summarize_leaks(leaks, rows)
+        return rows
+    reading_s = time.monotonic() - begun
+    result["report_ns"] = int(reading_s * 1e9)
+    limit_s = min(limit_s, total_limit_s - reading_s)
+    result["limit_ns"] = max(int(limit_s * 1e9), 0)
+    if leaks:
+        rows = _search_blocks(leaks, limit_s, result)
+    result["leaks"] = _summarize_leaks(leaks, rows)
+    return rows
+
+
+def _write(result: ScanResult, rows: "List[HolderRow]") -> None:
     summary = {**result, "leaks": len(result["leaks"])}
     if len(rows) > _MAX_ROWS:
         summary["unwritten"] = sum(row.blocks for row in rows[_MAX_ROWS:])
     library.write_scan(summary)
     for row in rows[:_MAX_ROWS]:
         library.write_holder(row.text, row.device, row.address, row.blocks, row.bytes)
-    return result
 
 
 class HolderRow:

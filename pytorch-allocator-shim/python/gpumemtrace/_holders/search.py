@@ -77,7 +77,7 @@ class ReferenceSearch:
             self._seen.setdefault(id(module), -1)
         own: List[Tuple[str, Any]] = []
         libraries: List[Tuple[str, Any]] = []
-        folders = _library_folders()
+        folders = library_folders()
         for name, module in modules:
             names = _module_dict(module)
             if type(name) is not str or name.split(".", 1)[0] in OUR_MODULES or id(names) in self._seen:
@@ -86,7 +86,7 @@ class ReferenceSearch:
             if name == "__main__":
                 own.insert(0, (main_module_name(names), names))
             else:
-                (own if _is_program_module(names, folders) else libraries).append((name, names))
+                (own if is_program_module(names, folders) else libraries).append((name, names))
         for name, names in own:
             self._add_root(name, names)
         for name, variables in running_functions():
@@ -192,12 +192,13 @@ def _is_module(thing: Any) -> bool:
         return False
 
 
-def _library_folders() -> "Tuple[str, ...]":
+def library_folders() -> "Tuple[str, ...]":
+    """The folders of the standard library, each with a slash at its end."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     return tuple(folder.rstrip("/") + "/" for folder in folders if folder)
 
 
-def _is_program_module(names: Dict[str, Any], folders: "Tuple[str, ...]") -> bool:
+def is_program_module(names: Dict[str, Any], folders: "Tuple[str, ...]") -> bool:
     """Whether a module is the program's own, from its `__file__`."""
     file = names.get("__file__")
     if type(file) is not str:

@@ -7,7 +7,7 @@ The search is the package `_holders`, which must also run where this package is 
 from typing import Any, Dict
 
 from .._command import find_command
-from .._holders import DEFAULT_LIMIT_S, scan_holders
+from .._holders import DEFAULT_LIMIT_S, read_with_command, scan_holders
 from .._recording.markers import NotRecording, trace_path
 
 
@@ -23,7 +23,7 @@ def holders(limit_s: float = DEFAULT_LIMIT_S) -> Dict[str, Any]:
     """
     # Raises NotRecording with the reason.
     trace_path()
-    found = scan_holders("call", find_command(), limit_s)
+    found = scan_holders("call", read_with_command(find_command()), limit_s)
     if found is None:
         raise NotRecording("the recording has ended, or another thread is scanning for holders now")
     return found

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use gpumemtrace_format::EventKind;
 use tempfile::TempDir;
 
+use super::candidate_server::CandidateServer;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
 
@@ -33,11 +34,15 @@ const PACKAGE_NAME: &str = "_gpumemtrace_holders";
 const STARTUP_FILE: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
 const SCANNER_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
+    ("candidates.py", python!("candidates.py")),
     ("frames.py", python!("frames.py")),
+    ("intervals.py", python!("intervals.py")),
     ("library.py", python!("library.py")),
     ("names.py", python!("names.py")),
     ("paths.py", python!("paths.py")),
+    ("returns.py", python!("returns.py")),
     ("safe_access.py", python!("safe_access.py")),
+    ("safe_point.py", python!("safe_point.py")),
     ("scan.py", python!("scan.py")),
     ("search.py", python!("search.py")),
     ("torch_objects.py", python!("torch_objects.py")),
@@ -80,13 +85,16 @@ pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
 
 /// The temporary folder on `PYTHONPATH`; dropping it removes the folder.
 pub(super) struct HoldersHook {
+    // Dropped before the folder that has its socket.
+    server: CandidateServer,
+    executable: PathBuf,
     folder: TempDir,
 }
 
 impl HoldersHook {
     /// Writes the scanner into a new folder.
     pub(super) fn new() -> anyhow::Result<Self> {
-        Self::create().context("--holders: cannot create a temporary folder")
+        Self::create().context("--holders: cannot prepare a temporary folder")
     }
 
     fn create() -> io::Result<Self> {
@@ -100,33 +108,29 @@ impl HoldersHook {
         for (name, text) in SCANNER_FILES {
             fs::write(package.join(name), text)?;
         }
-        Ok(Self { folder })
+        let executable = std::env::current_exe()?;
+        let server = CandidateServer::start(folder.path(), executable.clone())?;
+        Ok(Self { server, executable, folder })
     }
 
     /// Sets the environment variables by which the Python of `command` finds and runs the scanner.
-    pub(super) fn configure(
-        &self,
-        command: &mut Command,
-        signal: Option<&str>,
-        limit: Option<&str>,
-    ) -> anyhow::Result<()> {
+    pub(super) fn configure(&self, command: &mut Command, signal: Option<&str>, limit: Option<&str>) {
         let mut path = self.folder.path().as_os_str().to_owned();
         if let Some(old) = std::env::var_os("PYTHONPATH").filter(|old| !old.is_empty()) {
             path.push(":");
             path.push(old);
         }
-        let executable = std::env::current_exe().context("--holders: cannot find this executable")?;
         command
             .env("PYTHONPATH", path)
             .env("GPUMEMTRACE_HOLDERS", "1")
-            .env("GPUMEMTRACE_COMMAND", executable);
+            .env("GPUMEMTRACE_COMMAND", &self.executable)
+            .env("GPUMEMTRACE_HOLDERS_SOCKET", self.server.path());
         let options = [("GPUMEMTRACE_HOLDERS_SIGNAL", signal), ("GPUMEMTRACE_HOLDERS_LIMIT", limit)];
         for (variable, value) in options {
             if let Some(value) = value {
                 command.env(variable, value);
             }
         }
-        Ok(())
     }
 }
 
@@ -155,8 +159,9 @@ mod tests {
         let hook = HoldersHook::create().unwrap();
         let folder = hook.folder.path().to_owned();
         assert!(folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("scan.py").is_file());
+        assert!(hook.server.path().exists());
         let mut command = Command::new("python3");
-        hook.configure(&mut command, Some("USR1"), None).unwrap();
+        hook.configure(&mut command, Some("USR1"), None);
         let path = command.get_envs().find(|(name, _)| *name == "PYTHONPATH").unwrap().1.unwrap();
         assert!(path.to_string_lossy().starts_with(&*folder.to_string_lossy()));
         assert!(!command.get_envs().any(|(name, _)| name == "GPUMEMTRACE_HOLDERS_LIMIT"));

@@ -5,6 +5,7 @@
 //! sent only to us are passed on, and we exit with its exit code. We print only to stderr and only
 //! after the command has ended, apart from one line if it cannot be recorded.
 
+mod candidate_server;
 mod holders;
 mod program;
 mod traces;
@@ -55,7 +56,7 @@ pub(crate) struct RunArgs {
     /// Whether to attach PyTorch's trace tracker: requested sizes, streams and pools
     #[arg(long, value_enum)]
     tracker: Option<TrackerArg>,
-    /// Record the Python references that hold leaked blocks: at exit, out of memory and a signal
+    /// Record the Python references that hold leaked blocks: during the run and at its end
     #[arg(long)]
     holders: bool,
     /// Signal that starts a scan of --holders, such as USR1
@@ -164,7 +165,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     }
     let holders = args.holders.then(holders::HoldersHook::new).transpose()?;
     if let Some(hook) = &holders {
-        hook.configure(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref())?;
+        hook.configure(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref());
     }
     let before = expected.find_traces();
     let mut signals = signal_hook::iterator::Signals::new([

@@ -66,6 +66,8 @@ pub(crate) fn explain_unresolved(why: UnresolvedReason) -> &'static str {
 /// When a holder scan ran.
 pub(crate) fn describe_trigger(trigger: Option<ScanTrigger>) -> &'static str {
     match trigger {
+        Some(ScanTrigger::Interval) => "during the run",
+        Some(ScanTrigger::Return) => "when the main function returned",
         Some(ScanTrigger::Exit) => "at exit",
         Some(ScanTrigger::Oom) => "when memory ran out",
         Some(ScanTrigger::Signal) => "on a signal",

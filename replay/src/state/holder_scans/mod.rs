@@ -3,9 +3,10 @@
 //!
 //! Definitions. A *scan* is one `holders` event and the `holder` events that follow it. Each
 //! `holder` event names a block by address and belongs to the call site of the live block there.
-//! Without a live block, its blocks count as lost. A leak has the holders of the last scan that
-//! names any of its sites, over all its sites. Their bytes are as of that scan, not as of the end
-//! of the run.
+//! Without a live block, its blocks count as lost. A leak has the holders of the last scan with
+//! rows for any of its sites, over all its sites. Their bytes are as of that scan, not as of the
+//! end of the run. A scan replaces an earlier one only if it names at least half as many blocks: at
+//! exit, few of them may be left.
 //!
 //! The texts come from the program. Malformed texts are counted as unreadable, and the numbers of
 //! scans, sites and rows are limited, so that a program cannot fill the reader's memory.
@@ -38,6 +39,8 @@ struct ScanText {
     report_ns: Option<u64>,
     walk_ns: Option<u64>,
     limit_ns: Option<u64>,
+    spent_ns: Option<u64>,
+    elapsed_ns: Option<u64>,
     objects: Option<u64>,
     cut: Option<bool>,
     failed: Option<String>,
@@ -52,8 +55,15 @@ struct HolderText {
     #[serde(rename = "type")]
     kind: Option<String>,
     items: Option<u64>,
+    limit_items: Option<u64>,
     chain: Vec<String>,
     why: Option<String>,
+}
+
+impl HolderText {
+    fn is_named(&self) -> bool {
+        self.name.is_some() && self.why.is_none()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -73,11 +83,39 @@ struct HolderRecord {
     bytes: u64,
 }
 
-/// The rows of one site in the last scan that named it.
+/// The rows of one site in one scan.
 #[derive(Clone, Debug, Default)]
 struct SiteHolders {
     scan: u64,
     rows: Vec<HolderRecord>,
+}
+
+impl SiteHolders {
+    /// The number of blocks with a known holder.
+    fn named_blocks(&self) -> u64 {
+        let named = self.rows.iter().filter(|row| row.text.is_named());
+        named.fold(0, |sum, row| sum.saturating_add(row.blocks))
+    }
+}
+
+/// The last scan that has rows for a site, and the scan before it that the report may show.
+#[derive(Clone, Debug, Default)]
+struct SiteScans {
+    last: SiteHolders,
+    earlier: SiteHolders,
+}
+
+impl SiteScans {
+    /// The rows of a scan, which is the last one.
+    fn rows_of_scan(&mut self, scan: u64) -> &mut Vec<HolderRecord> {
+        if self.last.scan != scan {
+            if self.last.named_blocks() >= self.earlier.named_blocks().div_ceil(2) {
+                self.earlier = std::mem::take(&mut self.last);
+            }
+            self.last = SiteHolders { scan, rows: Vec::new() };
+        }
+        &mut self.last.rows
+    }
 }
 
 /// The scans of a run.
@@ -88,7 +126,7 @@ pub(crate) struct HolderScans {
     /// Count of all scans.
     count: u64,
     /// Holders by device and site.
-    sites: BTreeMap<(u8, SiteId), SiteHolders>,
+    sites: BTreeMap<(u8, SiteId), SiteScans>,
 }
 
 impl HolderScans {
@@ -112,18 +150,15 @@ impl HolderScans {
             scan.lost_blocks = scan.lost_blocks.saturating_add(blocks);
             return;
         };
-        let holders = self.sites.entry(key).or_default();
-        if holders.scan != scan.number {
-            *holders = SiteHolders { scan: scan.number, rows: Vec::new() };
-        }
+        let rows = self.sites.entry(key).or_default().rows_of_scan(scan.number);
         let unreadable = || HolderText {
             why: Some(UnresolvedReason::Unreadable.name().to_owned()),
             ..HolderText::default()
         };
         let text = parse_text(event, definitions).unwrap_or_else(unreadable);
-        if holders.rows.len() < MAX_ROWS {
-            holders.rows.push(HolderRecord { text, blocks, bytes });
-        } else if let Some(last) = holders.rows.last_mut() {
+        if rows.len() < MAX_ROWS {
+            rows.push(HolderRecord { text, blocks, bytes });
+        } else if let Some(last) = rows.last_mut() {
             let text = HolderText {
                 why: Some(UnresolvedReason::NotListed.name().to_owned()),
                 ..HolderText::default()
@@ -141,16 +176,17 @@ impl HolderScans {
     ) -> Option<(Vec<Holder>, HolderCoverage)> {
         let by_site: Vec<&SiteHolders> = sites
             .filter_map(|site| self.sites.get(&(device, site)))
+            .flat_map(|scans| [&scans.earlier, &scans.last])
             .filter(|holders| !holders.rows.is_empty())
             .collect();
-        let last_scan = by_site.iter().map(|holders| holders.scan).max()?;
+        let shown = choose_scan(&by_site)?;
         let mut coverage =
-            HolderCoverage { scan: last_scan, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
+            HolderCoverage { scan: shown, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
         let mut holders: Vec<Holder> = Vec::new();
-        for row in by_site.iter().filter(|one| one.scan == last_scan).flat_map(|one| &one.rows) {
+        for row in by_site.iter().filter(|one| one.scan == shown).flat_map(|one| &one.rows) {
             coverage.blocks = coverage.blocks.saturating_add(row.blocks);
             coverage.bytes = coverage.bytes.saturating_add(row.bytes);
-            if let Some(name) = row.text.name.as_ref().filter(|_| row.text.why.is_none()) {
+            if let Some(name) = row.text.name.as_ref().filter(|_| row.text.is_named()) {
                 coverage.named_blocks = coverage.named_blocks.saturating_add(row.blocks);
                 merge_holder(&mut holders, name, row);
             } else {
@@ -187,6 +223,8 @@ impl HolderScans {
                 report_ns: text.report_ns,
                 walk_ns: text.walk_ns,
                 limit_ns: text.limit_ns,
+                spent_ns: text.spent_ns,
+                elapsed_ns: text.elapsed_ns,
                 objects: text.objects,
                 is_cut: text.cut,
                 lost_blocks: scan.lost_blocks,
@@ -212,6 +250,17 @@ impl EventAnalysis for HolderScans {
     }
 }
 
+/// The last of the scans that names at least half as many blocks as another.
+fn choose_scan(by_site: &[&SiteHolders]) -> Option<u64> {
+    let mut named: BTreeMap<u64, u64> = BTreeMap::new();
+    for holders in by_site {
+        let blocks = named.entry(holders.scan).or_default();
+        *blocks = blocks.saturating_add(holders.named_blocks());
+    }
+    let most = named.values().max()?.div_ceil(2);
+    named.iter().rev().find(|(_, blocks)| **blocks >= most).map(|(scan, _)| *scan)
+}
+
 /// Adds a row to the holder with the same name, type and chain.
 fn merge_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
     let same = holders.iter_mut().find(|holder| {
@@ -226,6 +275,7 @@ fn merge_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
         name: name.to_owned(),
         type_name: row.text.kind.clone(),
         items: row.text.items,
+        limit_items: row.text.limit_items,
         chain: row.text.chain.clone(),
         blocks: row.blocks,
         bytes: row.bytes,

@@ -17,7 +17,7 @@ fn event(kind: EventKind, text: u64, [blocks, bytes]: [u64; 2]) -> Event {
 
 const TEXTS: &[&str] = &[
     r#"{"when":"exit","leaks":2,"walk_ns":5,"cut":false,"later":[1]}"#,
-    r#"{"name":"train.kept","type":"list","items":34,"chain":["tensor"]}"#,
+    r#"{"name":"train.kept","type":"list","items":34,"limit_items":50,"chain":["tensor"]}"#,
     r#"{"why":"no_tensor"}"#,
     "[",
 ];
@@ -37,6 +37,7 @@ fn holders_of_all_sites_are_merged_and_the_rest_is_unresolved() {
         name: "train.kept".to_owned(),
         type_name: Some("list".to_owned()),
         items: Some(34),
+        limit_items: Some(50),
         chain: vec!["tensor".to_owned()],
         blocks: 4,
         bytes: 400,
@@ -73,6 +74,30 @@ fn later_scan_replaces_an_earlier_one() {
 }
 
 #[test]
+fn scan_that_finds_blocks_gone_does_not_replace_an_earlier_one() {
+    let definitions = definitions(TEXTS);
+    // Blocks with a name and without one in each scan, and the scan that is shown.
+    for (blocks, shown) in [
+        (&[[10, 0], [4, 0]][..], 0),
+        (&[[10, 0], [5, 0]], 1),
+        (&[[10, 0], [0, 9]], 0),
+        (&[[10, 0], [4, 0], [4, 0], [0, 1]], 0),
+        (&[[0, 9], [0, 8]], 1),
+        (&[[0, 9], [1, 0]], 1),
+    ] {
+        let mut scans = HolderScans::default();
+        for [named, unnamed] in blocks {
+            scans.begin_scan(&event(EventKind::HOLDERS, 1, [0, 0]), EventTime::default(), &definitions);
+            for (text, blocks) in [(2, *named), (3, *unnamed)].into_iter().filter(|(_, blocks)| *blocks > 0) {
+                scans.add_holder(&event(EventKind::HOLDER, text, [blocks, 1]), Some(SiteId(1)), &definitions);
+            }
+        }
+        let (_, coverage) = scans.holders_of_sites(0, [SiteId(1)].into_iter()).unwrap();
+        assert_eq!(coverage.scan, shown, "{blocks:?}");
+    }
+}
+
+#[test]
 fn scans_and_rows_are_limited() {
     let definitions = definitions(TEXTS);
     let mut scans = HolderScans::default();
@@ -84,7 +109,7 @@ fn scans_and_rows_are_limited() {
     for _ in 0..1000 {
         scans.add_holder(&event(EventKind::HOLDER, 3, [u64::MAX, 1]), Some(SiteId(1)), &definitions);
     }
-    assert_eq!((scans.recent.len(), scans.sites[&(0, SiteId(1))].rows.len()), (MAX_SCANS, MAX_ROWS));
+    assert_eq!((scans.recent.len(), scans.sites[&(0, SiteId(1))].last.rows.len()), (MAX_SCANS, MAX_ROWS));
     let (_, coverage) = scans.holders_of_sites(0, [SiteId(1)].into_iter()).unwrap();
     assert_eq!((coverage.scan, coverage.bytes, coverage.blocks), (999, 1000, u64::MAX));
 }

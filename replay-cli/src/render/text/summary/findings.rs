@@ -2,11 +2,11 @@
 //! leaks, what was judged and what was not.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{AssessmentStatus, Leak, Oom, StepSource, VerdictEvidence};
+use gpumemtrace_replay::report::{AssessmentStatus, Leak, LeakKind, Oom, StepSource, VerdictEvidence};
 
 use super::{MAX_ROWS, leaks, oom, verdicts};
 use crate::render::text::header::count_steps;
-use crate::render::text::sections::leaks::{filtered_leaks, find_assessment, render_growth};
+use crate::render::text::sections::leaks::{filtered_leaks, find_assessment, render_growth, suggest_holders};
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::describe_assessment;
@@ -29,7 +29,9 @@ pub(super) fn render_findings(
     if !found.is_empty() {
         out.push('\n');
         leaks::render_leaks(out, report, &found, style, sites);
-        for note in list_notes(report, trace) {
+        let has_tensors = found.iter().any(|leak| leak.kind == LeakKind::Tensors);
+        let suggestion = suggest_holders(report, trace).filter(|_| has_tensors);
+        for note in suggestion.map(str::to_owned).into_iter().chain(list_notes(report, trace)) {
             put_line(out, format_args!("  {note}"));
         }
     }

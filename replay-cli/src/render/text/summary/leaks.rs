@@ -29,7 +29,16 @@ pub(super) fn render_leaks(
         let has_failed = report.oom.iter().flatten().any(|oom| oom.trace == leak.trace);
         let forecast =
             if is_first && !has_failed { describe_forecast(leak, is_alone) } else { String::new() };
-        render_leak(out, leak, (number > 0, &forecast), style, sites);
+        if number > 0 {
+            out.push('\n');
+        }
+        render_leak(out, leak, &forecast, style, sites);
+        if let Some(holder) = describe_main_holder(report, leak, style) {
+            put_line(out, format_args!("  {holder}"));
+        }
+        if sites.full_stacks {
+            sites.write_stack(out, &leak.site, "      ", style);
+        }
     }
     if leaks.len() > most {
         put_line(
@@ -55,16 +64,7 @@ fn render_total(out: &mut String, leaks: &[&Leak]) {
     }
 }
 
-fn render_leak(
-    out: &mut String,
-    leak: &Leak,
-    (has_previous, forecast): (bool, &str),
-    style: Style,
-    sites: &mut SiteFormatter,
-) {
-    if has_previous {
-        out.push('\n');
-    }
+fn render_leak(out: &mut String, leak: &Leak, forecast: &str, style: Style, sites: &mut SiteFormatter) {
     let gpu = if leak.kind == LeakKind::PinnedHost || leak.device == 0 {
         String::new()
     } else {
@@ -78,10 +78,4 @@ fn render_leak(
     }
     let graph = if leak.shape == LeakShape::RetainedGraph { "Retained autograd graph: " } else { "" };
     put_line(out, format_args!("  {graph}{}.{forecast}", describe_growth(leak)));
-    if let Some(holder) = describe_main_holder(leak) {
-        put_line(out, format_args!("  Held by {}.", style.bold(&holder)));
-    }
-    if sites.full_stacks {
-        sites.write_stack(out, &leak.site, "      ", style);
-    }
 }

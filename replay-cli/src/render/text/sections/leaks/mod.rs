@@ -20,7 +20,7 @@ use crate::render::wording::steps::describe_steps;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 pub(in crate::render::text) use growth::{describe_forecast, describe_growth, format_rate};
-pub(in crate::render::text) use holders::{describe_main_holder, format_holder};
+pub(in crate::render::text) use holders::{describe_main_holder, format_holder, suggest_holders};
 
 /// Most call sites named of a leak that has several.
 const MAX_MEMBERS: usize = 8;
@@ -58,7 +58,6 @@ fn render_all(
 ) {
     let has_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
     let most = style.row_limit(leaks.len());
-    let was_scanned = report.holders.iter().flatten().any(|scan| scan.trace == trace);
     for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
         let memory = name_leaking_memory(leak.kind);
@@ -77,7 +76,7 @@ fn render_all(
         let forecast = describe_forecast(leak, is_alone);
         put_line(out, format_args!("   {}.{forecast}", describe_growth(leak)));
         put_line(out, format_args!("   {}", explanation::explain_leak(leak, words)));
-        holders::render_holders(out, leak, was_scanned, style);
+        holders::render_holders(out, report, leak, style);
         render_call_sites(out, leak, style, sites);
     }
     let (more, bytes) = sum_hidden_rows(leaks, most, filtered_leaks(report, trace), |leak| leak.bytes);
