@@ -1,0 +1,58 @@
+"""What a program really keeps, by PyTorch's own counters, and whether its header is true."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Truth:
+    """Series at the ends of steps, and what follows from them."""
+
+    values: list
+    blocks: list
+    peak: int
+    full_at: int | None
+    begins: int
+    # Bytes per step from `begins` on; None for programs without a leak.
+    rate: float | None
+    problems: list
+
+
+def truth_of(program, series, steps):
+    values = series["reserved" if program.measure == "reserved" else "bytes"]
+    begins = int(len(values) * program.begins)
+    rate = rate_of(values, begins, program.every) if program.kind == "leak" else None
+    truth = Truth(values, series["blocks"], series["peak"], series["full_at"], begins, rate, [])
+    if len(values) != steps and program.memory is None:
+        truth.problems.append(f"{len(values)} step ends instead of {steps}")
+    elif program.check and len(values) >= 8:
+        truth.problems += problems_of(program, truth)
+    return truth
+
+
+def rate_of(values, begins, every):
+    """Returns bytes per step over the last whole periods that began after `begins`."""
+    span = len(values) - 1 - begins
+    whole = int(int(span / every) * every) or span
+    return (values[-1] - values[-1 - whole]) / whole if whole > 0 else None
+
+
+def problems_of(program, truth):
+    if program.kind == "healthy":
+        return ["live bytes still grow in the last quarter"] if still_grows(truth.values) else []
+    if program.kind == "growing" and still_grows(truth.blocks, 0.25):
+        return ["the number of live blocks grows"]
+    if program.kind in ("growing", "filling"):
+        return [] if truth.values[-1] > truth.values[len(truth.values) // 2] else ["nothing grows in the second half"]
+    if not truth.rate or truth.rate <= 0:
+        return ["nothing grows"]
+    if program.rate and abs(truth.rate - program.rate) > 0.05 * program.rate:
+        return [f"{truth.rate:,.0f} B per step were measured, the header says {program.rate:,.0f} B"]
+    return []
+
+
+def still_grows(values, tolerance=0.0):
+    """Whether all values of the last quarter are above all of the three quarters before."""
+    cut = len(values) * 3 // 4
+    # Skips the first quarter, when parameters and optimizer state come.
+    before = max(values[len(values) // 4:cut])
+    return min(values[cut:]) > before * (1 + tolerance)
