@@ -94,7 +94,7 @@ def compare_rates(program, truth, leaks, counted):
     reported = sum(leak["bytes_per_step"] or 0 for leak in leaks)
     done = len(truth.values)
     rate = {"measured": truth.rate, "reported": reported, "error": None, "step_error": None}
-    if leaks and truth.rate and counted:
+    if leaks and truth.rate and counted and not program.rate_varies:
         rate["error"] = reported * counted / done / truth.rate - 1
         if program.unit == "optimizer":
             rate["step_error"] = reported / truth.rate - 1

@@ -10,7 +10,7 @@ steps     the lengths to run, the usual one first
 unit      what a step is: `optimizer` (each step calls one), or `request` (nothing marks it)
 every     leaks only: the number of steps from one leak event to the next; default 1
 from      leaks only: the share of the run after which the leak begins; default 0.25
-rate      leaks only: bytes per step, if known; the measurement must agree
+rate      leaks only: bytes per step, if known, else it is measured; `varies`: no rate is compared
 measure   `allocated` (default), or `reserved` for memory that is free but cannot be used
 collect   `no`: measure without a garbage collection, because the program turned it off
 check     `no`: live bytes at step ends do not show the kind; the docstring says why
@@ -41,7 +41,8 @@ class Program:
         self.unit = header.get("unit", "optimizer")
         self.every = float(header.get("every", 1))
         self.begins = float(header.get("from", 0.25))
-        self.rate = float(header["rate"]) if "rate" in header else None
+        self.rate_varies = header.get("rate") == "varies"
+        self.rate = float(header["rate"]) if "rate" in header and not self.rate_varies else None
         self.measure = header.get("measure", "allocated")
         self.collect = header.get("collect", "yes") == "yes"
         self.check = header.get("check", "yes") == "yes"

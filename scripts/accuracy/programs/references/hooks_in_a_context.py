@@ -11,14 +11,20 @@ import torch
 from torch import nn
 
 
+def remember(kept, name):
+    def hook(module, inputs, output):
+        kept[name] = output.detach().clone()
+
+    return hook
+
+
 @contextlib.contextmanager
 def activations(model):
     kept, handles = {}, contextlib.ExitStack()
     with handles:
         for name, module in model.named_modules():
             if not list(module.children()):
-                handle = module.register_forward_hook(lambda _, __, out, name=name: kept.setdefault(name, out.detach().clone()))
-                handles.callback(handle.remove)
+                handles.callback(module.register_forward_hook(remember(kept, name)).remove)
         yield kept
     kept.clear()
 
