@@ -9,7 +9,7 @@ kind      leak      memory is kept at the end of each step, and more of it in la
 steps     the lengths to run, the usual one first
 unit      what a step is: `optimizer` (each step calls one), or `request` (nothing marks it)
 every     leaks only: the number of steps from one leak event to the next; default 1
-from      leaks only: the share of the run after which the leak begins; default 0.25
+from      leaks only: the share of the run after which the leak begins; default 0.1
 rate      leaks only: bytes per step, if known, else it is measured; `varies`: no rate is compared
 measure   `allocated` (default), or `reserved` for memory that is free but cannot be used
 collect   `no`: measure without a garbage collection, because the program turned it off
@@ -40,7 +40,7 @@ class Program:
         self.lengths = [int(value) for value in header["steps"].split()]
         self.unit = header.get("unit", "optimizer")
         self.every = float(header.get("every", 1))
-        self.begins = float(header.get("from", 0.25))
+        self.begins = float(header.get("from", 0.1))
         self.rate_varies = header.get("rate") == "varies"
         self.rate = float(header["rate"]) if "rate" in header and not self.rate_varies else None
         self.measure = header.get("measure", "allocated")
