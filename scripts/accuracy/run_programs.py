@@ -50,7 +50,7 @@ def parse_arguments():
     parser.add_argument("--kill-half", action="store_true", help="end each recorded run with SIGKILL after half of its steps")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times; results must be equal, and reports of one trace too")
     parser.add_argument("--forecast", action="store_true", help="also run large leaks until the GPU is full")
-    parser.add_argument("--only", action="append", metavar="NAME", help="programs or families whose name contains NAME (repeatable)")
+    parser.add_argument("--only", action="append", metavar="NAME", help="programs and families with NAME in their name (repeatable)")
     parser.add_argument("--sample", type=int, metavar="N", help="a fixed sample of N programs")
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="keep the traces, in OUT/traces")
@@ -72,13 +72,13 @@ def measure(runner, program, steps, args):
     truth = runner.truth(program, steps)
     if truth.problems:
         raise RunFailed("the header is wrong: " + "; ".join(truth.problems))
-    row = {"program": program.full_name, "family": program.family, "kind": program.kind, "length": steps,
-           "done": len(truth.values), "events": program.events(steps)}
+    if args.kill_half:
+        truth = runner.truth(program, steps, done=steps // 2)
+    done = len(truth.values)
+    row = {"program": program.full_name, "family": program.family, "kind": program.kind, "length": steps, "done": done,
+           "events": program.events(steps, done)}
     if args.truth_only:
         return {**row, "result": "measured", "truth": truth.rate}
-    if args.kill_half:
-        truth.values = truth.values[:steps // 2]
-        row["done"], row["events"] = len(truth.values), program.events(steps) - program.events(steps - steps // 2)
     verdicts = []
     for _ in range(args.repeat):
         report, text, seconds = runner.report(program, steps)
@@ -139,6 +139,9 @@ def main():
             return f"{program.full_name}, {steps} steps", str(failure)
 
     work = [(program, steps) for program in programs for steps in (program.lengths if args.lengths == "all" else program.lengths[:1])]
+    if args.kill_half:
+        # A leak that has not begun by then is no leak.
+        work = [(program, steps) for program, steps in work if program.kind != "leak" or program.events(steps, steps // 2)]
     with ThreadPoolExecutor(args.jobs) as pool:
         for done, row in enumerate(pool.map(attempt, work), 1):
             if isinstance(row, tuple):

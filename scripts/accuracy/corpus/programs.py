@@ -9,7 +9,7 @@ kind      leak      memory is kept at the end of each step, and more of it in la
 steps     the lengths to run, the usual one first
 unit      what a step is: `optimizer` (each step calls one), or `request` (nothing marks it)
 every     leaks only: the number of steps from one leak event to the next; default 1
-from      leaks only: the share of the run after which the leak begins; default 0.1
+from      leaks only: the share of the run after which the leak begins; default: at once
 rate      leaks only: bytes per step, if known, else it is measured; `varies`: no rate is compared
 measure   `allocated` (default), or `reserved` for memory that is free but cannot be used
 collect   `no`: measure without a garbage collection, because the program turned it off
@@ -40,7 +40,7 @@ class Program:
         self.lengths = [int(value) for value in header["steps"].split()]
         self.unit = header.get("unit", "optimizer")
         self.every = float(header.get("every", 1))
-        self.begins = float(header.get("from", 0.1))
+        self.begins = float(header["from"]) if "from" in header else None
         self.rate_varies = header.get("rate") == "varies"
         self.rate = float(header["rate"]) if "rate" in header and not self.rate_varies else None
         self.measure = header.get("measure", "allocated")
@@ -59,9 +59,9 @@ class Program:
         """Lines that may be named first."""
         return self.lines | self.other_lines
 
-    def events(self, steps):
-        """Number of leak events in a run, as planned by the header."""
-        return int(steps * (1 - (self.begins if self.begins > 0.25 else 0)) / self.every)
+    def events(self, steps, done):
+        """Number of leak events in the first `done` of `steps` steps, as planned by the header."""
+        return max(0, int((done - (self.begins or 0) * steps) / self.every))
 
 
 def read_header(text, path):

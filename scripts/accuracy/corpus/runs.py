@@ -21,6 +21,11 @@ ALLOCATORS = {
 }
 # A program that takes longer than this is stuck.
 LIMIT_SECONDS = 300
+# PyTorch sometimes aborts after its work is done, because a thread of its own still runs; the run is
+# repeated (https://github.com/pytorch/pytorch/issues/38228).
+ABORTED = "terminate called without an active exception"
+ABORTED_CODES = (-signal.SIGABRT, 128 + signal.SIGABRT)
+TRIES = 4
 
 
 class RunFailed(Exception):
@@ -32,16 +37,21 @@ class Runner:
         self.python, self.gpumemtrace, self.library = args.python, args.gpumemtrace, args.library
         self.paths, self.allocator, self.kill_half = args.python_path, args.allocator, args.kill_half
         self.replay_options, self.run_options, self.keep = args.replay_option, args.run_option, args.keep
+        self.twice = args.repeat > 1
         self.out = Path(args.out).resolve()
         for folder in ("truth", "traces"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
 
-    def truth(self, program, steps, memory=None):
-        """Measures the program; the result is kept until the program or the probe changes."""
-        # Without caching, PyTorch counts nothing.
+    def truth(self, program, steps, memory=None, done=None):
+        """Measures the program; the result is kept until the program or the probe changes.
+
+        The truth is that of the first `done` steps, if given.
+        """
+        # Without caching, PyTorch counts nothing; requested bytes are the same.
         allocator = "default" if self.allocator == "nocache" else self.allocator
-        sources = program.path.read_bytes() + (PROBE / "probe.py").read_bytes()
-        key = hashlib.sha256(sources + f"{self.python} {allocator} {memory}".encode()).hexdigest()[:12]
+        sources = [code_of(file) for file in (program.path, PROBE / "probe.py")]
+        parts = [*sources, self.python, allocator, memory or program.memory, program.collect]
+        key = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
         file = self.out / "truth" / f"{program.family}-{program.name}-{steps}-{allocator}-{key}.json"
         if not file.exists():
             part = file.with_suffix(".part")
@@ -50,7 +60,7 @@ class Runner:
             if done.returncode and not (part.exists() and json.loads(part.read_text())["full_at"]):
                 raise RunFailed(f"exit {done.returncode}: {last_lines(done.stderr)}")
             part.rename(file)
-        return truth_of(program, json.loads(file.read_text()), steps)
+        return truth_of(program, json.loads(file.read_text()), steps, done)
 
     def report(self, program, steps, memory=None):
         """Records one run; returns the report, its bytes and the seconds of the run."""
@@ -63,18 +73,19 @@ class Runner:
         record = [] if self.library else [self.gpumemtrace, "run", *self.run_options, "-o", trace, "--"]
         began = time.monotonic()
         try:
-            done = self._run([*record, self.python, program.path, "--steps", steps], environment, memory or program.memory)
+            done = self._run([*record, self.python, program.path, "--steps", steps], environment, memory or program.memory, trace)
             seconds = time.monotonic() - began
             killed = (-signal.SIGKILL, 128 + signal.SIGKILL)
             was_expected = self.kill_half and done.returncode in killed or program.memory and done.returncode == 1
             if done.returncode != 0 and not was_expected:
                 raise RunFailed(f"exit {done.returncode}: {last_lines(done.stderr)}")
             text = self._replay(trace)
+            if self.twice and text != self._replay(trace):
+                raise RunFailed("two reports of one trace differ")
             return json.loads(text), text, seconds
         finally:
             if not self.keep:
-                for file in trace.parent.glob(trace.name + "*"):
-                    file.unlink()
+                remove_trace(trace)
 
     def _replay(self, trace):
         command = [self.gpumemtrace, "replay", trace, "--json", "--no-progress", *self.replay_options]
@@ -84,19 +95,35 @@ class Runner:
             raise RunFailed(f"replay: exit {done.returncode}: {last_lines(done.stderr)}")
         return done.stdout
 
-    def _run(self, command, environment, memory):
+    def _run(self, command, environment, memory, trace=None):
         paths = [str(PROBE), *self.paths, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"} | environment
         # The work is on the (simulated) GPU; more threads only wait for each other.
         environment.setdefault("OMP_NUM_THREADS", "1")
         if memory:
             environment["SIMGPU_MEM"] = str(memory)
-        try:
-            return subprocess.run(
-                list(map(str, command)), env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, cwd=self.out
-            )
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"did not end within {LIMIT_SECONDS} s") from None
+        for _ in range(TRIES):
+            try:
+                done = subprocess.run(
+                    list(map(str, command)), env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, cwd=self.out
+                )
+            except subprocess.TimeoutExpired:
+                raise RunFailed(f"did not end within {LIMIT_SECONDS} s") from None
+            if done.returncode not in ABORTED_CODES or ABORTED not in done.stderr:
+                break
+            remove_trace(trace)
+        return done
+
+
+def remove_trace(trace):
+    """Removes a trace with its ring file and cache."""
+    for file in trace.parent.glob(trace.name + "*") if trace else ():
+        file.unlink()
+
+
+def code_of(file):
+    """Returns the text after the docstring, on which a measurement depends."""
+    return file.read_text(encoding="utf-8").split('"""', 2)[2]
 
 
 def last_lines(text, count=3):

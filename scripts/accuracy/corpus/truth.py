@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+# The share of a run that rates leave out: parameters and optimizer state come there.
+WARM_UP = 0.1
 # A header's rate may differ from the measured one by this share: batches of random size also count.
 RATE_TOLERANCE = 0.1
 
@@ -14,18 +16,20 @@ class Truth:
     blocks: list
     peak: int
     full_at: int | None
-    begins: int
     # Bytes per step: the header's, else the measured one from `begins` on. None without a leak.
     rate: float | None
     problems: list
 
 
-def truth_of(program, series, steps):
-    values = series["reserved" if program.measure == "reserved" else "bytes"]
-    begins = int(len(values) * program.begins)
+def truth_of(program, series, steps, done=None):
+    """Returns the truth of a run that ends after `done` steps; a whole run must match its header."""
+    values = series["reserved" if program.measure == "reserved" else "bytes"][:done]
+    begins = int(steps * (program.begins or WARM_UP))
     rate = rate_of(values, begins, program.every) if program.kind == "leak" else None
-    truth = Truth(values, series["blocks"], series["peak"], series["full_at"], begins, rate, [])
-    if len(values) != steps and program.memory is None:
+    truth = Truth(values, series["blocks"][:done], series["peak"], series["full_at"], rate, [])
+    if done is not None:
+        truth.rate = program.rate or truth.rate
+    elif len(values) != steps and program.memory is None:
         truth.problems.append(f"{len(values)} step ends instead of {steps}")
     elif program.check and len(values) >= 8:
         truth.problems += problems_of(program, truth)
@@ -33,10 +37,12 @@ def truth_of(program, series, steps):
 
 
 def rate_of(values, begins, every):
-    """Returns bytes per step over the last whole periods that began after `begins`."""
+    """Returns bytes per step over the last whole periods that began after `begins`, or None."""
     span = len(values) - 1 - begins
+    if span <= 0:
+        return None
     whole = int(int(span / every) * every) or span
-    return (values[-1] - values[-1 - whole]) / whole if whole > 0 else None
+    return (values[-1] - values[-1 - whole]) / whole
 
 
 def problems_of(program, truth):

@@ -2,15 +2,15 @@
 
     probe.steps(40)            number of steps: `--steps N`, else the default
     probe.step_end()           a step of the program ended
-    probe.hold(bytes)          memory that PyTorch does not count was kept (or released, if negative)
+    probe.hold(bytes)          memory that PyTorch does not count was kept
 
 In a recorded run `step_end()` does nothing, so the trace is the same as without it. Two variables
 change this:
 
-PROBE_TRUTH=FILE       measure: write live bytes and blocks at each step end to FILE, as JSON, and
-                       the step that ran out of memory. Garbage is collected before each
-                       measurement, unless PROBE_COLLECT=0
-PROBE_KILL_STEP=N      end the process with SIGKILL at the end of step N
+PROBE_TRUTH=FILE     measure: write live bytes and blocks at each step end to FILE, as JSON, and the
+                     step that ran out of memory. Garbage is collected before each measurement,
+                     unless PROBE_COLLECT=0
+PROBE_KILL_STEP=N    end the process with SIGKILL at the end of step N
 """
 
 import argparse

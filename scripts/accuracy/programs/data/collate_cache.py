@@ -20,7 +20,8 @@ class Collate:
     def __call__(self, samples):
         key = tuple(number for number, _ in samples)
         if key not in self.cache:
-            self.cache[key] = pad_sequence([values for _, values in samples], batch_first=True).cuda()  # leak
+            padded = pad_sequence([values for _, values in samples], batch_first=True)
+            self.cache[key] = padded.cuda()  # leak
         return self.cache[key]
 
 

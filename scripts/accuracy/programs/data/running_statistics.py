@@ -1,4 +1,4 @@
-"""Normalization statistics "for later": each batch's mean and covariance is kept in a generator's local.
+"""Normalization statistics: a generator's local keeps each batch's mean and covariance "for later".
 
 kind: leak
 steps: 60 180

@@ -17,7 +17,8 @@ class ShadowWeights:
     @torch.no_grad()
     def update(self, model):
         pairs = zip(self.shadows[-1], model.parameters())
-        self.shadows.append([shadow * self.decay + parameter * (1 - self.decay) for shadow, parameter in pairs])  # leak
+        shadows = [shadow.lerp(parameter, 1 - self.decay) for shadow, parameter in pairs]  # leak
+        self.shadows.append(shadows)
 
 
 def main():

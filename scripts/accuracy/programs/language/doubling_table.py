@@ -1,4 +1,4 @@
-"""The same growth done well: a table with spare rows that doubles when it is full, optimizer rebuilt.
+"""The same growth done well: a table with spare rows that doubles when it is full.
 
 kind: healthy
 steps: 80 240

@@ -18,7 +18,8 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens, labels):
         logits = self.head(self.embed(tokens))
-        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())  # leak
+        flat = logits[:, :-1].flatten(0, 1)
+        return nn.functional.cross_entropy(flat, labels[:, 1:].flatten())  # leak
 
 
 def perplexity(model, tokens, window=256, stride=64):

@@ -27,7 +27,8 @@ bus = Bus()
 
 class Trial:
     def __init__(self, rate):
-        self.model = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 10)).cuda()  # leak-or
+        layers = nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 10)
+        self.model = nn.Sequential(*layers).cuda()  # leak-or
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate)
         self.reports = 0
         bus.on("report", self.report)

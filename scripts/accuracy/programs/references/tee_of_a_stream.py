@@ -13,7 +13,8 @@ from torch import nn
 
 def batches():
     while True:
-        yield {"x": torch.randn(96, 300, device="cuda"), "y": torch.zeros(96, 3, device="cuda")}  # leak
+        x = torch.randn(96, 300, device="cuda")  # leak
+        yield {"x": x, "y": torch.zeros(96, 3, device="cuda")}
 
 
 def fit(model, stream, steps):

@@ -1,4 +1,4 @@
-"""REINFORCE with the log-probabilities on `self`: the loss uses the last episode, nothing clears it.
+"""REINFORCE with log-probabilities on `self`: the loss uses the last episode, nothing clears them.
 
 kind: leak
 steps: 40 120

@@ -1,4 +1,4 @@
-"""A MemPool for each trial, kept in a list: its segments stay reserved though all tensors are freed.
+"""A MemPool for each trial, kept in a list: its segments stay reserved, though tensors are freed.
 
 kind: leak
 steps: 48 120

@@ -1,4 +1,4 @@
-"""A new stream for each request: memory freed on one stream cannot serve the next, so it is stranded.
+"""A new stream for each request: memory freed on one stream is stranded, the next cannot use it.
 
 kind: leak
 steps: 30

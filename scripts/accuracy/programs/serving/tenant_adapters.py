@@ -17,7 +17,8 @@ class Adapter:
     """Weights of one tenant, as read from its file."""
 
     def __init__(self, layers, width, rank):
-        self.pairs = [(torch.zeros(width, rank).cuda(), torch.zeros(rank, width).cuda()) for _ in range(layers)]  # leak
+        shapes = [(width, rank), (rank, width)]
+        self.pairs = [[torch.zeros(one).cuda() for one in shapes] for _ in range(layers)]  # leak
 
 
 class AdapterServer:

@@ -15,7 +15,8 @@ class BestWeights:
         self.history = []
 
     def offer(self, model, score):
-        self.history.append((score, {name: value.clone() for name, value in model.state_dict().items()}))  # leak
+        weights = {name: value.clone() for name, value in model.state_dict().items()}  # leak
+        self.history.append((score, weights))
 
 
 def main(steps):

@@ -26,7 +26,8 @@ class SummaryWriter:
 
 
 def to_grid(images):
-    return nn.functional.pad(images, (1, 1, 1, 1)).permute(1, 2, 0, 3).flatten(2).contiguous()  # leak
+    framed = nn.functional.pad(images, (1, 1, 1, 1))
+    return framed.permute(1, 2, 0, 3).flatten(2).contiguous()  # leak
 
 
 def main():
