@@ -21,7 +21,7 @@ ALLOCATORS = {
 }
 # A program that takes longer than this is stuck.
 LIMIT_SECONDS = 300
-# PyTorch sometimes aborts after its work is done, because a thread of its own still runs; the run is
+# PyTorch sometimes aborts after its work is done, because one of its threads still runs; the run is
 # repeated (https://github.com/pytorch/pytorch/issues/38228).
 ABORTED = "terminate called without an active exception"
 ABORTED_CODES = (-signal.SIGABRT, 128 + signal.SIGABRT)
@@ -56,9 +56,9 @@ class Runner:
         if not file.exists():
             part = file.with_suffix(".part")
             environment = {"PROBE_TRUTH": str(part), "PROBE_COLLECT": str(int(program.collect)), **ALLOCATORS[allocator]}
-            done = self._run([self.python, program.path, "--steps", steps], environment, memory or program.memory)
-            if done.returncode and not (part.exists() and json.loads(part.read_text())["full_at"]):
-                raise RunFailed(f"exit {done.returncode}: {last_lines(done.stderr)}")
+            ended = self._run([self.python, program.path, "--steps", steps], environment, memory or program.memory)
+            if ended.returncode and not (part.exists() and json.loads(part.read_text())["full_at"]):
+                raise RunFailed(f"exit {ended.returncode}: {last_lines(ended.stderr)}")
             part.rename(file)
         return truth_of(program, json.loads(file.read_text()), steps, done)
 
