@@ -33,8 +33,9 @@ from corpus.programs import all_programs, sample_of  # noqa: E402
 from corpus.runs import ALLOCATORS, Runner, RunFailed, missing_modules  # noqa: E402
 
 TARGET = HERE.parent.parent / "target"
-# Forecasts are tried for leaks of at least this many bytes per step.
-FORECAST_RATE = 1 << 20
+# Forecasts: free memory for the leak, and the most steps that may pass until it is full.
+FORECAST_BYTES = 128 << 20
+FORECAST_STEPS = 3000
 MIB = 1 << 20
 
 
@@ -87,7 +88,7 @@ def measure(runner, program, steps, args):
     texts = sorted({summary(verdict) for verdict in verdicts})
     if len(texts) > 1:
         row["unstable"] = f"{args.repeat} runs gave different results: " + "; ".join(texts)
-    if args.forecast and program.kind == "leak" and (truth.rate or 0) >= FORECAST_RATE and not program.memory:
+    if args.forecast and program.kind == "leak" and not program.memory and program.begins is None:
         row["forecast"] = forecast(runner, program, steps, truth)
     return row
 
@@ -100,9 +101,13 @@ def summary(verdict):
 
 
 def forecast(runner, program, steps, truth):
-    """Runs on a GPU that this leak fills after twice the steps; compares the forecast with that."""
-    memory = int(truth.peak + truth.rate * steps) // (2 * MIB) * 2 * MIB
-    full_at = runner.truth(program, steps * 4, memory).full_at
+    """Compares the forecast with a run on a GPU that the leak fills; None for slow leaks."""
+    room = max(FORECAST_BYTES, truth.rate * steps)
+    full_steps = int(1.5 * (steps + room / truth.rate))
+    if full_steps > FORECAST_STEPS:
+        return None
+    memory = int(truth.peak + room) // (2 * MIB) * 2 * MIB
+    full_at = runner.truth(program, full_steps, memory).full_at
     report, _, _ = runner.report(program, steps, memory)
     predicted = next((leak["oom_step"] for leak in report["leaks"] if leak.get("oom_step")), None)
     return {"full_at": full_at, **predicted} if predicted and full_at else None

@@ -21,18 +21,22 @@ class Truth:
     problems: list
 
 
-def truth_of(program, series, steps, done=None):
-    """Returns the truth of a run that ends after `done` steps; a whole run must match its header."""
-    values = series["reserved" if program.measure == "reserved" else "bytes"][:done]
+def truth_of(program, series, steps, done=None, requested=False):
+    """Returns the truth of a run that ends after `done` steps; a whole run must match its header.
+
+    With `requested`, sizes are those that the program asked for, before rounding.
+    """
+    name = "reserved" if program.measure == "reserved" else "requested" if requested else "bytes"
+    values = series[name][:done]
     begins = int(steps * (program.begins or WARM_UP))
     rate = rate_of(values, begins, program.every) if program.kind == "leak" else None
     truth = Truth(values, series["blocks"][:done], series["peak"], series["full_at"], rate, [])
     if done is not None:
-        truth.rate = program.rate or truth.rate
+        truth.rate = truth.rate if requested else program.rate or truth.rate
     elif len(values) != steps and program.memory is None:
         truth.problems.append(f"{len(values)} step ends instead of {steps}")
     elif program.check and len(values) >= 8:
-        truth.problems += problems_of(program, truth)
+        truth.problems += problems_of(program, truth, requested)
     return truth
 
 
@@ -45,7 +49,7 @@ def rate_of(values, begins, every):
     return (values[-1] - values[-1 - whole]) / whole
 
 
-def problems_of(program, truth):
+def problems_of(program, truth, requested):
     if program.kind == "healthy":
         return ["live bytes still grow in the last quarter"] if still_grows(truth.values) else []
     if program.kind == "growing" and still_grows(truth.blocks, 0.25):
@@ -54,7 +58,9 @@ def problems_of(program, truth):
         return [] if truth.values[-1] > truth.values[len(truth.values) // 2] else ["nothing grows in the second half"]
     if not truth.rate or truth.rate <= 0:
         return ["nothing grows"]
-    measured, truth.rate = truth.rate, program.rate or truth.rate
+    measured = truth.rate
+    if program.rate and not requested:
+        truth.rate = program.rate
     if abs(measured - truth.rate) > RATE_TOLERANCE * truth.rate:
         return [f"{measured:,.0f} B per step were measured, the header says {truth.rate:,.0f} B"]
     return []

@@ -26,7 +26,7 @@ _truth = os.environ.get("PROBE_TRUTH")
 _kill_step = int(os.environ.get("PROBE_KILL_STEP", 0))
 _collect = os.environ.get("PROBE_COLLECT") != "0"
 _lock = threading.Lock()
-_series = {"bytes": [], "blocks": [], "reserved": [], "peak": 0, "full_at": None}
+_series = {"bytes": [], "requested": [], "blocks": [], "reserved": [], "peak": 0, "full_at": None}
 _ended = 0
 _held = 0
 
@@ -64,6 +64,7 @@ def _measure():
             gc.freeze()
     stats = torch.cuda.memory_stats()
     _series["bytes"].append(stats.get("allocated_bytes.all.current", 0) + _held)
+    _series["requested"].append(stats.get("requested_bytes.all.current", 0) + _held)
     _series["blocks"].append(stats.get("allocation.all.current", 0))
     _series["reserved"].append(stats.get("reserved_bytes.all.current", 0) + _held)
     _series["peak"] = stats.get("reserved_bytes.all.peak", 0) + _held
