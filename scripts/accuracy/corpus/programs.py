@@ -1,0 +1,95 @@
+"""The programs: their headers, and the lines that a report must name.
+
+The docstring of a program ends with a paragraph of `key: value` lines:
+
+kind      leak      memory is kept at the end of each step, and more of it in later ones
+          healthy   nothing is kept in the long run
+          growing   the number of blocks does not grow, but their sizes do
+          filling   more is kept at each step, up to a bound that the run does not reach
+steps     the lengths to run, the usual one first
+unit      what a step is: `optimizer` (each step calls one), or `request` (nothing marks it)
+every     leaks only: the number of steps from one leak event to the next; default 1
+from      leaks only: the share of the run after which the leak begins; default: at once
+rate      leaks only: bytes per step, if known, else it is measured; `varies`: no rate is compared
+measure   `allocated` (default), or `reserved` for memory that is free but cannot be used
+collect   `no`: measure without a garbage collection, because the program turned it off
+check     `no`: live bytes at step ends do not show the kind; the docstring says why
+memory    memory of the simulated GPU, for programs that must run out of it
+without   allocators that the program cannot run with
+needs     libraries besides PyTorch
+"""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "programs"
+KINDS = ["leak", "healthy", "growing", "filling"]
+KEYS = {"kind", "steps", "unit", "every", "from", "rate", "measure", "collect", "check", "memory", "without", "needs"}
+
+
+class Program:
+    """One program, with its header's values and defaults."""
+
+    def __init__(self, path):
+        self.path = path.resolve()
+        self.family, self.name = path.parent.name, path.stem
+        self.full_name = f"{self.family}/{self.name}"
+        text = path.read_text(encoding="utf-8")
+        header = read_header(text, path)
+        self.kind = header["kind"]
+        self.lengths = [int(value) for value in header["steps"].split()]
+        self.unit = header.get("unit", "optimizer")
+        self.every = float(header.get("every", 1))
+        self.begins = float(header["from"]) if "from" in header else None
+        self.rate_varies = header.get("rate") == "varies"
+        self.rate = float(header["rate"]) if "rate" in header and not self.rate_varies else None
+        self.measure = header.get("measure", "allocated")
+        self.collect = header.get("collect", "yes") == "yes"
+        self.check = header.get("check", "yes") == "yes"
+        self.memory = header.get("memory")
+        self.without = header.get("without", "").split()
+        self.needs = header.get("needs", "").split()
+        self.lines = marked_lines(text, "# leak")
+        self.other_lines = marked_lines(text, "# leak-or")
+        if self.kind == "leak" and not self.lines:
+            raise ValueError(f"{path}: a leak without a line that ends in `# leak`")
+
+    @property
+    def allowed_lines(self):
+        """Lines that may be named first."""
+        return self.lines | self.other_lines
+
+    def events(self, steps, done):
+        """Number of leak events in the first `done` of `steps` steps, as planned by the header."""
+        return max(0, int((done - (self.begins or 0) * steps) / self.every))
+
+
+def read_header(text, path):
+    paragraphs = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")
+    header = {}
+    for line in paragraphs[-1].splitlines():
+        key, colon, value = line.partition(":")
+        if not colon or key not in KEYS:
+            raise ValueError(f"{path}: `{line}` is not a line of the header")
+        header[key] = value.strip()
+    if header.get("kind") not in KINDS or "steps" not in header:
+        raise ValueError(f"{path}: the header needs `kind` ({', '.join(KINDS)}) and `steps`")
+    return header
+
+
+def marked_lines(text, mark):
+    return {number for number, line in enumerate(text.splitlines(), 1) if line.endswith(mark)}
+
+
+def all_programs():
+    return [Program(path) for path in sorted(ROOT.glob("*/*.py"))]
+
+
+def sample_of(programs, count):
+    """Returns a fixed sample: evenly spaced within each kind, with at least one of each kind."""
+    chosen = []
+    for kind in KINDS:
+        of_kind = [program for program in programs if program.kind == kind]
+        wanted = min(len(of_kind), max(1, round(count * len(of_kind) / max(1, len(programs)))))
+        chosen += [of_kind[index * len(of_kind) // wanted] for index in range(wanted)] if wanted else []
+    return chosen
