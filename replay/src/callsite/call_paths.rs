@@ -16,6 +16,9 @@ use crate::util::seeded_map::SeededMap;
 /// Deeper stacks have no path. The recorder's limit is 256; a hostile file may define a cycle.
 const MAX_DEPTH: usize = 1024;
 
+/// Files of PyTorch with functions between a call of a module or decorated function and its code.
+const WRAPPERS: [&str; 2] = ["torch/nn/modules/module.py", "torch/utils/_contextlib.py"];
+
 /// A Python stack by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct PathId(pub u32);
@@ -33,6 +36,8 @@ pub(crate) struct PathFrame {
     pub frame: FrameId,
     /// The instruction in the function.
     pub offset_bytes: i32,
+    /// The function only passes a call on, once.
+    pub is_wrapper: bool,
 }
 
 /// The frames at which two paths part, just inside their innermost common caller.
@@ -50,7 +55,7 @@ pub(crate) struct CallPaths {
     paths: Vec<PathFrame>,
     ids: SeededMap<(FrameId, i32), PathId>,
     frames: SeededMap<(Option<PathId>, u32), FrameId>,
-    /// Numbers of functions by code object, and by content.
+    /// Numbers of functions by code object, and by content. The number of a wrapper is odd.
     codes: SeededMap<CodeId, u32>,
     contents: SeededMap<(String, String, i32), u32>,
 }
@@ -103,7 +108,8 @@ impl CallPaths {
         let path = *self.ids.entry((frame, offset_bytes)).or_insert(next);
         if path == next {
             let depth = parent.map_or(0, |parent| self.frame(parent).depth + 1);
-            self.paths.push(PathFrame { parent, depth, frame, offset_bytes });
+            let is_wrapper = code % 2 == 1;
+            self.paths.push(PathFrame { parent, depth, frame, offset_bytes, is_wrapper });
         }
         path
     }
@@ -112,11 +118,12 @@ impl CallPaths {
         if let Some(number) = self.codes.get(&id) {
             return *number;
         }
-        let next = self.codes.len() as u32;
+        let next = 2 * self.codes.len() as u32;
         let number = match definitions.codes.get(&id) {
             Some(code) => {
                 let content = (code.file.clone(), code.name.clone(), code.first_line);
-                *self.contents.entry(content).or_insert(next)
+                let is_wrapper = WRAPPERS.iter().any(|file| code.file.ends_with(file));
+                *self.contents.entry(content).or_insert(next + u32::from(is_wrapper))
             }
             None => next,
         };

@@ -97,7 +97,7 @@ def test_optimizer_calls_are_counted_exactly(run_python, torch_version, program)
     "optimizer sgd top zero 1",
     "optimizer momentum end zero 1",
     "requests_of_varying_shape",
-    "allocation_twice_per_request",
+    "two_parts_per_request",
     "generation",
     "epochs_of_batches",
     "evaluation_inside",

@@ -71,15 +71,15 @@ def requests_of_varying_shape():
     return 40
 
 
-def normalize(values):
-    scaled = values * 2
-    return scaled.new_empty(64)
-
-
-def allocation_twice_per_request():
+def two_parts_per_request():
     for request in range(40):
-        values = torch.empty(3 + request * 7919 % 13, device=device)
-        kept.append([normalize(part) for part in (values, values)])
+        rows = 3 + request * 7919 % 13
+        for part in ("text", "image"):
+            if part == "text":
+                features = torch.empty(rows, 64, device=device)
+            else:
+                features = torch.empty(2 * rows, 64, device=device)
+            kept.append(features.sum(0))
     return 40
 
 

@@ -7,14 +7,17 @@
 //!
 //! These are no loops: repetition of one allocation without a free (`[f() for _ in range(100)]`),
 //! and what covers only a part of the run, a few moments of it or a small share of its allocations.
+//!
 //! An inner loop that always goes round equally often looks like a branch in every n-th iteration.
-//! If that branch comes first in the code, its executions count as the steps.
+//! The order in the code decides: what comes first there, begins the steps. So if a loop calls one
+//! function each time, and another one later in the code every n-th time, the first one counts.
+//! These calls land in the function itself, at its first place ([`Reentries`]).
 //!
 //! Threads that run the same code are counted together, so it does not matter which of them gets a
 //! piece of work.
 
 use crate::callsite::call_paths::{CallPaths, FrameId, PathId};
-use crate::timeline::step_detector::loop_detector::ThreadLoops;
+use crate::timeline::step_detector::loop_detector::{LoopEvent, ThreadLoops};
 use crate::util::seeded_map::SeededMap;
 
 /// A loop must have at least this many iterations.
@@ -73,7 +76,11 @@ pub(super) fn find_outermost_loop(
         let landings = functions.entry(paths.frame(place).frame);
         landings.and_modify(|known| known.add(index)).or_insert(Landings::at(index));
     }
-    let shares = allocations_by_function(threads, paths);
+    let counts = allocations_below(threads, paths);
+    let mut shares: SeededMap<FrameId, usize> = SeededMap::default();
+    for path in paths.all() {
+        *shares.entry(paths.frame(path).frame).or_default() += counts[path.0 as usize];
+    }
     let all: usize = threads.iter().map(|thread| thread.events.len()).sum();
     let covering = places.keys().map(|place| paths.frame(*place)).filter(|place| {
         functions[&place.frame].cover_run(allocations) && shares[&place.frame] * MIN_SHARE >= all
@@ -86,7 +93,91 @@ pub(super) fn find_outermost_loop(
         .map(|(place, _)| paths.frame(*place).offset_bytes)
         .min()
         .unwrap_or(i32::MAX);
-    LoopIterations::divide(threads, function, begin, paths).find_begin()
+    let mut code = LoopCode { function, begin, reentries: Reentries::default(), paths };
+    let reentries = Reentries::find(&places, function, &counts, paths);
+    if reentries.are_regular(threads, &code) {
+        code.reentries = reentries;
+    }
+    LoopIterations::divide(threads, &code).find_begin()
+}
+
+/// Where the loop is.
+struct LoopCode<'a> {
+    function: FrameId,
+    /// The first instruction at which it lands.
+    begin: i32,
+    reentries: Reentries,
+    paths: &'a CallPaths,
+}
+
+impl LoopCode<'_> {
+    /// The place in the loop's function at which it lands with an event.
+    fn landing(&self, event: &LoopEvent) -> Option<PathId> {
+        let place = event.landing?;
+        if self.paths.frame(place).frame == self.function {
+            return Some(place);
+        }
+        self.reentries.by_place.get(&place).copied()
+    }
+
+    fn is_inner(&self, place: PathId) -> bool {
+        self.paths.frame(place).offset_bytes > self.begin
+    }
+}
+
+/// Landings at the first place of functions that the loop's function calls. They mean that the call
+/// repeats: the loop has gone round without an allocation elsewhere.
+#[derive(Debug, Default)]
+struct Reentries {
+    /// The place of the call, by the first place in the called function.
+    by_place: SeededMap<PathId, PathId>,
+}
+
+impl Reentries {
+    fn find(
+        places: &SeededMap<PathId, Landings>,
+        function: FrameId,
+        counts: &[usize],
+        paths: &CallPaths,
+    ) -> Self {
+        let mut first: SeededMap<FrameId, PathId> = SeededMap::default();
+        for path in paths.all().filter(|path| counts[path.0 as usize] > 0) {
+            let known = first.entry(paths.frame(path).frame).or_insert(path);
+            if paths.frame(path).offset_bytes < paths.frame(*known).offset_bytes {
+                *known = path;
+            }
+        }
+        let call_of = |place: PathId| {
+            let mut caller = paths.frame(place).parent?;
+            while paths.frame(caller).is_wrapper {
+                caller = paths.frame(caller).parent?;
+            }
+            (paths.frame(caller).frame == function).then_some((place, caller))
+        };
+        let landed = places.keys().filter(|place| first.get(&paths.frame(**place).frame) == Some(place));
+        Self { by_place: landed.filter_map(|place| call_of(*place)).collect() }
+    }
+
+    /// True if they are equally many in 95% of the iterations by other landings, as with a branch
+    /// in every n-th iteration. An inner loop may go round more or less often.
+    fn are_regular(&self, threads: &[ThreadLoops], code: &LoopCode<'_>) -> bool {
+        let mut by_iteration: Vec<usize> = Vec::new();
+        for thread in threads {
+            let mut reentries = None;
+            for event in &thread.events {
+                if code.landing(event).is_some_and(|place| !code.is_inner(place)) {
+                    by_iteration.extend(reentries.replace(0));
+                } else if event.landing.is_some_and(|place| self.by_place.contains_key(&place)) {
+                    reentries = reentries.map(|count| count + 1);
+                }
+            }
+        }
+        let mut sorted = by_iteration.clone();
+        sorted.sort_unstable();
+        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
+        let equal = by_iteration.iter().filter(|count| **count == median).count();
+        equal * 20 >= by_iteration.len() * 19
+    }
 }
 
 /// All landings by ascending index.
@@ -109,23 +200,19 @@ fn landings_by_place(threads: &[ThreadLoops]) -> SeededMap<PathId, Landings> {
     places
 }
 
-/// Number of allocations in each function and its callees.
-fn allocations_by_function(threads: &[ThreadLoops], paths: &CallPaths) -> SeededMap<FrameId, usize> {
+/// Number of allocations at each path and in its callees.
+fn allocations_below(threads: &[ThreadLoops], paths: &CallPaths) -> Vec<usize> {
     let mut counts = vec![0; paths.len()];
     for event in threads.iter().flat_map(|thread| &thread.events) {
         counts[event.path.0 as usize] += 1;
     }
-    let mut by_function: SeededMap<FrameId, usize> = SeededMap::default();
     // Callers have smaller ids.
     for path in paths.all().rev() {
-        let frame = paths.frame(path);
-        let count = counts[path.0 as usize];
-        if let Some(parent) = frame.parent {
-            counts[parent.0 as usize] += count;
+        if let Some(parent) = paths.frame(path).parent {
+            counts[parent.0 as usize] += counts[path.0 as usize];
         }
-        *by_function.entry(frame.frame).or_default() += count;
     }
-    by_function
+    counts
 }
 
 /// How often something occurs in the iterations of a loop.
@@ -172,14 +259,14 @@ struct LoopIterations {
 }
 
 impl LoopIterations {
-    /// `begin` is the first instruction of the loop.
-    fn divide(threads: &[ThreadLoops], function: FrameId, begin: i32, paths: &CallPaths) -> Self {
+    fn divide(threads: &[ThreadLoops], code: &LoopCode<'_>) -> Self {
+        let paths = code.paths;
         // The place in the function below which each path is.
         let mut places: Vec<Option<PathId>> = vec![None; paths.len()];
         for path in paths.all() {
             let frame = paths.frame(path);
             let of_parent = frame.parent.and_then(|parent| places[parent.0 as usize]);
-            places[path.0 as usize] = if frame.frame == function { Some(path) } else { of_parent };
+            places[path.0 as usize] = if frame.frame == code.function { Some(path) } else { of_parent };
         }
         let place_of = |path: PathId| places[path.0 as usize];
         let mut all = Self::default();
@@ -189,8 +276,8 @@ impl LoopIterations {
             }
             all.iterations += 1;
             for event in &thread.events {
-                let landing = event.landing.filter(|place| paths.frame(*place).frame == function);
-                let inner = landing.filter(|place| paths.frame(*place).offset_bytes > begin);
+                let landing = code.landing(event);
+                let inner = landing.filter(|place| code.is_inner(*place));
                 if landing.is_some() && inner.is_none() {
                     all.iterations += 1;
                 }
