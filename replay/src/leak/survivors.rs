@@ -34,7 +34,7 @@ const MAX_FREED_SHARE: f64 = 0.05;
 /// Probability that a stack whose blocks are freed at the same rate at every age seems settled.
 const MAX_CHANCE: f64 = 0.01;
 /// Most values of a site's series.
-const MAX_VALUES: u32 = 4096;
+const MAX_VALUES: u32 = 16_384;
 
 /// The survivors of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

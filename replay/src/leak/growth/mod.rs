@@ -385,16 +385,22 @@ fn judge_evenness(floors: &[u64], growth_steps: &[usize]) -> Evenness {
     let even_share = (last - first) as f64 / 3.0;
     let last_third = (last - at_third(2)) as f64;
     let first_two = (at_third(2) - first) as f64;
-    let mean_time = mean_time_of_growth(floors);
-    if last_third >= even_share / 2.0 && first_two >= even_share && mean_time >= MIN_MEAN_TIME {
-        return Evenness::Even;
-    }
     // Times of n events spread evenly have a mean of 0.5 and a standard deviation of 1/sqrt(12 n);
     // none of them falls into the last third with probability (2/3)^n.
     let events = growth_steps.len() as f64;
+    let earliest_mean = 0.5 - Z_95_ONE_SIDED / (12.0 * events).sqrt();
+    let least_mean_time = if growth_steps.len() >= MANY_GROWTH_STEPS {
+        earliest_mean.min(MIN_MEAN_TIME)
+    } else {
+        MIN_MEAN_TIME
+    };
+    let is_late_enough = mean_time_of_growth(floors) >= least_mean_time;
+    if last_third >= even_share / 2.0 && first_two >= even_share && is_late_enough {
+        return Evenness::Even;
+    }
     let mean_of_steps = growth_steps.iter().map(|at| *at as f64 - 0.5).sum::<f64>() / (events * span as f64);
     let late = growth_steps.iter().filter(|at| **at > span * 2 / 3).count();
-    let is_early = mean_of_steps < 0.5 - Z_95_ONE_SIDED / (12.0 * events).sqrt();
+    let is_early = mean_of_steps < earliest_mean;
     let is_late_empty = late == 0 && (2.0f64 / 3.0).powf(events) < MAX_CHANCE_OF_GAP;
     if is_early || is_late_empty { Evenness::Saturating } else { Evenness::Unclear }
 }
