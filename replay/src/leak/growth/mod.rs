@@ -251,8 +251,7 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
     let by_amount = find_period(&differences, fit.slope.per_value);
     // Growth by varying amounts may come at regular times.
     let by_time = by_amount.is_none().then(|| find_period_of_events(&differences)).flatten();
-    let mean = rise as f64 / span as f64;
-    let per_value = by_amount.as_ref().map_or(mean, |one| one.growth as f64 / one.period as f64);
+    let by_amount_per_value = by_amount.as_ref().map(|one| one.growth as f64 / one.period as f64);
     let regular = by_amount.or(by_time);
     let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
     match &regular {
@@ -287,6 +286,8 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
         None => (base, first),
     };
     let before = if first == 0 { 0 } else { values[base] };
+    let values_of_growth = values.len() - 1 - base + usize::from(first == 0);
+    let mean = last.saturating_sub(before) as f64 / values_of_growth as f64;
     GrowthJudgement::Grows(Growth {
         base,
         rise: last.saturating_sub(before),
@@ -294,7 +295,7 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
         rising_steps: growth_steps.len() + count_rises(&values[base..=warm_up.max(base)], first == 0),
         first,
         period: regular.as_ref().map(|regular| regular.period),
-        per_value,
+        per_value: by_amount_per_value.unwrap_or(mean),
         regularity,
         is_exact: is_exact && !regular.as_ref().is_some_and(|regular| regular.is_by_time),
         tau: fit.trend.tau,
@@ -350,7 +351,10 @@ fn extend_into_warm_up(
         base -= period;
         first -= period;
     }
-    let began_with_zero = values[0] == regular.growth && !regular.is_by_time;
+    let began_with_zero = match regular.is_by_time {
+        true => values.len() > 1 && values[0] > 0 && values[0] <= values[1].saturating_sub(values[0]),
+        false => values[0] == regular.growth,
+    };
     if period == 1 && base == 0 && began_with_zero { (0, 0) } else { (base, first) }
 }
 
