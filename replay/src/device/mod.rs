@@ -6,12 +6,15 @@
 //! starts. [`DeviceState::block_alloc`] and [`DeviceState::block_free`] run once per block event.
 
 pub(crate) mod device_states;
+mod end;
+mod restart;
 
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
+use self::end::EndLevels;
 use crate::callsite::symbols::StackSite;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
@@ -103,13 +106,16 @@ pub(crate) struct DeviceState {
     /// Freed blocks by address that another stream still uses.
     pending: SeededMap<u64, PendingFree>,
     peak_state: ReservedPeakState,
+    /// PyTorch's allocator at the end of the program, if it may have ended.
+    end_state: ReservedPeakState,
+    end_levels: EndLevels,
     torch_ranges: TorchRanges,
     /// Direct-mapped cache of `torch_ranges`: first address and end.
     recent_ranges: Vec<(u64, u64)>,
     requests: RequestHistogram,
     /// The gap at the peak of reserved bytes.
     pub gap_at_peak: Option<TimedGap>,
-    /// The gap at the end of the run.
+    /// The gap at the end of the program.
     pub gap_at_end: Option<TimedGap>,
     /// The gap over the whole run.
     pub gap_history: GapHistory,
@@ -223,12 +229,14 @@ impl DeviceState {
             && let Some(pending) = self.pending.remove(&event.addr)
         {
             self.peak_state.keep_removed_pending(event.addr, pending);
+            self.end_state.keep_removed_pending(event.addr, pending);
         }
         // If the segments summed to the reserved bytes before this event, they still do; PyTorch
         // reports its new total only with the next block.
         let has_all_segments = self.segments.bytes() == self.reserved;
         for segment in self.segments.on_event(event, stack) {
             self.peak_state.keep_removed_segment(segment);
+            self.end_state.keep_removed_segment(segment);
         }
         if has_all_segments && self.reserved != self.segments.bytes() {
             self.reserved = self.segments.bytes();
@@ -242,6 +250,7 @@ impl DeviceState {
         self.recent_ranges.fill(NO_RANGE);
         for range in removed {
             self.peak_state.keep_removed_range(*range);
+            self.end_state.keep_removed_range(*range);
         }
     }
 
@@ -349,27 +358,6 @@ impl DeviceState {
         }
     }
 
-    /// Restarts all measurements with the memory allocated at present ([`LiveSet::rebase`]).
-    #[cold]
-    pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &DriverState) {
-        self.torch.rebase(time_ns, rest_ns);
-        self.driver.rebase(time_ns, rest_ns);
-        let device = self.driver.total().bytes;
-        self.peak_device = device;
-        self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
-        self.peak_state.set_peak(ReservedPeak {
-            reserved: self.reserved,
-            time_ns,
-            step: self.torch.steps_ended(),
-            request: None,
-            newest_block: self.torch.events,
-            newest_range: driver.ranges_created(),
-            newest_segment: self.segments.created(),
-        });
-        self.attribution.restart(time_ns);
-        self.gap_history = GapHistory::default();
-    }
-
     /// Completes deferred updates and explains the gaps at the peak and at the end.
     pub(crate) fn finish(
         &mut self,
@@ -387,10 +375,7 @@ impl DeviceState {
             self.peak_state.snapshot(self.torch.live(), &self.pending, &self.segments, ranges, ordinal);
         let gap = explain_gap(&peak, &self.torch_ranges, &site);
         self.gap_at_peak = Some(TimedGap { time_ns: peak.time_ns, reserved: peak.reserved, gap });
-        let reserved = self.reserved;
-        let request = GapRequest { time_ns, reserved, pool: None };
-        let gap = self.explain_gap(request, ranges, ordinal, &site);
-        self.gap_at_end = Some(TimedGap { time_ns, reserved, gap });
+        self.gap_at_end = Some(self.explain_gap_at_end(ranges, ordinal, &site));
         self.gap_history.finish(time_ns);
     }
 }

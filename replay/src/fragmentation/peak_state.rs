@@ -1,4 +1,5 @@
-//! Reconstructs the state of an allocator at its peak of reserved bytes.
+//! Reconstructs the state of an allocator at its peak of reserved bytes, or at the end of the
+//! program.
 //!
 //! Constraint: the peak is known only at the end, and a copy of all blocks at each new maximum
 //! would cost O(maxima x blocks). Consequence: every block, segment and range has the number of

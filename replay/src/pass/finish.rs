@@ -1,8 +1,11 @@
 //! The end of the pass: closes the live sets and collects losses and notes.
 
-use gpumemtrace_format::{Counter, EventKind, Meta};
+use gpumemtrace_format::{Counter, EventKind, Meta, NO_DEVICE};
 
+use super::program_end::ProgramEnd;
+use super::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
 use super::{Analysis, ReplayPass};
+use crate::device::DeviceState;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
 use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
@@ -16,6 +19,11 @@ impl ReplayPass {
         let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
         let due = self.schedule.take_due_before(end_ns.saturating_add(1));
         self.take_snapshots(&due);
+        let (ending, ending_detail) = head.ending();
+        let (end, was_set) = self.end.finish(ending, head.was_stopped(), self.now());
+        if !was_set {
+            self.set_end(end.time);
+        }
         let live: Vec<(u8, u64)> = self.devices.torch_live_bytes().collect();
         let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &live);
         let symbols = self.symbols;
@@ -30,6 +38,10 @@ impl ReplayPass {
             devices.push((ordinal, *device));
         }
         self.host.finish();
+        for spec in self.schedule.take_due_after_run() {
+            self.snapshots.push(snapshot_after_run(spec, &devices, end));
+        }
+        self.snapshots.sort_by_key(|snapshot| snapshot.time.time_ns);
         let events = self.counts.iter().sum::<u64>().max(1);
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
         let MissingEvents { lost, in_flight } = count_missing_events(head, body, self.threads.len() as u64);
@@ -49,7 +61,6 @@ impl ReplayPass {
         if undefined > 0 {
             incomplete.push(TraceLoss::UndefinedFrames { frames: undefined });
         }
-        let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let unreached_snapshots = std::mem::take(&mut self.schedule).into_unreached();
         let mut notes = metadata_notes(&head.meta);
@@ -92,6 +103,7 @@ impl ReplayPass {
             phases,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
+            end,
             devices,
             ooms: self.ooms,
             oom_count: self.oom_count,
@@ -109,6 +121,18 @@ impl ReplayPass {
             stream: self.scope.stream.map(|stream| stream.totals),
         }
     }
+}
+
+/// The snapshot of finished devices at their peaks, or at the end of the program.
+fn snapshot_after_run(spec: TimeSpec, devices: &[(u8, DeviceState)], end: ProgramEnd) -> SnapshotRecord {
+    let snapshot = |device: &DeviceState| match spec {
+        TimeSpec::Peak => DeviceSnapshot::at_peak(device),
+        _ => DeviceSnapshot::at_end(device, end.time),
+    };
+    let known = devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE);
+    let devices: Vec<_> = known.map(|(ordinal, device)| (*ordinal, snapshot(device))).collect();
+    let time = devices.iter().map(|(_, at)| at.time).min_by_key(|time| time.time_ns).unwrap_or(end.time);
+    SnapshotRecord { time, devices, spec }
 }
 
 /// The notes that follow from the metadata.

@@ -13,6 +13,7 @@ pub(crate) mod finish;
 pub(crate) mod follow;
 pub(crate) mod oom_events;
 pub(crate) mod options;
+pub(crate) mod program_end;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;
 pub(crate) mod snapshots;
@@ -26,7 +27,9 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
+use crate::callsite::stack_root::StackRoot;
 use crate::callsite::symbols::{StackInfo, StackSite, StackSymbols};
+use crate::device::DeviceState;
 use crate::device::device_states::{DeviceStates, device_of};
 use crate::event_analysis::{AnalysisRow, EventContext, EventTime};
 use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
@@ -43,6 +46,7 @@ use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
+use program_end::{EndChange, EndDetector};
 use scope::PassScope;
 pub(crate) use scope::SinceScope;
 
@@ -76,6 +80,7 @@ struct ReplayPass {
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
     scope: PassScope,
+    end: EndDetector,
 }
 
 /// Analyses a trace with default options.
@@ -113,10 +118,12 @@ pub(crate) fn analyse_with_head(
         started_ns: started,
         end_ns: head.end_ns(),
     };
+    let pid = head.meta.number("pid");
     let begin_pass = |prescan: Prescan| {
         let start_ns = started.or(prescan.first_ns).unwrap_or(0);
         let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, span_ns);
-        ReplayPass::from_prescan(prescan, schedule, span_ns, scope(), options.more_analyses)
+        let end = EndDetector::new(pid);
+        ReplayPass::from_prescan(prescan, schedule, span_ns, (scope(), end), options.more_analyses)
     };
     // Events go to the prescan until it has the step source, and then to the pass.
     let mut prescan = Some(Prescan::new(symbols, names, head.end_ns()));
@@ -161,13 +168,14 @@ impl ReplayPass {
         mut prescan: Prescan,
         schedule: SnapshotSchedule,
         span_ns: u64,
-        scope: PassScope,
+        (scope, end): (PassScope, EndDetector),
         more_analyses: &[AnalysisRow],
     ) -> Self {
         let buffered = prescan.take_events();
         let clock = StepClock::new(prescan.detector.step_rule());
         let mut pass = Self {
             scope,
+            end,
             ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns, more_analyses)
         };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
@@ -194,6 +202,7 @@ impl ReplayPass {
             driver: DriverState::default(),
             devices: DeviceStates {
                 all: (0..256).map(|_| None).collect(),
+                used: Vec::new(),
                 span_ns,
                 first_step: 0,
                 follows_step_peaks: false,
@@ -215,6 +224,7 @@ impl ReplayPass {
             schedule,
             snapshots: Vec::new(),
             scope: PassScope::default(),
+            end: EndDetector::new(None),
         }
     }
 
@@ -258,11 +268,15 @@ impl ReplayPass {
         if self.last_thread != Some(event.thread) {
             self.last_thread = Some(event.thread);
             self.threads.insert(event.thread);
+            self.end.on_thread(event.thread);
+        }
+        let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
+        if !self.end.ignores(info.root) {
+            self.observe_end(event, info.root);
         }
         // Each thread reads the clock itself, so times are slightly out of order.
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
-        let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
         let hint = self.names.step_hint(event, info.optimizer);
         let begun = self.clock.count_begins(event, stack, hint, self.time_ns);
         if begun > 0 {
@@ -289,6 +303,26 @@ impl ReplayPass {
             }
             _ => self.on_rare_event(event, stack, info.site),
         }
+    }
+
+    /// Sets or withdraws the end of the program at the present moment.
+    #[inline(never)] // Few events change it.
+    fn observe_end(&mut self, event: &Event, root: StackRoot) {
+        let before = self.now();
+        match self.end.on_event(event, root, before) {
+            Some(EndChange::Set) => self.set_end(before),
+            Some(EndChange::Withdrawn) => {
+                self.devices.change_all(DeviceState::withdraw_end);
+                self.host.withdraw_end();
+            }
+            None => {}
+        }
+    }
+
+    fn set_end(&mut self, time: EventTime) {
+        let driver = &self.driver;
+        self.devices.change_all(|device| device.set_end(time, driver));
+        self.host.set_end();
     }
 
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.

@@ -55,7 +55,7 @@ json_enum! {
         Oom = "oom",
         /// The user requested the moment with `--at`.
         At = "at",
-        /// It is the end of the recording.
+        /// The program finished; interpreter teardown had not begun.
         End = "end",
     }
 }

@@ -33,7 +33,7 @@ use serde::Serialize;
 pub(crate) use self::trace::METAL_MODE;
 pub use self::{
     category_rule::CategoryRule,
-    device::{Device, DeviceLevels, DevicePeak, OwnerBytes, Residual, ResidualSource},
+    device::{Device, DeviceEnd, DeviceLevels, DevicePeak, OwnerBytes, Residual, ResidualSource},
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
     fragmentation::{
         AsyncPool, AsyncPoolSample, Cause, CauseKind, FitRow, Fragmentation, FragmentationOverTime,
@@ -52,7 +52,7 @@ pub use self::{
         PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
-    recording::{Ending, PluggableMode, UnnamedReason},
+    recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,

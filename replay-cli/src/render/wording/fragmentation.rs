@@ -43,6 +43,6 @@ pub(crate) fn describe_gap_moment(why: GapReason) -> &'static str {
         GapReason::PeakReserved => "when reserved memory was highest",
         GapReason::Oom => "when memory ran out",
         GapReason::At => "at the requested moment",
-        GapReason::End => "at the end",
+        GapReason::End => "when the program finished",
     }
 }
