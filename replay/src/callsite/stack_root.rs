@@ -21,6 +21,8 @@ impl StackRoot {
     pub(crate) const NONE: Self = Self(0);
     /// A main module, or unknown because the stack was cut or its frames are undefined.
     pub(crate) const MODULE: Self = Self(1);
+    /// The root of no stack.
+    pub(crate) const NEVER: Self = Self(u16::MAX);
     /// The number of the first other function.
     const FIRST_FUNCTION: usize = 2;
 
@@ -56,8 +58,8 @@ impl StackRoots {
             return StackRoot::MODULE;
         }
         let index = self.by_code.len() + StackRoot::FIRST_FUNCTION;
-        let next = u16::try_from(index).map_or(StackRoot::MODULE, StackRoot);
-        *self.by_code.entry(node.code).or_insert(next)
+        let next = u16::try_from(index).map(StackRoot).ok().filter(|root| *root != StackRoot::NEVER);
+        *self.by_code.entry(node.code).or_insert(next.unwrap_or(StackRoot::MODULE))
     }
 }
 

@@ -13,7 +13,7 @@
 //! any Python stack, the end is the moment before the last frees.
 //!
 //! A possible end is set at a free and withdrawn when the program goes on, so memory is constant.
-//! Most events belong to the main module and cost two comparisons.
+//! Most events belong to the main module and cost one comparison.
 //! `tests/suite/analysis/test_program_end.py` compares the result with PyTorch.
 
 use gpumemtrace_format::{Event, EventKind, NodeId, ThreadId};
@@ -53,8 +53,9 @@ pub(super) struct EndDetector {
     known_roots: Vec<bool>,
     /// The possible end: its time, and the number of the event after it.
     candidate: Option<(EventTime, u64)>,
-    /// True while an event of the main module changes nothing.
-    is_settled: bool,
+    /// The root of events that change nothing: that of the main module, or
+    /// [`StackRoot::NEVER`] while there is a possible end.
+    ignored: StackRoot,
 }
 
 impl EndDetector {
@@ -65,7 +66,7 @@ impl EndDetector {
             has_python: false,
             known_roots: Vec::new(),
             candidate: None,
-            is_settled: false,
+            ignored: StackRoot::NEVER,
         }
     }
 
@@ -79,7 +80,7 @@ impl EndDetector {
     /// True if an event with this root cannot change the end.
     #[inline]
     pub(super) fn ignores(&self, root: StackRoot) -> bool {
-        self.is_settled && root == StackRoot::MODULE
+        self.ignored == root
     }
 
     /// Takes an event before it is applied. `root` is that of its stack, `before` the time of the
@@ -107,7 +108,8 @@ impl EndDetector {
                 None
             }
         };
-        self.is_settled = self.has_python && self.candidate.is_none();
+        let is_settled = self.has_python && self.candidate.is_none();
+        self.ignored = if is_settled { StackRoot::MODULE } else { StackRoot::NEVER };
         change
     }
 
@@ -139,6 +141,7 @@ impl EndDetector {
     /// Forgets a possible end: the analysed part of the run begins here.
     pub(super) fn restart(&mut self) {
         self.candidate = None;
+        self.ignored = StackRoot::NEVER;
     }
 
     /// The end of the program, and true if it is the possible end that was set last. `was_stopped`
