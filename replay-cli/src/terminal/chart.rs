@@ -2,6 +2,8 @@
 //!
 //! No crate draws this kind of chart.
 
+use std::ops::Range;
+
 use crate::terminal::style::Style;
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -45,28 +47,26 @@ pub(crate) fn draw_rows(
         .collect()
 }
 
-/// The highest value in each of `columns` equal intervals of `span`. An empty interval repeats the
-/// last value.
-pub(crate) fn bin_into_columns(points: &[(u64, u64)], span: (u64, u64), columns: usize) -> Vec<u64> {
-    let mut values = vec![None; columns];
-    let mut carried: Vec<u64> = vec![0; columns];
-    for (time, value) in points {
-        let column = column_at(*time, span, columns);
-        values[column] = values[column].max(Some(*value));
-        carried[column] = *value;
+/// The highest value in each column. Points are in order of time, each with its columns. A column
+/// without points repeats the last value.
+pub(crate) fn highest_in_columns(
+    points: impl Iterator<Item = (Range<usize>, u64)>,
+    columns: usize,
+) -> Vec<u64> {
+    // The highest and the last value of each column.
+    let mut values: Vec<Option<(u64, u64)>> = vec![None; columns];
+    for (at, value) in points {
+        for column in values.get_mut(at).into_iter().flatten() {
+            *column = Some((column.map_or(value, |(highest, _)| highest.max(value)), value));
+        }
     }
     let mut before = 0;
-    values
-        .iter()
-        .zip(&carried)
-        .map(|(value, carry)| {
-            let shown = value.unwrap_or(before);
-            if value.is_some() {
-                before = *carry;
-            }
-            shown
-        })
-        .collect()
+    let show = |column: Option<(u64, u64)>| {
+        let (highest, last) = column.unwrap_or((before, before));
+        before = last;
+        highest
+    };
+    values.into_iter().map(show).collect()
 }
 
 /// The column of `time`, when the span from `first` to `last` has `columns` equal intervals.
@@ -124,9 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn bin_keeps_highest_point_and_carries_last_one() {
-        assert_eq!(bin_into_columns(&[(0, 5), (1, 9), (2, 3), (39, 7)], (0, 39), 4), [9, 3, 3, 7]);
-        assert_eq!(bin_into_columns(&[], (0, 0), 2), [0, 0]);
+    fn column_has_its_highest_point_and_carries_the_last_one() {
+        let points = [(0, 5), (0, 9), (0, 3), (3, 7)].map(|(at, value)| (at..at + 1, value));
+        assert_eq!(highest_in_columns(points.into_iter(), 4), [9, 3, 3, 7]);
+        assert_eq!(highest_in_columns([(0..3, 4)].into_iter(), 4), [4, 4, 4, 4]);
+        assert_eq!(highest_in_columns([].into_iter(), 2), [0, 0]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn render_marks(
     let mut rows = Vec::new();
     for (mark, letter) in marks.iter().take(shown).zip(LETTERS.chars()) {
         // A column shows the first of its marks; the list has all of them.
-        let place = &mut letters[range.column_of(mark.time_ns, width)];
+        let place = &mut letters[range.column_of(mark.time_ns)];
         if *place == ' ' && range.contains(mark.time_ns) {
             *place = letter;
         }

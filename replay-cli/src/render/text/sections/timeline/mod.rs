@@ -101,9 +101,10 @@ fn render_timeline(
     let Some(peak) = points.iter().max_by_key(|point| (main(point), std::cmp::Reverse(point.time_ns))) else {
         return;
     };
+    let width = style.width.saturating_sub(margin + 2).max(20);
     let shown: Vec<u64> = signs.ooms.iter().copied().chain([peak.time_ns]).collect();
-    let range = ChartRange::choose(timeline, signs.end, &shown);
-    let frame = ChartFrame { margin, width: style.width.saturating_sub(margin + 2).max(20), range: &range };
+    let range = ChartRange::choose(timeline, signs.end, &shown, width);
+    let frame = ChartFrame { margin, width, range: &range };
     let title = format!(
         "GPU {}: at most {} {} ({})",
         timeline.device,
@@ -113,7 +114,7 @@ fn render_timeline(
     );
     put_line(out, format_args!("{}", style.bold(&title)));
     let scale = draw_chart(out, (&filled, &outline), frame, style);
-    render_axis(out, timeline, (peak.time_ns, &signs.ooms), frame);
+    render_axis(out, (peak.time_ns, &signs.ooms), frame);
     marks::render_marks(out, signs.marks, frame, style);
     let name = if has_torch { "allocated" } else { words.source_short };
     render_legend(out, (name, &outline, !signs.ooms.is_empty()), words, margin, style);
@@ -135,11 +136,11 @@ fn render_timeline(
 fn draw_chart(
     out: &mut String,
     (filled, outline): (&ChartSeries, &ChartSeries),
-    ChartFrame { margin, width, range }: ChartFrame<'_>,
+    ChartFrame { margin, range, .. }: ChartFrame<'_>,
     style: Style,
 ) -> ChartScale {
-    let values = range.columns_of(filled, width);
-    let tops = if outline.is_empty() { Vec::new() } else { range.columns_of(outline, width) };
+    let values = range.columns_of(filled);
+    let tops = if outline.is_empty() { Vec::new() } else { range.columns_of(outline) };
     let scale = ChartScale::choose(&values, &tops);
     let rows = chart::draw_rows(&values, &tops, (scale.floor, scale.top, HEIGHT), style);
     for (row, line) in rows.iter().enumerate() {
@@ -176,21 +177,20 @@ fn render_legend(
 /// The line below the chart with the peak and out-of-memory errors, then the labels.
 fn render_axis(
     out: &mut String,
-    timeline: &Timeline,
     (peak_ns, ooms): (u64, &[u64]),
     ChartFrame { margin, width, range }: ChartFrame<'_>,
 ) {
     let mut signs = vec!['-'; width];
     for oom in ooms {
-        signs[range.column_of(*oom, width)] = '!';
+        signs[range.column_of(*oom)] = '!';
     }
     // An out-of-memory error is mostly in the column of the peak, and is more important.
-    let at = &mut signs[range.column_of(peak_ns, width)];
+    let at = &mut signs[range.column_of(peak_ns)];
     if *at == '-' {
         *at = '^';
     }
     put_line(out, format_args!("{:margin$} +{}", "", signs.iter().collect::<String>()));
-    for line in range.label_lines(timeline, width) {
+    for line in range.label_lines() {
         put_line(out, format_args!("{:margin$}  {line}", ""));
     }
 }
@@ -199,7 +199,7 @@ fn render_axis(
 fn render_bands(
     out: &mut String,
     timeline: &Timeline,
-    ChartFrame { margin, width, range }: ChartFrame<'_>,
+    ChartFrame { margin, range, .. }: ChartFrame<'_>,
     style: Style,
 ) {
     let shown = style.row_limit(BAND_SITES);
@@ -209,7 +209,7 @@ fn render_bands(
     for band in timeline.bands.iter().take(shown) {
         let points: Vec<(u64, u64)> =
             timeline.points.iter().zip(&band.bytes).map(|(point, bytes)| (point.time_ns, *bytes)).collect();
-        let values = range.columns_of(&points, width);
+        let values = range.columns_of(&points);
         let highest = values.iter().max().copied().unwrap_or(0);
         put_line(out, format_args!(" {}  {HANG}{}", size_column(highest), short_site(&band.site)));
         for line in chart::draw_rows(&values, &[], (0, highest, 1), style) {

@@ -4,6 +4,8 @@
 //! would press growth into a few columns. The peak and errors are always inside. Without steps it
 //! shows the whole recording.
 
+use std::ops::Range;
+
 use gpumemtrace_replay::report::{DeviceEnd, Timeline};
 
 use crate::render::text::moment::format_step;
@@ -12,25 +14,57 @@ use crate::terminal::chart;
 use crate::terminal::format::format_duration;
 
 /// Least columns from one label of the axis to the next.
-const LABEL_COLUMNS: usize = 12;
+const LABEL_COLUMNS: usize = 9;
 /// The same without steps, where labels are times alone.
 const TIME_LABEL_COLUMNS: usize = 18;
+/// Least columns per step at which columns are equal times.
+const COLUMNS_PER_STEP: u64 = 4;
+/// A bin of the timeline has at most two points.
+const POINTS_PER_GROUP: u64 = 4;
 
-/// The time that a chart covers, in nanoseconds from the start of the recording.
+/// The part of a run that a chart covers, in nanoseconds from the start of the recording.
 #[derive(Clone, Debug)]
 pub(super) struct ChartRange {
-    pub(super) begin_ns: u64,
-    pub(super) end_ns: u64,
-    /// What is left out, for the legend.
+    begin_ns: u64,
+    end_ns: u64,
+    /// Times inside and the number of steps begun at each, in order; empty without steps.
+    steps: Vec<(u64, u64)>,
+    /// Columns of the chart.
+    width: usize,
+    /// What the chart shows, for the legend.
     pub(super) note: Option<String>,
+}
+
+/// The division of a chart into groups of steps of equal width.
+#[derive(Clone, Copy, Debug)]
+struct StepGroups {
+    first: u64,
+    /// Number of steps.
+    steps: u64,
+    /// Number of groups: at most one per column.
+    count: u64,
+}
+
+impl StepGroups {
+    fn columns_of(&self, step: u64, width: usize) -> Range<usize> {
+        let scale = |number: u64, to: u64, of: u64| u128::from(number) * u128::from(to) / u128::from(of);
+        let group = scale(step.saturating_sub(self.first), self.count, self.steps) as u64;
+        let column = |group: u64| scale(group, width as u64, self.count) as usize;
+        column(group)..column(group + 1)
+    }
 }
 
 impl ChartRange {
     /// The range for a timeline with points. `shown_ns` are times that must be inside.
-    pub(super) fn choose(timeline: &Timeline, end: Option<&DeviceEnd>, shown_ns: &[u64]) -> Self {
+    pub(super) fn choose(
+        timeline: &Timeline,
+        end: Option<&DeviceEnd>,
+        shown_ns: &[u64],
+        width: usize,
+    ) -> Self {
         let times = || timeline.points.iter().map(|point| point.time_ns);
         let (first_ns, last_ns) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
-        let whole = Self { begin_ns: first_ns, end_ns: last_ns, note: None };
+        let whole = Self { begin_ns: first_ns, end_ns: last_ns, steps: Vec::new(), width, note: None };
         let first_step = timeline.points.iter().find(|point| point.step.is_some_and(|step| step > 0));
         let (Some(first_step), Some(end)) = (first_step, end) else { return whole };
         let begin_ns = shown_ns.iter().fold(first_step.time_ns, |begin, time| begin.min(*time));
@@ -39,56 +73,86 @@ impl ChartRange {
             return whole;
         }
         let from = if begin_ns == first_step.time_ns {
-            format!("from{}", format_step(" step ", first_step.step))
+            format_step("step ", first_step.step)
         } else {
-            format!("from {} on", format_duration(begin_ns))
+            format_duration(begin_ns)
         };
-        let to = match end_ns == end.time_ns {
-            true => format!(" to the end of the program, {}", describe_end_moment(end.moment)),
-            false => format!(" to {} in", format_duration(end_ns)),
+        let to = if end_ns == end.time_ns {
+            format!("the end of the program ({})", describe_end_moment(end.moment))
+        } else {
+            format_duration(end_ns)
         };
-        Self { begin_ns, end_ns, note: Some(from + &to) }
+        let inside = timeline.points.iter().filter(|point| (begin_ns..=end_ns).contains(&point.time_ns));
+        let steps = inside.filter_map(|point| Some((point.time_ns, point.step?))).collect();
+        Self { begin_ns, end_ns, steps, note: Some(format!("shown: {from} to {to}")), ..whole }
     }
 
     pub(super) fn contains(&self, time_ns: u64) -> bool {
         (self.begin_ns..=self.end_ns).contains(&time_ns)
     }
 
-    /// The column of a time; times outside are in the first or the last.
-    pub(super) fn column_of(&self, time_ns: u64, width: usize) -> usize {
-        chart::column_at(time_ns, (self.begin_ns, self.end_ns), width)
+    /// The division of the chart by steps. `None` if each step has [`COLUMNS_PER_STEP`] columns:
+    /// these show its course. With less, columns of equal time would show some steps at their
+    /// peak and others between peaks.
+    fn step_groups(&self) -> Option<StepGroups> {
+        let (first, last) = (self.steps.first()?.1, self.steps.last()?.1);
+        let steps = last - first + 1;
+        if steps.saturating_mul(COLUMNS_PER_STEP) <= self.width as u64 {
+            return None;
+        }
+        // A group that is twice as long as a bin has all of one bin, and so its highest point.
+        let points = self.steps.len() as u64 / POINTS_PER_GROUP;
+        Some(StepGroups { first, steps, count: steps.min(self.width as u64).min(points).max(1) })
+    }
+
+    /// The columns of a time; times outside are in the first or the last.
+    fn columns_at(&self, time_ns: u64) -> Range<usize> {
+        let Some(groups) = self.step_groups() else {
+            let column = chart::column_at(time_ns, (self.begin_ns, self.end_ns), self.width);
+            return column..column + 1;
+        };
+        let at = self.steps.partition_point(|(time, _)| *time <= time_ns).saturating_sub(1);
+        let step = self.steps.get(at).map_or(groups.first, |(_, step)| *step);
+        groups.columns_of(step, self.width)
+    }
+
+    /// The first column of a time.
+    pub(super) fn column_of(&self, time_ns: u64) -> usize {
+        self.columns_at(time_ns).start
     }
 
     /// The highest value in each column.
-    pub(super) fn columns_of(&self, points: &[(u64, u64)], width: usize) -> Vec<u64> {
-        let inside: Vec<(u64, u64)> =
-            points.iter().copied().filter(|(time, _)| self.contains(*time)).collect();
-        chart::bin_into_columns(&inside, (self.begin_ns, self.end_ns), width)
+    pub(super) fn columns_of(&self, points: &[(u64, u64)]) -> Vec<u64> {
+        let inside = points.iter().filter(|(time_ns, _)| self.contains(*time_ns));
+        chart::highest_in_columns(inside.map(|(time, value)| (self.columns_at(*time), *value)), self.width)
     }
 
     /// The lines of labels below the axis: step numbers and their times, or times alone.
-    pub(super) fn label_lines(&self, timeline: &Timeline, width: usize) -> Vec<String> {
-        let inside = || timeline.points.iter().filter(|point| self.contains(point.time_ns));
-        let steps: Vec<(u64, u64)> =
-            inside().filter_map(|point| Some((point.step?, point.time_ns))).collect();
-        let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
-            return vec![self.time_labels(width)];
+    pub(super) fn label_lines(&self) -> Vec<String> {
+        let (Some((_, first)), Some((_, last))) = (self.steps.first(), self.steps.last()) else {
+            return vec![self.time_labels()];
         };
-        let intervals = (width / LABEL_COLUMNS).clamp(1, 8) as u64;
-        let each = round_up((last.0 - first.0).div_ceil(intervals));
-        let mut ticks = vec![(0, *first)];
-        let mut next = (first.0 / each + 1) * each;
-        for (step, time_ns) in &steps {
-            if *step >= next && *step < last.0 {
-                ticks.push((self.column_of(*time_ns, width), (*step, *time_ns)));
-                next = (*step / each + 1) * each;
+        let intervals = (self.width / LABEL_COLUMNS).clamp(1, 8) as u64;
+        let each = round_up((last - first).div_ceil(intervals));
+        let mut ticks = vec![(0, *first, self.begin_ns)];
+        let groups = self.step_groups();
+        for (time_ns, step) in &self.steps {
+            let next = ticks.last().map_or(0, |(_, step, _)| (step / each + 1) * each);
+            if *step >= next && step < last {
+                // Columns of equal time show when a step began no better than their points do.
+                let shown = if groups.is_some() { step / each * each } else { *step };
+                let at = groups.map_or_else(
+                    || self.column_of(*time_ns),
+                    |groups| groups.columns_of(shown, self.width).start,
+                );
+                ticks.push((at, shown, *time_ns));
             }
         }
-        ticks.push((width - 1, (last.0, self.end_ns)));
+        ticks.push((self.width - 1, *last, self.end_ns));
         let labels = |text: &dyn Fn(u64, u64) -> String| {
             let words: Vec<(usize, String)> =
-                ticks.iter().map(|(at, (step, time_ns))| (*at, text(*step, *time_ns))).collect();
-            chart::place_labels(&words, width)
+                ticks.iter().map(|(at, step, time_ns)| (*at, text(*step, *time_ns))).collect();
+            chart::place_labels(&words, self.width)
         };
         vec![
             labels(&|step, _| format_step("step ", Some(step))),
@@ -96,15 +160,15 @@ impl ChartRange {
         ]
     }
 
-    fn time_labels(&self, width: usize) -> String {
-        let intervals = (width / TIME_LABEL_COLUMNS).clamp(1, 8);
+    fn time_labels(&self) -> String {
+        let intervals = (self.width / TIME_LABEL_COLUMNS).clamp(1, 8);
         let span = u128::from(self.end_ns.saturating_sub(self.begin_ns));
         let label = |interval: usize| {
             let offset = span * interval as u128 / intervals as u128;
             let time_ns = self.begin_ns.saturating_add(offset as u64);
-            (interval * width / intervals, format_duration(time_ns))
+            (interval * self.width / intervals, format_duration(time_ns))
         };
-        chart::place_labels(&(0..=intervals).map(label).collect::<Vec<_>>(), width)
+        chart::place_labels(&(0..=intervals).map(label).collect::<Vec<_>>(), self.width)
     }
 }
 
