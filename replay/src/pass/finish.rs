@@ -132,7 +132,7 @@ fn snapshot_after_run(spec: TimeSpec, devices: &[(u8, DeviceState)], end: Progra
     let known = devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE);
     let devices: Vec<_> = known.map(|(ordinal, device)| (*ordinal, snapshot(device))).collect();
     let time = devices.iter().map(|(_, at)| at.time).min_by_key(|time| time.time_ns).unwrap_or(end.time);
-    SnapshotRecord { time, devices, spec }
+    SnapshotRecord { spec, time, devices }
 }
 
 /// The notes that follow from the metadata.

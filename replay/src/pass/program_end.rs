@@ -29,7 +29,6 @@ pub(crate) struct ProgramEnd {
     pub time: EventTime,
     /// Sequence number of the first event after it; `None` if no event follows.
     pub next_seq: Option<u64>,
-    /// What marks it.
     pub moment: EndMoment,
 }
 

@@ -13,7 +13,7 @@ WAYS = {"main": 0, "module": 0, "sys_exit": 3, "exception": 1, "threads": 0, "at
 
 
 def end_program(folder, torch_version, way, code, *launch, **extra):
-    """Runs the program one way. Returns what it printed last, the path of its trace, and the report."""
+    """Runs the program one way. Returns what it printed last, its trace, and the report."""
     python = Path(VENVS[torch_version]) / "bin" / "python"
     process = run_program([python, *(launch or [PROGRAM]), way], folder, env=environment(folder, **extra))
     assert process.returncode == code, process.stderr[-2000:]

@@ -46,7 +46,6 @@ pub(crate) struct NodeInfo {
     pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
-    /// The outermost frame.
     root: StackRoot,
     autograd: AutogradRole,
 }

@@ -39,7 +39,6 @@ pub(super) struct ChartRange {
 #[derive(Clone, Copy, Debug)]
 struct StepGroups {
     first: u64,
-    /// Number of steps.
     steps: u64,
     /// Number of groups: at most one per column.
     count: u64,
