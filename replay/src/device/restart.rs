@@ -6,7 +6,8 @@ use crate::fragmentation::history::GapHistory;
 use crate::state::driver::DriverState;
 
 impl DeviceState {
-    /// Restarts all measurements with the memory allocated at present ([`crate::state::live_set::LiveSet::rebase`]).
+    /// Restarts all measurements with the memory allocated at present
+    /// ([`crate::state::live_set::LiveSet::rebase`]).
     #[cold]
     pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &DriverState) {
         self.torch.rebase(time_ns, rest_ns);
