@@ -68,6 +68,7 @@ fn report_texts_match_snapshots() {
     assert_report!("fragmentation", report(&folder, &["--fragmentation"]));
     assert_report!("oom_none", report(&folder, &["--oom"]));
     assert_report!("at_step", report(&folder, &["--at", "step:3", "--oom"]));
+    assert_report!("at_peak_and_end", report(&folder, &["--at", "peak", "--at", "end", "--oom"]));
     assert_report!("filtered", report(&folder, &["--site", "train.py", "--top", "2"]));
 }
 

@@ -166,8 +166,10 @@ fn largest_gap_and_last_step_are_rows_and_the_teardown_is_none() {
     let end_row = moment(&report, GapReason::End);
     assert_eq!(last.at.step, Some(7));
     assert!(last.at.time_ns < end_ns && last.live_bytes > 0);
-    // The optimizer frees a temporary last, so the end is before that.
-    assert_eq!((end_row.live_bytes, end_row.reserved_bytes), (allocated + 8192, reserved));
+    assert_eq!((end_row.live_bytes, end_row.reserved_bytes), (allocated, reserved));
+    let end = &report.devices[0].end;
+    assert_eq!((end.live_bytes, end.reserved_bytes), (Some(allocated), Some(reserved)));
+    assert_eq!((end.time_ns, end_row.at.time_ns), (end_ns, end_ns));
     assert!(
         moment(&report, GapReason::LargestGap).gap_bytes < report.devices[0].peak.reserved_bytes.unwrap()
     );
@@ -311,7 +313,12 @@ proptest! {
             let (_, time_ns, _) = before.iter().find(|(gap, ..)| *gap == largest).unwrap();
             prop_assert_eq!((row.gap_bytes, row.at.time_ns), (largest, *time_ns));
         }
-        let end = moment(&report, GapReason::End);
-        prop_assert_eq!(end.gap_bytes, before.last().unwrap().0);
+        let row = moment(&report, GapReason::End);
+        prop_assert_eq!(row.gap_bytes, before.last().unwrap().0);
+        let end = &report.devices[0].end;
+        prop_assert_eq!(
+            (Some(row.live_bytes), Some(row.reserved_bytes), row.at.time_ns, row.at.step),
+            (end.live_bytes, end.reserved_bytes, end.time_ns, end.step)
+        );
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! No crate draws this kind of chart.
 
+use std::ops::Range;
+
 use crate::terminal::style::Style;
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -13,20 +15,22 @@ pub(crate) fn glyphs(style: Style) -> (char, char) {
     if style.ascii { (ASCII[8], '-') } else { (EIGHTHS[8], '─') }
 }
 
-/// The rows of a chart, top first. `values` and `outline` have one entry per column; `most` fills
-/// the whole height.
+/// The rows of a chart, top first. `values` and `outline` have one entry per column. `floor` is the
+/// value of the lower edge, `most` that of the upper.
 pub(crate) fn draw_rows(
     values: &[u64],
     outline: &[u64],
-    (most, height): (u64, usize),
+    (floor, most, height): (u64, u64, usize),
     style: Style,
 ) -> Vec<String> {
     let steps = (height * 8) as u128;
     let eighths = if style.ascii { ASCII } else { EIGHTHS };
     let (_, line) = glyphs(style);
+    let range = u128::from(most.saturating_sub(floor).max(1));
     // Any value above 0 is visible.
     let level = |value: u64| {
-        let filled = (u128::from(value) * steps / u128::from(most.max(1))) as usize;
+        let above = u128::from(value.saturating_sub(floor));
+        let filled = usize::try_from(above * steps / range).unwrap_or(usize::MAX);
         filled.max(usize::from(value > 0))
     };
     (0..height)
@@ -35,7 +39,7 @@ pub(crate) fn draw_rows(
             let column = |(at, value): (usize, &u64)| {
                 let fill = eighths[level(*value).saturating_sub(row * 8).min(8)];
                 let top = outline.get(at).map_or(0, |value| level(*value));
-                let is_outline = top > 0 && (top - 1).min(height * 8 - 1) / 8 == row;
+                let is_outline = top > 0 && (top - 1) / 8 == row;
                 if fill == ' ' && is_outline { line } else { fill }
             };
             values.iter().enumerate().map(column).collect()
@@ -43,29 +47,26 @@ pub(crate) fn draw_rows(
         .collect()
 }
 
-/// The highest value in each of `columns` equal intervals. An empty interval repeats the last
-/// value.
-pub(crate) fn bin_into_columns(points: &[(u64, u64)], columns: usize) -> Vec<u64> {
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return vec![0; columns] };
-    let mut values = vec![None; columns];
-    let mut carried: Vec<u64> = vec![0; columns];
-    for (time, value) in points {
-        let column = column_at(*time, (first.0, last.0), columns);
-        values[column] = values[column].max(Some(*value));
-        carried[column] = *value;
+/// The highest value in each column. Points are in order of time, each with its columns. A column
+/// without points repeats the last value.
+pub(crate) fn highest_in_columns(
+    points: impl Iterator<Item = (Range<usize>, u64)>,
+    columns: usize,
+) -> Vec<u64> {
+    // The highest and the last value of each column.
+    let mut values: Vec<Option<(u64, u64)>> = vec![None; columns];
+    for (at, value) in points {
+        for column in values.get_mut(at).into_iter().flatten() {
+            *column = Some((column.map_or(value, |(highest, _)| highest.max(value)), value));
+        }
     }
     let mut before = 0;
-    values
-        .iter()
-        .zip(&carried)
-        .map(|(value, carry)| {
-            let shown = value.unwrap_or(before);
-            if value.is_some() {
-                before = *carry;
-            }
-            shown
-        })
-        .collect()
+    let show = |column: Option<(u64, u64)>| {
+        let (highest, last) = column.unwrap_or((before, before));
+        before = last;
+        highest
+    };
+    values.into_iter().map(show).collect()
 }
 
 /// The column of `time`, when the span from `first` to `last` has `columns` equal intervals.
@@ -106,20 +107,28 @@ mod tests {
 
     #[test]
     fn bars_scale_with_values_and_small_values_are_visible() {
-        assert_eq!(draw_rows(&[0, 1, 8, 16], &[], (16, 2), UTF8), ["   █", " ▁██"]);
-        assert_eq!(draw_rows(&[0, 1, 12, 16], &[], (16, 2), PLAIN), ["  :#", " .##"]);
+        assert_eq!(draw_rows(&[0, 1, 8, 16], &[], (0, 16, 2), UTF8), ["   █", " ▁██"]);
+        assert_eq!(draw_rows(&[0, 1, 12, 16], &[], (0, 16, 2), PLAIN), ["  :#", " .##"]);
+    }
+
+    #[test]
+    fn scale_may_begin_above_zero_and_cuts_off_an_outline_above_it() {
+        assert_eq!(draw_rows(&[100, 108, 116], &[], (100, 116, 2), UTF8), ["  █", "▁██"]);
+        assert_eq!(draw_rows(&[100, 108], &[110, 200], (100, 116, 2), UTF8), ["─ ", "▁█"]);
     }
 
     #[test]
     fn outline_is_drawn_above_bars() {
-        assert_eq!(draw_rows(&[0, 2, 16, 8], &[0, 9, 16, 8], (16, 2), UTF8), [" ─█ ", " ▂██"]);
-        assert_eq!(draw_rows(&[0, 0], &[8, 16], (16, 2), PLAIN), [" -", "- "]);
+        assert_eq!(draw_rows(&[0, 2, 16, 8], &[0, 9, 16, 8], (0, 16, 2), UTF8), [" ─█ ", " ▂██"]);
+        assert_eq!(draw_rows(&[0, 0], &[8, 16], (0, 16, 2), PLAIN), [" -", "- "]);
     }
 
     #[test]
-    fn bin_keeps_highest_point_and_carries_last_one() {
-        assert_eq!(bin_into_columns(&[(0, 5), (1, 9), (2, 3), (39, 7)], 4), [9, 3, 3, 7]);
-        assert_eq!(bin_into_columns(&[], 2), [0, 0]);
+    fn column_has_its_highest_point_and_carries_the_last_one() {
+        let points = [(0, 5), (0, 9), (0, 3), (3, 7)].map(|(at, value)| (at..at + 1, value));
+        assert_eq!(highest_in_columns(points.into_iter(), 4), [9, 3, 3, 7]);
+        assert_eq!(highest_in_columns([(0..3, 4)].into_iter(), 4), [4, 4, 4, 4]);
+        assert_eq!(highest_in_columns([].into_iter(), 2), [0, 0]);
     }
 
     #[test]
@@ -135,9 +144,9 @@ mod tests {
         #[test]
         fn rows_have_one_character_per_column(
             values in proptest::collection::vec(any::<u64>(), 0..90), outline in proptest::collection::vec(any::<u64>(), 0..90),
-            most in any::<u64>(), ascii in any::<bool>(),
+            floor in any::<u64>(), most in any::<u64>(), ascii in any::<bool>(),
         ) {
-            let shown = draw_rows(&values, &outline, (most, 12), Style { ascii, ..Style::PLAIN });
+            let shown = draw_rows(&values, &outline, (floor, most, 12), Style { ascii, ..Style::PLAIN });
             prop_assert_eq!(shown.len(), 12);
             for row in shown {
                 prop_assert_eq!(row.chars().count(), values.len());

@@ -49,11 +49,12 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
         for snapshot in &analysis.snapshots {
             let here = snapshot.devices.iter().find(|(device, _)| *device == ordinal);
             if let Some((reserved, gap)) = here.and_then(|(_, at)| Some((at.reserved, at.gap.as_ref()?))) {
-                add(GapReason::At, None, (snapshot.time_ns, snapshot.step), reserved, gap);
+                add(GapReason::At, None, (snapshot.time.time_ns, snapshot.time.step), reserved, gap);
             }
         }
-        if let Some(TimedGap { time_ns, step, reserved, gap }) = &state.gap_at_end {
-            add(GapReason::End, None, (*time_ns, *step), *reserved, gap);
+        if let Some(TimedGap { reserved, gap, .. }) = &state.gap_at_end {
+            let end = analysis.end.time;
+            add(GapReason::End, None, (end.time_ns, end.step), *reserved, gap);
         }
     }
     all
@@ -225,13 +226,14 @@ pub(crate) fn snapshots(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
             categories: None,
             phases: None,
         };
+        let time = at.map_or(record.time, |at| at.time);
         let has_torch = at.map_or(state.has_torch(), |at| at.has_torch);
         Snapshot {
             trace,
             device: u32::from(ordinal),
             when: record.spec.to_string(),
-            time_ns: record.time_ns.saturating_sub(analysis.start_ns),
-            step: analysis.reported_step(record.step),
+            time_ns: time.time_ns.saturating_sub(analysis.start_ns),
+            step: analysis.reported_step(time.step),
             layer: if has_torch { MemoryLayer::Torch } else { MemoryLayer::Device },
             live_bytes: has_torch.then(|| at.map_or(0, |at| at.live)),
             reserved_bytes: (has_torch && analysis.knows_reserved()).then(|| at.map_or(0, |at| at.reserved)),

@@ -18,7 +18,7 @@ use crate::device::DeviceState;
 use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{
-    Device, DeviceLevels, DevicePeak, OwnerBytes, Phase, PhaseOnDevice, Report, Residual, Section,
+    Device, DeviceEnd, DeviceLevels, DevicePeak, OwnerBytes, Phase, PhaseOnDevice, Report, Residual, Section,
     SinceMoment, Steps, StreamPart, TraceInfo, Worded,
 };
 use crate::timeline::phases::PhaseUsage;
@@ -200,7 +200,15 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
                 time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
                 step: analysis.reported_step(peak.step),
             },
-            end: DeviceLevels {
+            end: DeviceEnd {
+                live_bytes: torch.then(|| state.torch.end_total().bytes),
+                reserved_bytes: reserves.then_some(state.end_levels().reserved),
+                device_bytes: driver.then_some(state.end_levels().device),
+                time_ns: analysis.end.time.time_ns.saturating_sub(analysis.start_ns),
+                step: analysis.reported_step(analysis.end.time.step),
+                moment: analysis.end.moment,
+            },
+            exit: DeviceLevels {
                 live_bytes: torch.then(|| state.torch.total().bytes),
                 reserved_bytes: reserves.then_some(state.reserved),
                 device_bytes: driver.then(|| state.driver.total().bytes),

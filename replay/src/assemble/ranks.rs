@@ -33,7 +33,7 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
                 total_bytes: analysis.total_bytes(device),
                 peak_live_bytes: state.torch.peak().live,
                 peak_reserved_bytes: state.reserved_peak.reserved,
-                end_live_bytes: state.torch.total().bytes,
+                end_live_bytes: state.torch.end_total().bytes,
                 steps: analysis.step_rule.source().map(|_| u64::from(analysis.steps)),
                 first_growth_step: None,
                 bytes_per_step: None,

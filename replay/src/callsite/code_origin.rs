@@ -87,6 +87,13 @@ const SYSTEM_MODULES: &[&str] = &[
     "libc10",
 ];
 
+/// True for a module that is not useful as a call site, such as PyTorch's allocator: every tensor
+/// passes through it.
+pub(crate) fn only_forwards_requests(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with("libc10") || FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// True unless the module belongs to an installed package, the system or a vendor, or is the Python
 /// interpreter.
 pub(crate) fn is_user_module(path: &str) -> bool {

@@ -8,6 +8,7 @@ pub(crate) mod mixed_stack;
 pub(crate) mod module_owner;
 pub(crate) mod py_linetable;
 pub(crate) mod site_key;
+pub(crate) mod stack_root;
 pub(crate) mod symbolizer;
 pub(crate) mod symbols;
 

@@ -49,7 +49,7 @@ pub(crate) struct DeviceProfile {
     pub(crate) totals: BTreeMap<TotalQuantity, u64>,
     /// Live blocks at step ends.
     pub(crate) held: StepSeries,
-    /// Live blocks at the end of the run.
+    /// Live blocks at the end of the program.
     pub(crate) end: BlockTotals,
     /// Blocks allocated in each step.
     pub(crate) allocated: StepSeries,
@@ -77,7 +77,7 @@ pub(crate) struct LineOnDevice {
     pub(crate) at_peak: BlockTotals,
     /// Live blocks at step ends.
     pub(crate) held: StepSeries,
-    /// Live blocks at the end of the run.
+    /// Live blocks at the end of the program.
     pub(crate) end: BlockTotals,
     /// Blocks allocated in each step.
     pub(crate) allocated: StepSeries,
@@ -102,6 +102,7 @@ impl<'a> Profile<'a> {
             let steps = per_step.0.get(ordinal);
             devices.insert(*ordinal, profile_device(analysis, state, steps));
             let live_set = state.main();
+            let at_end: BTreeMap<SiteId, BlockTotals> = live_set.end_sites().into_iter().collect();
             for (id, entry) in live_set.sites() {
                 let line = lines.entry(id).or_insert_with(|| LineProfile::new(analysis, id));
                 for stack in live_set.stacks_of(id) {
@@ -110,7 +111,7 @@ impl<'a> Profile<'a> {
                 let on_device = LineOnDevice {
                     at_peak: live_set.at_peak(entry),
                     held: entry.series().clone(),
-                    end: entry.now(),
+                    end: at_end.get(&id).copied().unwrap_or_default(),
                     allocated: steps.and_then(|steps| steps.lines.get(&id)).cloned().unwrap_or_default(),
                     blocks: entry.allocated(),
                     stack: live_set.main_stack_at_peak(id).or_else(|| live_set.stacks_of(id).next()),
@@ -234,7 +235,7 @@ fn profile_device(
     DeviceProfile {
         totals,
         held: state.main().series().clone(),
-        end: state.main().total(),
+        end: state.main().end_total(),
         allocated: steps.map(|steps| steps.allocated.clone()).unwrap_or_default(),
         peak: steps.map(|steps| steps.peak.clone()).unwrap_or_default(),
     }

@@ -9,9 +9,11 @@ use crate::util::ids::SiteId;
 /// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]
 pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &mut DeviceState {
-    devices.all[ordinal as usize].get_or_insert_with(|| {
-        let mut state = DeviceState::at_step(step, devices.span_ns).starting_at_step(devices.first_step);
-        if devices.follows_step_peaks {
+    let DeviceStates { all, used, span_ns, first_step, follows_step_peaks } = devices;
+    all[ordinal as usize].get_or_insert_with(|| {
+        used.push(ordinal);
+        let mut state = DeviceState::at_step(step, *span_ns).starting_at_step(*first_step);
+        if *follows_step_peaks {
             state.torch.follow_step_peaks();
         }
         Box::new(state)
@@ -22,6 +24,8 @@ pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &
 pub(crate) struct DeviceStates {
     /// One entry per possible ordinal.
     pub(crate) all: Vec<Option<Box<DeviceState>>>,
+    /// Ordinals of the devices with a state.
+    pub(crate) used: Vec<u8>,
     /// Length of the run; 0 if unknown.
     pub(crate) span_ns: u64,
     /// Number of steps before the reported part of the run.
@@ -31,6 +35,15 @@ pub(crate) struct DeviceStates {
 }
 
 impl DeviceStates {
+    /// Applies `change` to each state that exists.
+    pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut DeviceState)) {
+        for ordinal in &self.used {
+            if let Some(device) = &mut self.all[usize::from(*ordinal)] {
+                change(device);
+            }
+        }
+    }
+
     /// Bytes in PyTorch's live blocks by device, for devices with a known ordinal.
     pub(crate) fn torch_live_bytes(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..=u8::MAX).zip(&self.all);

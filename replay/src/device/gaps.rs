@@ -120,13 +120,13 @@ impl DeviceState {
         }
     }
 
-    /// Completes deferred updates and explains the gaps at the key moments. `has_exited`: the run
-    /// was not cut off.
+    /// Completes deferred updates and explains the gaps at the key moments. The end of the program
+    /// is set.
     pub(crate) fn finish(
         &mut self,
         ordinal: u8,
         ranges: &BTreeMap<u64, MemoryRange>,
-        (time, has_exited): (EventTime, bool),
+        time_ns: u64,
         site: impl Fn(StackId) -> SiteId,
     ) {
         self.torch.finish();
@@ -134,7 +134,6 @@ impl DeviceState {
         if self.torch.is_empty() {
             return;
         }
-        self.moments.finish(has_exited);
         let present = PresentState {
             live: self.torch.live(),
             pending: &self.pending,
@@ -142,24 +141,20 @@ impl DeviceState {
             ranges,
             device: ordinal,
         };
-        let explain = |state: &PastState, request: Option<PoolKey>| {
-            let snapshot = AllocatorSnapshot { request, ..state.snapshot(present) };
-            let gap = explain_gap(&snapshot, &self.torch_ranges, &site);
+        let explain_snapshot = |snapshot: AllocatorSnapshot, state: &PastState, request: Option<PoolKey>| {
+            let gap = explain_gap(&AllocatorSnapshot { request, ..snapshot }, &self.torch_ranges, &site);
             let moment = state.moment();
             TimedGap { time_ns: snapshot.time_ns, step: moment.step, reserved: moment.reserved, gap }
+        };
+        let explain = |state: &PastState, request: Option<PoolKey>| {
+            explain_snapshot(state.snapshot(present), state, request)
         };
         let peak = self.moments.peak_reserved();
         let request = self.most_requested_pool();
         let gap_at_peak = explain(peak, peak.moment().request);
         let largest_gap = self.moments.largest_gap().map(|state| explain(state, request));
         let gap_at_last_step = self.moments.last_step().map(|state| explain(state, request));
-        let gap_at_end = self.moments.before_trailing_frees().map(|state| explain(state, request));
-        let EventTime { time_ns, step } = time;
-        let gap_at_end = gap_at_end.unwrap_or_else(|| {
-            let reserved = self.reserved;
-            let moment = GapRequest { time_ns, reserved, pool: request };
-            TimedGap { time_ns, step, reserved, gap: self.explain_gap(moment, ranges, ordinal, &site) }
-        });
+        let gap_at_end = explain_snapshot(self.end_snapshot(present), self.moments.end(), request);
         self.gap_at_peak = Some(gap_at_peak);
         self.largest_gap = largest_gap;
         self.gap_at_last_step = gap_at_last_step;

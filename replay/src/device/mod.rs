@@ -7,13 +7,16 @@
 
 pub(crate) mod device_states;
 pub(crate) mod driver_peak;
+mod end;
 pub(crate) mod gaps;
+mod restart;
 
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
+use self::end::EndLevels;
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::event_analysis::EventTime;
@@ -85,17 +88,18 @@ pub(crate) struct DeviceState {
     /// Freed blocks by address that another stream still uses.
     pending: SeededMap<u64, PendingFree>,
     moments: KeyMoments,
+    end_levels: EndLevels,
     torch_ranges: TorchRanges,
     /// Direct-mapped cache of `torch_ranges`: first address and end.
     recent_ranges: Vec<(u64, u64)>,
     requests: RequestHistogram,
     /// The gap at the peak of reserved bytes.
     pub gap_at_peak: Option<TimedGap>,
-    /// The largest gap of the run.
+    /// The largest gap before the end of the program.
     pub largest_gap: Option<TimedGap>,
     /// The gap at the last step end.
     pub gap_at_last_step: Option<TimedGap>,
-    /// The gap at the end of the run.
+    /// The gap at the end of the program.
     pub gap_at_end: Option<TimedGap>,
     /// The gap over the whole run.
     pub gap_history: GapHistory,
@@ -179,9 +183,6 @@ impl DeviceState {
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
             }
-            if self.moments.begins_run_of_frees() {
-                self.begin_run_of_frees(now, self.torch.events - 1, driver);
-            }
             self.moments.on_removed_block(event.addr, block);
             if event.detail.is_some() && event.flags & FLAG_FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
@@ -210,20 +211,8 @@ impl DeviceState {
     }
 
     /// Applies an event of PyTorch's tracker about a segment or a completed free.
-    pub(crate) fn on_tracker_event(
-        &mut self,
-        event: &Event,
-        stack: StackId,
-        time: EventTime,
-        driver: &DriverState,
-    ) {
+    pub(crate) fn on_tracker_event(&mut self, event: &Event, stack: StackId, time: EventTime) {
         let EventTime { time_ns, step } = time;
-        let is_release = matches!(event.kind, EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP);
-        if is_release && self.moments.begins_run_of_frees() {
-            let device = self.driver.total().bytes;
-            let now = StateSample { time_ns, step, reserved: self.reserved, device };
-            self.begin_run_of_frees(now, self.torch.events, driver);
-        }
         self.unused.on_segment_event(event, stack, step);
         if event.kind == EventKind::SEGMENT_ALLOC
             && let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, event.addr))
@@ -254,14 +243,6 @@ impl DeviceState {
         for range in removed {
             self.moments.on_removed_range(*range);
         }
-    }
-
-    /// Marks the end of the run, which is before its trailing frees. `newest_block` is the last
-    /// event before them.
-    #[inline]
-    fn begin_run_of_frees(&mut self, now: StateSample, newest_block: u64, driver: &DriverState) {
-        let end = PastMoment { newest_block, ..self.present_moment(now, driver) };
-        self.moments.set_end_before_frees(end);
     }
 
     /// Remembers the driver ranges that contain blocks of PyTorch's allocator.
@@ -328,19 +309,5 @@ impl DeviceState {
     #[inline(never)] // Few events set a new maximum.
     fn set_largest_gap(&mut self, gap: u64, now: StateSample, driver: &DriverState) {
         self.moments.set_largest_gap(gap, self.present_moment(now, driver));
-    }
-
-    /// Restarts all measurements with the memory allocated at present ([`LiveSet::rebase`]).
-    #[cold]
-    pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &DriverState) {
-        self.torch.rebase(time_ns, rest_ns);
-        self.driver.rebase(time_ns, rest_ns);
-        let device = self.driver.total().bytes;
-        self.driver_peak.restart(device);
-        self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
-        let now = StateSample { time_ns, step: self.torch.steps_ended(), reserved: self.reserved, device };
-        self.moments.restart(self.present_moment(now, driver), self.present_gap());
-        self.attribution.restart(time_ns);
-        self.gap_history = GapHistory::default();
     }
 }

@@ -1,9 +1,10 @@
 //! The moments of a run at which the gap of a device is always explained: peak reserved, the
 //! largest gap, the last step end, and the end.
 //!
-//! The end is the last event before the trailing run of frees: what a script held when it finished,
-//! before the interpreter freed its objects. A teardown turns all reserved memory into a gap, so
-//! the largest gap is one that an allocation follows. Until then it is a candidate.
+//! The end is that of the program ([`crate::pass::program_end`]), before the interpreter freed its
+//! objects. A teardown turns all reserved memory into a gap, so a gap after a possible end is only
+//! a candidate for the largest one until the end is withdrawn. The blocks of the end are those of
+//! [`crate::state::live_set::LiveSet::end_blocks`]; segments, ranges and pending frees are here.
 //!
 //! An event costs a few additions and comparisons. Each moment is a [`PastState`], so marking one
 //! copies no blocks. The gap at an event is reserved bytes minus the requested bytes of live
@@ -21,15 +22,16 @@ pub(crate) struct KeyMoments {
     peak_reserved: PastState,
     largest_gap: PastState,
     largest_gap_bytes: u64,
-    /// A larger gap in the current run of frees.
+    /// A larger gap after the possible end.
     gap_candidate: PastState,
     /// The candidate's gap, or else `largest_gap_bytes`.
     candidate_bytes: u64,
     last_step: PastState,
     has_step: bool,
+    /// The possible end; keeps no blocks.
     end: PastState,
-    /// The last block event was a free, so `end` is before the current run of frees.
-    is_after_frees: bool,
+    /// The program may have ended.
+    is_after_end: bool,
     /// Newest block of all moments but the end.
     newest_block: u64,
     /// Reserved bytes after the last allocation.
@@ -45,10 +47,6 @@ impl KeyMoments {
     /// Counts an allocated block.
     #[inline]
     pub(crate) fn on_alloc(&mut self, size: BlockSize) {
-        if self.is_after_frees {
-            self.is_after_frees = false;
-            self.confirm_largest_gap();
-        }
         match size.requested_bytes {
             Some(requested) => {
                 self.requested_bytes = self.requested_bytes.wrapping_add(requested.min(size.bytes));
@@ -66,7 +64,6 @@ impl KeyMoments {
             }
             None => self.unknown_requests -= 1,
         }
-        self.end.keep_removed_block(addr, block);
         if block.serial <= self.newest_block {
             self.keep_removed_block(addr, block);
         }
@@ -74,8 +71,8 @@ impl KeyMoments {
 
     #[inline(never)] // Few frees are of blocks of these moments.
     fn keep_removed_block(&mut self, addr: u64, block: LiveBlock) {
-        let [_, others @ ..] = self.all_states();
-        for state in others {
+        let [_, with_blocks @ ..] = self.all_states();
+        for state in with_blocks {
             state.keep_removed_block(addr, block);
         }
     }
@@ -139,12 +136,12 @@ impl KeyMoments {
         gap > self.candidate_bytes
     }
 
-    /// Moves the largest gap to the present moment, during a run of frees only for now.
+    /// Moves the largest gap to the present moment, after a possible end only for now.
     pub(crate) fn set_largest_gap(&mut self, gap: u64, now: PastMoment) {
         self.candidate_bytes = gap;
         self.gap_candidate.set_moment(now);
         self.newest_block = now.newest_block;
-        if !self.is_after_frees {
+        if !self.is_after_end {
             self.confirm_largest_gap();
         }
     }
@@ -165,36 +162,27 @@ impl KeyMoments {
         self.newest_block = now.newest_block;
     }
 
-    /// True if an event that frees memory begins a run of frees.
-    #[inline]
-    pub(crate) fn begins_run_of_frees(&self) -> bool {
-        !self.is_after_frees
-    }
-
-    /// Moves the end to the present moment, which is before a run of frees.
-    #[inline]
-    pub(crate) fn set_end_before_frees(&mut self, now: PastMoment) {
-        self.is_after_frees = true;
+    /// Moves the end to the present moment.
+    pub(crate) fn set_end(&mut self, now: PastMoment) {
+        self.confirm_largest_gap();
+        self.is_after_end = true;
         self.end.set_moment(now);
     }
 
-    /// Restarts at the present moment.
+    /// Withdraws the end, because the program goes on.
+    pub(crate) fn withdraw_end(&mut self) {
+        self.is_after_end = false;
+        self.end.set_moment(PastMoment::default());
+        self.confirm_largest_gap();
+    }
+
+    /// Restarts at the present moment, with the end withdrawn.
     #[cold]
     pub(crate) fn restart(&mut self, now: PastMoment, gap: u64) {
         self.set_peak_reserved(now);
-        self.end.set_moment(now);
         self.has_step = false;
-        self.is_after_frees = false;
         self.largest_gap_bytes = 0;
         self.set_largest_gap(gap, now);
-    }
-
-    /// Ends the run. Frees at the end of a run that was cut off are no teardown.
-    pub(crate) fn finish(&mut self, has_exited: bool) {
-        if !has_exited {
-            self.is_after_frees = false;
-            self.confirm_largest_gap();
-        }
     }
 
     /// The state at the peak of reserved bytes.
@@ -212,8 +200,8 @@ impl KeyMoments {
         Some(&self.last_step).filter(|_| self.has_step)
     }
 
-    /// The state before the trailing run of frees; `None` if that is the present state.
-    pub(crate) fn before_trailing_frees(&self) -> Option<&PastState> {
-        Some(&self.end).filter(|_| self.is_after_frees)
+    /// The state at the end of the program, without its blocks.
+    pub(crate) fn end(&self) -> &PastState {
+        &self.end
     }
 }

@@ -212,6 +212,15 @@ impl TraceHead {
         }
     }
 
+    /// True if the recording was stopped before the process ended.
+    pub(crate) fn was_stopped(&self) -> bool {
+        let reason = match (&self.end, &self.ring) {
+            (Some(end), _) => Some(end.reason),
+            (None, ring) => ring.as_ref().and_then(|ring| ring.end),
+        };
+        reason == Some(EndReason::Stopped)
+    }
+
     /// Bytes that the process had written to the file and that are missing at its end.
     pub(super) fn truncated_bytes(&self) -> u64 {
         // A running recorder may rotate to a new part between the reading of ring and trace.

@@ -11,6 +11,7 @@ use crate::ingest::metal_totals;
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::failed_calls::FailedCallRecord;
 use crate::pass::oom_events::OomRecord;
+use crate::pass::program_end::ProgramEnd;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
@@ -66,6 +67,8 @@ pub struct Analysis {
     pub start_ns: u64,
     /// End of recording, or the last event if that is later.
     pub end_ns: u64,
+    /// The end of the program, before interpreter teardown.
+    pub(crate) end: ProgramEnd,
     /// Devices by ascending ordinal; [`NO_DEVICE`] for memory on an unknown device.
     pub(crate) devices: Vec<(u8, DeviceState)>,
     /// The first out-of-memory events.

@@ -1,11 +1,13 @@
 //! The end of the pass: closes the live sets and collects losses and notes.
 
-use gpumemtrace_format::{Counter, EventKind, Meta};
+use gpumemtrace_format::{Counter, EventKind, Meta, NO_DEVICE};
 
+use super::program_end::ProgramEnd;
+use super::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
 use super::{Analysis, ReplayPass};
-use crate::event_analysis::EventTime;
+use crate::device::DeviceState;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
-use crate::report::{Ending, Losses, PluggableMode, TraceLoss, TraceNote};
+use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -17,22 +19,29 @@ impl ReplayPass {
         let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
         let due = self.schedule.take_due_before(end_ns.saturating_add(1));
         self.take_snapshots(&due);
+        let (ending, ending_detail) = head.ending();
+        let (end, was_set) = self.end.finish(ending, head.was_stopped(), self.now());
+        if !was_set {
+            self.set_end(end.time);
+        }
         let live: Vec<(u8, u64)> = self.devices.torch_live_bytes().collect();
         let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &live);
         let symbols = self.symbols;
         let mut devices = Vec::new();
-        let (ending, ending_detail) = head.ending();
         for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
             let Some(mut device) = device else { continue };
             if device.torch.is_empty() && device.driver.is_empty() {
                 continue;
             }
-            let time = EventTime { time_ns: self.time_ns, step: self.step };
             let site_of = |stack| symbols.stack_info(stack).site;
-            device.finish(ordinal, self.driver.ranges(), (time, ending == Ending::Exit), site_of);
+            device.finish(ordinal, self.driver.ranges(), self.time_ns, site_of);
             devices.push((ordinal, *device));
         }
         self.host.finish();
+        for spec in self.schedule.take_due_after_run() {
+            self.snapshots.push(snapshot_after_run(spec, &devices, end));
+        }
+        self.snapshots.sort_by_key(|snapshot| snapshot.time.time_ns);
         let events = self.counts.iter().sum::<u64>().max(1);
         let all_counts = self.counts;
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
@@ -97,6 +106,7 @@ impl ReplayPass {
             phases,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
+            end,
             devices,
             ooms: self.ooms,
             oom_count: self.oom_count,
@@ -115,6 +125,18 @@ impl ReplayPass {
             stream: self.scope.stream.map(|stream| stream.totals),
         }
     }
+}
+
+/// The snapshot of finished devices at their peaks, or at the end of the program.
+fn snapshot_after_run(spec: TimeSpec, devices: &[(u8, DeviceState)], end: ProgramEnd) -> SnapshotRecord {
+    let snapshot = |device: &DeviceState| match spec {
+        TimeSpec::Peak => DeviceSnapshot::at_peak(device),
+        _ => DeviceSnapshot::at_end(device, end.time),
+    };
+    let known = devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE);
+    let devices: Vec<_> = known.map(|(ordinal, device)| (*ordinal, snapshot(device))).collect();
+    let time = devices.iter().map(|(_, at)| at.time).min_by_key(|time| time.time_ns).unwrap_or(end.time);
+    SnapshotRecord { spec, time, devices }
 }
 
 /// The notes that follow from the metadata.

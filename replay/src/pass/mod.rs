@@ -15,6 +15,7 @@ pub(crate) mod follow;
 pub(crate) mod oom_events;
 pub(crate) mod oom_growth;
 pub(crate) mod options;
+pub(crate) mod program_end;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;
 pub(crate) mod snapshots;
@@ -28,7 +29,9 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
+use crate::callsite::stack_root::StackRoot;
 use crate::callsite::symbols::{StackInfo, StackSite, StackSymbols};
+use crate::device::DeviceState;
 use crate::device::device_states::{DeviceStates, device_of};
 use crate::event_analysis::{AnalysisRow, EventContext, EventTime};
 use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
@@ -48,6 +51,7 @@ use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
+use program_end::{EndChange, EndDetector};
 use scope::PassScope;
 pub(crate) use scope::SinceScope;
 
@@ -85,6 +89,7 @@ struct ReplayPass {
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
     scope: PassScope,
+    end: EndDetector,
 }
 
 /// Analyses a trace with default options.
@@ -122,10 +127,12 @@ pub(crate) fn analyse_with_head(
         started_ns: started,
         end_ns: head.end_ns(),
     };
+    let pid = head.meta.number("pid");
     let begin_pass = |prescan: Prescan| {
         let start_ns = started.or(prescan.first_ns).unwrap_or(0);
         let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, span_ns);
-        ReplayPass::from_prescan(prescan, schedule, span_ns, scope(), options.more_analyses)
+        let end = EndDetector::new(pid);
+        ReplayPass::from_prescan(prescan, schedule, span_ns, (scope(), end), options.more_analyses)
     };
     // Events go to the prescan until it has the step source, and then to the pass.
     let mut prescan = Some(Prescan::new(symbols, names));
@@ -170,13 +177,14 @@ impl ReplayPass {
         mut prescan: Prescan,
         schedule: SnapshotSchedule,
         span_ns: u64,
-        scope: PassScope,
+        (scope, end): (PassScope, EndDetector),
         more_analyses: &[AnalysisRow],
     ) -> Self {
         let buffered = prescan.take_events();
         let clock = StepClock::new(prescan.choose_step_rule());
         let mut pass = Self {
             scope,
+            end,
             ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns, more_analyses)
         };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
@@ -204,6 +212,7 @@ impl ReplayPass {
             driver: DriverState::default(),
             devices: DeviceStates {
                 all: (0..256).map(|_| None).collect(),
+                used: Vec::new(),
                 span_ns,
                 first_step: 0,
                 follows_step_peaks: false,
@@ -227,6 +236,7 @@ impl ReplayPass {
             schedule,
             snapshots: Vec::new(),
             scope: PassScope::default(),
+            end: EndDetector::new(None),
         }
     }
 
@@ -270,11 +280,15 @@ impl ReplayPass {
         if self.last_thread != Some(event.thread) {
             self.last_thread = Some(event.thread);
             self.threads.insert(event.thread);
+            self.end.on_thread(event.thread);
+        }
+        let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
+        if !self.end.ignores(info.root) {
+            self.observe_end(event, info.root);
         }
         // Each thread reads the clock itself, so times are slightly out of order.
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
-        let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
         let hint = self.names.step_hint(event, info.step_hint);
         if self.clock.begins_step(event, stack, hint) {
             self.begin_step(event.kind);
@@ -301,6 +315,26 @@ impl ReplayPass {
             }
             _ => self.on_rare_event(event, stack, info.site),
         }
+    }
+
+    /// Sets or withdraws the end of the program at the present moment.
+    #[inline(never)] // Few events change it.
+    fn observe_end(&mut self, event: &Event, root: StackRoot) {
+        let before = self.now();
+        match self.end.on_event(event, root, before) {
+            Some(EndChange::Set) => self.set_end(before),
+            Some(EndChange::Withdrawn) => {
+                self.devices.change_all(DeviceState::withdraw_end);
+                self.host.withdraw_end();
+            }
+            None => {}
+        }
+    }
+
+    fn set_end(&mut self, time: EventTime) {
+        let driver = &self.driver;
+        self.devices.change_all(|device| device.set_end(time, driver));
+        self.host.set_end();
     }
 
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
@@ -332,7 +366,7 @@ impl ReplayPass {
             | EventKind::SEGMENT_UNMAP => {
                 let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.on_tracker_event(event, stack, time, &self.driver);
+                device.on_tracker_event(event, stack, time);
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             EventKind::MEMORY_SAMPLE => self.on_memory_sample(event),

@@ -136,6 +136,7 @@ impl ReplayPass {
         self.devices.span_ns = rest_ns;
         self.devices.first_step = self.step;
         self.host.rebase(time_ns, rest_ns);
+        self.end.restart();
         for (place, peak) in &mut self.non_device_peaks {
             *peak = self.non_device.bytes_in(*place);
         }

@@ -2,11 +2,14 @@
 //!
 //! Definition: the snapshot of a time is the state after all events up to it. That of `step:N` is
 //! the state before the first event of step N, and that of `mark:NAME` the state before the mark.
+//! The snapshots of `peak` and `end` are reconstructed after the last event.
 //!
 //! The pass compares one time per slice of events, that of the next snapshot or gap observation
 //! ([`crate::fragmentation::history`]), so events cost nothing more. Steps and marks check the
 //! schedule when they occur.
 
+use crate::device::DeviceState;
+use crate::event_analysis::EventTime;
 use crate::fragmentation::Gap;
 use crate::fragmentation::history::MAX_OBSERVATIONS;
 use crate::timeline::marks::AwaitedMark;
@@ -19,9 +22,7 @@ use crate::util::ids::SiteId;
 pub(crate) struct SnapshotRecord {
     /// The moment as the user gave it.
     pub spec: TimeSpec,
-    pub time_ns: u64,
-    /// Number of steps begun.
-    pub step: u32,
+    pub time: EventTime,
     /// Devices by ascending ordinal.
     pub devices: Vec<(u8, DeviceSnapshot)>,
 }
@@ -29,6 +30,8 @@ pub(crate) struct SnapshotRecord {
 /// A snapshot of one device.
 #[derive(Debug)]
 pub(crate) struct DeviceSnapshot {
+    /// The last event before the moment, which is each device's own for its peak.
+    pub time: EventTime,
     /// `live` and `sites` are of PyTorch's blocks; else of driver memory.
     pub has_torch: bool,
     /// Bytes in live blocks.
@@ -39,7 +42,8 @@ pub(crate) struct DeviceSnapshot {
     pub device_bytes: u64,
     /// Live blocks by site, most bytes first. The bytes sum to `live`.
     pub sites: Vec<(SiteId, BlockTotals)>,
-    /// The gap between reserved and allocated memory; `None` without PyTorch.
+    /// The gap between reserved and allocated memory; `None` without PyTorch, and at the peak and
+    /// the end, for which [`DeviceState`] has its own.
     pub gap: Option<Gap>,
 }
 
@@ -54,10 +58,42 @@ pub(crate) struct SnapshotSchedule {
     /// Snapshots at steps, last first.
     steps: Vec<(u32, TimeSpec)>,
     marks: Vec<(AwaitedMark, TimeSpec)>,
+    /// Snapshots of the peak and the end.
+    after_run: Vec<TimeSpec>,
     /// Time of the next gap observation.
     next_gap_ns: u64,
     gap_interval_ns: u64,
     gap_observations: usize,
+}
+
+impl DeviceSnapshot {
+    /// A finished device at its peak.
+    pub(crate) fn at_peak(device: &DeviceState) -> Self {
+        let (live_set, peak) = (device.main(), device.main().peak());
+        Self {
+            time: EventTime { time_ns: peak.time_ns, step: peak.step },
+            has_torch: device.has_torch(),
+            live: peak.live,
+            reserved: peak.reserved,
+            device_bytes: peak.device,
+            sites: live_set.peak_sites(),
+            gap: None,
+        }
+    }
+
+    /// A finished device at the end of the program, which is at `time`.
+    pub(crate) fn at_end(device: &DeviceState, time: EventTime) -> Self {
+        let (live_set, levels) = (device.main(), device.end_levels());
+        Self {
+            time,
+            has_torch: device.has_torch(),
+            live: live_set.end_total().bytes,
+            reserved: levels.reserved,
+            device_bytes: levels.device,
+            sites: live_set.end_sites(),
+            gap: None,
+        }
+    }
 }
 
 impl SnapshotSchedule {
@@ -67,6 +103,7 @@ impl SnapshotSchedule {
         let mut times = Vec::new();
         let mut steps = Vec::new();
         let mut marks = Vec::new();
+        let mut after_run = Vec::new();
         for spec in snapshots {
             match spec {
                 TimeSpec::Elapsed { time_ns } => {
@@ -74,13 +111,14 @@ impl SnapshotSchedule {
                 }
                 TimeSpec::Step(step) => steps.push((*step, spec.clone())),
                 TimeSpec::Mark(name) => marks.push((AwaitedMark::new(name), spec.clone())),
+                TimeSpec::Peak | TimeSpec::End => after_run.push(spec.clone()),
             }
         }
         times.sort_by_key(|(time_ns, _)| std::cmp::Reverse(*time_ns));
         steps.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
         let gap_interval_ns = (span_ns / MAX_OBSERVATIONS as u64).max(MIN_GAP_INTERVAL_NS);
         let next_gap_ns = start_ns.saturating_add(gap_interval_ns);
-        Self { times, steps, marks, next_gap_ns, gap_interval_ns, gap_observations: 0 }
+        Self { times, steps, marks, after_run, next_gap_ns, gap_interval_ns, gap_observations: 0 }
     }
 
     /// The time of the next snapshot or gap observation. Nothing is due at events up to it.
@@ -109,6 +147,11 @@ impl SnapshotSchedule {
     /// Takes the snapshots at a mark. Call it for every mark, in order.
     pub(crate) fn take_due_at_mark(&mut self, name: &str) -> Vec<TimeSpec> {
         self.marks.extract_if(.., |(awaited, _)| awaited.observe(name)).map(|(_, spec)| spec).collect()
+    }
+
+    /// Takes the snapshots of the peak and the end.
+    pub(crate) fn take_due_after_run(&mut self) -> Vec<TimeSpec> {
+        std::mem::take(&mut self.after_run)
     }
 
     /// True if a gap observation is due at `time_ns`. Schedules the next one.

@@ -39,12 +39,7 @@ impl ReplayPass {
                 Some((ordinal, self.snapshot_of_device(ordinal, device.as_ref()?)))
             });
             let devices = devices.collect();
-            self.snapshots.push(SnapshotRecord {
-                spec: spec.clone(),
-                time_ns: self.time_ns,
-                step: self.step,
-                devices,
-            });
+            self.snapshots.push(SnapshotRecord { spec: spec.clone(), time: self.now(), devices });
         }
     }
 
@@ -60,6 +55,7 @@ impl ReplayPass {
             device.explain_gap(request, self.driver.ranges(), ordinal, site_of)
         });
         DeviceSnapshot {
+            time: self.now(),
             has_torch: device.has_torch(),
             live: live_set.total().bytes,
             reserved: device.reserved,

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::EndMoment;
 use super::json_enum::json_enum;
 use super::site::Site;
 
@@ -19,8 +20,10 @@ pub struct Device {
     pub total_bytes: Option<u64>,
     /// Peaks, each the maximum of its own series.
     pub peak: DevicePeak,
-    /// The values at the end.
-    pub end: DeviceLevels,
+    /// When the program finished: before interpreter teardown.
+    pub end: DeviceEnd,
+    /// After the last event, mostly after teardown.
+    pub exit: DeviceLevels,
     /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<OwnerBytes>,
     /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code,
@@ -80,6 +83,23 @@ pub struct DevicePeak {
     pub time_ns: Option<u64>,
     /// The number of steps begun at that time; `null` without steps.
     pub step: Option<u64>,
+}
+
+/// The three series when the program finished.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DeviceEnd {
+    /// PyTorch's `memory_allocated()` at that moment.
+    pub live_bytes: Option<u64>,
+    /// PyTorch's `memory_reserved()` at that moment.
+    pub reserved_bytes: Option<u64>,
+    /// Bytes that the driver handed to the process.
+    pub device_bytes: Option<u64>,
+    /// The time of the last event before the end, from the start of the recording.
+    pub time_ns: u64,
+    /// The number of steps begun; `null` without steps.
+    pub step: Option<u64>,
+    /// What marks the end.
+    pub moment: EndMoment,
 }
 
 /// The three series at one moment.

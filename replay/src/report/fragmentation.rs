@@ -76,7 +76,7 @@ json_enum! {
         FailedCall = "failed_call",
         /// The user requested the moment with `--at`.
         At = "at",
-        /// The script ended; before the interpreter freed its objects.
+        /// The program finished; interpreter teardown had not begun.
         End = "end",
     }
 }

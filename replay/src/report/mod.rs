@@ -36,7 +36,8 @@ pub use self::{
     assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment},
     category_rule::CategoryRule,
     device::{
-        Device, DeviceLevels, DevicePeak, OpaquePool, OwnerBytes, PoolFramework, Residual, ResidualSource,
+        Device, DeviceEnd, DeviceLevels, DevicePeak, OpaquePool, OwnerBytes, PoolFramework, Residual,
+        ResidualSource,
     },
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
     fragmentation::{
@@ -57,7 +58,7 @@ pub use self::{
         PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
-    recording::{Ending, PluggableMode, UnnamedReason},
+    recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,

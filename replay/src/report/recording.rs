@@ -29,6 +29,18 @@ json_enum! {
 }
 
 json_enum! {
+    /// What marks the end of the program.
+    enum EndMoment {
+        /// Interpreter teardown began: memory was freed after the main module had ended.
+        BeforeTeardown = "before_teardown",
+        /// The last frees began, in a run without Python stacks.
+        BeforeLastFrees = "before_last_frees",
+        /// No teardown was recorded: the process was killed, still runs, or freed nothing more.
+        LastEvent = "last_event",
+    }
+}
+
+json_enum! {
     /// Why an address has no name.
     enum UnnamedReason {
         /// The file of the module, and debug files of its build id, are missing.

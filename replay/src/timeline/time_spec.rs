@@ -1,4 +1,5 @@
-//! A moment of a run as the user names it: `12.5s` after the start, `step:40` or `mark:NAME`.
+//! A moment of a run as the user names it: `12.5s` after the start, `step:40`, `mark:NAME`, `peak`
+//! or `end`.
 //!
 //! Steps and marks are known only while events are read, and one [`TimeSpec`] may apply to several
 //! traces. It therefore keeps the user's terms; the pass of each trace finds the moment
@@ -19,17 +20,21 @@ pub enum TimeSpec {
     Step(u32),
     /// A mark of the program: `NAME`, or `NAME#3` for the third mark of that name.
     Mark(String),
+    /// The peak of each device.
+    Peak,
+    /// The end of the program, before interpreter teardown.
+    End,
 }
 
 impl TimeSpec {
     /// True from the first event after the moment on. `steps_begun` includes a step that begins at
     /// this event. Always false for marks, which [`crate::timeline::marks::AwaitedMark`]
-    /// recognizes.
+    /// recognizes, and for the peak and the end, which are known only after the last event.
     pub(crate) fn is_reached(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
         match self {
             Self::Elapsed { time_ns } => elapsed_ns > *time_ns,
             Self::Step(step) => steps_begun >= *step,
-            Self::Mark(_) => false,
+            Self::Mark(_) | Self::Peak | Self::End => false,
         }
     }
 }
@@ -44,7 +49,7 @@ impl FromStr for TimeSpec {
         let invalid = || {
             format!(
                 "{text:?} is not a time: use a time after the start such as 12.5s, 800ms or 3min, \
-                 or step:40, or mark:NAME"
+                 or step:40, mark:NAME, peak or end"
             )
         };
         if let Some(step) = text.strip_prefix("step:") {
@@ -52,6 +57,11 @@ impl FromStr for TimeSpec {
         }
         if let Some(name) = text.strip_prefix("mark:") {
             return if name.is_empty() { Err(invalid()) } else { Ok(Self::Mark(name.to_owned())) };
+        }
+        match text {
+            "peak" => return Ok(Self::Peak),
+            "end" => return Ok(Self::End),
+            _ => {}
         }
         // "ns" comes before "s" in UNITS, as do the other units that end in "s".
         let with_unit = UNITS.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, *ns)));
@@ -78,6 +88,8 @@ impl fmt::Display for TimeSpec {
             }
             Self::Step(step) => write!(f, "step:{step}"),
             Self::Mark(name) => write!(f, "mark:{name}"),
+            Self::Peak => f.write_str("peak"),
+            Self::End => f.write_str("end"),
         }
     }
 }
@@ -98,6 +110,8 @@ mod tests {
         assert_eq!("7 ns".parse(), at(7));
         assert_eq!("step:40".parse(), Ok(TimeSpec::Step(40)));
         assert_eq!("mark:step: 4s".parse(), Ok(TimeSpec::Mark("step: 4s".to_owned())));
+        assert_eq!("peak".parse(), Ok(TimeSpec::Peak));
+        assert_eq!("end".parse(), Ok(TimeSpec::End));
         for text in [
             "",
             "12",
@@ -126,7 +140,8 @@ mod tests {
     proptest! {
         #[test]
         fn display_and_parse_round_trip(time_ns in 0u64..1 << 52, step in any::<u32>(), name in ".+") {
-            for spec in [TimeSpec::Elapsed { time_ns }, TimeSpec::Step(step), TimeSpec::Mark(name)] {
+            let specs = [TimeSpec::Elapsed { time_ns }, TimeSpec::Step(step), TimeSpec::Mark(name)];
+            for spec in specs.into_iter().chain([TimeSpec::Peak, TimeSpec::End]) {
                 prop_assert_eq!(spec.to_string().parse(), Ok(spec));
             }
         }

@@ -137,7 +137,7 @@ def test_eight_threads_lose_no_event(tmp_path):
     report = done.report()
     trace, = report["traces"]
     assert trace["complete"] and trace["mode"] == ["preload", "metal"] and trace["losses"]["uncovered_calls"] == 0
-    assert [device["end"] for device in report["devices"]] == [{"live_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}] * 2
+    assert [device["exit"] for device in report["devices"]] == [{"live_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}] * 2
     wrong = {verdict["kind"] for verdict in report["verdicts"]} & {"total_mismatch", "segment_mismatch", "unmatched_blocks", "incomplete"}
     assert not wrong, report["verdicts"]
 
@@ -178,7 +178,7 @@ def test_late_start_records_new_objects_only(tmp_path):
     assert made == {"heap": 4 << 20, "block": 1 << 20, "late_in_old_heap": 1 << 20, "direct": 3 << 20}
     report = done.report("--fragmentation")
     trace, = report["traces"]
-    assert trace["mode"] == ["started", "metal"] and report["devices"][0]["end"] == {"live_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}
+    assert trace["mode"] == ["started", "metal"] and report["devices"][0]["exit"] == {"live_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}
     assert any(note["kind"] == "started_by_program" and "missing" in note["message"] for note in trace["notes"])
 
 

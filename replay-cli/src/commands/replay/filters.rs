@@ -27,7 +27,7 @@ pub(crate) struct FilterArgs {
     /// Analyse only what follows WHEN: 12.5s, 3min, step:40 or mark:NAME
     ///
     /// Blocks that are live at WHEN still count, for example at the peak.
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
     since: Option<TimeSpec>,
     /// Show only these GPUs (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
@@ -213,6 +213,16 @@ fn read_first_meta(file: &TraceSource) -> Option<Meta> {
         }
     }
     Some(meta)
+}
+
+/// Parses the moment of `--since`, which must be known while events are read.
+fn parse_since(text: &str) -> Result<TimeSpec, String> {
+    match text.parse()? {
+        TimeSpec::Peak | TimeSpec::End => {
+            Err(format!("{text} is for --at: use a time such as 12.5s, step:40 or mark:NAME"))
+        }
+        when => Ok(when),
+    }
 }
 
 /// The names of the program's marks, as the end of an error about a mark that does not exist.

@@ -35,10 +35,11 @@ pub(crate) struct ReplayArgs {
     traces: Vec<PathBuf>,
     #[command(flatten)]
     sections: SectionArgs,
-    /// Add a snapshot at WHEN: 12.5s, 800ms, 3min, step:40, mark:NAME or mark:NAME#3 (repeatable)
+    /// Add a snapshot at WHEN: 12.5s, 800ms, step:40, mark:NAME, peak or end (repeatable)
     ///
     /// Times count from the start of the recording. step:40 is the beginning of step 40,
-    /// mark:NAME#3 the third mark of that name.
+    /// mark:NAME#3 the third mark of that name. end is when the program finished, before
+    /// interpreter teardown.
     #[arg(long, value_name = "WHEN")]
     at: Vec<TimeSpec>,
     /// With --peak, list every live block and its category

@@ -2,11 +2,12 @@
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::GapReason;
-use gpumemtrace_replay::{Report, Section};
+use gpumemtrace_replay::{Report, Section, TimeSpec};
 
 use super::moment::format_moment;
 use super::sections::{fragmentation, peak};
 use crate::render::wording::Vocabulary;
+use crate::render::wording::recording::describe_end_moment;
 use crate::terminal::format::put_line;
 use crate::terminal::style::Style;
 
@@ -22,12 +23,17 @@ pub(super) fn render_snapshots(
     style: Style,
 ) {
     let words = Vocabulary::of_trace(&report.traces[trace]);
-    let gaps =
-        report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == GapReason::At);
+    let gaps = report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace);
     let gaps: Vec<_> = gaps.filter(|_| !sections.contains(&Section::Fragmentation)).collect();
+    let [peak, end] = [TimeSpec::Peak, TimeSpec::End].map(|when| when.to_string());
     for snapshot in report.snapshots.iter().flatten().filter(|snapshot| snapshot.trace == trace) {
         out.push('\n');
-        let moment = format_moment(snapshot.time_ns, snapshot.step);
+        let is_end = snapshot.when == end;
+        let mut moment = format_moment(snapshot.time_ns, snapshot.step);
+        let device = report.devices.iter().find(|one| (one.trace, one.device) == (trace, snapshot.device));
+        if let Some(device) = device.filter(|_| is_end) {
+            moment = format!("{}; {moment}", describe_end_moment(device.end.moment));
+        }
         let title = format!("GPU {} at {} ({moment})", snapshot.device, snapshot.when);
         put_line(out, format_args!("{}", style.bold(&title)));
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
@@ -45,8 +51,11 @@ pub(super) fn render_snapshots(
         let total = snapshot.live_bytes.or(snapshot.device_bytes).unwrap_or(0);
         let most = style.row_limit(MAX_SITES);
         peak::render_site_table(out, &snapshot.sites, (total, snapshot.omitted), most);
-        let gap = gaps.iter().find(|gap| gap.device == snapshot.device && gap.at.time_ns == snapshot.time_ns);
-        if let Some(gap) = gap {
+        let why = if is_end { GapReason::End } else { GapReason::At };
+        let gap = gaps
+            .iter()
+            .find(|gap| (gap.device, gap.at.time_ns, gap.at.why) == (snapshot.device, snapshot.time_ns, why));
+        if let Some(gap) = gap.filter(|_| snapshot.when != peak) {
             fragmentation::render_gap(out, gap, &words, style);
         }
     }

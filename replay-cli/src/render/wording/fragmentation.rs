@@ -88,7 +88,7 @@ pub(crate) fn describe_gap_moment(at: &GapMoment) -> String {
         }
         (GapReason::FailedCall, None) => "when the driver refused a request of another library",
         (GapReason::At, _) => "at the requested moment",
-        (GapReason::End, _) => "at the end of the script",
+        (GapReason::End, _) => "when the program finished",
     };
     text.to_owned()
 }

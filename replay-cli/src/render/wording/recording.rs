@@ -2,7 +2,7 @@
 //! name.
 
 use gpumemtrace_format::TrackerState;
-use gpumemtrace_replay::report::{Ending, PluggableMode, UnnamedReason};
+use gpumemtrace_replay::report::{EndMoment, Ending, PluggableMode, UnnamedReason};
 
 /// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code,
 /// `exited`: the recorder sees that the process runs its exit handlers, not with which code.
@@ -21,6 +21,15 @@ pub(crate) fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
         Ending::Killed => format!("killed{reason}"),
         Ending::Crashed => format!("crashed{reason}"),
         Ending::Running => format!("still running{reason}"),
+    }
+}
+
+/// Which moment the end of a program is.
+pub(crate) fn describe_end_moment(moment: EndMoment) -> &'static str {
+    match moment {
+        EndMoment::BeforeTeardown => "before interpreter teardown",
+        EndMoment::BeforeLastFrees => "before the last frees",
+        EndMoment::LastEvent => "after the last event",
     }
 }
 

@@ -11,10 +11,11 @@ use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
-    CodeOrigin, FORWARDING_LIBRARIES, OptimizerCall, UserCodePaths, is_backward_call, optimizer_call,
+    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, only_forwards_requests, optimizer_call,
 };
 use crate::callsite::py_linetable::line_at;
 use crate::callsite::site_key::{NativeFrame, SiteKey};
+use crate::callsite::stack_root::{StackRoot, StackRoots};
 use crate::ingest::definitions::Definitions;
 use crate::util::dense_map::DenseMap;
 use crate::util::ids::{SiteId, StackId};
@@ -46,6 +47,7 @@ pub(crate) struct NodeInfo {
     pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
+    root: StackRoot,
     autograd: AutogradRole,
 }
 
@@ -79,6 +81,8 @@ pub(crate) struct StackInfo {
     pub optimizer: u16,
     /// What the stack says about steps: [`RECURRING`], or else `optimizer`.
     pub step_hint: u16,
+    /// The outermost Python frame.
+    pub root: StackRoot,
     /// Relation to autograd's engine.
     pub autograd: AutogradRole,
 }
@@ -112,6 +116,7 @@ pub(crate) struct StackSymbols {
     paths: CallPaths,
     /// The path of the allocation that begins steps.
     recurring: Option<PathId>,
+    roots: StackRoots,
     /// Frames without known code, line table, parent or module.
     unresolved: SeededSet<FrameNode>,
     /// The frames of `unresolved` without a definition.
@@ -133,6 +138,7 @@ impl StackSymbols {
             optimizer_lines: Vec::new(),
             paths: CallPaths::default(),
             recurring: None,
+            roots: StackRoots::default(),
             unresolved: SeededSet::default(),
             undefined: SeededSet::default(),
             definitions,
@@ -177,18 +183,18 @@ impl StackSymbols {
 
     #[cold]
     fn new_stack(&mut self, python: NodeId, native: NodeId) -> StackId {
-        let (site, optimizer, autograd) = match self.nodes.get(python.0) {
-            Some(info) if python != NodeId::NONE => (info.site(), info.optimizer, info.autograd),
+        let (site, optimizer, root, autograd) = match self.nodes.get(python.0) {
+            Some(info) if python != NodeId::NONE => (info.site(), info.optimizer, info.root, info.autograd),
             _ => {
                 if python != NodeId::NONE {
                     self.mark_undefined(FrameNode::Python(python));
                 }
-                (self.native_site(native), 0, AutogradRole::None)
+                (self.native_site(native), 0, StackRoot::of_unresolved(python), AutogradRole::None)
             }
         };
         let id = StackId(self.stacks.len() as u32);
         let step_hint = self.step_hint_of(python, optimizer);
-        self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, autograd });
+        self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, root, autograd });
         if native == NodeId::NONE {
             self.by_python.insert(python.0, id);
         } else {
@@ -261,6 +267,10 @@ impl StackSymbols {
                 .as_deref()
                 .zip(function.as_deref())
                 .is_some_and(|(file, function)| is_backward_call(file, function));
+            let root = match parent {
+                Some(parent) => parent.root,
+                None => self.roots.root_of(&node, function.as_deref()),
+            };
             let own = self.intern_site(SiteKey::Python { file, line, function, is_backward: false });
             let optimizer = match (parent, call) {
                 (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
@@ -279,6 +289,7 @@ impl StackSymbols {
                 },
                 own,
                 optimizer,
+                root,
                 autograd: if runs_engine {
                     AutogradRole::Runs(id)
                 } else {
@@ -299,7 +310,8 @@ impl StackSymbols {
             _ => self.intern_site(SiteKey::Unknown),
         };
         let user = forward.and_then(|forward| forward.user).map(|_| site);
-        NodeInfo { user, generated: None, own: site, optimizer: 0, autograd: AutogradRole::WorksFor }
+        let root = forward.map_or(StackRoot::MODULE, |forward| forward.root);
+        NodeInfo { user, generated: None, own: site, optimizer: 0, root, autograd: AutogradRole::WorksFor }
     }
 
     /// File, function and line of a Python frame; `None` where unknown.
@@ -380,13 +392,6 @@ impl StackSymbols {
     pub(crate) fn definitions(&self) -> &Definitions {
         &self.definitions
     }
-}
-
-/// True for a module that is not useful as a call site, such as PyTorch's allocator: every tensor
-/// passes through it.
-fn only_forwards_requests(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    name.starts_with("libc10") || FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 mod step_hints;

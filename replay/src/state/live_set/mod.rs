@@ -65,6 +65,9 @@ pub(crate) struct LiveSet {
     last: MemorySample,
     peak: MemorySample,
     peak_blocks: PeakBlocks,
+    /// The blocks at the end of the program, if it may have ended.
+    end_blocks: PeakBlocks,
+    end_total: BlockTotals,
     /// Present if the options ask for the step before the peak.
     step_peaks: Option<Box<StepPeaks>>,
     /// The state at [`Self::rebase`]; `None` for a whole run.
@@ -184,9 +187,10 @@ impl LiveSet {
     }
 
     #[inline(always)]
-    #[allow(clippy::inline_always)] // Two comparisons for most blocks; a call would cost more.
+    #[allow(clippy::inline_always)] // Three comparisons for most blocks; a call would cost more.
     fn on_removed(&mut self, addr: u64, block: &LiveBlock, free: BlockFree) {
         self.peak_blocks.on_removed(addr, block, free);
+        self.end_blocks.on_removed(addr, block, free);
         if let Some(peaks) = &mut self.step_peaks {
             peaks.on_removed(addr, block, free);
         }
@@ -288,6 +292,17 @@ impl LiveSet {
         self.freed_since_step.clear();
         self.checkpoints.set(STEP);
         self.stack_checkpoints.set(STACK_STEP);
+    }
+
+    /// Sets the end of the program to the present moment.
+    pub(crate) fn set_end(&mut self) {
+        self.end_total = self.total;
+        self.end_blocks.set_peak(self.events);
+    }
+
+    /// Withdraws the end, because the program goes on.
+    pub(crate) fn withdraw_end(&mut self) {
+        self.end_blocks.set_peak(0);
     }
 
     /// Completes all deferred work after the last event.

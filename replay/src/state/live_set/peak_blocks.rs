@@ -4,7 +4,8 @@
 //! maxima x blocks. Consequence: each block stores the event that allocated it. The blocks of the
 //! peak are the present blocks allocated before it, plus the blocks allocated before it and freed
 //! since. Only the latter are stored, at most as many as were live. The free of any other block
-//! costs one comparison. [`crate::fragmentation`] does the same for the peak of reserved bytes.
+//! costs one comparison. [`crate::fragmentation`] does the same for the peak of reserved bytes. The
+//! blocks at the end of the program are found in the same way.
 
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;

@@ -1,5 +1,8 @@
 //! Queries of a live set: totals, series, the peak, and statistics per site and stack.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::{BlockOutcomes, FreedByAge, LiveBlock, LiveSet, SiteStats};
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::peak_blocks::PeakBlock;
@@ -47,6 +50,36 @@ impl LiveSet {
     /// The last event before the peak.
     pub(crate) fn peak_event(&self) -> u64 {
         self.peak_blocks.newest()
+    }
+
+    /// Total of the blocks that were live when the program ended.
+    pub(crate) fn end_total(&self) -> BlockTotals {
+        self.end_total
+    }
+
+    /// The blocks live when the program ended, in the order of their allocation.
+    pub(crate) fn end_blocks(&self) -> Vec<PeakBlock> {
+        self.end_blocks.collect(&self.live)
+    }
+
+    /// The sites with blocks live when the program ended, most bytes first. They sum to
+    /// [`Self::end_total`].
+    pub(crate) fn end_sites(&self) -> Vec<(SiteId, BlockTotals)> {
+        let mut totals: BTreeMap<SiteId, BlockTotals> = BTreeMap::new();
+        for one in self.end_blocks() {
+            totals.entry(self.site_of(one.block.stack)).or_default().add(one.block.bytes);
+        }
+        let mut sites: Vec<_> = totals.into_iter().collect();
+        sites.sort_by_key(|(id, live)| (Reverse(live.bytes), *id));
+        sites
+    }
+
+    /// The sites with blocks live at the peak, most bytes first. They sum to its live bytes.
+    pub(crate) fn peak_sites(&self) -> Vec<(SiteId, BlockTotals)> {
+        let sites = self.sites().map(|(id, site)| (id, self.at_peak(site)));
+        let mut sites: Vec<_> = sites.filter(|(_, live)| live.bytes > 0).collect();
+        sites.sort_by_key(|(id, live)| (Reverse(live.bytes), *id));
+        sites
     }
 
     /// The statistics of a site that has allocated.
@@ -145,8 +178,5 @@ impl LiveSet {
 
 /// The stack with the most bytes; the first one of equals.
 fn stack_with_most_bytes(stacks: impl Iterator<Item = (StackId, u64)>) -> Option<StackId> {
-    stacks
-        .filter(|(_, bytes)| *bytes > 0)
-        .max_by_key(|(id, bytes)| (*bytes, std::cmp::Reverse(*id)))
-        .map(|(id, _)| id)
+    stacks.filter(|(_, bytes)| *bytes > 0).max_by_key(|(id, bytes)| (*bytes, Reverse(*id))).map(|(id, _)| id)
 }

@@ -6,6 +6,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Fragmentation, GapReason};
 
 use crate::render::text::sections::fragmentation;
+use crate::render::wording::recording::describe_end_moment;
 use crate::terminal::format::{format_percent, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -38,7 +39,12 @@ fn render_gpu_table(
         put_line(out, format_args!("{title}"));
     }
     let (title, padding) = padding.map_or(("", NAME_WIDTH), |padding| (&*title, padding));
-    put_line(out, format_args!("{title}{}{:>width$} {:>width$}", " ".repeat(padding), "at peak", "at end"));
+    let padding = " ".repeat(padding);
+    let moment = describe_end_moment(device.end.moment);
+    put_line(
+        out,
+        format_args!("{title}{padding}{:>width$} {:>width$}  {HANG}({moment})", "at peak", "at end"),
+    );
     let (peak, end) = (&device.peak, &device.end);
     let mut render_row = |name: &str, (peak, end): (Option<u64>, Option<u64>), remark: &str| {
         let remark = if remark.is_empty() { String::new() } else { format!("  {HANG}{remark}") };

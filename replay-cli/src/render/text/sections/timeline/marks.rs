@@ -1,10 +1,9 @@
 //! The program's marks below the chart: a letter at each, and what the letters stand for.
 
-use gpumemtrace_replay::report::{Mark, Timeline};
+use gpumemtrace_replay::report::Mark;
 
 use super::ChartFrame;
 use crate::render::text::moment::format_moment;
-use crate::terminal::chart;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -16,13 +15,10 @@ const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(super) fn render_marks(
     out: &mut String,
-    timeline: &Timeline,
     marks: &[&Mark],
-    ChartFrame { margin, width }: ChartFrame,
+    ChartFrame { margin, width, range }: ChartFrame<'_>,
     style: Style,
 ) {
-    let points = &timeline.points;
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
     if marks.is_empty() {
         return;
     }
@@ -30,10 +26,9 @@ pub(super) fn render_marks(
     let mut letters = vec![' '; width];
     let mut rows = Vec::new();
     for (mark, letter) in marks.iter().take(shown).zip(LETTERS.chars()) {
-        let column = chart::column_at(mark.time_ns, (first.time_ns, last.time_ns), width);
         // A column shows the first of its marks; the list has all of them.
-        let place = &mut letters[column];
-        if *place == ' ' {
+        let place = &mut letters[range.column_of(mark.time_ns)];
+        if *place == ' ' && range.contains(mark.time_ns) {
             *place = letter;
         }
         let name = mark.name.as_deref().unwrap_or("(name lost)");

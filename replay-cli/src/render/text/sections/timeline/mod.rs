@@ -1,39 +1,52 @@
 //! `--timeline`: memory over time as a chart, one per GPU.
 
 mod marks;
+mod range;
+mod scale;
 pub(in crate::render::text) mod torch_memory;
 
 use crate::render::wording::Vocabulary;
 use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Mark, MemoryLayer, Timeline, TimelinePoint};
+use gpumemtrace_replay::report::{DeviceEnd, Mark, MemoryLayer, Timeline, TimelinePoint};
 
 use super::peak::describe_layer;
 use crate::render::text::moment::format_moment;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::sites::short_site;
 use crate::terminal::chart;
-use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
+use crate::terminal::format::{format_count, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
+use range::ChartRange;
+use scale::ChartScale;
 
 /// Rows of the chart.
 const HEIGHT: usize = 12;
 /// Call sites with a chart of their own, one row high.
 const BAND_SITES: usize = 6;
-/// Least columns from one label of the time axis to the next.
-const LABEL_COLUMNS: usize = 18;
 
 /// Times and values of a line in the chart.
 type ChartSeries = [(u64, u64)];
 
 /// The place of a chart on the screen.
 #[derive(Clone, Copy)]
-struct ChartFrame {
+struct ChartFrame<'a> {
     /// Columns left of the axis.
     margin: usize,
     /// Columns of the chart.
     width: usize,
+    /// The time that the columns cover.
+    range: &'a ChartRange,
+}
+
+/// What a chart shows besides the memory of its GPU.
+struct ChartSigns<'a> {
+    /// Times of out-of-memory errors.
+    ooms: Vec<u64>,
+    marks: &'a [&'a Mark],
+    /// The end of the program.
+    end: Option<&'a DeviceEnd>,
 }
 
 /// The chart of each GPU, then the samples of PyTorch's own numbers on Metal.
@@ -62,20 +75,21 @@ fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Styl
         }
         let ooms = report.oom.iter().flatten();
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
-        let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
-        render_timeline(out, timeline, (&ooms, &marks), &Vocabulary::of_trace(&report.traces[trace]), style);
+        let mut of_trace = report.devices.iter().filter(|device| device.trace == trace);
+        let end = of_trace.find(|device| device.device == timeline.device).map(|device| &device.end);
+        let signs = ChartSigns { ooms: ooms.map(|oom| oom.time_ns).collect(), marks: &marks, end };
+        render_timeline(out, timeline, &signs, &Vocabulary::of_trace(&report.traces[trace]), style);
     }
 }
 
 fn render_timeline(
     out: &mut String,
     timeline: &Timeline,
-    (ooms, program_marks): (&[u64], &[&Mark]),
+    signs: &ChartSigns<'_>,
     words: &Vocabulary,
     style: Style,
 ) {
     let margin = chosen_units().columns() + 1;
-    let frame = ChartFrame { margin, width: style.width.saturating_sub(margin + 2).max(20) };
     let points = &timeline.points;
     let has_torch = points.iter().any(|point| point.live_bytes.is_some());
     let main = |point: &TimelinePoint| if has_torch { point.live_bytes } else { point.device_bytes };
@@ -87,7 +101,10 @@ fn render_timeline(
     let Some(peak) = points.iter().max_by_key(|point| (main(point), std::cmp::Reverse(point.time_ns))) else {
         return;
     };
-    let most = filled.iter().chain(&outline).map(|(_, value)| *value).max().unwrap_or(0);
+    let width = style.width.saturating_sub(margin + 2).max(20);
+    let shown: Vec<u64> = signs.ooms.iter().copied().chain([peak.time_ns]).collect();
+    let range = ChartRange::choose(timeline, signs.end, &shown, width);
+    let frame = ChartFrame { margin, width, range: &range };
     let title = format!(
         "GPU {}: at most {} {} ({})",
         timeline.device,
@@ -96,36 +113,46 @@ fn render_timeline(
         format_moment(peak.time_ns, peak.step)
     );
     put_line(out, format_args!("{}", style.bold(&title)));
-    draw_chart(out, (&filled, &outline), most, frame, style);
-    render_axis(out, timeline, (peak.time_ns, ooms), frame);
-    marks::render_marks(out, timeline, program_marks, frame, style);
+    let scale = draw_chart(out, (&filled, &outline), frame, style);
+    render_axis(out, (peak.time_ns, &signs.ooms), frame);
+    marks::render_marks(out, signs.marks, frame, style);
     let name = if has_torch { "allocated" } else { words.source_short };
-    render_legend(out, (name, &outline, !ooms.is_empty()), words, margin, style);
+    render_legend(out, (name, &outline, !signs.ooms.is_empty()), words, margin, style);
+    if scale.floor > 0 {
+        let floor = format_bytes(scale.floor);
+        put_line(out, format_args!("{:margin$}  {HANG}the axis begins at {floor}, not at 0", ""));
+    }
+    if let Some(note) = &range.note {
+        put_line(out, format_args!("{:margin$}  {HANG}{note}", ""));
+    }
     if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
         let highest = format_bytes(driver);
         put_line(out, format_args!("{:margin$}  {HANG}{}: at most {highest}", "", words.source_short));
     }
-    render_bands(out, timeline, most, frame, style);
+    render_bands(out, timeline, frame, style);
 }
 
+/// Draws the rows of the chart. Returns their scale.
 fn draw_chart(
     out: &mut String,
     (filled, outline): (&ChartSeries, &ChartSeries),
-    most: u64,
-    ChartFrame { margin, width }: ChartFrame,
+    ChartFrame { margin, range, .. }: ChartFrame<'_>,
     style: Style,
-) {
-    let values = chart::bin_into_columns(filled, width);
-    let tops = if outline.is_empty() { Vec::new() } else { chart::bin_into_columns(outline, width) };
-    for (row, line) in chart::draw_rows(&values, &tops, (most, HEIGHT), style).iter().enumerate() {
+) -> ChartScale {
+    let values = range.columns_of(filled);
+    let tops = if outline.is_empty() { Vec::new() } else { range.columns_of(outline) };
+    let scale = ChartScale::choose(&values, &tops);
+    let rows = chart::draw_rows(&values, &tops, (scale.floor, scale.top, HEIGHT), style);
+    for (row, line) in rows.iter().enumerate() {
         let label = match row {
-            0 => format_bytes(most),
-            row if row == HEIGHT / 2 => format_bytes(most / 2),
-            row if row + 1 == HEIGHT => format_bytes(0),
+            0 => format_bytes(scale.top),
+            row if row == HEIGHT / 2 => format_bytes(scale.middle()),
+            row if row + 1 == HEIGHT => format_bytes(scale.floor),
             _ => String::new(),
         };
         put_line(out, format_args!("{label:>margin$} |{line}"));
     }
+    scale
 }
 
 fn render_legend(
@@ -147,65 +174,45 @@ fn render_legend(
     put_line(out, format_args!("{:margin$}  {HANG}{}; columns show their maximum", "", legend.join(", ")));
 }
 
-/// The line below the chart with the peak and out-of-memory errors, then times and steps.
+/// The line below the chart with the peak and out-of-memory errors, then the labels.
 fn render_axis(
     out: &mut String,
-    timeline: &Timeline,
     (peak_ns, ooms): (u64, &[u64]),
-    ChartFrame { margin, width }: ChartFrame,
+    ChartFrame { margin, width, range }: ChartFrame<'_>,
 ) {
-    let points = &timeline.points;
-    let span = (points.first().map_or(0, |p| p.time_ns), points.last().map_or(0, |p| p.time_ns));
     let mut signs = vec!['-'; width];
     for oom in ooms {
-        signs[chart::column_at(*oom, span, width)] = '!';
+        signs[range.column_of(*oom)] = '!';
     }
     // An out-of-memory error is mostly in the column of the peak, and is more important.
-    let at = &mut signs[chart::column_at(peak_ns, span, width)];
+    let at = &mut signs[range.column_of(peak_ns)];
     if *at == '-' {
         *at = '^';
     }
     put_line(out, format_args!("{:margin$} +{}", "", signs.iter().collect::<String>()));
-    let intervals = (width / LABEL_COLUMNS).clamp(1, 8);
-    let ticks: Vec<(usize, u64)> = (0..=intervals)
-        .map(|interval| {
-            let time = u128::from(span.1.saturating_sub(span.0)) * interval as u128 / intervals as u128;
-            (interval * width / intervals, span.0.saturating_add(time as u64))
-        })
-        .collect();
-    let times: Vec<(usize, String)> = ticks.iter().map(|(at, time)| (*at, format_duration(*time))).collect();
-    put_line(out, format_args!("{:margin$}  {}", "", chart::place_labels(&times, width)));
-    let step_at = |time: u64| {
-        let after = points.partition_point(|point| point.time_ns <= time);
-        points.get(after.saturating_sub(1)).and_then(|point| point.step)
-    };
-    let steps: Vec<(usize, String)> = ticks
-        .iter()
-        .filter_map(|(at, time)| Some((*at, format!("step {}", format_number(step_at(*time)?)))))
-        .collect();
-    if !steps.is_empty() {
-        put_line(out, format_args!("{:margin$}  {}", "", chart::place_labels(&steps, width)));
+    for line in range.label_lines() {
+        put_line(out, format_args!("{:margin$}  {line}", ""));
     }
 }
 
-/// One row per call site, on the scale of the whole chart.
+/// One row per call site, each on its own scale: on that of the chart, most would be flat.
 fn render_bands(
     out: &mut String,
     timeline: &Timeline,
-    most: u64,
-    ChartFrame { margin, width }: ChartFrame,
+    ChartFrame { margin, range, .. }: ChartFrame<'_>,
     style: Style,
 ) {
     let shown = style.row_limit(BAND_SITES);
     if !timeline.bands.is_empty() {
-        put_line(out, format_args!("{:margin$}  {HANG}largest call sites, on the same scale:", ""));
+        put_line(out, format_args!("{:margin$}  {HANG}largest call sites, each from 0 to its maximum:", ""));
     }
     for band in timeline.bands.iter().take(shown) {
         let points: Vec<(u64, u64)> =
             timeline.points.iter().zip(&band.bytes).map(|(point, bytes)| (point.time_ns, *bytes)).collect();
-        let highest = band.bytes.iter().max().copied().unwrap_or(0);
+        let values = range.columns_of(&points);
+        let highest = values.iter().max().copied().unwrap_or(0);
         put_line(out, format_args!(" {}  {HANG}{}", size_column(highest), short_site(&band.site)));
-        for line in chart::draw_rows(&chart::bin_into_columns(&points, width), &[], (most, 1), style) {
+        for line in chart::draw_rows(&values, &[], (0, highest, 1), style) {
             put_line(out, format_args!("{:margin$} |{line}", ""));
         }
     }
