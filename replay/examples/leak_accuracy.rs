@@ -1,13 +1,13 @@
 //! Measures the leak analysis on generated allocation streams (`scripts/accuracy/run`,
-//! `docs/accuracy.md`).
+//! `docs/analyses/accuracy.md`).
 //!
 //! usage: leak_accuracy [--streams N] [--first SEED] [--threads N] [--list-failures]
 //!        leak_accuracy --seed N [--dump FILE.trace]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../tests/scoring/mod.rs"]
+#[path = "../tests/leaks/scoring/mod.rs"]
 mod scoring;
-#[path = "../tests/streams/mod.rs"]
+#[path = "../tests/leaks/streams/mod.rs"]
 mod streams;
 #[path = "../tests/synthetic/mod.rs"]
 mod synthetic;

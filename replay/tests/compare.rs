@@ -330,7 +330,7 @@ fn leaks_without_steps_are_noted_and_not_compared() {
         let (analysis, amounts) = analysed(run);
         Profile::new(&analysis, &amounts).leaks.len()
     };
-    assert_eq!((leaks(&run(false)), leaks(&run(true))), (1, 1));
+    assert_ne!(leaks(&run(false)), leaks(&run(true)), "or there is nothing to see here");
     assert_eq!(difference(&run(false), &run(true)), "");
     let notes = compared(&run(false), &run(true)).notes;
     assert!(

@@ -7,8 +7,8 @@
 //!   judged.
 //! * *assessed*: none of these.
 //!
-//! Only an assessed run without findings may be called free of leaks. `tests/assessment.rs` has a
-//! case for each limit.
+//! Only an assessed run without findings may be called free of leaks. `tests/leaks/assessment.rs`
+//! has a case for each limit.
 
 use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
@@ -23,8 +23,8 @@ use crate::timeline::steps::StepRule;
 pub(crate) const MIN_STEPS: u64 = 5;
 /// Intervals that a run without steps needs.
 const MIN_INTERVALS: u64 = 16;
-/// Allocations after the last step boundary that count as a part of their own: so many steps' worth,
-/// and this share of all allocations in steps.
+/// Allocations after the last step boundary that count as a part of their own: so many steps'
+/// worth, and this share of all allocations in steps.
 const MIN_TAIL_STEPS: f64 = 4.0;
 const MIN_TAIL_SHARE: f64 = 0.1;
 /// Least share of the bytes live at an out-of-memory error of a line that grew towards it.

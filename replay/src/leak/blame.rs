@@ -7,7 +7,7 @@
 //! is blamed, and of several the deepest. If all blocks of the leaf stay, that is the leaf; else
 //! it is usually one of its callers.
 //!
-//! The cost is O(stacks x depth) per finding. `tests/accuracy.rs` plants leaks in a
+//! The cost is O(stacks x depth) per finding. `tests/leaks/accuracy.rs` plants leaks in a
 //! function that healthy callers share.
 
 use crate::callsite::code_origin::is_module_code;
@@ -19,7 +19,7 @@ use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Share of a finding's growth that must have been allocated below the blamed line. At 1.0,
-/// `leaks.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
+/// `leaks/cases.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
 pub(crate) const SHARE: f64 = 0.9;
 
 /// A stack that grew, with its user lines.

@@ -11,7 +11,7 @@
 //!    needs [`MIN_VALUES_OF_SIZE`] step ends and, without a period, [`MIN_IRREGULAR_STEPS`] growth
 //!    steps. A site whose live bytes rose and settled is benign.
 //!
-//! The cost is one pass over each site's series. `tests/accuracy.rs` checks the outcome.
+//! The cost is one pass over each site's series. `tests/leaks/accuracy.rs` checks the outcome.
 
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SettledGrowth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;
@@ -118,11 +118,12 @@ impl Candidate {
         GrowthRate::with_interval(rate, interval)
     }
 
-    /// Survivors per step.
+    /// How many survivors come in each step, on average.
     pub(crate) fn blocks_per_step(&self) -> f64 {
-        match self.is_weak {
-            true => self.leaked.blocks as f64 / self.steps_of_growth().max(1.0),
-            false => self.block_growth.per_value / f64::from(self.stride),
+        if self.is_weak {
+            self.leaked.blocks as f64 / self.steps_of_growth().max(1.0)
+        } else {
+            self.block_growth.per_value / f64::from(self.stride)
         }
     }
 
@@ -284,7 +285,7 @@ impl SiteUnderTest<'_> {
             grown: grown_stacks(settled, after, last_step),
             last_step,
             after_warm_up,
-            freed_after_step: freed.from_class(0),
+            freed_after_step: freed.count_from_class(0),
             counts: self.survivors.count(self.site),
             survival: self.survivors.survival(self.site, &outcomes, &freed),
             outcomes,

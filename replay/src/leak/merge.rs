@@ -4,11 +4,11 @@
 //!   ([`retained_graph`]) or are reported under the same line ([`blame`](crate::leak::blame)). A
 //!   graph needs four growth steps, and so do [`MIN_LOCKSTEP_SITES`] sites under one line. Other
 //!   findings need [`MIN_EVENTS`].
-//! * Other candidates *join* a finding if they were allocated below its line while it grew: a member
-//!   of a graph that is saved only now and then has too few growth steps of its own.
+//! * Other candidates *join* a finding if they were allocated below its line while it grew: a
+//!   member of a graph that is saved only now and then has too few growth steps of its own.
 //! * Weak candidates that join no finding, and findings of too few events, are possible leaks.
 //!
-//! The cost is O(candidates x findings). `tests/leaks.rs` has a case for each rule.
+//! The cost is O(candidates x findings). `tests/leaks/cases.rs` has a case for each rule.
 
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{BlamedLine, blame_candidate, grown_stacks};
@@ -19,7 +19,7 @@ use crate::state::live_set::LiveSet;
 use crate::util::ids::{SiteId, StackId};
 
 /// Growth steps that a finding of fewer than [`MIN_LOCKSTEP_SITES`] sites needs: a single site may
-/// be a queue that happens to fill up. At 9, `tests/accuracy.rs` misses planted leaks.
+/// be a queue that happens to fill up. At 9, `tests/leaks/accuracy.rs` misses planted leaks.
 const MIN_EVENTS: usize = 6;
 /// Sites under one line that grow in the same steps and need no more than four growth steps.
 const MIN_LOCKSTEP_SITES: usize = 3;

@@ -12,9 +12,9 @@
 //! [`merge`] makes findings of candidates. Growth that is not known to be a leak is listed as a
 //! [`GrowingSite`], with its class; [`assessment`] says what could be judged.
 //!
-//! The cost is O(sites x step ends), once at the end of the trace. `tests/accuracy.rs`
-//! bounds false positives and misses over 600 generated streams; `tests/leaks.rs` checks single
-//! cases.
+//! The cost is O(sites x step ends), once at the end of the trace. `tests/leaks/accuracy.rs`
+//! bounds false positives and misses over 600 generated streams; `tests/leaks/cases.rs` checks
+//! single cases.
 
 pub(crate) mod assessment;
 pub(crate) mod benign;

@@ -17,8 +17,8 @@
 //! cache is counted, and the earliest step comes sooner. How later blocks will be placed is
 //! unknown, so both bounds lie another [`MARGIN`] further out.
 //!
-//! `tests/accuracy.rs` forecasts generated runs at 30, 50 and 70% of the way to a full device:
-//! `docs/accuracy.md` has the share of intervals that contain the true step.
+//! `tests/leaks/accuracy.rs` forecasts generated runs at 30, 50 and 70% of the way to a full
+//! device: `docs/analyses/accuracy.md` has the share of intervals that contain the true step.
 
 use crate::device::DeviceState;
 use crate::leak::rate::GrowthRate;
@@ -34,10 +34,10 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// Segment sizes of the small pool (`kSmallBuffer`) and the large pool (`kLargeBuffer`), in bytes.
 const SEGMENT_BYTES: [u64; 2] = [2 << 20, 20 << 20];
 /// Share by which both bounds are widened. Without it, fewer than 95% of the intervals contain
-/// the true step (`tests/accuracy.rs`).
+/// the true step (`tests/leaks/accuracy.rs`).
 const MARGIN: f64 = 0.15;
 /// Highest overhead that is believed. Without overhead, more than 2% of the forecasts are off by
-/// more than a tenth (`tests/accuracy.rs`).
+/// more than a tenth (`tests/leaks/accuracy.rs`).
 const MAX_OVERHEAD: f64 = 3.0;
 
 /// Bytes that a leak can take before the device is full.

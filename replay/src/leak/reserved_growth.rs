@@ -4,7 +4,7 @@
 //! for each stream and pool. Irregular growth needs more here than elsewhere: [`MIN_TAU`] and
 //! [`MIN_IRREGULAR_STEPS`] growth steps. The finding is reported under the deepest user line below
 //! which most of the new segments were requested ([`deepest_common_line`]), and names the lines
-//! that requested them. `tests/accuracy.rs` checks that healthy runs with fragmentation have
+//! that requested them. `tests/leaks/accuracy.rs` checks that healthy runs with fragmentation have
 //! no such finding.
 
 use super::report::{LeakFacts, LeakReporter};

@@ -9,8 +9,8 @@
 //!   [`MIN_BLOCKS`] blocks per growth step or more. This covers a model in one line of user code.
 //!
 //! The same lines also hold unrelated memory (parameters, library workspaces). Stacks are
-//! therefore weighed by their growth since the base, never by what they hold. `tests/leaks.rs`
-//! has both forms, and outputs of one line that are not a graph.
+//! therefore weighed by their growth since the base, never by what they hold.
+//! `tests/leaks/cases.rs` has both forms, and outputs of one line that are not a graph.
 
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{GrownStack, SHARE, choose_blamed_line, grown_stacks};
@@ -21,12 +21,13 @@ use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededSet;
 
 /// Sites in lockstep that make a graph, wherever their blocks come from. At 2, two leaks in the
-/// same steps would be one graph (`leaks.rs::two_leaks_are_two_findings_with_most_bytes_first`).
+/// same steps would be one graph
+/// (`leaks/cases.rs::two_leaks_are_two_findings_with_most_bytes_first`).
 const MIN_SITES: usize = 4;
 /// Stacks below calls of a module that make a graph of one line.
 const MIN_MODULE_STACKS: usize = 2;
 /// Blocks per growth step that make a graph of one line. Two outputs that are kept are not a graph
-/// (`leaks.rs::kept_outputs_of_one_line_are_not_a_graph`).
+/// (`leaks/cases.rs::kept_outputs_of_one_line_are_not_a_graph`).
 const MIN_BLOCKS: u64 = 3;
 
 /// An autograd graph that is retained.

@@ -48,7 +48,7 @@ pub(crate) struct Births {
 pub(crate) struct StackSurvivors {
     pub(crate) stack: StackId,
     site: SiteId,
-    /// By ascending step.
+    /// Survivors of each step, by ascending step.
     births: Vec<Births>,
     /// `None` if no survivor is settled.
     pub(crate) settled_age: Option<u32>,
@@ -148,7 +148,7 @@ impl Survivors {
         sum
     }
 
-    /// Kaplan-Meier estimate of survival for a site: ages in steps, and the share that reached them.
+    /// Kaplan-Meier estimate of survival for a site: ages in steps, and the share reaching them.
     pub(crate) fn survival(
         &self,
         site: SiteId,
@@ -222,13 +222,13 @@ fn find_settled_age(
     let reached =
         |least: u32| judged().filter(|one| age(one) >= least).map(|one| one.totals.blocks).sum::<u64>();
     let is_few = |freed: u64, survivors: u64| freed as f64 <= MAX_FREED_SHARE * survivors as f64;
-    let all_freed = freed.from_class(0);
+    let all_freed = freed.count_from_class(0);
     if is_few(all_freed, reached(0)) {
         return (!births.is_empty()).then_some(0);
     }
     (1..AGES).find_map(|class| {
         let least = 1u32 << class;
-        let (freed_later, survivors) = (freed.from_class(class), reached(least));
+        let (freed_later, survivors) = (freed.count_from_class(class), reached(least));
         let is_settled = survivors > 0 && is_few(freed_later, survivors) && {
             // Step ends that blocks passed, before this age and from it on.
             let of_survivors = judged().map(|one| (age(one), one.totals.blocks));
@@ -265,12 +265,12 @@ fn estimate_survival(
     if outcomes.allocated == 0 {
         return Vec::new();
     }
-    let freed_in_step = outcomes.freed.saturating_sub(freed.from_class(0));
+    let freed_in_step = outcomes.freed.saturating_sub(freed.count_from_class(0));
     let mut share = 1.0 - freed_in_step as f64 / outcomes.allocated as f64;
     let mut survival = vec![(0, share)];
     for class in 0..AGES {
         let reached = survivors.iter().filter(|(age, _)| *age >= 1 << class).map(|(_, count)| count);
-        let observed = reached.sum::<u64>() + freed.from_class(class);
+        let observed = reached.sum::<u64>() + freed.count_from_class(class);
         if observed == 0 {
             break;
         }

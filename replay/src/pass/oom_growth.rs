@@ -58,7 +58,7 @@ pub(crate) struct StackAtOom {
 
 /// The blocks of one stack after the base.
 #[derive(Default)]
-struct Survivors {
+struct OomSurvivors {
     held: BlockTotals,
     after: BlockTotals,
     steps: SeededSet<u32>,
@@ -69,7 +69,7 @@ struct Survivors {
 /// time and not used. Sorted by stack id.
 pub(super) fn measure_growth(live_set: &LiveSet, has_steps: bool) -> Vec<StackAtOom> {
     let base = find_base(live_set, has_steps);
-    let mut by_stack: SeededMap<StackId, Survivors> = SeededMap::default();
+    let mut by_stack: SeededMap<StackId, OomSurvivors> = SeededMap::default();
     for (_, block) in live_set.live().iter() {
         let survivors = by_stack.entry(block.stack).or_default();
         survivors.held.add(block.bytes);
@@ -93,9 +93,9 @@ fn at_oom(
     live_set: &LiveSet,
     (base, has_steps): (GrowthBase, bool),
     stack: StackId,
-    blocks: &Survivors,
+    blocks: &OomSurvivors,
 ) -> StackAtOom {
-    let Survivors { held, after, steps, newest } = blocks;
+    let OomSurvivors { held, after, steps, newest } = blocks;
     let now = live_set.steps_ended();
     let stats = live_set.stack(stack);
     let base_bytes = match base {

@@ -4,7 +4,6 @@
 //! and times nanoseconds. All text is made from these structures. `docs/report.schema.json` is
 //! generated from them (`tests/schemas.rs`).
 
-mod assessment;
 mod category_rule;
 mod device;
 mod filters;
@@ -33,7 +32,6 @@ use serde::Serialize;
 
 pub(crate) use self::trace::METAL_MODE;
 pub use self::{
-    assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment},
     category_rule::CategoryRule,
     device::{
         Device, DeviceEnd, DeviceLevels, DevicePeak, OpaquePool, OwnerBytes, PoolFramework, Residual,
@@ -47,8 +45,8 @@ pub use self::{
     },
     holders::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason},
     leak::{
-        AmountUnit, BenignGrowth, BenignRule, FreedSiblings, GrowsBy, Leak, LeakEvidence, LeakKind,
-        LeakShape, OomForecast, Survival,
+        AmountUnit, AssessmentLimit, AssessmentStatus, BenignGrowth, BenignRule, FreedSiblings, GrowingSite,
+        GrowsBy, GrowthClass, Leak, LeakAssessment, LeakEvidence, LeakKind, LeakShape, OomForecast, Survival,
     },
     mps_samples::{SampledPoint, SampledRange, TorchMemory},
     note::{BlockContent, TraceLoss, TraceNote, Worded},

@@ -1,8 +1,8 @@
 //! Generates random training runs without a leak.
 //!
 //! Each run draws its parts ([`parts`]), their sizes and its length from a seed, so that verdicts
-//! are tested on cases that their rules were not written for. The streams of `tests/streams/` are
-//! larger and measure the leak analysis.
+//! are tested on cases that their rules were not written for. The streams of
+//! `tests/leaks/streams/` are larger and measure the leak analysis.
 #![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
 
 pub mod parts;

@@ -1,9 +1,10 @@
 //! The sentences of all outputs, made from the typed values of the analyses.
 //!
-//! The analyses leave `summary`, `why`, `action`, `reason`, `remedy` and `message` empty. [`fill_report`],
-//! [`fill_comparison`] and [`fill_check`] write them, before a document is rendered. Each sentence
-//! depends on its own value, the trace it belongs to and the ranks, and not on lists that a filter
-//! may shorten. `no_sentence_is_empty` in `tests/wording.rs` checks all outputs.
+//! The analyses leave `summary`, `why`, `action`, `reason`, `remedy` and `message` empty.
+//! [`fill_report`], [`fill_comparison`] and [`fill_check`] write them, before a document is
+//! rendered. Each sentence depends on its own value, the trace it belongs to and the ranks, and
+//! not on lists that a filter may shorten. `no_sentence_is_empty` in `tests/wording.rs` checks all
+//! outputs.
 
 pub(crate) mod assessment;
 mod budget_file;

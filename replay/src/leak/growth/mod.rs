@@ -8,8 +8,8 @@
 //! * *Growth step*: a step end at which the minimum of all later values rises. What comes in a
 //!   growth step is still there at the end.
 //! * *Regular*: the differences repeat with a period that fits four times. Either all of them do,
-//!   or there is at most one exception in ten changes, and more than half follow at each position of
-//!   the period. In the second case the
+//!   or there is at most one exception in ten changes, and more than half follow at each position
+//!   of the period. In the second case the
 //!   rate must be the Theil-Sen slope of the values, unless at most two differences deviate
 //!   ([`period`]).
 //! * *Saturating*: the last growth is older than one and a half periods. Without a period: the last
@@ -30,11 +30,13 @@
 //!
 //! Two kinds of series are judged: the survivors of a site ([`crate::leak::survivors`]), which
 //! never fall, and the live bytes at step ends, which show a working set that gets larger.
-//! `growth::tests` checks each rule, `tests/accuracy.rs` their error rates.
+//! `growth::tests` checks each rule, `tests/leaks/accuracy.rs` their error rates.
 
+mod evenness;
 mod period;
 
 use crate::leak::statistics::{Slope, fit_trend};
+use evenness::{Evenness, MIN_MEAN_TIME, judge_evenness, mean_time_of_growth};
 use period::{PeriodicGrowth, find_period, find_period_of_events};
 
 /// Growth steps that any growing series needs (`constant_growth_is_found_from_five_step_ends_on`).
@@ -42,15 +44,8 @@ const MIN_GROWTH_STEPS: usize = 4;
 /// Growth steps from which on an inexact series may have been undone in part. A queue of random
 /// length rises eight times by chance.
 const MANY_GROWTH_STEPS: usize = 16;
-/// Mean time of growth without a period, as a share of the span: 0 at its start, 0.5 for even
-/// growth, 1 at its end. An exponential approach that has come to 63% of its bound has 0.42.
-const MIN_MEAN_TIME: f64 = 0.43;
-/// One-sided 5% quantile of the normal distribution.
-const Z_95_ONE_SIDED: f64 = 1.644_854;
-/// Probability below which a last third without growth is no chance.
-const MAX_CHANCE_OF_GAP: f64 = 0.05;
 /// Kendall's tau that growth without a period needs. At 0.97,
-/// `leaks.rs::irregular_growth_has_limited_confidence` would miss its leak.
+/// `leaks/cases.rs::irregular_growth_has_limited_confidence` would miss its leak.
 const MIN_TAU: f64 = 0.8;
 /// Growth steps that growth without a period needs: a few may come at any distances.
 pub(crate) const MIN_IRREGULAR_EVENTS: usize = 8;
@@ -59,10 +54,10 @@ const SHORT_SPAN: usize = 10;
 /// The rise must exceed so many times what was undone since the base.
 const MIN_RISE_OVER_UNDONE_SINCE_BASE: u64 = 3;
 /// The rise must exceed so many times what was undone before the base: what has returned to its
-/// base once may do so again (`leaks.rs::stationary_noise_has_no_findings`).
+/// base once may do so again (`leaks/cases.rs::stationary_noise_has_no_findings`).
 const MIN_RISE_OVER_UNDONE_BEFORE_BASE: u64 = 10;
 /// Step ends at the start of a run of 16 or more that are not judged. Without them,
-/// `leaks.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
+/// `leaks/cases.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
 const WARM_UP_VALUES: usize = 3;
 /// Values of a series that is too short to accelerate.
 const MIN_ACCELERATING_VALUES: usize = 12;
@@ -351,9 +346,10 @@ fn extend_into_warm_up(
         base -= period;
         first -= period;
     }
-    let began_with_zero = match regular.is_by_time {
-        true => values.len() > 1 && values[0] > 0 && values[0] <= values[1].saturating_sub(values[0]),
-        false => values[0] == regular.growth,
+    let began_with_zero = if regular.is_by_time {
+        values.len() > 1 && values[0] > 0 && values[0] <= values[1].saturating_sub(values[0])
+    } else {
+        values[0] == regular.growth
     };
     if period == 1 && base == 0 && began_with_zero { (0, 0) } else { (base, first) }
 }
@@ -370,52 +366,6 @@ fn future_minima(values: &[u64]) -> Vec<u64> {
 /// Number of rises in the warm-up, from the base on; with the first value if it `began_with_zero`.
 fn count_rises(warm_up: &[u64], began_with_zero: bool) -> usize {
     warm_up.windows(2).filter(|pair| pair[1] > pair[0]).count() + usize::from(began_with_zero)
-}
-
-/// Whether growth without a period goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Evenness {
-    Even,
-    /// Uneven, but so few growth steps are as uneven by chance.
-    Unclear,
-    Saturating,
-}
-
-/// `growth_steps`: indexes into `floors`.
-fn judge_evenness(floors: &[u64], growth_steps: &[usize]) -> Evenness {
-    let span = floors.len() - 1;
-    let at_third = |third: usize| floors[span * third / 3];
-    let (first, last) = (at_third(0), at_third(3));
-    let even_share = (last - first) as f64 / 3.0;
-    let last_third = (last - at_third(2)) as f64;
-    let first_two = (at_third(2) - first) as f64;
-    // Times of n events spread evenly have a mean of 0.5 and a standard deviation of 1/sqrt(12 n);
-    // none of them falls into the last third with probability (2/3)^n.
-    let events = growth_steps.len() as f64;
-    let earliest_mean = 0.5 - Z_95_ONE_SIDED / (12.0 * events).sqrt();
-    let least_mean_time = if growth_steps.len() >= MANY_GROWTH_STEPS {
-        earliest_mean.min(MIN_MEAN_TIME)
-    } else {
-        MIN_MEAN_TIME
-    };
-    let is_late_enough = mean_time_of_growth(floors) >= least_mean_time;
-    if last_third >= even_share / 2.0 && first_two >= even_share && is_late_enough {
-        return Evenness::Even;
-    }
-    let mean_of_steps = growth_steps.iter().map(|at| *at as f64 - 0.5).sum::<f64>() / (events * span as f64);
-    let late = growth_steps.iter().filter(|at| **at > span * 2 / 3).count();
-    let is_early = mean_of_steps < earliest_mean;
-    let is_late_empty = late == 0 && (2.0f64 / 3.0).powf(events) < MAX_CHANCE_OF_GAP;
-    if is_early || is_late_empty { Evenness::Saturating } else { Evenness::Unclear }
-}
-
-/// When growth came on average: 0 all at the start, 0.5 evenly, 1 all at the end.
-fn mean_time_of_growth(floors: &[u64]) -> f64 {
-    let span = (floors.len() - 1) as f64;
-    let rises = (1..floors.len()).map(|at| ((floors[at] - floors[at - 1]) as f64, at as f64 - 0.5));
-    let (sum, weighted) =
-        rises.fold((0.0, 0.0), |(sum, weighted), (rise, at)| (sum + rise, weighted + rise * at));
-    weighted / (sum * span)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use super::MIN_GROWTH_STEPS;
 
-/// Longest period looked for, in step ends. `tests/accuracy.rs` plants periods up to 50.
+/// Longest period looked for, in step ends. `tests/leaks/accuracy.rs` plants periods up to 50.
 const MAX_PERIOD: usize = 512;
 /// Relative error that the rate of a period may have against the Theil-Sen slope, where not all
 /// differences follow the period (`inexact_period_must_have_the_rate_of_the_series`).

@@ -63,7 +63,8 @@ fn inexact_period_must_have_the_rate_of_the_series() {
     let values: Vec<u64> = (0..120).map(|k| k + (k + 3) / 12 * 10).collect();
     let growth = find_growth(&values).unwrap();
     assert_eq!((growth.period, growth.per_value), (Some(12), 22.0 / 12.0));
-    // The same with bursts at irregular steps: only the times have a period, and the rate is the mean.
+    // The same with bursts at irregular steps: only the times have a period, and the rate is the
+    // mean.
     let bursts = [5, 19, 24, 40, 47, 62, 70, 83, 99, 104, 118];
     let values: Vec<u64> =
         (0..120).map(|k| k + bursts.iter().filter(|at| **at <= k).count() as u64 * 10).collect();

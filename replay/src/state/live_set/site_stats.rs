@@ -58,7 +58,7 @@ impl FreedByAge {
         *count = count.saturating_add(1);
     }
 
-    /// Reverts one [`Self::count`].
+    /// Takes back one free that [`Self::count`] counted.
     pub(crate) fn uncount(&mut self, age_steps: u32) {
         let count = &mut self.0[age_class(age_steps)];
         *count = count.saturating_sub(1);
@@ -77,7 +77,7 @@ impl FreedByAge {
     }
 
     /// Number of blocks in the class `class` and all older ones.
-    pub(crate) fn from_class(&self, class: usize) -> u64 {
+    pub(crate) fn count_from_class(&self, class: usize) -> u64 {
         self.0[class.min(AGES)..].iter().map(|count| u64::from(*count)).sum()
     }
 }

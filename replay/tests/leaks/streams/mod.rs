@@ -2,7 +2,8 @@
 //!
 //! A seed determines a stream: its class, its parameters ([`plan`]), what the program does
 //! ([`healthy`], [`leaks`], [`ambiguous`]), and each event. [`generate`] runs the program and
-//! returns the trace and what is true about it. `docs/accuracy.md` describes the parameters.
+//! returns the trace and what is true about it. `docs/analyses/accuracy.md` describes the
+//! parameters.
 #![allow(dead_code, unreachable_pub)] // Each user needs some of the functions.
 
 pub mod ambiguous;

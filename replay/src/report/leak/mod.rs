@@ -1,12 +1,15 @@
 //! Growing call sites: leaks, and growth that is not a leak. `docs/analyses.md` has the
 //! definitions.
 
+mod assessment;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
 use super::{Holder, HolderCoverage, Quantity, Site};
 use crate::util::ids::SiteId;
+pub use assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment};
 
 json_enum! {
     /// The memory that grows.

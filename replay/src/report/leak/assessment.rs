@@ -4,8 +4,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::json_enum::json_enum;
-use super::{LeakKind, Omitted, PoolFramework, Quantity, Site};
+use crate::report::json_enum::json_enum;
+use crate::report::{LeakKind, Omitted, PoolFramework, Quantity, Site};
 
 json_enum! {
     /// Whether the trace allows a verdict on leaks.
@@ -14,7 +14,7 @@ json_enum! {
         Assessed = "assessed",
         /// A part of the run, or of the memory, was not judged.
         Partly = "partly",
-        /// Nothing was judged.
+        /// The run is too short, or its memory is not visible.
         NotAssessed = "not_assessed",
     }
 }
@@ -61,7 +61,7 @@ pub struct LeakAssessment {
 pub enum AssessmentLimit {
     /// The run has too few steps.
     FewSteps {
-        /// Steps that ended.
+        /// Steps that have ended, from the begin of the scope on.
         steps: u64,
         /// Steps that are needed.
         needed: u64,
@@ -76,9 +76,9 @@ pub enum AssessmentLimit {
     /// The run has no steps. It was judged over intervals of equal numbers of allocations, which
     /// may hide a slow leak.
     NoSteps {
-        /// Number of intervals.
+        /// How many intervals the run has.
         intervals: u64,
-        /// Allocations in each.
+        /// Allocations in each interval.
         allocations: u64,
     },
     /// A long part of the run comes after the last step boundary.
@@ -118,7 +118,7 @@ pub struct GrowingSite {
     pub device: u32,
     /// The memory that grows.
     pub memory: LeakKind,
-    /// The growth.
+    /// How much more it holds than at first.
     pub bytes: u64,
     /// The blocks that stayed; for `growing_sizes`, the blocks at the last step end.
     pub blocks: u64,

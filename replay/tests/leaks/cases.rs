@@ -1,10 +1,8 @@
 //! Leaks that must be found with exact numbers, and healthy programs that must have no findings.
 
-mod synthetic;
-
+use crate::synthetic::Synthetic;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::report::{GrowthClass, LeakShape, Quantity, StepSource};
-use synthetic::Synthetic;
 
 fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {
     run.frame(caller, "/work/hooks.py", "Keeper.hook", 7)
@@ -115,7 +113,7 @@ fn retained_graph_is_one_finding_at_the_line_that_retains_it() {
 
 /// Adds a frame of PyTorch's modules below `caller`.
 fn module(run: &mut Synthetic, caller: NodeId, line: i32) -> NodeId {
-    run.frame(caller, &format!("{}nn/functional.py", synthetic::TORCH), "function", line)
+    run.frame(caller, &format!("{}nn/functional.py", crate::synthetic::TORCH), "function", line)
 }
 
 #[test]
