@@ -13,7 +13,7 @@ use gpumemtrace_format::{Event, EventKind};
 
 use crate::ingest::definitions::Definitions;
 use crate::report::{Section, SectionData};
-use crate::util::ids::SiteId;
+use crate::util::ids::StackId;
 
 /// An analysis and its section.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl EventContext<'_> {
 /// What an analysis can ask about the live blocks.
 pub(crate) trait LiveBlockLookup {
     /// The call site of the live block at an address.
-    fn site_of_live_block(&self, device: u8, addr: u64) -> Option<SiteId>;
+    fn stack_of_live_block(&self, device: u8, addr: u64) -> Option<StackId>;
 
     /// The levels of the only device with memory, on Metal. `None` if several have memory or its
     /// ordinal is unknown.

@@ -46,7 +46,7 @@ pub use crate::{
     assemble::symbolize::{symbolize_report, symbolize_sites},
     event_analysis::{AnalysisRow, EventAnalysis, EventContext},
     ingest::{Input, RingFile},
-    leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},
+    leak::blocks::{BlocksOfLeak, BlocksOfStack, blocks_of_leaks},
     pass::analysis::Analysis,
     pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
     pass::options::AnalysisOptions,

@@ -219,10 +219,9 @@ impl LineGrowth<'_> {
         };
         let main =
             self.stacks.iter().max_by_key(|one| (one.facts.grown.bytes, std::cmp::Reverse(one.facts.stack)));
-        let leaf_sites: BTreeSet<SiteId> = self.stacks.iter().map(|stack| stack.leaf).collect();
         let scans = analysis.analyses.find::<HolderScans>();
         let holders =
-            scans.and_then(|scans| scans.holders_of_sites(oom.event.device, leaf_sites.iter().copied()));
+            scans.and_then(|scans| scans.holders_of_stacks(oom.event.device, self.stack_ids().into_iter()));
         let (holders, holder_coverage) = holders.map_or((None, None), |(all, seen)| (Some(all), Some(seen)));
         OomGrowth {
             site: analysis.symbols.site(line, main.map(|one| one.facts.stack)),

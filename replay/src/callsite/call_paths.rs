@@ -17,7 +17,10 @@ use crate::util::seeded_map::SeededMap;
 const MAX_DEPTH: usize = 1024;
 
 /// Files of PyTorch with functions between a call of a module or decorated function and its code.
-const WRAPPERS: [&str; 2] = ["torch/nn/modules/module.py", "torch/utils/_contextlib.py"];
+const WRAPPERS: [&str; 2] = [MODULES, "torch/utils/_contextlib.py"];
+const MODULES: &str = "torch/nn/modules/module.py";
+/// The functions in [`MODULES`] that call a module, outermost first.
+const MODULE_CALLS: [&str; 2] = ["_wrapped_call_impl", "_call_impl"];
 
 /// A Python stack by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct PathFrame {
     pub offset_bytes: i32,
     /// The function only passes a call on, once.
     pub is_wrapper: bool,
+    /// The outermost call of an `nn.Module` that the path goes through.
+    pub module_call: Option<PathId>,
 }
 
 /// The frames at which two paths part, just inside their innermost common caller.
@@ -45,6 +50,14 @@ pub(crate) struct PathFrame {
 pub(crate) struct Fork {
     pub before: PathId,
     pub after: PathId,
+}
+
+/// A function that frames execute.
+#[derive(Clone, Copy, Debug)]
+struct Function {
+    number: u32,
+    is_wrapper: bool,
+    calls_module: bool,
 }
 
 /// Assigns ids to paths, in the order in which nodes first ask for theirs; callers first.
@@ -55,9 +68,9 @@ pub(crate) struct CallPaths {
     paths: Vec<PathFrame>,
     ids: SeededMap<(FrameId, i32), PathId>,
     frames: SeededMap<(Option<PathId>, u32), FrameId>,
-    /// Numbers of functions by code object, and by content. The number of a wrapper is odd.
-    codes: SeededMap<CodeId, u32>,
-    contents: SeededMap<(String, String, i32), u32>,
+    /// Functions by code object, and by content.
+    codes: SeededMap<CodeId, Function>,
+    contents: SeededMap<(String, String, i32), Function>,
 }
 
 impl CallPaths {
@@ -71,6 +84,11 @@ impl CallPaths {
             Some(path) => *path,
             None => self.intern_node(node, definitions),
         }
+    }
+
+    /// The path of a node that has asked for it.
+    pub(crate) fn known_path(&self, node: NodeId) -> Option<PathId> {
+        self.by_node.get_ref(node.0).copied().flatten()
     }
 
     #[cold]
@@ -94,41 +112,46 @@ impl CallPaths {
             next = node.parent;
         };
         while let Some(node) = callees.pop() {
-            let code = self.number_of_code(node.code, definitions);
-            path = Some(self.intern(path, code, node.offset_bytes));
+            let function = self.function_of_code(node.code, definitions);
+            path = Some(self.intern(path, function, node.offset_bytes));
             self.by_node.insert(node.id.0, path);
         }
         path
     }
 
-    fn intern(&mut self, parent: Option<PathId>, code: u32, offset_bytes: i32) -> PathId {
+    fn intern(&mut self, parent: Option<PathId>, function: Function, offset_bytes: i32) -> PathId {
         let next = FrameId(self.frames.len() as u32);
-        let frame = *self.frames.entry((parent, code)).or_insert(next);
+        let frame = *self.frames.entry((parent, function.number)).or_insert(next);
         let next = PathId(self.paths.len() as u32);
         let path = *self.ids.entry((frame, offset_bytes)).or_insert(next);
         if path == next {
             let depth = parent.map_or(0, |parent| self.frame(parent).depth + 1);
-            let is_wrapper = code % 2 == 1;
-            self.paths.push(PathFrame { parent, depth, frame, offset_bytes, is_wrapper });
+            let outer_call = parent.and_then(|parent| self.frame(parent).module_call);
+            let module_call = outer_call.or(function.calls_module.then_some(path));
+            let is_wrapper = function.is_wrapper;
+            self.paths.push(PathFrame { parent, depth, frame, offset_bytes, is_wrapper, module_call });
         }
         path
     }
 
-    fn number_of_code(&mut self, id: CodeId, definitions: &Definitions) -> u32 {
-        if let Some(number) = self.codes.get(&id) {
-            return *number;
+    fn function_of_code(&mut self, id: CodeId, definitions: &Definitions) -> Function {
+        if let Some(function) = self.codes.get(&id) {
+            return *function;
         }
-        let next = 2 * self.codes.len() as u32;
-        let number = match definitions.codes.get(&id) {
+        let number = self.codes.len() as u32;
+        let function = match definitions.codes.get(&id) {
             Some(code) => {
                 let content = (code.file.clone(), code.name.clone(), code.first_line);
                 let is_wrapper = WRAPPERS.iter().any(|file| code.file.ends_with(file));
-                *self.contents.entry(content).or_insert(next + u32::from(is_wrapper))
+                // Before CPython 3.11, the name has no class.
+                let name = code.name.strip_prefix("Module.").unwrap_or(&code.name);
+                let calls_module = code.file.ends_with(MODULES) && MODULE_CALLS.contains(&name);
+                *self.contents.entry(content).or_insert(Function { number, is_wrapper, calls_module })
             }
-            None => next,
+            None => Function { number, is_wrapper: false, calls_module: false },
         };
-        self.codes.insert(id, number);
-        number
+        self.codes.insert(id, function);
+        function
     }
 
     /// Number of paths with an id.

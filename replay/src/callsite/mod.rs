@@ -5,6 +5,7 @@ pub(crate) mod call_paths;
 pub(crate) mod code_origin;
 pub(crate) mod frames;
 pub(crate) mod mixed_stack;
+pub(crate) mod module_calls;
 pub(crate) mod module_owner;
 pub(crate) mod py_linetable;
 pub(crate) mod site_key;

@@ -258,7 +258,8 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
     let (live, unused, non_torch) = (live_set.series(), state.unused.unused(), state.unused.non_torch());
     let findings = profile.leaks.iter();
     let found = findings.filter(|leak| leak.kind == LeakKind::Tensors && leak.device == u32::from(ordinal));
-    let mut sites: Vec<_> = found.flat_map(|leak| &leak.sites).map(|(site, _)| *site).collect();
+    let mut sites: Vec<_> =
+        found.flat_map(|leak| &leak.stacks).map(|(stack, _)| live_set.site_of(*stack)).collect();
     sites.sort_unstable();
     sites.dedup();
     let leaking: Vec<&StepSeries> = live_set

@@ -4,7 +4,7 @@ use gpumemtrace_format::NO_DEVICE;
 
 use crate::device::DeviceState;
 use crate::event_analysis::{LiveBlockLookup, MetalLevels};
-use crate::util::ids::SiteId;
+use crate::util::ids::StackId;
 
 /// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]
@@ -53,8 +53,8 @@ impl DeviceStates {
 }
 
 impl LiveBlockLookup for DeviceStates {
-    fn site_of_live_block(&self, device: u8, addr: u64) -> Option<SiteId> {
-        self.all.get(usize::from(device))?.as_ref()?.torch.site_at(addr)
+    fn stack_of_live_block(&self, device: u8, addr: u64) -> Option<StackId> {
+        self.all.get(usize::from(device))?.as_ref()?.torch.stack_at(addr)
     }
 
     fn only_metal_device(&self) -> Option<MetalLevels> {

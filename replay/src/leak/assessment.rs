@@ -103,9 +103,11 @@ pub(crate) fn add_growth_towards_ooms(assessment: &mut LeakAssessment, ooms: &[O
                 bytes: one.bytes,
                 blocks: one.blocks,
                 class: GrowthClass::TowardsOom,
+                grows_by: None,
                 events: Some(one.moments),
                 needs: None,
                 bytes_per_step: None,
+                holders: one.holders.clone(),
             });
         }
     }

@@ -47,6 +47,7 @@ fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> Benign
     let is_below_optimizer = || stack.is_some_and(|stack| symbols.stack_info(stack).optimizer != 0);
     match rule {
         GrowthRule::TooEarly => BenignRule::TooEarly,
+        GrowthRule::OneModelCall => BenignRule::OneModelCall,
         _ if WORKSPACE_BYTES.iter().any(is_workspace) => BenignRule::LibraryWorkspace,
         GrowthRule::WarmUp | GrowthRule::OneOff if is_below_optimizer() => BenignRule::OptimizerState,
         GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => BenignRule::Ratchet,

@@ -7,8 +7,14 @@
 //! is blamed, and of several the deepest. If all blocks of the leaf stay, that is the leaf; else
 //! it is usually one of its callers.
 //!
+//! If the growth comes from several lines of one function that the blamed line calls, and one of
+//! them has more than half of it, that line is blamed: a call of `main()` would help nobody. A call
+//! of a module is never followed, because a graph is retained where the model is called.
+//!
 //! The cost is O(stacks x depth) per finding. `tests/leaks/accuracy.rs` plants leaks in a
 //! function that healthy callers share.
+
+use std::collections::BTreeMap;
 
 use crate::callsite::code_origin::is_module_code;
 use crate::callsite::symbols::StackSymbols;
@@ -43,6 +49,8 @@ pub(crate) struct UserLine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlamedLine {
     pub(crate) line: SiteId,
+    /// The line below which most of the growth was allocated: `line`, or a caller of its function.
+    pub(crate) common: SiteId,
     /// The stack that grew most.
     pub(crate) stack: Option<StackId>,
 }
@@ -115,13 +123,13 @@ pub(crate) fn deepest_common_line(
     common_lines(&stacks).max_by_key(|line| (line.depth, line.site)).map(|line| line.site)
 }
 
-/// The line to blame for all of `candidates`, which grew by `grown`. `None` if no user line is
-/// common to most of the growth.
+/// The line to blame for all of `candidates`, which grew by `grown`, without the stack that grew
+/// most. `None` if no user line is common to most of the growth.
 pub(crate) fn choose_blamed_line<'a>(
     (live_set, symbols): (&LiveSet, &StackSymbols),
     candidates: impl Iterator<Item = &'a Candidate>,
     grown: &[GrownStack],
-) -> Option<SiteId> {
+) -> Option<BlamedLine> {
     let grown_ids: SeededSet<StackId> = grown.iter().map(|stack| stack.stack).collect();
     let healthy_stacks = candidates
         .flat_map(|candidate| live_set.stacks_of(candidate.site))
@@ -134,9 +142,42 @@ pub(crate) fn choose_blamed_line<'a>(
         }
     }
     let count_healthy = |site: &SiteId| healthy_by_line.get(site).copied().unwrap_or(0);
-    common_lines(grown)
-        .min_by_key(|line| (count_healthy(&line.site), std::cmp::Reverse(line.depth), line.site))
-        .map(|line| line.site)
+    let common = common_lines(grown)
+        .min_by_key(|line| (count_healthy(&line.site), std::cmp::Reverse(line.depth), line.site))?
+        .site;
+    let (mut line, mut followed) = (common, SeededSet::default());
+    while followed.insert(line)
+        && let Some(inner) = main_line_of_called_function(symbols, grown, line)
+        && count_healthy(&inner) <= count_healthy(&line)
+    {
+        line = inner;
+    }
+    Some(BlamedLine { line, common, stack: None })
+}
+
+/// The line with more than half of all growth, in the function that `line` calls for [`SHARE`] of
+/// it. `None` if it calls several functions, or a module.
+fn main_line_of_called_function(
+    symbols: &StackSymbols,
+    grown: &[GrownStack],
+    line: SiteId,
+) -> Option<SiteId> {
+    let total = saturating_sum(grown.iter().map(|stack| stack.growth.bytes));
+    let mut by_line: BTreeMap<SiteId, u64> = BTreeMap::new();
+    for stack in grown {
+        let Some(at) = stack.lines.iter().rposition(|user| user.site == line) else { continue };
+        if stack.lines[at].calls_module {
+            return None;
+        }
+        let Some(inner) = stack.lines.get(at + 1) else { continue };
+        let bytes = by_line.entry(inner.site).or_default();
+        *bytes = bytes.saturating_add(stack.growth.bytes);
+    }
+    let (&main, &most) = by_line.iter().max_by_key(|(site, bytes)| (**bytes, std::cmp::Reverse(**site)))?;
+    let function = symbols.function_of_site(main)?;
+    let of_function = by_line.iter().filter(|(site, _)| symbols.function_of_site(**site) == Some(function));
+    let bytes = saturating_sum(of_function.map(|(_, bytes)| *bytes));
+    (bytes as f64 >= SHARE * total as f64 && most > total / 2).then_some(main)
 }
 
 /// The line that a single candidate is reported under: its own site if no other is to blame.
@@ -146,6 +187,7 @@ pub(crate) fn blame_candidate(
     candidate: &Candidate,
 ) -> BlamedLine {
     let grown = grown_stacks(symbols, candidate);
-    let line = choose_blamed_line((live_set, symbols), std::iter::once(candidate), &grown);
-    BlamedLine { line: line.unwrap_or(candidate.site), stack: grown.first().map(|stack| stack.stack) }
+    let own = BlamedLine { line: candidate.site, common: candidate.site, stack: None };
+    let blamed = choose_blamed_line((live_set, symbols), std::iter::once(candidate), &grown);
+    BlamedLine { stack: grown.first().map(|stack| stack.stack), ..blamed.unwrap_or(own) }
 }

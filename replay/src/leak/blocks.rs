@@ -1,8 +1,8 @@
 //! Lists the blocks of each leak, for the search of Python references that hold them.
 //!
-//! A block belongs to a leak if a line of the finding allocated it after the finding's base step,
+//! A block belongs to a leak if a stack of the finding allocated it after the finding's base step,
 //! in a step that has ended, and it is still live. Older blocks are healthy. Blocks of the
-//! current step may still be in use. Without steps, all live blocks of the line belong to it.
+//! current step may still be in use. Without steps, all live blocks of the stack belong to it.
 //! Only findings in tensors have blocks. The Python suite's `test_holders.py` compares the result
 //! with known lists.
 
@@ -13,11 +13,11 @@ use serde::Serialize;
 use crate::pass::Analysis;
 use crate::report::LeakKind;
 use crate::state::live_set::LiveSet;
-use crate::util::ids::SiteId;
+use crate::util::ids::StackId;
 
-/// Blocks listed per site. Of more, so many are picked evenly from oldest to newest.
+/// Blocks listed per stack. Of more, so many are picked evenly from oldest to newest.
 const MAX_BLOCKS: usize = 4096;
-/// Blocks listed per leak, of all its sites together, if each site gets at least [`MIN_BLOCKS`].
+/// Blocks listed per leak, of all its stacks together, if each gets at least [`MIN_BLOCKS`].
 const MAX_BLOCKS_OF_LEAK: usize = 50_000;
 const MIN_BLOCKS: usize = 4;
 
@@ -32,13 +32,13 @@ pub struct BlocksOfLeak {
     pub line: Option<u32>,
     /// Function of the line, if it is known.
     pub function: Option<String>,
-    /// Blocks by the line that allocated them.
-    pub sites: Vec<BlocksOfSite>,
+    /// Blocks by the stack that allocated them.
+    pub stacks: Vec<BlocksOfStack>,
 }
 
-/// The leaked blocks that one line allocated.
+/// The leaked blocks that one stack allocated.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct BlocksOfSite {
+pub struct BlocksOfStack {
     /// Number of blocks, listed or not.
     pub blocks: u64,
     /// Their sum; saturates in a damaged trace.
@@ -63,7 +63,7 @@ pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
             file: leak.site.file.clone(),
             line: leak.site.line,
             function: leak.site.function.clone(),
-            sites: list_blocks(device.main(), &leak.sites, has_steps),
+            stacks: list_blocks(device.main(), &leak.stacks, has_steps),
         });
     }
     listed
@@ -78,27 +78,27 @@ struct LeakedBlock {
     bytes: u64,
 }
 
-/// `sites`: each line of a finding with its base step; `None` if it grew from the first step on.
-fn list_blocks(live_set: &LiveSet, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
-    let base_steps: BTreeMap<SiteId, Option<u32>> = sites.iter().copied().collect();
-    let mut by_site: BTreeMap<SiteId, Vec<LeakedBlock>> = BTreeMap::new();
-    for (addr, block, site) in live_set.blocks(has_steps) {
+/// `stacks`: each stack of a finding with its base step; `None` if it grew from the first step on.
+fn list_blocks(live_set: &LiveSet, stacks: &[(StackId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfStack> {
+    let base_steps: BTreeMap<StackId, Option<u32>> = stacks.iter().copied().collect();
+    let mut by_stack: BTreeMap<StackId, Vec<LeakedBlock>> = BTreeMap::new();
+    for (addr, block) in live_set.blocks(has_steps) {
         let is_leaked = |base: &Option<u32>| !has_steps || base.is_none_or(|base| block.step > base);
-        if base_steps.get(&site).is_some_and(is_leaked) {
+        if base_steps.get(&block.stack).is_some_and(is_leaked) {
             let leaked = LeakedBlock { serial: block.serial, addr, bytes: block.bytes };
-            by_site.entry(site).or_default().push(leaked);
+            by_stack.entry(block.stack).or_default().push(leaked);
         }
     }
-    let limit = (MAX_BLOCKS_OF_LEAK / by_site.len().max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
+    let limit = (MAX_BLOCKS_OF_LEAK / by_stack.len().max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
     let list = |mut blocks: Vec<LeakedBlock>| {
         blocks.sort_unstable();
         let count = blocks.len().min(limit);
         let picked = (0..count).map(|at| blocks[at * blocks.len() / count]);
-        BlocksOfSite {
+        BlocksOfStack {
             blocks: blocks.len() as u64,
             bytes: blocks.iter().fold(0, |sum, block| sum.saturating_add(block.bytes)),
             listed: picked.map(|block| (block.addr, block.bytes)).collect(),
         }
     };
-    by_site.into_values().map(list).collect()
+    by_stack.into_values().map(list).collect()
 }

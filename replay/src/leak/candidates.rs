@@ -13,9 +13,11 @@
 //!
 //! The cost is one pass over each site's series. `tests/leaks/accuracy.rs` checks the outcome.
 
+use crate::callsite::symbols::StackSymbols;
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SettledGrowth, accelerates, judge_series};
 use crate::leak::rate::GrowthRate;
 use crate::leak::survivors::{SettledSurvivors, StackSurvivors, SurvivorCounts, Survivors};
+use crate::report::GrowsBy;
 use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
@@ -87,6 +89,12 @@ impl Candidate {
         &self.block_growth
     }
 
+    /// True if its growth is exactly regular, and the other's is not or has a longer period.
+    fn is_simpler_than(&self, other: &Self) -> bool {
+        let (own, other) = (self.growth(), other.growth());
+        own.is_exact && !(other.is_exact && other.period <= own.period)
+    }
+
     /// The last step without growth. `None` if it began with the first step.
     pub(crate) fn base_step(&self) -> Option<u32> {
         let growth = self.growth();
@@ -132,6 +140,13 @@ impl Candidate {
         self.growth().rising_steps
     }
 
+    /// True if all of it was allocated in a model that was called fewer times than the candidate
+    /// grew. Not known for runs with steps.
+    pub(crate) fn is_held_by_one_model_call(&self, symbols: &StackSymbols) -> bool {
+        let rounds = self.growth_count() as u64;
+        self.grown.iter().all(|(stack, _)| symbols.is_in_fewer_calls(*stack, rounds))
+    }
+
     pub(crate) fn lockstep_key(&self) -> LockstepKey {
         let Growth { first, period, rising_steps, .. } = *self.growth();
         LockstepKey { first, period, rising_steps, stride: self.stride }
@@ -146,6 +161,8 @@ pub(crate) struct GrowingWorkingSet {
     pub(crate) held: BlockTotals,
     /// Mean growth in bytes per step.
     pub(crate) bytes_per_step: f64,
+    /// Whether its blocks get larger or more.
+    pub(crate) grows_by: GrowsBy,
     /// The stack with the most bytes at the last step end.
     pub(crate) stack: Option<StackId>,
 }
@@ -161,6 +178,14 @@ pub(crate) struct BenignCandidate {
     pub(crate) is_by_size: bool,
     /// The stack with the most bytes of survivors.
     pub(crate) stack: Option<StackId>,
+}
+
+impl BenignCandidate {
+    pub(crate) fn held_by_one_model_call(candidate: &Candidate) -> Self {
+        let stack = candidate.grown.first().map(|(stack, _)| *stack);
+        let (site, held) = (candidate.site, candidate.leaked);
+        Self { site, rule: GrowthRule::OneModelCall, held, is_by_size: false, stack }
+    }
 }
 
 /// Sites of a live set that hold more than they did. Each list has the most bytes first.
@@ -202,13 +227,26 @@ struct SiteUnderTest<'a> {
 impl SiteUnderTest<'_> {
     /// The candidates among the stacks of the site. Stacks that grow on their own and in the same
     /// steps are one candidate: a line that several callers share may leak through two of them.
-    /// The other stacks are judged together.
+    /// The other stacks are judged together. So are all if their sum grows in a simpler way than
+    /// any part: a block per step, through one stack or another.
     fn judge_survivors(&self, is_judged: &dyn Fn(StackId) -> bool) -> Vec<Candidate> {
         let stacks = self.survivors.stacks_of_site(self.site).iter();
         let stacks: Vec<&StackSurvivors> = stacks.filter(|stack| is_judged(stack.stack)).collect();
+        let parts = self.judge_parts(&stacks);
+        if parts.len() < 2 {
+            return parts;
+        }
+        let together = self.judge_stacks(&stacks);
+        match together.filter(|all| parts.iter().all(|part| all.is_simpler_than(part))) {
+            Some(all) => vec![all],
+            None => parts,
+        }
+    }
+
+    fn judge_parts(&self, stacks: &[&StackSurvivors]) -> Vec<Candidate> {
         let mut groups: Vec<(LockstepKey, Vec<&StackSurvivors>)> = Vec::new();
         let mut rest = Vec::new();
-        for &stack in &stacks {
+        for &stack in stacks {
             let alone =
                 (2..=MAX_STACKS_ALONE).contains(&stacks.len()).then(|| self.judge_stacks(&[stack])).flatten();
             match alone.filter(|candidate| !candidate.is_weak).map(|candidate| candidate.lockstep_key()) {
@@ -321,14 +359,18 @@ impl SiteUnderTest<'_> {
             {
                 found.benign.push(benign(rule, BlockTotals { bytes: last.bytes, blocks: rise }, false));
             }
-            (_, GrowthJudgement::Grows(growth)) => {
+            (by_blocks, GrowthJudgement::Grows(growth)) => {
                 let is_certain = growth.period.is_some()
                     || growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.p <= MAX_CHANCE;
                 if is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE {
                     let held = BlockTotals { bytes: growth.rise, blocks: last.blocks };
                     let bytes_per_step = growth.per_value / f64::from(stride);
                     let stack = main_stack();
-                    found.larger.push(GrowingWorkingSet { site, held, bytes_per_step, stack });
+                    let grows_by = match by_blocks {
+                        GrowthJudgement::Grows(_) => GrowsBy::Blocks,
+                        GrowthJudgement::Settled(_) | GrowthJudgement::Quiet => GrowsBy::Size,
+                    };
+                    found.larger.push(GrowingWorkingSet { site, held, bytes_per_step, grows_by, stack });
                 }
             }
             (_, GrowthJudgement::Quiet) => {}

@@ -14,7 +14,7 @@ use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{BlamedLine, blame_candidate, grown_stacks};
 use crate::leak::candidates::Candidate;
 use crate::leak::growth::MIN_IRREGULAR_EVENTS;
-use crate::leak::retained_graph;
+use crate::leak::retained_graph::{self, RetainedGraph};
 use crate::state::live_set::LiveSet;
 use crate::util::ids::{SiteId, StackId};
 
@@ -66,7 +66,7 @@ impl Finding {
         let is_below = || {
             let stacks = grown_stacks(symbols, candidate);
             !stacks.is_empty()
-                && stacks.iter().all(|stack| stack.lines.iter().any(|user| user.site == self.place.line))
+                && stacks.iter().all(|stack| stack.lines.iter().any(|user| user.site == self.place.common))
         };
         grows_with && is_below()
     }
@@ -88,11 +88,7 @@ pub(super) fn merge_candidates(
         candidates.into_iter().partition(|candidate| candidate.is_weak);
     let mut leaks = Vec::new();
     while let Some(graph) = retained_graph::take_graph(live_set, symbols, &mut strong) {
-        leaks.push(Finding {
-            place: BlamedLine { line: graph.line, stack: Some(graph.stack) },
-            members: graph.members,
-            sources: Some(graph.sources),
-        });
+        add_graph(&mut leaks, graph);
     }
     let graphs = leaks.len();
     let mut rest = Vec::new();
@@ -119,6 +115,23 @@ pub(super) fn merge_candidates(
     MergedFindings { leaks, possible }
 }
 
+/// Adds a graph to the one that is reported under the same line, if there is one: a part of a graph
+/// may be kept at other times.
+fn add_graph(graphs: &mut Vec<Finding>, graph: RetainedGraph) {
+    let RetainedGraph { place, members, sources } = graph;
+    let Some(known) = graphs.iter_mut().find(|known| known.place.line == place.line) else {
+        graphs.push(Finding { place, members, sources: Some(sources) });
+        return;
+    };
+    known.members.extend(members);
+    let listed = known.sources.get_or_insert_default();
+    for (site, stack) in sources {
+        if listed.iter().all(|(known, _)| *known != site) {
+            listed.push((site, stack));
+        }
+    }
+}
+
 /// Groups candidates that are reported under the same line, and grow in the same steps or were
 /// allocated at the same line.
 fn group_by_line(live_set: &LiveSet, symbols: &StackSymbols, candidates: Vec<Candidate>) -> Vec<Finding> {
@@ -129,7 +142,7 @@ fn group_by_line(live_set: &LiveSet, symbols: &StackSymbols, candidates: Vec<Can
             let grows_with = |member: &Candidate| {
                 member.lockstep_key() == candidate.lockstep_key() || member.site == candidate.site
             };
-            group.place.line == place.line && group.members.iter().any(grows_with)
+            group.place.common == place.common && group.members.iter().any(grows_with)
         });
         match group {
             Some(group) => group.members.push(candidate),

@@ -33,7 +33,7 @@ pub(crate) mod statistics;
 pub(crate) mod survivors;
 
 use crate::device::DeviceState;
-use crate::leak::candidates::{Candidates, find_candidates};
+use crate::leak::candidates::{BenignCandidate, Candidate, Candidates, find_candidates};
 use crate::leak::growth::{GrowthJudgement, judge_series};
 use crate::leak::merge::merge_candidates;
 use crate::leak::oom_forecast::Headroom;
@@ -64,8 +64,13 @@ pub(crate) struct LeakFindings {
 impl LeakFindings {
     /// Adds what was found in one live set.
     fn add(&mut self, reporter: &LeakReporter<'_>, candidates: Candidates) {
-        self.benign.extend(benign::report_benign(reporter, &candidates.benign));
-        let merged = merge_candidates(reporter.live_set, &reporter.analysis.symbols, candidates.growing);
+        let symbols = &reporter.analysis.symbols;
+        let Candidates { growing, larger, mut benign } = candidates;
+        let (of_one_call, growing): (Vec<Candidate>, Vec<Candidate>) =
+            growing.into_iter().partition(|candidate| candidate.is_held_by_one_model_call(symbols));
+        benign.extend(of_one_call.iter().map(BenignCandidate::held_by_one_model_call));
+        self.benign.extend(benign::report_benign(reporter, &benign));
+        let merged = merge_candidates(reporter.live_set, symbols, growing);
         for leak in merged.leaks.iter().map(|finding| reporter.leak_of(finding)) {
             if has_limit(&leak) {
                 self.growth.push(growth_of(leak, GrowthClass::Filling));
@@ -74,7 +79,7 @@ impl LeakFindings {
             }
         }
         self.growth.extend(merged.possible.iter().map(|finding| reporter.possible_leak(finding)));
-        self.growth.extend(candidates.larger.iter().map(|larger| reporter.growing_sizes(larger)));
+        self.growth.extend(larger.iter().map(|larger| reporter.growing_sizes(larger)));
     }
 }
 
@@ -147,9 +152,11 @@ fn growth_of(leak: Leak, class: GrowthClass) -> GrowingSite {
         bytes: leak.bytes,
         blocks: leak.blocks,
         class,
+        grows_by: (class == GrowthClass::GrowingSizes).then_some(leak.grows_by),
         events: Some(leak.evidence.growth_steps as u64),
         needs: None,
         bytes_per_step: leak.bytes_per_step,
+        holders: leak.holders,
     }
 }
 

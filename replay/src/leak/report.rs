@@ -7,14 +7,14 @@ use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
 use crate::pass::Analysis;
 use crate::report::{
-    AmountUnit, FreedSiblings, GrowingSite, GrowsBy, GrowthClass, Leak, LeakEvidence, LeakKind, LeakShape,
-    Quantity, Site, Survival,
+    AmountUnit, FreedSiblings, GrowingSite, GrowsBy, GrowthClass, Holder, HolderCoverage, Leak, LeakEvidence,
+    LeakKind, LeakShape, Quantity, Site, Survival,
 };
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
-use crate::util::ids::SiteId;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededSet;
 
 /// Most members of one leak.
@@ -69,7 +69,11 @@ impl LeakReporter<'_> {
             leak.shape = LeakShape::Accelerating;
         }
         if let Some(sources) = &finding.sources {
-            leak.shape = LeakShape::RetainedGraph;
+            // Holders of all blocks would show the graph.
+            let is_searched = leak.holder_coverage.as_ref().is_some_and(|seen| seen.unresolved.is_empty());
+            if !is_searched || leak.is_held_by_graph() {
+                leak.shape = LeakShape::RetainedGraph;
+            }
             let joined = members.iter().map(|one| (one.site, one.grown.first().map(|(stack, _)| *stack)));
             let mut listed: SeededSet<SiteId> = sources.iter().map(|(site, _)| *site).collect();
             let sources = sources.iter().map(|(site, stack)| (*site, Some(*stack)));
@@ -80,9 +84,12 @@ impl LeakReporter<'_> {
             if place.line != main.site {
                 leak.leaf = Some(symbols.site(main.site, place.stack));
             }
-            if members.len() > 1 {
-                let named = members.iter().take(MAX_MEMBERS);
-                leak.members = named.map(|one| symbols.site(one.site, None)).collect();
+            let mut listed: SeededSet<SiteId> = SeededSet::default();
+            let named: Vec<SiteId> =
+                members.iter().map(|one| one.site).filter(|site| listed.insert(*site)).collect();
+            if named.len() > 1 {
+                let named = named.into_iter().take(MAX_MEMBERS);
+                leak.members = named.map(|site| symbols.site(site, None)).collect();
             }
         }
         leak
@@ -98,11 +105,13 @@ impl LeakReporter<'_> {
             bytes: saturating_sum(members.iter().map(|member| member.leaked.bytes)),
             blocks: saturating_sum(members.iter().map(|member| member.leaked.blocks)),
             class: GrowthClass::PossibleLeak,
+            grows_by: None,
             events: Some(finding.events() as u64),
             needs: Some(finding.missing_events() as u64),
             bytes_per_step: self
                 .has_steps()
                 .then(|| Quantity(members.iter().map(|member| member.bytes_per_step().expected).sum())),
+            holders: self.find_holders(&stacks_of(members)).map(|(holders, _)| holders),
         }
     }
 
@@ -115,9 +124,11 @@ impl LeakReporter<'_> {
             bytes: larger.held.bytes,
             blocks: larger.held.blocks,
             class: GrowthClass::GrowingSizes,
+            grows_by: Some(larger.grows_by),
             events: None,
             needs: None,
             bytes_per_step: self.has_steps().then_some(Quantity(larger.bytes_per_step)),
+            holders: None,
         }
     }
 
@@ -147,16 +158,19 @@ impl LeakReporter<'_> {
         });
         leak.grows_by = GrowsBy::Blocks;
         self.describe_outcomes(&mut leak, members);
-        leak.sites = members.iter().map(|member| (member.site, member.base_step())).collect();
-        if self.kind == LeakKind::Tensors
-            && let Some(scans) = self.analysis.analyses.find::<HolderScans>()
-            && let Some((holders, coverage)) =
-                scans.holders_of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
-        {
+        leak.stacks = stacks_of(members);
+        if let Some((holders, coverage)) = self.find_holders(&leak.stacks) {
             leak.holders = Some(holders);
             leak.holder_coverage = Some(coverage);
         }
         leak
+    }
+
+    /// What holds the blocks of these stacks; `None` if no scan tells.
+    fn find_holders(&self, stacks: &[(StackId, Option<u32>)]) -> Option<(Vec<Holder>, HolderCoverage)> {
+        let scans =
+            self.analysis.analyses.find::<HolderScans>().filter(|_| self.kind == LeakKind::Tensors)?;
+        scans.holders_of_stacks(self.ordinal, stacks.iter().map(|(stack, _)| *stack))
     }
 
     fn describe_outcomes(&self, leak: &mut Leak, members: &[Candidate]) {
@@ -244,7 +258,7 @@ impl LeakReporter<'_> {
             members: Vec::new(),
             holders: None,
             holder_coverage: None,
-            sites: Vec::new(),
+            stacks: Vec::new(),
             evidence: LeakEvidence {
                 judged_at_step: has_steps.then_some(steps),
                 growth_steps: growth.rising_steps,
@@ -262,4 +276,13 @@ impl LeakReporter<'_> {
             },
         }
     }
+}
+
+/// The growing stacks, each with the last step before it grew.
+fn stacks_of(members: &[Candidate]) -> Vec<(StackId, Option<u32>)> {
+    let of_member = |member: &Candidate| {
+        let base = member.base_step();
+        member.grown.iter().map(move |(stack, _)| (*stack, base)).collect::<Vec<_>>()
+    };
+    members.iter().flat_map(of_member).collect()
 }

@@ -13,7 +13,7 @@
 //! `tests/leaks/cases.rs` has both forms, and outputs of one line that are not a graph.
 
 use crate::callsite::symbols::StackSymbols;
-use crate::leak::blame::{GrownStack, SHARE, choose_blamed_line, grown_stacks};
+use crate::leak::blame::{BlamedLine, GrownStack, SHARE, choose_blamed_line, grown_stacks};
 use crate::leak::candidates::{Candidate, LockstepKey};
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::saturating_sum;
@@ -32,10 +32,8 @@ const MIN_BLOCKS: u64 = 3;
 
 /// An autograd graph that is retained.
 pub(crate) struct RetainedGraph {
-    /// The line that retains it.
-    pub(crate) line: SiteId,
-    /// The stack through that line that grew most.
-    pub(crate) stack: StackId,
+    /// The line that retains it, and the stack below it that grew most.
+    pub(crate) place: BlamedLine,
     pub(crate) members: Vec<Candidate>,
     /// Where the blocks come from: the sites of the members with their main stacks. For a single
     /// member, the innermost functions below the line, most bytes first.
@@ -44,8 +42,7 @@ pub(crate) struct RetainedGraph {
 
 /// The part of a lockstep group that is one graph.
 struct LockstepGraph {
-    line: SiteId,
-    stack: StackId,
+    place: BlamedLine,
     members: SeededSet<SiteId>,
 }
 
@@ -66,13 +63,13 @@ pub(crate) fn take_graph(
             candidates.iter().filter(|candidate| candidate.lockstep_key() == key).collect();
         let graph = find_graph(live_set, symbols, &group)
             .or_else(|| group.iter().find_map(|candidate| find_graph(live_set, symbols, &[candidate])));
-        let Some(LockstepGraph { line, stack, members }) = graph else { continue };
+        let Some(LockstepGraph { place, members }) = graph else { continue };
         let (members, rest): (Vec<Candidate>, Vec<Candidate>) = std::mem::take(candidates)
             .into_iter()
             .partition(|candidate| candidate.lockstep_key() == key && members.contains(&candidate.site));
         *candidates = rest;
         let sources = find_sources(symbols, &members);
-        return Some(RetainedGraph { line, stack, members, sources });
+        return Some(RetainedGraph { place, members, sources });
     }
     None
 }
@@ -86,7 +83,8 @@ fn find_graph(live_set: &LiveSet, symbols: &StackSymbols, group: &[&Candidate]) 
     }
     let grown: Vec<GrownStack> =
         group.iter().flat_map(|candidate| grown_stacks(symbols, candidate)).collect();
-    let line = choose_blamed_line((live_set, symbols), group.iter().copied(), &grown)?;
+    let place = choose_blamed_line((live_set, symbols), group.iter().copied(), &grown)?;
+    let line = place.common;
     let is_below_line = |stack: &&GrownStack| stack.lines.iter().any(|user| user.site == line);
     let mut members: SeededSet<SiteId> = group.iter().map(|candidate| candidate.site).collect();
     for stack in grown.iter().filter(|stack| !is_below_line(stack)) {
@@ -101,7 +99,8 @@ fn find_graph(live_set: &LiveSet, symbols: &StackSymbols, group: &[&Candidate]) 
         in_graph().filter(calls_module).count() >= MIN_MODULE_STACKS && blocks >= MIN_BLOCKS * growth_steps;
     let (_, stack) =
         in_graph().map(|stack| ((stack.growth.bytes, std::cmp::Reverse(stack.stack)), stack.stack)).max()?;
-    (members.len() >= MIN_SITES || is_module_graph).then_some(LockstepGraph { line, stack, members })
+    (members.len() >= MIN_SITES || is_module_graph)
+        .then_some(LockstepGraph { place: BlamedLine { stack: Some(stack), ..place }, members })
 }
 
 fn find_sources(symbols: &StackSymbols, members: &[Candidate]) -> Vec<(SiteId, StackId)> {

@@ -67,6 +67,9 @@ impl Prescan {
     pub(crate) fn choose_step_rule(&mut self) -> StepRule {
         let rule = self.detector.step_rule(&self.symbols);
         self.symbols.set_recurring_path(rule.recurring_path());
+        if rule.source().is_none() {
+            self.symbols.set_module_calls(self.detector.module_calls().clone());
+        }
         rule
     }
 

@@ -5,7 +5,7 @@ use crate::synthetic::Synthetic;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
-    AssessmentLimit, AssessmentStatus, GrowthClass, LeakAssessment, LeakShape, Quantity,
+    AssessmentLimit, AssessmentStatus, BenignRule, GrowthClass, LeakAssessment, LeakShape, Quantity,
 };
 
 fn assessment(report: &Report) -> &LeakAssessment {
@@ -224,4 +224,31 @@ fn long_part_after_the_last_step_is_not_assessed() {
     let assessment = assessment(&report);
     assert_eq!(assessment.status, AssessmentStatus::Partly);
     assert!(matches!(assessment.limits[..], [AssessmentLimit::AfterLastStep { share: 0.5.., .. }]));
+}
+
+/// A script that calls a model of 60 equal layers `calls` times and keeps what they allocate.
+fn forward_passes(calls: u64) -> Report {
+    let mut run = Synthetic::new();
+    let main = run.frame(NodeId::NONE, "/work/main.py", "<module>", 9);
+    let call = run.frame(main, "/venv/torch/nn/modules/module.py", "Module._wrapped_call_impl", 50);
+    let net = run.frame(call, "/work/model.py", "Net.forward", 20);
+    let input = run.frame(NodeId::NONE, "/work/main.py", "<module>", 8);
+    for _ in 0..calls {
+        run.alloc(input, 1 << 20);
+        for _ in 0..60 {
+            let layer = run.frame(net, "/work/model.py", "Block.forward", 34);
+            run.alloc(layer, 1 << 20);
+        }
+    }
+    run.report()
+}
+
+#[test]
+fn activations_of_one_forward_pass_are_no_leak() {
+    let report = forward_passes(1);
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let kept = &report.benign_growth.as_ref().unwrap()[0];
+    assert_eq!((kept.rule, kept.site.line), (BenignRule::OneModelCall, Some(34)));
+    assert_eq!(assessment(&report).status, AssessmentStatus::Partly);
+    assert!(!leaking_lines(&forward_passes(100)).is_empty(), "activations of many passes are one");
 }

@@ -111,6 +111,22 @@ fn retained_graph_is_one_finding_at_the_line_that_retains_it() {
     assert_eq!((leaks[0].blocks_per_step, leaks[0].bytes), (Some(Quantity(8.0)), 96 << 20));
 }
 
+#[test]
+fn graph_of_several_lines_is_reported_at_the_line_with_most_of_it() {
+    let run = Synthetic::train(12, |run, _, _| {
+        let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+        // The inputs, the forward pass and the loss; the call of `main` has all of them.
+        for (line, bytes, layer) in [(60, 1 << 20, 20), (61, 5 << 20, 21), (61, 4 << 20, 22), (62, 512, 23)] {
+            let main = run.frame(at, "/work/train.py", "main", line);
+            let inner = run.frame(main, "/work/model.py", "Block.forward", 100 + layer);
+            run.alloc(inner, bytes);
+        }
+    });
+    let leaks = run.report().leaks.unwrap();
+    assert_eq!((leaks.len(), leaks[0].site.line), (1, Some(61)), "{leaks:#?}");
+    assert_eq!(leaks[0].bytes, 12 * ((10 << 20) + 512));
+}
+
 /// Adds a frame of PyTorch's modules below `caller`.
 fn module(run: &mut Synthetic, caller: NodeId, line: i32) -> NodeId {
     run.frame(caller, &format!("{}nn/functional.py", crate::synthetic::TORCH), "function", line)
@@ -354,4 +370,20 @@ fn loop_without_optimizer_has_steps_from_its_allocations() {
         (leaks.len(), leaks[0].site.line, leaks[0].bytes_per_step),
         (1, Some(50), Some(Quantity(1024.0)))
     );
+}
+
+#[test]
+fn block_per_step_through_one_stack_or_another_has_the_rate_of_both() {
+    let run = Synthetic::train(120, |run, step, train| {
+        let keep = run.frame(train, "/work/train.py", "keep", 70);
+        // Another library function serves every seventh request, and a few more.
+        let line = if step % 7 == 3 || step % 31 == 5 { 20 } else { 30 };
+        let library = run.frame(keep, "/venv/torch/functional.py", "allocate", line);
+        run.alloc(library, 2 << 20);
+    });
+    let leaks = run.report().leaks.unwrap();
+    assert_eq!(leaks.len(), 1, "{leaks:#?}");
+    assert_eq!((leaks[0].site.line, leaks[0].period_steps), (Some(70), Some(1)));
+    assert_eq!((leaks[0].blocks, leaks[0].bytes_per_step), (120, Some(Quantity((2 << 20).into()))));
+    assert_eq!((leaks[0].members.len(), leaks[0].first_step), (0, Some(0)));
 }

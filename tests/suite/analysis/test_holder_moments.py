@@ -136,7 +136,10 @@ def test_program_with_signals_threads_and_children_is_undisturbed(run_with_holde
 ])
 def test_limit_of_container_is_reported(run_with_holders, where, name, limit):
     run = run_with_holders(where, "--steps", 30)
-    _, holder, _ = only_leak(run)
+    report = run.report("--leaks")
+    [growth] = report["leak_assessment"][0]["growth"]
+    [holder] = growth["holders"]
+    assert report["leaks"] == [] and growth["class"] == "filling", "it has a limit"
     assert (holder["name"], holder["items"], holder["limit_items"]) == (name, 30, limit)
     assert f"30 of at most {limit:,} items)" in sentences(gpumemtrace("replay", run.trace))
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from conftest import REPOSITORY, VENVS, WORKLOADS
+from conftest import REPOSITORY, VENVS, WORKLOADS, gpumemtrace
 
 LAB = REPOSITORY / "scripts" / "leaklab"
 sys.path.insert(0, str(LAB))
@@ -69,7 +69,7 @@ def line_of_kind(kind):
 
 @pytest.mark.parametrize("kind,found_as,bytes_per_step", [
     ("device", "device", 3 << 20), ("pinned", "pinned_host", 1 << 20), ("pools", "reserved", 20 << 20),
-    ("stream", "reserved", None), ("gradients", "tensors", None),
+    ("gradients", "tensors", None),
 ])
 def test_growth_beside_tensors_is_found(run_python, torch_version, kind, found_as, bytes_per_step):
     run = run_python(torch_version, "training/leak_kinds.py", kind)
@@ -80,8 +80,16 @@ def test_growth_beside_tensors_is_found(run_python, torch_version, kind, found_a
     calls = [(call["file"], call["line"]) for call in leaks[0]["backward_calls"]]
     backward = [(str(WORKLOADS / "training/leak_kinds.py"), line_of_kind("backward"))]
     assert calls == (backward if kind == "gradients" else [])
-    if kind == "stream":
-        assert leaks[0]["evidence"]["stream"] is not None and leaks[0]["shape"] == "accelerating"
+
+
+def test_requests_that_outgrow_the_cache_are_growing_sizes(run_python, torch_version):
+    """Each request on the side stream is larger than all free blocks there, which stay reserved."""
+    run = run_python(torch_version, "training/leak_kinds.py", "stream")
+    report = run.report()
+    [growth] = report["leak_assessment"][0]["growth"]
+    assert report["leaks"] == [] and (growth["class"], growth["memory"]) == ("growing_sizes", "reserved")
+    assert growth["site"]["line"] == line_of_kind("stream") and growth["bytes"] > 5 << 30
+    assert "Free blocks do not fit the next request" in gpumemtrace("replay", run.trace)
 
 
 @pytest.mark.parametrize("seed", range(50))

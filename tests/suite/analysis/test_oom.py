@@ -144,7 +144,9 @@ def test_line_that_grew_towards_oom_is_first_in_summary(tmp_path, torch_version,
     grown = oom["growth"][0]
     assert grown["site"]["line"] == growth_line_of("validate") and grown["site"]["function"] == "validate"
     assert grown["bytes"] > oom["live_bytes"] / 2 and grown["bytes"] == grown["held_bytes"]
-    assert (grown["pattern"], grown["moments"], grown["first_step"]) == ("repeated", rounds, step)
+    # The last round is incomplete, at different blocks with each version of PyTorch.
+    assert grown["moments"] in (rounds - 1, rounds)
+    assert (grown["pattern"], grown["first_step"]) == ("repeated", step)
     assert grown["frees_older_blocks"] is False
     # Weights and optimizer state did not grow.
     assert growth_line_of("build") in {row["site"]["line"] for row in oom["unchanged"]}

@@ -57,8 +57,8 @@ def test_fragmentation_that_fails_an_allocation_is_critical(verdicts_on):
     verdicts, printed = verdicts_on("pieces", "memory/oom.py", "512M")
     pieces = verdicts["fragmentation_like"]
     assert pieces["severity"] == "critical"
-    # When the last segment is allocated there are ten, with 15 MiB free in each.
-    assert pieces["evidence"]["unusable_bytes"] == 150 * MIB
+    # When the request fails there are eleven segments, with 15 MiB free in each.
+    assert pieces["evidence"]["unusable_bytes"] == 165 * MIB == printed["reserved"] - printed["allocated"]
     assert pieces["evidence"]["reserved_bytes"] == printed["reserved"]
     assert verdicts["oom"]["severity"] == "critical"
 

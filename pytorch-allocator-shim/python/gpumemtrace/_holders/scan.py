@@ -113,8 +113,8 @@ def _search_blocks(leaks: List[Dict[str, Any]], limit_s: float, result: ScanResu
     begun = time.monotonic()
     wanted: Dict[BlockAddress, int] = {}
     for leak in leaks:
-        for site in leak["sites"]:
-            for address, size_bytes in site["listed"]:
+        for stack in leak["stacks"]:
+            for address, size_bytes in stack["listed"]:
                 wanted[leak["device"], address] = size_bytes
     holders: Dict[BlockAddress, Dict[str, Any]] = {}
     reasons: Dict[BlockAddress, str] = {}
@@ -191,16 +191,16 @@ def _rows(
 ) -> "Iterator[HolderRow]":
     for number, leak in enumerate(leaks):
         device: int = leak["device"]
-        for site in leak["sites"]:
+        for stack in leak["stacks"]:
             rows: Dict[Any, HolderRow] = {}
-            blocks, size_bytes = site["blocks"], site["bytes"]
-            for address, size in site["listed"]:
+            blocks, size_bytes = stack["blocks"], stack["bytes"]
+            for address, size in stack["listed"]:
                 text = holders.get((device, address)) or {"why": reasons[device, address]}
                 key = id(text) if "name" in text else text["why"]
                 rows.setdefault(key, HolderRow(number, device, address, text)).add(1, size)
                 blocks, size_bytes = blocks - 1, size_bytes - size
-            if blocks and site["listed"]:
-                row = HolderRow(number, device, site["listed"][0][0], {"why": "not_searched"})
+            if blocks and stack["listed"]:
+                row = HolderRow(number, device, stack["listed"][0][0], {"why": "not_searched"})
                 row.add(blocks, size_bytes)
                 rows["not_searched"] = row
             yield from rows.values()
@@ -224,8 +224,8 @@ def _summarize_leaks(leaks: List[Dict[str, Any]], rows: "List[HolderRow]") -> Li
             {
                 "site": site,
                 "device": leak["device"],
-                "blocks": sum(one["blocks"] for one in leak["sites"]),
-                "bytes": sum(one["bytes"] for one in leak["sites"]),
+                "blocks": sum(one["blocks"] for one in leak["stacks"]),
+                "bytes": sum(one["bytes"] for one in leak["stacks"]),
                 "holders": sorted(holders.values(), key=lambda one: -int(one["bytes"])),
                 "unresolved": sorted(unresolved.values(), key=lambda one: -int(one["blocks"])),
             }

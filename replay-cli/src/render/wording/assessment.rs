@@ -1,7 +1,7 @@
 //! Whether leaks could be assessed, and growth that is not known to be a leak.
 
 use gpumemtrace_replay::report::{
-    AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment, LeakKind,
+    AssessmentLimit, AssessmentStatus, GrowingSite, GrowsBy, GrowthClass, LeakAssessment, LeakKind,
 };
 
 use super::opaque_pools::{describe_opaque_pool, pool_remedy};
@@ -77,6 +77,7 @@ pub(crate) fn describe_assessment(assessment: &LeakAssessment, place: &str) -> S
 pub(crate) fn headline_growth(growth: &GrowingSite) -> String {
     let label = match growth.class {
         GrowthClass::PossibleLeak => "Possible leak",
+        GrowthClass::GrowingSizes if growth.grows_by == Some(GrowsBy::Blocks) => "More blocks",
         GrowthClass::GrowingSizes => "Growing sizes",
         GrowthClass::Filling => "Filling",
         GrowthClass::TowardsOom => "Grew until out of memory",
@@ -107,10 +108,21 @@ pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
         GrowthClass::GrowingSizes => {
             let rate = growth.bytes_per_step.map(|rate| rate.0.round() as u64);
             let rate = rate.map(|rate| format!("+{}/step. ", format_bytes(rate))).unwrap_or_default();
-            format!(
-                "{rate}Blocks are freed and allocated again, larger: a history that is extended (torch.cat), \
-                 or longer inputs."
-            )
+            let reason = match growth.memory {
+                LeakKind::Reserved => {
+                    "Free blocks do not fit the next request, so PyTorch reserves more: requests that get \
+                     larger, or free blocks of another stream or pool."
+                }
+                _ if growth.grows_by == Some(GrowsBy::Blocks) => {
+                    "Each step leaves more blocks than the one before, and later steps free them: a queue that \
+                     gets longer, or longer episodes."
+                }
+                LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost => {
+                    "Blocks are freed and allocated again, larger: a history that is extended (torch.cat), \
+                     or longer inputs."
+                }
+            };
+            format!("{rate}{reason}")
         }
         GrowthClass::Filling => "It is kept in a container with a limit that is not reached yet.".to_owned(),
         GrowthClass::TowardsOom => "It was still allocated when memory ran out.".to_owned(),

@@ -40,6 +40,7 @@ pub(crate) fn describe_benign_rule(rule: BenignRule) -> &'static str {
     match rule {
         BenignRule::WarmUp => "allocated in the first steps",
         BenignRule::OneOff => "that grew only a few times",
+        BenignRule::OneModelCall => "kept by one call of a model",
         BenignRule::Saturating => "in caches that fill up or slow down",
         BenignRule::Ratchet => "in buffers that follow the longest batch so far",
         BenignRule::OptimizerState => "of optimizer state",

@@ -13,6 +13,7 @@ use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
     CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, only_forwards_requests, optimizer_call,
 };
+use crate::callsite::module_calls::ModuleCalls;
 use crate::callsite::py_linetable::line_at;
 use crate::callsite::site_key::{NativeFrame, SiteKey};
 use crate::callsite::stack_root::{StackRoot, StackRoots};
@@ -116,6 +117,8 @@ pub(crate) struct StackSymbols {
     paths: CallPaths,
     /// The path of the allocation that begins steps.
     recurring: Option<PathId>,
+    /// Known for runs without steps.
+    module_calls: Option<ModuleCalls>,
     roots: StackRoots,
     /// Frames without known code, line table, parent or module.
     unresolved: SeededSet<FrameNode>,
@@ -138,6 +141,7 @@ impl StackSymbols {
             optimizer_lines: Vec::new(),
             paths: CallPaths::default(),
             recurring: None,
+            module_calls: None,
             roots: StackRoots::default(),
             unresolved: SeededSet::default(),
             undefined: SeededSet::default(),
@@ -382,6 +386,14 @@ impl StackSymbols {
     /// The call site of the stack that ends in this frame.
     pub(crate) fn user_site(&self, node: NodeId) -> Option<SiteId> {
         self.nodes.get(node.0).map(|info| info.site())
+    }
+
+    /// File and function of a Python site.
+    pub(crate) fn function_of_site(&self, site: SiteId) -> Option<(&str, &str)> {
+        match &self.sites[site.0 as usize] {
+            SiteKey::Python { file, function, .. } => Some((file.as_deref()?, function.as_deref()?)),
+            SiteKey::Native { .. } | SiteKey::Unknown => None,
+        }
     }
 
     /// True for the backward pass of a forward line.

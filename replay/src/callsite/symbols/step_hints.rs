@@ -4,6 +4,8 @@ use gpumemtrace_format::NodeId;
 
 use super::{OptimizerLine, RECURRING, StackSymbols};
 use crate::callsite::call_paths::{CallPaths, PathId};
+use crate::callsite::module_calls::ModuleCalls;
+use crate::util::ids::StackId;
 
 impl StackSymbols {
     /// The path of a Python stack; `None` without Python frames.
@@ -24,6 +26,19 @@ impl StackSymbols {
             let stack = self.stacks[index];
             self.stacks[index].step_hint = self.step_hint_of(stack.python, stack.optimizer);
         }
+    }
+
+    /// Sets how often the program calls its models.
+    pub(crate) fn set_module_calls(&mut self, calls: ModuleCalls) {
+        self.module_calls = Some(calls);
+    }
+
+    /// True if the stack is inside a model that was called fewer than `rounds` times, as far as is
+    /// known.
+    pub(crate) fn is_in_fewer_calls(&self, stack: StackId, rounds: u64) -> bool {
+        let path = self.paths.known_path(self.stack_info(stack).python);
+        let known = path.zip(self.module_calls.as_ref());
+        known.is_some_and(|(path, calls)| calls.has_fewer_than(rounds, path, &self.paths))
     }
 
     pub(super) fn step_hint_of(&mut self, python: NodeId, optimizer: u16) -> u16 {

@@ -137,6 +137,8 @@ pub(crate) enum GrowthRule {
     Saturating,
     /// Growth goes on, but came too few times to be judged.
     TooEarly,
+    /// One call of a model holds what grew: its layers repeat like steps.
+    OneModelCall,
 }
 
 /// A series that rose and does not grow for good.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::json_enum::json_enum;
-use crate::report::{LeakKind, Omitted, PoolFramework, Quantity, Site};
+use crate::report::{GrowsBy, Holder, LeakKind, Omitted, PoolFramework, Quantity, Site};
 
 json_enum! {
     /// Whether the trace allows a verdict on leaks.
@@ -124,10 +124,14 @@ pub struct GrowingSite {
     pub blocks: u64,
     /// What is known of it.
     pub class: GrowthClass,
+    /// For `growing_sizes`: whether blocks get larger or more; `null` for other classes.
+    pub grows_by: Option<GrowsBy>,
     /// How many times it grew; `null` if that is unknown.
     pub events: Option<u64>,
     /// For `possible_leak`: how many more times it must grow to be called a leak.
     pub needs: Option<u64>,
     /// The mean growth per step; `null` without steps.
     pub bytes_per_step: Option<Quantity>,
+    /// What holds its blocks, largest first; `null` if that is unknown.
+    pub holders: Option<Vec<Holder>>,
 }

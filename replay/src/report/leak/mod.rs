@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::json_enum::json_enum;
 use super::{Holder, HolderCoverage, Quantity, Site};
-use crate::util::ids::SiteId;
+use crate::util::ids::StackId;
 pub use assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment};
 
 json_enum! {
@@ -125,9 +125,17 @@ pub struct Leak {
     pub holder_coverage: Option<HolderCoverage>,
     /// The statistics behind the finding.
     pub evidence: LeakEvidence,
-    /// The growing sites, and the last step before the growth of each.
+    /// The growing stacks, and the last step before the growth of each.
     #[serde(skip)]
-    pub(crate) sites: Vec<(SiteId, Option<u32>)>,
+    pub(crate) stacks: Vec<(StackId, Option<u32>)>,
+}
+
+impl Leak {
+    /// True if a holder scan found an autograd graph on the way to its blocks.
+    pub fn is_held_by_graph(&self) -> bool {
+        let mut links = self.holders.iter().flatten().flat_map(|holder| &holder.chain);
+        links.any(|link| link == "grad_fn chain")
+    }
 }
 
 /// The statistics behind a leak.
@@ -215,6 +223,8 @@ json_enum! {
         LibraryWorkspace = "library_workspace",
         /// It grew a few times only.
         OneOff = "one_off",
+        /// One call of a model keeps it, such as the activations of a forward pass.
+        OneModelCall = "one_model_call",
         /// Reallocated for the longest batch so far.
         Ratchet = "ratchet",
         /// It stopped growing, or slows down.

@@ -1,15 +1,15 @@
-//! Holders of the blocks of a call site, found by a scan in the program (`gpumemtrace run
+//! Holders of the blocks of a stack, found by a scan in the program (`gpumemtrace run
 //! --holders`).
 //!
 //! Definitions. A *scan* is one `holders` event and the `holder` events that follow it. Each
-//! `holder` event names a block by address and belongs to the call site of the live block there.
+//! `holder` event names a block by address and belongs to the stack of the live block there.
 //! Without a live block, its blocks count as lost. A leak has the holders of the last scan with
-//! rows for any of its sites, over all its sites. Their bytes are as of that scan, not as of the
+//! rows for any of its stacks, over all its stacks. Their bytes are as of that scan, not as of the
 //! end of the run. A scan replaces an earlier one only if it names at least half as many blocks: at
 //! exit, few of them may be left.
 //!
 //! The texts come from the program. Malformed texts are counted as unreadable, and the numbers of
-//! scans, sites and rows are limited, so that a program cannot fill the reader's memory.
+//! scans, stacks and rows are limited, so that a program cannot fill the reader's memory.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use serde::Deserialize;
 use crate::event_analysis::{EventAnalysis, EventContext, EventTime};
 use crate::ingest::definitions::Definitions;
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
-use crate::util::ids::SiteId;
+use crate::util::ids::StackId;
 
 /// Limit of scans; the last ones are kept.
 const MAX_SCANS: usize = 64;
-/// Limit of the rows of one site.
+/// Limit of the rows of one stack.
 const MAX_ROWS: usize = 64;
-/// Limit of sites with holders.
-const MAX_SITES: usize = 10_000;
+/// Limit of stacks with holders.
+const MAX_STACKS: usize = 10_000;
 /// Limit of the holders listed for one leak.
 const MAX_HOLDERS: usize = 50;
 
@@ -83,14 +83,14 @@ struct HolderRecord {
     bytes: u64,
 }
 
-/// The rows of one site in one scan.
+/// The rows of one stack in one scan.
 #[derive(Clone, Debug, Default)]
-struct SiteHolders {
+struct StackHolders {
     scan: u64,
     rows: Vec<HolderRecord>,
 }
 
-impl SiteHolders {
+impl StackHolders {
     /// The number of blocks with a known holder.
     fn named_blocks(&self) -> u64 {
         let named = self.rows.iter().filter(|row| row.text.is_named());
@@ -98,21 +98,21 @@ impl SiteHolders {
     }
 }
 
-/// The last scan that has rows for a site, and the scan before it that the report may show.
+/// The last scan that has rows for a stack, and the scan before it that the report may show.
 #[derive(Clone, Debug, Default)]
-struct SiteScans {
-    last: SiteHolders,
-    earlier: SiteHolders,
+struct StackScans {
+    last: StackHolders,
+    earlier: StackHolders,
 }
 
-impl SiteScans {
+impl StackScans {
     /// The rows of a scan, which is the last one.
     fn rows_of_scan(&mut self, scan: u64) -> &mut Vec<HolderRecord> {
         if self.last.scan != scan {
             if self.last.named_blocks() >= self.earlier.named_blocks().div_ceil(2) {
                 self.earlier = std::mem::take(&mut self.last);
             }
-            self.last = SiteHolders { scan, rows: Vec::new() };
+            self.last = StackHolders { scan, rows: Vec::new() };
         }
         &mut self.last.rows
     }
@@ -125,8 +125,8 @@ pub(crate) struct HolderScans {
     recent: Vec<Scan>,
     /// Count of all scans.
     count: u64,
-    /// Holders by device and site.
-    sites: BTreeMap<(u8, SiteId), SiteScans>,
+    /// Holders by device and stack.
+    stacks: BTreeMap<(u8, StackId), StackScans>,
 }
 
 impl HolderScans {
@@ -141,16 +141,16 @@ impl HolderScans {
         self.count += 1;
     }
 
-    /// Adds a `holder` event to the current scan. `site` is that of the live block at its address.
-    pub(crate) fn add_holder(&mut self, event: &Event, site: Option<SiteId>, definitions: &Definitions) {
+    /// Adds a `holder` event to the current scan. `stack` is that of the live block at its address.
+    pub(crate) fn add_holder(&mut self, event: &Event, stack: Option<StackId>, definitions: &Definitions) {
         let Some(scan) = self.recent.last_mut() else { return };
         let (blocks, bytes) = (event.aux[1], event.size);
-        let has_room = |key: &(u8, SiteId)| self.sites.len() < MAX_SITES || self.sites.contains_key(key);
-        let Some(key) = site.map(|site| (event.device, site)).filter(has_room) else {
+        let has_room = |key: &(u8, StackId)| self.stacks.len() < MAX_STACKS || self.stacks.contains_key(key);
+        let Some(key) = stack.map(|stack| (event.device, stack)).filter(has_room) else {
             scan.lost_blocks = scan.lost_blocks.saturating_add(blocks);
             return;
         };
-        let rows = self.sites.entry(key).or_default().rows_of_scan(scan.number);
+        let rows = self.stacks.entry(key).or_default().rows_of_scan(scan.number);
         let unreadable = || HolderText {
             why: Some(UnresolvedReason::Unreadable.name().to_owned()),
             ..HolderText::default()
@@ -168,22 +168,22 @@ impl HolderScans {
         }
     }
 
-    /// The holders of the blocks of these sites, most bytes first; `None` if no scan names a site.
-    pub(crate) fn holders_of_sites(
+    /// The holders of the blocks of these stacks, most bytes first; `None` if no scan names one.
+    pub(crate) fn holders_of_stacks(
         &self,
         device: u8,
-        sites: impl Iterator<Item = SiteId>,
+        stacks: impl Iterator<Item = StackId>,
     ) -> Option<(Vec<Holder>, HolderCoverage)> {
-        let by_site: Vec<&SiteHolders> = sites
-            .filter_map(|site| self.sites.get(&(device, site)))
+        let by_stack: Vec<&StackHolders> = stacks
+            .filter_map(|stack| self.stacks.get(&(device, stack)))
             .flat_map(|scans| [&scans.earlier, &scans.last])
             .filter(|holders| !holders.rows.is_empty())
             .collect();
-        let shown = choose_scan(&by_site)?;
+        let shown = choose_scan(&by_stack)?;
         let mut coverage =
             HolderCoverage { scan: shown, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
         let mut holders: Vec<Holder> = Vec::new();
-        for row in by_site.iter().filter(|one| one.scan == shown).flat_map(|one| &one.rows) {
+        for row in by_stack.iter().filter(|one| one.scan == shown).flat_map(|one| &one.rows) {
             coverage.blocks = coverage.blocks.saturating_add(row.blocks);
             coverage.bytes = coverage.bytes.saturating_add(row.bytes);
             if let Some(name) = row.text.name.as_ref().filter(|_| row.text.is_named()) {
@@ -244,16 +244,16 @@ impl EventAnalysis for HolderScans {
         if event.kind == EventKind::HOLDERS {
             self.begin_scan(event, context.time(), context.definitions);
         } else {
-            let site = context.live.site_of_live_block(event.device, event.addr);
-            self.add_holder(event, site, context.definitions);
+            let stack = context.live.stack_of_live_block(event.device, event.addr);
+            self.add_holder(event, stack, context.definitions);
         }
     }
 }
 
 /// The last of the scans that names at least half as many blocks as another.
-fn choose_scan(by_site: &[&SiteHolders]) -> Option<u64> {
+fn choose_scan(by_stack: &[&StackHolders]) -> Option<u64> {
     let mut named: BTreeMap<u64, u64> = BTreeMap::new();
-    for holders in by_site {
+    for holders in by_stack {
         let blocks = named.entry(holders.scan).or_default();
         *blocks = blocks.saturating_add(holders.named_blocks());
     }

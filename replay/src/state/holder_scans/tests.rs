@@ -23,16 +23,16 @@ const TEXTS: &[&str] = &[
 ];
 
 #[test]
-fn holders_of_all_sites_are_merged_and_the_rest_is_unresolved() {
+fn holders_of_all_stacks_are_merged_and_the_rest_is_unresolved() {
     let definitions = definitions(TEXTS);
     let mut scans = HolderScans::default();
-    assert!(scans.count == 0 && scans.holders_of_sites(0, [SiteId(1)].into_iter()).is_none());
+    assert!(scans.count == 0 && scans.holders_of_stacks(0, [StackId(1)].into_iter()).is_none());
     scans.begin_scan(&event(EventKind::HOLDERS, 1, [0, 0]), EventTime { time_ns: 7, step: 3 }, &definitions);
-    for (site, text, totals) in [(1, 2, [3, 300]), (1, 3, [2, 20]), (2, 2, [1, 100]), (2, 4, [1, 1])] {
-        scans.add_holder(&event(EventKind::HOLDER, text, totals), Some(SiteId(site)), &definitions);
+    for (stack, text, totals) in [(1, 2, [3, 300]), (1, 3, [2, 20]), (2, 2, [1, 100]), (2, 4, [1, 1])] {
+        scans.add_holder(&event(EventKind::HOLDER, text, totals), Some(StackId(stack)), &definitions);
     }
     scans.add_holder(&event(EventKind::HOLDER, 2, [5, 5]), None, &definitions);
-    let (holders, coverage) = scans.holders_of_sites(0, [1, 2, 9].map(SiteId).into_iter()).unwrap();
+    let (holders, coverage) = scans.holders_of_stacks(0, [1, 2, 9].map(StackId).into_iter()).unwrap();
     let list = Holder {
         name: "train.kept".to_owned(),
         type_name: Some("list".to_owned()),
@@ -49,7 +49,7 @@ fn holders_of_all_sites_are_merged_and_the_rest_is_unresolved() {
         [row(UnresolvedReason::NoTensor, 2, 20), row(UnresolvedReason::Unreadable, 1, 1)]
     );
     assert_eq!((coverage.scan, coverage.blocks, coverage.bytes, coverage.named_blocks), (0, 7, 421, 4));
-    assert!(scans.holders_of_sites(1, [SiteId(1)].into_iter()).is_none(), "another device");
+    assert!(scans.holders_of_stacks(1, [StackId(1)].into_iter()).is_none(), "another device");
     let [scan] = scans.report(0, 2, true).try_into().unwrap();
     let HolderScan { trigger, time_ns, step, leaks, limit_ns, is_cut, lost_blocks, failed, .. } = scan;
     assert_eq!((trigger, time_ns, step, leaks), (Some(ScanTrigger::Exit), 5, Some(3), Some(2)));
@@ -62,12 +62,12 @@ fn later_scan_replaces_an_earlier_one() {
     let mut scans = HolderScans::default();
     for blocks in [10, 20] {
         scans.begin_scan(&event(EventKind::HOLDERS, 4, [0, 0]), EventTime::default(), &definitions);
-        scans.add_holder(&event(EventKind::HOLDER, 2, [blocks, 1]), Some(SiteId(1)), &definitions);
+        scans.add_holder(&event(EventKind::HOLDER, 2, [blocks, 1]), Some(StackId(1)), &definitions);
         if blocks == 10 {
-            scans.add_holder(&event(EventKind::HOLDER, 2, [1, 1]), Some(SiteId(2)), &definitions);
+            scans.add_holder(&event(EventKind::HOLDER, 2, [1, 1]), Some(StackId(2)), &definitions);
         }
     }
-    let (holders, coverage) = scans.holders_of_sites(0, [1, 2].map(SiteId).into_iter()).unwrap();
+    let (holders, coverage) = scans.holders_of_stacks(0, [1, 2].map(StackId).into_iter()).unwrap();
     let counts = (holders[0].blocks, coverage.scan, coverage.blocks);
     assert_eq!(counts, (20, 1, 20), "the second scan does not name site 2");
     assert_eq!(scans.report(0, 0, false)[1].failed.as_deref(), Some("unreadable"));
@@ -89,10 +89,14 @@ fn scan_that_finds_blocks_gone_does_not_replace_an_earlier_one() {
         for [named, unnamed] in blocks {
             scans.begin_scan(&event(EventKind::HOLDERS, 1, [0, 0]), EventTime::default(), &definitions);
             for (text, blocks) in [(2, *named), (3, *unnamed)].into_iter().filter(|(_, blocks)| *blocks > 0) {
-                scans.add_holder(&event(EventKind::HOLDER, text, [blocks, 1]), Some(SiteId(1)), &definitions);
+                scans.add_holder(
+                    &event(EventKind::HOLDER, text, [blocks, 1]),
+                    Some(StackId(1)),
+                    &definitions,
+                );
             }
         }
-        let (_, coverage) = scans.holders_of_sites(0, [SiteId(1)].into_iter()).unwrap();
+        let (_, coverage) = scans.holders_of_stacks(0, [StackId(1)].into_iter()).unwrap();
         assert_eq!(coverage.scan, shown, "{blocks:?}");
     }
 }
@@ -101,15 +105,15 @@ fn scan_that_finds_blocks_gone_does_not_replace_an_earlier_one() {
 fn scans_and_rows_are_limited() {
     let definitions = definitions(TEXTS);
     let mut scans = HolderScans::default();
-    scans.add_holder(&event(EventKind::HOLDER, 2, [1, 1]), Some(SiteId(1)), &definitions);
+    scans.add_holder(&event(EventKind::HOLDER, 2, [1, 1]), Some(StackId(1)), &definitions);
     assert!(scans.count == 0, "a holder event before any scan is ignored");
     for _ in 0..1000 {
         scans.begin_scan(&event(EventKind::HOLDERS, 1, [0, 0]), EventTime::default(), &definitions);
     }
     for _ in 0..1000 {
-        scans.add_holder(&event(EventKind::HOLDER, 3, [u64::MAX, 1]), Some(SiteId(1)), &definitions);
+        scans.add_holder(&event(EventKind::HOLDER, 3, [u64::MAX, 1]), Some(StackId(1)), &definitions);
     }
-    assert_eq!((scans.recent.len(), scans.sites[&(0, SiteId(1))].last.rows.len()), (MAX_SCANS, MAX_ROWS));
-    let (_, coverage) = scans.holders_of_sites(0, [SiteId(1)].into_iter()).unwrap();
+    assert_eq!((scans.recent.len(), scans.stacks[&(0, StackId(1))].last.rows.len()), (MAX_SCANS, MAX_ROWS));
+    let (_, coverage) = scans.holders_of_stacks(0, [StackId(1)].into_iter()).unwrap();
     assert_eq!((coverage.scan, coverage.bytes, coverage.blocks), (999, 1000, u64::MAX));
 }

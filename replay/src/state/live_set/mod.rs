@@ -87,17 +87,17 @@ impl LiveSet {
         Self { step, bins: TimelineBins::for_span(span_ns), ..Self::default() }
     }
 
-    /// The site of the live block at this address.
-    pub(crate) fn site_at(&self, addr: u64) -> Option<SiteId> {
-        self.live.get(addr).map(|block| self.site_of(block.stack))
+    /// The stack of the live block at this address.
+    pub(crate) fn stack_at(&self, addr: u64) -> Option<StackId> {
+        self.live.get(addr).map(|block| block.stack)
     }
 
-    /// The live blocks with address and site, in arbitrary order. With `of_ended_steps`, only those
+    /// The live blocks with their addresses, in arbitrary order. With `of_ended_steps`, only those
     /// allocated in a step that has ended.
-    pub(crate) fn blocks(&self, of_ended_steps: bool) -> impl Iterator<Item = (u64, LiveBlock, SiteId)> {
+    pub(crate) fn blocks(&self, of_ended_steps: bool) -> impl Iterator<Item = (u64, LiveBlock)> {
         let is_included = move |block: &LiveBlock| !of_ended_steps || block.step < self.step;
         let included = self.live.iter().filter(move |(_, block)| is_included(block));
-        included.map(|(addr, block)| (addr, *block, self.site_of(block.stack)))
+        included.map(|(addr, block)| (addr, *block))
     }
 
     /// Adds a block. Returns the block that was at the address, if its free was lost.

@@ -14,6 +14,7 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{Event, EventKind, NodeId};
 
+use crate::callsite::module_calls::ModuleCalls;
 use crate::callsite::symbols::{AutogradRole, StackInfo, StackSymbols};
 use crate::timeline::nvtx_ranges::RangeDetector;
 use crate::timeline::steps::{StepLayer, StepRule, StepToken};
@@ -53,6 +54,7 @@ pub(crate) struct StepDetector {
     ranges: RangeDetector,
     loops: LoopDetector,
     recurrences: Recurrences,
+    module_calls: ModuleCalls,
     layer: StepLayer,
     has_marks: bool,
     events: u64,
@@ -66,6 +68,7 @@ impl StepDetector {
             ranges: RangeDetector::default(),
             loops: LoopDetector::default(),
             recurrences: Recurrences::default(),
+            module_calls: ModuleCalls::default(),
             layer: StepLayer::default(),
             has_marks: false,
             events: 0,
@@ -114,6 +117,11 @@ impl StepDetector {
         if self.allocations >= PERIOD_WINDOW {
             return;
         }
+        match path {
+            _ if info.autograd == AutogradRole::WorksFor => self.module_calls.on_backward(),
+            Some(path) => self.module_calls.on_event(event.thread, path, symbols.paths()),
+            None => {}
+        }
         if !is_allocation {
             self.loops.on_free(event.thread);
             self.recurrences.on_free();
@@ -131,6 +139,11 @@ impl StepDetector {
             }
         }
         self.allocations += 1;
+    }
+
+    /// The calls of models among the observed events.
+    pub(crate) fn module_calls(&self) -> &ModuleCalls {
+        &self.module_calls
     }
 
     /// The step source for the whole run, by the events so far.
@@ -163,7 +176,8 @@ impl StepDetector {
     fn find_period(&mut self, symbols: &StackSymbols) -> Option<StepToken> {
         if self.loops.allocations() >= self.recurrences.allocations() {
             let threads = self.loops.finish_threads();
-            let path = find_outermost_loop(threads, self.allocations as usize, symbols.paths());
+            let path =
+                find_outermost_loop(threads, self.allocations as usize, symbols.paths(), &self.module_calls);
             return path.map(StepToken::Path);
         }
         self.recurrences.find_period(self.allocations)

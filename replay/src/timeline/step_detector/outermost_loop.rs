@@ -6,7 +6,8 @@
 //! the signs disagree, and no steps are better than a wrong number.
 //!
 //! These are no loops: repetition of one allocation without a free (`[f() for _ in range(100)]`),
-//! and what covers only a part of the run, a few moments of it or a small share of its allocations.
+//! what covers only a part of the run, a few moments of it or a small share of its allocations, and
+//! the layers of one model call ([`crate::callsite::module_calls`]).
 //!
 //! An inner loop that always goes round equally often looks like a branch in every n-th iteration.
 //! The order in the code decides: what comes first there, begins the steps. So if a loop calls one
@@ -17,6 +18,7 @@
 //! piece of work.
 
 use crate::callsite::call_paths::{CallPaths, FrameId, PathId};
+use crate::callsite::module_calls::ModuleCalls;
 use crate::timeline::step_detector::loop_detector::{LoopEvent, ThreadLoops};
 use crate::util::seeded_map::SeededMap;
 
@@ -69,6 +71,7 @@ pub(super) fn find_outermost_loop(
     threads: &[ThreadLoops],
     allocations: usize,
     paths: &CallPaths,
+    module_calls: &ModuleCalls,
 ) -> Option<PathId> {
     let places = landings_by_place(threads);
     let mut functions: SeededMap<FrameId, Landings> = SeededMap::default();
@@ -82,9 +85,13 @@ pub(super) fn find_outermost_loop(
         *shares.entry(paths.frame(path).frame).or_default() += counts[path.0 as usize];
     }
     let all: usize = threads.iter().map(|thread| thread.events.len()).sum();
-    let covering = places.keys().map(|place| paths.frame(*place)).filter(|place| {
-        functions[&place.frame].cover_run(allocations) && shares[&place.frame] * MIN_SHARE >= all
+    let covering = places.keys().map(|place| (*place, paths.frame(*place))).filter(|(path, place)| {
+        let landings = functions[&place.frame];
+        landings.cover_run(allocations)
+            && shares[&place.frame] * MIN_SHARE >= all
+            && !module_calls.has_fewer_than(landings.count as u64 / 2, *path, paths)
     });
+    let covering = covering.map(|(_, place)| place);
     let function = covering.min_by_key(|place| (place.depth, functions[&place.frame].first))?.frame;
     // The loop begins at the first place in the code at which it often lands.
     let begin = places

@@ -76,6 +76,10 @@ fn render_leak(out: &mut String, leak: &Leak, forecast: &str, style: Style, site
     if let Some(source) = sites.source_line(&leak.site) {
         put_line(out, format_args!("      {source}"));
     }
-    let graph = if leak.shape == LeakShape::RetainedGraph { "Retained autograd graph: " } else { "" };
+    let graph = match leak.shape {
+        LeakShape::RetainedGraph if leak.is_held_by_graph() => "Retained autograd graph: ",
+        LeakShape::RetainedGraph => "Probably a retained autograd graph: ",
+        LeakShape::Linear | LeakShape::Accelerating => "",
+    };
     put_line(out, format_args!("  {graph}{}.{forecast}", describe_growth(leak)));
 }

@@ -164,3 +164,36 @@ fn workers_with_the_same_loop_are_counted_together_in_any_order() {
         assert_eq!(program.steps(), period(80));
     }
 }
+
+/// A model that is called `calls` times and has 40 equal layers; `between` calls is a free.
+fn layers(calls: u32, between: Option<&str>) -> Program {
+    let mut program = Program::default();
+    for _ in 0..calls {
+        for _ in 0..40 {
+            program.alloc("main:4 _call_impl:1 Net.forward:3 Block.forward:2", 8);
+            program.alloc("main:4 _call_impl:1 Net.forward:3 Block.forward:6", 4);
+            program.free("main:4 _call_impl:1 Net.forward:3 Block.forward:7");
+        }
+        if let Some(between) = between {
+            program.free(between);
+        }
+    }
+    program
+}
+
+#[test]
+fn layers_of_one_model_call_are_no_steps() {
+    assert_eq!(layers(1, None).steps().0, None);
+    assert_eq!(layers(1, Some("main:6")).steps().0, None);
+}
+
+#[test]
+fn calls_of_a_model_are_told_apart_by_what_lies_between() {
+    let mut program = Program::default();
+    for _ in 0..30 {
+        program.alloc("main:4 _call_impl:1 Net.forward:3", 8);
+        program.alloc("main:4 _call_impl:1 Net.forward:6", 8);
+        program.free("main:5");
+    }
+    assert_eq!(program.steps(), period(30));
+}

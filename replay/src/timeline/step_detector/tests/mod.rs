@@ -27,7 +27,7 @@ struct Program {
 
 impl Program {
     /// A call stack, outermost first: "main:5 Net.forward:9" is `main` at instruction 5, which
-    /// calls `Net.forward`. `step`, `zero_grad` and `backward` are PyTorch's.
+    /// calls `Net.forward`. `step`, `zero_grad`, `backward` and `_call_impl` are PyTorch's.
     fn node(&mut self, stack: &str) -> NodeId {
         let mut parent = NodeId::NONE;
         for frame in stack.split_whitespace() {
@@ -41,6 +41,7 @@ impl Program {
                 let file = match name {
                     "step" | "zero_grad" => OPTIMIZER,
                     "backward" => AUTOGRAD,
+                    "_call_impl" => "/venv/torch/nn/modules/module.py",
                     _ => "train.py",
                 };
                 let (file, name) = (file.to_owned(), name.to_owned());

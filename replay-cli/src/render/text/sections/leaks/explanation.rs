@@ -19,8 +19,9 @@ pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     if leak.shape == LeakShape::RetainedGraph {
         let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         sentences.push(format!(
-            "Retained autograd graph: forward at line {line}, no backward. Its tensors grow in the \
-             same steps."
+            "{}etained autograd graph: forward at line {line}, no backward. Its tensors grow in the \
+             same steps.",
+            if leak.is_held_by_graph() { "R" } else { "Probably a r" }
         ));
     }
     sentences.push(describe_fate(leak, words));

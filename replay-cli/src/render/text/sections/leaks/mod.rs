@@ -108,7 +108,7 @@ fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFo
             LeakKind::Tensors | LeakKind::Device | LeakKind::PinnedHost => "Allocated",
             LeakKind::Reserved => "Requested",
         };
-        put_line(out, format_args!("   {verb} at {count} below it:"));
+        put_line(out, format_args!("   {verb} at {count}:"));
         let most = style.row_limit(MAX_MEMBERS);
         for member in leak.members.iter().take(most) {
             put_line(out, format_args!("     - {}", short_site(member)));
@@ -143,12 +143,15 @@ fn render_no_leaks(out: &mut String, report: &Report, trace: usize, style: Style
     }
 }
 
-/// Growth that is not known to be a leak: two lines each.
+/// Growth that is not known to be a leak: two lines each, and one for its holder.
 pub(in crate::render::text) fn render_growth(out: &mut String, report: &Report, trace: usize, most: usize) {
     let Some(assessment) = find_assessment(report, trace) else { return };
     for growth in assessment.growth.iter().take(most) {
         put_line(out, format_args!("{}", headline_growth(growth)));
         put_line(out, format_args!("  {}", explain_growth(growth)));
+        if let Some(holder) = growth.holders.as_ref().and_then(|holders| holders.first()) {
+            put_line(out, format_args!("  Held by {}.", format_holder(holder)));
+        }
     }
     if assessment.growth.len() > most {
         let more = (assessment.growth.len() - most) as u64;

@@ -1,0 +1,50 @@
+//! Counts how often a program calls its models.
+//!
+//! The layers of one model repeat like the rounds of a loop. Only what lies between two calls tells
+//! them apart: an allocation or free outside of the model, such as that of the next input. A loop
+//! inside a model that was called fewer times than the loop goes round has layers or time steps
+//! for rounds, and memory that grows in it is held by one call.
+//!
+//! Calls of one line with nothing between them count as one.
+
+use gpumemtrace_format::ThreadId;
+
+use crate::callsite::call_paths::{CallPaths, PathId};
+use crate::util::seeded_map::SeededMap;
+
+/// The calls of modules that no other module calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ModuleCalls {
+    by_path: SeededMap<PathId, u64>,
+    /// The call that each thread's last event was in.
+    current: SeededMap<ThreadId, PathId>,
+}
+
+impl ModuleCalls {
+    /// Observes an allocation or free with a Python stack.
+    #[inline]
+    pub(crate) fn on_event(&mut self, thread: ThreadId, path: PathId, paths: &CallPaths) {
+        match paths.frame(path).module_call {
+            Some(call) => {
+                if self.current.insert(thread, call) != Some(call) {
+                    *self.by_path.entry(call).or_default() += 1;
+                }
+            }
+            None => {
+                self.current.remove(&thread);
+            }
+        }
+    }
+
+    /// Observes an event of a backward pass, which no call of a module contains.
+    #[inline]
+    pub(crate) fn on_backward(&mut self) {
+        self.current.clear();
+    }
+
+    /// True if `path` is inside a module that was called fewer than `rounds` times.
+    pub(crate) fn has_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> bool {
+        let call = paths.frame(path).module_call;
+        call.is_some_and(|call| self.by_path.get(&call).copied().unwrap_or(0) < rounds)
+    }
+}
