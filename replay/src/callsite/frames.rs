@@ -82,6 +82,14 @@ impl StackSymbols {
         }
     }
 
+    /// File and function of a Python site.
+    pub(crate) fn function_of_site(&self, site: SiteId) -> Option<(&str, &str)> {
+        match &self.sites[site.0 as usize] {
+            SiteKey::Python { file, function, .. } => Some((file.as_deref()?, function.as_deref()?)),
+            SiteKey::Native { .. } | SiteKey::Unknown => None,
+        }
+    }
+
     /// The id of a site that is equal in every run.
     pub(crate) fn stable_id(&self, site: SiteId) -> String {
         stable_id(&self.sites[site.0 as usize])

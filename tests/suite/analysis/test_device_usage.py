@@ -83,7 +83,7 @@ def test_block_that_another_framework_divides_is_an_opaque_pool(run_python, torc
     driver.symlink_to(DRIVER)
     run = run_python(torch_version, "driver/block_framework.py", driver, 60 << 10, 2000)
     [pool] = run.report()["devices"][0]["opaque_pools"]
-    assert (pool["bytes"], pool["framework"], pool["site"]["line"]) == (60 << 30, None, 22)
+    assert (pool["bytes"], pool["framework"], pool["site"]["line"]) == (60 << 30, None, 23)
     assert pool["owner"].startswith("libffi")
     text = sentences(gpumemtrace("replay", run.trace))
     assert "60.00 GiB is a pool of libffi" in text and "leaks inside are not visible" in text

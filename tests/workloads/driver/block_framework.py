@@ -1,4 +1,5 @@
-"""Takes one large block from the driver and serves all arrays from it, as JAX does by default.
+"""Takes one large block from the driver and serves all arrays from it, as JAX does by default. It
+keeps the block until the process ends.
 
 usage: block_framework.py DRIVER BLOCK_MIB TURNS     keeps 1 MiB of the block per turn
 """
@@ -25,4 +26,3 @@ for turn in range(int(sys.argv[3])):
     leaked.append(block.value + turn * MIB)
     check(driver.cuMemsetD8_v2(ctypes.c_uint64(leaked[-1]), 0, ctypes.c_size_t(MIB)))
     check(driver.cuCtxSynchronize())
-check(driver.cuMemFree_v2(block))

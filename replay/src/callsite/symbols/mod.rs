@@ -388,14 +388,6 @@ impl StackSymbols {
         self.nodes.get(node.0).map(|info| info.site())
     }
 
-    /// File and function of a Python site.
-    pub(crate) fn function_of_site(&self, site: SiteId) -> Option<(&str, &str)> {
-        match &self.sites[site.0 as usize] {
-            SiteKey::Python { file, function, .. } => Some((file.as_deref()?, function.as_deref()?)),
-            SiteKey::Native { .. } | SiteKey::Unknown => None,
-        }
-    }
-
     /// True for the backward pass of a forward line.
     pub(crate) fn is_backward_site(&self, site: SiteId) -> bool {
         matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })
