@@ -82,6 +82,11 @@ impl StackSymbols {
         }
     }
 
+    /// True for the backward pass of a forward line.
+    pub(crate) fn is_backward_site(&self, site: SiteId) -> bool {
+        matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })
+    }
+
     /// File and function of a Python site.
     pub(crate) fn function_of_site(&self, site: SiteId) -> Option<(&str, &str)> {
         match &self.sites[site.0 as usize] {

@@ -388,11 +388,6 @@ impl StackSymbols {
         self.nodes.get(node.0).map(|info| info.site())
     }
 
-    /// True for the backward pass of a forward line.
-    pub(crate) fn is_backward_site(&self, site: SiteId) -> bool {
-        matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })
-    }
-
     pub(crate) fn definitions(&self) -> &Definitions {
         &self.definitions
     }
