@@ -82,6 +82,12 @@ impl StackSymbols {
         }
     }
 
+    /// The frame's own line as a site, if it is user code.
+    pub(crate) fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
+        let info = self.nodes.get(node.0)?;
+        (info.user == Some(info.own)).then_some(info.own)
+    }
+
     /// True for the backward pass of a forward line.
     pub(crate) fn is_backward_site(&self, site: SiteId) -> bool {
         matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })

@@ -9,7 +9,7 @@
 //!
 //! The Python suite's `test_leaks.py` checks the rules against real PyTorch programs.
 
-use crate::leak::candidates::BenignCandidate;
+use crate::leak::candidate::BenignCandidate;
 use crate::leak::growth::GrowthRule;
 use crate::leak::report::LeakReporter;
 use crate::report::{BenignGrowth, BenignRule};

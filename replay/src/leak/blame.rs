@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use crate::callsite::code_origin::is_module_code;
 use crate::callsite::symbols::StackSymbols;
-use crate::leak::candidates::Candidate;
+use crate::leak::candidate::Candidate;
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::ids::{SiteId, StackId};

@@ -12,7 +12,7 @@
 
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{BlamedLine, blame_candidate, grown_stacks};
-use crate::leak::candidates::Candidate;
+use crate::leak::candidate::Candidate;
 use crate::leak::growth::MIN_IRREGULAR_EVENTS;
 use crate::leak::retained_graph::{self, RetainedGraph};
 use crate::state::live_set::LiveSet;

@@ -20,6 +20,7 @@ pub(crate) mod assessment;
 pub(crate) mod benign;
 pub(crate) mod blame;
 pub(crate) mod blocks;
+pub(crate) mod candidate;
 pub(crate) mod candidates;
 pub(crate) mod growth;
 pub(crate) mod merge;
@@ -33,7 +34,8 @@ pub(crate) mod statistics;
 pub(crate) mod survivors;
 
 use crate::device::DeviceState;
-use crate::leak::candidates::{BenignCandidate, Candidate, Candidates, find_candidates};
+use crate::leak::candidate::{BenignCandidate, Candidate, Candidates};
+use crate::leak::candidates::find_candidates;
 use crate::leak::growth::{GrowthJudgement, judge_series};
 use crate::leak::merge::merge_candidates;
 use crate::leak::oom_forecast::Headroom;

@@ -1,6 +1,6 @@
 //! From candidates to the leaks of the report.
 
-use crate::leak::candidates::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
+use crate::leak::candidate::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
 use crate::leak::growth::Growth;
 use crate::leak::merge::Finding;
 use crate::leak::oom_forecast::Headroom;

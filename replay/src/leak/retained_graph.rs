@@ -14,7 +14,7 @@
 
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{BlamedLine, GrownStack, SHARE, choose_blamed_line, grown_stacks};
-use crate::leak::candidates::{Candidate, LockstepKey};
+use crate::leak::candidate::{Candidate, LockstepKey};
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};

@@ -41,7 +41,7 @@ pub(crate) struct OptimizerLine {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeInfo {
     /// The innermost frame in user code, of this node and its callers.
-    user: Option<SiteId>,
+    pub(crate) user: Option<SiteId>,
     /// The innermost frame in generated code.
     generated: Option<SiteId>,
     /// The node's own line.
@@ -111,6 +111,8 @@ pub(crate) struct StackSymbols {
     stacks: Vec<StackInfo>,
     /// Stacks without native frames, by Python node.
     by_python: DenseMap<StackId>,
+    /// The same, by content and site: each thread has nodes of its own.
+    by_path: SeededMap<(PathId, SiteId), StackId>,
     /// Stacks with native frames.
     by_both: SeededMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
@@ -137,6 +139,7 @@ impl StackSymbols {
             site_ids: SeededMap::default(),
             stacks: Vec::new(),
             by_python: DenseMap::default(),
+            by_path: SeededMap::default(),
             by_both: SeededMap::default(),
             optimizer_lines: Vec::new(),
             paths: CallPaths::default(),
@@ -196,6 +199,9 @@ impl StackSymbols {
                 (self.native_site(native), 0, StackRoot::of_unresolved(python), AutogradRole::None)
             }
         };
+        if let Some(known) = self.stack_of_equal_path((python, native), site, autograd) {
+            return known;
+        }
         let id = StackId(self.stacks.len() as u32);
         let step_hint = self.step_hint_of(python, optimizer);
         self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, root, autograd });
@@ -375,12 +381,6 @@ impl StackSymbols {
     /// All sites, including those of library frames.
     pub(crate) fn all_sites(&self) -> impl Iterator<Item = SiteId> + use<> {
         (0..self.sites.len() as u32).map(SiteId)
-    }
-
-    /// The frame's own line as a site, if it is user code.
-    pub(crate) fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
-        let info = self.nodes.get(node.0)?;
-        (info.user == Some(info.own)).then_some(info.own)
     }
 
     /// The call site of the stack that ends in this frame.

@@ -2,10 +2,10 @@
 
 use gpumemtrace_format::NodeId;
 
-use super::{OptimizerLine, RECURRING, StackSymbols};
+use super::{AutogradRole, OptimizerLine, RECURRING, StackSymbols};
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::module_calls::ModuleCalls;
-use crate::util::ids::StackId;
+use crate::util::ids::{SiteId, StackId};
 
 impl StackSymbols {
     /// The path of a Python stack; `None` without Python frames.
@@ -39,6 +39,26 @@ impl StackSymbols {
         let path = self.paths.known_path(self.stack_info(stack).python);
         let known = path.zip(self.module_calls.as_ref());
         known.is_some_and(|(path, calls)| calls.has_fewer_than(rounds, path, &self.paths))
+    }
+
+    /// The known stack with the same Python frames, of another thread; `None` if this is the first.
+    /// Stacks that run autograd's engine stay apart, because each waits for threads of its own. So
+    /// do stacks with native frames.
+    pub(super) fn stack_of_equal_path(
+        &mut self,
+        (python, native): (NodeId, NodeId),
+        site: SiteId,
+        autograd: AutogradRole,
+    ) -> Option<StackId> {
+        let is_alone = native != NodeId::NONE || autograd != AutogradRole::None;
+        let path = self.path_of_node(python).filter(|_| !is_alone)?;
+        let next = StackId(self.stacks.len() as u32);
+        let known = *self.by_path.entry((path, site)).or_insert(next);
+        if known == next {
+            return None;
+        }
+        self.by_python.insert(python.0, known);
+        Some(known)
     }
 
     pub(super) fn step_hint_of(&mut self, python: NodeId, optimizer: u16) -> u16 {

@@ -102,3 +102,13 @@ fn optimizer_line_is_found_through_pytorchs_wrapper() {
     assert_eq!(line.call, OptimizerCall::Step);
     assert_eq!(symbols.site(line.site, None).line, Some(10));
 }
+
+#[test]
+fn equal_stacks_of_two_threads_are_one() {
+    let codes = [code(1, "train.py", "work", 10), code(2, "train.py", "load", 5)];
+    let nodes = [node(1, 0, 1), node(2, 1, 2), node(11, 0, 1), node(12, 11, 2)];
+    let mut symbols = symbols(&codes, &nodes);
+    let [a, b, caller] = [2, 12, 11].map(|id| symbols.stack(NodeId(id), NodeId::NONE));
+    assert!(a == b && a != caller);
+    assert_ne!(symbols.stack(NodeId(2), NodeId(7)), symbols.stack(NodeId(12), NodeId(7)));
+}

@@ -36,6 +36,7 @@ mod evenness;
 mod period;
 
 use crate::leak::statistics::{Slope, fit_trend};
+use crate::report::GrowsBy;
 use evenness::{Evenness, MIN_MEAN_TIME, judge_evenness, mean_time_of_growth};
 use period::{PeriodicGrowth, find_period, find_period_of_events};
 
@@ -169,6 +170,15 @@ pub(crate) enum GrowthJudgement {
 }
 
 impl GrowthJudgement {
+    /// What grows with the bytes of a site, by the judgement on its number of blocks.
+    pub(crate) fn grows_by(&self) -> GrowsBy {
+        match self {
+            Self::Grows(_) => GrowsBy::Blocks,
+            Self::Settled(settled) if settled.rule == GrowthRule::TooEarly => GrowsBy::Blocks,
+            Self::Settled(_) | Self::Quiet => GrowsBy::Size,
+        }
+    }
+
     pub(crate) fn growth(self) -> Option<Growth> {
         match self {
             Self::Grows(growth) => Some(growth),
