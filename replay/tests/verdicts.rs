@@ -20,7 +20,6 @@ const OF_MEMORY: [&str; 10] = [
     "transient_spike",
     "persistent_drift",
     "creep_confirmed",
-    "creep_early",
     "imbalance",
 ];
 

@@ -10,6 +10,9 @@ use crate::state::live_set::BlockOutcomes;
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
 
+/// By how much, as a share, a few odd blocks may change the mean growth in bytes.
+const MAX_ODD_SHARE: f64 = 0.02;
+
 /// A site with survivors that grow.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
@@ -84,11 +87,18 @@ impl Candidate {
         f64::from(self.last_step) - self.base_step().map_or(-1.0, f64::from)
     }
 
-    /// Bytes per step: the rate of the blocks at their mean size. The interval is that of the bytes
-    /// unless both are regular.
+    /// Bytes per step: the rate of the blocks at their mean size. If a few blocks include the rest of
+    /// their segments, it is what comes in all other periods.
     pub(crate) fn bytes_per_step(&self) -> GrowthRate {
         let mean_bytes = self.leaked.bytes as f64 / self.leaked.blocks.max(1) as f64;
-        let rate = self.blocks_per_step() * mean_bytes;
+        let mean = self.blocks_per_step() * mean_bytes;
+        let rate = match &self.byte_growth {
+            Some(bytes) if !self.is_weak && bytes.period.is_some() => {
+                let usual = bytes.per_value / f64::from(self.stride);
+                if (usual / mean - 1.0).abs() <= MAX_ODD_SHARE { usual } else { mean }
+            }
+            _ => mean,
+        };
         let interval = match &self.byte_growth {
             _ if self.is_weak => [rate; 2],
             Some(bytes) => bytes.rate_interval().map(|bound| bound / f64::from(self.stride)),

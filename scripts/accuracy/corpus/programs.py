@@ -17,6 +17,7 @@ check     `no`: live bytes at step ends do not show the kind; the docstring says
 memory    memory of the simulated GPU, for programs that must run out of it
 without   allocators that the program cannot run with
 needs     libraries besides PyTorch
+limit     why a report cannot be right in every run; printed with each result that is not the best
 """
 
 import ast
@@ -24,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "programs"
 KINDS = ["leak", "healthy", "growing", "filling"]
-KEYS = {"kind", "steps", "unit", "every", "from", "rate", "measure", "collect", "check", "memory", "without", "needs"}
+KEYS = {"kind", "steps", "unit", "every", "from", "rate", "measure", "collect", "check", "memory", "without", "needs", "limit"}
 
 
 class Program:
@@ -49,6 +50,7 @@ class Program:
         self.memory = header.get("memory")
         self.without = header.get("without", "").split()
         self.needs = header.get("needs", "").split()
+        self.limit = header.get("limit")
         self.lines = marked_lines(text, "# leak")
         self.other_lines = marked_lines(text, "# leak-or")
         if self.kind == "leak" and not self.lines:

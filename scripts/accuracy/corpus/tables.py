@@ -81,13 +81,18 @@ def shortfalls(rows):
             lines.append(f"- {name}: {row['unstable']}")
         if row["kind"] == "leak":
             if row["result"] != "line first":
-                lines.append(f"- {name}: {row['result']}{evidence(row)}")
+                lines.append(f"- {name}: {row['result']}{evidence(row)}{limit(row)}")
             elif row["rate"]["error"] is not None and abs(row["rate"]["error"]) > RATE_TOLERANCE:
                 rate = row["rate"]
-                lines.append(f"- {name}: rate {rate['reported']:,.0f} B instead of {rate['measured']:,.0f} B{step_note(row)}")
+                lines.append(f"- {name}: rate {rate['reported']:,.0f} B instead of {rate['measured']:,.0f} B{step_note(row)}{limit(row)}")
         elif row["result"] == "alarm":
-            lines.append(f"- {name} ({row['kind']}): alarm{evidence(row)}")
+            lines.append(f"- {name} ({row['kind']}): alarm{evidence(row)}{limit(row)}")
     return "\n".join(lines)
+
+
+def limit(row):
+    """Why the report could not be right, if the program says so."""
+    return f". {row['limit'][0].upper()}{row['limit'][1:]}" if row.get("limit") else ""
 
 
 def evidence(row):
@@ -110,6 +115,17 @@ def forecasts(rows):
     covered = sum(one["earliest"] <= one["full_at"] <= one["latest"] for one in known)
     near = sum(abs(one["expected"] - one["full_at"]) <= 0.1 * one["full_at"] for one in known)
     return f"Forecasts: {len(known)} runs; the interval covers the truth in {covered}, within 10% of it in {near}."
+
+
+def brief(rows, failures):
+    """One line of totals, and the results that are not the best."""
+    leaks, healthy = ([row for row in rows if row["kind"] == kind] for kind in ("leak", "healthy"))
+    total, found, first, growth, missed, rates = leak_cells(leaks)
+    runs, clean, growing, alarms = other_cells(healthy)
+    text = (f"Of {total} leaks, {found} were found, {first} at the right line first, {growth} were named as growth and {missed} missed; "
+            f"rates within 5%: {rates}. Of {runs} healthy runs, {clean} were clean, {growing} had growth and {alarms} an alarm.")
+    failed = [f"- {name}: {text}" for name, text in sorted(failures.items())]
+    return "\n".join([text, "", shortfalls(rows), *failed])
 
 
 def markdown(rows, failures):

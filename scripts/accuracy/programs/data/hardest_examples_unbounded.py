@@ -3,6 +3,7 @@
 kind: leak
 steps: 120 360
 every: 4
+limit: random amounts come in random steps, and the mean rate over 30 of them has an error
 """
 
 import random

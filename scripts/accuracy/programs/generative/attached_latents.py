@@ -2,6 +2,7 @@
 
 kind: leak
 steps: 40 120
+limit: two lines keep equal graphs; the other one is named first
 """
 
 import probe

@@ -4,6 +4,7 @@ kind: leak
 steps: 48
 every: 12
 needs: lightning
+limit: four leak events are too few: it is a possible leak
 """
 
 import logging

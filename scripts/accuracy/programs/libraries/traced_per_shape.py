@@ -3,6 +3,7 @@
 kind: leak
 steps: 40
 unit: request
+limit: blocks get larger with each request, and the last ones are not settled yet
 """
 
 import warnings

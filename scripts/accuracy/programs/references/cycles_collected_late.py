@@ -2,6 +2,7 @@
 
 kind: healthy
 steps: 120 300
+limit: no garbage collection runs before the recording ends
 """
 
 import probe

@@ -3,6 +3,7 @@
 kind: leak
 steps: 72 240
 every: 12
+limit: six leak events, of which the last is not settled yet: it is a possible leak
 """
 
 import copy

@@ -4,6 +4,7 @@ kind: leak
 steps: 200 600
 unit: request
 every: 10
+limit: few events without a period: it is a possible leak
 """
 
 import random

@@ -3,6 +3,7 @@
 kind: filling
 steps: 240 800
 unit: request
+limit: a cache that fills grows like a leak until it is full
 """
 
 import random

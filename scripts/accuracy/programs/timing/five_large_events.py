@@ -3,6 +3,7 @@
 kind: leak
 steps: 50
 every: 10
+limit: five leak events are too few: it is a possible leak
 """
 
 import probe

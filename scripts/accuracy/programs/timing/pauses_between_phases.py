@@ -3,6 +3,7 @@
 kind: leak
 steps: 120 360
 every: 24
+limit: few events, with pauses of a third of the run between them: it is a possible leak
 """
 
 import probe

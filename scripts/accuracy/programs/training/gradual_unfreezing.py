@@ -3,6 +3,7 @@
 kind: healthy
 steps: 24 60 160
 check: no
+limit: in the shortest run, a layer is unfrozen every two steps to the end, and its optimizer state stays
 """
 
 import probe
