@@ -11,7 +11,7 @@ use population::healthy_run;
 use synthetic::Synthetic;
 
 /// Kinds of verdicts that report a problem with the memory of a run.
-const OF_MEMORY: [&str; 10] = [
+const OF_MEMORY: [&str; 9] = [
     "high_pressure",
     "cache_pressure",
     "fragmentation_like",

@@ -87,8 +87,8 @@ impl Candidate {
         f64::from(self.last_step) - self.base_step().map_or(-1.0, f64::from)
     }
 
-    /// Bytes per step: the rate of the blocks at their mean size. If a few blocks include the rest of
-    /// their segments, it is what comes in all other periods.
+    /// Bytes per step: the rate of the blocks at their mean size. If a few blocks include the rest
+    /// of their segments, it is what comes in all other periods.
     pub(crate) fn bytes_per_step(&self) -> GrowthRate {
         let mean_bytes = self.leaked.bytes as f64 / self.leaked.blocks.max(1) as f64;
         let mean = self.blocks_per_step() * mean_bytes;

@@ -2,7 +2,7 @@
 
 kind: leak
 steps: 60 180
-limit: a queue frees its blocks in order, so none of them stays; it is growth, and thread timing decides how much
+limit: a queue frees its blocks in order, so none stays; thread timing decides how it grows
 """
 
 import queue

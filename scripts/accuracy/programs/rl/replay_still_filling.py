@@ -2,7 +2,7 @@
 
 kind: filling
 steps: 100 300
-limit: a buffer that fills grows like a leak until it is full; a holder scan finds the limit of a deque
+limit: a buffer grows like a leak until it is full; a holder scan finds its limit
 """
 
 import random

@@ -36,7 +36,8 @@ class Server:
         async with self.slots:
             out, self.sessions[session] = self.model(torch.randn(1, prompt, 64, device="cuda"), None)
             for _ in range(answer):
-                out, self.sessions[session] = self.model(out[:, -1:], self.sessions[session])  # leak-or
+                last = out[:, -1:]
+                out, self.sessions[session] = self.model(last, self.sessions[session])  # leak-or
                 await asyncio.sleep(0)
         probe.step_end()
 

@@ -7,7 +7,7 @@ steps: 95
 unit: request
 from: 0.3
 memory: 16G
-limit: the leak comes after the last step; it is named as growth towards the error, first in the summary
+limit: the leak comes after the last step; it is named first, as growth towards the error
 """
 
 import probe

@@ -3,7 +3,7 @@
 kind: healthy
 steps: 24 60 160
 check: no
-limit: in the shortest run, a layer is unfrozen every two steps to the end, and its optimizer state stays
+limit: the shortest run unfreezes a layer every two steps to its end; optimizer state stays
 """
 
 import probe
