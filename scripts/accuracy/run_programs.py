@@ -116,7 +116,7 @@ def forecast(runner, program, steps, truth):
 
 
 def is_best(row):
-    if row.get("limit"):
+    if row.get("limit") or row["kind"] == "leak" and row["events"] < tables.FEW_EVENTS:
         return True
     if row.get("unstable"):
         return False

@@ -24,6 +24,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
     let reserved = record.event.aux[1];
     let capacity = analysis.capacity(ordinal);
     let free = capacity.map(|capacity| capacity.saturating_sub(record.device_bytes.max(reserved)));
+    let needed = if record.is_of_driver { requested } else { segment_bytes(requested) };
     let memory = MemoryAtOom { capacity, free, gap: reserved.saturating_sub(record.live) };
     let lines = growth_towards_oom(analysis, record);
     let sites = record.sites.iter().map(|(site, held)| SiteShare {
@@ -44,7 +45,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
         reserved_bytes: reserved,
         device_free_bytes: free,
         device_total_bytes: capacity,
-        cause: cause(requested, memory),
+        cause: cause((requested, needed), memory),
         why: String::new(),
         largest_free_block_bytes: record.gap.largest_free,
         remedies: remedies(analysis, record, memory, &lines),
@@ -57,11 +58,12 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
     }
 }
 
-fn cause(requested: u64, memory: MemoryAtOom) -> OomCause {
+/// `needed`: what the driver must have free for the request.
+fn cause((requested, needed): (u64, u64), memory: MemoryAtOom) -> OomCause {
     let MemoryAtOom { capacity, free, gap } = memory;
     match (capacity, free) {
         (Some(capacity), _) if requested > capacity => OomCause::ExceedsDevice,
-        (_, Some(free)) if free >= segment_bytes(requested) => OomCause::OtherLimit,
+        (_, Some(free)) if free >= needed => OomCause::OtherLimit,
         (_, Some(free)) if gap.saturating_add(free) >= requested && gap > 0 => OomCause::NoFittingBlock,
         (_, Some(_)) => OomCause::DeviceFull,
         (_, None) if gap >= requested => OomCause::NoFittingBlock,
@@ -73,7 +75,7 @@ fn cause(requested: u64, memory: MemoryAtOom) -> OomCause {
 /// ended by the error.
 fn recovered(analysis: &Analysis, record: &OomRecord) -> Option<bool> {
     let (_, device) = analysis.devices.iter().find(|(ordinal, _)| *ordinal == record.event.device)?;
-    if device.torch.allocated() > record.allocated {
+    if device.main().allocated() > record.allocated {
         return Some(true);
     }
     let is_last = analysis.ooms.last().is_some_and(|last| last.event.seq == record.event.seq)

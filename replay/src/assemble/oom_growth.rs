@@ -72,7 +72,7 @@ pub(crate) fn growth_towards_oom(analysis: &Analysis, oom: &OomRecord) -> LinesA
     let Some((_, device)) = analysis.devices.iter().find(|(ordinal, _)| *ordinal == oom.event.device) else {
         return none;
     };
-    let (symbols, live_set) = (&analysis.symbols, &device.torch);
+    let (symbols, live_set) = (&analysis.symbols, device.main());
     let mut contexts = CallContexts::new(symbols);
     let (mut grown, mut of_each_step, mut unchanged) = (Vec::new(), Vec::new(), Vec::new());
     for facts in &oom.growth {

@@ -75,7 +75,7 @@ pub(super) fn remedies(
     } else if analysis.is_metal() {
         // The trace does not show whether PyTorch's own limit applied.
         add(RemedyKind::RaiseMpsLimit, None);
-    } else if may_use_expandable_segments(analysis, record) {
+    } else if !record.is_of_driver && may_use_expandable_segments(analysis, record) {
         add(RemedyKind::ExpandableSegments, no_setting_helps);
     }
     // Memory that is stranded in the pool of small blocks belongs to no graph and no MemPool.
@@ -96,7 +96,9 @@ pub(super) fn remedies(
     }
     // Without segments of its own, the cache is unknown.
     let has_no_cache = record.gap.largest_free.is_some() && record.gap.cache == 0;
-    add(RemedyKind::EmptyCache, has_no_cache.then_some(false));
+    if !record.is_of_driver {
+        add(RemedyKind::EmptyCache, has_no_cache.then_some(false));
+    }
     match short {
         Some(short) if short > record.live => add(RemedyKind::RequestLess, None),
         Some(short) if short > 0 => add(RemedyKind::HoldLess { bytes: short }, None),
@@ -118,7 +120,9 @@ fn freeing_works(
     let is_freed = |unit: &&Vec<StackId>| unit.iter().all(|stack| stacks.binary_search(stack).is_ok());
     let units = record.units.as_ref()?.iter().filter(|(unit, _)| is_freed(unit));
     let released = saturating_sum(units.map(|(_, bytes)| *bytes));
-    (released.saturating_add(free?) >= segment_bytes(record.event.size)).then_some(true)
+    let requested = record.event.size;
+    let needed = if record.is_of_driver { requested } else { segment_bytes(requested) };
+    (released.saturating_add(free?) >= needed).then_some(true)
 }
 
 /// True if live blocks and the request need more pages than the device has for PyTorch.

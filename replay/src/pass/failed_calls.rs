@@ -32,13 +32,20 @@ impl ReplayPass {
     /// Records a driver call that failed for lack of memory.
     #[cold]
     pub(super) fn on_refused_call(&mut self, event: &Event, stack: StackId) {
-        if self.failed_call_gaps.len() >= MAX_FAILED_CALLS || event.device == NO_DEVICE {
+        if event.device == NO_DEVICE {
             return;
         }
         let native = self.symbols.stack_info(stack).native;
         let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
         let owner = self.owners.name(owner);
-        if owner == UNKNOWN || owner.starts_with(TORCH_ALLOCATOR) {
+        if owner.starts_with(TORCH_ALLOCATOR) {
+            let device = &self.devices.all[usize::from(event.device)];
+            if device.as_ref().is_some_and(|device| !device.has_torch()) {
+                self.on_oom_of_driver(event, stack);
+            }
+            return;
+        }
+        if owner == UNKNOWN || self.failed_call_gaps.len() >= MAX_FAILED_CALLS {
             return;
         }
         let owner = owner.to_owned();

@@ -1,5 +1,9 @@
 //! Records of out-of-memory events.
 //!
+//! PyTorch's native allocator reports its own. Under `backend:cudaMallocAsync` and without caching
+//! each block is a driver call; there, a call for PyTorch that the driver refuses is such an event.
+//! PyTorch may repeat that call once, which counts as the same event.
+//!
 //! All are counted. The first [`MAX_OOMS`] are recorded with the gap and the largest sites at that
 //! moment, which visits every live block of the device.
 
@@ -45,11 +49,14 @@ pub(crate) struct OomRecord {
     pub allocated: u64,
     /// Least memory of the device outside recorded calls up to then; `None` if it was not sampled.
     pub residual: Option<u64>,
+    /// The driver refused a block of PyTorch, which has no segments.
+    pub is_of_driver: bool,
 }
 
 impl ReplayPass {
     /// Counts and records an out-of-memory event.
     pub(super) fn on_oom(&mut self, event: &Event, stack: StackId) {
+        self.forget_ooms_of_driver(event.device);
         self.count_oom(event);
         if self.ooms.len() >= MAX_OOMS {
             return;
@@ -81,7 +88,61 @@ impl ReplayPass {
             growth: measure_growth(&device.torch, self.clock.step_rule().source().is_some()),
             allocated: device.torch.allocated(),
             residual: device.attribution.extremes.map(|(least, _)| least),
+            is_of_driver: false,
         };
         self.ooms.push(record);
+    }
+
+    /// PyTorch reports its errors itself, so the calls that the driver refused were for segments.
+    fn forget_ooms_of_driver(&mut self, device: u8) {
+        let before = self.ooms.len();
+        self.ooms.retain(|record| !record.is_of_driver || record.event.device != device);
+        self.uncount_ooms(device, (before - self.ooms.len()) as u64);
+    }
+
+    /// Counts and records a driver call for a block of PyTorch that failed for lack of memory.
+    pub(super) fn on_oom_of_driver(&mut self, event: &Event, stack: StackId) {
+        let has_steps = self.clock.step_rule().source().is_some();
+        let Some(device) = &self.devices.all[usize::from(event.device)] else { return };
+        let allocated = device.driver.allocated();
+        // The second call comes from another place in PyTorch's code.
+        let site = self.symbols.stack_info(stack).site;
+        let is_repeated = self.ooms.last().is_some_and(|last| {
+            (last.event.device, last.event.size, last.allocated) == (event.device, event.size, allocated)
+                && self.symbols.stack_info(last.stack).site == site
+        });
+        if is_repeated {
+            return;
+        }
+        let live = device.driver.total().bytes;
+        let mut sites: Vec<(SiteId, BlockTotals)> = device
+            .driver
+            .sites()
+            .map(|(id, site)| (id, site.now()))
+            .filter(|(_, live)| live.bytes > 0)
+            .collect();
+        sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
+        sites.truncate(MAX_OOM_SITES);
+        let growth = measure_growth(&device.driver, has_steps);
+        // Each block is a unit of its own: its free returns it to the driver.
+        let units = growth.iter().map(|one| (vec![one.stack], one.held.bytes)).collect();
+        let record = OomRecord {
+            event: Event { aux: [event.aux[0], live], ..*event },
+            stack,
+            step: self.step,
+            live,
+            device_bytes: live,
+            gap: Gap::default(),
+            sites,
+            growth,
+            units: Some(units),
+            allocated,
+            residual: device.attribution.extremes.map(|(least, _)| least),
+            is_of_driver: true,
+        };
+        self.count_oom(event);
+        if self.ooms.len() < MAX_OOMS {
+            self.ooms.push(record);
+        }
     }
 }

@@ -104,6 +104,13 @@ impl ReplayPass {
         *self.oom_counts.entry(event.device).or_default() += 1;
     }
 
+    /// Takes back `count` of them.
+    pub(super) fn uncount_ooms(&mut self, device: u8, count: u64) {
+        self.oom_count = self.oom_count.saturating_sub(count);
+        let of_device = self.oom_counts.entry(device).or_default();
+        *of_device = of_device.saturating_sub(count);
+    }
+
     /// Begins the scope if `since` is a step that has begun.
     pub(super) fn on_step_begin(&mut self) {
         if let Some(SinceScope { spec: spec @ TimeSpec::Step(_), reached: None }) = &self.scope.since

@@ -5,6 +5,8 @@ from collections import Counter
 from .judge import RIGHT_CLASSES
 
 RATE_TOLERANCE = 0.05
+# A leak has at least so many events.
+FEW_EVENTS = 6
 # Leak events in a run: upper bound and text.
 EVENTS = [(5, "1 to 5"), (19, "6 to 19"), (10**9, "20 and more")]
 
@@ -91,7 +93,9 @@ def shortfalls(rows):
 
 
 def limit(row):
-    """Why the report could not be right, if the program says so."""
+    """Why the report could not be right, if that is known."""
+    if row["kind"] == "leak" and row["events"] < FEW_EVENTS:
+        return f". {row['events']} leak events are too few to call it a leak"
     return f". {row['limit'][0].upper()}{row['limit'][1:]}" if row.get("limit") else ""
 
 

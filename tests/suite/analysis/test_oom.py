@@ -117,11 +117,11 @@ def growth_line_of(mark):
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
 
 
-def run_grown(folder, torch_version, variant, *flags, options=(), code=1):
+def run_grown(folder, torch_version, variant, *flags, options=(), code=1, **extra):
     """Runs a program out of memory; returns the run, its errors and the summary."""
     python = Path(VENVS[torch_version]) / "bin" / "python"
     command = [COMMAND, "run", *options, "--", python, WORKLOADS / "memory/oom_growth.py", variant]
-    process = run_program(list(map(str, command)), folder, env=environment(folder, traced=False, SIMGPU_MEM="2G"))
+    process = run_program(list(map(str, command)), folder, env=environment(folder, traced=False, SIMGPU_MEM="2G", **extra))
     assert process.returncode == code, process.stderr[-3000:]
     traced = Run(process, folder)
     ooms = traced.report("--oom", *flags)["oom"]
@@ -167,6 +167,21 @@ def test_leak_of_each_step_is_named_with_all_its_blocks(tmp_path, torch_version)
     assert grown["site"]["line"] == leak["site"]["line"] == growth_line_of("kept")
     assert grown["bytes"] == grown["held_bytes"] == sum(row["bytes"] for row in oom["sites"] if row["site"]["line"] == growth_line_of("kept"))
     assert "cache" not in summary.split("GPU 0 (")[0], "PyTorch's cache did not help"
+
+
+@pytest.mark.parametrize("setting", [
+    {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+], ids=["async", "no_caching"])
+def test_line_that_grew_is_named_if_each_block_is_a_driver_call(tmp_path, torch_version, setting):
+    """PyTorch reports no error of its own then: the driver refuses a block, at times twice."""
+    traced, [oom], summary = run_grown(tmp_path, torch_version, "validation", **setting)
+    grown = oom["growth"][0]
+    assert grown["site"]["line"] == growth_line_of("validate") and grown["pattern"] == "repeated"
+    assert grown["bytes"] > oom["live_bytes"] / 2 and remedy(oom, "free what", "oom_growth.py") is True
+    failed = [call for call in traced.calls() if int(call["rc"]) == 2]
+    assert {int(call["size"]) for call in failed} == {oom["requested_bytes"]}
+    assert remedy(oom, "expandable_segments") == remedy(oom, "empty_cache") == "not named"
+    assert "Grew towards it" in summary.split("Likely leak")[0]
 
 
 def test_model_that_is_too_big_names_activations_and_no_leak(tmp_path, torch_version):

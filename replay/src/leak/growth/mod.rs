@@ -279,10 +279,12 @@ pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
         }
     } else {
         let is_certain = is_exact || undone == 0 || growth_steps.len() >= MANY_GROWTH_STEPS;
-        if !is_certain || regular.is_none() && fit.trend.tau < MIN_TAU {
+        let is_trend = regular.is_some() || fit.trend.tau >= MIN_TAU;
+        if !is_certain || !is_trend && undone > 0 {
             return GrowthJudgement::Quiet;
         }
-        if regular.is_none() && growth_steps.len() < MIN_IRREGULAR_EVENTS {
+        // What never falls holds more than it did, however few its steps.
+        if !is_trend || regular.is_none() && growth_steps.len() < MIN_IRREGULAR_EVENTS {
             return settled(GrowthRule::TooEarly);
         }
     }

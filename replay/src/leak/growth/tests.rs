@@ -131,3 +131,16 @@ fn growth_that_speeds_up_accelerates() {
     assert!(find_growth(&values).is_some() && accelerates(&values));
     assert!(!accelerates(&stairs(60, 5)));
 }
+
+#[test]
+fn rare_steps_that_are_never_undone_came_too_few_times() {
+    for values in [staircase(80, 20, 11), staircase(60, 14, 5)] {
+        let GrowthJudgement::Settled(settled) = judge_series(&values) else { panic!("{values:?}") };
+        assert_eq!((settled.rule, settled.growth_steps, settled.goes_on), (GrowthRule::TooEarly, 4, true));
+    }
+}
+
+/// Rises by 5 every `period` values, at first at `start`.
+fn staircase(count: u64, period: u64, start: u64) -> Vec<u64> {
+    (0..count).map(|at| if at < start { 0 } else { 5 * ((at - start) / period + 1) }).collect()
+}

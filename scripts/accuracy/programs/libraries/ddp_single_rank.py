@@ -2,7 +2,7 @@
 
 kind: healthy
 steps: 40
-without: nocache
+without: async nocache
 """
 
 import contextlib
