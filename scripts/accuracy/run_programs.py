@@ -57,7 +57,7 @@ def parse_arguments():
     parser.add_argument("--keep", action="store_true", help="keep the traces, in OUT/traces")
     parser.add_argument("--truth-only", action="store_true", help="measure the programs, record nothing")
     parser.add_argument("--list", action="store_true", help="list the programs")
-    parser.add_argument("--brief", action="store_true", help="print totals and wrong results only")
+    parser.add_argument("--brief", action="store_true", help="print totals, and wrong results that the default allocator did not have")
     parser.add_argument("--strict", action="store_true",
                         help="exit with 1 for each result that is not the best one, unless the program's header has a `limit`")
     parser.add_argument("--run-option", action="append", default=[], metavar="OPTION", help="option of `gpumemtrace run` (repeatable)")
@@ -163,7 +163,9 @@ def main():
     file = runner.out / f"programs-{args.allocator}{'-killed' if args.kill_half else ''}.json"
     file.write_text(json.dumps({"allocator": args.allocator, "killed": args.kill_half, "runs": rows, "failures": failures}, indent=1) + "\n")
     if not args.truth_only:
-        print(tables.brief(rows, failures) if args.brief else tables.markdown(rows, failures))
+        usual = runner.out / "programs-default.json"
+        known = json.loads(usual.read_text())["runs"] if args.brief and usual.exists() else []
+        print(tables.brief(rows, failures, known) if args.brief else tables.markdown(rows, failures))
     print(f"{len(rows)} runs in {time.monotonic() - began:.0f} s; all results: {file}", file=sys.stderr)
     return int(bool(errors) or (args.strict and not all(map(is_best, rows))))
 

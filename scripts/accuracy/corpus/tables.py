@@ -1,5 +1,6 @@
 """The Markdown of a set of results."""
 
+import textwrap
 from collections import Counter
 
 from .judge import RIGHT_CLASSES
@@ -89,7 +90,11 @@ def shortfalls(rows):
                 lines.append(f"- {name}: rate {rate['reported']:,.0f} B instead of {rate['measured']:,.0f} B{step_note(row)}{limit(row)}")
         elif row["result"] == "alarm":
             lines.append(f"- {name} ({row['kind']}): alarm{evidence(row)}{limit(row)}")
-    return "\n".join(lines)
+    return "\n".join(map(wrapped, lines))
+
+
+def wrapped(line):
+    return textwrap.fill(line, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def limit(row):
@@ -121,19 +126,24 @@ def forecasts(rows):
     return f"Forecasts: {len(known)} runs; the interval covers the truth in {covered}, within 10% of it in {near}."
 
 
-def brief(rows, failures):
-    """One line of totals, and the results that are not the best."""
+def brief(rows, failures, usual):
+    """Totals, and the results that are not the best and differ from the `usual` rows."""
     leaks, healthy = ([row for row in rows if row["kind"] == kind] for kind in ("leak", "healthy"))
     total, found, first, growth, missed, rates = leak_cells(leaks)
     runs, clean, growing, alarms = other_cells(healthy)
     text = (f"Of {total} leaks, {found} were found, {first} at the right line first, {growth} were named as growth and {missed} missed; "
             f"rates within 5%: {rates}. Of {runs} healthy runs, {clean} were clean, {growing} had growth and {alarms} an alarm.")
-    failed = [f"- {name}: {text}" for name, text in sorted(failures.items())]
-    return "\n".join([text, "", shortfalls(rows), *failed])
+    known = {(row["program"], row["length"], row["result"]) for row in usual}
+    others = [row for row in rows if (row["program"], row["length"], row["result"]) not in known]
+    failed = [wrapped(f"- {name}: {reason}") for name, reason in sorted(failures.items())]
+    differences = "\n".join(filter(None, [shortfalls(others), *failed]))
+    if differences:
+        text += " Other results than usual:"
+    return "\n\n".join(filter(None, [textwrap.fill(text, 100), differences]))
 
 
 def markdown(rows, failures):
     parts = [by_family(rows), "", by_events(rows), "", other_kinds(rows), "", assessments(rows), "", forecasts(rows), "", shortfalls(rows)]
     if failures:
-        parts += ["", "Not measured:", "", *[f"- {name}: {text}" for name, text in sorted(failures.items())]]
+        parts += ["", "Not measured:", "", *[wrapped(f"- {name}: {text}") for name, text in sorted(failures.items())]]
     return "\n".join(parts)

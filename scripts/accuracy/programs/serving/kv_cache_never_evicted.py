@@ -3,6 +3,7 @@
 kind: leak
 steps: 300 1000
 unit: request
+limit: the first block of a session and the later ones come from two lines
 """
 
 import asyncio
