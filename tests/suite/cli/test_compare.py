@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import rotation_runs
-from conftest import DRIVER, REPOSITORY, WORKLOADS, Run, environment, gpumemtrace
+from conftest import DRIVER, REPOSITORY, WORKLOADS, Run, environment, gpumemtrace, sentences
 
 DEMO = REPOSITORY / "scripts" / "demo_train.py"
 KEPT = WORKLOADS / "training/reproducible.py"
@@ -118,7 +118,7 @@ def test_rotated_trace_equals_single_file(tmp_path):
         rotation_runs.run(folder, **more)
     assert len(rotation_runs.parts(parts)) >= 2
     # The program has driver memory only; its loop gives the steps.
-    text = gpumemtrace("compare", whole / "run.trace", parts / "run.trace", "--fail-on", "any")
+    text = sentences(gpumemtrace("compare", whole / "run.trace", parts / "run.trace", "--fail-on", "any"))
     assert "No difference" in text and "detected from repeating allocations" in text
 
 
