@@ -225,6 +225,21 @@ fn refused_call_of_another_library_is_a_row_and_one_of_pytorch_is_none() {
 }
 
 #[test]
+fn largest_gap_is_found_when_a_released_segment_is_reserved_again() {
+    let mut pools = Pools::new();
+    let line = line(&mut pools.run, 3);
+    let small = pools.alloc(line, 1, (0, 0));
+    pools.free(small);
+    let large = pools.alloc(line, 20 * MIB, (0, 0));
+    pools.empty_cache();
+    pools.free(large);
+    // As many bytes are reserved as after the large allocation, and one byte is in use.
+    pools.alloc(line, 1, (0, 0));
+    let report = pools.run.report();
+    assert_eq!(moment(&report, GapReason::LargestGap).gap_bytes, 40 * MIB - 1);
+}
+
+#[test]
 fn memory_stranded_on_streams_and_in_pools_is_a_verdict() {
     let stranded = |pool, stream, blocks: u64| {
         let mut pools = Pools::new();

@@ -162,7 +162,7 @@ impl DeviceState {
         self.moments.on_alloc(size);
         self.note_torch_range(event.addr, event.size, driver.ranges());
         self.after_block_event(event, now, driver);
-        // An allocation in a reserved segment makes the gap smaller.
+        // An allocation makes the gap smaller, unless PyTorch reserved a segment for it.
         if self.moments.replace_reserved(self.reserved) != self.reserved {
             self.note_gap(now, driver);
         }
@@ -189,6 +189,7 @@ impl DeviceState {
             }
         }
         self.after_block_event(event, now, driver);
+        self.moments.replace_reserved(self.reserved);
         self.note_gap(now, driver);
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct KeyMoments {
     is_after_end: bool,
     /// Newest block of all moments but the end.
     newest_block: u64,
-    /// Reserved bytes after the last allocation.
+    /// Reserved bytes after the last block event.
     reserved: u64,
     /// Requested bytes of the live blocks with a known request. Sizes in a damaged trace may
     /// overflow it for a while.
@@ -117,7 +117,7 @@ impl KeyMoments {
         self.newest_block = now.newest_block;
     }
 
-    /// Sets the reserved bytes after an allocation; returns those after the one before.
+    /// Sets the reserved bytes after a block event; returns those after the one before.
     #[inline]
     pub(crate) fn replace_reserved(&mut self, reserved: u64) -> u64 {
         std::mem::replace(&mut self.reserved, reserved)
