@@ -2,7 +2,7 @@
 
 mod synthetic;
 
-use gpumemtrace_format::NodeId;
+use gpumemtrace_format::{EventKind, NodeId, TrackerState};
 use gpumemtrace_replay::report::{Oom, OomCause, OomGrowthPattern, RemedyKind, VerdictEvidence};
 use gpumemtrace_replay::{AnalysisOptions, TimeSpec, report};
 use synthetic::{Synthetic, TORCH, analyse_part};
@@ -269,4 +269,34 @@ fn device_without_unusable_memory_is_not_called_fragmented() {
         matches!(evidence, VerdictEvidence::FragmentationLike { unusable_bytes: 0, .. })
     };
     assert!(!verdicts.iter().any(|verdict| is_fragmented(&verdict.evidence)), "{verdicts:?}");
+}
+
+#[test]
+fn refused_block_is_an_error_only_if_each_block_is_a_driver_call() {
+    let errors = |tracker: Option<TrackerState>, refusals| {
+        let mut run = Synthetic::new();
+        run.call_driver_from(&format!("{TORCH}lib/libc10_cuda.so"));
+        if let Some(state) = tracker {
+            run.event(EventKind::TRACKER, 0, 0, [state as u64, 0], NodeId::NONE);
+        }
+        let kept = run.frame(NodeId::NONE, "/work/train.py", "<module>", 7);
+        for block in 1..=8 {
+            run.event(EventKind::DEVICE_ALLOC, block << 30, 64 * MIB, [0; 2], kept);
+        }
+        for _ in 0..refusals {
+            run.event(EventKind::DEVICE_ALLOC, 0, 64 * MIB, [0; 2], kept);
+            run.events.last_mut().expect("the call").result = 2;
+        }
+        let ooms = run.report().oom.unwrap_or_default();
+        ooms.iter().map(|oom| (oom.requested_bytes, oom.live_bytes, rows(oom))).collect::<Vec<_>>()
+    };
+    let error = (64 * MIB, 512 * MIB, vec![(Some(7), 512 * MIB, OomGrowthPattern::Repeated)]);
+    for uncached in [TrackerState::OtherAllocator, TrackerState::CacheOff] {
+        assert_eq!(errors(Some(uncached), 1), [error.clone()]);
+        assert_eq!(errors(Some(uncached), 2), [error.clone()], "PyTorch repeats a refused call once");
+    }
+    // PyTorch's own allocator frees its cache and tries again.
+    for cached in [None, Some(TrackerState::UnknownVersion), Some(TrackerState::NotWanted)] {
+        assert_eq!(errors(cached, 2), []);
+    }
 }

@@ -8,7 +8,7 @@
 
 use crate::assemble::fragmentation::causes;
 use crate::assemble::oom_growth::growth_towards_oom;
-use crate::assemble::oom_remedies::{MemoryAtOom, remedies, segment_bytes};
+use crate::assemble::oom_remedies::{MemoryAtOom, remedies};
 use crate::pass::{Analysis, OomRecord};
 use crate::report::{Ending, Oom, OomCause, SiteShare};
 
@@ -24,7 +24,6 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
     let reserved = record.event.aux[1];
     let capacity = analysis.capacity(ordinal);
     let free = capacity.map(|capacity| capacity.saturating_sub(record.device_bytes.max(reserved)));
-    let needed = if record.is_of_driver { requested } else { segment_bytes(requested) };
     let memory = MemoryAtOom { capacity, free, gap: reserved.saturating_sub(record.live) };
     let lines = growth_towards_oom(analysis, record);
     let sites = record.sites.iter().map(|(site, held)| SiteShare {
@@ -45,7 +44,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
         reserved_bytes: reserved,
         device_free_bytes: free,
         device_total_bytes: capacity,
-        cause: cause((requested, needed), memory),
+        cause: cause((requested, record.needed_bytes()), memory),
         why: String::new(),
         largest_free_block_bytes: record.gap.largest_free,
         remedies: remedies(analysis, record, memory, &lines),

@@ -18,12 +18,6 @@ use crate::util::ids::StackId;
 
 /// PyTorch rounds requests up to this size in bytes (`kMinBlockSize`).
 const MIN_BLOCK: u64 = 512;
-/// PyTorch's `kSmallSize` in bytes: requests up to it take small segments.
-const SMALL_REQUEST: u64 = 1 << 20;
-/// PyTorch's `kMinLargeAlloc` in bytes: requests below it take segments of `LARGE_SEGMENT`.
-const MIN_LARGE_REQUEST: u64 = 10 << 20;
-/// PyTorch's `kLargeBuffer` in bytes.
-const LARGE_SEGMENT: u64 = 20 << 20;
 
 /// Free memory at an error, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -34,17 +28,6 @@ pub(super) struct MemoryAtOom {
     pub(super) free: Option<u64>,
     /// What PyTorch had reserved and not allocated.
     pub(super) gap: u64,
-}
-
-/// The segment that PyTorch requests for a block (`get_allocation_size`).
-pub(super) fn segment_bytes(requested: u64) -> u64 {
-    if requested <= SMALL_REQUEST {
-        SMALL_SEGMENT
-    } else if requested < MIN_LARGE_REQUEST {
-        LARGE_SEGMENT
-    } else {
-        requested.checked_next_multiple_of(SMALL_SEGMENT).unwrap_or(u64::MAX)
-    }
 }
 
 /// What could be tried, and whether it works.
@@ -120,9 +103,7 @@ fn freeing_works(
     let is_freed = |unit: &&Vec<StackId>| unit.iter().all(|stack| stacks.binary_search(stack).is_ok());
     let units = record.units.as_ref()?.iter().filter(|(unit, _)| is_freed(unit));
     let released = saturating_sum(units.map(|(_, bytes)| *bytes));
-    let requested = record.event.size;
-    let needed = if record.is_of_driver { requested } else { segment_bytes(requested) };
-    (released.saturating_add(free?) >= needed).then_some(true)
+    (released.saturating_add(free?) >= record.needed_bytes()).then_some(true)
 }
 
 /// True if live blocks and the request need more pages than the device has for PyTorch.

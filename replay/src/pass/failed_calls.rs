@@ -5,7 +5,7 @@
 //! [`MAX_FAILED_CALLS`] are recorded with the gap at that moment, which visits every live block of
 //! the device. Calls of an unknown owner may be PyTorch's own and are not recorded.
 
-use gpumemtrace_format::{Event, NO_DEVICE};
+use gpumemtrace_format::{Event, NO_DEVICE, TrackerState};
 
 use super::ReplayPass;
 use crate::callsite::module_owner::UNKNOWN;
@@ -40,7 +40,10 @@ impl ReplayPass {
         let owner = self.owners.name(owner);
         if owner.starts_with(TORCH_ALLOCATOR) {
             let device = &self.devices.all[usize::from(event.device)];
-            if device.as_ref().is_some_and(|device| !device.has_torch()) {
+            let has_blocks = device.as_ref().is_some_and(|device| device.has_torch());
+            let is_uncached =
+                matches!(self.tracker, Some(TrackerState::OtherAllocator | TrackerState::CacheOff));
+            if is_uncached && !has_blocks {
                 self.on_oom_of_driver(event, stack);
             }
             return;

@@ -2,7 +2,9 @@
 //!
 //! PyTorch's native allocator reports its own. Under `backend:cudaMallocAsync` and without caching
 //! each block is a driver call; there, a call for PyTorch that the driver refuses is such an event.
-//! PyTorch may repeat that call once, which counts as the same event.
+//! PyTorch may repeat that call once, which counts as the same event. Where the trace does not say
+//! that each block is a driver call, PyTorch may free its cache and go on, so a refused call counts
+//! as nothing.
 //!
 //! All are counted. The first [`MAX_OOMS`] are recorded with the gap and the largest sites at that
 //! moment, which visits every live block of the device.
@@ -16,7 +18,8 @@ use super::oom_growth::{StackAtOom, measure_growth};
 use crate::device::GapRequest;
 use crate::device::device_states::device_of;
 use crate::fragmentation::Gap;
-use crate::state::pool_key::PoolKey;
+use crate::state::live_set::LiveSet;
+use crate::state::pool_key::{PoolKey, segment_bytes};
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
 
@@ -53,6 +56,14 @@ pub(crate) struct OomRecord {
     pub is_of_driver: bool,
 }
 
+impl OomRecord {
+    /// Free bytes of the device that the request needs: for its segment, or for the block itself.
+    pub(crate) fn needed_bytes(&self) -> u64 {
+        let requested = self.event.size;
+        if self.is_of_driver { requested } else { segment_bytes(requested) }
+    }
+}
+
 impl ReplayPass {
     /// Counts and records an out-of-memory event.
     pub(super) fn on_oom(&mut self, event: &Event, stack: StackId) {
@@ -68,14 +79,6 @@ impl ReplayPass {
         let request = GapRequest { time_ns: event.time_ns, reserved: event.aux[1], pool };
         let site_of = |stack| symbols.stack_info(stack).site;
         let gap = device.explain_gap(request, self.driver.ranges(), event.device, site_of);
-        let mut sites: Vec<(SiteId, BlockTotals)> = device
-            .torch
-            .sites()
-            .map(|(id, site)| (id, site.now()))
-            .filter(|(_, live)| live.bytes > 0)
-            .collect();
-        sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
-        sites.truncate(MAX_OOM_SITES);
         let record = OomRecord {
             event: *event,
             stack,
@@ -83,7 +86,7 @@ impl ReplayPass {
             live: device.torch.total().bytes,
             device_bytes: device.driver.total().bytes,
             gap,
-            sites,
+            sites: largest_sites(&device.torch),
             units: device.units_by_stacks(request, self.driver.ranges(), event.device),
             growth: measure_growth(&device.torch, self.clock.step_rule().source().is_some()),
             allocated: device.torch.allocated(),
@@ -115,14 +118,6 @@ impl ReplayPass {
             return;
         }
         let live = device.driver.total().bytes;
-        let mut sites: Vec<(SiteId, BlockTotals)> = device
-            .driver
-            .sites()
-            .map(|(id, site)| (id, site.now()))
-            .filter(|(_, live)| live.bytes > 0)
-            .collect();
-        sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
-        sites.truncate(MAX_OOM_SITES);
         let growth = measure_growth(&device.driver, has_steps);
         // Each block is a unit of its own: its free returns it to the driver.
         let units = growth.iter().map(|one| (vec![one.stack], one.held.bytes)).collect();
@@ -133,7 +128,7 @@ impl ReplayPass {
             live,
             device_bytes: live,
             gap: Gap::default(),
-            sites,
+            sites: largest_sites(&device.driver),
             growth,
             units: Some(units),
             allocated,
@@ -145,4 +140,13 @@ impl ReplayPass {
             self.ooms.push(record);
         }
     }
+}
+
+/// The sites with the most live bytes, most first.
+fn largest_sites(live: &LiveSet) -> Vec<(SiteId, BlockTotals)> {
+    let sites = live.sites().map(|(id, site)| (id, site.now()));
+    let mut sites: Vec<_> = sites.filter(|(_, live)| live.bytes > 0).collect();
+    sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
+    sites.truncate(MAX_OOM_SITES);
+    sites
 }

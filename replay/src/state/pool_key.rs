@@ -9,6 +9,22 @@ const SMALL_BLOCK: u64 = 1 << 20;
 /// PyTorch's `kSmallBuffer` in bytes: segments of the small pool, and pages of its expandable
 /// segments.
 pub(crate) const SMALL_SEGMENT: u64 = 2 << 20;
+/// PyTorch's `kMinLargeAlloc` in bytes: larger blocks below this size come from segments of
+/// [`LARGE_SEGMENT`].
+const MIN_LARGE_BLOCK: u64 = 10 << 20;
+/// PyTorch's `kLargeBuffer` in bytes.
+const LARGE_SEGMENT: u64 = 20 << 20;
+
+/// Bytes of the segment that PyTorch requests for a block (`get_allocation_size`).
+pub(crate) fn segment_bytes(block_bytes: u64) -> u64 {
+    if block_bytes <= SMALL_BLOCK {
+        SMALL_SEGMENT
+    } else if block_bytes < MIN_LARGE_BLOCK {
+        LARGE_SEGMENT
+    } else {
+        block_bytes.checked_next_multiple_of(SMALL_SEGMENT).unwrap_or(u64::MAX)
+    }
+}
 
 /// Matches requests with the segments that can serve them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
