@@ -1,5 +1,5 @@
 //! Measures the leak analysis on generated allocation streams (`scripts/accuracy/run`,
-//! `docs/analyses/accuracy.md`).
+//! `docs/accuracy.md`).
 //!
 //! usage: leak_accuracy [--streams N] [--first SEED] [--threads N] [--list-failures]
 //!        leak_accuracy --seed N [--dump FILE.trace]

@@ -290,10 +290,10 @@ fn refused_block_is_an_error_only_if_each_block_is_a_driver_call() {
         let ooms = run.report().oom.unwrap_or_default();
         ooms.iter().map(|oom| (oom.requested_bytes, oom.live_bytes, rows(oom))).collect::<Vec<_>>()
     };
-    let error = (64 * MIB, 512 * MIB, vec![(Some(7), 512 * MIB, OomGrowthPattern::Repeated)]);
+    let error = [(64 * MIB, 512 * MIB, vec![(Some(7), 512 * MIB, OomGrowthPattern::Repeated)])];
     for uncached in [TrackerState::OtherAllocator, TrackerState::CacheOff] {
-        assert_eq!(errors(Some(uncached), 1), [error.clone()]);
-        assert_eq!(errors(Some(uncached), 2), [error.clone()], "PyTorch repeats a refused call once");
+        assert_eq!(errors(Some(uncached), 1), error);
+        assert_eq!(errors(Some(uncached), 2), error, "PyTorch repeats a refused call once");
     }
     // PyTorch's own allocator frees its cache and tries again.
     for cached in [None, Some(TrackerState::UnknownVersion), Some(TrackerState::NotWanted)] {

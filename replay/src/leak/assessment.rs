@@ -23,8 +23,9 @@ use crate::timeline::steps::StepRule;
 pub(crate) const MIN_STEPS: u64 = 5;
 /// Intervals that a run without steps needs.
 const MIN_INTERVALS: u64 = 16;
-/// Allocations after the last step boundary that count as a part of their own: so many steps'
-/// worth, and this share of all allocations in steps.
+/// The allocations after the last step boundary are judged as a separate part of the run if they
+/// are at least those of this many average steps, and at least this share of all allocations in
+/// steps.
 const MIN_TAIL_STEPS: f64 = 4.0;
 const MIN_TAIL_SHARE: f64 = 0.1;
 /// Least share of the bytes live at an out-of-memory error of a line that grew towards it.

@@ -8,8 +8,8 @@
 //! it is usually one of its callers.
 //!
 //! If the growth comes from several lines of one function that the blamed line calls, and one of
-//! them has more than half of it, that line is blamed: a call of `main()` would help nobody. A call
-//! of a module is never followed, because a graph is retained where the model is called.
+//! them has more than half of it, that line is blamed: the line that calls `main()` says nothing.
+//! A call of a module is never followed, because a graph is retained where the model is called.
 //!
 //! The cost is O(stacks x depth) per finding. `tests/leaks/accuracy.rs` plants leaks in a
 //! function that healthy callers share.

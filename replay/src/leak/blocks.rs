@@ -15,7 +15,8 @@ use crate::report::LeakKind;
 use crate::state::live_set::LiveSet;
 use crate::util::ids::StackId;
 
-/// Blocks listed per stack. Of more, so many are picked evenly from oldest to newest.
+/// Limit of listed blocks per stack. Of more blocks, an even sample from oldest to newest is
+/// listed.
 const MAX_BLOCKS: usize = 4096;
 /// Blocks listed per leak, of all its stacks together, if each gets at least [`MIN_BLOCKS`].
 const MAX_BLOCKS_OF_LEAK: usize = 50_000;

@@ -136,7 +136,7 @@ impl Candidate {
     }
 }
 
-/// A site whose live bytes rise while its survivors do not.
+/// A site whose live bytes rise although no more of its blocks survive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrowingWorkingSet {
     pub(crate) site: SiteId,

@@ -18,7 +18,7 @@
 //! unknown, so both bounds lie another [`MARGIN`] further out.
 //!
 //! `tests/leaks/accuracy.rs` forecasts generated runs at 30, 50 and 70% of the way to a full
-//! device: `docs/analyses/accuracy.md` has the share of intervals that contain the true step.
+//! device: `docs/accuracy.md` has the share of intervals that contain the true step.
 
 use crate::device::DeviceState;
 use crate::leak::rate::GrowthRate;

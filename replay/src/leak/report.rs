@@ -20,7 +20,7 @@ use crate::util::seeded_map::SeededSet;
 /// Most members of one leak.
 const MAX_MEMBERS: usize = 100;
 /// Highest confidence in growth with a period. A buffer that is still filling for the first time
-/// grows like that, too: docs/analyses/accuracy.md has the share of true leaks among findings.
+/// grows like that, too: docs/accuracy.md has the share of true leaks among findings.
 const MAX_REGULAR_CONFIDENCE: f64 = 0.97;
 /// Highest confidence in growth without a period, as a cache fills.
 const MAX_IRREGULAR_CONFIDENCE: f64 = 0.88;

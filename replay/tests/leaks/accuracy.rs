@@ -1,4 +1,4 @@
-//! The goals of the leak analysis (`docs/analyses/accuracy.md`), on a fixed sample of generated
+//! The goals of the leak analysis (`docs/accuracy.md`), on a fixed sample of generated
 //! streams.
 //!
 //! `scripts/accuracy/run` measures 10,000 streams. In this smaller sample a goal may be missed by

@@ -2,7 +2,8 @@
 
 use gpumemtrace_format::NodeId;
 
-use super::{Dice, World};
+use super::World;
+use crate::synthetic::dice::Dice;
 
 /// A part of a program that runs in each step.
 pub trait PopulationPart {

@@ -28,6 +28,7 @@ pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
 pub const TRACE_ID: [u8; 16] = [0xab; 16];
 const SEGMENT_BYTES: u64 = 20 << 20;
 
+pub mod dice;
 mod packed;
 pub use packed::Packed;
 

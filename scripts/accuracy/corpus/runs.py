@@ -25,7 +25,7 @@ LIMIT_SECONDS = 300
 # repeated (https://github.com/pytorch/pytorch/issues/38228).
 ABORTED = "terminate called without an active exception"
 ABORTED_CODES = (-signal.SIGABRT, 128 + signal.SIGABRT)
-TRIES = 4
+TRIES = 8
 
 
 class RunFailed(Exception):

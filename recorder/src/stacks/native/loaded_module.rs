@@ -87,11 +87,12 @@ impl LoadedModule {
     /// The lifetime is that of the module, which stays loaded while one of its frames is on the
     /// stack.
     pub(crate) fn bytes_from<'a>(&self, at: usize) -> Option<&'a [u8]> {
+        if !(self.start..self.end).contains(&at) {
+            return None;
+        }
         // SAFETY: inside a module in use. Only tables are read, which are mapped and never written
         // to.
-        (self.start..self.end)
-            .contains(&at)
-            .then(|| unsafe { std::slice::from_raw_parts(at as *const u8, self.end - at) })
+        Some(unsafe { std::slice::from_raw_parts(at as *const u8, self.end - at) })
     }
 }
 

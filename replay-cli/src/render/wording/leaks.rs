@@ -1,6 +1,8 @@
 //! Leaks, growth that is no leak, and their holders, as phrases.
 
-use gpumemtrace_replay::report::{BenignRule, GrowsBy, LeakKind, ScanTrigger, UnresolvedReason};
+use gpumemtrace_replay::report::{
+    BenignRule, GrowsBy, Leak, LeakKind, LeakShape, ScanTrigger, UnresolvedReason,
+};
 
 use super::Vocabulary;
 
@@ -24,6 +26,15 @@ pub(crate) fn name_leaking_memory(kind: LeakKind) -> &'static str {
         LeakKind::Device => " of driver memory",
         LeakKind::PinnedHost => " of pinned host memory",
         LeakKind::Reserved => " of unused reserved memory",
+    }
+}
+
+/// How certain it is that an autograd graph is retained; `None` for leaks of other shapes.
+pub(crate) fn name_graph(leak: &Leak) -> Option<&'static str> {
+    match leak.shape {
+        LeakShape::RetainedGraph if leak.is_held_by_graph() => Some("Retained autograd graph"),
+        LeakShape::RetainedGraph => Some("Probably a retained autograd graph"),
+        LeakShape::Linear | LeakShape::Accelerating => None,
     }
 }
 

@@ -91,7 +91,7 @@ impl ForecastCounts {
     }
 }
 
-/// What is counted over all streams; `docs/analyses/accuracy.md` defines it.
+/// What is counted over all streams; `docs/accuracy.md` defines it.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub streams: BTreeMap<StreamClass, u64>,

@@ -1,4 +1,4 @@
-//! The goals of the leak analysis (`docs/analyses/accuracy.md`).
+//! The goals of the leak analysis (`docs/accuracy.md`).
 
 use super::counts::{Counts, Share};
 

@@ -1,4 +1,4 @@
-//! The tables of `docs/analyses/accuracy.md`.
+//! The tables of `docs/accuracy.md`.
 
 use std::fmt::Write;
 

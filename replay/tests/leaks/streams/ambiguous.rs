@@ -2,9 +2,9 @@
 
 use gpumemtrace_format::NodeId;
 
-use super::dice::Dice;
 use super::plan::StreamPlan;
 use super::program::{Part, Program};
+use crate::synthetic::dice::Dice;
 
 /// File of the lines of ambiguous parts.
 pub const AMBIGUOUS_FILE: &str = "/work/ambiguous.py";

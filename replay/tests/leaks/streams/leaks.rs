@@ -3,9 +3,9 @@
 use gpumemtrace_format::{EventKind, NodeId};
 
 use super::Truth;
-use super::dice::Dice;
 use super::plan::{LeakPlace, LeakPlan, LeakTiming, StepsBy};
 use super::program::{Part, Program};
+use crate::synthetic::dice::Dice;
 
 /// File of all lines where a report must place a leak.
 pub const LEAK_FILE: &str = "/work/leak.py";

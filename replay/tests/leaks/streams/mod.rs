@@ -2,12 +2,11 @@
 //!
 //! A seed determines a stream: its class, its parameters ([`plan`]), what the program does
 //! ([`healthy`], [`leaks`], [`ambiguous`]), and each event. [`generate`] runs the program and
-//! returns the trace and what is true about it. `docs/analyses/accuracy.md` describes the
+//! returns the trace and what is true about it. `docs/accuracy.md` describes the
 //! parameters.
 #![allow(dead_code, unreachable_pub)] // Each user needs some of the functions.
 
 pub mod ambiguous;
-pub mod dice;
 pub mod healthy;
 pub mod leaks;
 pub mod plan;
@@ -16,7 +15,7 @@ pub mod program;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dice::Dice;
+use crate::synthetic::dice::Dice;
 use plan::{Ending, LeakPlan, LeakTiming, StreamClass, StreamPlan};
 use program::Program;
 

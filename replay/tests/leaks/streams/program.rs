@@ -4,8 +4,8 @@ use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{EventKind, ModuleDef, NativeNode, NodeId, definitions};
 
-use super::dice::Dice;
 use super::plan::{Ending, StepsBy, StreamPlan};
+use crate::synthetic::dice::Dice;
 use crate::synthetic::{Packed, Synthetic, TORCH};
 
 /// Threads: the main thread, autograd's, and a data loader's.

@@ -6,6 +6,7 @@ every: 4
 measure: reserved
 rate: 5242880
 without: async nocache expandable
+limit: half of the shortest run keeps six pools, too few to tell a leak from sizes that grow
 """
 
 import probe

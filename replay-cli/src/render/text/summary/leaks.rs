@@ -2,14 +2,14 @@
 
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeakKind, LeakShape};
+use gpumemtrace_replay::report::{Leak, LeakKind};
 
 use super::MAX_ROWS;
 use crate::render::text::sections::leaks::{
     describe_forecast, describe_growth, describe_main_holder, format_rate,
 };
 use crate::render::text::sites::SiteFormatter;
-use crate::render::wording::leaks::label_leak;
+use crate::render::wording::leaks::{label_leak, name_graph};
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
@@ -76,10 +76,6 @@ fn render_leak(out: &mut String, leak: &Leak, forecast: &str, style: Style, site
     if let Some(source) = sites.source_line(&leak.site) {
         put_line(out, format_args!("      {source}"));
     }
-    let graph = match leak.shape {
-        LeakShape::RetainedGraph if leak.is_held_by_graph() => "Retained autograd graph: ",
-        LeakShape::RetainedGraph => "Probably a retained autograd graph: ",
-        LeakShape::Linear | LeakShape::Accelerating => "",
-    };
+    let graph = name_graph(leak).map(|graph| format!("{graph}: ")).unwrap_or_default();
     put_line(out, format_args!("  {graph}{}.{forecast}", describe_growth(leak)));
 }

@@ -11,9 +11,9 @@ mod transient;
 
 use gpumemtrace_format::NodeId;
 
-use super::dice::Dice;
 use super::plan::{StepsBy, StreamClass, StreamPlan};
 use super::program::{Part, Program};
+use crate::synthetic::dice::Dice;
 
 /// What a part of a program is made of.
 pub struct PartFrame {

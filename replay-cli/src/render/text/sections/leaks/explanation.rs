@@ -3,6 +3,7 @@
 use crate::render::wording::Vocabulary;
 use gpumemtrace_replay::report::{GrowsBy, Leak, LeakKind, LeakShape};
 
+use crate::render::wording::leaks::name_graph;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::format_percent;
 
@@ -16,12 +17,10 @@ pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
         }
         LeakKind::Tensors | LeakKind::Reserved => {}
     }
-    if leak.shape == LeakShape::RetainedGraph {
+    if let Some(graph) = name_graph(leak) {
         let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         sentences.push(format!(
-            "{}etained autograd graph: forward at line {line}, no backward. Its tensors grow in the \
-             same steps.",
-            if leak.is_held_by_graph() { "R" } else { "Probably a r" }
+            "{graph}: forward at line {line}, no backward. Its tensors grow in the same steps."
         ));
     }
     sentences.push(describe_fate(leak, words));
