@@ -9,6 +9,7 @@ mod commands;
 mod exit;
 mod follow;
 mod launch;
+mod page;
 mod render;
 mod terminal;
 mod trace;
@@ -48,6 +49,8 @@ enum Command {
     Compare(commands::compare::CompareArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
+    /// Write an offline page with charts of a trace
+    Html(commands::html::HtmlArgs),
     /// Show what a trace contains
     Info(commands::info::InfoArgs),
     /// Print every record of a trace as text
@@ -81,6 +84,7 @@ fn main() -> std::process::ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Html(args) => commands::html::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Dump(args) => commands::dump::run(&args),
         Command::Symbolize(args) => commands::symbolize::run(&args),

@@ -43,7 +43,11 @@ mod verdicts;
 pub use crate::{
     assemble::filter::{SiteFilter, keep_sites, truncate_lists},
     assemble::report,
+    assemble::run_history::{
+        AllocatorState, BlockHistory, BlockSum, DeviceHistory, GapPoint, RunHistory, SegmentPlace,
+    },
     assemble::symbolize::{symbolize_report, symbolize_sites},
+    device::keyframes::KeyframeReason,
     event_analysis::{AnalysisRow, EventAnalysis, EventContext},
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfStack, blocks_of_leaks},

@@ -1,4 +1,4 @@
-//! How `compare` and `check` read a trace.
+//! How `compare`, `check` and `html` read a trace.
 
 use std::path::Path;
 
@@ -32,6 +32,11 @@ impl TraceArgs {
         parse_user_code(&self.user_code)
     }
 
+    /// True if a progress bar is wanted and stderr can show it.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.no_progress && status_line::is_terminal()
+    }
+
     pub(crate) fn uses_symbol_cache(&self) -> bool {
         !self.no_cache
     }
@@ -44,7 +49,6 @@ pub(crate) fn read_by_steps(
     user_code: &UserCodePaths,
 ) -> anyhow::Result<(Analysis, PerStepTotals)> {
     let (file, ring) = TraceSource::find(path)?;
-    let shows_progress = !args.no_progress && status_line::is_terminal();
-    let _progress = shows_progress.then(|| file.progress());
+    let _progress = args.shows_progress().then(|| file.progress());
     Ok(file.with_input(ring, |input| analyse_by_steps(input, user_code.clone()))?)
 }

@@ -54,6 +54,12 @@ impl Style {
     pub(crate) const PLAIN: Self =
         Self { color: false, width: DEFAULT_WIDTH, wraps: true, ascii: false, top: None, is_verbose: false };
 
+    /// Text in a file: no colours, and lines are not wrapped.
+    pub(crate) fn for_files() -> Self {
+        let width = DEFAULT_WIDTH;
+        Self { color: false, width, wraps: false, ascii: false, top: None, is_verbose: false }
+    }
+
     /// Detects the style of stdout.
     pub(crate) fn for_stdout(color: ColorChoice) -> Self {
         let out = std::io::stdout();

@@ -7,6 +7,7 @@ mod oom;
 mod oom_growth;
 mod oom_remedies;
 mod ranks;
+pub(crate) mod run_history;
 mod sections;
 pub(crate) mod symbolize;
 

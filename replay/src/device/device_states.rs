@@ -9,12 +9,15 @@ use crate::util::ids::StackId;
 /// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]
 pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &mut DeviceState {
-    let DeviceStates { all, used, span_ns, first_step, follows_step_peaks } = devices;
+    let DeviceStates { all, used, span_ns, first_step, follows_step_peaks, keeps_history } = devices;
     all[ordinal as usize].get_or_insert_with(|| {
         used.push(ordinal);
         let mut state = DeviceState::at_step(step, *span_ns).starting_at_step(*first_step);
         if *follows_step_peaks {
             state.torch.follow_step_peaks();
+        }
+        if *keeps_history {
+            state.keep_history(*span_ns);
         }
         Box::new(state)
     })
@@ -32,6 +35,8 @@ pub(crate) struct DeviceStates {
     pub(crate) first_step: u32,
     /// The options ask for the step before the peak.
     pub(crate) follows_step_peaks: bool,
+    /// The options ask for a history.
+    pub(crate) keeps_history: bool,
 }
 
 impl DeviceStates {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::DeviceState;
+use crate::device::keyframes::KeyframeReason;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PastMoment, PastState, PresentState, explain_gap, fit_for_sizes,
@@ -102,8 +103,12 @@ impl DeviceState {
             return;
         }
         let request = GapRequest { time_ns, reserved: self.reserved, pool: self.most_requested_pool() };
-        let gap = self.explain_gap(request, ranges, ordinal, site);
+        let snapshot = self.snapshot(request, ranges, ordinal);
+        let gap = explain_gap(&snapshot, &self.torch_ranges, site);
         self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);
+        if let Some(keyframes) = &mut self.keyframes {
+            keyframes.add(KeyframeReason::Interval, snapshot, step);
+        }
     }
 
     /// The present moment, from which a past state can be reconstructed later.
@@ -155,6 +160,17 @@ impl DeviceState {
         let largest_gap = self.moments.largest_gap().map(|state| explain(state, request));
         let gap_at_last_step = self.moments.last_step().map(|state| explain(state, request));
         let gap_at_end = explain_snapshot(self.end_snapshot(present), self.moments.end(), request);
+        if self.keyframes.is_some() {
+            let mut key_moments = vec![(KeyframeReason::PeakReserved, peak)];
+            key_moments.extend(self.moments.peak_live().map(|state| (KeyframeReason::Peak, state)));
+            key_moments.extend(self.moments.largest_gap().map(|state| (KeyframeReason::LargestGap, state)));
+            let mut moments: Vec<_> = key_moments
+                .into_iter()
+                .map(|(why, state)| (why, state.snapshot(present), state.moment().step))
+                .collect();
+            moments.push((KeyframeReason::End, self.end_snapshot(present), self.moments.end().moment().step));
+            self.keyframes.get_or_insert_default().finish(moments);
+        }
         self.gap_at_peak = Some(gap_at_peak);
         self.largest_gap = largest_gap;
         self.gap_at_last_step = gap_at_last_step;

@@ -9,6 +9,7 @@ pub(crate) mod device_states;
 pub(crate) mod driver_peak;
 mod end;
 pub(crate) mod gaps;
+pub(crate) mod keyframes;
 mod restart;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use gpumemtrace_format::{Event, EventKind};
 use self::end::EndLevels;
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
+use crate::device::keyframes::Keyframes;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{KeyMoments, PastMoment, PendingFree, TorchRanges};
@@ -103,6 +105,8 @@ pub(crate) struct DeviceState {
     pub gap_at_end: Option<TimedGap>,
     /// The gap over the whole run.
     pub gap_history: GapHistory,
+    /// States of the allocator for viewers, if the options ask for them.
+    pub keyframes: Option<Box<Keyframes>>,
 }
 
 impl DeviceState {
@@ -114,6 +118,13 @@ impl DeviceState {
             recent_ranges: vec![NO_RANGE; RECENT_SLOTS],
             ..Self::default()
         }
+    }
+
+    /// Keeps what viewers show, of a run of length `span_ns` (0 if unknown).
+    pub(crate) fn keep_history(&mut self, span_ns: u64) {
+        self.torch.keep_history(span_ns);
+        self.driver.keep_history(span_ns);
+        self.keyframes = Some(Box::default());
     }
 
     /// Reports only steps from `first` on.
@@ -162,6 +173,9 @@ impl DeviceState {
         self.moments.on_alloc(size);
         self.note_torch_range(event.addr, event.size, driver.ranges());
         self.after_block_event(event, now, driver);
+        if self.keyframes.is_some() && self.torch.peak_event() == self.torch.events {
+            self.moments.set_peak_live(self.present_moment(now, driver));
+        }
         // An allocation makes the gap smaller, unless PyTorch reserved a segment for it.
         if self.moments.replace_reserved(self.reserved) != self.reserved {
             self.note_gap(now, driver);

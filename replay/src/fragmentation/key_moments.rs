@@ -28,6 +28,8 @@ pub(crate) struct KeyMoments {
     candidate_bytes: u64,
     last_step: PastState,
     has_step: bool,
+    /// The peak of live bytes; followed only for viewers.
+    peak_live: PastState,
     /// The possible end; keeps no blocks.
     end: PastState,
     /// The program may have ended.
@@ -78,9 +80,9 @@ impl KeyMoments {
     }
 
     /// All states, the end first.
-    fn all_states(&mut self) -> [&mut PastState; 5] {
-        let Self { peak_reserved, largest_gap, gap_candidate, last_step, end, .. } = self;
-        [end, peak_reserved, largest_gap, gap_candidate, last_step]
+    fn all_states(&mut self) -> [&mut PastState; 6] {
+        let Self { peak_reserved, largest_gap, gap_candidate, last_step, peak_live, end, .. } = self;
+        [end, peak_reserved, largest_gap, gap_candidate, last_step, peak_live]
     }
 
     /// Handles the completion of a pending free.
@@ -115,6 +117,18 @@ impl KeyMoments {
     pub(crate) fn set_peak_reserved(&mut self, now: PastMoment) {
         self.peak_reserved.set_moment(now);
         self.newest_block = now.newest_block;
+    }
+
+    /// Moves the peak of live bytes to the present moment.
+    #[cold]
+    pub(crate) fn set_peak_live(&mut self, now: PastMoment) {
+        self.peak_live.set_moment(now);
+        self.newest_block = now.newest_block;
+    }
+
+    /// The state at the peak of live bytes; `None` if it was not followed.
+    pub(crate) fn peak_live(&self) -> Option<&PastState> {
+        Some(&self.peak_live).filter(|state| state.moment().newest_block > 0)
     }
 
     /// Sets the reserved bytes after a block event; returns those after the one before.

@@ -20,6 +20,7 @@ use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
+use crate::timeline::run_times::RunTimes;
 use crate::timeline::step_coverage::StepCoverage;
 use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
@@ -93,6 +94,8 @@ pub struct Analysis {
     pub(crate) snapshots: Vec<SnapshotRecord>,
     /// Requested snapshots at moments that the run did not reach.
     pub unreached_snapshots: Vec<TimeSpec>,
+    /// Times of steps and phases, if the options ask for a history.
+    pub(crate) run_times: Option<Box<RunTimes>>,
     /// The analyses of rare events, at the end of the trace.
     pub(crate) analyses: RunningAnalyses,
     /// By device: the phase (index in `phases`) in which each block of the peak was allocated, by

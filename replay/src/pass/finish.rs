@@ -118,6 +118,7 @@ impl ReplayPass {
             host: self.host,
             backward_calls: self.backward.calls,
             snapshots: self.snapshots,
+            run_times: self.run_times,
             unreached_snapshots,
             analyses: self.analyses,
             peak_phases: std::collections::BTreeMap::new(),

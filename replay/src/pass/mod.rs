@@ -46,6 +46,7 @@ use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::prescan::Prescan;
+use crate::timeline::run_times::RunTimes;
 use crate::timeline::step_coverage::CoverageCounter;
 use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
@@ -88,6 +89,8 @@ struct ReplayPass {
     tracker: Option<TrackerState>,
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
+    /// Present if the options ask for a history.
+    run_times: Option<Box<RunTimes>>,
     scope: PassScope,
     end: EndDetector,
 }
@@ -116,8 +119,10 @@ pub(crate) fn analyse_with_head(
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
     let follows_step_peaks = options.step_before_peak;
+    let keeps_history = options.keeps_history && since.is_none();
     let scope = || PassScope {
         follows_step_peaks,
+        keeps_history,
         since: since.clone().map(|spec| SinceScope { spec, reached: None }),
         since_mark: since.as_ref().and_then(|spec| match spec {
             TimeSpec::Mark(name) => Some(AwaitedMark::new(name)),
@@ -188,6 +193,8 @@ impl ReplayPass {
             ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns, more_analyses)
         };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
+        pass.devices.keeps_history = pass.scope.keeps_history;
+        pass.run_times = pass.scope.keeps_history.then(Box::default);
         for events in &buffered {
             pass.on_slice(events);
         }
@@ -216,6 +223,7 @@ impl ReplayPass {
                 span_ns,
                 first_step: 0,
                 follows_step_peaks: false,
+                keeps_history: false,
             },
             counts: [0; 256],
             threads: SeededSet::default(),
@@ -235,6 +243,7 @@ impl ReplayPass {
             tracker: None,
             schedule,
             snapshots: Vec::new(),
+            run_times: None,
             scope: PassScope::default(),
             end: EndDetector::new(None),
         }
@@ -344,6 +353,9 @@ impl ReplayPass {
         }
         self.host.end_step();
         self.step += 1;
+        if let Some(times) = &mut self.run_times {
+            times.begin_step(self.time_ns);
+        }
         self.coverage.begin_step(&self.counts, first);
         let due = self.schedule.take_due_at_step(self.step);
         self.take_snapshots(&due);
@@ -354,6 +366,9 @@ impl ReplayPass {
     fn on_rare_event(&mut self, event: &Event, stack: StackId, site: SiteId) {
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
+                if let Some(times) = &mut self.run_times {
+                    times.on_phase_event(event, self.time_ns);
+                }
                 let live = self.devices.torch_live_bytes();
                 self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), live);
             }

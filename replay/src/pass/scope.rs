@@ -31,6 +31,8 @@ pub(super) struct PassScope {
     pub(super) stream: Option<StreamFilter>,
     /// Record the peak of the step before the peak.
     pub(super) follows_step_peaks: bool,
+    /// Keep what viewers show.
+    pub(super) keeps_history: bool,
     /// Start of recording, if known.
     pub(super) started_ns: Option<u64>,
     /// End of recording, if known.

@@ -98,6 +98,16 @@ impl TimelineBins {
         &self.all
     }
 
+    /// Begin of the first bin, on the clock of the trace; 0 without bins.
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.start_ns.unwrap_or(0)
+    }
+
+    /// Width of a bin.
+    pub(crate) fn width_ns(&self) -> u64 {
+        self.width_ns
+    }
+
     /// True if `time_ns` lies past the last possible bin: call [`Self::halve`] until it does not.
     pub(crate) fn needs_halving(&self, time_ns: u64) -> bool {
         self.index_of_time(time_ns) >= MAX_BINS

@@ -1,10 +1,12 @@
 //! Time in a run: step boundaries, NVTX ranges, phases and marks, and series of values over them.
 
 pub(crate) mod bins;
+pub(crate) mod extremes;
 pub(crate) mod marks;
 pub(crate) mod nvtx_ranges;
 pub(crate) mod phases;
 pub(crate) mod prescan;
+pub(crate) mod run_times;
 pub(crate) mod step_counter;
 pub(crate) mod step_coverage;
 pub(crate) mod step_detector;

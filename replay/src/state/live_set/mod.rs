@@ -8,6 +8,7 @@
 //! `replay/tests/exactness.rs` checks peaks and timelines against a plain recount.
 
 pub(crate) mod block_map;
+pub(crate) mod history;
 pub(crate) mod lazy_counter;
 pub(crate) mod live_block;
 pub(crate) mod peak_blocks;
@@ -18,6 +19,7 @@ pub(crate) mod step_peaks;
 
 use crate::callsite::symbols::StackSite;
 use crate::state::live_set::block_map::BlockMap;
+use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::lazy_counter::Checkpoints;
 use crate::state::live_set::peak_blocks::{BlockFree, PeakBlocks};
 use crate::state::live_set::rebase::RebasedState;
@@ -70,6 +72,8 @@ pub(crate) struct LiveSet {
     end_total: BlockTotals,
     /// Present if the options ask for the step before the peak.
     step_peaks: Option<Box<StepPeaks>>,
+    /// Present if the options ask for a history.
+    history: Option<Box<LiveHistory>>,
     /// The state at [`Self::rebase`]; `None` for a whole run.
     rebased: Option<Box<RebasedState>>,
     /// Number of frees of addresses that were not live: the allocation was lost, or happened before
@@ -112,8 +116,8 @@ impl LiveSet {
     ) -> Option<LiveBlock> {
         let BlockSize { bytes, requested_bytes } = size;
         let StackSite { stack, site } = origin;
-        self.events += 1;
         self.advance_bin(now);
+        self.events += 1;
         let block = LiveBlock { bytes, stack, step: now.step, serial: self.events, requested_bytes };
         let lost = self.live.insert(addr, block);
         if let Some(old) = lost {
@@ -132,8 +136,8 @@ impl LiveSet {
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would pass origin, state and block through memory.
     pub(crate) fn free(&mut self, addr: u64, origin: StackSite, now: StateSample) -> Option<LiveBlock> {
-        self.events += 1;
         self.advance_bin(now);
+        self.events += 1;
         let block = self.live.remove(addr);
         if let Some(block) = &block {
             let site = self.site_of(block.stack);
@@ -194,6 +198,9 @@ impl LiveSet {
         if let Some(peaks) = &mut self.step_peaks {
             peaks.on_removed(addr, block, free);
         }
+        if let Some(history) = &mut self.history {
+            history.on_removed(block);
+        }
     }
 
     /// Removes a block that another one replaced, because its free was lost.
@@ -233,6 +240,9 @@ impl LiveSet {
         self.last.live = self.total.bytes;
         self.last.reserved = now.reserved;
         self.last.device = now.device;
+        if let Some(history) = &mut self.history {
+            history.observe(&self.last);
+        }
         if !is_usual {
             self.record_extreme();
         }
@@ -267,6 +277,7 @@ impl LiveSet {
             self.checkpoints.set(HIGH);
             self.checkpoints.set(LOW);
             self.bins.append_all(self.last, self.checkpoints.clock_of(HIGH));
+            self.follow_bins();
             for site in &mut self.sites {
                 site.fill_bins(MAX_BINS, &self.bins);
             }
@@ -274,11 +285,21 @@ impl LiveSet {
             for site in &mut self.sites {
                 halve_values(&mut site.bins, &extremes);
             }
+            if let Some(history) = &mut self.history {
+                history.halve();
+            }
         }
         if self.bins.needs_new_bin(now.time_ns) {
             self.checkpoints.set(HIGH);
             self.checkpoints.set(LOW);
             self.bins.append_until_time(self.last, now.time_ns, self.checkpoints.clock_of(HIGH));
+            self.follow_bins();
+        }
+    }
+
+    fn follow_bins(&mut self) {
+        if let Some(history) = &mut self.history {
+            history.begin_bins(&self.bins, self.events);
         }
     }
 
@@ -318,6 +339,9 @@ impl LiveSet {
             if let Some(stacks) = self.stacks_by_site.get_mut(stack.site.0 as usize) {
                 stacks.push(StackId(id));
             }
+        }
+        if let Some(history) = &mut self.history {
+            history.blocks.finish(self.live.iter().map(|(_, block)| block));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{BlockOutcomes, FreedByAge, LiveBlock, LiveSet, SiteStats};
 use crate::state::live_set::block_map::BlockMap;
+use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::rebase::RebasedState;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK, StackStats};
@@ -33,6 +34,16 @@ impl LiveSet {
     /// Enables [`Self::step_before_peak`], at a cost of three comparisons per event.
     pub(crate) fn follow_step_peaks(&mut self) {
         self.step_peaks = Some(Box::new(StepPeaks::at_step(self.step)));
+    }
+
+    /// Enables [`Self::history`]. `span_ns` is the length of the run, 0 if unknown.
+    pub(crate) fn keep_history(&mut self, span_ns: u64) {
+        self.history = Some(Box::new(LiveHistory::for_span(span_ns)));
+    }
+
+    /// The history; `None` if [`Self::keep_history`] was not called.
+    pub(crate) fn history(&self) -> Option<&LiveHistory> {
+        self.history.as_deref()
     }
 
     /// The peak of the step before the step of the peak, with its blocks. `None` if

@@ -1,0 +1,160 @@
+//! `gpumemtrace html`: writes an offline page with charts of one or several traces.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_format::size_arg::parse_bytes;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::{
+    Analysis, AnalysisOptions, Report, RunHistory, analyse_with, report, symbolize_report, symbolize_sites,
+};
+
+use super::trace_args::TraceArgs;
+use crate::exit::CliExit;
+use crate::page::{PageOptions, PageSource, make_page};
+use crate::render::json::write_json;
+use crate::render::wording::fill_report;
+use crate::render::{RenderContext, Renderer as _, TextRenderer};
+use crate::terminal::format::put_line;
+use crate::terminal::status_line;
+use crate::terminal::style::Style;
+use crate::terminal::units::format_bytes;
+use crate::trace::open::TraceSource;
+
+/// Largest page that a browser opens within two seconds.
+const MAX_PAGE_BYTES: u64 = 20_000_000;
+const MIN_PAGE_BYTES: u64 = 500_000;
+
+#[derive(clap::Args)]
+pub(crate) struct HtmlArgs {
+    /// Trace files; several are shown side by side, as ranks of one run
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Page to write [default: the trace with .html, such as run.html]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Open the page in the default browser
+    #[arg(long)]
+    open: bool,
+    /// Also show the difference from this trace
+    #[arg(long, value_name = "TRACE")]
+    compare: Option<PathBuf>,
+    /// Size limit of the page, 500kB to 20MB; a smaller one shows fewer moments
+    #[arg(long, value_name = "SIZE", default_value = "5MB", value_parser = parse_page_size)]
+    max_size: u64,
+    /// Leave out source lines
+    #[arg(long)]
+    no_source: bool,
+    #[command(flatten)]
+    trace: TraceArgs,
+}
+
+fn parse_page_size(text: &str) -> Result<u64, String> {
+    let size = parse_bytes(text).filter(|bytes| (MIN_PAGE_BYTES..=MAX_PAGE_BYTES).contains(bytes));
+    size.ok_or_else(|| format!("{text:?} is not a size from 500kB to 20MB"))
+}
+
+pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
+    status_line::exit_cleanly_on_interrupt()?;
+    let output = args.output.clone().unwrap_or_else(|| default_output(&args.traces[0]));
+    let (page, is_complete) = page_of(args)?;
+    write_file(&output, page.as_bytes())?;
+    let mut message = String::new();
+    let size = format_bytes(page.len() as u64);
+    put_line(&mut message, format_args!("{} ({size})", output.display()));
+    crate::terminal::stdout::stdout().write_all(message.as_bytes())?;
+    if args.open {
+        open_in_browser(&output);
+    }
+    Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete })
+}
+
+/// `run.trace` as `run.html`, in the same folder.
+fn default_output(trace: &Path) -> PathBuf {
+    trace.with_extension("html")
+}
+
+/// The page, and whether all traces are complete.
+fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
+    let user_code = args.trace.user_code()?;
+    let mut analyses = Vec::new();
+    for path in args.traces.iter().chain(&args.compare) {
+        let (file, ring) = TraceSource::find(path)?;
+        let _progress = args.trace.shows_progress().then(|| file.progress());
+        let options =
+            AnalysisOptions { user_code: user_code.clone(), keeps_history: true, ..Default::default() };
+        analyses.push(file.with_input(ring, |input| analyse_with(input, options))?);
+    }
+    let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
+    let (shown, before) = analyses.split_at(args.traces.len());
+    let report = full_report(shown, &mut resolver);
+    let before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
+    let histories = analyses.iter().map(|analysis| named_history(analysis, &mut resolver)).collect();
+    resolver.save_cache();
+    let mut json = Vec::new();
+    write_json(&report, &mut json)?;
+    let mut summary = Vec::new();
+    TextRenderer.render(&report, &RenderContext::new(Style::for_files()), &mut summary)?;
+    let summary = String::from_utf8_lossy(&summary);
+    let is_complete = report.traces.iter().all(|trace| trace.complete);
+    let source = PageSource {
+        analyses: &analyses,
+        histories,
+        report: &report,
+        json: &json,
+        summary: &summary,
+        before: before.as_ref(),
+    };
+    let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
+    Ok((make_page(source, PageOptions { max_bytes, has_source: !args.no_source }), is_complete))
+}
+
+/// The report as `replay --json` prints it.
+fn full_report(analyses: &[Analysis], resolver: &mut Resolver) -> Report {
+    let mut report = report(analyses, &[]);
+    symbolize_report(&mut report, analyses, NameScope::ALL, resolver);
+    fill_report(&mut report);
+    report
+}
+
+fn named_history(analysis: &Analysis, resolver: &mut Resolver) -> RunHistory {
+    let mut history = analysis.history().unwrap_or_default();
+    let sites = history.stacks.iter_mut().map(|(site, _)| site);
+    symbolize_sites(sites, analysis, NameScope::ALL, resolver);
+    history
+}
+
+/// Writes a file at once: if writing fails, an existing file stays as it was.
+fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let error = || format!("cannot write {}; choose another file with --output", path.display());
+    let mut file =
+        tempfile::Builder::new().prefix(".gpumemtrace-").tempfile_in(folder).with_context(error)?;
+    file.write_all(bytes).with_context(error)?;
+    let file = file.persist(path).map_err(|error| error.error).with_context(error)?;
+    make_readable(&file);
+    Ok(())
+}
+
+/// Temporary files are private; a page is as readable as any new file.
+#[cfg(unix)]
+fn make_readable(file: &std::fs::File) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
+}
+
+#[cfg(not(unix))]
+fn make_readable(_: &std::fs::File) {}
+
+/// Opens a page without waiting for the browser. Says on stderr if that is not possible.
+fn open_in_browser(page: &Path) {
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(program);
+    let started = command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    if let Err(error) = started {
+        eprintln!("gpumemtrace: cannot start {program}: {error}; open {} in a browser", page.display());
+    }
+}

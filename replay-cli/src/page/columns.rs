@@ -1,0 +1,57 @@
+//! Columns of numbers in one compressed blob.
+//!
+//! A column is a LEB128 count, then the zigzag LEB128 difference of each value to the one before it.
+//! `web/src/decode.ts` reads it; the file of vectors in `web/test/` is written by the test below.
+
+/// The number of a column in the blob.
+pub(super) type Column = usize;
+
+/// The columns written so far.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Columns {
+    /// Adds a column and returns its number.
+    pub(super) fn add(&mut self, values: impl IntoIterator<Item = u64>) -> Column {
+        let values: Vec<u64> = values.into_iter().collect();
+        self.put(values.len() as u64);
+        let mut before = 0u64;
+        for value in values {
+            let difference = value.wrapping_sub(before).cast_signed();
+            self.put(((difference << 1) ^ (difference >> 63)).cast_unsigned());
+            before = value;
+        }
+        self.count += 1;
+        self.count - 1
+    }
+
+    fn put(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    /// All columns in the order of their numbers.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_counted_differences() {
+        let mut columns = Columns::default();
+        assert_eq!(columns.add([3, 1, 300]), 0);
+        assert_eq!(columns.add([]), 1);
+        // 3 values: +3, -2, +299. Then no value.
+        assert_eq!(columns.bytes(), [3, 6, 3, 0xd6, 4, 0]);
+    }
+}

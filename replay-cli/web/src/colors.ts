@@ -1,0 +1,66 @@
+/**
+ * The colour of each call site, equal in all views and both themes.
+ *
+ * Eight hues go to the sites with the most bytes in any bin; all others are grey. The hues were
+ * picked for the largest least distance under normal vision, protanopia, deuteranopia and
+ * tritanopia, with a contrast of at least 3:1 to the background of both themes.
+ */
+
+import type { Model } from "./model.js";
+
+export const HUES = [
+  "#3f7fd0", "#d2691e", "#17917d", "#b34fa0", "#8f8420", "#7a5fd3", "#c9475a", "#4a9a3f",
+];
+export const GREY = "#80868f";
+
+/** Colours by `site.id`. The same id has the same colour in every trace. */
+export function rankColors(model: Model): Map<string, string> {
+  const most = new Map<string, number>();
+  for (const trace of model.traces) {
+    for (const device of trace.devices) {
+      for (const { site, bytes } of device.data.bins.sites) {
+        const id = trace.sites[site].id;
+        const largest = device.column(bytes).reduce((a, b) => Math.max(a, b), 0);
+        most.set(id, Math.max(most.get(id) ?? 0, largest));
+      }
+    }
+  }
+  const ranked = [...most].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  return new Map(ranked.slice(0, HUES.length).map(([id], rank) => [id, HUES[rank]]));
+}
+
+/** Colours of the causes of unused reserved memory. `live` is the memory in use. */
+export const CAUSE_COLORS: Record<string, string> = {
+  live: HUES[0],
+  rounding: HUES[4],
+  pending_free: HUES[3],
+  stranded_stream: HUES[5],
+  stranded_pool: HUES[2],
+  pinned: HUES[6],
+  cache: HUES[7],
+  unexplained: GREY,
+};
+
+/** What a cause of the report means, for headings. */
+export const CAUSE_LABELS: Record<string, string> = {
+  rounding: "rounding",
+  pending_free: "pending free",
+  stranded_stream: "free on other streams",
+  stranded_pool: "free in other pools",
+  pinned: "pinned by live blocks",
+  cache: "in fully free segments",
+  unexplained: "unexplained",
+};
+
+const CATEGORY_ORDER = [
+  "activations", "parameters", "optimizer_state", "gradients", "temporaries", "workspaces", "inputs",
+];
+
+/** Colour of a category; the same in all views. */
+export function categoryColor(category: string | null): string {
+  if (category === null || category === "unknown") return GREY;
+  const index = CATEGORY_ORDER.indexOf(category);
+  let hash = 0;
+  for (const character of category) hash = (hash * 31 + character.charCodeAt(0)) >>> 0;
+  return HUES[index >= 0 ? index % HUES.length : hash % HUES.length];
+}

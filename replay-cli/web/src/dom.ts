@@ -1,0 +1,49 @@
+/**
+ * Builds DOM elements. Strings become text nodes or attributes, never markup: names in a trace are
+ * untrusted.
+ */
+
+export type Child = Node | string | null | undefined | false;
+
+type Properties = Record<string, string | number | boolean | ((event: never) => void) | null>;
+
+/**
+ * Creates an element. Keys that begin with "on" are listeners; `class` and others are attributes;
+ * `true` sets an empty attribute, `false` and null none.
+ */
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  properties: Properties = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (typeof value === "function") {
+      element.addEventListener(key.slice(2), value as (event: Event) => void);
+    } else if (value !== null && value !== false) {
+      element.setAttribute(key, value === true ? "" : String(value));
+    }
+  }
+  append(element, children);
+  return element;
+}
+
+export function append(parent: Node, children: Child[]): void {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.appendChild(typeof child === "string" ? document.createTextNode(child) : child);
+  }
+}
+
+/** Replaces all children. */
+export function fill(parent: HTMLElement, ...children: Child[]): void {
+  parent.replaceChildren();
+  append(parent, children);
+}
+
+/** A square in the colour of a site or a cause. */
+export function swatch(color: string): HTMLElement {
+  const element = h("span", { class: "swatch", "aria-hidden": "true" });
+  element.style.background = color;
+  return element;
+}

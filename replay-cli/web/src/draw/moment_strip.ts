@@ -1,0 +1,220 @@
+/**
+ * A strip of memory over the run on which a moment or a window is picked.
+ *
+ * A click picks a moment, a drag a window. Left and Right move the moment, or the end of the window,
+ * by one bin edge; with Shift, Right and Left open a window.
+ */
+
+import type { Axis } from "../axis.js";
+import { createSurface, fitSurface } from "../canvas.js";
+import { h } from "../dom.js";
+import { formatBytes } from "../format.js";
+import { themeColor } from "../theme.js";
+import { fitLabel } from "./label_width.js";
+
+export interface StripContent {
+  end_ns: number;
+  /** Upper bounds of memory, one for each bin. */
+  start_ns: number;
+  width_ns: number;
+  values: Float64Array;
+  /** Second, fainter curve, such as reserved memory. */
+  behind: Float64Array | null;
+  axis: Axis;
+  /** Selected moment, or begin and end of a window; empty for none. */
+  selected: number[];
+  /** Exact moments that are shown. */
+  shown: number[];
+  /** The begin of the text for screen readers. */
+  sentence: string;
+}
+
+export interface Strip {
+  element: HTMLElement;
+  show(content: StripContent): void;
+}
+
+const HEIGHT = 84;
+const AXIS = 18;
+const TOP = 6;
+/** Pointer movement in pixels from which a click is a drag. */
+const DRAG = 4;
+
+/** `pick` gets a moment and null, or the ends of a window. */
+export function createMomentStrip(
+  pick: (from_ns: number, to_ns: number | null) => void,
+): Strip {
+  const element = h("div", { class: "moment-strip" });
+  const surface = createSurface(element, "Memory over the run");
+  const { canvas } = surface;
+  let content: StripContent | null = null;
+  let drag: { from: number; to: number } | null = null;
+
+  const ends = (): [number, number] => {
+    const { axis, end_ns } = content!;
+    return [axis.position(0), axis.position(end_ns)];
+  };
+  const toX = (time: number): number => {
+    const [from, to] = ends();
+    return ((content!.axis.position(time) - from) / Math.max(to - from, 1e-12)) * surface.width;
+  };
+  const toTime = (event: PointerEvent): number => {
+    const { left, width } = canvas.getBoundingClientRect();
+    const share = Math.min(Math.max((event.clientX - left) / width, 0), 1);
+    const [from, to] = ends();
+    return Math.round(content!.axis.time(from + share * (to - from)));
+  };
+
+  canvas.addEventListener("pointerdown", (event) => {
+    if (!content || event.button !== 0) return;
+    canvas.setPointerCapture(event.pointerId);
+    const time = toTime(event);
+    drag = { from: time, to: time };
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    drag.to = toTime(event);
+    draw();
+  });
+  canvas.addEventListener("pointerup", () => {
+    if (!drag) return;
+    const { from, to } = drag;
+    drag = null;
+    if (Math.abs(toX(to) - toX(from)) < DRAG) pick(to, null);
+    else pick(Math.min(from, to), Math.max(from, to));
+  });
+  canvas.addEventListener("pointercancel", () => {
+    drag = null;
+    draw();
+  });
+  canvas.addEventListener("keydown", (event) => {
+    if (!content || event.ctrlKey || event.metaKey || event.altKey) return;
+    const moved = moveByKey(content, event);
+    if (!moved) return;
+    event.preventDefault();
+    pick(moved[0], moved[1]);
+  });
+
+  function draw(): void {
+    if (!content) return;
+    fitSurface(surface, HEIGHT);
+    const { context, width } = surface;
+    const most = content.values.reduce((a, b) => Math.max(a, b), 0);
+    const behind = content.behind?.reduce((a, b) => Math.max(a, b), 0) ?? 0;
+    const bottom = HEIGHT - AXIS;
+    const scale = (bottom - TOP) / Math.max(most, behind, 1);
+    if (content.behind) {
+      drawArea(context, content, content.behind, { toX, scale, bottom }, themeColor("raised"));
+    }
+    drawArea(context, content, content.values, { toX, scale, bottom }, themeColor("accent-soft"));
+    drawLine(context, content, { toX, scale, bottom });
+    const picked = drag ? [drag.from, drag.to] : content.selected;
+    if (picked.length === 2) {
+      const [x1, x2] = picked.map(toX);
+      context.fillStyle = themeColor("selection");
+      context.fillRect(Math.min(x1, x2), 0, Math.max(Math.abs(x2 - x1), 1), bottom);
+    }
+    context.fillStyle = themeColor("accent");
+    for (const time of drag ? picked : content.shown) {
+      const x = Math.min(Math.max(toX(time), 1), width - 1);
+      context.fillRect(x - 1, 0, 2, bottom);
+      context.beginPath();
+      context.moveTo(x - 5, 0);
+      context.lineTo(x + 5, 0);
+      context.lineTo(x, 7);
+      context.fill();
+    }
+    drawAxis(context, content.axis, ends(), width);
+  }
+
+  return {
+    element,
+    show(next) {
+      content = next;
+      const peak = formatBytes(next.values.reduce((a, b) => Math.max(a, b), 0));
+      const shown = next.shown.map((time) => next.axis.describe(time)).join(" to ");
+      const text = `${next.sentence}, at most ${peak}. Shown: ${shown || "the whole run"}. `
+        + "Arrow keys move the moment, Shift and arrow keys select a window.";
+      canvas.setAttribute("aria-label", text);
+      draw();
+    },
+  };
+}
+
+interface Scale {
+  toX(time: number): number;
+  scale: number;
+  bottom: number;
+}
+
+function tracePath(
+  context: CanvasRenderingContext2D,
+  content: StripContent,
+  values: Float64Array,
+  { toX, scale, bottom }: Scale,
+): void {
+  values.forEach((value, bin) => {
+    const begin = content.start_ns + bin * content.width_ns;
+    const end = Math.min(begin + content.width_ns, content.end_ns);
+    if (begin > content.end_ns) return;
+    context.lineTo(toX(begin), bottom - value * scale);
+    context.lineTo(toX(end), bottom - value * scale);
+  });
+}
+
+function drawArea(
+  context: CanvasRenderingContext2D,
+  content: StripContent,
+  values: Float64Array,
+  scale: Scale,
+  color: string,
+): void {
+  context.beginPath();
+  context.moveTo(scale.toX(content.start_ns), scale.bottom);
+  tracePath(context, content, values, scale);
+  context.lineTo(scale.toX(content.end_ns), scale.bottom);
+  context.fillStyle = color;
+  context.fill();
+}
+
+function drawLine(context: CanvasRenderingContext2D, content: StripContent, scale: Scale): void {
+  context.beginPath();
+  tracePath(context, content, content.values, scale);
+  context.strokeStyle = themeColor("accent");
+  context.lineWidth = 1.25;
+  context.stroke();
+}
+
+function drawAxis(
+  context: CanvasRenderingContext2D,
+  axis: Axis,
+  [from, to]: [number, number],
+  width: number,
+): void {
+  const bottom = HEIGHT - AXIS;
+  context.fillStyle = themeColor("border");
+  context.fillRect(0, bottom, width, 1);
+  context.font = `11px ${themeColor("font")}`;
+  context.textBaseline = "middle";
+  context.fillStyle = themeColor("muted");
+  const unit = axis.unit === "step" ? "step " : "";
+  for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 120)))) {
+    const x = ((at - from) / Math.max(to - from, 1e-12)) * width;
+    context.fillRect(x, bottom, 1, 4);
+    const text = fitLabel(context, unit + label, width - x - 5);
+    if (text === unit + label) context.fillText(text, x + 4, bottom + AXIS / 2 + 1);
+  }
+}
+
+/** The moment or window after a key; null for other keys. */
+function moveByKey(content: StripContent, event: KeyboardEvent): [number, number | null] | null {
+  const { end_ns, width_ns } = content;
+  const step = { ArrowLeft: -width_ns, ArrowRight: width_ns }[event.key];
+  const target = { Home: 0, End: end_ns }[event.key];
+  if (step === undefined && target === undefined) return null;
+  const from = content.selected[0] ?? content.shown[0] ?? end_ns;
+  const to = content.selected[1] ?? from;
+  const moved = Math.min(Math.max(target ?? to + step!, 0), end_ns);
+  if (event.shiftKey || content.selected.length === 2) return [from, moved];
+  return [moved, null];
+}

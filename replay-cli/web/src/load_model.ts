@@ -1,0 +1,126 @@
+/** Builds the model from the decoded blobs. Columns are decoded when they are first needed. */
+
+import { BlockQueries } from "./block_table.js";
+import { firstAtLeast } from "./block_table.js";
+import type { Columns } from "./decode.js";
+import type { ByStack, DeviceModel, Model, Report, TraceModel } from "./model.js";
+import type { DeviceData, PageData, TraceData } from "./page_data.js";
+
+export function loadModel(data: PageData, columns: Columns, report: Report): Model {
+  if (data.version !== 1) throw new Error(`unknown version ${String(data.version)} of the data`);
+  const decoded = new Map<number, Float64Array>();
+  const column = (number: number): Float64Array => {
+    let values = decoded.get(number);
+    if (!values) decoded.set(number, (values = columns.decode(number)));
+    return values;
+  };
+  const traces = data.traces.map((trace, index) => new Trace(index, trace, columns, column));
+  return { data, report, traces };
+}
+
+type GetColumn = (number: number) => Float64Array;
+
+class Trace implements TraceModel {
+  readonly frames;
+  readonly sites;
+  readonly devices: DeviceModel[];
+  readonly stepStarts: Float64Array;
+  private parents?: Uint32Array;
+  private nodeFrames?: Uint32Array;
+  private leafNodes?: Uint32Array;
+  private sitesOfStacks?: Uint32Array;
+
+  constructor(
+    readonly index: number,
+    readonly data: TraceData,
+    private readonly columns: Columns,
+    column: GetColumn,
+  ) {
+    this.frames = data.frames;
+    this.sites = data.sites;
+    this.stepStarts = data.steps ? column(data.steps.start_ns) : new Float64Array(0);
+    this.devices = data.devices.map((device) => new Device(device, this, columns, column));
+  }
+
+  get nodeParent(): Uint32Array {
+    return (this.parents ??= this.afterRoot(this.data.nodes.parent));
+  }
+
+  get nodeFrame(): Uint32Array {
+    return (this.nodeFrames ??= this.afterRoot(this.data.nodes.frame));
+  }
+
+  get stackNode(): Uint32Array {
+    return (this.leafNodes ??= Uint32Array.from(this.columns.decode(this.data.stacks.node)));
+  }
+
+  get stackSite(): Uint32Array {
+    return (this.sitesOfStacks ??= Uint32Array.from(this.columns.decode(this.data.stacks.site)));
+  }
+
+  stepAt(time_ns: number): number | null {
+    if (!this.data.steps) return null;
+    return firstAtLeast(this.stepStarts, Math.floor(time_ns) + 1);
+  }
+
+  /** The column holds nodes 1, 2, 3...; index 0 of the result is the root. */
+  private afterRoot(column: number): Uint32Array {
+    const values = this.columns.decode(column);
+    const nodes = new Uint32Array(values.length + 1);
+    nodes.set(values, 1);
+    return nodes;
+  }
+}
+
+class Device implements DeviceModel {
+  private queries?: BlockQueries;
+  private edgeTimes?: Float64Array;
+
+  constructor(
+    readonly data: DeviceData,
+    private readonly trace: Trace,
+    private readonly columns: Columns,
+    readonly column: GetColumn,
+  ) {}
+
+  edges(): Float64Array {
+    const { start_ns, width_ns, bins } = this.data.blocks;
+    return (this.edgeTimes ??= Float64Array.from(
+      { length: bins + 1 },
+      (_, edge) => start_ns + edge * width_ns - 1,
+    ));
+  }
+
+  nearestEdge(time_ns: number): number {
+    const { start_ns, width_ns, bins } = this.data.blocks;
+    const edge = Math.round((time_ns - start_ns + 1) / width_ns);
+    return Math.min(Math.max(edge, 0), bins);
+  }
+
+  liveAtEdge(edge: number): ByStack {
+    return this.blockQueries().liveAt(edge);
+  }
+
+  keptBetween(from: number, to: number): ByStack {
+    return this.blockQueries().keptBetween(from, to);
+  }
+
+  churnBetween(from: number, to: number): ByStack {
+    return this.blockQueries().churnBetween(from, to);
+  }
+
+  private blockQueries(): BlockQueries {
+    if (!this.queries) {
+      const table = this.data.blocks;
+      const rows = {
+        birth: Uint32Array.from(this.columns.decode(table.birth)),
+        death: Uint32Array.from(this.columns.decode(table.death)),
+        stack: Uint32Array.from(this.columns.decode(table.stack)),
+        bytes: this.columns.decode(table.bytes),
+        count: this.columns.decode(table.count),
+      };
+      this.queries = new BlockQueries(rows, this.trace.stackSite.length);
+    }
+    return this.queries;
+  }
+}

@@ -1,0 +1,49 @@
+/** The bar that shows the selected window and call site, with buttons that clear them. */
+
+import { fill, h, swatch } from "./dom.js";
+import { formatTime } from "./format.js";
+import type { TraceModel } from "./model.js";
+import { siteIndex } from "./selection.js";
+import type { Context } from "./view.js";
+
+export function createSelectionBar(context: Context): { element: HTMLElement; update(): void } {
+  const element = h("div", { class: "selection-bar", role: "status", "aria-label": "Selection" });
+  return {
+    element,
+    update() {
+      const { trace, from_ns, to_ns, site } = context.selection();
+      const model = context.model.traces[trace];
+      element.hidden = !model || (from_ns === null && site === null);
+      if (element.hidden) return;
+      const parts: Node[] = [];
+      if (from_ns !== null) {
+        const text = to_ns === null
+          ? `Moment: ${describeMoment(model, from_ns)}`
+          : `Window: ${describeMoment(model, from_ns)} to ${describeMoment(model, to_ns)}`
+            + `, ${formatTime(to_ns - from_ns)}`;
+        const clear = () => context.select({ from_ns: null, to_ns: null });
+        parts.push(chip([text], "Clear the time selection", clear));
+      }
+      if (site !== null) {
+        const index = siteIndex(model, site);
+        const label = index === null ? "a call site of another trace" : model.sites[index].label;
+        const clear = () => context.select({ site: null });
+        const content = [swatch(context.color(index)), `Call site: ${label}`];
+        parts.push(chip(content, "Clear the call site", clear));
+      }
+      fill(element, ...parts);
+    },
+  };
+}
+
+function chip(content: (Node | string)[], title: string, clear: () => void): HTMLElement {
+  const button = h("button", { type: "button", title, "aria-label": title }, "\u00d7");
+  button.addEventListener("click", clear);
+  return h("span", { class: "chip" }, h("span", { class: "chip-text" }, ...content), button);
+}
+
+/** "step 12 (1.13 s)", or only the time in a trace without steps. */
+export function describeMoment(trace: TraceModel, time_ns: number): string {
+  const step = trace.stepAt(time_ns);
+  return step === null ? formatTime(time_ns) : `step ${step} (${formatTime(time_ns)})`;
+}

@@ -1,0 +1,162 @@
+/** The frame around the views: header, tabs, selection bar, keyboard, and the URL's fragment. */
+
+import { GREY, rankColors } from "./colors.js";
+import { fill, h } from "./dom.js";
+import { createHeader } from "./header.js";
+import { createHelp } from "./help.js";
+import type { Model } from "./model.js";
+import { normalize } from "./selection.js";
+import { createSelectionBar } from "./selection_bar.js";
+import { onThemeChange, toggleTheme, watchSystemTheme } from "./theme.js";
+import { defaultSelection, formatPlace, parsePlace } from "./url.js";
+import type { Context, MountedView, Selection, View } from "./view.js";
+import { VIEWS } from "./views/index.js";
+
+/** A view's panel; `mounted` is set when it was first opened. */
+interface Panel {
+  view: View;
+  root: HTMLElement;
+  tab: HTMLAnchorElement;
+  mounted?: MountedView;
+}
+
+/** How long after a change the URL follows; Chrome limits how often it may change. */
+const URL_DELAY_MS = 150;
+
+export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart): void {
+  const views = VIEWS.filter((view) => view.isAvailable(model));
+  const names = views.map((view) => view.id);
+  const defaults = defaultSelection(model);
+  const colors = rankColors(model);
+  let { view: current, selection } = parsePlace(location.hash, model, names);
+  selection = normalize(selection);
+  let urlTimer: ReturnType<typeof setTimeout> | undefined;
+
+  const context: Context = {
+    model,
+    selection: () => selection,
+    select: (change) => changeSelection(change),
+    open(view, change = {}) {
+      if (!names.includes(view)) return;
+      flushUrl();
+      selection = normalize({ ...selection, ...change });
+      current = view;
+      history.pushState(null, "", formatPlace({ view, selection }, defaults));
+      show(true);
+    },
+    color(siteIndex) {
+      const id = siteIndex === null ? null : model.traces[selection.trace]?.sites[siteIndex]?.id;
+      return (id && colors.get(id)) || GREY;
+    },
+  };
+
+  const header = createHeader(context, reportBytes);
+  const bar = createSelectionBar(context);
+  const help = createHelp(views);
+  const panels = views.map(createPanel);
+  const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, ...panels.map((p) => p.tab));
+  const main = h("main", { id: "main", tabindex: "-1" }, ...panels.map((p) => p.root));
+  const skip = h("a", { class: "skip", href: "#" }, "Skip to the view");
+  skip.addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+  fill(app, skip, header.element, tabs, bar.element, main, help.element);
+
+  function createPanel(view: View, index: number): Panel {
+    const root = h("section", { "data-view": view.id, "aria-label": view.title, hidden: true });
+    const key = index < 9 ? String(index + 1) : null;
+    const tab = h("a", { href: `#${view.id}`, title: key && `${view.title} (key ${key})` });
+    tab.textContent = view.title;
+    tab.addEventListener("click", (event) => {
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
+      event.preventDefault();
+      context.open(view.id);
+    });
+    return { view, root, tab };
+  }
+
+  function show(scrollToTop: boolean): void {
+    for (const panel of panels) {
+      const isCurrent = panel.view.id === current;
+      panel.root.hidden = !isCurrent;
+      if (isCurrent) panel.tab.setAttribute("aria-current", "page");
+      else panel.tab.removeAttribute("aria-current");
+    }
+    if (scrollToTop) window.scrollTo(0, 0);
+    update();
+  }
+
+  function update(): void {
+    header.update();
+    bar.update();
+    const panel = panels.find((each) => each.view.id === current);
+    if (!panel) return;
+    if (!panel.mounted) panel.mounted = panel.view.mount(panel.root, context);
+    panel.mounted.update();
+  }
+
+  function changeSelection(change: Partial<Selection>): void {
+    if (change.trace !== undefined && change.trace !== selection.trace) {
+      change = { device: 0, from_ns: null, to_ns: null, ...change };
+    }
+    selection = normalize({ ...selection, ...change });
+    clearTimeout(urlTimer);
+    urlTimer = setTimeout(flushUrl, URL_DELAY_MS);
+    update();
+  }
+
+  /** A changed selection replaces the entry in the history; only opening a view adds one. */
+  function flushUrl(): void {
+    clearTimeout(urlTimer);
+    const place = formatPlace({ view: current, selection }, defaults);
+    if (place !== location.hash) history.replaceState(null, "", place);
+  }
+
+  function followUrl(): void {
+    clearTimeout(urlTimer);
+    const place = parsePlace(location.hash, model, names);
+    current = place.view;
+    selection = normalize(place.selection);
+    show(false);
+  }
+
+  function onKey(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.defaultPrevented || help.isOpen()) return;
+    const isTyping = event.target instanceof HTMLElement
+      && event.target.matches("input, select, textarea");
+    if (isTyping && !event.altKey) {
+      if (event.key === "Escape") (event.target as HTMLElement).blur();
+      return;
+    }
+    const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
+    if (digit && views[Number(digit) - 1]) context.open(views[Number(digit) - 1].id);
+    else if (event.key === "?") help.open();
+    else if (event.key === "t") toggleTheme();
+    else if (event.key === "/") focusSearch();
+    else if (event.key === "Escape") changeSelection({ from_ns: null, to_ns: null, site: null });
+    else return;
+    event.preventDefault();
+  }
+
+  /** The search field of the present view; the call sites have one if it has none. */
+  function focusSearch(): void {
+    const find = () => panels.find((panel) => panel.view.id === current)
+      ?.root.querySelector<HTMLInputElement>("input[type=search]");
+    if (!find() && names.includes("sites")) context.open("sites");
+    find()?.focus();
+  }
+
+  header.onHelp(() => help.open());
+  document.addEventListener("keydown", onKey);
+  window.addEventListener("popstate", followUrl);
+  window.addEventListener("hashchange", followUrl);
+  let frame = 0;
+  window.addEventListener("resize", () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(update);
+  });
+  onThemeChange(update);
+  watchSystemTheme();
+  show(false);
+}

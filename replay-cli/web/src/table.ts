@@ -1,0 +1,150 @@
+/** A table that is sorted by a click on a column's heading, and shows more rows on request. */
+
+import { append, fill, h } from "./dom.js";
+
+export interface TableColumn<Row> {
+  key: string;
+  title: string;
+  /** Explains the column, in the heading's tooltip. */
+  hint?: string;
+  /** What rows are sorted by; null comes last. */
+  value(row: Row): number | string | null;
+  /** What the cell shows. */
+  cell(row: Row): Node | string;
+  isNumber?: boolean;
+}
+
+export interface TableOptions<Row> {
+  caption: string;
+  columns: TableColumn<Row>[];
+  /** Rows that are shown before the button "show more". */
+  limit: number;
+  sortKey: string;
+  onSort?(key: string): void;
+  onRow?(row: Row): void;
+  isSelected?(row: Row): boolean;
+}
+
+export interface SortedTable<Row> {
+  element: HTMLElement;
+  /** Replaces rows, and columns if they are given. */
+  update(rows: Row[], columns?: TableColumn<Row>[]): void;
+  /** All rows in the present order. */
+  sorted(): Row[];
+}
+
+export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
+  let columns = options.columns;
+  let rows: Row[] = [];
+  let key = options.sortKey;
+  let isAscending = isText(key);
+  let limit = options.limit;
+  const head = h("thead");
+  const body = h("tbody");
+  const more = h("button", { type: "button", class: "more" });
+  more.addEventListener("click", () => {
+    limit *= 10;
+    draw();
+  });
+  const table = h("table", { class: "sorted" }, caption(options.caption), head, body);
+  const element = h("div", { class: "table-frame" }, table, more);
+  element.addEventListener("keydown", moveFocus);
+
+  function isText(name: string): boolean {
+    return !columns.find((column) => column.key === name)?.isNumber;
+  }
+
+  function sortBy(name: string): void {
+    isAscending = key === name ? !isAscending : isText(name);
+    key = name;
+    options.onSort?.(name);
+    sort();
+    draw();
+  }
+
+  function sort(): void {
+    const column = columns.find((each) => each.key === key) ?? columns[0];
+    const sign = isAscending ? 1 : -1;
+    rows = rows
+      .map((row) => ({ row, value: column.value(row) }))
+      .sort((a, b) => compare(a.value, b.value, sign))
+      .map(({ row }) => row);
+  }
+
+  function drawHead(): void {
+    const cells = columns.map((column) => {
+      const button = h("button", { type: "button", title: column.hint ?? null }, column.title);
+      button.addEventListener("click", () => sortBy(column.key));
+      const order = column.key === key ? (isAscending ? "ascending" : "descending") : null;
+      return h(
+        "th",
+        { scope: "col", class: column.isNumber ? "number" : null, "aria-sort": order },
+        button,
+      );
+    });
+    fill(head, h("tr", {}, ...cells));
+  }
+
+  function draw(): void {
+    const focused = head.contains(document.activeElement)
+      ? [...head.querySelectorAll("button")].indexOf(document.activeElement as HTMLButtonElement)
+      : -1;
+    drawHead();
+    if (focused >= 0) head.querySelectorAll("button")[focused]?.focus();
+    const shown = rows.slice(0, limit);
+    fill(body, ...shown.map(drawRow));
+    more.hidden = rows.length <= limit;
+    more.textContent = `Show more of ${rows.length - shown.length} other rows`;
+  }
+
+  function drawRow(row: Row): HTMLElement {
+    const element = h("tr");
+    for (const column of columns) {
+      const cell = h("td", { class: column.isNumber ? "number" : null });
+      append(cell, [column.cell(row)]);
+      element.append(cell);
+    }
+    if (options.isSelected?.(row)) element.setAttribute("aria-selected", "true");
+    if (options.onRow) {
+      element.tabIndex = 0;
+      element.addEventListener("click", () => options.onRow?.(row));
+      element.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" && event.target === element) options.onRow?.(row);
+      });
+    }
+    return element;
+  }
+
+  /** Arrow keys go to the previous or next row. */
+  function moveFocus(event: KeyboardEvent): void {
+    const row = (event.target as HTMLElement).closest("tr");
+    const next = event.key === "ArrowDown" ? row?.nextElementSibling
+      : event.key === "ArrowUp" ? row?.previousElementSibling : null;
+    if (next instanceof HTMLElement && next.tabIndex === 0) {
+      event.preventDefault();
+      next.focus();
+    }
+  }
+
+  return {
+    element,
+    update(newRows, newColumns) {
+      if (newColumns) columns = newColumns;
+      if (!columns.some((column) => column.key === key)) key = columns[columns.length - 1].key;
+      rows = newRows;
+      sort();
+      draw();
+    },
+    sorted: () => rows,
+  };
+}
+
+function caption(text: string): HTMLElement {
+  return h("caption", { class: "visually-hidden" }, text);
+}
+
+function compare(a: number | string | null, b: number | string | null, sign: number): number {
+  if (a === null || b === null) return Number(a === null) - Number(b === null);
+  if (typeof a === "number" && typeof b === "number") return sign * (a - b);
+  return sign * (String(a) < String(b) ? -1 : String(a) > String(b) ? 1 : 0);
+}

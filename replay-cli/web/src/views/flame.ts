@@ -1,0 +1,230 @@
+/** The flame graph: which call stacks hold, keep or churn memory, and how two moments differ. */
+
+import { createAxis } from "../axis.js";
+import { type Child, fill, h, swatch } from "../dom.js";
+import { createMomentStrip } from "../draw/moment_strip.js";
+import { facts } from "../draw/tooltip.js";
+import { formatByteChange, formatBytes, formatNumberOf, formatShare } from "../format.js";
+import type { DeviceModel, TraceModel } from "../model.js";
+import { selectedDevice, siteIndex } from "../selection.js";
+import type { Context, View } from "../view.js";
+import { FlameChart } from "./flame/chart.js";
+import { nodeFacts, nodeName } from "./flame/describe.js";
+import { comparePeaks, defaultMode, type Figures, findKeyframe, measure, type Mode }
+  from "./flame/figures.js";
+import { differenceColor } from "./flame/frame_colors.js";
+import { createGraph, type Graph, lightStacks, searchGraph } from "./flame/graph.js";
+import { frameFullPlace, frameName } from "./flame/names.js";
+import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
+import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
+import { TreeCache } from "./flame/trees.js";
+
+export const flameView: View = {
+  id: "flame",
+  title: "Flame graph",
+  isAvailable: (model) => model.traces.some((trace) => trace.devices.length > 0),
+  mount(root, context) {
+    const page = new FlamePage(root, context);
+    return { update: () => page.update() };
+  },
+};
+
+class FlamePage {
+  private readonly strip = createMomentStrip((from_ns, to_ns) => this.pickMoment(from_ns, to_ns));
+  private readonly toolbar = createToolbar((options) => this.setOptions(options));
+  private readonly chart = new FlameChart({ onChange: () => this.showNode() });
+  private readonly caption = h("p", { class: "flame-caption" });
+  private readonly path = h("nav", { class: "flame-path", "aria-label": "Zoomed frames" });
+  private readonly panel = h("div", { class: "flame-panel" });
+  private readonly table = h("div");
+  private readonly trees = new TreeCache();
+  private graph: Graph | null = null;
+  private trace!: TraceModel;
+  private device!: DeviceModel;
+
+  constructor(
+    root: HTMLElement,
+    private readonly context: Context,
+  ) {
+    root.append(
+      h("div", { class: "card" }, h("h2", {}, "Allocated memory over the run"), this.strip.element),
+      h("div", { class: "card" },
+        this.toolbar.element, this.caption, this.path, this.chart.element, this.panel),
+      h("div", { class: "card" }, this.table),
+    );
+  }
+
+  update(): void {
+    const selection = this.context.selection();
+    const found = selectedDevice(this.context.model, selection);
+    if (!found) return;
+    ({ trace: this.trace, device: this.device } = found);
+    const modes = this.modes();
+    const fallback = defaultMode(selection, modes.includes("peak"));
+    const settings = readSettings(selection, fallback, modes);
+    const pair = settings.mode === "traces" ? this.comparedTraces() : null;
+    const figures = pair
+      ? comparePeaks(pair.traces, pair.devices)
+      : measure(settings.mode, this.trace, this.device, selection);
+    const traces = pair?.traces ?? [this.trace];
+    const { frames, tree } = this.trees.get(traces, settings);
+    const sources: [number, number] = pair ? [1, 0] : [0, 0];
+    this.graph = createGraph(frames, tree, figures, settings.unit, sources);
+    this.showGraph(settings, figures, modes);
+    this.showStrip(figures);
+    this.showTable(figures, pair?.traces ?? null);
+    this.showNode();
+  }
+
+  private modes(): Mode[] {
+    const modes: Mode[] = findKeyframe(this.device, "peak") ? ["peak"] : [];
+    modes.push("live", "kept", "churn", "difference");
+    return this.comparedTraces() ? [...modes, "traces"] : modes;
+  }
+
+  private comparedTraces(): {
+    traces: [TraceModel, TraceModel];
+    devices: [DeviceModel, DeviceModel];
+  } | null {
+    const { model } = this.context;
+    const { compare } = model.data;
+    if (!compare) return null;
+    const traces = [model.traces[compare.before], model.traces[compare.after]];
+    const ordinal = this.device.data.ordinal;
+    const devices = traces.map((trace) =>
+      trace.devices.find((device) => device.data.ordinal === ordinal));
+    if (!devices[0] || !devices[1]) return null;
+    return { traces: [traces[0], traces[1]], devices: [devices[0], devices[1]] };
+  }
+
+  private showGraph(settings: Settings, figures: Figures, modes: Mode[]): void {
+    const graph = this.graph!;
+    const total = describeTotal(graph);
+    this.chart.show(graph, `Flame graph. ${figures.caption} ${total}.`, total);
+    const search = searchGraph(graph, settings.query);
+    const site = this.context.selection().site;
+    const index = settings.mode === "traces" ? null : siteIndex(this.trace, site);
+    const lit = index === null
+      ? null
+      : lightStacks(graph, 0, figures.after.bytes, this.trace.stackSite, index);
+    this.chart.light((search ?? lit)?.isLit ?? null);
+    const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
+    this.toolbar.update(settings, modes, result);
+    fill(this.caption, figures.caption, " ",
+      figures.snapped && h("span", { class: "snapped" }, figures.snapped), " ",
+      graph.before && differenceLegend(),
+      lit && !search && `Call stacks of the selected call site are lit: ${formatBytes(lit.sum)}.`,
+      graph.weight[0] === 0 && h("strong", {}, "No blocks."),
+      this.chart.isCut && " Deeper frames are not drawn; zoom in to see them.");
+  }
+
+  private showStrip(figures: Figures): void {
+    const { data } = this.device;
+    const selection = this.context.selection();
+    const times = [selection.from_ns, selection.to_ns].filter((time) => time !== null);
+    this.strip.show({
+      end_ns: this.trace.data.end_ns,
+      start_ns: data.series.start_ns,
+      width_ns: data.series.width_ns,
+      values: this.device.column(data.series.live_max),
+      behind: null,
+      axis: createAxis(this.trace, selection.axis),
+      selected: times,
+      shown: figures.times,
+      sentence: "Allocated memory over the run",
+    });
+  }
+
+  private showTable(figures: Figures, pair: [TraceModel, TraceModel] | null): void {
+    const pick = (site: string): void => this.context.select({ site });
+    if (pair) fill(this.table, traceTable(pair, figures, pick));
+    else if (figures.before) fill(this.table, differenceTable(this.trace, figures, pick));
+    else {
+      const isOpen = this.table.querySelector("details")?.open ?? false;
+      fill(this.table, h("details", { open: isOpen },
+        h("summary", {}, "Table"), siteTable(this.trace, figures, pick)));
+    }
+  }
+
+  /** The path to the zoomed node, and what is known of the focused one. */
+  private showNode(): void {
+    const graph = this.graph;
+    if (!graph) return;
+    const { parent, frame } = graph.tree;
+    const crumbs: Child[] = [];
+    for (let node = this.chart.zoom; ; node = parent[node]) {
+      const name = node === 0 ? "all" : frameName(graph.frames, frame[node]);
+      const target = node;
+      const button = h("button", { type: "button", class: "link" }, name);
+      button.addEventListener("click", () => this.chart.zoomTo(target));
+      if (node === this.chart.zoom) button.setAttribute("aria-current", "true");
+      crumbs.unshift(button);
+      if (node === 0) break;
+    }
+    this.path.hidden = this.chart.zoom === 0;
+    const shown = crumbs.length > 7 ? [crumbs[0], "\u2026", ...crumbs.slice(-5)] : crumbs;
+    fill(this.path, ...shown);
+    this.showPanel(graph, this.chart.focused);
+  }
+
+  private showPanel(graph: Graph, node: number): void {
+    this.panel.hidden = node === 0;
+    if (node === 0) return;
+    const facts_ = graph.frames[graph.tree.frame[node]];
+    const site = facts_ && this.trace.sites.find((each) =>
+      each.file === facts_.file && each.line === facts_.line && each.function === facts_.function);
+    const button = site && h("button", { type: "button" }, "Select this call site");
+    button?.addEventListener("click", () => this.context.select({ site: site!.id }));
+    fill(this.panel,
+      h("h3", {}, nodeName(graph, node)),
+      h("p", { class: "mono muted" }, frameFullPlace(graph.frames, graph.tree.frame[node])),
+      site?.source && h("pre", { class: "source" }, site.source),
+      facts(nodeFacts(graph, node)),
+      button);
+  }
+
+  private pickMoment(from_ns: number, to_ns: number | null): void {
+    const mode = this.context.selection().options["flame.mode"];
+    // A mode that needs the other kind of selection gives way to the default one.
+    const isWindowMode = mode === "kept" || mode === "churn" || mode === "difference";
+    const fits = to_ns === null ? mode === "live" : isWindowMode;
+    this.context.select({ from_ns, to_ns, ...(fits ? {} : this.options({ "flame.mode": null })) });
+  }
+
+  private setOptions(change: Record<string, string | null>): void {
+    this.context.select(this.options(change));
+  }
+
+  private options(change: Record<string, string | null>): { options: Record<string, string> } {
+    const options = { ...this.context.selection().options };
+    for (const [name, value] of Object.entries(change)) {
+      if (value === null) delete options[name];
+      else options[name] = value;
+    }
+    return { options };
+  }
+}
+
+function describeTotal(graph: Graph): string {
+  const { after, before } = graph;
+  if (before) {
+    const change = after.bytes[0] - before.bytes[0];
+    return `all: ${formatBytes(before.bytes[0])} to ${formatBytes(after.bytes[0])}, `
+      + formatByteChange(change);
+  }
+  return `all: ${formatBytes(after.bytes[0])} in ${formatNumberOf(after.count[0], "block")}`;
+}
+
+function describeSearch(graph: Graph, nodes: number, sum: number): string {
+  if (nodes === 0) return "No frame matches";
+  const whole = graph.before ? graph.after.bytes[0] : graph.weight[0];
+  const amount = graph.unit === "bytes" ? formatBytes(sum) : formatNumberOf(sum, "block");
+  const share = whole > 0 ? ` (${formatShare(sum, whole)})` : "";
+  return `${formatNumberOf(nodes, "frame")}, ${amount}${share}`;
+}
+
+function differenceLegend(): HTMLElement {
+  return h("span", { class: "legend" },
+    swatch(differenceColor(1)), "grew", swatch(differenceColor(-1)), "shrank",
+    swatch(differenceColor(0)), "equal; widths are the larger of A and B. ");
+}

@@ -1,0 +1,187 @@
+/**
+ * The flame graph's canvas: pointer, keyboard, zoom and tooltip.
+ *
+ * Arrow keys walk the tree, Enter zooms into the focused node, Escape zooms out. The live region
+ * names the focused node.
+ */
+
+import { createSurface, fitSurface, type Surface } from "../../canvas.js";
+import { h } from "../../dom.js";
+import { hideTooltip, showTooltip } from "../../draw/tooltip.js";
+import { describeNode, nodeSentence } from "./describe.js";
+import { FrameColors } from "./frame_colors.js";
+import type { Graph } from "./graph.js";
+import { findRect, type Layout, MERGED, neighbour, placeTree, rectOfNode } from "./layout.js";
+import { paintLayout, ROW_HEIGHT } from "./paint.js";
+
+const ARROWS = ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"] as const;
+const MIN_ROWS = 8;
+
+export interface ChartOptions {
+  /** After a zoom, or when another node is focused; nodes of the tree. */
+  onChange(zoom: number, focused: number): void;
+}
+
+export class FlameChart {
+  readonly element = h("div", { class: "flame-chart" });
+  zoom = 0;
+  focused = 0;
+  private readonly surface: Surface;
+  private readonly live = h("p", { class: "visually-hidden", "aria-live": "polite" });
+  private graph: Graph | null = null;
+  private colors: FrameColors | null = null;
+  private isLit: Uint8Array | null = null;
+  private layout: Layout | null = null;
+  private rootLabel = "all";
+  private hovered = -1;
+  private hasFocus = false;
+
+  constructor(private readonly options: ChartOptions) {
+    this.surface = createSurface(this.element, "Flame graph");
+    this.element.append(this.live);
+    const { canvas } = this.surface;
+    canvas.addEventListener("keydown", (event) => this.onKey(event));
+    canvas.addEventListener("pointermove", (event) => this.onMove(event));
+    canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("click", (event) => this.onClick(event));
+    canvas.addEventListener("focus", () => this.setFocus(canvas.matches(":focus-visible")));
+    canvas.addEventListener("blur", () => this.setFocus(false));
+  }
+
+  /** True if deeper rows were left out, see {@link placeTree}. */
+  get isCut(): boolean {
+    return this.layout?.isCut ?? false;
+  }
+
+  /** Shows another graph. The zoom stays if the tree is the same and the node has bytes. */
+  show(graph: Graph, label: string, rootLabel: string): void {
+    const isSameTree = this.graph?.tree === graph.tree;
+    if (this.graph?.frames !== graph.frames) this.colors = new FrameColors(graph.frames);
+    if (!isSameTree || graph.weight[this.zoom] === 0) this.zoom = 0;
+    if (!isSameTree || graph.weight[this.focused] === 0) this.focused = this.zoom;
+    this.graph = graph;
+    this.rootLabel = rootLabel;
+    this.surface.canvas.setAttribute("aria-label", label);
+    this.place();
+  }
+
+  /** Fades all but some nodes; null shows all. */
+  light(isLit: Uint8Array | null): void {
+    this.isLit = isLit;
+    this.draw();
+  }
+
+  zoomTo(node: number): void {
+    this.zoom = node;
+    this.focused = node;
+    hideTooltip();
+    this.place();
+    this.announce();
+  }
+
+  /** Zooms to the parent of the zoomed node; false if that is the root. */
+  zoomOut(): boolean {
+    if (!this.graph || this.zoom === 0) return false;
+    const child = this.zoom;
+    this.zoomTo(this.graph.tree.parent[child]);
+    return true;
+  }
+
+  /** Places the nodes anew, for another width, and draws. */
+  place(): void {
+    if (!this.graph) return;
+    const { tree, children, weight } = this.graph;
+    const width = Math.max(1, Math.floor(this.element.clientWidth));
+    this.layout = placeTree(tree, children, weight, this.zoom, width);
+    this.hovered = -1;
+    this.draw();
+  }
+
+  private draw(): void {
+    const { graph, layout, colors } = this;
+    if (!graph || !layout || !colors) return;
+    fitSurface(this.surface, Math.max(layout.rows, MIN_ROWS) * ROW_HEIGHT);
+    paintLayout(this.surface, graph, layout, colors, {
+      isLit: this.isLit,
+      hovered: this.hovered,
+      focused: rectOfNode(layout, this.focused),
+      hasFocus: this.hasFocus,
+      zoom: this.zoom,
+      rootLabel: this.rootLabel,
+    });
+  }
+
+  private setFocus(hasFocus: boolean): void {
+    this.hasFocus = hasFocus;
+    this.draw();
+    if (hasFocus) this.announce();
+  }
+
+  private rectAt(event: MouseEvent): number {
+    if (!this.layout) return -1;
+    const { left, top } = this.surface.canvas.getBoundingClientRect();
+    const row = Math.floor((event.clientY - top) / ROW_HEIGHT);
+    return findRect(this.layout, event.clientX - left, row);
+  }
+
+  private onMove(event: PointerEvent): void {
+    const at = this.rectAt(event);
+    if (at !== this.hovered) {
+      this.hovered = at;
+      this.draw();
+    }
+    const { graph, layout } = this;
+    if (at < 0 || !graph || !layout) hideTooltip();
+    else showTooltip(event.clientX, event.clientY, ...describeNode(graph, layout, at));
+    this.surface.canvas.style.cursor = at >= 0 && layout?.node[at] !== MERGED ? "pointer" : "";
+  }
+
+  private leave(): void {
+    this.hovered = -1;
+    hideTooltip();
+    this.draw();
+  }
+
+  private onClick(event: MouseEvent): void {
+    const at = this.rectAt(event);
+    const node = at < 0 || !this.layout ? MERGED : this.layout.node[at];
+    if (node !== MERGED) this.zoomTo(node);
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    if (!this.layout || event.ctrlKey || event.metaKey || event.altKey) return;
+    const arrow = ARROWS.find((key) => key === event.key);
+    if (arrow) {
+      const at = Math.max(rectOfNode(this.layout, this.focused), 0);
+      const next = neighbour(this.layout, at, arrow);
+      if (next >= 0) {
+        this.focused = this.layout.node[next];
+        this.hasFocus = true;
+        this.draw();
+        this.announce();
+        this.scrollToFocused(next);
+      }
+    } else if (event.key === "Enter" || event.key === " ") {
+      this.zoomTo(this.focused);
+    } else if (event.key === "Home") {
+      this.zoomTo(0);
+    } else if (event.key !== "Escape" || !this.zoomOut()) {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  private scrollToFocused(rect: number): void {
+    const box = this.surface.canvas.getBoundingClientRect();
+    const top = box.top + this.layout!.row[rect] * ROW_HEIGHT;
+    if (top < 90) window.scrollBy(0, top - 90);
+    const bottom = top + ROW_HEIGHT - window.innerHeight + 20;
+    if (bottom > 0) window.scrollBy(0, bottom);
+  }
+
+  private announce(): void {
+    if (!this.graph) return;
+    if (this.hasFocus) this.live.textContent = nodeSentence(this.graph, this.focused);
+    this.options.onChange(this.zoom, this.focused);
+  }
+}

@@ -1,0 +1,257 @@
+/** The timeline: memory over steps or time, stacked by call site or category. */
+
+import { createAxis, type Axis } from "../axis.js";
+import { fill, h, swatch } from "../dom.js";
+import { download } from "../download.js";
+import { formatBytes } from "../format.js";
+import type { Model } from "../model.js";
+import { selectedDevice, siteIndex, type Selected } from "../selection.js";
+import type { Context, MountedView, View } from "../view.js";
+import { createBrush } from "./timeline/brush.js";
+import { Chart } from "./timeline/chart.js";
+import { createChartData, highestBin, largest, levelsBetween } from "./timeline/chart_data.js";
+import type { Stacking } from "./timeline/chart_data.js";
+import { fillDataTable, timelineCsv } from "./timeline/data_table.js";
+import { collectEvents } from "./timeline/events.js";
+import { listenToChart } from "./timeline/input.js";
+import { createLegend } from "./timeline/legend.js";
+import { bandOrder } from "./timeline/raster.js";
+import { createToolbar } from "./timeline/toolbar.js";
+import { createTooltip } from "./timeline/tooltip.js";
+
+export const timelineView: View = {
+  id: "timeline",
+  title: "Timeline",
+  isAvailable: (model: Model) => model.traces.some((trace) => trace.devices.length > 0),
+  mount: (root, context) => new Timeline(root, context),
+};
+
+const RANGE_DELAY_MS = 200;
+
+class Timeline implements MountedView {
+  private readonly chart = new Chart();
+  private readonly brush = createBrush(this.chart);
+  private readonly legend = createLegend((band) => this.toggleSite(band.site));
+  private readonly tooltip = createTooltip();
+  private readonly toolbar;
+  private readonly note = h("p", { class: "muted chart-note" });
+  private readonly table = h("div", { class: "table-frame scrolled" });
+  private readonly details = h("details", {}, h("summary", {}, "Table"), this.table);
+  private readonly spoken = h("div", { class: "visually-hidden", "aria-live": "polite" });
+  private axis: Axis | null = null;
+  /** What the chart's data was made for. */
+  private key = "";
+  private rangeTimer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(root: HTMLElement, private readonly context: Context) {
+    this.toolbar = createToolbar(context, {
+      reset: () => this.reset(),
+      zoomToSelection: () => this.zoomToSelection(),
+      csv: () => this.chart.data
+        && download("timeline.csv", "text/csv", timelineCsv(this.chart.data)),
+    });
+    const frame = h("div", { class: "chart-frame" }, this.chart.element, this.tooltip.element);
+    const left = h("div", { class: "chart-column" }, frame, this.brush.element, this.note);
+    root.append(
+      h(
+        "div",
+        { class: "card timeline" },
+        this.toolbar.element,
+        h("div", { class: "timeline-body" }, left, this.legend.element),
+        this.details,
+        this.spoken,
+      ),
+    );
+    this.chart.onRange = () => this.rangeChanged();
+    this.details.addEventListener("toggle", () => this.drawTable());
+    listenToChart(this.chart, {
+      snap: (time_ns) => this.snap(time_ns),
+      select: (from_ns, to_ns) => context.select({ from_ns, to_ns }),
+      reset: () => this.reset(),
+      cursorMoved: (y) => this.showCursor(y),
+    });
+  }
+
+  update(): void {
+    const selected = selectedDevice(this.context.model, this.context.selection());
+    if (!selected) return;
+    this.updateData(selected);
+    const selection = this.context.selection();
+    const { chart } = this;
+    if (!chart.data) return;
+    const site = siteIndex(selected.trace, selection.site);
+    const band = site === null ? -1 : chart.data.bands.findIndex((each) => each.site === site);
+    const settings = this.toolbar.settings();
+    const capacity = selected.device.data.total_bytes;
+    chart.setOptions(
+      {
+        selected: band,
+        showsReserved: settings.showsReserved,
+        showsDevice: settings.showsDevice,
+        capacity_bytes: capacity,
+      },
+      selection,
+      Math.min(Math.max(window.innerHeight - 330, 260), 620),
+    );
+    this.legend.setSelected(band);
+    this.toolbar.update(chart.isZoomed);
+    chart.drawNow();
+    this.legend.element.style.maxHeight = `${chart.surface.height + 40}px`;
+    this.brush.draw();
+    this.showCursor(null);
+    this.drawNote(selected, site !== null && band < 0);
+    this.drawTable();
+  }
+
+  private updateData({ trace, device }: Selected): void {
+    const { axis: unit, options } = this.context.selection();
+    const stacking: Stacking = options.stack === "category" ? "category" : "site";
+    const key = [trace.index, device.data.ordinal, unit, stacking].join("/");
+    const zoom = options.zoom ?? "";
+    const isNew = key !== this.key;
+    if (isNew) {
+      this.key = key;
+      this.axis = createAxis(trace, unit);
+      const data = createChartData(trace, device, stacking, (site) => this.context.color(site));
+      this.chart.setData(data, collectEvents(this.context.model, trace, device), this.axis);
+      this.legend.setBands(data.bands);
+      const { surface } = this.chart;
+      surface.canvas.setAttribute("aria-label", describeChart(data.levels.live_max, data.live));
+    }
+    if (isNew || zoom !== this.zoomText()) this.applyZoom(zoom);
+  }
+
+  /** The shown range as it is in the URL; empty for the whole run. */
+  private zoomText(): string {
+    if (!this.chart.isZoomed) return "";
+    const { from_ns, to_ns } = this.chart.shownTime;
+    return `${from_ns}-${to_ns}`;
+  }
+
+  private applyZoom(text: string): void {
+    const match = /^(\d+)-(\d+)$/.exec(text);
+    const { chart, axis } = this;
+    if (!axis) return;
+    if (match) {
+      const range = { from: axis.position(Number(match[1])), to: axis.position(Number(match[2])) };
+      chart.setRange(range, false);
+    } else if (!this.rangeTimer) chart.setRange(chart.whole, false);
+  }
+
+  private rangeChanged(): void {
+    this.brush.draw();
+    this.toolbar.update(this.chart.isZoomed);
+    this.tooltip.hide();
+    clearTimeout(this.rangeTimer);
+    this.rangeTimer = setTimeout(() => {
+      this.rangeTimer = undefined;
+      const options = { ...this.context.selection().options };
+      const zoom = this.zoomText();
+      if (zoom) options.zoom = zoom;
+      else delete options.zoom;
+      this.context.select({ options });
+    }, RANGE_DELAY_MS);
+  }
+
+  private snap(time_ns: number): number {
+    const selected = selectedDevice(this.context.model, this.context.selection());
+    if (!selected) return Math.round(time_ns);
+    const { device, trace } = selected;
+    const edge = device.edges()[device.nearestEdge(time_ns)];
+    return Math.min(Math.max(edge, 0), trace.data.end_ns);
+  }
+
+  private reset(): void {
+    this.chart.setRange(this.chart.whole);
+    this.context.select({ from_ns: null, to_ns: null });
+  }
+
+  private zoomToSelection(): void {
+    const { from_ns, to_ns } = this.context.selection();
+    if (from_ns === null || to_ns === null || !this.axis) return;
+    this.chart.setRange({ from: this.axis.position(from_ns), to: this.axis.position(to_ns) });
+  }
+
+  private toggleSite(site: number | null): void {
+    const selected = selectedDevice(this.context.model, this.context.selection());
+    if (!selected || site === null) return;
+    const { id } = selected.trace.sites[site];
+    this.context.select({ site: this.context.selection().site === id ? null : id });
+  }
+
+  /** Shows the values at the cursor, or at the peak without one. */
+  private showCursor(y: number | null): void {
+    const { chart, axis } = this;
+    const { data, style } = chart;
+    if (!data || !style || !axis || data.bins === 0) return;
+    if (chart.cursor === null) {
+      this.tooltip.hide();
+      this.legend.setValues(highestBin(data, 0, data.end_ns), "At the peak", -1);
+      return;
+    }
+    const x = chart.xOf(chart.cursor);
+    const begin = chart.timeAt(Math.floor(x));
+    const end = Math.max(chart.timeAt(Math.floor(x) + 1), begin + 1);
+    const bin = highestBin(data, begin, end);
+    const level = levelsBetween(data.levels, begin, end);
+    const under = y === null ? -1 : bandAt(chart, bin, chart.bytesAt(y));
+    const when = axis.describe(data.time_ns[bin]);
+    this.legend.setValues(bin, `At ${when}`, under);
+    const span = Math.max(end - begin, data.levels.width_ns);
+    const band = under < 0 ? null : data.bands[under];
+    this.tooltip.show(x, style, { when, level, span_ns: span, band, bin });
+    if (y === null) {
+      const range = `${formatBytes(level.live_min)} to ${formatBytes(level.live_max)}`;
+      this.spoken.textContent = `${when}: ${range} allocated, `
+        + `${formatBytes(level.reserved_max)} reserved`;
+    }
+  }
+
+  private drawNote({ trace, device }: Selected, isSiteHidden: boolean): void {
+    const { data, events } = this.chart;
+    if (!data || !events) return;
+    const parts: (Node | string)[] = [
+      "Each column shows the moment of its most allocated memory. Lighter: allocated only at times.",
+    ];
+    const key = (name: string, text: string) =>
+      h("span", { class: "line-key" }, swatch(`var(--${name})`), text);
+    const settings = this.toolbar.settings();
+    if (settings.showsReserved) parts.push(key("reserved", "reserved, most"));
+    if (settings.showsDevice) parts.push(key("device", "driver, most"));
+    const capacity = device.data.total_bytes;
+    const top = this.chart.style?.top_bytes ?? 0;
+    if (capacity !== null && capacity > top) {
+      parts.push(` The GPU has ${formatBytes(capacity)}, above the chart.`);
+    }
+    if (events.hiddenPhases.length > 0) {
+      parts.push(` Phases without a lane: ${events.hiddenPhases.join(", ")}.`);
+    }
+    if (isSiteHidden) parts.push(" The selected call site is among the others.");
+    if (trace.data.steps === null) parts.push(" The trace has no steps.");
+    fill(this.note, ...parts);
+  }
+
+  private drawTable(): void {
+    const { data } = this.chart;
+    if (!this.details.open || !data || !this.axis) return;
+    const { from_ns, to_ns } = this.chart.shownTime;
+    fillDataTable(this.table, data, this.axis, from_ns, to_ns);
+  }
+}
+
+function describeChart(live_max: Float64Array, live: Float64Array): string {
+  return `Allocated memory over the run: at most ${formatBytes(largest(live_max))}, `
+    + `in ${live.length} bins. Arrow keys move the cursor.`;
+}
+
+/** The band at a height of the stack; -1 above it. */
+function bandAt(chart: Chart, bin: number, bytes: number): number {
+  const { data, style } = chart;
+  if (!data || !style || bytes < 0) return -1;
+  let sum = 0;
+  for (const band of bandOrder({ bands: data.bands, selected: style.selected })) {
+    sum += data.bands[band].values[bin];
+    if (bytes < sum) return band;
+  }
+  return -1;
+}

@@ -1,0 +1,229 @@
+/**
+ * The numbers behind the timeline: live bytes by site or category at the instant of each bin's
+ * maximum, and the least and most bytes of each bin.
+ *
+ * A column of pixels covers one or more bins. It shows the bin with the most live bytes, never the
+ * maxima of different instants on top of each other.
+ */
+
+import { categoryColor, GREY } from "../../colors.js";
+import type { DeviceModel, TraceModel } from "../../model.js";
+import type { Series } from "../../page_data.js";
+import type { Axis } from "../../axis.js";
+
+export type Stacking = "site" | "category";
+
+/** One colour of the stack, from the bottom to the top. */
+export interface Band {
+  label: string;
+  /** Index in `trace.sites`; null for a category or the other sites. */
+  site: number | null;
+  color: string;
+  /** Bytes at the instant of the most live bytes of each bin. */
+  values: Float64Array;
+  /** The largest of `values`. */
+  most: number;
+}
+
+export interface ChartData {
+  bands: Band[];
+  start_ns: number;
+  width_ns: number;
+  bins: number;
+  /** The instant of each bin's most live bytes, and these bytes. */
+  time_ns: Float64Array;
+  live: Float64Array;
+  levels: Levels;
+  /** End of the shown time; the begin is 0. */
+  end_ns: number;
+}
+
+export interface Levels {
+  start_ns: number;
+  width_ns: number;
+  live_min: Float64Array;
+  live_max: Float64Array;
+  reserved_min: Float64Array;
+  reserved_max: Float64Array;
+  device_min: Float64Array;
+  device_max: Float64Array;
+}
+
+export function createChartData(
+  trace: TraceModel,
+  device: DeviceModel,
+  stacking: Stacking,
+  color: (site: number | null) => string,
+): ChartData {
+  const { bins } = device.data;
+  const live = device.column(bins.live);
+  const bands = siteBands(trace, device, color);
+  const shown = stacking === "category" ? categoryBands(trace, bands) : bands;
+  return {
+    bands: shown.filter((band) => band.most > 0),
+    start_ns: bins.start_ns,
+    width_ns: bins.width_ns,
+    bins: live.length,
+    time_ns: device.column(bins.time_ns),
+    live,
+    levels: readLevels(device),
+    end_ns: Math.max(trace.data.end_ns, 1),
+  };
+}
+
+function readLevels(device: DeviceModel): Levels {
+  const { series } = device.data;
+  const read = (key: keyof Series) => device.column(series[key]);
+  return {
+    start_ns: series.start_ns,
+    width_ns: series.width_ns,
+    live_min: read("live_min"),
+    live_max: read("live_max"),
+    reserved_min: read("reserved_min"),
+    reserved_max: read("reserved_max"),
+    device_min: read("device_min"),
+    device_max: read("device_max"),
+  };
+}
+
+function siteBands(
+  trace: TraceModel,
+  device: DeviceModel,
+  color: (site: number | null) => string,
+): Band[] {
+  const { bins } = device.data;
+  const bands = bins.sites.map(({ site, bytes }): Band => {
+    const values = device.column(bytes);
+    return {
+      label: trace.sites[site].label,
+      site,
+      color: color(site),
+      values,
+      most: largest(values),
+    };
+  });
+  const others = device.column(bins.others);
+  const label = bins.other_sites === 1 ? "1 other call site" : `${bins.other_sites} other call sites`;
+  bands.push({ label, site: null, color: GREY, values: others, most: largest(others) });
+  return bands;
+}
+
+function categoryBands(trace: TraceModel, bands: Band[]): Band[] {
+  const byCategory = new Map<string | null, Band>();
+  for (const band of bands) {
+    const category = band.site === null ? null : trace.sites[band.site].category ?? "unknown";
+    let sum = byCategory.get(category);
+    if (!sum) {
+      const label = category === null ? band.label : category.replace(/_/g, " ");
+      const values = new Float64Array(band.values.length);
+      sum = { label, site: null, color: categoryColor(category), values, most: 0 };
+      byCategory.set(category, sum);
+    }
+    for (let bin = 0; bin < sum.values.length; bin++) sum.values[bin] += band.values[bin];
+  }
+  const sums = [...byCategory.values()];
+  for (const sum of sums) sum.most = largest(sum.values);
+  const isOther = (band: Band) => Number(band === byCategory.get(null));
+  return sums.sort((a, b) => isOther(a) - isOther(b) || b.most - a.most);
+}
+
+export function largest(values: ArrayLike<number>): number {
+  let most = 0;
+  for (let i = 0; i < values.length; i++) if (values[i] > most) most = values[i];
+  return most;
+}
+
+/** A part of the axis that is drawn over `width` columns of pixels. */
+export interface Range {
+  from: number;
+  to: number;
+}
+
+/** What each column of pixels shows. */
+export interface PixelColumns {
+  /** The bin with the most live bytes; -1 outside of the recording. */
+  bin: Int32Array;
+  live_min: Float64Array;
+  live_max: Float64Array;
+  reserved_max: Float64Array;
+  device_max: Float64Array;
+}
+
+export function columnsOf(data: ChartData, axis: Axis, range: Range, width: number): PixelColumns {
+  const columns: PixelColumns = {
+    bin: new Int32Array(width).fill(-1),
+    live_min: new Float64Array(width),
+    live_max: new Float64Array(width),
+    reserved_max: new Float64Array(width),
+    device_max: new Float64Array(width),
+  };
+  const step = (range.to - range.from) / width;
+  let begin = axis.time(range.from);
+  for (let x = 0; x < width; x++) {
+    const end = axis.time(range.from + (x + 1) * step);
+    if (end > 0 && begin < data.end_ns) {
+      columns.bin[x] = highestBin(data, begin, end);
+      const level = levelsBetween(data.levels, begin, end);
+      columns.live_min[x] = level.live_min;
+      columns.live_max[x] = level.live_max;
+      columns.reserved_max[x] = level.reserved_max;
+      columns.device_max[x] = level.device_max;
+    }
+    begin = end;
+  }
+  return columns;
+}
+
+/** The bin with the most live bytes of those that a span of time touches. */
+export function highestBin(data: ChartData, begin_ns: number, end_ns: number): number {
+  const [first, last] = binsBetween(data, data.bins, begin_ns, end_ns);
+  let highest = first;
+  for (let bin = first + 1; bin <= last; bin++) {
+    if (data.live[bin] > data.live[highest]) highest = bin;
+  }
+  return highest;
+}
+
+export interface LevelRange {
+  live_min: number;
+  live_max: number;
+  reserved_min: number;
+  reserved_max: number;
+  device_min: number;
+  device_max: number;
+}
+
+/** Least and most bytes of the bins that a span of time touches. */
+export function levelsBetween(levels: Levels, begin_ns: number, end_ns: number): LevelRange {
+  const [first, last] = binsBetween(levels, levels.live_max.length, begin_ns, end_ns);
+  const range: LevelRange = {
+    live_min: Infinity,
+    live_max: 0,
+    reserved_min: Infinity,
+    reserved_max: 0,
+    device_min: Infinity,
+    device_max: 0,
+  };
+  for (let bin = first; bin <= last; bin++) {
+    range.live_min = Math.min(range.live_min, levels.live_min[bin]);
+    range.live_max = Math.max(range.live_max, levels.live_max[bin]);
+    range.reserved_min = Math.min(range.reserved_min, levels.reserved_min[bin]);
+    range.reserved_max = Math.max(range.reserved_max, levels.reserved_max[bin]);
+    range.device_min = Math.min(range.device_min, levels.device_min[bin]);
+    range.device_max = Math.max(range.device_max, levels.device_max[bin]);
+  }
+  return range;
+}
+
+/** First and last bin of a span of time without its end; at least one bin. */
+function binsBetween(
+  { start_ns, width_ns }: { start_ns: number; width_ns: number },
+  bins: number,
+  begin_ns: number,
+  end_ns: number,
+): [number, number] {
+  const clamp = (bin: number) => Math.min(Math.max(bin, 0), bins - 1);
+  const first = clamp(Math.floor((begin_ns - start_ns) / width_ns));
+  const last = clamp(Math.ceil((end_ns - start_ns) / width_ns) - 1);
+  return [first, Math.max(first, last)];
+}

@@ -1,0 +1,50 @@
+/** The numbers of the shown part of the chart as a table and as CSV. */
+
+import { formatBytes } from "../../format.js";
+import { fill, h } from "../../dom.js";
+import { toCsv } from "../../download.js";
+import type { Axis } from "../../axis.js";
+import { levelsBetween, type ChartData } from "./chart_data.js";
+
+const ROWS = 60;
+
+/** Replaces the content of `parent` by a table of the least and most bytes in equal parts. */
+export function fillDataTable(
+  parent: HTMLElement,
+  data: ChartData,
+  axis: Axis,
+  from_ns: number,
+  to_ns: number,
+): void {
+  const { start_ns, width_ns, live_max } = data.levels;
+  const first = Math.max(0, Math.floor((from_ns - start_ns) / width_ns));
+  const last = Math.min(live_max.length, Math.ceil((to_ns - start_ns) / width_ns));
+  const bins = Math.max(1, Math.ceil((last - first) / ROWS));
+  const rows: HTMLElement[] = [];
+  for (let bin = first; bin < last; bin += bins) {
+    const begin = start_ns + bin * width_ns;
+    const level = levelsBetween(data.levels, begin, start_ns + Math.min(bin + bins, last) * width_ns);
+    rows.push(h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, axis.describe(Math.max(0, begin))),
+      ...[level.live_min, level.live_max, level.reserved_max, level.device_max].map((bytes) =>
+        h("td", { class: "number" }, formatBytes(bytes))),
+    ));
+  }
+  const heads = ["From", "Allocated, least", "Allocated, most", "Reserved, most", "Driver, most"];
+  const head = heads.map((text, index) =>
+    h("th", { scope: "col", class: index ? "number" : null }, text));
+  const caption = h("caption", { class: "visually-hidden" }, "Memory in the shown part of the run");
+  fill(parent, h("table", {}, caption, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows)));
+}
+
+/** One line per bin: the instant of its most live bytes, and the bytes of each band then. */
+export function timelineCsv(data: ChartData): string {
+  const rows = Array.from(data.live, (live, bin) => [
+    data.time_ns[bin],
+    live,
+    ...data.bands.map((band) => band.values[bin]),
+  ]);
+  return toCsv(["time_ns", "live_bytes", ...data.bands.map((band) => band.label)], rows);
+}

@@ -1,0 +1,61 @@
+/** The list of bands beside the chart, with their bytes at the cursor or at the peak. */
+
+import { h, swatch } from "../../dom.js";
+import { formatBytes, formatShare } from "../../format.js";
+import type { Band } from "./chart_data.js";
+
+export interface Legend {
+  element: HTMLElement;
+  setBands(bands: Band[]): void;
+  /** Bytes of a bin. `under` is the band under the pointer, or -1. */
+  setValues(bin: number, title: string, under: number): void;
+  setSelected(band: number): void;
+}
+
+export function createLegend(onSelect: (band: Band) => void): Legend {
+  const title = h("h3", {});
+  const list = h("ul", {});
+  const element = h("div", { class: "legend" }, title, list);
+  let bands: Band[] = [];
+  let rows: { item: HTMLElement; row: HTMLElement; bytes: Text; share: Text }[] = [];
+
+  return {
+    element,
+    setBands(newBands) {
+      bands = newBands;
+      list.replaceChildren();
+      rows = bands.map((band) => {
+        const bytes = document.createTextNode("");
+        const share = document.createTextNode("");
+        const content = [
+          swatch(band.color),
+          h("span", { class: "legend-label", title: band.label }, band.label),
+          h("span", { class: "legend-bytes" }, bytes),
+          h("span", { class: "legend-share" }, share),
+        ];
+        const row = band.site === null
+          ? h("div", { class: "legend-row" }, ...content)
+          : h("button", { type: "button", class: "legend-row", "aria-pressed": "false" }, ...content);
+        if (band.site !== null) row.addEventListener("click", () => onSelect(band));
+        const item = h("li", {}, row);
+        list.append(item);
+        return { item, row, bytes, share };
+      });
+    },
+    setValues(bin, text, under) {
+      title.textContent = text;
+      const total = bands.reduce((sum, band) => sum + band.values[bin], 0);
+      bands.forEach((band, index) => {
+        const { row, bytes, share } = rows[index];
+        bytes.data = formatBytes(band.values[bin]);
+        share.data = total > 0 ? formatShare(band.values[bin], total) : "";
+        row.classList.toggle("under", index === under);
+      });
+    },
+    setSelected(selected) {
+      bands.forEach((band, index) => {
+        if (band.site !== null) rows[index].row.setAttribute("aria-pressed", String(index === selected));
+      });
+    },
+  };
+}

@@ -1,0 +1,162 @@
+/**
+ * Paints the stack of bands pixel by pixel, which is faster than filling paths: about 3 ms for 32
+ * bands of 1,600 x 400 pixels in software.
+ *
+ * Bands that end inside of a pixel are blended by their share of it. Below `live_min` colours are
+ * full; above, where memory was allocated only at some moments of the bin, they are lighter.
+ */
+
+import type { Band, PixelColumns } from "./chart_data.js";
+
+export interface StackStyle {
+  bands: Band[];
+  /** Index of the band that stands out, or -1. */
+  selected: number;
+  /** Background, as `#rrggbb`. */
+  surface: string;
+  /** Bytes at the top of the image. */
+  top_bytes: number;
+}
+
+type Rgb = [number, number, number];
+
+const LIGHTER = 0.3;
+const DIMMED = 0.72;
+const EDGE = 0.45;
+
+export function paintStack(image: ImageData, columns: PixelColumns, style: StackStyle): void {
+  const { width, height } = image;
+  const pixels = new Uint32Array(image.data.buffer);
+  pixels.fill(0);
+  const palette = createPalette(style);
+  const scale = height / style.top_bytes;
+  const order = bandOrder(style);
+  for (let x = 0; x < width; x++) {
+    const bin = columns.bin[x];
+    if (bin < 0) continue;
+    const floor = columns.live_min[x] * scale;
+    let bytes = 0;
+    const column = new ColumnPainter(pixels, x, width, height, floor);
+    for (const band of order) {
+      const value = style.bands[band].values[bin];
+      if (value <= 0) continue;
+      bytes += value;
+      const end = bytes * scale;
+      if (end - column.level > 3.5) {
+        column.fill(end - 0.8, palette.body[band]);
+        column.fill(end, palette.edge[band]);
+      } else {
+        column.fill(end, palette.body[band]);
+      }
+    }
+    column.finish();
+  }
+}
+
+/** Bands from the bottom to the top; the selected one is at the bottom. */
+export function bandOrder({ bands, selected }: { bands: Band[]; selected: number }): number[] {
+  const order = bands.map((_, band) => band);
+  return selected < 0 ? order : [selected, ...order.filter((band) => band !== selected)];
+}
+
+/** A colour with its lighter shade, as the bytes of a pixel. */
+interface Shades {
+  full: Rgb;
+  light: Rgb;
+  fullPixel: number;
+  lightPixel: number;
+}
+
+function createPalette(style: StackStyle): { body: Shades[]; edge: Shades[] } {
+  const surface = parseColor(style.surface);
+  const body: Shades[] = [];
+  const edge: Shades[] = [];
+  style.bands.forEach((band, index) => {
+    const isDimmed = style.selected >= 0 && style.selected !== index;
+    const color = mix(parseColor(band.color), surface, isDimmed ? DIMMED : 0);
+    body.push(shades(color, surface));
+    edge.push(shades(mix(color, surface, EDGE), surface));
+  });
+  return { body, edge };
+}
+
+function shades(color: Rgb, surface: Rgb): Shades {
+  const light = mix(color, surface, LIGHTER);
+  return { full: color, light, fullPixel: toPixel(color, 255), lightPixel: toPixel(light, 255) };
+}
+
+/** Fills one column of pixels from the bottom to the top. Levels are pixels above the bottom. */
+class ColumnPainter {
+  level = 0;
+  private red = 0;
+  private green = 0;
+  private blue = 0;
+  private covered = 0;
+
+  constructor(
+    private readonly pixels: Uint32Array,
+    private readonly x: number,
+    private readonly width: number,
+    private readonly height: number,
+    private readonly floor: number,
+  ) {}
+
+  fill(end: number, shades: Shades): void {
+    const limit = Math.min(end, this.height);
+    while (this.level < limit) {
+      const row = Math.floor(this.level);
+      const isLight = row >= this.floor;
+      if (this.covered === 0 && limit - row >= 1) {
+        const lastFull = Math.floor(limit);
+        const stop = isLight ? lastFull : Math.min(lastFull, Math.ceil(this.floor));
+        const pixel = isLight ? shades.lightPixel : shades.fullPixel;
+        this.run(row, stop, pixel);
+        this.level = stop;
+      } else {
+        const next = Math.min(limit, row + 1);
+        this.blend(next - this.level, isLight ? shades.light : shades.full);
+        this.level = next;
+        if (next === row + 1) this.flush(row);
+      }
+    }
+  }
+
+  finish(): void {
+    if (this.covered > 0) this.flush(Math.floor(this.level));
+  }
+
+  private run(from: number, to: number, pixel: number): void {
+    let at = (this.height - 1 - from) * this.width + this.x;
+    for (let row = from; row < to; row++, at -= this.width) this.pixels[at] = pixel;
+  }
+
+  private blend(share: number, color: Rgb): void {
+    this.red += share * color[0];
+    this.green += share * color[1];
+    this.blue += share * color[2];
+    this.covered += share;
+  }
+
+  private flush(row: number): void {
+    const { covered } = this;
+    const color: Rgb = [this.red / covered, this.green / covered, this.blue / covered];
+    this.pixels[(this.height - 1 - row) * this.width + this.x] = toPixel(color, covered * 255);
+    this.red = this.green = this.blue = this.covered = 0;
+  }
+}
+
+function parseColor(text: string): Rgb {
+  const value = parseInt(text.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
+}
+
+function mix(color: Rgb, other: Rgb, share: number): Rgb {
+  const channel = (i: number) => color[i] * (1 - share) + other[i] * share;
+  return [channel(0), channel(1), channel(2)];
+}
+
+/** Canvas memory is RGBA in bytes; all machines that browsers run on are little-endian. */
+function toPixel(color: Rgb, alpha: number): number {
+  const [red, green, blue] = color;
+  return ((Math.round(alpha) << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}

@@ -1,0 +1,84 @@
+/** The controls above the timeline. Their state is in the selection, so links keep it. */
+
+import { h } from "../../dom.js";
+import type { Context } from "../../view.js";
+
+export interface Toolbar {
+  element: HTMLElement;
+  settings(): { showsReserved: boolean; showsDevice: boolean };
+  update(isZoomed: boolean): void;
+}
+
+export interface ToolbarActions {
+  reset(): void;
+  zoomToSelection(): void;
+  csv(): void;
+}
+
+export function createToolbar(context: Context, actions: ToolbarActions): Toolbar {
+  const option = (key: string) => context.selection().options[key];
+  const setOption = (key: string, value: string | null) => {
+    const options = { ...context.selection().options };
+    if (value === null) delete options[key];
+    else options[key] = value;
+    context.select({ options });
+  };
+  const button = (text: string, title: string, onClick: () => void) => {
+    const element = h("button", { type: "button", title }, text);
+    element.addEventListener("click", onClick);
+    return element;
+  };
+
+  const bySite = button("Call sites", "Stack by call site", () => setOption("stack", null));
+  const byCategory = button("Categories", "Stack by the category of most of a site's bytes", () =>
+    setOption("stack", "category"));
+  const bySteps = button("Steps", "Equal width for each step", () => context.select({ axis: "step" }));
+  const byTime = button("Time", "Axis of time", () => context.select({ axis: "time" }));
+  const reserved = button("Reserved", "Memory that PyTorch reserved", () =>
+    setOption("reserved", option("reserved") === "off" ? null : "off"));
+  const device = button("Driver", "Memory that the driver handed to the process", () =>
+    setOption("driver", option("driver") === "off" ? null : "off"));
+  const toSelection = button("Zoom to window", "Show the selected window", actions.zoomToSelection);
+  const whole = button("Whole run", "Show the whole run (double click)", actions.reset);
+  const csv = button("CSV", "Download the numbers of the chart", actions.csv);
+  const group = (label: string, ...buttons: HTMLElement[]) =>
+    h("div", { class: "segmented", role: "group", "aria-label": label }, ...buttons);
+
+  const axis = group("Axis", bySteps, byTime);
+  const element = h(
+    "div",
+    { class: "toolbar" },
+    group("Stack by", bySite, byCategory),
+    axis,
+    group("Lines", reserved, device),
+    h("span", { class: "spacer" }),
+    toSelection,
+    whole,
+    csv,
+  );
+
+  const settings = () => ({
+    showsReserved: option("reserved") !== "off",
+    showsDevice: option("driver") !== "off",
+  });
+  const press = (target: HTMLElement, isPressed: boolean) =>
+    target.setAttribute("aria-pressed", String(isPressed));
+
+  return {
+    element,
+    settings,
+    update(isZoomed) {
+      const selection = context.selection();
+      const isCategory = option("stack") === "category";
+      press(bySite, !isCategory);
+      press(byCategory, isCategory);
+      axis.hidden = !context.model.traces[selection.trace]?.data.steps;
+      press(bySteps, selection.axis === "step");
+      press(byTime, selection.axis === "time");
+      press(reserved, settings().showsReserved);
+      press(device, settings().showsDevice);
+      toSelection.disabled = selection.to_ns === null;
+      whole.disabled = !isZoomed;
+    },
+  };
+}

@@ -1,0 +1,104 @@
+//! Exact states of a device's allocator at some moments of the run, for viewers.
+//!
+//! States are kept at the observations of the gap ([`crate::fragmentation::history`]), which visit
+//! every block anyway, and at the key moments. Memory is limited: when [`MAX_BLOCKS`] or
+//! [`MAX_INTERVALS`] are exceeded, every other interval is dropped.
+
+use crate::fragmentation::AllocatorSnapshot;
+use crate::state::segments::Segment;
+use crate::util::ids::StackId;
+
+/// Limit of states at even distances.
+const MAX_INTERVALS: usize = 48;
+/// Limit of blocks in all of them.
+const MAX_BLOCKS: usize = 1 << 19;
+
+/// Why a state was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyframeReason {
+    /// Most allocated bytes.
+    Peak,
+    /// Most reserved bytes.
+    PeakReserved,
+    /// Most unused reserved bytes.
+    LargestGap,
+    /// The end of the program.
+    End,
+    /// One of the moments at even distances.
+    Interval,
+}
+
+/// A live block with its address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlacedBlock {
+    pub addr: u64,
+    pub bytes: u64,
+    pub stack: StackId,
+}
+
+/// The state of the allocator at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyframe {
+    pub why: KeyframeReason,
+    pub time_ns: u64,
+    /// Number of steps begun.
+    pub step: u32,
+    pub reserved: u64,
+    /// By address.
+    pub segments: Vec<Segment>,
+    /// By address.
+    pub blocks: Vec<PlacedBlock>,
+}
+
+/// The states that are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Keyframes {
+    all: Vec<Keyframe>,
+    /// So many intervals are skipped for each that is kept.
+    skip: u64,
+    count: u64,
+}
+
+impl Keyframes {
+    /// Keeps a state at one of the even distances, or skips it. Times ascend.
+    pub(crate) fn add(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
+        if self.count.is_multiple_of(self.skip + 1) {
+            self.all.push(Keyframe::new(why, snapshot, step));
+        }
+        self.count += 1;
+        let blocks: usize = self.all.iter().map(|one| one.blocks.len()).sum();
+        if self.all.len() > 1 && (self.all.len() > MAX_INTERVALS || blocks > MAX_BLOCKS) {
+            self.skip = self.skip * 2 + 1;
+            let mut index = 0usize;
+            self.all.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+    }
+
+    /// Adds the states of the key moments, and sorts all by time.
+    pub(crate) fn finish(&mut self, moments: Vec<(KeyframeReason, AllocatorSnapshot, u32)>) {
+        self.all.extend(moments.into_iter().map(|(why, state, step)| Keyframe::new(why, state, step)));
+        self.all.sort_by_key(|one| one.time_ns);
+    }
+
+    /// The states by time. Complete after [`Self::finish`].
+    pub(crate) fn all(&self) -> &[Keyframe] {
+        &self.all
+    }
+}
+
+impl Keyframe {
+    fn new(why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) -> Self {
+        let AllocatorSnapshot { time_ns, reserved, segments, blocks, .. } = snapshot;
+        let place = |(addr, block): (u64, crate::state::live_set::LiveBlock)| PlacedBlock {
+            addr,
+            bytes: block.bytes,
+            stack: block.stack,
+        };
+        let mut blocks: Vec<PlacedBlock> = blocks.into_iter().map(place).collect();
+        blocks.sort_unstable_by_key(|block| block.addr);
+        Self { why, time_ns, step, reserved, segments, blocks }
+    }
+}
