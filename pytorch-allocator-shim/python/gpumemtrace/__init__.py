@@ -19,16 +19,19 @@ from ._recording.lifecycle import start, stop
 from ._recording.markers import NotRecording, is_recording, mark, phase, step, steps, trace_path
 from ._reports.holders import holders
 from ._reports.oom import capture_oom
+from ._reports.page import Page, html
 from ._reports.report import CommandFailed, leaks, report
 from ._version import __version__
 
 __all__ = [
     "CommandFailed",
     "NotRecording",
+    "Page",
     "SegmentAllocator",
     "__version__",
     "capture_oom",
     "holders",
+    "html",
     "is_recording",
     "leaks",
     "load_ipython_extension",

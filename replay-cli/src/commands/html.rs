@@ -26,7 +26,8 @@ use crate::trace::open::TraceSource;
 
 /// Largest page that a browser opens within two seconds.
 const MAX_PAGE_BYTES: u64 = 20_000_000;
-const MIN_PAGE_BYTES: u64 = 500_000;
+const MIN_PAGE_BYTES: u64 = 1_000_000;
+const DEFAULT_PAGE_BYTES: u64 = 5_000_000;
 
 #[derive(clap::Args)]
 pub(crate) struct HtmlArgs {
@@ -42,7 +43,7 @@ pub(crate) struct HtmlArgs {
     /// Also show the difference from this trace
     #[arg(long, value_name = "TRACE")]
     compare: Option<PathBuf>,
-    /// Size limit of the page, 500kB to 20MB; a smaller one shows fewer moments
+    /// Size limit of the page, 1MB to 20MB; a smaller one shows fewer moments
     #[arg(long, value_name = "SIZE", default_value = "5MB", value_parser = parse_page_size)]
     max_size: u64,
     /// Leave out source lines
@@ -54,7 +55,7 @@ pub(crate) struct HtmlArgs {
 
 fn parse_page_size(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text).filter(|bytes| (MIN_PAGE_BYTES..=MAX_PAGE_BYTES).contains(bytes));
-    size.ok_or_else(|| format!("{text:?} is not a size from 500kB to 20MB"))
+    size.ok_or_else(|| format!("{text:?} is not a size from 1MB to 20MB"))
 }
 
 pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
@@ -70,6 +71,24 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
         open_in_browser(&output);
     }
     Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete })
+}
+
+/// Writes the page of new traces beside the first of them, with the default options. Returns its
+/// path.
+pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let output = default_output(&traces[0]);
+    let args = HtmlArgs {
+        traces: traces.to_vec(),
+        output: None,
+        open: false,
+        compare: None,
+        max_size: DEFAULT_PAGE_BYTES,
+        no_source: false,
+        trace: TraceArgs::default(),
+    };
+    let (page, _) = page_of(&args)?;
+    write_file(&output, page.as_bytes())?;
+    Ok(output)
 }
 
 /// `run.trace` as `run.html`, in the same folder.

@@ -11,7 +11,7 @@ use crate::exit::UsageError;
 use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct TraceArgs {
     /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
     ///

@@ -21,6 +21,7 @@ use gpumemtrace_cli::launch::injectable::HostFileSystem;
 use gpumemtrace_format::size_arg;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::html;
 use crate::exit::{CliExit, UsageError};
 use crate::launch::library::{check_preloadable, find_library};
 use crate::launch::platform::Platform;
@@ -65,6 +66,9 @@ pub(crate) struct RunArgs {
     /// Time limit for each scan of --holders, in seconds [default: 2]
     #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::parse_limit)]
     holders_limit: Option<String>,
+    /// Write a page with charts at the end, such as run.html
+    #[arg(long)]
+    html: bool,
     /// Command to run; `train.py` and `-m package` run in Python
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -209,7 +213,21 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     if holders.is_some() {
         holders::warn_if_not_scanned(&new);
     }
+    if args.html && !new.is_empty() {
+        write_page(&new, &here);
+    }
     Ok(CliExit::Code(exit_code(status)))
+}
+
+/// Writes the page of `--html`. A failure is one line on stderr: the exit code is the command's.
+fn write_page(traces: &[PathBuf], here: &Path) {
+    match html::write_page_of_run(traces) {
+        Ok(page) => {
+            let page = page.strip_prefix(here).unwrap_or(&page).to_owned();
+            eprintln!("gpumemtrace: wrote {}; open it in a browser", page.display());
+        }
+        Err(error) => eprintln!("gpumemtrace: no page: {error:#}"),
+    }
 }
 
 fn exit_code(status: ExitStatus) -> u8 {
