@@ -1,7 +1,7 @@
 //! Columns of numbers in one compressed blob.
 //!
-//! A column is a LEB128 count, then the zigzag LEB128 difference of each value to the one before it.
-//! `web/src/decode.ts` reads it; the file of vectors in `web/test/` is written by the test below.
+//! A column is a LEB128 count, then the zigzag LEB128 difference of each value from the one before.
+//! `web/src/decode.ts` reads it.
 
 /// The number of a column in the blob.
 pub(super) type Column = usize;

@@ -1,8 +1,8 @@
 //! The HTML document around the data.
 //!
 //! Names and paths of a trace are untrusted. They are in the page as compressed base64 only, except
-//! for the title and the text of browsers without JavaScript, which are escaped. The security policy
-//! allows nothing but the page's own script and style, by their hashes.
+//! for the title and the text for browsers without JavaScript, which are escaped. The content
+//! security policy allows nothing but the page's own script and style, by their hashes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,7 +26,7 @@ pub(super) struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// The page.
+    /// The page as text; the same for the same parts.
     pub(super) fn to_html(&self) -> String {
         let [title, summary] = [self.title, self.summary].map(escape_html);
         let [report, columns, data] =

@@ -7,6 +7,7 @@ mod call_tree;
 mod columns;
 mod data;
 mod document;
+mod labels;
 mod source;
 mod trace_data;
 
@@ -21,7 +22,7 @@ use source::SourceLines;
 pub(crate) struct PageSource<'a> {
     /// The traces, and the report of all that are not compared with.
     pub(crate) analyses: &'a [Analysis],
-    /// One per trace.
+    /// One history for each trace.
     pub(crate) histories: Vec<RunHistory>,
     /// The report that the page embeds.
     pub(crate) report: &'a Report,
@@ -33,12 +34,12 @@ pub(crate) struct PageSource<'a> {
     pub(crate) before: Option<&'a Report>,
 }
 
-/// The user's choices.
+/// What the user chose for a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageOptions {
     /// Limit of the page in bytes.
     pub(crate) max_bytes: usize,
-    /// Embed source lines.
+    /// Embed the source lines of call sites.
     pub(crate) has_source: bool,
 }
 

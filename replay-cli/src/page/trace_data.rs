@@ -14,8 +14,8 @@ use super::data::{
     PhaseData, PlacedBlockColumns, SegmentColumns, SeriesColumns, SiteColumn, SiteData, StackColumns,
     StepData, TraceData,
 };
+use super::labels::Labels;
 use super::source::SourceLines;
-use crate::render::wording::sites::short_site;
 
 /// Encodes one trace. `trace` is its index in the report.
 pub(super) fn trace_data(
@@ -28,6 +28,7 @@ pub(super) fn trace_data(
     let nodes: Vec<u64> = history.stacks.iter().map(|(site, _)| tree.add_stack(site)).collect();
     let categories = categories_at_peak(trace, report);
     let sites = named_sites(history);
+    let labels = Labels::new(&sites);
     let sites = sites.iter().map(|site| SiteData {
         id: site.id.clone(),
         file: site.file.clone(),
@@ -35,7 +36,7 @@ pub(super) fn trace_data(
         function: site.function.clone(),
         module: site.module.clone(),
         is_backward: site.is_backward,
-        label: short_site(site),
+        label: labels.label_of(site),
         source: sources.line_of(site),
         category: categories.get(site.id.as_str()).map(|category| json_word(*category)),
     });

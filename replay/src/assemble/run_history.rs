@@ -13,7 +13,8 @@ use crate::fragmentation::CAUSES;
 use crate::pass::Analysis;
 use crate::report::{CauseKind, Site};
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::history::block_table::{BlockRow, NEVER, halve_rows};
+use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
+use crate::timeline::extremes::ExtremeSeries;
 use crate::util::ids::{SiteId, StackId};
 
 /// Sites with a series of their own, per device.
@@ -35,9 +36,10 @@ pub struct RunHistory {
     pub marks: Vec<(String, u64, Option<u64>)>,
     /// The sites that stacks belong to, without stacks.
     pub sites: Vec<Site>,
-    /// The stacks of blocks, each as its site with all frames, and the index of the site in `sites`.
+    /// The stacks of blocks: each as its site with all frames, and the index of that site in
+    /// `sites`.
     pub stacks: Vec<(Site, usize)>,
-    /// Devices by ordinal.
+    /// The devices by ascending ordinal; unknown ones are left out.
     pub devices: Vec<DeviceHistory>,
 }
 
@@ -77,15 +79,15 @@ pub struct DeviceHistory {
 
 /// Blocks by the bins of their birth and death.
 ///
-/// Edge `e` lies at the end of bin `e - 1`, at `start_ns + e * width_ns - 1`. A block is live there if
-/// `birth < e && e <= death`.
+/// Edge `e` lies at the end of bin `e - 1`, at `start_ns + e * width_ns - 1`. A block is live there
+/// if `birth < e && e <= death`.
 #[derive(Debug)]
 pub struct BlockHistory {
     /// Begin of the first bin.
     pub start_ns: u64,
     /// Width of a bin.
     pub width_ns: u64,
-    /// Number of bins.
+    /// Number of bins, also the death bin of blocks that were not freed.
     pub bins: u16,
     /// The rows by birth and death.
     pub rows: Vec<BlockSum>,
@@ -98,18 +100,18 @@ pub struct BlockSum {
     pub birth: u16,
     /// Bin in which they were freed; the number of bins if they were not.
     pub death: u16,
-    /// Index in [`RunHistory::stacks`].
+    /// The stack, as an index in [`RunHistory::stacks`].
     pub stack: usize,
-    /// Their bytes.
+    /// Sum of the bytes of these blocks.
     pub bytes: u64,
-    /// Their number.
+    /// Number of these blocks, at least 1.
     pub count: u64,
 }
 
 /// Unused reserved bytes at one moment.
 #[derive(Debug)]
 pub struct GapPoint {
-    /// The moment.
+    /// Nanoseconds since the start of recording.
     pub time_ns: u64,
     /// Bytes reserved by PyTorch.
     pub reserved: u64,
@@ -124,9 +126,9 @@ pub struct GapPoint {
 /// The state of PyTorch's allocator at one moment.
 #[derive(Debug)]
 pub struct AllocatorState {
-    /// Why this moment.
+    /// Why the state was kept.
     pub why: KeyframeReason,
-    /// The moment.
+    /// Nanoseconds since the start of recording.
     pub time_ns: u64,
     /// Number of the step; `None` without steps.
     pub step: Option<u64>,
@@ -141,9 +143,9 @@ pub struct AllocatorState {
 /// A segment, or a mapped piece of an expandable one.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentPlace {
-    /// First address.
+    /// Address of its first byte.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length in bytes, also of unused parts.
     pub bytes: u64,
     /// The stream that it serves.
     pub stream: u64,
@@ -157,14 +159,14 @@ impl BlockHistory {
     /// Merges the bins in pairs, which makes the table smaller.
     pub fn merge_bins(&mut self) {
         let bins = self.bins;
-        let key = |row: &BlockSum| BlockRow {
+        let key = |row: &BlockSum| LifetimeRow {
             birth: row.birth,
             death: if row.death == bins { NEVER } else { row.death },
             stack: StackId(row.stack as u32),
             bytes: row.bytes,
             count: row.count,
         };
-        let mut rows: Vec<BlockRow> = self.rows.iter().map(key).collect();
+        let mut rows: Vec<LifetimeRow> = self.rows.iter().map(key).collect();
         halve_rows(&mut rows);
         self.bins = self.bins.div_ceil(2);
         self.width_ns = self.width_ns.saturating_mul(2);
@@ -173,8 +175,8 @@ impl BlockHistory {
     }
 }
 
-fn block_sum(row: &BlockRow, bins: u16, stack: impl FnOnce(StackId) -> usize) -> BlockSum {
-    let BlockRow { birth, death, bytes, count, .. } = *row;
+fn block_sum(row: &LifetimeRow, bins: u16, stack: impl FnOnce(StackId) -> usize) -> BlockSum {
+    let LifetimeRow { birth, death, bytes, count, .. } = *row;
     BlockSum {
         birth,
         death: if death == NEVER { bins } else { death },
@@ -267,7 +269,7 @@ impl HistoryBuilder<'_> {
             ordinal,
             has_torch,
             series_start_ns: series.map_or(0, |series| relative(series.start_ns())),
-            series_width_ns: series.map_or(0, |series| series.width_ns()),
+            series_width_ns: series.map_or(0, ExtremeSeries::width_ns),
             series: std::array::from_fn(values),
             bins_start_ns: relative(bins.start_ns()),
             bins_width_ns: bins.width_ns(),

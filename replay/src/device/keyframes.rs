@@ -16,11 +16,11 @@ const MAX_BLOCKS: usize = 1 << 19;
 /// Why a state was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyframeReason {
-    /// Most allocated bytes.
+    /// The first moment of most allocated bytes.
     Peak,
-    /// Most reserved bytes.
+    /// The first moment of most reserved bytes.
     PeakReserved,
-    /// Most unused reserved bytes.
+    /// The first moment of most unused reserved bytes.
     LargestGap,
     /// The end of the program.
     End,
@@ -30,7 +30,7 @@ pub enum KeyframeReason {
 
 /// A live block with its address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlacedBlock {
+pub(crate) struct BlockPlace {
     pub addr: u64,
     pub bytes: u64,
     pub stack: StackId,
@@ -44,10 +44,10 @@ pub(crate) struct Keyframe {
     /// Number of steps begun.
     pub step: u32,
     pub reserved: u64,
-    /// By address.
+    /// Segments by address; empty without PyTorch's tracker.
     pub segments: Vec<Segment>,
-    /// By address.
-    pub blocks: Vec<PlacedBlock>,
+    /// Live blocks by address.
+    pub blocks: Vec<BlockPlace>,
 }
 
 /// The states that are kept.
@@ -92,12 +92,12 @@ impl Keyframes {
 impl Keyframe {
     fn new(why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) -> Self {
         let AllocatorSnapshot { time_ns, reserved, segments, blocks, .. } = snapshot;
-        let place = |(addr, block): (u64, crate::state::live_set::LiveBlock)| PlacedBlock {
+        let place = |(addr, block): (u64, crate::state::live_set::LiveBlock)| BlockPlace {
             addr,
             bytes: block.bytes,
             stack: block.stack,
         };
-        let mut blocks: Vec<PlacedBlock> = blocks.into_iter().map(place).collect();
+        let mut blocks: Vec<BlockPlace> = blocks.into_iter().map(place).collect();
         blocks.sort_unstable_by_key(|block| block.addr);
         Self { why, time_ns, step, reserved, segments, blocks }
     }

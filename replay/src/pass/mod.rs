@@ -89,7 +89,6 @@ struct ReplayPass {
     tracker: Option<TrackerState>,
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
-    /// Present if the options ask for a history.
     run_times: Option<Box<RunTimes>>,
     scope: PassScope,
     end: EndDetector,
@@ -353,9 +352,7 @@ impl ReplayPass {
         }
         self.host.end_step();
         self.step += 1;
-        if let Some(times) = &mut self.run_times {
-            times.begin_step(self.time_ns);
-        }
+        self.run_times.iter_mut().for_each(|times| times.begin_step(self.time_ns));
         self.coverage.begin_step(&self.counts, first);
         let due = self.schedule.take_due_at_step(self.step);
         self.take_snapshots(&due);
@@ -366,9 +363,7 @@ impl ReplayPass {
     fn on_rare_event(&mut self, event: &Event, stack: StackId, site: SiteId) {
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
-                if let Some(times) = &mut self.run_times {
-                    times.on_phase_event(event, self.time_ns);
-                }
+                self.run_times.iter_mut().for_each(|times| times.on_phase_event(event, self.time_ns));
                 let live = self.devices.torch_live_bytes();
                 self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), live);
             }

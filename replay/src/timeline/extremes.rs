@@ -1,6 +1,6 @@
 //! The least and the greatest values of several series in bins of equal width.
 //!
-//! As in [`super::bins`], the bins are merged in pairs when they are full. The extremes of every bin
+//! As in [`super::bins`], the bins are merged in pairs when they are full. The extremes of each bin
 //! are exact, so those of any span of whole bins are, too. A bin begins with the state before it.
 
 /// Limit on the number of bins.

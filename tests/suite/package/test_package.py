@@ -1,5 +1,6 @@
 """The Python package as installed: a wheel in its own environment, with no variables set."""
 
+import html
 import json
 import os
 import re
@@ -103,6 +104,29 @@ def test_leaks_from_inside_the_program(package, tmp_path):
     run([package.command, "run", "--", package.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "60"], tmp_path)
     code = "import gpumemtrace; print([leak['site']['function'] for leak in gpumemtrace.leaks('run.trace')['leaks']])"
     assert run([package.python, "-c", code], tmp_path).stdout == "['keep']\n"
+
+
+def test_html_from_the_command_and_from_python(package, tmp_path):
+    program = [package.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"]
+    done = run([package.command, "run", "--html", "--", *program], tmp_path)
+    assert done.stderr.splitlines()[-1] == "gpumemtrace: wrote run.html; open it in a browser"
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
+    code = "import gpumemtrace; page = gpumemtrace.html('run.trace', 'page.html'); print(page.path, page); print(page._repr_html_())"
+    first, shown = run([package.python, "-c", code], tmp_path).stdout.split("\n", 1)
+    page = (tmp_path / "page.html").read_text()
+    assert first == "page.html Page('page.html')"
+    assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;') and page.strip() in html.unescape(shown)
+    run([package.command, "html", "run.trace", "-o", "again.html"], tmp_path)
+    assert (tmp_path / "again.html").read_text() == page
+    code = """
+import gpumemtrace
+for arguments in (["run.trace", "nowhere/page.html"], []):
+    try:
+        gpumemtrace.html(*arguments)
+    except (gpumemtrace.CommandFailed, gpumemtrace.NotRecording) as error:
+        print(type(error).__name__)
+"""
+    assert run([package.python, "-c", code], tmp_path).stdout.split() == ["CommandFailed", "NotRecording"]
 
 
 def test_untraced_calls_do_nothing(package, tmp_path):

@@ -66,8 +66,13 @@ pub(crate) fn format_rank(row: &RankRow, rows: &[RankRow]) -> String {
 
 /// [`format_site`] with short paths and without the parameters of native functions.
 pub(crate) fn short_site(site: &Site) -> String {
+    short_site_in_file(site, site.file.as_deref().map(short_file))
+}
+
+/// [`short_site`] with another name of its file.
+pub(crate) fn short_site_in_file(site: &Site, file: Option<String>) -> String {
     let mut shown = site.clone();
-    shown.file = shown.file.map(|file| short_file(&file));
+    shown.file = file;
     if let Some(module) = &shown.module {
         shown.module = Some(file_name(module).to_owned());
         shown.function = shown.function.as_deref().map(shorten_function);

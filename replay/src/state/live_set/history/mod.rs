@@ -1,20 +1,20 @@
-//! What a live set keeps for viewers, if the options ask for it: a [`BlockTable`] of births and
+//! What a live set keeps for viewers, if the options ask for it: a [`LifetimeTable`] of births and
 //! deaths, and the extremes of its totals in narrow bins.
 //!
 //! Both have a fixed size, whatever the number of events. Their bins are those of the timeline, or
 //! powers of two of them. `replay/tests/history.rs` compares both with a plain recount.
 
-pub(crate) mod block_table;
+pub(crate) mod lifetimes;
 
 use crate::state::live_set::LiveBlock;
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::extremes::ExtremeSeries;
-use block_table::BlockTable;
+use lifetimes::LifetimeTable;
 
 /// The history of one live set.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveHistory {
-    pub(crate) blocks: BlockTable,
+    pub(crate) blocks: LifetimeTable,
     /// Live, reserved and device bytes.
     pub(crate) series: ExtremeSeries<3>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct LiveHistory {
 impl LiveHistory {
     /// An empty history of a run of length `span_ns` (0 if unknown).
     pub(crate) fn for_span(span_ns: u64) -> Self {
-        Self { blocks: BlockTable::default(), series: ExtremeSeries::for_span(span_ns) }
+        Self { blocks: LifetimeTable::default(), series: ExtremeSeries::for_span(span_ns) }
     }
 
     /// Handles the removal of a block in the current bin.

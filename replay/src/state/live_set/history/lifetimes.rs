@@ -20,7 +20,7 @@ pub(crate) const NEVER: u16 = u16::MAX;
 
 /// Blocks of one stack with the same bins of birth and death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockRow {
+pub(crate) struct LifetimeRow {
     pub birth: u16,
     /// [`NEVER`] for blocks that were not freed.
     pub death: u16,
@@ -30,7 +30,7 @@ pub(crate) struct BlockRow {
     pub count: u64,
 }
 
-impl BlockRow {
+impl LifetimeRow {
     fn key(&self) -> (u16, u16, u32) {
         (self.birth, self.death, self.stack.0)
     }
@@ -54,17 +54,17 @@ struct OpenRow {
 
 impl OpenRow {
     /// Stores the row, unless it is empty.
-    fn close(self, stack: StackId, rows: &mut Vec<BlockRow>) {
+    fn close(self, stack: StackId, rows: &mut Vec<LifetimeRow>) {
         let Self { birth, death, bytes, count } = self;
         if count > 0 {
-            rows.push(BlockRow { birth, death, stack, bytes, count });
+            rows.push(LifetimeRow { birth, death, stack, bytes, count });
         }
     }
 }
 
 /// The births and deaths of all blocks of a live set.
 #[derive(Clone, Debug)]
-pub(crate) struct BlockTable {
+pub(crate) struct LifetimeTable {
     /// Limit of rows after merging; three times as many may wait for it.
     max_rows: usize,
     /// For each bin of the timeline, the last event before it.
@@ -76,16 +76,16 @@ pub(crate) struct BlockTable {
     /// The last event before that bin.
     current_edge: u64,
     open: Vec<OpenRows>,
-    rows: Vec<BlockRow>,
+    rows: Vec<LifetimeRow>,
 }
 
-impl Default for BlockTable {
+impl Default for LifetimeTable {
     fn default() -> Self {
         Self::with_max_rows(MAX_ROWS)
     }
 }
 
-impl BlockTable {
+impl LifetimeTable {
     fn with_max_rows(max_rows: usize) -> Self {
         Self {
             max_rows,
@@ -204,13 +204,13 @@ impl BlockTable {
         self.close_all();
         for block in live {
             let (birth, bytes) = (self.bin_of(block.serial), block.bytes);
-            self.rows.push(BlockRow { birth, death: NEVER, stack: block.stack, bytes, count: 1 });
+            self.rows.push(LifetimeRow { birth, death: NEVER, stack: block.stack, bytes, count: 1 });
         }
         self.limit_rows();
     }
 
     /// The rows by birth, death and stack. Complete after [`Self::finish`].
-    pub(crate) fn rows(&self) -> &[BlockRow] {
+    pub(crate) fn rows(&self) -> &[LifetimeRow] {
         &self.rows
     }
 
@@ -226,7 +226,7 @@ impl BlockTable {
 }
 
 /// Merges the bins of rows in pairs. Afterwards the rows are sorted and distinct.
-pub(crate) fn halve_rows(rows: &mut Vec<BlockRow>) {
+pub(crate) fn halve_rows(rows: &mut Vec<LifetimeRow>) {
     for row in rows.iter_mut() {
         row.birth /= 2;
         if row.death != NEVER {
@@ -237,8 +237,8 @@ pub(crate) fn halve_rows(rows: &mut Vec<BlockRow>) {
 }
 
 /// Sorts rows by birth, death and stack, and adds up those with equal ones.
-fn merge_equal(rows: &mut Vec<BlockRow>) {
-    rows.sort_unstable_by_key(BlockRow::key);
+fn merge_equal(rows: &mut Vec<LifetimeRow>) {
+    rows.sort_unstable_by_key(LifetimeRow::key);
     rows.dedup_by(|next, first| {
         let is_equal = next.key() == first.key();
         if is_equal {
@@ -263,7 +263,7 @@ mod tests {
             choices in proptest::collection::vec((0u8..10, 0u32..5, 0usize..100), 1..400),
             max_rows in 1usize..60,
         ) {
-            let mut table = BlockTable::with_max_rows(max_rows);
+            let mut table = LifetimeTable::with_max_rows(max_rows);
             // Stack, birth and death of each block, as numbers of events.
             let mut blocks: Vec<(u32, u64, Option<u64>)> = Vec::new();
             let mut events = 0u64;
