@@ -110,7 +110,8 @@ function tickLabel(seconds: number, distance: number): string {
     const hours = Math.floor(minutes / 60);
     return hours > 0 ? `${hours} h ${String(minutes % 60).padStart(2, "0")} min` : `${minutes} min`;
   }
-  const [scale, unit] = distance >= 0.1 ? [1, "s"] : distance >= 1e-4 ? [1e3, "ms"] : [1e6, "\u00b5s"];
+  const [scale, unit] = distance >= 0.1 ? [1, "s"]
+    : distance >= 1e-4 ? [1e3, "ms"] : [1e6, "\u00b5s"];
   const decimals = Math.max(0, -Math.floor(Math.log10(distance * scale) + 1e-9));
   return `${(seconds * scale).toFixed(decimals)} ${unit}`;
 }
@@ -120,7 +121,10 @@ export function byteTicks(most_bytes: number, count: number): number[] {
   const least = Math.max(most_bytes / count, 1);
   const unit = 1024 ** Math.floor(Math.log2(least) / 10);
   const inUnit = least / unit;
-  const factor = inUnit > 500 ? 1024 : niceDistance(inUnit);
+  const isMixed = most_bytes >= 1024 * unit && inUnit > 50;
+  // Where the labels change their unit, only such distances stay round.
+  const factor = isMixed ? [128, 256, 512, 1024].find((each) => each >= inUnit) ?? 1024
+    : inUnit > 500 ? 1024 : niceDistance(inUnit);
   const distance = factor * unit;
   const ticks: number[] = [];
   for (let bytes = 0; bytes <= most_bytes; bytes += distance) ticks.push(bytes);

@@ -31,8 +31,8 @@ export function fitSurface(surface: Surface, height: number): void {
   const pixelHeight = Math.round(height * ratio);
   if (canvas.width !== pixelWidth) canvas.width = pixelWidth;
   if (canvas.height !== pixelHeight) canvas.height = pixelHeight;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
+  if (surface.width !== width) canvas.style.width = `${width}px`;
+  if (surface.height !== height) canvas.style.height = `${height}px`;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   Object.assign(surface, { width, height, ratio });

@@ -9,7 +9,7 @@
 import type { Model } from "./model.js";
 
 export const HUES = [
-  "#3f7fd0", "#d2691e", "#17917d", "#b34fa0", "#8f8420", "#7a5fd3", "#c9475a", "#4a9a3f",
+  "#246cdc", "#eb6414", "#26a162", "#ac3a9a", "#9884eb", "#bf3624", "#1e7758", "#d56bae",
 ];
 export const GREY = "#80868f";
 
@@ -32,12 +32,12 @@ export function rankColors(model: Model): Map<string, string> {
 /** Colours of the causes of unused reserved memory. `live` is the memory in use. */
 export const CAUSE_COLORS: Record<string, string> = {
   live: HUES[0],
-  rounding: HUES[4],
-  pending_free: HUES[3],
-  stranded_stream: HUES[5],
-  stranded_pool: HUES[2],
-  pinned: HUES[6],
-  cache: HUES[7],
+  rounding: HUES[1],
+  pending_free: HUES[7],
+  stranded_stream: HUES[3],
+  stranded_pool: HUES[4],
+  pinned: HUES[5],
+  cache: HUES[2],
   unexplained: GREY,
 };
 
@@ -53,7 +53,8 @@ export const CAUSE_LABELS: Record<string, string> = {
 };
 
 const CATEGORY_ORDER = [
-  "activations", "parameters", "optimizer_state", "gradients", "temporaries", "workspaces", "inputs",
+  "activations", "parameters", "optimizer_state", "gradients", "temporaries", "workspaces",
+  "inputs",
 ];
 
 /** Colour of a category; the same in all views. */

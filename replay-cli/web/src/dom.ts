@@ -9,7 +9,7 @@ type Properties = Record<string, string | number | boolean | ((event: never) => 
 
 /**
  * Creates an element. Keys that begin with "on" are listeners; `class` and others are attributes;
- * `true` sets an empty attribute, `false` and null none.
+ * `true` sets an empty attribute, `false` and null none. Buttons never submit a form.
  */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
@@ -17,6 +17,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
+  if (element instanceof HTMLButtonElement) element.type = "button";
   for (const [key, value] of Object.entries(properties)) {
     if (typeof value === "function") {
       element.addEventListener(key.slice(2), value as (event: Event) => void);

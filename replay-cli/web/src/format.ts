@@ -38,7 +38,7 @@ export function formatShare(part: number, whole: number | null | undefined): str
   return percent > 0 && percent < 1 ? "<1%" : `${Math.round(percent)}%`;
 }
 
-/** A duration or a moment with three or four digits: "81 ns", "1.13 s", "2 min 05 s", "3 h 07 min". */
+/** A duration or a moment: "81 ns", "1.13 s", "2 min 05 s", "3 h 07 min". */
 export function formatTime(time_ns: number | null | undefined): string {
   if (time_ns === null || time_ns === undefined) return "unknown";
   if (time_ns < 0) return `-${formatTime(-time_ns)}`;

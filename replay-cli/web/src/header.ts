@@ -35,7 +35,9 @@ export function describeRun(report: Report, trace: TraceModel): string {
 
 export function describeEnd(info: Report): string {
   const code = /^exit (\d+)$/.exec(info.end_detail ?? "")?.[1];
-  if (info.end === "exit") return code && code !== "0" ? `exited with code ${code}` : "exited normally";
+  if (info.end === "exit") {
+    return code && code !== "0" ? `exited with code ${code}` : "exited normally";
+  }
   const detail = info.end_detail ? ` (${info.end_detail})` : "";
   if (info.end === "running") return "still running";
   return `${info.end}${detail}`;
@@ -43,12 +45,13 @@ export function describeEnd(info: Report): string {
 
 /** The most severe finding of a trace, and its severity. */
 export function verdictOf(report: Report, trace: number): { severity: string; summary: string } {
-  const verdicts = (report.verdicts ?? []) as { trace: number; severity: string; summary: string }[];
-  const first = verdicts.find((verdict) => verdict.trace === trace && verdict.severity !== "info");
+  const first = report.verdicts?.find((verdict: Report) =>
+    verdict.trace === trace && verdict.severity !== "info");
   if (first) return first;
   const assessment = report.leak_assessment?.find((each: Report) => each.trace === trace);
   if (assessment && assessment.status !== "assessed") {
-    return { severity: "info", summary: `No problems found. ${assessment.reason ?? ""}`.trim() };
+    const how = assessment.status === "partly" ? "were assessed in part" : "could not be assessed";
+    return { severity: "info", summary: `No problems found; leaks ${how}` };
   }
   return { severity: "good", summary: "No problems found" };
 }
@@ -58,9 +61,9 @@ export function createHeader(context: Context, reportBytes: BlobPart): Header {
   const verdict = h("p", { class: "verdict" });
   const program = h("p", { class: "program" });
   const picker = h("div", { class: "pickers" });
-  const theme = h("button", { type: "button", onclick: toggleTheme });
-  const help = h("button", { type: "button", title: "Keyboard and mouse (key ?)" }, "Help");
-  const json = h("button", { type: "button", title: "The exact report of gpumemtrace replay --json" });
+  const theme = h("button", { onclick: toggleTheme });
+  const help = h("button", { title: "Keyboard and mouse (key ?)" }, "Help");
+  const json = h("button", { title: "The exact report of gpumemtrace replay --json" });
   json.textContent = "report.json";
   json.addEventListener("click", () => download("report.json", "application/json", reportBytes));
   const nameTheme = () => {

@@ -33,12 +33,18 @@ export function createHelp(views: View[]): Help {
     String(index + 1),
     view.title,
   ]);
-  const close = h("button", { type: "button" }, "Close");
+  const close = h("button", {}, "Close");
   const element = h(
     "dialog",
     { class: "help", "aria-label": "Keyboard and mouse" },
     h("h2", {}, "Keyboard and mouse"),
-    h("div", { class: "columns" }, list("Views", viewKeys), list("Keys", KEYS), list("Mouse", MOUSE)),
+    h(
+      "div",
+      { class: "columns" },
+      list("Views", viewKeys),
+      list("Keys", KEYS),
+      list("Mouse", MOUSE),
+    ),
     close,
   );
   close.addEventListener("click", () => element.close());

@@ -6,6 +6,7 @@ import { fill, h } from "./dom.js";
 import { loadModel } from "./load_model.js";
 import type { PageData } from "./page_data.js";
 import { startShell } from "./shell.js";
+import { startTheme } from "./theme.js";
 
 declare global {
   interface Window {
@@ -31,6 +32,7 @@ async function start(app: HTMLElement): Promise<void> {
   startShell(app, model, report);
 }
 
+startTheme();
 const app = document.getElementById("app");
 if (app) {
   start(app).catch((error: unknown) => {

@@ -5,6 +5,7 @@
  */
 
 import type { ByStack, DeviceModel, Model, TraceModel } from "./model.js";
+import type { PageSite } from "./page_data.js";
 import type { Selection } from "./view.js";
 
 export interface Selected {
@@ -57,4 +58,9 @@ export function sumBySite(trace: TraceModel, totals: ByStack): ByStack {
     count[sites[stack]] += totals.count[stack];
   }
   return { bytes, count };
+}
+
+/** The label of a site with only the name of its file: "train.py:31 in log()". */
+export function shortLabel({ label, file }: PageSite): string {
+  return file && label.startsWith(file) ? label.slice(file.lastIndexOf("/") + 1) : label;
 }

@@ -37,7 +37,7 @@ export function createSelectionBar(context: Context): { element: HTMLElement; up
 }
 
 function chip(content: (Node | string)[], title: string, clear: () => void): HTMLElement {
-  const button = h("button", { type: "button", title, "aria-label": title }, "\u00d7");
+  const button = h("button", { title, "aria-label": title }, "\u00d7");
   button.addEventListener("click", clear);
   return h("span", { class: "chip" }, h("span", { class: "chip-text" }, ...content), button);
 }

@@ -7,7 +7,7 @@ import { createHelp } from "./help.js";
 import type { Model } from "./model.js";
 import { normalize } from "./selection.js";
 import { createSelectionBar } from "./selection_bar.js";
-import { onThemeChange, toggleTheme, watchSystemTheme } from "./theme.js";
+import { onThemeChange, toggleTheme } from "./theme.js";
 import { defaultSelection, formatPlace, parsePlace } from "./url.js";
 import type { Context, MountedView, Selection, View } from "./view.js";
 import { VIEWS } from "./views/index.js";
@@ -39,7 +39,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     open(view, change = {}) {
       if (!names.includes(view)) return;
       flushUrl();
-      selection = normalize({ ...selection, ...change });
+      selection = applyChange(selection, change);
       current = view;
       history.pushState(null, "", formatPlace({ view, selection }, defaults));
       show(true);
@@ -61,7 +61,8 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     event.preventDefault();
     main.focus();
   });
-  fill(app, skip, header.element, tabs, bar.element, main, help.element);
+  header.element.prepend(skip);
+  fill(app, header.element, tabs, bar.element, main, help.element);
 
   function createPanel(view: View, index: number): Panel {
     const root = h("section", { "data-view": view.id, "aria-label": view.title, hidden: true });
@@ -97,10 +98,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   }
 
   function changeSelection(change: Partial<Selection>): void {
-    if (change.trace !== undefined && change.trace !== selection.trace) {
-      change = { device: 0, from_ns: null, to_ns: null, ...change };
-    }
-    selection = normalize({ ...selection, ...change });
+    selection = applyChange(selection, change);
     clearTimeout(urlTimer);
     urlTimer = setTimeout(flushUrl, URL_DELAY_MS);
     update();
@@ -157,6 +155,14 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     frame = requestAnimationFrame(update);
   });
   onThemeChange(update);
-  watchSystemTheme();
   show(false);
+}
+
+/** Another trace has other devices and times. */
+function applyChange(selection: Selection, change: Partial<Selection>): Selection {
+  if (change.trace !== undefined && change.trace !== selection.trace) {
+    const { zoom: _, ...options } = selection.options;
+    change = { device: 0, from_ns: null, to_ns: null, options, ...change };
+  }
+  return normalize({ ...selection, ...change });
 }

@@ -37,11 +37,11 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
   let columns = options.columns;
   let rows: Row[] = [];
   let key = options.sortKey;
-  let isAscending = isText(key);
+  let isAscending: boolean | null = null;
   let limit = options.limit;
   const head = h("thead");
   const body = h("tbody");
-  const more = h("button", { type: "button", class: "more" });
+  const more = h("button", { class: "more" });
   more.addEventListener("click", () => {
     limit *= 10;
     draw();
@@ -50,12 +50,8 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
   const element = h("div", { class: "table-frame" }, table, more);
   element.addEventListener("keydown", moveFocus);
 
-  function isText(name: string): boolean {
-    return !columns.find((column) => column.key === name)?.isNumber;
-  }
-
   function sortBy(name: string): void {
-    isAscending = key === name ? !isAscending : isText(name);
+    isAscending = key === name ? !isAscending : null;
     key = name;
     options.onSort?.(name);
     sort();
@@ -64,6 +60,8 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
 
   function sort(): void {
     const column = columns.find((each) => each.key === key) ?? columns[0];
+    // Text begins with A, numbers with the largest.
+    isAscending ??= !column.isNumber;
     const sign = isAscending ? 1 : -1;
     rows = rows
       .map((row) => ({ row, value: column.value(row) }))
@@ -73,7 +71,7 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
 
   function drawHead(): void {
     const cells = columns.map((column) => {
-      const button = h("button", { type: "button", title: column.hint ?? null }, column.title);
+      const button = h("button", { title: column.hint ?? null }, column.title);
       button.addEventListener("click", () => sortBy(column.key));
       const order = column.key === key ? (isAscending ? "ascending" : "descending") : null;
       return h(
@@ -92,7 +90,9 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
     drawHead();
     if (focused >= 0) head.querySelectorAll("button")[focused]?.focus();
     const shown = rows.slice(0, limit);
+    const focusedRow = [...body.children].findIndex((row) => row === document.activeElement);
     fill(body, ...shown.map(drawRow));
+    if (focusedRow >= 0) (body.children[focusedRow] as HTMLElement | undefined)?.focus();
     more.hidden = rows.length <= limit;
     more.textContent = `Show more of ${rows.length - shown.length} other rows`;
   }
@@ -104,7 +104,7 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
       append(cell, [column.cell(row)]);
       element.append(cell);
     }
-    if (options.isSelected?.(row)) element.setAttribute("aria-selected", "true");
+    if (options.isSelected?.(row)) element.setAttribute("aria-current", "true");
     if (options.onRow) {
       element.tabIndex = 0;
       element.addEventListener("click", () => options.onRow?.(row));

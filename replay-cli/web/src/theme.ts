@@ -1,11 +1,12 @@
 /**
- * Colours of the present theme for canvases, read from the CSS variables in base.css.
+ * The theme, and its colours for canvases, read from the CSS variables in base.css.
  *
- * The theme is that of the system until the user picks one, which sets `data-theme` on <html>.
+ * `data-theme` on <html> is the theme of the system until the user picks one. Printing is light.
  */
 
 let cache = new Map<string, string>();
 const listeners = new Set<() => void>();
+const system = matchMedia("(prefers-color-scheme: dark)");
 
 /** Value of `--name`, such as "surface", "text", "muted", "grid", "accent". */
 export function themeColor(name: string): string {
@@ -18,14 +19,12 @@ export function themeColor(name: string): string {
 }
 
 export function isDark(): boolean {
-  const chosen = document.documentElement.dataset.theme;
-  if (chosen) return chosen === "dark";
-  return matchMedia("(prefers-color-scheme: dark)").matches;
+  return document.documentElement.dataset.theme === "dark";
 }
 
 export function toggleTheme(): void {
-  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  themeChanged();
+  system.removeEventListener("change", followSystem);
+  setTheme(!isDark());
 }
 
 /** Calls the listener after each change of the theme. Canvases must be drawn anew. */
@@ -33,11 +32,24 @@ export function onThemeChange(listener: () => void): void {
   listeners.add(listener);
 }
 
-function themeChanged(): void {
-  cache = new Map();
-  for (const listener of listeners) listener();
+/** Takes the theme of the system over, and follows it until the user picks one. */
+export function startTheme(): void {
+  followSystem();
+  system.addEventListener("change", followSystem);
+  let wasDark = false;
+  addEventListener("beforeprint", () => {
+    wasDark = isDark();
+    setTheme(false);
+  });
+  addEventListener("afterprint", () => setTheme(wasDark));
 }
 
-export function watchSystemTheme(): void {
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themeChanged);
+function followSystem(): void {
+  setTheme(system.matches);
+}
+
+function setTheme(dark: boolean): void {
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  cache = new Map();
+  for (const listener of listeners) listener();
 }

@@ -53,7 +53,8 @@ export async function writePage({ dist, title, report, columns, data, summary })
   return `<!doctype html><html lang="en"><head><meta charset="utf-8">`
     + `<meta http-equiv="Content-Security-Policy" content="${policy}">`
     + `<meta name="viewport" content="width=device-width, initial-scale=1">`
-    + `<title>${escape(title)} - gpumemtrace</title><style>${await read("report.css")}</style></head>`
+    + `<title>${escape(title)} - gpumemtrace</title>`
+    + `<style>${await read("report.css")}</style></head>`
     + `<body><div id="app"></div><noscript><pre>${escape(summary)}</pre></noscript>`
     + `<pre id="summary" hidden>${escape(summary)}</pre>`
     + blob("report", Buffer.from(report))

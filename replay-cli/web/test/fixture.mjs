@@ -3,7 +3,7 @@
 //   node test/fixture.mjs OUT.html [TRACE]
 //
 // Addresses, sizes and times are the real events of `gpumemtrace dump`. The dump has no call sites,
-// so blocks get those of the report by a rule of thumb, and the peak's sites are rewritten to match.
+// so blocks get those of the report by a rule of thumb; the report's peak is rewritten to match.
 // Set GPUMEMTRACE to the program; the default is target/release/gpumemtrace.
 
 import { execFileSync } from "node:child_process";
@@ -69,13 +69,14 @@ function buildStacks(report, columns) {
     const site = entry.site;
     let node = 0;
     for (const frame of [...(site.stack ?? [])].reverse()) {
-      const key = JSON.stringify([frame.kind, frame.file ?? frame.module, frame.line, frame.function]);
+      const file = frame.file ?? frame.module;
+      const key = JSON.stringify([frame.kind, file, frame.line, frame.function]);
       if (!frameIndex.has(key)) {
         frameIndex.set(key, frames.length);
         frames.push({
           kind: frame.kind,
           function: frame.function,
-          file: frame.file ?? frame.module,
+          file,
           line: frame.line,
           is_user: frame.is_own === true,
         });

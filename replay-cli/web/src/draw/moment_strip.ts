@@ -1,8 +1,8 @@
 /**
  * A strip of memory over the run on which a moment or a window is picked.
  *
- * A click picks a moment, a drag a window. Left and Right move the moment, or the end of the window,
- * by one bin edge; with Shift, Right and Left open a window.
+ * A click picks a moment, a drag a window. Left and Right move the moment, or the end of the
+ * window, by one bin; with Shift, they begin a window.
  */
 
 import type { Axis } from "../axis.js";
@@ -18,6 +18,8 @@ export interface StripContent {
   start_ns: number;
   width_ns: number;
   values: Float64Array;
+  /** How far an arrow key moves. */
+  key_ns: number;
   /** Second, fainter curve, such as reserved memory. */
   behind: Float64Array | null;
   axis: Axis;
@@ -147,19 +149,23 @@ interface Scale {
   bottom: number;
 }
 
+/** Returns where the last bin ends. */
 function tracePath(
   context: CanvasRenderingContext2D,
   content: StripContent,
   values: Float64Array,
   { toX, scale, bottom }: Scale,
-): void {
+): number {
+  let last = 0;
   values.forEach((value, bin) => {
     const begin = content.start_ns + bin * content.width_ns;
     const end = Math.min(begin + content.width_ns, content.end_ns);
     if (begin > content.end_ns) return;
+    last = toX(end);
     context.lineTo(toX(begin), bottom - value * scale);
-    context.lineTo(toX(end), bottom - value * scale);
+    context.lineTo(last, bottom - value * scale);
   });
+  return last;
 }
 
 function drawArea(
@@ -171,8 +177,7 @@ function drawArea(
 ): void {
   context.beginPath();
   context.moveTo(scale.toX(content.start_ns), scale.bottom);
-  tracePath(context, content, values, scale);
-  context.lineTo(scale.toX(content.end_ns), scale.bottom);
+  context.lineTo(tracePath(context, content, values, scale), scale.bottom);
   context.fillStyle = color;
   context.fill();
 }
@@ -208,12 +213,12 @@ function drawAxis(
 
 /** The moment or window after a key; null for other keys. */
 function moveByKey(content: StripContent, event: KeyboardEvent): [number, number | null] | null {
-  const { end_ns, width_ns } = content;
-  const step = { ArrowLeft: -width_ns, ArrowRight: width_ns }[event.key];
+  const { end_ns, key_ns } = content;
+  const step = { ArrowLeft: -key_ns, ArrowRight: key_ns }[event.key];
   const target = { Home: 0, End: end_ns }[event.key];
   if (step === undefined && target === undefined) return null;
-  const from = content.selected[0] ?? content.shown[0] ?? end_ns;
-  const to = content.selected[1] ?? from;
+  const from = content.shown[0] ?? end_ns;
+  const to = content.shown[1] ?? from;
   const moved = Math.min(Math.max(target ?? to + step!, 0), end_ns);
   if (event.shiftKey || content.selected.length === 2) return [from, moved];
   return [moved, null];

@@ -1,4 +1,4 @@
-/** Moments in words and as edges: `step 12, 1.240117345 s`. */
+/** Moments in words and as edges: `step 12 (1.240117345 s)`. */
 
 import type { DeviceModel, TraceModel } from "../model.js";
 import { formatCount } from "../format.js";
@@ -7,13 +7,14 @@ import { formatCount } from "../format.js";
 export function formatExactTime(time_ns: number): string {
   const whole = Math.floor(time_ns / 1e9);
   const rest = Math.round(time_ns - whole * 1e9).toString().padStart(9, "0");
-  return `${formatCount(whole)}.${rest} s`;
+  return `${formatCount(whole)}.${rest.replace(/(?<=...)(000)+$/, "")} s`;
 }
 
-/** `1.240117345 s, step 12`; without the step if steps are unknown. */
+/** `step 12 (1.240117345 s)`; only the time if steps are unknown. */
 export function describeExactMoment(trace: TraceModel, time_ns: number): string {
   const step = trace.stepAt(time_ns);
-  return formatExactTime(time_ns) + (step === null ? "" : `, step ${formatCount(step)}`);
+  const time = formatExactTime(time_ns);
+  return step === null ? time : `step ${formatCount(step)} (${time})`;
 }
 
 /** Time of an edge of the table of blocks. Edge 0 lies before the first event. */

@@ -1,8 +1,8 @@
 /**
  * A chart of amounts that sum up, over the run. Each observation lasts to the next one.
  *
- * A column of pixels shows one observation, that with the largest sum of those in the column, so the
- * parts of a column always belong to one instant. Left and Right move the cursor by observations.
+ * A column of pixels shows one observation, that with the largest sum of those in the column, so
+ * the parts of a column always belong to one instant. Left and Right move the cursor.
  */
 
 import { type Axis, byteTicks } from "../axis.js";

@@ -3,8 +3,9 @@
 import { createAxis } from "../axis.js";
 import { type Child, fill, h, swatch } from "../dom.js";
 import { createMomentStrip } from "../draw/moment_strip.js";
+import { tableBehind } from "../draw/plain_table.js";
 import { facts } from "../draw/tooltip.js";
-import { formatByteChange, formatBytes, formatNumberOf, formatShare } from "../format.js";
+import { formatByteChange, formatBytes, formatNumberOf } from "../format.js";
 import type { DeviceModel, TraceModel } from "../model.js";
 import { selectedDevice, siteIndex } from "../selection.js";
 import type { Context, View } from "../view.js";
@@ -18,6 +19,7 @@ import { frameFullPlace, frameName } from "./flame/names.js";
 import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
 import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
 import { TreeCache } from "./flame/trees.js";
+import { percentOf } from "../wording/percent.js";
 
 export const flameView: View = {
   id: "flame",
@@ -31,6 +33,8 @@ export const flameView: View = {
 
 class FlamePage {
   private readonly strip = createMomentStrip((from_ns, to_ns) => this.pickMoment(from_ns, to_ns));
+  private readonly stripCard = h("div", { class: "card" },
+    h("h2", {}, "Allocated memory over the run"), this.strip.element);
   private readonly toolbar = createToolbar((options) => this.setOptions(options));
   private readonly chart = new FlameChart({ onChange: () => this.showNode() });
   private readonly caption = h("p", { class: "flame-caption" });
@@ -47,7 +51,7 @@ class FlamePage {
     private readonly context: Context,
   ) {
     root.append(
-      h("div", { class: "card" }, h("h2", {}, "Allocated memory over the run"), this.strip.element),
+      this.stripCard,
       h("div", { class: "card" },
         this.toolbar.element, this.caption, this.path, this.chart.element, this.panel),
       h("div", { class: "card" }, this.table),
@@ -107,7 +111,7 @@ class FlamePage {
     const lit = index === null
       ? null
       : lightStacks(graph, 0, figures.after.bytes, this.trace.stackSite, index);
-    this.chart.light((search ?? lit)?.isLit ?? null);
+    this.chart.light((search ?? lit)?.isLit ?? null, search !== null);
     const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
     this.toolbar.update(settings, modes, result);
     fill(this.caption, figures.caption, " ",
@@ -121,12 +125,15 @@ class FlamePage {
   private showStrip(figures: Figures): void {
     const { data } = this.device;
     const selection = this.context.selection();
+    // Two traces are compared at their peaks, which are not on the axis of one of them.
+    this.stripCard.hidden = figures.times.length === 0;
     const times = [selection.from_ns, selection.to_ns].filter((time) => time !== null);
     this.strip.show({
       end_ns: this.trace.data.end_ns,
       start_ns: data.series.start_ns,
       width_ns: data.series.width_ns,
       values: this.device.column(data.series.live_max),
+      key_ns: data.blocks.width_ns,
       behind: null,
       axis: createAxis(this.trace, selection.axis),
       selected: times,
@@ -141,8 +148,7 @@ class FlamePage {
     else if (figures.before) fill(this.table, differenceTable(this.trace, figures, pick));
     else {
       const isOpen = this.table.querySelector("details")?.open ?? false;
-      fill(this.table, h("details", { open: isOpen },
-        h("summary", {}, "Table"), siteTable(this.trace, figures, pick)));
+      fill(this.table, tableBehind("Table", isOpen, () => siteTable(this.trace, figures, pick)));
     }
   }
 
@@ -219,7 +225,7 @@ function describeSearch(graph: Graph, nodes: number, sum: number): string {
   if (nodes === 0) return "No frame matches";
   const whole = graph.before ? graph.after.bytes[0] : graph.weight[0];
   const amount = graph.unit === "bytes" ? formatBytes(sum) : formatNumberOf(sum, "block");
-  const share = whole > 0 ? ` (${formatShare(sum, whole)})` : "";
+  const share = whole > 0 ? ` (${percentOf(sum, whole)})` : "";
   return `${formatNumberOf(nodes, "frame")}, ${amount}${share}`;
 }
 

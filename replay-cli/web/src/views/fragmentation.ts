@@ -1,14 +1,139 @@
-/** Placeholder. */
+/** Fragmentation: unused reserved memory over the run, at a moment by cause, and where it lies. */
 
-import { h } from "../dom.js";
-import type { View } from "../view.js";
+import { createAxis } from "../axis.js";
+import { CAUSE_LABELS } from "../colors.js";
+import { fill, h } from "../dom.js";
+import { describeExactMoment } from "../draw/moments.js";
+import { plainTable, tableBehind } from "../draw/plain_table.js";
+import { type Band, bandLegend, createStackedChart } from "../draw/stacked_chart.js";
+import { formatBytes, formatNumberOf } from "../format.js";
+import type { DeviceModel, TraceModel } from "../model.js";
+import type { Fragmentation } from "../report_types.js";
+import { selectedDevice } from "../selection.js";
+import type { Context, View } from "../view.js";
+import { withOption } from "./options.js";
+import { describeGapMoment } from "../wording/fragmentation.js";
+import { momentText } from "../wording/sites.js";
+import { vocabularyOf } from "../wording/vocabulary.js";
+import { createMapCard } from "./fragmentation/map_card.js";
+import { colorOf, waterfall } from "./fragmentation/waterfall.js";
+
+/** Causes from the bottom of the chart up. */
+const ORDER = Object.keys(CAUSE_LABELS).reverse();
 
 export const fragmentationView: View = {
   id: "fragmentation",
   title: "Fragmentation",
-  isAvailable: () => true,
-  mount(root) {
-    root.append(h("p", {}, "Not written yet."));
-    return { update() {} };
+  isAvailable: (model) => (model.report.fragmentation?.length ?? 0) > 0
+    || model.traces.some((trace) => trace.devices.some(({ data }) =>
+      data.gap !== null || data.keyframes.some((keyframe) => keyframe.segments !== null))),
+  mount(root, context) {
+    const history = createHistory(context);
+    const moment = createMoment(context);
+    const map = createMapCard(context);
+    const none = h("p", { class: "card" }, "The trace has no events of PyTorch's allocator.");
+    root.append(history.element, moment.element, map.element, none);
+    return {
+      update() {
+        const found = selectedDevice(context.model, context.selection());
+        const moments = found ? momentsOf(context, found.trace, found.device) : [];
+        const parts = found
+          ? [
+              history.update(found.trace, found.device, moments),
+              moment.update(found.trace, moments),
+              map.update(found.trace, found.device),
+            ]
+          : [];
+        none.hidden = parts.some(Boolean);
+      },
+    };
   },
 };
+
+function momentsOf(context: Context, trace: TraceModel, device: DeviceModel): Fragmentation[] {
+  const all: Fragmentation[] = context.model.report.fragmentation ?? [];
+  return all.filter((moment) =>
+    moment.trace === trace.index && moment.device === device.data.ordinal);
+}
+
+/** The report's moment that is chosen, by option; the largest gap at first. */
+function chosenMoment(context: Context, moments: Fragmentation[]): Fragmentation {
+  const option = context.selection().options["gap.moment"];
+  return moments[Number(option ?? NaN)]
+    ?? moments.find(({ at }) => at.why === "oom")
+    ?? moments.find(({ at }) => at.why === "largest_gap")
+    ?? moments[0];
+}
+
+function createHistory(context: Context) {
+  const chart = createStackedChart(230, (time_ns) =>
+    context.select({ from_ns: time_ns, to_ns: null }));
+  const legend = h("div");
+  const table = h("div");
+  const element = h("div", { class: "card" },
+    h("h2", {}, "Unused reserved memory over the run, by cause"), legend, chart.element, table);
+  return {
+    element,
+    update(trace: TraceModel, device: DeviceModel, moments: Fragmentation[]): boolean {
+      const { gap } = device.data;
+      element.hidden = gap === null;
+      if (!gap) return false;
+      const times = device.column(gap.time_ns);
+      const [reserved, live] = [device.column(gap.reserved), device.column(gap.live)];
+      const bands: Band[] = gap.causes
+        .filter(({ bytes }) => device.column(bytes).some((each) => each > 0))
+        .sort((a, b) => ORDER.indexOf(a.cause) - ORDER.indexOf(b.cause))
+        .map(({ cause, bytes }) => ({
+          label: CAUSE_LABELS[cause] ?? cause, color: colorOf(cause), values: device.column(bytes),
+        }));
+      const chosen = moments.length > 0 ? chosenMoment(context, moments) : null;
+      const most = device.column(gap.gap).reduce((a, b) => Math.max(a, b), 0);
+      fill(legend, bandLegend(bands));
+      chart.show({
+        axis: createAxis(trace, context.selection().axis),
+        end_ns: trace.data.end_ns,
+        times, bands,
+        extra: (i) => [["reserved", formatBytes(reserved[i])], ["allocated", formatBytes(live[i])]],
+        marks: moments.map((each) => ({
+          time_ns: each.at.time_ns, isChosen: each === chosen,
+        })),
+        sentence: `Unused reserved memory by cause, at ${formatNumberOf(times.length, "moment")}: `
+          + `at most ${formatBytes(most)}. Arrow keys go through them.`,
+      });
+      const header = ["Moment", "Reserved", "Allocated", ...bands.map(({ label }) => label)];
+      fill(table, tableBehind("Table", false, () => plainTable("Unused reserved memory", header,
+        Array.from(times, (time, i) => [
+          describeExactMoment(trace, time), formatBytes(reserved[i]), formatBytes(live[i]),
+          ...bands.map(({ values }) => formatBytes(values[i])),
+        ]))));
+      return true;
+    },
+  };
+}
+
+function createMoment(context: Context) {
+  const select = h("select", { "aria-label": "Moment" });
+  select.addEventListener("change", () =>
+    context.select(withOption(context, "gap.moment", select.value)));
+  const body = h("div");
+  const element = h("div", { class: "card" },
+    h("div", { class: "card-head" }, h("h2", {}, "Reserved memory at a moment"), select), body);
+  return {
+    element,
+    update(trace: TraceModel, moments: Fragmentation[]): boolean {
+      element.hidden = moments.length === 0;
+      if (moments.length === 0) return false;
+      const chosen = chosenMoment(context, moments);
+      fill(select, ...moments.map((moment, i) =>
+        h("option", { value: i, selected: moment === chosen },
+          `${describeGapMoment(moment.at)} (${momentText(moment.at.time_ns, moment.at.step)})`)));
+      select.value = String(moments.indexOf(chosen));
+      fill(body, waterfall(chosen, {
+        trace,
+        words: vocabularyOf(context.model.report, trace.index),
+        pick: (site) => context.select({ site }),
+      }));
+      return true;
+    },
+  };
+}

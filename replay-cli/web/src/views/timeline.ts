@@ -3,7 +3,7 @@
 import { createAxis, type Axis } from "../axis.js";
 import { fill, h, swatch } from "../dom.js";
 import { download } from "../download.js";
-import { formatBytes } from "../format.js";
+import { formatBytes, formatTime } from "../format.js";
 import type { Model } from "../model.js";
 import { selectedDevice, siteIndex, type Selected } from "../selection.js";
 import type { Context, MountedView, View } from "../view.js";
@@ -14,6 +14,7 @@ import type { Stacking } from "./timeline/chart_data.js";
 import { fillDataTable, timelineCsv } from "./timeline/data_table.js";
 import { collectEvents } from "./timeline/events.js";
 import { listenToChart } from "./timeline/input.js";
+import { showsLine } from "./timeline/paint.js";
 import { createLegend } from "./timeline/legend.js";
 import { bandOrder } from "./timeline/raster.js";
 import { createToolbar } from "./timeline/toolbar.js";
@@ -41,6 +42,8 @@ class Timeline implements MountedView {
   private axis: Axis | null = null;
   /** What the chart's data was made for. */
   private key = "";
+  /** The shown range that the URL has, as far as this view followed it. */
+  private appliedZoom = "";
   private rangeTimer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(root: HTMLElement, private readonly context: Context) {
@@ -118,7 +121,7 @@ class Timeline implements MountedView {
       const { surface } = this.chart;
       surface.canvas.setAttribute("aria-label", describeChart(data.levels.live_max, data.live));
     }
-    if (isNew || zoom !== this.zoomText()) this.applyZoom(zoom);
+    if (isNew || zoom !== this.appliedZoom) this.applyZoom(zoom);
   }
 
   /** The shown range as it is in the URL; empty for the whole run. */
@@ -131,11 +134,14 @@ class Timeline implements MountedView {
   private applyZoom(text: string): void {
     const match = /^(\d+)-(\d+)$/.exec(text);
     const { chart, axis } = this;
+    this.appliedZoom = text;
     if (!axis) return;
     if (match) {
       const range = { from: axis.position(Number(match[1])), to: axis.position(Number(match[2])) };
       chart.setRange(range, false);
-    } else if (!this.rangeTimer) chart.setRange(chart.whole, false);
+    } else {
+      chart.setRange(chart.whole, false);
+    }
   }
 
   private rangeChanged(): void {
@@ -147,6 +153,7 @@ class Timeline implements MountedView {
       this.rangeTimer = undefined;
       const options = { ...this.context.selection().options };
       const zoom = this.zoomText();
+      this.appliedZoom = zoom;
       if (zoom) options.zoom = zoom;
       else delete options.zoom;
       this.context.select({ options });
@@ -210,18 +217,24 @@ class Timeline implements MountedView {
   private drawNote({ trace, device }: Selected, isSiteHidden: boolean): void {
     const { data, events } = this.chart;
     if (!data || !events) return;
-    const parts: (Node | string)[] = [
-      "Each column shows the moment of its most allocated memory. Lighter: allocated only at times.",
-    ];
     const key = (name: string, text: string) =>
       h("span", { class: "line-key" }, swatch(`var(--${name})`), text);
     const settings = this.toolbar.settings();
-    if (settings.showsReserved) parts.push(key("reserved", "reserved, most"));
-    if (settings.showsDevice) parts.push(key("device", "driver, most"));
+    const { style } = this.chart;
+    const isZoomed = style !== null && showsLine(data, style);
+    const parts: (Node | string | false)[] = [
+      settings.showsReserved && key("reserved", "reserved, most"),
+      settings.showsDevice && key("device", "driver, most"),
+      isZoomed && key("muted", "allocated, most"),
+      "Each column shows the moment of its most allocated memory.",
+    ];
     const capacity = device.data.total_bytes;
     const top = this.chart.style?.top_bytes ?? 0;
     if (capacity !== null && capacity > top) {
       parts.push(` The GPU has ${formatBytes(capacity)}, above the chart.`);
+    }
+    if (isZoomed) {
+      parts.push(` Call sites have one value for each ${formatTime(data.width_ns)}.`);
     }
     if (events.hiddenPhases.length > 0) {
       parts.push(` Phases without a lane: ${events.hiddenPhases.join(", ")}.`);

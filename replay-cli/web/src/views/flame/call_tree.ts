@@ -35,6 +35,9 @@ export interface CallTree {
   frame: Uint32Array;
   parent: Uint32Array;
   depth: Uint32Array;
+  /** Node `i` has those of `children` from index `firstChild[i]` to `firstChild[i + 1]`. */
+  firstChild: Uint32Array;
+  children: Uint32Array;
   /** Last node of each stack, by source. */
   stackEnd: Uint32Array[];
 }
@@ -81,11 +84,21 @@ class NodeTable {
     return node;
   }
 
-  finish(): Pick<CallTree, "frame" | "parent" | "depth"> {
+  finish(): Omit<CallTree, "stackEnd"> {
+    const size = this.frame.length;
+    const parent = Uint32Array.from(this.parent);
+    const firstChild = new Uint32Array(size + 1);
+    for (let node = 1; node < size; node++) firstChild[parent[node] + 1]++;
+    for (let node = 0; node < size; node++) firstChild[node + 1] += firstChild[node];
+    const next = firstChild.slice();
+    const children = new Uint32Array(size - 1);
+    for (let node = 1; node < size; node++) children[next[parent[node]]++] = node;
     return {
       frame: Uint32Array.from(this.frame),
-      parent: Uint32Array.from(this.parent),
+      parent,
       depth: Uint32Array.from(this.depth),
+      firstChild,
+      children,
     };
   }
 }
@@ -140,48 +153,27 @@ export function sumTree(
   count: Float64Array,
 ): Totals {
   const size = tree.frame.length;
-  const totals = {
-    bytes: new Float64Array(size),
-    count: new Float64Array(size),
-    selfBytes: new Float64Array(size),
-  };
-  tree.stackEnd[source].forEach((node, stack) => {
-    totals.bytes[node] += bytes[stack] ?? 0;
-    totals.count[node] += count[stack] ?? 0;
-  });
-  totals.selfBytes.set(totals.bytes);
+  const { parent } = tree;
+  const sums = new Float64Array(size);
+  const counts = new Float64Array(size);
+  const ends = tree.stackEnd[source];
+  for (let stack = 0; stack < ends.length; stack++) {
+    sums[ends[stack]] += bytes[stack];
+    counts[ends[stack]] += count[stack];
+  }
+  const selfBytes = sums.slice();
   for (let node = size - 1; node > 0; node--) {
-    const parent = tree.parent[node];
-    totals.bytes[parent] += totals.bytes[node];
-    totals.count[parent] += totals.count[node];
+    sums[parent[node]] += sums[node];
+    counts[parent[node]] += counts[node];
   }
-  return totals;
+  return { bytes: sums, count: counts, selfBytes };
 }
 
-/** Children of each node as ranges of `order`, largest weight first; those of weight 0 are left out. */
-export interface Children {
-  first: Uint32Array;
-  order: Uint32Array;
-}
-
-export function sortChildren(tree: CallTree, weight: Float64Array): Children {
-  const size = tree.frame.length;
-  const first = new Uint32Array(size + 1);
-  for (let node = 1; node < size; node++) {
-    if (weight[node] > 0) first[tree.parent[node] + 1]++;
-  }
-  for (let node = 0; node < size; node++) first[node + 1] += first[node];
-  const next = first.slice();
-  const order = new Uint32Array(first[size]);
-  for (let node = 1; node < size; node++) {
-    if (weight[node] > 0) order[next[tree.parent[node]]++] = node;
-  }
-  for (let node = 0; node < size; node++) {
-    const from = first[node];
-    const to = first[node + 1];
-    if (to - from > 1) {
-      order.subarray(from, to).sort((a, b) => weight[b] - weight[a] || a - b);
-    }
-  }
-  return { first, order };
+/** Children of a node with a weight above 0, largest first. */
+export function heavyChildren(tree: CallTree, weight: Float64Array, node: number): Uint32Array {
+  const { firstChild, children } = tree;
+  return children
+    .subarray(firstChild[node], firstChild[node + 1])
+    .filter((child) => weight[child] > 0)
+    .sort((a, b) => weight[b] - weight[a] || a - b);
 }

@@ -31,6 +31,7 @@ export class FlameChart {
   private graph: Graph | null = null;
   private colors: FrameColors | null = null;
   private isLit: Uint8Array | null = null;
+  private isSearch = false;
   private layout: Layout | null = null;
   private rootLabel = "all";
   private hovered = -1;
@@ -65,9 +66,10 @@ export class FlameChart {
     this.place();
   }
 
-  /** Fades all but some nodes; null shows all. */
-  light(isLit: Uint8Array | null): void {
+  /** Fades all but some nodes; null shows all. The matches of a search are underlined. */
+  light(isLit: Uint8Array | null, isSearch: boolean): void {
     this.isLit = isLit;
+    this.isSearch = isSearch;
     this.draw();
   }
 
@@ -90,9 +92,9 @@ export class FlameChart {
   /** Places the nodes anew, for another width, and draws. */
   place(): void {
     if (!this.graph) return;
-    const { tree, children, weight } = this.graph;
+    const { tree, weight } = this.graph;
     const width = Math.max(1, Math.floor(this.element.clientWidth));
-    this.layout = placeTree(tree, children, weight, this.zoom, width);
+    this.layout = placeTree(tree, weight, this.zoom, width);
     this.hovered = -1;
     this.draw();
   }
@@ -103,6 +105,7 @@ export class FlameChart {
     fitSurface(this.surface, Math.max(layout.rows, MIN_ROWS) * ROW_HEIGHT);
     paintLayout(this.surface, graph, layout, colors, {
       isLit: this.isLit,
+      isSearch: this.isSearch,
       hovered: this.hovered,
       focused: rectOfNode(layout, this.focused),
       hasFocus: this.hasFocus,

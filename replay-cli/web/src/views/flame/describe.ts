@@ -2,17 +2,12 @@
 
 import { type Child, h } from "../../dom.js";
 import { facts } from "../../draw/tooltip.js";
-import { formatByteChange, formatBytes, formatNumberOf, formatShare } from "../../format.js";
+import { exactBytes } from "../../findings.js";
+import { formatByteChange, formatBytes, formatNumberOf } from "../../format.js";
 import type { Graph } from "./graph.js";
 import { type Layout, MERGED } from "./layout.js";
 import { frameFullPlace, frameName } from "./names.js";
-
-/** `1.50 GiB (1,612,188,672 B)`. */
-export function exactBytes(bytes: number): string {
-  const text = formatBytes(bytes);
-  const digits = bytes.toString().replace(/\B(?=(\d{3})+$)/g, ",");
-  return Math.abs(bytes) < 1024 ? text : `${text} (${digits} B)`;
-}
+import { percentOf } from "../../wording/percent.js";
 
 /** The content of the tooltip of a rectangle. */
 export function describeNode(graph: Graph, layout: Layout, rect: number): Child[] {
@@ -46,11 +41,10 @@ export function nodeFacts(graph: Graph, node: number): ([string, string] | null)
       ["B", `${exactBytes(b)} in ${formatNumberOf(after.count[node], "block")}`],
     ];
   }
-  const share = (part: number, whole: number): string => formatShare(part, whole);
   return [
-    ["Bytes", `${exactBytes(after.bytes[node])}, ${share(after.bytes[node], after.bytes[0])}`],
+    ["Bytes", `${exactBytes(after.bytes[node])}, ${percentOf(after.bytes[node], after.bytes[0])}`],
     ["Blocks", `${formatNumberOf(after.count[node], "block")}, `
-      + share(after.count[node], after.count[0])],
+      + percentOf(after.count[node], after.count[0])],
     after.selfBytes[node] > 0 && after.selfBytes[node] !== after.bytes[node]
       ? ["Allocated here", exactBytes(after.selfBytes[node])]
       : null,

@@ -179,7 +179,5 @@ function describeSnap(device: DeviceModel, wanted: number[], shown: number[]): s
   const moved = Math.max(...wanted.map((time, i) => Math.abs(time - shown[i])));
   if (moved < 1) return null;
   const width = formatTime(device.data.blocks.width_ns);
-  const subject = wanted.length > 1 ? "The window was" : "The moment was";
-  return `${subject} moved by ${formatTime(moved)} to the nearest bin edge: blocks are recorded `
-    + `in bins of ${width}, and totals are exact only at their edges.`;
+  return `Moved by ${formatTime(moved)} to the nearest bin edge: totals are exact every ${width}.`;
 }

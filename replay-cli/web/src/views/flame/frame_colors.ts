@@ -51,7 +51,7 @@ function tone(frame: Frame, dark: boolean): [number, number] {
 /** Red for growth, blue for shrinkage; `ratio` from -1 to 1. */
 export function differenceColor(ratio: number): string {
   const amount = Math.min(Math.abs(ratio), 1);
-  const strength = amount === 0 ? 0 : 0.25 + 0.75 * amount;
+  const strength = amount === 0 ? 0 : Math.max(Math.sqrt(amount), 0.12);
   const hue = ratio > 0 ? 27 : 255;
   const light = isDark() ? 0.36 + 0.14 * strength : 0.92 - 0.2 * strength;
   return `oklch(${light.toFixed(3)} ${(0.14 * strength).toFixed(3)} ${hue})`;

@@ -1,14 +1,13 @@
 /** One flame graph: a call tree with its totals, ready to be placed and drawn. */
 
 import type { Frame } from "../../page_data.js";
-import { type CallTree, type Children, sortChildren, sumTree, type Totals } from "./call_tree.js";
+import { type CallTree, sumTree, type Totals } from "./call_tree.js";
 import type { Figures } from "./figures.js";
 import { searchText } from "./names.js";
 
 export interface Graph {
   frames: Frame[];
   tree: CallTree;
-  children: Children;
   /** Width of each node. */
   weight: Float64Array;
   after: Totals;
@@ -30,7 +29,7 @@ export function createGraph(
     : null;
   let weight = unit === "bytes" ? after.bytes : after.count;
   if (before) weight = largerOfBoth(tree, before.selfBytes, after.selfBytes);
-  return { frames, tree, children: sortChildren(tree, weight), weight, after, before, unit };
+  return { frames, tree, weight, after, before, unit };
 }
 
 /** Width of a difference: the larger of both moments, by stack, so that nothing vanishes. */

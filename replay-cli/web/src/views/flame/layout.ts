@@ -1,11 +1,11 @@
 /**
  * Places the nodes of a call tree as rectangles of an icicle: the root on top, children below.
  *
- * Nothing below one pixel is placed: the siblings that are too narrow become one rectangle. Rows are
- * filled from the top, so a limit on rectangles cuts the deepest rows only.
+ * Nothing below one pixel is placed: the siblings that are too narrow become one rectangle. Rows
+ * are filled from the top, so a limit on rectangles cuts the deepest rows only.
  */
 
-import type { CallTree, Children } from "./call_tree.js";
+import { type CallTree, heavyChildren } from "./call_tree.js";
 
 export const MAX_RECTS = 10_000;
 
@@ -33,7 +33,6 @@ export interface Layout {
 /** The ancestors of `zoom` fill the width; its descendants are placed by weight. */
 export function placeTree(
   tree: CallTree,
-  children: Children,
   weight: Float64Array,
   zoom: number,
   width: number,
@@ -47,7 +46,7 @@ export function placeTree(
   for (let at = layout.count - 1; at < layout.count; at++) {
     const node = layout.node[at];
     if (node === MERGED) continue;
-    if (!placeChildren(layout, children, weight, node, at)) break;
+    if (!placeChildren(layout, tree, weight, node, at)) break;
   }
   return layout;
 }
@@ -55,45 +54,34 @@ export function placeTree(
 /** False if the limit is reached. */
 function placeChildren(
   layout: Layout,
-  children: Children,
+  tree: CallTree,
   weight: Float64Array,
   node: number,
   at: number,
 ): boolean {
+  // Children are in order of their weight, so all that follow a narrow one are narrow, too.
+  const children = heavyChildren(tree, weight, node);
   const scale = layout.width[at] / weight[node];
   let x = layout.x[at];
-  const end = children.first[node + 1];
-  for (let i = children.first[node]; i < end; i++) {
+  for (let i = 0; i < children.length; i++) {
     if (layout.count >= MAX_RECTS) {
       layout.isCut = true;
       return false;
     }
-    const child = children.order[i];
-    const width = weight[child] * scale;
+    const width = weight[children[i]] * scale;
     if (width < 1) {
-      mergeRest(layout, children, weight, { from: i, end, at, x, scale });
+      const rest = children.subarray(i);
+      const sum = rest.reduce((total, child) => total + weight[child], 0);
+      if (sum * scale < 0.5) return true;
+      const index = put(layout, MERGED, at, x, sum * scale);
+      layout.merged[index] = rest.length;
+      layout.mergedWeight[index] = sum;
       return true;
     }
-    put(layout, child, at, x, width);
+    put(layout, children[i], at, x, width);
     x += width;
   }
   return true;
-}
-
-/** Children are in order of their weight, so all that follow a narrow one are narrow, too. */
-function mergeRest(
-  layout: Layout,
-  children: Children,
-  weight: Float64Array,
-  rest: { from: number; end: number; at: number; x: number; scale: number },
-): void {
-  let sum = 0;
-  for (let i = rest.from; i < rest.end; i++) sum += weight[children.order[i]];
-  const width = sum * rest.scale;
-  if (width < 0.5) return;
-  const index = put(layout, MERGED, rest.at, rest.x, width);
-  layout.merged[index] = rest.end - rest.from;
-  layout.mergedWeight[index] = sum;
 }
 
 function put(layout: Layout, node: number, above: number, x: number, width: number): number {

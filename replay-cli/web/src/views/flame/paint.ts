@@ -15,6 +15,8 @@ const PADDING = 5;
 export interface Marks {
   /** Nodes to show in full; the others are faded. Null to show all. */
   isLit: Uint8Array | null;
+  /** Underlines the lit nodes. */
+  isSearch: boolean;
   /** Indices of rectangles; -1 for none. */
   hovered: number;
   focused: number;
@@ -62,8 +64,12 @@ export function paintLayout(
       context.fillRect(x, y, width, ROW_HEIGHT - 1);
       context.globalAlpha = 1;
     }
+    if (marks.isLit !== null && marks.isSearch && !isFaded && node > 0) {
+      context.fillStyle = themeColor("accent");
+      context.fillRect(x, y + ROW_HEIGHT - 4, width, 3);
+    }
     if (node !== MERGED && width > 22) {
-      context.globalAlpha = isFaded ? 0.5 : 1;
+      context.globalAlpha = isFaded ? 0.62 : 1;
       context.fillStyle = textColor;
       drawLabel(context, graph, node, x, y, width, marks.rootLabel);
     }

@@ -7,6 +7,8 @@
  */
 
 import { categoryColor, GREY } from "../../colors.js";
+import { formatNumberOf } from "../../format.js";
+import { shortLabel } from "../../selection.js";
 import type { DeviceModel, TraceModel } from "../../model.js";
 import type { Series } from "../../page_data.js";
 import type { Axis } from "../../axis.js";
@@ -16,6 +18,8 @@ export type Stacking = "site" | "category";
 /** One colour of the stack, from the bottom to the top. */
 export interface Band {
   label: string;
+  /** The label with the whole path of the file. */
+  title: string;
   /** Index in `trace.sites`; null for a category or the other sites. */
   site: number | null;
   color: string;
@@ -95,7 +99,8 @@ function siteBands(
   const bands = bins.sites.map(({ site, bytes }): Band => {
     const values = device.column(bytes);
     return {
-      label: trace.sites[site].label,
+      label: shortLabel(trace.sites[site]),
+      title: trace.sites[site].label,
       site,
       color: color(site),
       values,
@@ -103,8 +108,9 @@ function siteBands(
     };
   });
   const others = device.column(bins.others);
-  const label = bins.other_sites === 1 ? "1 other call site" : `${bins.other_sites} other call sites`;
-  bands.push({ label, site: null, color: GREY, values: others, most: largest(others) });
+  const label = formatNumberOf(bins.other_sites, "other call site");
+  const most = largest(others);
+  bands.push({ label, title: label, site: null, color: GREY, values: others, most });
   return bands;
 }
 
@@ -116,7 +122,7 @@ function categoryBands(trace: TraceModel, bands: Band[]): Band[] {
     if (!sum) {
       const label = category === null ? band.label : category.replace(/_/g, " ");
       const values = new Float64Array(band.values.length);
-      sum = { label, site: null, color: categoryColor(category), values, most: 0 };
+      sum = { label, title: label, site: null, color: categoryColor(category), values, most: 0 };
       byCategory.set(category, sum);
     }
     for (let bin = 0; bin < sum.values.length; bin++) sum.values[bin] += band.values[bin];

@@ -23,7 +23,8 @@ export function fillDataTable(
   const rows: HTMLElement[] = [];
   for (let bin = first; bin < last; bin += bins) {
     const begin = start_ns + bin * width_ns;
-    const level = levelsBetween(data.levels, begin, start_ns + Math.min(bin + bins, last) * width_ns);
+    const end = start_ns + Math.min(bin + bins, last) * width_ns;
+    const level = levelsBetween(data.levels, begin, end);
     rows.push(h(
       "tr",
       {},
@@ -36,7 +37,8 @@ export function fillDataTable(
   const head = heads.map((text, index) =>
     h("th", { scope: "col", class: index ? "number" : null }, text));
   const caption = h("caption", { class: "visually-hidden" }, "Memory in the shown part of the run");
-  fill(parent, h("table", {}, caption, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows)));
+  const thead = h("thead", {}, h("tr", {}, ...head));
+  fill(parent, h("table", {}, caption, thead, h("tbody", {}, ...rows)));
 }
 
 /** One line per bin: the instant of its most live bytes, and the bytes of each band then. */

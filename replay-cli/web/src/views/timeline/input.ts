@@ -18,13 +18,23 @@ export interface InputActions {
   cursorMoved(y: number | null): void;
 }
 
+/** A pressed button: where it was pressed, and what moves with it. */
+interface Press {
+  x: number;
+  from_ns: number;
+  /** Moves the shown range instead of selecting a window. */
+  pans: boolean;
+  isDrag: boolean;
+  /** Where the pointer was last. */
+  last: number;
+}
+
 const DRAG_PIXELS = 4;
 const SNAP_PIXELS = 5;
 
 export function listenToChart(chart: Chart, actions: InputActions): void {
   const { canvas } = chart.surface;
-  /** A pressed button: where it was pressed, and what moves with it. */
-  let press: { x: number; from_ns: number; pans: boolean; isDrag: boolean; last: number } | null = null;
+  let press: Press | null = null;
   /** Where a window begins that the keyboard selects. */
   let anchor: number | null = null;
 
@@ -40,7 +50,8 @@ export function listenToChart(chart: Chart, actions: InputActions): void {
 
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button > 1) return;
-    const isOnAxis = chart.style !== null && yIn(event) > chart.style.plot.top + chart.style.plot.height;
+    const plot = chart.style?.plot;
+    const isOnAxis = plot !== undefined && yIn(event) > plot.top + plot.height;
     const pans = event.shiftKey || event.button === 1 || isOnAxis;
     const x = xIn(event);
     press = { x, from_ns: snap(x), pans, isDrag: false, last: x };

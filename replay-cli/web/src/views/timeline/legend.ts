@@ -13,9 +13,9 @@ export interface Legend {
 }
 
 export function createLegend(onSelect: (band: Band) => void): Legend {
-  const title = h("h3", {});
+  const title = h("h2", {});
   const list = h("ul", {});
-  const element = h("div", { class: "legend" }, title, list);
+  const element = h("div", { class: "timeline-legend" }, title, list);
   let bands: Band[] = [];
   let rows: { item: HTMLElement; row: HTMLElement; bytes: Text; share: Text }[] = [];
 
@@ -29,13 +29,13 @@ export function createLegend(onSelect: (band: Band) => void): Legend {
         const share = document.createTextNode("");
         const content = [
           swatch(band.color),
-          h("span", { class: "legend-label", title: band.label }, band.label),
+          h("span", { class: "legend-label", title: band.title }, band.label),
           h("span", { class: "legend-bytes" }, bytes),
           h("span", { class: "legend-share" }, share),
         ];
         const row = band.site === null
           ? h("div", { class: "legend-row" }, ...content)
-          : h("button", { type: "button", class: "legend-row", "aria-pressed": "false" }, ...content);
+          : h("button", { class: "legend-row", "aria-pressed": "false" }, ...content);
         if (band.site !== null) row.addEventListener("click", () => onSelect(band));
         const item = h("li", {}, row);
         list.append(item);
@@ -54,7 +54,8 @@ export function createLegend(onSelect: (band: Band) => void): Legend {
     },
     setSelected(selected) {
       bands.forEach((band, index) => {
-        if (band.site !== null) rows[index].row.setAttribute("aria-pressed", String(index === selected));
+        if (band.site === null) return;
+        rows[index].row.setAttribute("aria-pressed", String(index === selected));
       });
     },
   };

@@ -34,6 +34,7 @@ const FONT = "11px system-ui, sans-serif";
 
 /** The stack is painted here and then copied over the grid. */
 const scratch = document.createElement("canvas");
+let image: ImageData | null = null;
 
 export function xOf(style: ChartStyle, time_ns: number): number {
   const { axis, range, plot } = style;
@@ -60,7 +61,10 @@ export function drawChart(
   drawGrid(surface, style);
   const columns = drawStack(surface, data, style);
   drawSteps(surface, events, style);
-  if (style.showsDevice) drawLine(surface, style, columns.device_max, columns.bin, "device", [5, 3]);
+  if (showsLine(data, style)) drawLine(surface, style, columns.live_max, columns.bin, "muted", []);
+  if (style.showsDevice) {
+    drawLine(surface, style, columns.device_max, columns.bin, "device", [5, 3]);
+  }
   if (style.showsReserved) {
     drawLine(surface, style, columns.reserved_max, columns.bin, "reserved", []);
   }
@@ -68,6 +72,13 @@ export function drawChart(
   drawPhases(surface, events.phases, style);
   drawEvents(surface, events, style);
   return columns;
+}
+
+/** True if a column of the stack is so wide that the line of allocated memory says more. */
+export function showsLine(data: ChartData, style: ChartStyle): boolean {
+  const { axis, range } = style;
+  const middle_ns = axis.time((range.from + range.to) / 2);
+  return xOf(style, middle_ns + data.width_ns) - xOf(style, middle_ns) > 6;
 }
 
 function drawGrid({ context }: Surface, style: ChartStyle): void {
@@ -110,7 +121,9 @@ function drawStack(surface: Surface, data: ChartData, style: ChartStyle): PixelC
   const columns = columnsOf(data, style.axis, style.range, width);
   const scratchContext = scratch.getContext("2d");
   if (scratchContext) {
-    const image = scratchContext.createImageData(width, height);
+    if (image?.width !== width || image.height !== height) {
+      image = scratchContext.createImageData(width, height);
+    }
     paintStack(image, columns, {
       bands: data.bands,
       selected: style.selected,
@@ -168,10 +181,9 @@ function drawCapacity({ context }: Surface, style: ChartStyle): void {
   context.setLineDash([2, 3]);
   line(context, plot.left, y, plot.left + plot.width, y);
   context.setLineDash([]);
-  context.textAlign = "right";
-  context.textBaseline = "bottom";
-  const text = `memory of the GPU: ${formatBytes(capacity_bytes)}`;
-  label(context, text, plot.left + plot.width - 6, y - 2);
+  context.textAlign = "left";
+  context.textBaseline = "top";
+  label(context, `memory of the GPU: ${formatBytes(capacity_bytes)}`, plot.left + 6, y + 4);
 }
 
 /** Lines at the begins of steps, on the axis of time, while they are far enough apart. */

@@ -24,7 +24,7 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
     context.select({ options });
   };
   const button = (text: string, title: string, onClick: () => void) => {
-    const element = h("button", { type: "button", title }, text);
+    const element = h("button", { title }, text);
     element.addEventListener("click", onClick);
     return element;
   };
@@ -32,7 +32,8 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
   const bySite = button("Call sites", "Stack by call site", () => setOption("stack", null));
   const byCategory = button("Categories", "Stack by the category of most of a site's bytes", () =>
     setOption("stack", "category"));
-  const bySteps = button("Steps", "Equal width for each step", () => context.select({ axis: "step" }));
+  const bySteps = button("Steps", "Equal width for each step", () =>
+    context.select({ axis: "step" }));
   const byTime = button("Time", "Axis of time", () => context.select({ axis: "time" }));
   const reserved = button("Reserved", "Memory that PyTorch reserved", () =>
     setOption("reserved", option("reserved") === "off" ? null : "off"));
@@ -47,7 +48,7 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
   const axis = group("Axis", bySteps, byTime);
   const element = h(
     "div",
-    { class: "toolbar" },
+    { class: "chart-toolbar" },
     group("Stack by", bySite, byCategory),
     axis,
     group("Lines", reserved, device),

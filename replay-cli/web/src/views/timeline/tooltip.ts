@@ -23,7 +23,7 @@ export interface Tooltip {
 const GAP = 14;
 
 export function createTooltip(): Tooltip {
-  const element = h("div", { class: "tooltip", hidden: true });
+  const element = h("div", { class: "chart-tooltip", hidden: true });
   return {
     element,
     hide: () => (element.hidden = true),

@@ -1,0 +1,95 @@
+// Call trees, their totals and their layout.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { bundle } from "./bundle.mjs";
+
+const { buildCallTree, NO_FRAME, sumTree } = await bundle("src/views/flame/call_tree.ts");
+const { findRect, MERGED, neighbour, placeTree } = await bundle("src/views/flame/layout.ts");
+
+const frame = (name, kind, is_user) =>
+  ({ function: name, file: `${name}.py`, line: 1, kind, is_user });
+const frames = [
+  frame("main", "python", true),
+  frame("forward", "python", true),
+  frame("conv", "python", false),
+  frame("at::conv", "native", false),
+  frame("backward", "python", true),
+  frame("cublas", "native", false),
+];
+// Nodes 1 to 6: main > forward > conv > at::conv; main > backward; and cublas alone.
+const source = {
+  nodeParent: Uint32Array.of(0, 0, 1, 2, 3, 1, 0),
+  nodeFrame: Uint32Array.of(0, 0, 1, 2, 3, 4, 5),
+  stackNode: Uint32Array.of(4, 5, 6, 3),
+  frameOf: null,
+};
+const bytes = Float64Array.of(100, 30, 7, 13);
+const count = Float64Array.of(1, 2, 3, 4);
+
+function build(shape) {
+  const all = { ownOnly: false, native: false, inverted: false, ...shape };
+  const tree = buildCallTree(frames, [source], all);
+  return { tree, totals: sumTree(tree, 0, bytes, count) };
+}
+
+/** "main/forward" and the bytes of each node. */
+function paths({ tree, totals }) {
+  const names = [""];
+  const result = {};
+  for (let node = 1; node < tree.frame.length; node++) {
+    const name = tree.frame[node] === NO_FRAME ? "none" : frames[tree.frame[node]].function;
+    names[node] = `${names[tree.parent[node]]}/${name}`;
+    result[names[node]] = totals.bytes[node];
+  }
+  return result;
+}
+
+test("native frames stay only in stacks without Python frames", () => {
+  assert.deepEqual(paths(build({})), {
+    "/main": 143, "/main/forward": 113, "/main/forward/conv": 113, "/main/backward": 30,
+    "/cublas": 7,
+  });
+  assert.equal(paths(build({ native: true }))["/main/forward/conv/at::conv"], 100);
+});
+
+test("own code only: stacks without own frames are one node, so the sum stays", () => {
+  const own = build({ ownOnly: true });
+  assert.deepEqual(paths(own), {
+    "/main": 143, "/main/forward": 113, "/main/backward": 30, "/none": 7,
+  });
+  assert.equal(own.totals.bytes[0], 150);
+  assert.equal(own.totals.count[0], 10);
+});
+
+test("inverted: innermost frames first", () => {
+  assert.deepEqual(paths(build({ inverted: true, native: true })), {
+    "/at::conv": 100, "/at::conv/conv": 100, "/at::conv/conv/forward": 100,
+    "/at::conv/conv/forward/main": 100, "/backward": 30, "/backward/main": 30, "/cublas": 7,
+    "/conv": 13, "/conv/forward": 13, "/conv/forward/main": 13,
+  });
+});
+
+test("widths are proportional, and narrow siblings are merged", () => {
+  const { tree, totals } = build({});
+  const layout = placeTree(tree, totals.bytes, 0, 15);
+  const rects = Array.from({ length: layout.count }, (_, i) => ({
+    node: layout.node[i], x: layout.x[i], width: layout.width[i], row: layout.row[i],
+  }));
+  assert.deepEqual(rects[0], { node: 0, x: 0, width: 15, row: 0 });
+  const merged = rects.find(({ node }) => node === MERGED);
+  assert.equal(merged.row, 1);
+  assert.ok(Math.abs(merged.x - 14.3) < 1e-9 && Math.abs(merged.width - 0.7) < 1e-9);
+  assert.equal(layout.merged[rects.indexOf(merged)], 1);
+  const forward = layout.node.indexOf(2);
+  assert.equal(findRect(layout, layout.x[forward] + 1, 2), forward);
+  assert.equal(neighbour(layout, forward, "ArrowRight"), layout.node.indexOf(4));
+  assert.equal(neighbour(layout, forward, "ArrowUp"), layout.node.indexOf(1));
+});
+
+test("the ancestors of the zoomed node fill the width", () => {
+  const { tree, totals } = build({});
+  const layout = placeTree(tree, totals.bytes, 2, 100);
+  assert.deepEqual([...layout.node.subarray(0, 4)], [0, 1, 2, 3]);
+  assert.deepEqual([...layout.width.subarray(0, 4)], [100, 100, 100, 100]);
+});
