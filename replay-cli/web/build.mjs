@@ -13,7 +13,7 @@ import { build } from "esbuild";
 
 const ROOT = path.dirname(fileURLToPath(import.meta.url));
 const DIST = path.resolve(process.argv[2] ?? path.join(ROOT, "dist"));
-const MAX_BUNDLE_BYTES = 120_000;
+const MAX_BUNDLE_BYTES = 170_000;
 
 const shared = {
   absWorkingDir: ROOT,
@@ -58,5 +58,5 @@ for (const [name, result] of [["report.js", js], ["report.css", css]]) {
   console.log(`${name}: ${bytes.length} bytes`);
 }
 if (total > MAX_BUNDLE_BYTES) {
-  console.warn(`the bundle has ${total} bytes; the goal is at most ${MAX_BUNDLE_BYTES}`);
+  throw new Error(`the bundle has ${total} bytes, more than ${MAX_BUNDLE_BYTES}`);
 }

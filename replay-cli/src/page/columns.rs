@@ -1,7 +1,7 @@
 //! Columns of numbers in one compressed blob.
 //!
 //! A column is a LEB128 count, then the zigzag LEB128 difference of each value from the one before.
-//! `web/src/decode.ts` reads it.
+//! `web/src/data/decode.ts` reads it.
 
 /// The number of a column in the blob.
 pub(super) type Column = usize;

@@ -1,4 +1,4 @@
-//! What the page contains, as JSON. `web/src/page_data.ts` describes each field.
+//! What the page contains, as JSON. `web/src/data/page_data.ts` describes each field.
 
 use serde::Serialize;
 

@@ -4,8 +4,8 @@
  * Moments snap to the nearest edge of the table of blocks, at which the answers are exact.
  */
 
-import type { ByStack, Model } from "./model.js";
-import { sumBySite } from "./selection.js";
+import type { ByStack, Model } from "./data/model.js";
+import { sumBySite } from "./shell/selection.js";
 
 export interface PageApi {
   /** The report of `gpumemtrace replay --json`, parsed. */

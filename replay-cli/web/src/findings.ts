@@ -1,7 +1,7 @@
 /** The findings of the report as the overview shows them: what is wrong, and what to do. */
 
-import { formatByteChange, formatBytes, formatCount, formatNumberOf } from "./format.js";
-import type { Report } from "./model.js";
+import { formatByteChange, formatBytes, formatCount, formatNumberOf } from "./widgets/format.js";
+import type { Report } from "./data/model.js";
 import type { Selection } from "./view.js";
 
 export interface Finding {

@@ -1,12 +1,12 @@
 /** Decodes the blobs of the page and starts the shell. */
 
 import { createApi, type PageApi } from "./api.js";
-import { Columns, decodeBase64, inflate } from "./decode.js";
-import { fill, h } from "./dom.js";
-import { loadModel } from "./load_model.js";
-import type { PageData } from "./page_data.js";
-import { startShell } from "./shell.js";
-import { startTheme } from "./theme.js";
+import { Columns, decodeBase64, inflate } from "./data/decode.js";
+import { fill, h } from "./widgets/dom.js";
+import { loadModel } from "./data/load_model.js";
+import type { PageData } from "./data/page_data.js";
+import { startShell } from "./shell/shell.js";
+import { startTheme } from "./shell/theme.js";
 
 declare global {
   interface Window {

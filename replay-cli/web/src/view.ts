@@ -1,6 +1,6 @@
 /** What a view is, and what all views share. */
 
-import type { Model } from "./model.js";
+import type { Model } from "./data/model.js";
 
 /** Selected part of the run. All views show the same one. */
 export interface Selection {

@@ -6,7 +6,7 @@ import { deflateRawSync } from "node:zlib";
 import { bundle } from "./bundle.mjs";
 import { ColumnWriter } from "./container.mjs";
 
-const { Columns, decodeBase64, inflate } = await bundle("src/decode.ts");
+const { Columns, decodeBase64, inflate } = await bundle("src/data/decode.ts");
 
 function roundTrip(...columns) {
   const writer = new ColumnWriter();

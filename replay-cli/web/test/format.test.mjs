@@ -4,10 +4,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundle } from "./bundle.mjs";
 
-const { formatBytes, formatCount, formatShare, formatTime } = await bundle("src/format.ts");
-const { byteTicks, createAxis } = await bundle("src/axis.ts");
-const { defaultSelection, formatPlace, parsePlace } = await bundle("src/url.ts");
-const { toCsv } = await bundle("src/download.ts");
+const { formatBytes, formatCount, formatShare, formatTime } = await bundle("src/widgets/format.ts");
+const { byteTicks, createAxis } = await bundle("src/widgets/axis.ts");
+const { defaultSelection, formatPlace, parsePlace } = await bundle("src/shell/url.ts");
+const { toCsv } = await bundle("src/widgets/download.ts");
 
 test("bytes", () => {
   assert.equal(formatBytes(0), "0 B");

@@ -4,20 +4,23 @@
 //! that the recorder's writer drains from its rings, and each round is encoded and dropped.
 //! Memory grows only with the live blocks: a billion events would take a hundred gigabytes.
 //!
-//! usage: synthesize EVENTS FILE
+//! With STACKS, each step also serves requests: blocks of that many call stacks, of any size, that
+//! live between one step and thousands. Such a run fills a large HTML page (`scripts/bench-html`).
+//!
+//! usage: synthesize EVENTS FILE [STACKS]
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+mod trace_output;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use gpumemtrace_format::block::{BlockKind, BlockPacker, encode_block, file_header};
+use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
-use gpumemtrace_format::index::{IndexBuilder, TraceTail};
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, FrameLink, Meta, NodeId,
-    PyNode, ThreadId, definitions, event_block,
+    PyNode, ThreadId, definitions,
 };
+use trace_output::TraceOutput;
 
 /// Events of one round. The recorder wakes its writer when a ring is a quarter full.
 const ROUND_EVENTS: usize = 4096;
@@ -25,16 +28,12 @@ const ROUND_EVENTS: usize = 4096;
 /// sequence numbers of blocks overlap.
 const LATE_ROUND_EVENTS: usize = 90_000;
 const ROWS_PER_BLOCK: usize = 1 << 16;
-const ZSTD_LEVEL: i32 = 3;
-/// The recorder writes an index after so many event blocks.
-const BLOCKS_PER_INDEX: usize = 16;
-/// Bits by which the recorder shifts timestamps.
-const TIME_SHIFT: u8 = 10;
 const MAIN: u32 = 4242;
 const BACKWARD: u32 = 4300;
 const LAYERS: usize = 60;
 /// Frames of the framework between a line of the model and the allocation.
 const DEPTH: i32 = 12;
+const REQUESTS_PER_STEP: usize = 400;
 const SEGMENT_BYTES: u64 = 20 << 20;
 const STARTED_NS: u64 = 1_000_000_000;
 const TORCH: &str = "/env/lib/python3.12/site-packages/torch/";
@@ -90,6 +89,24 @@ impl Frames {
     }
 }
 
+/// Adds call stacks of a server: functions in a tree of calls, each with the framework's frames.
+fn add_request_lines(frames: &mut Frames, stacks: usize) -> Vec<NodeId> {
+    let main = frames.frame(NodeId::NONE, "/work/serve.py", "<module>", 12);
+    let mut handlers = Vec::new();
+    let lines = (0..stacks as i32).map(|number| {
+        let (handler, part) = (number / 40, number % 40);
+        if part == 0 {
+            let route = frames.frame(main, "/work/serve.py", "handle", 20 + handler % 250);
+            let file = format!("/work/handlers/handler{}.py", handler % 32);
+            handlers.push(frames.frame(route, &file, "Handler.run", 1 + handler / 32));
+        }
+        let file = format!("/work/handlers/parts{}.py", handler % 32);
+        let call = frames.frame(handlers[handler as usize], &file, "Part.apply", 10 + part);
+        frames.add_module_frames(call, ["linear", "activation", "dropout"][number as usize % 3])
+    });
+    lines.collect()
+}
+
 /// Stacks of the lines that allocate.
 struct ModelLines {
     parameters: NodeId,
@@ -98,6 +115,8 @@ struct ModelLines {
     loss: NodeId,
     optimizer: Vec<NodeId>,
     leak: NodeId,
+    /// Those of requests, if the run serves any.
+    requests: Vec<NodeId>,
 }
 
 fn add_model_lines(frames: &mut Frames) -> ModelLines {
@@ -127,7 +146,7 @@ fn add_model_lines(frames: &mut Frames) -> ModelLines {
     let optimizer = optimizer.collect();
     let loss = frames.frame(main, "/work/train.py", "train", 42);
     let leak = frames.frame(train, "/work/hooks.py", "Keeper.hook", 7);
-    ModelLines { parameters: build, forward, backward, loss, optimizer, leak }
+    ModelLines { parameters: build, forward, backward, loss, optimizer, leak, requests: Vec::new() }
 }
 
 /// The state of the generated run: allocator, clock, and the current round of events.
@@ -143,6 +162,9 @@ struct RankRun {
     segment: (u64, u64),
     allocated: u64,
     reserved: u64,
+    steps: u64,
+    /// Blocks of requests, by the step that frees them.
+    held: BTreeMap<u64, Vec<(Tensor, NodeId)>>,
 }
 
 /// An allocated block: address and requested bytes.
@@ -220,8 +242,26 @@ impl RankRun {
         self.event(EventKind::BLOCK_FREE, (addr, size), stack, Some(requested));
     }
 
+    /// Serves requests: frees what is due, and allocates. The first stacks get the most requests.
+    fn serve(&mut self, stacks: &[NodeId]) {
+        self.steps += 1;
+        for (tensor, stack) in self.held.remove(&self.steps).unwrap_or_default() {
+            self.release(tensor, stack);
+        }
+        for _ in 0..REQUESTS_PER_STEP.min(stacks.len()) {
+            let [first, second] = [self.random(), self.random()].map(|random| random as usize % stacks.len());
+            let stack = stacks[first.min(second)];
+            let bytes = 512 << (self.random() % 12);
+            let most_steps = 1 << (self.random() % 13);
+            let steps = 1 + self.random() % most_steps;
+            let tensor = self.alloc(stack, bytes);
+            self.held.entry(self.steps + steps).or_default().push((tensor, stack));
+        }
+    }
+
     /// Runs a step: forward, a hook that leaks, backward on autograd's thread, and the optimizer.
     fn step(&mut self, lines: &ModelLines) {
+        self.serve(&lines.requests);
         let mut activations = Vec::new();
         for (layer, stacks) in lines.forward.iter().enumerate() {
             let bytes = 40_000 + layer as u64 * 1000;
@@ -267,74 +307,21 @@ fn meta(apis: &[&str]) -> Meta {
     meta
 }
 
-/// The trace file, with index blocks as a recorder writes them.
-struct TraceOutput {
-    file: BufWriter<File>,
-    bytes: u64,
-    index: IndexBuilder,
-    encoder: event_block::EventEncoder,
-    packer: BlockPacker,
-}
-
-impl TraceOutput {
-    fn create(path: &str) -> std::io::Result<Self> {
-        let mut file = BufWriter::new(File::create(path)?);
-        file.write_all(&file_header())?;
-        Ok(Self {
-            file,
-            bytes: file_header().len() as u64,
-            index: IndexBuilder::default(),
-            encoder: event_block::EventEncoder::new(TIME_SHIFT),
-            packer: BlockPacker::new(ZSTD_LEVEL),
-        })
-    }
-
-    fn write(&mut self, block: &[u8]) -> std::io::Result<()> {
-        self.bytes += block.len() as u64;
-        self.file.write_all(block)
-    }
-
-    fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) -> std::io::Result<()> {
-        let block = encode_block(kind, payload, ZSTD_LEVEL);
-        self.index.add_block(kind, self.bytes, block.len(), rows);
-        self.write(&block)
-    }
-
-    fn add_events(&mut self, events: &[Event]) -> std::io::Result<()> {
-        self.encoder.push(events);
-        let rows = self.encoder.finish();
-        let block = self.packer.encode_block(BlockKind::EVENTS, &rows.payload, &rows.split_offsets);
-        self.index.add_event_block(block.len(), events);
-        self.write(&block)?;
-        if self.index.pending() >= BLOCKS_PER_INDEX { self.add_index() } else { Ok(()) }
-    }
-
-    fn add_index(&mut self) -> std::io::Result<()> {
-        let payload = self.index.encode(self.bytes);
-        self.write(&encode_block(BlockKind::INDEX, &payload, ZSTD_LEVEL))
-    }
-
-    fn finish(mut self, end: &End) -> std::io::Result<()> {
-        let index_at = self.bytes;
-        self.add_index()?;
-        let end_at = self.bytes;
-        self.write(&encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL))?;
-        let tail = TraceTail { index_bytes: self.bytes - index_at, end_bytes: self.bytes - end_at };
-        self.write(&tail.encode_block())?;
-        self.file.flush()
-    }
-}
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, events, path] = arguments.as_slice() else {
-        return Err("usage: synthesize EVENTS FILE".into());
+    let (events, path, stacks) = match arguments.as_slice() {
+        [_, events, path] => (events, path, 0),
+        [_, events, path, stacks] => (events, path, stacks.parse()?),
+        _ => return Err("usage: synthesize EVENTS FILE [STACKS]".into()),
     };
     let min_events: u64 = events.replace('_', "").parse()?;
     let mut trace = TraceOutput::create(path)?;
     let (send, rounds) = sync_channel::<Vec<Event>>(16);
     let mut frames = Frames::default();
-    let lines = add_model_lines(&mut frames);
+    let mut lines = add_model_lines(&mut frames);
+    if stacks > 0 {
+        lines.requests = add_request_lines(&mut frames, stacks);
+    }
     let generator = std::thread::spawn(move || {
         let mut run = RankRun {
             round: Vec::with_capacity(ROUND_EVENTS),
@@ -348,6 +335,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             segment: (0x7f00_0000_0000, 0x7f00_0000_0000),
             allocated: 0,
             reserved: 0,
+            steps: 0,
+            held: BTreeMap::new(),
         };
         for parameter in 0..120 {
             run.alloc(lines.parameters, 100_000 + parameter * 3000);

@@ -1,6 +1,6 @@
 /** A pattern of diagonal lines, for free memory. */
 
-import { themeColor } from "../theme.js";
+import { themeColor } from "../shell/theme.js";
 
 const SIZE = 6;
 

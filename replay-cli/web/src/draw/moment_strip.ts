@@ -5,11 +5,11 @@
  * window, by one bin; with Shift, they begin a window.
  */
 
-import type { Axis } from "../axis.js";
-import { createSurface, fitSurface } from "../canvas.js";
-import { h } from "../dom.js";
-import { formatBytes } from "../format.js";
-import { themeColor } from "../theme.js";
+import type { Axis } from "../widgets/axis.js";
+import { createSurface, fitSurface } from "../widgets/canvas.js";
+import { h } from "../widgets/dom.js";
+import { formatBytes } from "../widgets/format.js";
+import { themeColor } from "../shell/theme.js";
 import { fitLabel } from "./label_width.js";
 
 export interface StripContent {

@@ -1,7 +1,7 @@
 /** Moments in words and as edges: `step 12 (1.240117345 s)`. */
 
-import type { DeviceModel, TraceModel } from "../model.js";
-import { formatCount } from "../format.js";
+import type { DeviceModel, TraceModel } from "../data/model.js";
+import { formatCount } from "../widgets/format.js";
 
 /** The exact time in seconds, with as many digits as it has: `1.240117345 s`. */
 export function formatExactTime(time_ns: number): string {

@@ -1,6 +1,6 @@
 /** A plain table behind a summary, for charts and lists: the same numbers as text. */
 
-import { h } from "../dom.js";
+import { h } from "../widgets/dom.js";
 
 /** The first column is text, the others are numbers. */
 export function plainTable(

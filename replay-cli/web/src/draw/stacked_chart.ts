@@ -5,11 +5,11 @@
  * the parts of a column always belong to one instant. Left and Right move the cursor.
  */
 
-import { type Axis, byteTicks } from "../axis.js";
-import { createSurface, fitSurface } from "../canvas.js";
-import { type Child, h, swatch } from "../dom.js";
-import { formatBytes } from "../format.js";
-import { themeColor } from "../theme.js";
+import { type Axis, byteTicks } from "../widgets/axis.js";
+import { createSurface, fitSurface } from "../widgets/canvas.js";
+import { type Child, h, swatch } from "../widgets/dom.js";
+import { formatBytes } from "../widgets/format.js";
+import { themeColor } from "../shell/theme.js";
 import { fitLabel } from "./label_width.js";
 import { facts, hideTooltip, showTooltip } from "./tooltip.js";
 

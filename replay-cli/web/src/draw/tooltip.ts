@@ -4,7 +4,7 @@
  * It repeats what a chart says in its live region, so screen readers skip it.
  */
 
-import { append, type Child, h } from "../dom.js";
+import { append, type Child, h } from "../widgets/dom.js";
 
 let box: HTMLElement | undefined;
 

@@ -1,13 +1,13 @@
 /** The flame graph: which call stacks hold, keep or churn memory, and how two moments differ. */
 
-import { createAxis } from "../axis.js";
-import { type Child, fill, h, swatch } from "../dom.js";
+import { createAxis } from "../widgets/axis.js";
+import { type Child, fill, h, swatch } from "../widgets/dom.js";
 import { createMomentStrip } from "../draw/moment_strip.js";
 import { tableBehind } from "../draw/plain_table.js";
 import { facts } from "../draw/tooltip.js";
-import { formatByteChange, formatBytes, formatNumberOf } from "../format.js";
-import type { DeviceModel, TraceModel } from "../model.js";
-import { selectedDevice, siteIndex } from "../selection.js";
+import { formatByteChange, formatBytes, formatNumberOf } from "../widgets/format.js";
+import type { DeviceModel, TraceModel } from "../data/model.js";
+import { selectedDevice, siteIndex } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
 import { FlameChart } from "./flame/chart.js";
 import { nodeFacts, nodeName } from "./flame/describe.js";

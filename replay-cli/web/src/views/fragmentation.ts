@@ -1,15 +1,15 @@
 /** Fragmentation: unused reserved memory over the run, at a moment by cause, and where it lies. */
 
-import { createAxis } from "../axis.js";
-import { CAUSE_LABELS } from "../colors.js";
-import { fill, h } from "../dom.js";
+import { createAxis } from "../widgets/axis.js";
+import { CAUSE_LABELS } from "../widgets/colors.js";
+import { fill, h } from "../widgets/dom.js";
 import { describeExactMoment } from "../draw/moments.js";
 import { plainTable, tableBehind } from "../draw/plain_table.js";
 import { type Band, bandLegend, createStackedChart } from "../draw/stacked_chart.js";
-import { formatBytes, formatNumberOf } from "../format.js";
-import type { DeviceModel, TraceModel } from "../model.js";
-import type { Fragmentation } from "../report_types.js";
-import { selectedDevice } from "../selection.js";
+import { formatBytes, formatNumberOf } from "../widgets/format.js";
+import type { DeviceModel, TraceModel } from "../data/model.js";
+import type { Fragmentation } from "../data/report_types.js";
+import { selectedDevice } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
 import { withOption } from "./options.js";
 import { describeGapMoment } from "../wording/fragmentation.js";

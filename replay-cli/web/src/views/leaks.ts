@@ -1,9 +1,9 @@
 /** Leaks: whether they could be judged, a card for each, and growth that is not known to leak. */
 
-import { type Child, fill, h } from "../dom.js";
-import { formatCount, formatNumberOf } from "../format.js";
-import type { TraceModel } from "../model.js";
-import type { BenignGrowth, GrowingSite, Leak, LeakAssessment } from "../report_types.js";
+import { type Child, fill, h } from "../widgets/dom.js";
+import { formatCount, formatNumberOf } from "../widgets/format.js";
+import type { TraceModel } from "../data/model.js";
+import type { BenignGrowth, GrowingSite, Leak, LeakAssessment } from "../data/report_types.js";
 import type { Context, View } from "../view.js";
 import { describeAssessment, describeBenign, explainGrowingSite, headlineGrowth }
   from "../wording/growth.js";

@@ -1,12 +1,12 @@
 /** Out of memory: what was requested, why it did not fit, what helps, and what held the memory. */
 
-import { CAUSE_LABELS, GREY, HUES } from "../colors.js";
-import { type Child, fill, h, swatch } from "../dom.js";
+import { CAUSE_LABELS, GREY, HUES } from "../widgets/colors.js";
+import { type Child, fill, h, swatch } from "../widgets/dom.js";
 import { exactBytes, sentence } from "../findings.js";
-import { formatBytes, formatCount, formatNumberOf } from "../format.js";
-import type { TraceModel } from "../model.js";
-import type { Oom, ReportSite } from "../report_types.js";
-import { siteIndex } from "../selection.js";
+import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
+import type { TraceModel } from "../data/model.js";
+import type { Oom, ReportSite } from "../data/report_types.js";
+import { siteIndex } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
 import { describeCause } from "../wording/fragmentation.js";
 import { formatHolder } from "../wording/leaks.js";

@@ -1,13 +1,13 @@
 /** The overview: what is wrong and what to do, then where the memory is at the peak. */
 
-import { createAxis } from "../axis.js";
-import { createSurface, fitSurface, type Surface } from "../canvas.js";
-import { fill, h } from "../dom.js";
+import { createAxis } from "../widgets/axis.js";
+import { createSurface, fitSurface, type Surface } from "../widgets/canvas.js";
+import { fill, h } from "../widgets/dom.js";
 import { collectFindings } from "../findings.js";
-import { formatBytes, formatCount, formatShare, formatTime } from "../format.js";
-import type { Report } from "../model.js";
-import { selectedDevice, siteIndex, type Selected } from "../selection.js";
-import { describeMoment } from "../selection_bar.js";
+import { formatBytes, formatCount, formatShare, formatTime } from "../widgets/format.js";
+import type { Report } from "../data/model.js";
+import { selectedDevice, siteIndex, type Selected } from "../shell/selection.js";
+import { describeMoment } from "../shell/selection_bar.js";
 import type { Context, MountedView, View } from "../view.js";
 import { drawDeviceBar } from "./overview/device_bar.js";
 import { drawFindings } from "./overview/finding_cards.js";

@@ -1,10 +1,10 @@
 /** Ranks side by side: the allocated memory of each on one scale, peaks, and the first cause. */
 
-import { fitSurface, createSurface, type Surface } from "../canvas.js";
-import { fill, h } from "../dom.js";
-import { formatBytes, formatCount, formatShare } from "../format.js";
-import type { DeviceModel, Report, TraceModel } from "../model.js";
-import { themeColor } from "../theme.js";
+import { fitSurface, createSurface, type Surface } from "../widgets/canvas.js";
+import { fill, h } from "../widgets/dom.js";
+import { formatBytes, formatCount, formatShare } from "../widgets/format.js";
+import type { DeviceModel, Report, TraceModel } from "../data/model.js";
+import { themeColor } from "../shell/theme.js";
 import type { Context, MountedView, View } from "../view.js";
 import { largest } from "./timeline/chart_data.js";
 

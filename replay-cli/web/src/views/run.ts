@@ -1,9 +1,9 @@
 /** The recording: versions, settings, losses, notes; what a maintainer asks for in a bug report. */
 
-import { fill, h } from "../dom.js";
-import { formatCount, formatTime } from "../format.js";
-import { describeEnd } from "../header.js";
-import type { Report } from "../model.js";
+import { fill, h } from "../widgets/dom.js";
+import { formatCount, formatTime } from "../widgets/format.js";
+import { describeEnd } from "../shell/header.js";
+import type { Report } from "../data/model.js";
 import type { Context, MountedView, View } from "../view.js";
 
 export const runView: View = {

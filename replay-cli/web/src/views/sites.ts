@@ -1,14 +1,14 @@
 /** The table of call sites: bytes at the peak, at the end, and in the selected time. */
 
-import { fill, h, swatch } from "../dom.js";
-import { download, toCsv } from "../download.js";
-import { formatBytes, formatCount, formatNumberOf } from "../format.js";
-import type { PageSite } from "../page_data.js";
-import { selectedDevice, selectedMoment, selectedWindow, sumBySite } from "../selection.js";
-import type { Selected } from "../selection.js";
-import { describeMoment } from "../selection_bar.js";
-import { totalsAt, totalsAtEnd, totalsAtPeak, type SiteTotals } from "../site_totals.js";
-import { createTable, type SortedTable, type TableColumn } from "../table.js";
+import { fill, h, swatch } from "../widgets/dom.js";
+import { download, toCsv } from "../widgets/download.js";
+import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
+import type { PageSite } from "../data/page_data.js";
+import { selectedDevice, selectedMoment, selectedWindow, sumBySite } from "../shell/selection.js";
+import type { Selected } from "../shell/selection.js";
+import { describeMoment } from "../shell/selection_bar.js";
+import { totalsAt, totalsAtEnd, totalsAtPeak, type SiteTotals } from "../data/site_totals.js";
+import { createTable, type SortedTable, type TableColumn } from "../widgets/table.js";
 import type { Context, MountedView, View } from "../view.js";
 
 export const sitesView: View = {

@@ -1,9 +1,9 @@
 /** A call stack as a list, innermost frame first, own code marked. */
 
-import { h } from "../dom.js";
-import { formatNumberOf } from "../format.js";
-import type { TraceModel } from "../model.js";
-import type { ReportFrame } from "../report_types.js";
+import { h } from "../widgets/dom.js";
+import { formatNumberOf } from "../widgets/format.js";
+import type { TraceModel } from "../data/model.js";
+import type { ReportFrame } from "../data/report_types.js";
 import { frameText } from "../wording/sites.js";
 
 /** Native frames of a stack with Python frames are hidden behind a button. */

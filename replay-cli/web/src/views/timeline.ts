@@ -1,11 +1,11 @@
 /** The timeline: memory over steps or time, stacked by call site or category. */
 
-import { createAxis, type Axis } from "../axis.js";
-import { fill, h, swatch } from "../dom.js";
-import { download } from "../download.js";
-import { formatBytes, formatTime } from "../format.js";
-import type { Model } from "../model.js";
-import { selectedDevice, siteIndex, type Selected } from "../selection.js";
+import { createAxis, type Axis } from "../widgets/axis.js";
+import { fill, h, swatch } from "../widgets/dom.js";
+import { download } from "../widgets/download.js";
+import { formatBytes, formatTime } from "../widgets/format.js";
+import type { Model } from "../data/model.js";
+import { selectedDevice, siteIndex, type Selected } from "../shell/selection.js";
 import type { Context, MountedView, View } from "../view.js";
 import { createBrush } from "./timeline/brush.js";
 import { Chart } from "./timeline/chart.js";
@@ -14,7 +14,6 @@ import type { Stacking } from "./timeline/chart_data.js";
 import { fillDataTable, timelineCsv } from "./timeline/data_table.js";
 import { collectEvents } from "./timeline/events.js";
 import { listenToChart } from "./timeline/input.js";
-import { showsLine } from "./timeline/paint.js";
 import { createLegend } from "./timeline/legend.js";
 import { bandOrder } from "./timeline/raster.js";
 import { createToolbar } from "./timeline/toolbar.js";
@@ -36,7 +35,12 @@ class Timeline implements MountedView {
   private readonly tooltip = createTooltip();
   private readonly toolbar;
   private readonly note = h("p", { class: "muted chart-note" });
-  private readonly table = h("div", { class: "table-frame scrolled" });
+  private readonly table = h("div", {
+    class: "table-frame scrolled",
+    role: "region",
+    tabindex: "0",
+    "aria-label": "Memory in the shown part of the run",
+  });
   private readonly details = h("details", {}, h("summary", {}, "Table"), this.table);
   private readonly spoken = h("div", { class: "visually-hidden", "aria-live": "polite" });
   private axis: Axis | null = null;
@@ -220,12 +224,9 @@ class Timeline implements MountedView {
     const key = (name: string, text: string) =>
       h("span", { class: "line-key" }, swatch(`var(--${name})`), text);
     const settings = this.toolbar.settings();
-    const { style } = this.chart;
-    const isZoomed = style !== null && showsLine(data, style);
     const parts: (Node | string | false)[] = [
       settings.showsReserved && key("reserved", "reserved, most"),
       settings.showsDevice && key("device", "driver, most"),
-      isZoomed && key("muted", "allocated, most"),
       "Each column shows the moment of its most allocated memory.",
     ];
     const capacity = device.data.total_bytes;
@@ -233,8 +234,10 @@ class Timeline implements MountedView {
     if (capacity !== null && capacity > top) {
       parts.push(` The GPU has ${formatBytes(capacity)}, above the chart.`);
     }
-    if (isZoomed) {
-      parts.push(` Call sites have one value for each ${formatTime(data.width_ns)}.`);
+    if (data.width_ns > data.levels.width_ns) {
+      const width = formatTime(data.width_ns);
+      parts.push(` Call sites are known every ${width}; what is pale is above the memory of its `
+        + "column.");
     }
     if (events.hiddenPhases.length > 0) {
       parts.push(` Phases without a lane: ${events.hiddenPhases.join(", ")}.`);

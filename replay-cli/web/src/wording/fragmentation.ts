@@ -1,7 +1,7 @@
 /** Causes and moments of unused reserved memory, in the words of `replay --fragmentation`. */
 
-import { formatBytes } from "../format.js";
-import type { Fragmentation, GapCause, PoolKey } from "../report_types.js";
+import { formatBytes } from "../widgets/format.js";
+import type { Fragmentation, GapCause, PoolKey } from "../data/report_types.js";
 import type { Vocabulary } from "./vocabulary.js";
 
 /** A cause, and what returns the memory. */

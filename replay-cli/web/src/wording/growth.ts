@@ -1,7 +1,7 @@
 /** Growth that is not known to be a leak, in the words of `gpumemtrace replay --leaks`. */
 
-import { formatBytes, formatCount, formatNumberOf } from "../format.js";
-import type { GrowingSite, LeakAssessment } from "../report_types.js";
+import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
+import type { GrowingSite, LeakAssessment } from "../data/report_types.js";
 import { MEMORY } from "./leaks.js";
 
 /** The first words of a run without leaks: what the assessment allows to claim. */

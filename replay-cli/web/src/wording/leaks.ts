@@ -1,8 +1,8 @@
 /** Leaks in the words of `gpumemtrace replay --leaks`. */
 
-import { formatBytes, formatCount, formatNumberOf } from "../format.js";
-import type { Report } from "../model.js";
-import type { Holder, HolderScan, Leak, LeakKind } from "../report_types.js";
+import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
+import type { Report } from "../data/model.js";
+import type { Holder, HolderScan, Leak, LeakKind } from "../data/report_types.js";
 import { formatPercent } from "./percent.js";
 import type { Vocabulary } from "./vocabulary.js";
 

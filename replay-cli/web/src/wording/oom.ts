@@ -1,7 +1,7 @@
 /** Out-of-memory errors in the words of `gpumemtrace replay --oom`. */
 
-import { formatBytes, formatCount, formatNumberOf } from "../format.js";
-import type { Oom, OomGrowth } from "../report_types.js";
+import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
+import type { Oom, OomGrowth } from "../data/report_types.js";
 import { formatPercent } from "./percent.js";
 
 /** Least share of the allocated memory of a line that is listed after the first one. */

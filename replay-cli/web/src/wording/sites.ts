@@ -1,10 +1,10 @@
 /** Call sites, frames and stacks of the report in words. */
 
-import { formatTime } from "../format.js";
+import { formatTime } from "../widgets/format.js";
 import { fileName, shortPath } from "../views/flame/names.js";
-import type { TraceModel } from "../model.js";
-import type { PageSite } from "../page_data.js";
-import type { ReportFrame, ReportSite } from "../report_types.js";
+import type { TraceModel } from "../data/model.js";
+import type { PageSite } from "../data/page_data.js";
+import type { ReportFrame, ReportSite } from "../data/report_types.js";
 
 /** The site of the page with the id of a site of the report; null if the page lacks it. */
 export function pageSite(trace: TraceModel | undefined, site: ReportSite): PageSite | null {

@@ -1,6 +1,6 @@
 /** Nouns that differ between CUDA, Metal and gpumemtrace's own allocator, as in the text report. */
 
-import type { Report } from "../model.js";
+import type { Report } from "../data/model.js";
 
 export interface Vocabulary {
   isMetal: boolean;

@@ -5,7 +5,7 @@
  * once for each such choice; totals of a moment are then one pass over the nodes.
  */
 
-import type { Frame } from "../../page_data.js";
+import type { Frame } from "../../data/page_data.js";
 
 /** The stacks of one trace. `frameOf` maps its frames to those of the tree. */
 export interface StackSource {

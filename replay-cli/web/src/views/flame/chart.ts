@@ -5,8 +5,8 @@
  * names the focused node.
  */
 
-import { createSurface, fitSurface, type Surface } from "../../canvas.js";
-import { h } from "../../dom.js";
+import { createSurface, fitSurface, type Surface } from "../../widgets/canvas.js";
+import { h } from "../../widgets/dom.js";
 import { hideTooltip, showTooltip } from "../../draw/tooltip.js";
 import { describeNode, nodeSentence } from "./describe.js";
 import { FrameColors } from "./frame_colors.js";

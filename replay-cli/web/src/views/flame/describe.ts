@@ -1,9 +1,9 @@
 /** Nodes of a flame graph in words: for the tooltip, the live region and the panel below. */
 
-import { type Child, h } from "../../dom.js";
+import { type Child, h } from "../../widgets/dom.js";
 import { facts } from "../../draw/tooltip.js";
 import { exactBytes } from "../../findings.js";
-import { formatByteChange, formatBytes, formatNumberOf } from "../../format.js";
+import { formatByteChange, formatBytes, formatNumberOf } from "../../widgets/format.js";
 import type { Graph } from "./graph.js";
 import { type Layout, MERGED } from "./layout.js";
 import { frameFullPlace, frameName } from "./names.js";

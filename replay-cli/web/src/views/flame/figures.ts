@@ -6,11 +6,11 @@
  */
 
 import { describeEdge, describeExactMoment, edgeTime } from "../../draw/moments.js";
-import { formatTime } from "../../format.js";
-import type { ByStack, DeviceModel, TraceModel } from "../../model.js";
-import type { Keyframe } from "../../page_data.js";
+import { formatTime } from "../../widgets/format.js";
+import type { ByStack, DeviceModel, TraceModel } from "../../data/model.js";
+import type { Keyframe } from "../../data/page_data.js";
 import type { Selection } from "../../view.js";
-import { selectedMoment, selectedWindow } from "../../selection.js";
+import { selectedMoment, selectedWindow } from "../../shell/selection.js";
 
 export type Mode = "peak" | "live" | "kept" | "churn" | "difference" | "traces";
 

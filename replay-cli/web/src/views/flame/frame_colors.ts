@@ -4,8 +4,8 @@
  * colour has a contrast of at least 4.5:1 on all of them.
  */
 
-import type { Frame } from "../../page_data.js";
-import { isDark } from "../../theme.js";
+import type { Frame } from "../../data/page_data.js";
+import { isDark } from "../../shell/theme.js";
 import { originOf } from "./names.js";
 
 /** Neighbours of this angle are never alike. */

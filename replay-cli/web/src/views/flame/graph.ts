@@ -1,6 +1,6 @@
 /** One flame graph: a call tree with its totals, ready to be placed and drawn. */
 
-import type { Frame } from "../../page_data.js";
+import type { Frame } from "../../data/page_data.js";
 import { type CallTree, sumTree, type Totals } from "./call_tree.js";
 import type { Figures } from "./figures.js";
 import { searchText } from "./names.js";

@@ -1,6 +1,6 @@
 /** Names of frames: `validate()`, `train.py:31`, and the package or file that gives the colour. */
 
-import type { Frame } from "../../page_data.js";
+import type { Frame } from "../../data/page_data.js";
 import { NO_FRAME, ROOT_FRAME } from "./call_tree.js";
 
 const LIBRARY_FOLDERS = ["/site-packages/", "/dist-packages/"];

@@ -1,8 +1,8 @@
 /** Draws a placed call tree on a canvas. */
 
-import type { Surface } from "../../canvas.js";
+import type { Surface } from "../../widgets/canvas.js";
 import { fitLabel, labelWidth } from "../../draw/label_width.js";
-import { themeColor } from "../../theme.js";
+import { themeColor } from "../../shell/theme.js";
 import { differenceColor, type FrameColors, frameTextColor } from "./frame_colors.js";
 import { changeRatio, type Graph } from "./graph.js";
 import { type Layout, MERGED } from "./layout.js";

@@ -1,9 +1,9 @@
 /** The table below the flame graph: totals by call site, or what is new, freed and common. */
 
-import { h } from "../../dom.js";
-import { formatByteChange, formatBytes, formatCount } from "../../format.js";
-import type { ByStack, TraceModel } from "../../model.js";
-import { sumBySite } from "../../selection.js";
+import { h } from "../../widgets/dom.js";
+import { formatByteChange, formatBytes, formatCount } from "../../widgets/format.js";
+import type { ByStack, TraceModel } from "../../data/model.js";
+import { sumBySite } from "../../shell/selection.js";
 import type { Figures } from "./figures.js";
 import { percentOf } from "../../wording/percent.js";
 

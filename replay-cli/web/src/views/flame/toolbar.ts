@@ -1,6 +1,6 @@
 /** Mode, filters and search of the flame graph. All of them are options of the selection. */
 
-import { fill, h } from "../../dom.js";
+import { fill, h } from "../../widgets/dom.js";
 import type { Selection } from "../../view.js";
 import type { Mode } from "./figures.js";
 

@@ -1,7 +1,7 @@
 /** The call trees of the page, each built once, and the frames of two traces as one list. */
 
-import type { TraceModel } from "../../model.js";
-import type { Frame } from "../../page_data.js";
+import type { TraceModel } from "../../data/model.js";
+import type { Frame } from "../../data/page_data.js";
 import { buildCallTree, type CallTree, type TreeShape } from "./call_tree.js";
 import { shortPath } from "./names.js";
 

@@ -1,13 +1,13 @@
 /** The card of the segment map: the moment, the colours, and what is known of a picked block. */
 
-import { type Child, fill, h, swatch } from "../../dom.js";
+import { type Child, fill, h, swatch } from "../../widgets/dom.js";
 import { describeExactMoment } from "../../draw/moments.js";
 import { plainTable, tableBehind } from "../../draw/plain_table.js";
 import { facts } from "../../draw/tooltip.js";
-import { formatBytes, formatCount, formatNumberOf } from "../../format.js";
-import type { DeviceModel, TraceModel } from "../../model.js";
-import type { Keyframe } from "../../page_data.js";
-import { siteIndex } from "../../selection.js";
+import { formatBytes, formatCount, formatNumberOf } from "../../widgets/format.js";
+import type { DeviceModel, TraceModel } from "../../data/model.js";
+import type { Keyframe } from "../../data/page_data.js";
+import { siteIndex } from "../../shell/selection.js";
 import type { Context } from "../../view.js";
 import { withOption } from "../options.js";
 import { stackOfNode } from "../stack_list.js";

@@ -5,15 +5,15 @@
  * segments; Enter or a click picks a block.
  */
 
-import { createSurface, fitSurface } from "../../canvas.js";
-import { GREY, HUES } from "../../colors.js";
-import { h } from "../../dom.js";
+import { createSurface, fitSurface } from "../../widgets/canvas.js";
+import { GREY, HUES } from "../../widgets/colors.js";
+import { h } from "../../widgets/dom.js";
 import { hatchPattern } from "../../draw/hatch.js";
 import { fitLabel } from "../../draw/label_width.js";
 import { hideTooltip, showTooltip, facts } from "../../draw/tooltip.js";
 import { exactBytes } from "../../findings.js";
-import { formatBytes, formatNumberOf } from "../../format.js";
-import { themeColor } from "../../theme.js";
+import { formatBytes, formatNumberOf } from "../../widgets/format.js";
+import { themeColor } from "../../shell/theme.js";
 import { HEADER, type PlacedPiece, placePieces, placeSegments, ROW, type SegmentLayout }
   from "./segment_layout.js";
 import type { Piece, Segment } from "./segments.js";

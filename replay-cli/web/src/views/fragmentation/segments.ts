@@ -5,8 +5,8 @@
  * so the page never shows address space as memory.
  */
 
-import type { DeviceModel } from "../../model.js";
-import type { Keyframe } from "../../page_data.js";
+import type { DeviceModel } from "../../data/model.js";
+import type { Keyframe } from "../../data/page_data.js";
 
 export interface Piece {
   kind: "block" | "free" | "unmapped";

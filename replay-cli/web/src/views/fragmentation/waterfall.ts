@@ -1,11 +1,11 @@
 /** Reserved memory at one moment, step by step down to what tensors use, by cause and culprit. */
 
-import { CAUSE_COLORS, CAUSE_LABELS, GREY } from "../../colors.js";
-import { h, swatch } from "../../dom.js";
+import { CAUSE_COLORS, CAUSE_LABELS, GREY } from "../../widgets/colors.js";
+import { h, swatch } from "../../widgets/dom.js";
 import { plainTable } from "../../draw/plain_table.js";
-import { formatBytes, formatCount, formatNumberOf } from "../../format.js";
-import type { TraceModel } from "../../model.js";
-import type { Fragmentation, GapCause } from "../../report_types.js";
+import { formatBytes, formatCount, formatNumberOf } from "../../widgets/format.js";
+import type { TraceModel } from "../../data/model.js";
+import type { Fragmentation, GapCause } from "../../data/report_types.js";
 import { describeCause, formatPool } from "../../wording/fragmentation.js";
 import { siteLabel } from "../../wording/sites.js";
 import type { Vocabulary } from "../../wording/vocabulary.js";

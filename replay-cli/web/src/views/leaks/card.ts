@@ -1,13 +1,13 @@
 /** One leak as a card: the finding, its numbers, its curve, and where the memory is allocated. */
 
-import { createAxis } from "../../axis.js";
-import { type Child, fill, h, swatch } from "../../dom.js";
+import { createAxis } from "../../widgets/axis.js";
+import { type Child, fill, h, swatch } from "../../widgets/dom.js";
 import { createStackedChart } from "../../draw/stacked_chart.js";
 import { facts } from "../../draw/tooltip.js";
-import { formatBytes, formatCount, formatNumberOf } from "../../format.js";
-import type { TraceModel } from "../../model.js";
-import type { Leak, ReportSite } from "../../report_types.js";
-import { siteIndex } from "../../selection.js";
+import { formatBytes, formatCount, formatNumberOf } from "../../widgets/format.js";
+import type { TraceModel } from "../../data/model.js";
+import type { Leak, ReportSite } from "../../data/report_types.js";
+import { siteIndex } from "../../shell/selection.js";
 import type { Context } from "../../view.js";
 import * as words from "../../wording/leaks.js";
 import { formatPercent } from "../../wording/percent.js";

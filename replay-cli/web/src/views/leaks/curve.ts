@@ -6,7 +6,7 @@
  * so that the page stays responsive.
  */
 
-import type { DeviceModel, TraceModel } from "../../model.js";
+import type { DeviceModel, TraceModel } from "../../data/model.js";
 
 export interface Curve {
   times: number[];

@@ -1,10 +1,10 @@
 /** The bar of a GPU's memory when the driver had handed out most, with exact numbers. */
 
-import { CAUSE_COLORS, CAUSE_LABELS, GREY, HUES } from "../../colors.js";
-import { fill, h, swatch } from "../../dom.js";
+import { CAUSE_COLORS, CAUSE_LABELS, GREY, HUES } from "../../widgets/colors.js";
+import { fill, h, swatch } from "../../widgets/dom.js";
 import { exactBytes, splitDevice, type DevicePart } from "../../findings.js";
-import { formatBytes, formatCount, formatShare } from "../../format.js";
-import type { Report } from "../../model.js";
+import { formatBytes, formatCount, formatShare } from "../../widgets/format.js";
+import type { Report } from "../../data/model.js";
 
 /** With more than this share of the GPU free, a second bar shows the rest enlarged. */
 const ENLARGED_BELOW = 0.3;

@@ -1,6 +1,6 @@
 /** The cards of the findings. Each one leads to the view that shows more. */
 
-import { fill, h } from "../../dom.js";
+import { fill, h } from "../../widgets/dom.js";
 import type { Finding } from "../../findings.js";
 import type { Context } from "../../view.js";
 

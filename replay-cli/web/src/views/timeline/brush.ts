@@ -1,8 +1,8 @@
 /** The strip that shows the whole run, and which part of it the large chart shows. */
 
-import { createSurface, fitSurface } from "../../canvas.js";
-import { h } from "../../dom.js";
-import { themeColor } from "../../theme.js";
+import { createSurface, fitSurface } from "../../widgets/canvas.js";
+import { h } from "../../widgets/dom.js";
+import { themeColor } from "../../shell/theme.js";
 import type { Chart } from "./chart.js";
 import { columnsOf, largest, type Range } from "./chart_data.js";
 

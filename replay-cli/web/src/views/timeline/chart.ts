@@ -5,10 +5,10 @@
  * size changes; the upper one has the selection and the cursor, which move more often.
  */
 
-import type { Axis } from "../../axis.js";
-import { createSurface, fitSurface, type Surface } from "../../canvas.js";
-import { h } from "../../dom.js";
-import { themeColor } from "../../theme.js";
+import type { Axis } from "../../widgets/axis.js";
+import { createSurface, fitSurface, type Surface } from "../../widgets/canvas.js";
+import { h } from "../../widgets/dom.js";
+import { themeColor } from "../../shell/theme.js";
 import { largest, type ChartData, type Range } from "./chart_data.js";
 import type { Events } from "./events.js";
 import { drawChart, LANE_HEIGHT, timeAtX, xOf, type ChartStyle } from "./paint.js";

@@ -6,12 +6,12 @@
  * maxima of different instants on top of each other.
  */
 
-import { categoryColor, GREY } from "../../colors.js";
-import { formatNumberOf } from "../../format.js";
-import { shortLabel } from "../../selection.js";
-import type { DeviceModel, TraceModel } from "../../model.js";
-import type { Series } from "../../page_data.js";
-import type { Axis } from "../../axis.js";
+import { categoryColor, GREY } from "../../widgets/colors.js";
+import { formatNumberOf } from "../../widgets/format.js";
+import { shortLabel } from "../../shell/selection.js";
+import type { DeviceModel, TraceModel } from "../../data/model.js";
+import type { Series } from "../../data/page_data.js";
+import type { Axis } from "../../widgets/axis.js";
 
 export type Stacking = "site" | "category";
 

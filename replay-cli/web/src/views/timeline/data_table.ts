@@ -1,9 +1,9 @@
 /** The numbers of the shown part of the chart as a table and as CSV. */
 
-import { formatBytes } from "../../format.js";
-import { fill, h } from "../../dom.js";
-import { toCsv } from "../../download.js";
-import type { Axis } from "../../axis.js";
+import { formatBytes } from "../../widgets/format.js";
+import { fill, h } from "../../widgets/dom.js";
+import { toCsv } from "../../widgets/download.js";
+import type { Axis } from "../../widgets/axis.js";
 import { levelsBetween, type ChartData } from "./chart_data.js";
 
 const ROWS = 60;

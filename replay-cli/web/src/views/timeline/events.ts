@@ -1,8 +1,8 @@
 /** What happened when: steps, phases, marks, the peak and out-of-memory errors. */
 
-import { HUES } from "../../colors.js";
-import { formatBytes } from "../../format.js";
-import type { DeviceModel, Model, Report, TraceModel } from "../../model.js";
+import { HUES } from "../../widgets/colors.js";
+import { formatBytes } from "../../widgets/format.js";
+import type { DeviceModel, Model, Report, TraceModel } from "../../data/model.js";
 
 export interface Moment {
   kind: "oom" | "peak" | "mark";

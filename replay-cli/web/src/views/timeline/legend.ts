@@ -1,7 +1,7 @@
 /** The list of bands beside the chart, with their bytes at the cursor or at the peak. */
 
-import { h, swatch } from "../../dom.js";
-import { formatBytes, formatShare } from "../../format.js";
+import { h, swatch } from "../../widgets/dom.js";
+import { formatBytes, formatShare } from "../../widgets/format.js";
 import type { Band } from "./chart_data.js";
 
 export interface Legend {

@@ -1,9 +1,9 @@
 /** Draws the chart: grid, stack, lines of reserved and driver memory, and what happened when. */
 
-import { byteTicks, type Axis } from "../../axis.js";
-import { fitText, type Surface } from "../../canvas.js";
-import { formatBytes } from "../../format.js";
-import { themeColor } from "../../theme.js";
+import { byteTicks, type Axis } from "../../widgets/axis.js";
+import { fitText, type Surface } from "../../widgets/canvas.js";
+import { formatBytes } from "../../widgets/format.js";
+import { themeColor } from "../../shell/theme.js";
 import { columnsOf, type ChartData, type PixelColumns, type Range } from "./chart_data.js";
 import type { Events, Phase } from "./events.js";
 import { paintStack } from "./raster.js";
@@ -61,7 +61,6 @@ export function drawChart(
   drawGrid(surface, style);
   const columns = drawStack(surface, data, style);
   drawSteps(surface, events, style);
-  if (showsLine(data, style)) drawLine(surface, style, columns.live_max, columns.bin, "muted", []);
   if (style.showsDevice) {
     drawLine(surface, style, columns.device_max, columns.bin, "device", [5, 3]);
   }
@@ -72,13 +71,6 @@ export function drawChart(
   drawPhases(surface, events.phases, style);
   drawEvents(surface, events, style);
   return columns;
-}
-
-/** True if a column of the stack is so wide that the line of allocated memory says more. */
-export function showsLine(data: ChartData, style: ChartStyle): boolean {
-  const { axis, range } = style;
-  const middle_ns = axis.time((range.from + range.to) / 2);
-  return xOf(style, middle_ns + data.width_ns) - xOf(style, middle_ns) > 6;
 }
 
 function drawGrid({ context }: Surface, style: ChartStyle): void {

@@ -2,7 +2,8 @@
  * Paints the stack of bands pixel by pixel, which is faster than filling paths: about 3 ms for 32
  * bands of 1,600 x 400 pixels in software.
  *
- * Bands that end inside of a pixel are blended by their share of it.
+ * Bands that end inside of a pixel are blended by their share of it. If the bins of the sites are
+ * wider than a column, a stack can be higher than `live_max` there: the part above is pale.
  */
 
 import type { Band, PixelColumns } from "./chart_data.js";
@@ -19,6 +20,7 @@ export interface StackStyle {
 
 type Rgb = [number, number, number];
 
+const PALE = 0.85;
 const DIMMED = 0.72;
 const EDGE = 0.45;
 
@@ -32,8 +34,9 @@ export function paintStack(image: ImageData, columns: PixelColumns, style: Stack
   for (let x = 0; x < width; x++) {
     const bin = columns.bin[x];
     if (bin < 0) continue;
+    const ceiling = Math.ceil(columns.live_max[x] * scale);
     let bytes = 0;
-    const column = new ColumnPainter(pixels, x, width, height);
+    const column = new ColumnPainter(pixels, x, width, height, ceiling);
     for (const band of order) {
       const value = style.bands[band].values[bin];
       if (value <= 0) continue;
@@ -62,21 +65,30 @@ interface Shade {
   pixel: number;
 }
 
-function createPalette(style: StackStyle): { body: Shade[]; edge: Shade[] } {
+interface Shades {
+  full: Shade;
+  pale: Shade;
+}
+
+function createPalette(style: StackStyle): { body: Shades[]; edge: Shades[] } {
   const surface = parseColor(style.surface);
-  const body: Shade[] = [];
-  const edge: Shade[] = [];
+  const body: Shades[] = [];
+  const edge: Shades[] = [];
   style.bands.forEach((band, index) => {
     const isDimmed = style.selected >= 0 && style.selected !== index;
     const color = mix(parseColor(band.color), surface, isDimmed ? DIMMED : 0);
-    body.push(shade(color));
-    edge.push(shade(mix(color, surface, EDGE)));
+    body.push(shades(color, surface));
+    edge.push(shades(mix(color, surface, EDGE), surface));
   });
   return { body, edge };
 }
 
-function shade(color: Rgb): Shade {
-  return { color, pixel: toPixel(color, 255) };
+function shades(color: Rgb, surface: Rgb): Shades {
+  const pale = mix(color, surface, PALE);
+  return {
+    full: { color, pixel: toPixel(color, 255) },
+    pale: { color: pale, pixel: toPixel(pale, 255) },
+  };
 }
 
 /** Fills one column of pixels from the bottom to the top. Levels are pixels above the bottom. */
@@ -92,14 +104,16 @@ class ColumnPainter {
     private readonly x: number,
     private readonly width: number,
     private readonly height: number,
+    private readonly ceiling: number,
   ) {}
 
-  fill(top: number, shade: Shade): void {
+  fill(top: number, { full, pale }: Shades): void {
     const limit = Math.min(top, this.height);
     while (this.level < limit) {
       const row = Math.floor(this.level);
+      const [shade, end] = row < this.ceiling ? [full, this.ceiling] : [pale, Infinity];
       if (this.covered === 0 && limit - row >= 1) {
-        const stop = Math.floor(limit);
+        const stop = Math.min(Math.floor(limit), end);
         this.run(row, stop, shade.pixel);
         this.level = stop;
       } else {

@@ -1,6 +1,6 @@
 /** The controls above the timeline. Their state is in the selection, so links keep it. */
 
-import { h } from "../../dom.js";
+import { h } from "../../widgets/dom.js";
 import type { Context } from "../../view.js";
 
 export interface Toolbar {

@@ -1,7 +1,7 @@
 /** The box beside the cursor with the exact values of its column. */
 
-import { fill, h, swatch } from "../../dom.js";
-import { formatBytes, formatTime } from "../../format.js";
+import { fill, h, swatch } from "../../widgets/dom.js";
+import { formatBytes, formatTime } from "../../widgets/format.js";
 import type { Band, LevelRange } from "./chart_data.js";
 import type { ChartStyle } from "./paint.js";
 

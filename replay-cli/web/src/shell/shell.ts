@@ -1,16 +1,16 @@
 /** The frame around the views: header, tabs, selection bar, keyboard, and the URL's fragment. */
 
-import { GREY, rankColors } from "./colors.js";
-import { fill, h } from "./dom.js";
+import { GREY, rankColors } from "../widgets/colors.js";
+import { fill, h } from "../widgets/dom.js";
 import { createHeader } from "./header.js";
 import { createHelp } from "./help.js";
-import type { Model } from "./model.js";
+import type { Model } from "../data/model.js";
 import { normalize } from "./selection.js";
 import { createSelectionBar } from "./selection_bar.js";
 import { onThemeChange, toggleTheme } from "./theme.js";
 import { defaultSelection, formatPlace, parsePlace } from "./url.js";
-import type { Context, MountedView, Selection, View } from "./view.js";
-import { VIEWS } from "./views/index.js";
+import type { Context, MountedView, Selection, View } from "../view.js";
+import { VIEWS } from "../views/index.js";
 
 /** A view's panel; `mounted` is set when it was first opened. */
 interface Panel {

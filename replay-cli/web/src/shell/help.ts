@@ -1,7 +1,7 @@
 /** The dialog that explains keyboard and mouse. */
 
-import { h } from "./dom.js";
-import type { View } from "./view.js";
+import { h } from "../widgets/dom.js";
+import type { View } from "../view.js";
 
 export interface Help {
   element: HTMLDialogElement;

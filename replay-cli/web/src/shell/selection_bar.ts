@@ -1,10 +1,10 @@
 /** The bar that shows the selected window and call site, with buttons that clear them. */
 
-import { fill, h, swatch } from "./dom.js";
-import { formatTime } from "./format.js";
-import type { TraceModel } from "./model.js";
+import { fill, h, swatch } from "../widgets/dom.js";
+import { formatTime } from "../widgets/format.js";
+import type { TraceModel } from "../data/model.js";
 import { siteIndex } from "./selection.js";
-import type { Context } from "./view.js";
+import type { Context } from "../view.js";
 
 export function createSelectionBar(context: Context): { element: HTMLElement; update(): void } {
   const element = h("div", { class: "selection-bar", role: "status", "aria-label": "Selection" });

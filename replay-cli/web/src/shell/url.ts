@@ -5,8 +5,8 @@
  * a view's own options have the prefix `o.`.
  */
 
-import type { Model } from "./model.js";
-import type { Selection } from "./view.js";
+import type { Model } from "../data/model.js";
+import type { Selection } from "../view.js";
 
 export interface Place {
   view: string;

@@ -4,9 +4,9 @@
  * A position is in seconds, or a step number with the elapsed share of that step as its fraction.
  */
 
-import { firstAtLeast } from "./block_table.js";
+import { firstAtLeast } from "../data/block_table.js";
 import { formatCount, formatTime } from "./format.js";
-import type { TraceModel } from "./model.js";
+import type { TraceModel } from "../data/model.js";
 
 export interface Tick {
   at: number;

@@ -1,11 +1,11 @@
 /** The header: the program, the most severe finding, and the controls of the page. */
 
-import { download } from "./download.js";
-import { fill, h } from "./dom.js";
-import { formatNumberOf, formatTime } from "./format.js";
-import type { Report, TraceModel } from "./model.js";
+import { download } from "../widgets/download.js";
+import { fill, h } from "../widgets/dom.js";
+import { formatNumberOf, formatTime } from "../widgets/format.js";
+import type { Report, TraceModel } from "../data/model.js";
 import { isDark, onThemeChange, toggleTheme } from "./theme.js";
-import type { Context } from "./view.js";
+import type { Context } from "../view.js";
 
 export interface Header {
   element: HTMLElement;

@@ -4,9 +4,9 @@
  * `Context.select` normalizes: it orders the ends, and turns an empty window into a moment.
  */
 
-import type { ByStack, DeviceModel, Model, TraceModel } from "./model.js";
-import type { PageSite } from "./page_data.js";
-import type { Selection } from "./view.js";
+import type { ByStack, DeviceModel, Model, TraceModel } from "../data/model.js";
+import type { PageSite } from "../data/page_data.js";
+import type { Selection } from "../view.js";
 
 export interface Selected {
   trace: TraceModel;

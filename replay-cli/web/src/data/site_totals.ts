@@ -2,7 +2,7 @@
 
 import type { DeviceModel, Report, TraceModel } from "./model.js";
 import type { Keyframe } from "./page_data.js";
-import { sumBySite } from "./selection.js";
+import { sumBySite } from "../shell/selection.js";
 
 /** Totals by index in `trace.sites`. */
 export interface SiteTotals {

@@ -6,7 +6,7 @@
  * tritanopia, with a contrast of at least 3:1 to the background of both themes.
  */
 
-import type { Model } from "./model.js";
+import type { Model } from "../data/model.js";
 
 export const HUES = [
   "#246cdc", "#eb6414", "#26a162", "#ac3a9a", "#9884eb", "#bf3624", "#1e7758", "#d56bae",

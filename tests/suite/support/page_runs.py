@@ -1,0 +1,138 @@
+"""Traces of each kind that a page must show, and the pages made from them."""
+
+import json
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from conftest import COMMAND, LIBRARY, REPOSITORY, VENVS, WORKLOADS, environment, run_program
+from page_file import PageFile
+
+GOLDEN = REPOSITORY / "tests" / "golden"
+INCOMPLETE = 6
+
+
+def newest_torch():
+    return max(VENVS, key=lambda version: [int(part) for part in version.split(".")])
+
+
+@dataclass
+class Page:
+    """A page, the traces that it shows, and the same traces as `replay` reports them."""
+
+    path: Path
+    traces: list
+    code: int
+    compared: list = field(default_factory=list)
+
+    @cached_property
+    def file(self):
+        return PageFile(self.path)
+
+    @cached_property
+    def report(self):
+        return self.replay(self.traces)
+
+    def trace_of(self, index):
+        """Returns the path of a trace by its index in the page; compared traces come last."""
+        return (self.traces + self.compared)[index]
+
+    def replay(self, traces, *flags):
+        done = subprocess.run([COMMAND, "replay", *traces, "--json", *flags], capture_output=True, text=True, timeout=300)
+        assert done.returncode == self.code, f"exit code {done.returncode}: {done.stderr}"
+        return json.loads(done.stdout)
+
+
+def make_page(folder, traces, *flags, code=0, compared=()):
+    """Writes the page of some traces."""
+    path = folder / "page.html"
+    compare = [word for trace in compared for word in ("--compare", trace)]
+    done = subprocess.run([COMMAND, "html", *traces, *compare, "--output", path, *flags], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, f"exit code {done.returncode}, not {code}: {done.stdout}{done.stderr}"
+    return Page(path, list(traces), code, list(compared))
+
+
+def record(folder, script, *arguments, traced=True, trace="run.trace", **extra):
+    """Records a workload on the simulated GPU, in the newest PyTorch here."""
+    python = Path(VENVS[newest_torch()]) / "bin" / "python"
+    run_program([python, WORKLOADS / script, *map(str, arguments)], folder, env=environment(folder, traced, **extra))
+    assert (folder / trace).exists(), f"{script} left no {trace}"
+    return folder / trace
+
+
+def record_killed(folder):
+    python = Path(VENVS[newest_torch()]) / "bin" / "python"
+    command = [python, WORKLOADS / "training/train.py", "--leak", "hook", "--forever"]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as process:
+        while int(process.stdout.readline()) < 20:
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return folder / "run.trace"
+
+
+def damage(trace, folder):
+    """Copies a trace and flips every bit of some bytes in its middle."""
+    data = bytearray(trace.read_bytes())
+    for position in range(len(data) // 2, len(data) // 2 + 64):
+        data[position] ^= 0xFF
+    damaged = folder / "damaged.trace"
+    damaged.write_bytes(data)
+    return damaged
+
+
+def record_ranks(folder):
+    """Returns traces of two ranks; the second one leaks."""
+    traces = []
+    for rank, leak in enumerate(["none", "hook"]):
+        traces.append(record(folder, "training/train.py", "--steps", 15, "--leak", leak, "--quick-exit",
+                             trace=f"run.rank{rank}.trace", RANK=rank, WORLD_SIZE=2))
+    return traces
+
+
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+LEAKING = ("training/train.py", "--steps", 20, "--leak", "hook", "--quick-exit")
+
+
+def compared_runs(folder):
+    after = record(folder, *LEAKING)
+    (folder / "before").mkdir()
+    before = record(folder / "before", "training/train.py", "--steps", 20, "--quick-exit")
+    return make_page(folder, [after], compared=[before])
+
+
+def hostile_run(folder):
+    """A trace in which every name is hostile, also its own: its path ends with `</script>...`."""
+    names = folder / "<"
+    names.mkdir()
+    trace = names / "script><img src=x onerror=window.hostile=1>.trace"
+    python = Path(VENVS[newest_torch()]) / "bin" / "python"
+    done = run_program([python, WORKLOADS / "stacks/hostile_names.py"], folder, env=environment(folder, GPUMEMTRACE_OUTPUT=trace))
+    (folder / "names.json").write_text(done.stdout)
+    return make_page(folder, [trace])
+
+
+#: Kinds of traces by name; each makes a page in a new folder.
+KINDS = {
+    **{
+        path.stem: lambda folder, path=path: make_page(folder, [Path(shutil.copy(path, folder))])
+        for path in sorted(GOLDEN.glob("*.trace"))
+    },
+    "leak": lambda folder: make_page(folder, [record(folder, *LEAKING)]),
+    "expandable": lambda folder: make_page(folder, [record(folder, *LEAKING, **EXPANDABLE)]),
+    "oom": lambda folder: make_page(folder, [record(folder, "memory/oom_growth.py", "validation", SIMGPU_MEM="2G")]),
+    "fragmented": lambda folder: make_page(folder, [record(folder, "memory/fragmentation_gap.py", folder / "witness.json")]),
+    "phases": lambda folder: make_page(folder, [record(folder, "training/steps.py", "phases")]),
+    "periodic": lambda folder: make_page(folder, [record(folder, "memory/large_tensors.py")]),
+    "async": lambda folder: make_page(folder, [record(folder, "memory/async_allocator.py", **ASYNC)]),
+    "pluggable": lambda folder: make_page(folder, [record(folder, "memory/pluggable.py", LIBRARY, traced=False)]),
+    "killed": lambda folder: make_page(folder, [record_killed(folder)]),
+    "ranks": lambda folder: make_page(folder, record_ranks(folder)),
+    "compared": compared_runs,
+    "hostile": hostile_run,
+    "damaged": lambda folder: make_page(folder, [damage(record(folder, *LEAKING), folder)], code=INCOMPLETE),
+}
