@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 
 HEAD = """# Coverage matrix
 
-This page shows which versions and settings of PyTorch are recorded completely. `scripts/matrix`
-writes it: it runs real PyTorch wheels on the simulated GPU in every cell.
+This page shows which versions and settings of PyTorch are recorded completely.
+`scripts/checks/matrix` writes it: it runs real PyTorch wheels on the simulated GPU in every cell.
 
 Per device, the trace must have the same entries in the same order as PyTorch's history
 (`_snapshot()['device_traces']`: action, address, size, stream, and pool where PyTorch reports it).

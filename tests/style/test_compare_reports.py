@@ -1,4 +1,4 @@
-"""`scripts/compare-reports` finds every number that differs and follows the rows of its key map."""
+"""`scripts/checks/compare-reports` finds every number that differs and follows its key map."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class CompareReports(unittest.TestCase):
         return self.write(name, text, stat.S_IRWXU)
 
     def compare(self, old, new, rows=MAP, old_code=0):
-        tool = os.path.join(REPOSITORY, "scripts", "compare-reports")
+        tool = os.path.join(REPOSITORY, "scripts", "checks", "compare-reports")
         arguments = [self.command("old", old, old_code), self.command("new", new), self.write("run.trace", "")]
         command = [sys.executable, tool, "--map", self.write("rows.map", rows), "--texts", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True, check=False)

@@ -5,7 +5,7 @@ A cell of the matrix is a PyTorch version, an allocator setup, and a workload
 (tests/workloads/training/allocator_matrix.py). In each cell the trace must have, per device, the
 entries of `_snapshot()['device_traces']` (action, address, size, stream, and pool where PyTorch
 reports it) and, per thread, every memory call of the driver's log. This suite runs some cells;
-scripts/matrix runs all.
+scripts/checks/matrix runs all.
 """
 
 import collections

@@ -98,6 +98,18 @@ def without_zeros(sums):
     return {site: held for site, held in sums.items() if held}
 
 
+def choose_moments(browser, place, edges, choice):  # noqa: F811
+    """Chooses random edges, up to half of them on both sides of a bin in which bytes changed."""
+    changes = browser.evaluate(f"""{{
+        const live = {json.dumps(edges)}.map((time) => JSON.stringify(window.gpumemtrace.liveAt(time, {place[0]}, {place[1]})));
+        live.flatMap((text, index) => (index > 0 && text !== live[index - 1] ? [index] : []));
+    }}""")
+    changes = choice.sample(changes, min(MOMENTS // 4, len(changes)))
+    chosen = {edges[index + offset] for index in changes for offset in (-1, 0)}
+    others = [edge for edge in edges if edge not in chosen]
+    return sorted(chosen | set(choice.sample(others, min(MOMENTS - len(chosen), len(others)))))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_page_answers_as_replay(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
@@ -110,8 +122,7 @@ def test_page_answers_as_replay(browser, page_of, kind):  # noqa: F811
         for number, device in enumerate(trace["devices"]):
             edges = browser.call("edges", index, number)
             assert edges == sorted(edges)
-            inside = [edge for edge in edges if 0 <= edge <= trace["end_ns"]]
-            moments = sorted(choice.sample(inside, min(MOMENTS, len(inside))))
+            moments = choose_moments(browser, (index, number), [edge for edge in edges if 0 <= edge <= trace["end_ns"]], choice)
             expected = snapshots(page, index, moments)
             asked = f"{moments}.map((time) => window.gpumemtrace.liveAt(time, {index}, {number}))"
             live = dict(zip(moments, browser.evaluate(asked)))

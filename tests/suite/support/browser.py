@@ -23,7 +23,7 @@ def missing_tool():
     if not shutil.which("node"):
         return "no node"
     if not (WEB / "node_modules" / "puppeteer-core").is_dir():
-        return "puppeteer-core is not installed: scripts/page installs it"
+        return "puppeteer-core is not installed: scripts/generate/page installs it"
     return None
 
 

@@ -122,7 +122,7 @@ KINDS = {
         path.stem: lambda folder, path=path: make_page(folder, [Path(shutil.copy(path, folder))])
         for path in sorted(GOLDEN.glob("*.trace"))
     },
-    "leak": lambda folder: make_page(folder, [record(folder, *LEAKING)]),
+    "leak": lambda folder: make_page(folder, [record(folder, *LEAKING, "--steps", 200)]),
     "expandable": lambda folder: make_page(folder, [record(folder, *LEAKING, **EXPANDABLE)]),
     "oom": lambda folder: make_page(folder, [record(folder, "memory/oom_growth.py", "validation", SIMGPU_MEM="2G")]),
     "fragmented": lambda folder: make_page(folder, [record(folder, "memory/fragmentation_gap.py", folder / "witness.json")]),
