@@ -5,6 +5,7 @@ import { fill, h } from "../widgets/dom.js";
 import { formatNumberOf, formatTime } from "../widgets/format.js";
 import type { Report, TraceModel } from "../data/model.js";
 import { isDark, onThemeChange, toggleTheme } from "./theme.js";
+import { shortenFiles } from "../wording/sites.js";
 import type { Context } from "../view.js";
 
 export interface Header {
@@ -86,7 +87,7 @@ export function createHeader(context: Context, reportBytes: BlobPart): Header {
       const { trace } = context.selection();
       const found = verdictOf(model.report, trace);
       verdict.dataset.severity = found.severity;
-      verdict.textContent = found.summary;
+      verdict.textContent = shortenFiles(model.traces[trace], found.summary);
       verdict.title = found.summary;
       const text = model.traces[trace] ? describeRun(model.report, model.traces[trace]) : "";
       program.textContent = text;

@@ -4,7 +4,10 @@ import { createAxis } from "../widgets/axis.js";
 import { createSurface, fitSurface, type Surface } from "../widgets/canvas.js";
 import { fill, h } from "../widgets/dom.js";
 import { collectFindings } from "../findings.js";
-import { formatBytes, formatCount, formatShare, formatTime } from "../widgets/format.js";
+import {
+  formatBytes, formatCount, formatNumberOf, formatShare, formatTime,
+} from "../widgets/format.js";
+import { shortenFiles } from "../wording/sites.js";
 import type { Report } from "../data/model.js";
 import { selectedDevice, siteIndex, type Selected } from "../shell/selection.js";
 import { describeMoment } from "../shell/selection_bar.js";
@@ -70,6 +73,7 @@ class Overview implements MountedView {
         return index === null ? null : trace.sites[index].source;
       };
       const findings = collectFindings(model.report, selection.trace, sourceOf);
+      for (const finding of findings) finding.summary = shortenFiles(trace, finding.summary);
       drawFindings(this.findings, findings, this.context);
       this.preview.hidden = this.device.hidden = this.sites.hidden = selected === null;
       if (selected) {
@@ -166,7 +170,7 @@ class Overview implements MountedView {
     this.sites.hidden = !peak;
     if (!peak) return;
     const rows = peak.sites.slice(0, LARGEST_SITES);
-    const all = `All ${formatCount(peak.sites.length)} call sites`;
+    const all = `See ${formatNumberOf(peak.sites.length, "call site")}`;
     const link = h("a", { href: "#sites", class: "more-link" }, all);
     link.addEventListener("click", (event) => {
       event.preventDefault();

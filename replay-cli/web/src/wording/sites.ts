@@ -16,6 +16,17 @@ export function siteLabel(trace: TraceModel | undefined, site: ReportSite): stri
   return pageSite(trace, site)?.label ?? describeSite(site);
 }
 
+/** A sentence of the report with the files of call sites as short as in their labels. */
+export function shortenFiles(trace: TraceModel | undefined, sentence: string): string {
+  for (const { file, line, label } of trace?.sites ?? []) {
+    const end = label.indexOf(`:${line}`);
+    if (file && end > 0 && sentence.includes(file)) {
+      sentence = sentence.replaceAll(file, label.slice(0, end));
+    }
+  }
+  return sentence;
+}
+
 function describeSite(site: ReportSite): string {
   if (site.module !== null) return describeNative(site);
   if (site.file === null) return "<no Python frame>";

@@ -12,7 +12,7 @@ use crate::state::live_set::LiveBlock;
 use crate::util::ids::StackId;
 
 /// Limit of rows after merging.
-const MAX_ROWS: usize = 1 << 18;
+const MAX_ROWS: usize = 1 << 19;
 /// The shift at which the table has one bin.
 const MAX_SHIFT: u32 = 9;
 /// The death bin of a block that was never freed.
@@ -65,7 +65,7 @@ impl OpenRow {
 /// The births and deaths of all blocks of a live set.
 #[derive(Clone, Debug)]
 pub(crate) struct LifetimeTable {
-    /// Limit of rows after merging; three times as many may wait for it.
+    /// Limit of rows after merging; twice as many may wait for it.
     max_rows: usize,
     /// For each bin of the timeline, the last event before it.
     edges: Vec<u64>,
@@ -136,8 +136,12 @@ impl LifetimeTable {
         let open = &mut self.open[block.stack.0 as usize];
         let place = if birth == death { &mut open.churn } else { &mut open.other };
         let old = std::mem::replace(place, row);
+        if self.rows.capacity() == 0 {
+            // A vector that grows would be copied, and twice as large in the meantime.
+            self.rows.reserve_exact(2 * self.max_rows);
+        }
         old.close(block.stack, &mut self.rows);
-        if self.rows.len() >= 3 * self.max_rows {
+        if self.rows.len() >= 2 * self.max_rows {
             self.limit_rows();
         }
     }
