@@ -19,7 +19,6 @@ const PICTURES = [
   { name: "fragmentation", page: "demo", fragment: "fragmentation" },
   { name: "oom", page: "oom", fragment: "oom" },
   { name: "sites", page: "demo", fragment: "sites" },
-  { name: "run", page: "demo", fragment: "run" },
 ];
 
 const all = process.argv[2] === "--all";
