@@ -139,6 +139,7 @@ impl DeviceState {
         if self.torch.is_empty() {
             return;
         }
+        let mut keyframes = self.keyframes.take();
         let present = PresentState {
             live: self.torch.live(),
             pending: &self.pending,
@@ -160,17 +161,19 @@ impl DeviceState {
         let largest_gap = self.moments.largest_gap().map(|state| explain(state, request));
         let gap_at_last_step = self.moments.last_step().map(|state| explain(state, request));
         let gap_at_end = explain_snapshot(self.end_snapshot(present), self.moments.end(), request);
-        if self.keyframes.is_some() {
-            let mut key_moments = vec![(KeyframeReason::PeakReserved, peak)];
-            key_moments.extend(self.moments.peak_live().map(|state| (KeyframeReason::Peak, state)));
-            key_moments.extend(self.moments.largest_gap().map(|state| (KeyframeReason::LargestGap, state)));
-            let mut moments: Vec<_> = key_moments
-                .into_iter()
-                .map(|(why, state)| (why, state.snapshot(present), state.moment().step))
-                .collect();
-            moments.push((KeyframeReason::End, self.end_snapshot(present), self.moments.end().moment().step));
-            self.keyframes.get_or_insert_default().finish(moments);
+        if let Some(keyframes) = &mut keyframes {
+            // One after the other: a snapshot is larger than what is kept of it.
+            let mut add = |why, state: &PastState| {
+                keyframes.add_key_moment(why, state.snapshot(present), state.moment().step);
+            };
+            add(KeyframeReason::PeakReserved, peak);
+            self.moments.peak_live().into_iter().for_each(|state| add(KeyframeReason::Peak, state));
+            self.moments.largest_gap().into_iter().for_each(|state| add(KeyframeReason::LargestGap, state));
+            let step = self.moments.end().moment().step;
+            keyframes.add_key_moment(KeyframeReason::End, self.end_snapshot(present), step);
+            keyframes.sort();
         }
+        self.keyframes = keyframes;
         self.gap_at_peak = Some(gap_at_peak);
         self.largest_gap = largest_gap;
         self.gap_at_last_step = gap_at_last_step;

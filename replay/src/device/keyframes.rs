@@ -77,13 +77,17 @@ impl Keyframes {
         }
     }
 
-    /// Adds the states of the key moments, and sorts all by time.
-    pub(crate) fn finish(&mut self, moments: Vec<(KeyframeReason, AllocatorSnapshot, u32)>) {
-        self.all.extend(moments.into_iter().map(|(why, state, step)| Keyframe::new(why, state, step)));
+    /// Keeps the state at a key moment.
+    pub(crate) fn add_key_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
+        self.all.push(Keyframe::new(why, snapshot, step));
+    }
+
+    /// Sorts the states by time.
+    pub(crate) fn sort(&mut self) {
         self.all.sort_by_key(|one| one.time_ns);
     }
 
-    /// The states by time. Complete after [`Self::finish`].
+    /// The states by time. Complete after [`Self::sort`].
     pub(crate) fn all(&self) -> &[Keyframe] {
         &self.all
     }
