@@ -11,6 +11,7 @@ use gpumemtrace_replay::report::{
 };
 use gpumemtrace_replay::{AnalysisOptions, RingFile, TimeSpec, report};
 use proptest::prelude::*;
+use synthetic::random::random_run;
 use synthetic::{Synthetic, analyse_bytes, analyse_part, in_flight, ring_file};
 
 /// Live bytes per line after each event, with its time.
@@ -35,23 +36,6 @@ fn recount(run: &Synthetic) -> Vec<(u64, BTreeMap<u32, u64>)> {
         states.push((event.time_ns - 1_000_000_000, by_line));
     }
     states
-}
-
-fn random_run(choices: &[(u8, u8, u16)], pause_ns: u64) -> Synthetic {
-    let mut run = Synthetic::new();
-    let mut live: Vec<u64> = Vec::new();
-    for (what, line, size) in choices {
-        let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 7) + 1);
-        if *what < 100 && !live.is_empty() {
-            let addr = live.swap_remove(usize::from(*size) % live.len());
-            run.release(addr, stack);
-        } else if *what == 255 {
-            run.time_ns += pause_ns;
-        } else {
-            live.push(run.alloc(stack, u64::from(*size) * 700));
-        }
-    }
-    run
 }
 
 proptest! {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpumemtrace_format::{EventKind, NodeId};
 use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, RunHistory, TimeSpec, report};
 use proptest::prelude::*;
+use synthetic::random::random_run;
 use synthetic::{Synthetic, analyse_part};
 
 const STARTED_NS: u64 = 1_000_000_000;
@@ -58,23 +59,6 @@ fn rows_by_line(
     let counted = rows.filter(|row| is_counted(usize::from(row.birth), usize::from(row.death)));
     let line = |stack: usize| history.stacks[stack].0.line.expect("a line");
     sum_by_line(counted.map(|row| (line(row.stack), row.bytes)))
-}
-
-fn random_run(choices: &[(u8, u8, u16)], pause_ns: u64) -> Synthetic {
-    let mut run = Synthetic::new();
-    let mut live: Vec<u64> = Vec::new();
-    for (what, line, size) in choices {
-        let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 7) + 1);
-        if *what < 100 && !live.is_empty() {
-            let addr = live.swap_remove(usize::from(*size) % live.len());
-            run.release(addr, stack);
-        } else if *what > 250 {
-            run.time_ns += pause_ns;
-        } else {
-            live.push(run.alloc(stack, u64::from(*size) * 700 + 1));
-        }
-    }
-    run
 }
 
 proptest! {

@@ -38,7 +38,7 @@ pub(super) struct TraceData {
 #[derive(Debug, Serialize)]
 pub(super) struct StepData {
     pub source: String,
-    pub every: u64,
+    pub count: u32,
     pub start_ns: Column,
 }
 

@@ -88,7 +88,6 @@ fn build(
 /// What was merged or left out to make the page smaller.
 #[derive(Debug, Default)]
 struct Reductions {
-    merged_bins: u32,
     dropped_states: usize,
 }
 
@@ -116,17 +115,17 @@ impl Reductions {
         if can_merge {
             let all = histories.iter_mut().flat_map(|history| &mut history.devices);
             all.for_each(|device| device.blocks.merge_bins());
-            self.merged_bins += 1;
         }
         can_merge
     }
 
     fn sentences(&self, histories: &[RunHistory]) -> Vec<String> {
         let mut sentences = Vec::new();
-        if self.merged_bins > 0 {
+        let devices = histories.iter().flat_map(|history| &history.devices);
+        let widths = devices.map(|device| device.blocks.width_ns / device.bins_width_ns.max(1));
+        if let Some(times) = widths.max().filter(|times| *times > 1) {
             sentences.push(format!(
-                "Moments of the flame graph are {} times farther apart, to keep the page small.",
-                1u64 << self.merged_bins
+                "Moments of the flame graph are up to {times} times farther apart than those of the timeline."
             ));
         }
         if self.dropped_states > 0 {
@@ -137,10 +136,7 @@ impl Reductions {
         }
         for history in histories {
             if history.step_distance > 1 {
-                sentences.push(format!(
-                    "The run has many steps: only every {}th has a known start on the page.",
-                    history.step_distance
-                ));
+                sentences.push("The run has many steps: the page shows times instead of steps.".to_owned());
             }
             if history.omitted_phase_turns > 0 {
                 sentences

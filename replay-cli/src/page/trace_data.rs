@@ -49,8 +49,9 @@ pub(super) fn trace_data(
         end_ns: analysis.end_ns.saturating_sub(analysis.start_ns),
         steps: source.map(|source| StepData {
             source: json_word(source),
-            every: history.step_distance,
-            start_ns: columns.add(starts.iter().copied()),
+            count: analysis.steps,
+            // A number that is only nearly right would be worse than none.
+            start_ns: columns.add(starts.iter().copied().filter(|_| history.step_distance == 1)),
         }),
         marks: history
             .marks

@@ -51,7 +51,7 @@ function buildModel(blocks, { start_ns, width_ns, bins }) {
   );
   const trace = {
     path: "test.trace",
-    steps: { source: "marks", start_ns: columns.add([100, 200, 2 ** 33]) },
+    steps: { source: "marks", count: 3, start_ns: columns.add([100, 200, 2 ** 33]) },
     frames: [],
     sites: [],
     nodes: { parent: columns.add([0, 1]), frame: columns.add([4, 5]) },

@@ -137,7 +137,7 @@ const data = {
     path: trace,
     rank: report.traces[0].rank,
     end_ns: report.traces[0].duration_ns,
-    steps: starts.length ? { source: report.steps.source, start_ns: columns.add(starts) } : null,
+    steps: starts.length ? { source: report.steps.source, count: starts.length, start_ns: columns.add(starts) } : null,
     marks: (report.marks ?? []).map((mark) => ({ ...mark, name: mark.name ?? "unknown" })),
     phases: [],
     ...stacks,

@@ -10,7 +10,7 @@ use gpumemtrace_format::{End, Event, event_block};
 const ZSTD_LEVEL: i32 = 3;
 /// Bits by which the recorder shifts timestamps.
 const TIME_SHIFT: u8 = 10;
-/// The recorder writes an index after so many event blocks.
+/// Number of event blocks between two indices of the recorder.
 const BLOCKS_PER_INDEX: usize = 16;
 
 /// The trace file, with index blocks as a recorder writes them.

@@ -54,7 +54,7 @@ pub(crate) struct Keyframe {
 #[derive(Debug, Default)]
 pub(crate) struct Keyframes {
     all: Vec<Keyframe>,
-    /// So many intervals are skipped for each that is kept.
+    /// Number of intervals skipped after each one that is kept.
     skip: u64,
     count: u64,
 }

@@ -28,7 +28,7 @@ pub(crate) struct PhaseTurn {
 pub(crate) struct RunTimes {
     /// Start of steps 1, 1 + `every`, 1 + 2 * `every`...
     step_starts: Vec<u64>,
-    /// So many steps are left out after each one that is kept.
+    /// Number of steps left out after each one that is kept.
     skip: u64,
     steps: u64,
     turns: Vec<PhaseTurn>,

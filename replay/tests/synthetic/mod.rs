@@ -30,6 +30,7 @@ const SEGMENT_BYTES: u64 = 20 << 20;
 
 pub mod dice;
 mod packed;
+pub mod random;
 pub use packed::Packed;
 
 #[derive(Default)]

@@ -6,7 +6,7 @@ from collections import Counter
 from .judge import RIGHT_CLASSES
 
 RATE_TOLERANCE = 0.05
-# A leak has at least so many events.
+# With fewer events, growth is at most a possible leak.
 FEW_EVENTS = 6
 # Leak events in a run: upper bound and text.
 EVENTS = [(5, "1 to 5"), (19, "6 to 19"), (10**9, "20 and more")]

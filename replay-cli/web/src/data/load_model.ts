@@ -59,7 +59,7 @@ class Trace implements TraceModel {
   }
 
   stepAt(time_ns: number): number | null {
-    if (!this.data.steps) return null;
+    if (this.stepStarts.length === 0) return null;
     return firstAtLeast(this.stepStarts, Math.floor(time_ns) + 1);
   }
 

@@ -53,7 +53,9 @@ export interface TraceData {
 export interface StepData {
   /** `steps.source` of the report. */
   source: string;
-  /** Start of steps 1, 2, 3...; what comes before the first is step 0. */
+  /** Number of steps begun. */
+  count: number;
+  /** Start of steps 1, 2, 3...; what comes before is step 0. Empty if there are very many. */
   start_ns: Column;
 }
 

@@ -27,7 +27,7 @@ export function describeRun(report: Report, trace: TraceModel): string {
   const rank = info.rank === null || info.rank === undefined ? "" : `rank ${info.rank}: `;
   const program = programName(info.command) ?? info.path;
   const torch = info.torch ? ` (PyTorch ${String(info.torch).replace(/\+.*/, "")})` : "";
-  const steps = trace.stepStarts.length;
+  const steps = trace.data.steps?.count ?? 0;
   const span = formatTime(info.duration_ns);
   const length = steps > 0 ? `${formatNumberOf(steps, "step")} in ${span}` : span;
   const completeness = info.complete ? "trace complete" : "trace incomplete";

@@ -112,9 +112,7 @@ function describeBasis(trace: number, context: Context): string {
     ? ` at ${siteLabel(model, report.steps.site)}`
     : "";
   const source = model.data.steps.source;
-  const known = trace === 0 ? report.steps?.count : null;
-  const count = known ?? model.stepStarts.length;
-  return `${formatNumberOf(count, "step")} (step boundary: ${boundary[source] ?? source}${site})`;
+  return `${formatNumberOf(model.data.steps.count, "step")} (step boundary: ${boundary[source] ?? source}${site})`;
 }
 
 function otherTraces(trace: number, context: Context): HTMLElement | null {

@@ -114,7 +114,7 @@ class Overview implements MountedView {
         ["Peak allocated, share", formatShare(device.peak.live_bytes, device.total_bytes)],
       );
     }
-    const steps = selected?.trace.stepStarts.length ?? 0;
+    const steps = selected?.trace.data.steps?.count ?? 0;
     const source = selected?.trace.data.steps?.source;
     rows.push(
       ["Steps", steps > 0 ? `${formatCount(steps)}${source ? ` (${source})` : ""}` : "none found"],

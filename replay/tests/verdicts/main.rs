@@ -2,6 +2,7 @@
 //! exact numbers, on problematic runs.
 
 mod population;
+#[path = "../synthetic/mod.rs"]
 mod synthetic;
 
 use gpumemtrace_format::NodeId;
