@@ -10,6 +10,7 @@ pub(crate) mod driver_peak;
 mod end;
 pub(crate) mod gaps;
 pub(crate) mod keyframes;
+pub(crate) mod placed_blocks;
 mod restart;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{KeyMoments, PastMoment, PendingFree, TorchRanges};
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
+use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::{BlockSize, LiveSet, StateSample};
 use crate::state::pool_key::PoolKey;
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
@@ -137,6 +139,12 @@ impl DeviceState {
     /// The live set to report: PyTorch's blocks, or driver memory if PyTorch was not used.
     pub(crate) fn main(&self) -> &LiveSet {
         if self.torch.is_empty() { &self.driver } else { &self.torch }
+    }
+
+    /// Takes the history of [`Self::main`], and drops that of the other live set.
+    pub(crate) fn take_history(&mut self) -> Option<LiveHistory> {
+        let (torch, driver) = (self.torch.take_history(), self.driver.take_history());
+        if self.has_torch() { torch } else { driver }
     }
 
     /// True if PyTorch's allocator had blocks on this device.

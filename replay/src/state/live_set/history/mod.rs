@@ -2,7 +2,7 @@
 //! deaths, and the extremes of its totals in narrow bins.
 //!
 //! Both have a fixed size, whatever the number of events. Their bins are those of the timeline, or
-//! powers of two of them. `replay/tests/history.rs` compares both with a plain recount.
+//! powers of two of them. `replay/tests/history` compares both with a plain recount.
 
 pub(crate) mod lifetimes;
 
