@@ -12,13 +12,16 @@ use gpumemtrace_format::NO_DEVICE;
 use super::run_history::{
     AllocatorState, BlockHistory, DeviceHistory, GapPoint, RunHistory, SegmentPlace, block_sums,
 };
+use crate::assemble::fragmentation::pool_info;
 use crate::device::DeviceState;
 use crate::device::keyframes::Keyframe;
 use crate::fragmentation::CAUSES;
 use crate::pass::Analysis;
+use crate::peak::category::over_time::categories_over_time;
+use crate::report::PoolInfo;
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::history::lifetimes::LifetimeTable;
+use crate::state::pool_key::PoolKey;
 use crate::timeline::bins::BinValues;
 use crate::timeline::extremes::ExtremeSeries;
 use crate::timeline::run_times::RunTimes;
@@ -71,17 +74,18 @@ impl Analysis {
     }
 }
 
-/// The tables of one device that only its history needs.
+/// The large tables of one device that only its history needs.
 struct HistoryTables {
-    /// Those of the live set that is shown.
-    live: Option<LiveHistory>,
+    /// That of the live set that is shown.
+    lifetimes: Option<LifetimeTable>,
     keyframes: Vec<Keyframe>,
 }
 
 impl HistoryTables {
     fn take_from(state: &mut DeviceState) -> Self {
         let keyframes = state.keyframes.take().map_or_else(Vec::new, |all| all.into_all());
-        Self { live: state.take_history(), keyframes }
+        let history = if state.has_torch() { state.torch.history_mut() } else { state.driver.history_mut() };
+        Self { lifetimes: history.map(|history| std::mem::take(&mut history.blocks)), keyframes }
     }
 }
 
@@ -124,9 +128,8 @@ impl HistoryBuilder<'_> {
         let bins = live_set.bins();
         let (has_torch, has_driver) = (state.has_torch(), !state.driver.is_empty());
         let is_known = [true, has_torch && analysis.knows_reserved(), has_driver];
-        let HistoryTables { live, keyframes } = tables;
-        let (table, series) = live.map(|live| (live.blocks, live.series)).unzip();
-        let series = series.as_ref();
+        let HistoryTables { lifetimes, keyframes } = tables;
+        let series = live_set.history().map(|history| &history.series);
         let values = |index: usize| {
             let (series, is_known) = (series.filter(|_| is_known[index / 2]), index % 2);
             let least = || series.into_iter().flat_map(|series| series.least(index / 2)).collect();
@@ -146,7 +149,9 @@ impl HistoryBuilder<'_> {
             bin_live: bins.all().iter().map(|bin| bin.high.live).collect(),
             site_series,
             other_sites,
-            blocks: self.blocks(live_set, table),
+            categories: categories_over_time(analysis, ordinal, state).into_iter().collect(),
+            pools: pool_series(state),
+            blocks: self.blocks(live_set, lifetimes),
             gap: gap_points(analysis, state),
             states: keyframes.into_iter().map(|one| self.state(&one)).collect(),
         }
@@ -200,6 +205,15 @@ impl HistoryBuilder<'_> {
             blocks: one.blocks.with_stacks(|stack| self.stack(StackId(stack))),
         }
     }
+}
+
+fn pool_series(state: &DeviceState) -> Vec<(Option<PoolInfo>, Vec<u64>)> {
+    let mut by_pool: BTreeMap<Option<PoolKey>, Vec<u64>> = state.pool_values().collect();
+    by_pool.retain(|_, values| values.iter().any(|bytes| *bytes > 0));
+    if by_pool.keys().all(Option::is_none) {
+        return Vec::new();
+    }
+    by_pool.into_iter().map(|(pool, values)| (pool.map(pool_info), values)).collect()
 }
 
 fn gap_points(analysis: &Analysis, state: &DeviceState) -> Vec<GapPoint> {

@@ -6,7 +6,7 @@
 
 use crate::device::keyframes::KeyframeReason;
 use crate::device::placed_blocks::PlacedBlocks;
-use crate::report::{CauseKind, Site, StepSource};
+use crate::report::{Category, CauseKind, PoolInfo, Site, StepSource};
 use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
 use crate::util::ids::StackId;
 
@@ -65,6 +65,11 @@ pub struct DeviceHistory {
     pub site_series: Vec<(usize, Vec<u64>)>,
     /// Number of sites without a series of their own.
     pub other_sites: u64,
+    /// Live bytes at that moment by category. Empty without PyTorch.
+    pub categories: Vec<(Category, Vec<u64>)>,
+    /// Live bytes at that moment by stream and pool; `None` where they are unknown. Empty if all
+    /// are.
+    pub pools: Vec<(Option<PoolInfo>, Vec<u64>)>,
     /// Blocks by birth and death.
     pub blocks: BlockHistory,
     /// Reserved and unused bytes at some moments, ascending in time. Empty without PyTorch.

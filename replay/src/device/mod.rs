@@ -11,6 +11,7 @@ mod end;
 pub(crate) mod gaps;
 pub(crate) mod keyframes;
 pub(crate) mod placed_blocks;
+pub(crate) mod pool_history;
 mod restart;
 
 use std::collections::BTreeMap;
@@ -22,12 +23,12 @@ use self::end::EndLevels;
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::device::keyframes::Keyframes;
+use crate::device::pool_history::PoolNumbers;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{KeyMoments, PastMoment, PendingFree, TorchRanges};
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
-use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::{BlockSize, LiveSet, StateSample};
 use crate::state::pool_key::PoolKey;
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
@@ -109,6 +110,8 @@ pub(crate) struct DeviceState {
     pub gap_history: GapHistory,
     /// States of the allocator for viewers, if the options ask for them.
     pub keyframes: Option<Box<Keyframes>>,
+    /// The pools in the history of `torch`.
+    pub history_pools: PoolNumbers,
 }
 
 impl DeviceState {
@@ -141,12 +144,6 @@ impl DeviceState {
         if self.torch.is_empty() { &self.driver } else { &self.torch }
     }
 
-    /// Takes the history of [`Self::main`], and drops that of the other live set.
-    pub(crate) fn take_history(&mut self) -> Option<LiveHistory> {
-        let (torch, driver) = (self.torch.take_history(), self.driver.take_history());
-        if self.has_torch() { torch } else { driver }
-    }
-
     /// True if PyTorch's allocator had blocks on this device.
     pub(crate) fn has_torch(&self) -> bool {
         !self.torch.is_empty()
@@ -177,6 +174,7 @@ impl DeviceState {
         let size = BlockSize { bytes: event.size, requested_bytes };
         if let Some(lost) = self.torch.alloc(event.addr, size, origin, now) {
             self.moments.on_removed_block(event.addr, lost);
+            self.add_to_pool_history(event.addr, &lost);
         }
         self.moments.on_alloc(size);
         self.note_torch_range(event.addr, event.size, driver.ranges());
@@ -206,6 +204,9 @@ impl DeviceState {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
             }
             self.moments.on_removed_block(event.addr, block);
+            if self.keyframes.is_some() {
+                self.add_to_pool_history(event.addr, &block);
+            }
             if event.detail.is_some() && event.flags & FLAG_FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
             }

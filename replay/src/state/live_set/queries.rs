@@ -41,9 +41,21 @@ impl LiveSet {
         self.history = Some(Box::new(LiveHistory::for_span(span_ns)));
     }
 
-    /// Takes the history; `None` if [`Self::keep_history`] was not called.
-    pub(crate) fn take_history(&mut self) -> Option<LiveHistory> {
-        self.history.take().map(|history| *history)
+    /// The history; `None` if [`Self::keep_history`] was not called.
+    pub(crate) fn history(&self) -> Option<&LiveHistory> {
+        self.history.as_deref()
+    }
+
+    /// The history, for what the live set does not know itself.
+    pub(crate) fn history_mut(&mut self) -> Option<&mut LiveHistory> {
+        self.history.as_deref_mut()
+    }
+
+    /// Changes the history with the live blocks.
+    pub(crate) fn change_history(&mut self, change: impl FnOnce(&mut LiveHistory, &BlockMap)) {
+        if let Some(history) = &mut self.history {
+            change(history, &self.live);
+        }
     }
 
     /// The peak of the step before the step of the peak, with its blocks. `None` if
