@@ -2,6 +2,8 @@
 //!
 //! The page has a fixed size budget, not one per event. If it is larger, the history is made
 //! coarser until it fits, and the page says what was merged.
+//!
+//! A page is made after the analyses are dropped, so it needs no more memory than they did.
 
 mod call_tree;
 mod columns;
@@ -12,23 +14,21 @@ mod labels;
 mod source;
 mod trace_data;
 
-use gpumemtrace_replay::{Analysis, KeyframeReason, Report, RunHistory};
+use gpumemtrace_replay::{KeyframeReason, Report, RunHistory};
 
 use columns::Columns;
 use data::{ComparedTraces, PageData};
-use document::Document;
+use document::{Document, PageBlobs};
 use source::SourceLines;
 
 /// What a page is made from.
 pub(crate) struct PageSource<'a> {
-    /// The traces, and the report of all that are not compared with.
-    pub(crate) analyses: &'a [Analysis],
     /// One history for each trace.
     pub(crate) histories: Vec<RunHistory>,
-    /// The report that the page embeds.
+    /// The report that the page embeds, on all traces that are not compared with.
     pub(crate) report: &'a Report,
     /// Its JSON, byte for byte as `replay --json` prints it.
-    pub(crate) json: &'a [u8],
+    pub(crate) json: Vec<u8>,
     /// Its summary as text.
     pub(crate) summary: &'a str,
     /// The last trace is the one to compare with, and has a report of its own.
@@ -48,30 +48,32 @@ pub(crate) struct PageOptions {
 pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> String {
     let mut sources = SourceLines::new(options.has_source);
     let mut reductions = Reductions::default();
+    let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
+    let document = Document::new(title, source.summary, &std::mem::take(&mut source.json));
     loop {
-        let page = build(&source, &reductions, options.has_source, &mut sources);
-        if page.len() <= options.max_bytes || !reductions.shrink(&mut source.histories) {
-            return page;
+        let blobs = encode_histories(&source, &reductions, options.has_source, &mut sources);
+        let fits = document.len_with(&blobs) <= options.max_bytes;
+        if fits || !reductions.shrink(&mut source.histories) {
+            return document.to_html(&blobs);
         }
     }
 }
 
-fn build(
+fn encode_histories(
     source: &PageSource<'_>,
     reductions: &Reductions,
     has_source: bool,
     sources: &mut SourceLines,
-) -> String {
+) -> PageBlobs {
     let mut columns = Columns::default();
-    let last = source.analyses.len().saturating_sub(1);
-    let traces =
-        source.analyses.iter().zip(&source.histories).enumerate().map(|(index, (analysis, history))| {
-            let (trace, report) = match source.before {
-                Some(before) if index == last => (0, before),
-                _ => (index, source.report),
-            };
-            trace_data::trace_data((trace, analysis, report), history, &mut columns, sources)
-        });
+    let last = source.histories.len().saturating_sub(1);
+    let traces = source.histories.iter().enumerate().map(|(index, history)| {
+        let (trace, report) = match source.before {
+            Some(before) if index == last => (0, before),
+            _ => (index, source.report),
+        };
+        trace_data::trace_data((trace, report), history, &mut columns, sources)
+    });
     let data = PageData {
         version: 1,
         generator: format!("gpumemtrace {}", env!("CARGO_PKG_VERSION")),
@@ -81,9 +83,7 @@ fn build(
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
     let data = serde_json::to_vec(&data).unwrap_or_default();
-    let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
-    let (summary, report, columns) = (source.summary, source.json, columns.bytes());
-    Document { title, summary, report, columns, data: &data }.to_html()
+    PageBlobs::encode(columns.bytes(), &data)
 }
 
 /// What was merged or left out to make the page smaller.
@@ -97,7 +97,8 @@ impl Reductions {
     fn shrink(&mut self, histories: &mut [RunHistory]) -> bool {
         let devices = || histories.iter().flat_map(|history| &history.devices);
         let rows: usize = devices().map(|device| device.blocks.rows.len()).sum();
-        let placed: usize = devices().flat_map(|device| &device.states).map(|state| state.blocks.len()).sum();
+        let placed: usize =
+            devices().flat_map(|device| &device.states).map(|state| state.blocks().len()).sum();
         let can_merge = devices().any(|device| device.blocks.bins > 16);
         let is_interval = |why: KeyframeReason| why == KeyframeReason::Interval;
         let can_drop = devices().flat_map(|device| &device.states).any(|state| is_interval(state.why));
