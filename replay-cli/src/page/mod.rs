@@ -4,6 +4,7 @@
 //! coarser until it fits, and the page says what was merged.
 
 mod call_tree;
+mod cards;
 mod columns;
 mod data;
 mod document;
@@ -13,9 +14,11 @@ mod trace_data;
 
 use gpumemtrace_replay::{Analysis, KeyframeReason, Report, RunHistory};
 
+use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
 use document::Document;
+use labels::Labels;
 use source::SourceLines;
 
 /// What a page is made from.
@@ -34,6 +37,16 @@ pub(crate) struct PageSource<'a> {
     pub(crate) before: Option<&'a Report>,
 }
 
+impl PageSource<'_> {
+    /// The index of a trace in its report, and the report.
+    fn report_of(&self, trace: usize) -> (usize, &Report) {
+        match self.before {
+            Some(before) if trace + 1 == self.analyses.len() => (0, before),
+            _ => (trace, self.report),
+        }
+    }
+}
+
 /// What the user chose for a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageOptions {
@@ -47,16 +60,52 @@ pub(crate) struct PageOptions {
 pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> String {
     let mut sources = SourceLines::new(options.has_source);
     let mut reductions = Reductions::default();
+    let cards = PageCards::new(&source, &mut sources);
     loop {
-        let page = build(&source, &reductions, options.has_source, &mut sources);
+        let page = build(&source, &cards, &reductions, options.has_source, &mut sources);
         if page.len() <= options.max_bytes || !reductions.shrink(&mut source.histories) {
             return page;
         }
     }
 }
 
+/// The text of the page. It is the same however coarse the histories are.
+struct PageCards {
+    traces: Vec<TraceCards>,
+    ranks: Vec<Node>,
+}
+
+impl PageCards {
+    fn new(source: &PageSource<'_>, sources: &mut SourceLines) -> Self {
+        let sites: Vec<_> = source.histories.iter().map(trace_data::named_sites).collect();
+        let labels: Vec<Labels> = sites.iter().map(|sites| Labels::new(sites)).collect();
+        let report = shorten_files(source.report, &labels);
+        let before = source.before.map(|before| shorten_files(before, &labels[labels.len() - 1..]));
+        let traces = sites.iter().zip(&source.histories).enumerate().map(|(index, (sites, history))| {
+            let (trace, _) = source.report_of(index);
+            let before = before.as_ref().filter(|_| index + 1 == source.analyses.len());
+            let sites = sites.iter().enumerate();
+            let sites = sites
+                .map(|(index, site)| (site.id.as_str(), CardSite { index, source: sources.line_of(site) }));
+            let devices = history.devices.iter();
+            let devices = devices
+                .map(|device| CardDevice { ordinal: u32::from(device.ordinal), has_torch: device.has_torch });
+            CardTrace {
+                report: before.unwrap_or(&report),
+                trace,
+                page_trace: index,
+                sites: sites.collect(),
+                devices: devices.collect(),
+            }
+        });
+        let traces: Vec<CardTrace<'_>> = traces.collect();
+        Self { traces: traces.iter().map(cards::trace_cards).collect(), ranks: cards::rank_cards(&traces) }
+    }
+}
+
 fn build(
     source: &PageSource<'_>,
+    cards: &PageCards,
     reductions: &Reductions,
     has_source: bool,
     sources: &mut SourceLines,
@@ -65,18 +114,15 @@ fn build(
     let last = source.analyses.len().saturating_sub(1);
     let traces =
         source.analyses.iter().zip(&source.histories).enumerate().map(|(index, (analysis, history))| {
-            let (trace, report) = match source.before {
-                Some(before) if index == last => (0, before),
-                _ => (index, source.report),
-            };
+            let (trace, report) = source.report_of(index);
             trace_data::trace_data((trace, analysis, report), history, &mut columns, sources)
         });
     let data = PageData {
         version: 1,
-        generator: format!("gpumemtrace {}", env!("CARGO_PKG_VERSION")),
-        reductions: reductions.sentences(&source.histories),
-        has_source,
         traces: traces.collect(),
+        cards: &cards.traces,
+        rank_cards: &cards.ranks,
+        page_card: page_card(&reductions.sentences(&source.histories), has_source),
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
     let data = serde_json::to_vec(&data).unwrap_or_default();

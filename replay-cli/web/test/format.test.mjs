@@ -17,6 +17,11 @@ test("bytes", () => {
   assert.equal(formatBytes(1082130432), "1.01 GiB");
   assert.equal(formatBytes(-4194304), "-4.00 MiB");
   assert.equal(formatBytes(null), "unknown");
+  // As the text report: halves go to the even digit, and no number prints as 1024.00.
+  assert.equal(formatBytes(1152), "1.12 KiB");
+  assert.equal(formatBytes(1408), "1.38 KiB");
+  assert.equal(formatBytes(2 ** 30 - 1), "1.00 GiB");
+  assert.equal(formatBytes(2 ** 50), "1.00 PiB");
 });
 
 test("counts, shares and times", () => {
@@ -24,6 +29,7 @@ test("counts, shares and times", () => {
   assert.equal(formatCount(2 ** 53 - 1), "9,007,199,254,740,991");
   assert.equal(formatShare(1, 1000), "<1%");
   assert.equal(formatShare(0, 1000), "0%");
+  assert.equal(formatShare(999, 1000), ">99%");
   assert.equal(formatShare(1, null), "unknown");
   const times = [0, 81, 1913631589, 999.6e6, 125e9, 11220e9].map(formatTime);
   assert.deepEqual(times, ["0 ns", "81 ns", "1.91 s", "1.00 s", "2 min 05 s", "3 h 07 min"]);

@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import re
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 
 import pytest
 
@@ -21,7 +21,7 @@ MOMENTS = 100
 #: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
 RICH = ["leak", "oom", "fragmented", "phases", "ranks", "compared", "damaged"]
 WIDTH = 1280
-BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB)\b")
+BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB|PiB)\b")
 #: Layers of the page, as replay names those of snapshots.
 LAYERS = {"torch": "torch", "driver": "device"}
 
@@ -48,12 +48,13 @@ def page_of(tmp_path_factory):
 
 
 def bytes_text(count):
-    """Writes bytes as the page does."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    """Writes bytes as the page and the text report do."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     value, unit = Decimal(abs(count)), 0
-    while value >= 1024 and unit < len(units) - 1:
+    # No number prints as 1024.00.
+    while value >= (Decimal("1023.995") if unit else 1024) and unit < len(units) - 1:
         value, unit = value / 1024, unit + 1
-    number = value if unit == 0 else value.quantize(Decimal("0.01"), ROUND_HALF_UP)
+    number = value if unit == 0 else value.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
     return f"{'-' if count < 0 else ''}{number} {units[unit]}"
 
 

@@ -1,5 +1,7 @@
 //! The causes of unused reserved memory, and its moments, as phrases.
 
+use std::fmt::Write as _;
+
 use gpumemtrace_replay::report::{Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes, PoolInfo};
 
 use super::Vocabulary;
@@ -73,6 +75,26 @@ pub(crate) fn name_cause(cause: CauseKind, words: &Vocabulary) -> String {
         CauseKind::StrandedPool => "in other pools".to_owned(),
         CauseKind::Unexplained => "unexplained".to_owned(),
     }
+}
+
+/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
+pub(crate) fn format_pool(key: &PoolInfo) -> String {
+    let mut text = format!("{} blocks", key.blocks.name());
+    if key.stream != 0 {
+        let _ = write!(text, ", stream {:#x}", key.stream);
+    }
+    match key.pool {
+        Some([0, 0]) | None => {}
+        Some([first, second]) => {
+            let _ = write!(text, ", pool {first}:{second}");
+        }
+    }
+    text
+}
+
+/// What the allocator needs when no free memory fits.
+pub(crate) fn name_new_segment(words: &Vocabulary) -> &'static str {
+    if words.is_metal { "a new Metal heap" } else { "a new cudaMalloc" }
 }
 
 /// The moment that a gap describes, without its time.

@@ -2,59 +2,14 @@
 
 import { download } from "../widgets/download.js";
 import { fill, h } from "../widgets/dom.js";
-import { formatNumberOf, formatTime } from "../widgets/format.js";
-import type { Report, TraceModel } from "../data/model.js";
+import type { TraceModel } from "../data/model.js";
 import { isDark, onThemeChange, toggleTheme } from "./theme.js";
-import { shortenFiles } from "../wording/sites.js";
 import type { Context } from "../view.js";
 
 export interface Header {
   element: HTMLElement;
   update(): void;
   onHelp(listener: () => void): void;
-}
-
-/** The command without the directories of its program: "python train.py". */
-export function programName(command: string[] | null): string | null {
-  if (!command || command.length === 0) return null;
-  return [command[0].replace(/^.*\//, ""), ...command.slice(1)].join(" ");
-}
-
-/** "python train.py (PyTorch 2.15.0), 60 steps in 1.9 s, exited normally; trace complete" */
-export function describeRun(report: Report, trace: TraceModel): string {
-  const info = report.traces?.[trace.index];
-  if (!info) return trace.data.path;
-  const rank = info.rank === null || info.rank === undefined ? "" : `rank ${info.rank}: `;
-  const program = programName(info.command) ?? info.path;
-  const torch = info.torch ? ` (PyTorch ${String(info.torch).replace(/\+.*/, "")})` : "";
-  const steps = trace.data.steps?.count ?? 0;
-  const span = formatTime(info.duration_ns);
-  const length = steps > 0 ? `${formatNumberOf(steps, "step")} in ${span}` : span;
-  const completeness = info.complete ? "trace complete" : "trace incomplete";
-  return `${rank}${program}${torch}, ${length}, ${describeEnd(info)}; ${completeness}`;
-}
-
-export function describeEnd(info: Report): string {
-  const code = /^exit (\d+)$/.exec(info.end_detail ?? "")?.[1];
-  if (info.end === "exit") {
-    return code && code !== "0" ? `exited with code ${code}` : "exited normally";
-  }
-  const detail = info.end_detail ? ` (${info.end_detail})` : "";
-  if (info.end === "running") return "still running";
-  return `${info.end}${detail}`;
-}
-
-/** The most severe finding of a trace, and its severity. */
-export function verdictOf(report: Report, trace: number): { severity: string; summary: string } {
-  const first = report.verdicts?.find((verdict: Report) =>
-    verdict.trace === trace && verdict.severity !== "info");
-  if (first) return first;
-  const assessment = report.leak_assessment?.find((each: Report) => each.trace === trace);
-  if (assessment && assessment.status !== "assessed") {
-    const how = assessment.status === "partly" ? "were assessed in part" : "could not be assessed";
-    return { severity: "info", summary: `No problems found; leaks ${how}` };
-  }
-  return { severity: "good", summary: "No problems found" };
 }
 
 export function createHeader(context: Context, reportBytes: BlobPart): Header {
@@ -84,14 +39,10 @@ export function createHeader(context: Context, reportBytes: BlobPart): Header {
   return {
     element,
     update() {
-      const { trace } = context.selection();
-      const found = verdictOf(model.report, trace);
-      verdict.dataset.severity = found.severity;
-      verdict.textContent = shortenFiles(model.traces[trace], found.summary);
-      verdict.title = found.summary;
-      const text = model.traces[trace] ? describeRun(model.report, model.traces[trace]) : "";
-      program.textContent = text;
-      program.title = text;
+      const { headline } = model.data.cards[context.selection().trace];
+      verdict.dataset.severity = headline.severity;
+      verdict.title = verdict.textContent = headline.verdict;
+      program.title = program.textContent = headline.program;
       updatePickers(context, picker);
     },
     onHelp: (listener) => help.addEventListener("click", listener),

@@ -5,7 +5,7 @@ import { type Child, fill, h, swatch } from "../widgets/dom.js";
 import { createMomentStrip } from "../draw/moment_strip.js";
 import { tableBehind } from "../draw/plain_table.js";
 import { facts } from "../draw/tooltip.js";
-import { formatByteChange, formatBytes, formatNumberOf } from "../widgets/format.js";
+import { formatByteChange, formatBytes, formatNumberOf, formatShare } from "../widgets/format.js";
 import type { DeviceModel, TraceModel } from "../data/model.js";
 import { selectedDevice, siteIndex } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
@@ -19,7 +19,6 @@ import { frameFullPlace, frameName } from "./flame/names.js";
 import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
 import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
 import { TreeCache } from "./flame/trees.js";
-import { percentOf } from "../wording/percent.js";
 
 export const flameView: View = {
   id: "flame",
@@ -225,7 +224,7 @@ function describeSearch(graph: Graph, nodes: number, sum: number): string {
   if (nodes === 0) return "No frame matches";
   const whole = graph.before ? graph.after.bytes[0] : graph.weight[0];
   const amount = graph.unit === "bytes" ? formatBytes(sum) : formatNumberOf(sum, "block");
-  const share = whole > 0 ? ` (${percentOf(sum, whole)})` : "";
+  const share = whole > 0 ? ` (${formatShare(sum, whole)})` : "";
   return `${formatNumberOf(nodes, "frame")}, ${amount}${share}`;
 }
 

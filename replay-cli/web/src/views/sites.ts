@@ -1,5 +1,6 @@
 /** The table of call sites: bytes at the peak, at the end, and in the selected time. */
 
+import { viewLink } from "../widgets/card.js";
 import { fill, h, swatch } from "../widgets/dom.js";
 import { download, toCsv } from "../widgets/download.js";
 import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
@@ -139,11 +140,7 @@ class SitesView implements MountedView {
       const at = isKeyframe ? describeMoment(trace, moment) : edge(moment);
       fill(this.hint, `The selected moment is exact at ${at}.`);
     } else {
-      const link = h("a", { href: "#timeline" }, "timeline");
-      link.addEventListener("click", (event) => {
-        event.preventDefault();
-        this.context.open("timeline");
-      });
+      const link = viewLink("timeline", "timeline", this.context, "");
       fill(this.hint, "Select a moment or a window in the ", link, " to see its bytes here.");
     }
   }

@@ -1,10 +1,9 @@
 //! Pools of PyTorch's allocator and of the driver: what they hold, and what would fit into them.
 
-use std::fmt::Write as _;
-
 use crate::render::wording::Vocabulary;
+use crate::render::wording::fragmentation::{format_pool, name_new_segment};
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolInfo, PoolRow};
+use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolRow};
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::layout::display_width;
@@ -15,21 +14,6 @@ use crate::terminal::style::Style;
 const MAX_POOLS: usize = 8;
 /// Most block sizes listed.
 const MAX_SIZES: usize = 4;
-
-/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
-fn format_pool(key: &PoolInfo) -> String {
-    let mut text = format!("{} blocks", key.blocks.name());
-    if key.stream != 0 {
-        let _ = write!(text, ", stream {:#x}", key.stream);
-    }
-    match key.pool {
-        Some([0, 0]) | None => {}
-        Some([first, second]) => {
-            let _ = write!(text, ", pool {first}:{second}");
-        }
-    }
-    text
-}
 
 /// A column head above sizes.
 pub(super) fn size_head(text: &str) -> String {
@@ -73,7 +57,7 @@ pub(super) fn render_fit(out: &mut String, moment: &Fragmentation, words: &Vocab
     if moment.common_sizes.is_empty() {
         return;
     }
-    let new = if words.is_metal { "a new Metal heap" } else { "a new cudaMalloc" };
+    let new = name_new_segment(words);
     put_line(out, format_args!("  Allocations of the most requested sizes that fit without {new}:"));
     for row in moment.common_sizes.iter().take(MAX_SIZES) {
         put_line(

@@ -2,12 +2,12 @@
 
 import { type Child, h } from "../../widgets/dom.js";
 import { facts } from "../../draw/tooltip.js";
-import { exactBytes } from "../../findings.js";
-import { formatByteChange, formatBytes, formatNumberOf } from "../../widgets/format.js";
+import {
+  exactBytes, formatByteChange, formatBytes, formatNumberOf, formatShare,
+} from "../../widgets/format.js";
 import type { Graph } from "./graph.js";
 import { type Layout, MERGED } from "./layout.js";
 import { frameFullPlace, frameName } from "./names.js";
-import { percentOf } from "../../wording/percent.js";
 
 /** The content of the tooltip of a rectangle. */
 export function describeNode(graph: Graph, layout: Layout, rect: number): Child[] {
@@ -42,9 +42,9 @@ export function nodeFacts(graph: Graph, node: number): ([string, string] | null)
     ];
   }
   return [
-    ["Bytes", `${exactBytes(after.bytes[node])}, ${percentOf(after.bytes[node], after.bytes[0])}`],
+    ["Bytes", `${exactBytes(after.bytes[node])}, ${formatShare(after.bytes[node], after.bytes[0])}`],
     ["Blocks", `${formatNumberOf(after.count[node], "block")}, `
-      + percentOf(after.count[node], after.count[0])],
+      + formatShare(after.count[node], after.count[0])],
     after.selfBytes[node] > 0 && after.selfBytes[node] !== after.bytes[node]
       ? ["Allocated here", exactBytes(after.selfBytes[node])]
       : null,

@@ -1,11 +1,10 @@
 /** The table below the flame graph: totals by call site, or what is new, freed and common. */
 
 import { h } from "../../widgets/dom.js";
-import { formatByteChange, formatBytes, formatCount } from "../../widgets/format.js";
+import { formatByteChange, formatBytes, formatCount, formatShare } from "../../widgets/format.js";
 import type { ByStack, TraceModel } from "../../data/model.js";
 import { sumBySite } from "../../shell/selection.js";
 import type { Figures } from "./figures.js";
-import { percentOf } from "../../wording/percent.js";
 
 /** Most rows; the rest is summed in the last one. */
 const MAX_ROWS = 100;
@@ -31,7 +30,7 @@ export function siteTable(trace: TraceModel, figures: Figures, pick: Pick): HTML
   }));
   const total = sums.bytes.reduce((a, b) => a + b, 0);
   const cells = ([bytes, count]: number[]): string[] => [
-    formatBytes(bytes), total > 0 ? percentOf(bytes, total) : "0%", formatCount(count),
+    formatBytes(bytes), total > 0 ? formatShare(bytes, total) : "0%", formatCount(count),
   ];
   return table("Totals by call site", ["Bytes", "Share", "Blocks"], rows, cells, pick);
 }

@@ -1,10 +1,11 @@
 /** The card of the segment map: the moment, the colours, and what is known of a picked block. */
 
+import { makeNode } from "../../widgets/card.js";
 import { type Child, fill, h, swatch } from "../../widgets/dom.js";
 import { describeExactMoment } from "../../draw/moments.js";
 import { plainTable, tableBehind } from "../../draw/plain_table.js";
 import { facts } from "../../draw/tooltip.js";
-import { formatBytes, formatCount, formatNumberOf } from "../../widgets/format.js";
+import { formatBytes, formatCount, formatNumberOf, formatShare } from "../../widgets/format.js";
 import type { DeviceModel, TraceModel } from "../../data/model.js";
 import type { Keyframe } from "../../data/page_data.js";
 import { siteIndex } from "../../shell/selection.js";
@@ -13,7 +14,6 @@ import { withOption } from "../options.js";
 import { stackOfNode } from "../stack_list.js";
 import { createSegmentMap, hex, pieceFacts, poolColors, poolKey } from "./segment_map.js";
 import { type Piece, readSegments, type Segment } from "./segments.js";
-import { percentOf } from "../../wording/percent.js";
 
 const WHY: Record<string, string> = {
   peak: "peak of allocated memory",
@@ -60,13 +60,14 @@ export function createMapCard(context: Context) {
     if (!picked) return;
     const { segment, piece } = picked;
     const site = piece.kind === "block" ? trace.sites[trace.stackSite[piece.stack]] : null;
+    const stack = piece.kind === "block" ? stackOfNode(trace, trace.stackNode[piece.stack]) : null;
     const select = site && h("button", { type: "button" }, "Select this call site");
     select?.addEventListener("click", () => context.select({ site: site!.id }));
     fill(panel,
       h("h3", {}, site ? site.label : piece.kind === "free" ? "Free" : "Not mapped"),
       site?.source && h("pre", { class: "source" }, site.source),
       facts(pieceFacts(segment, piece)),
-      site && stackOfNode(trace, trace.stackNode[piece.stack]),
+      stack && makeNode(stack, context),
       select);
   }
 
@@ -174,7 +175,7 @@ function describeMap(keyframe: Keyframe, segments: Segment[]): string {
     + (expandable > 0 ? ` (${formatCount(expandable)} expandable, drawn with dashed borders)` : "")
     + `, ${formatBytes(keyframe.reserved_bytes)} reserved, ${formatBytes(keyframe.live_bytes)} `
     + `allocated in ${formatNumberOf(blocks, "block")}; ${formatBytes(free)} unused `
-    + `(${percentOf(free, keyframe.reserved_bytes)}), largest free range `
+    + `(${formatShare(free, keyframe.reserved_bytes)}), largest free range `
     + `${formatBytes(largest)}.`;
 }
 

@@ -11,8 +11,7 @@ import { h } from "../../widgets/dom.js";
 import { hatchPattern } from "../../draw/hatch.js";
 import { fitLabel } from "../../draw/label_width.js";
 import { hideTooltip, showTooltip, facts } from "../../draw/tooltip.js";
-import { exactBytes } from "../../findings.js";
-import { formatBytes, formatNumberOf } from "../../widgets/format.js";
+import { exactBytes, formatBytes, formatNumberOf } from "../../widgets/format.js";
 import { themeColor } from "../../shell/theme.js";
 import { HEADER, type PlacedPiece, placePieces, placeSegments, ROW, type SegmentLayout }
   from "./segment_layout.js";
