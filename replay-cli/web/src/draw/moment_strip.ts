@@ -5,12 +5,13 @@
  * window, by one bin; with Shift, they begin a window.
  */
 
+import { clamp } from "../widgets/clamp.js";
 import type { Axis } from "../widgets/axis.js";
 import { createSurface, fitSurface } from "../widgets/canvas.js";
-import { h } from "../widgets/dom.js";
+import { h, on } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { fitLabel } from "./label_width.js";
+import { AXIS, drawMoment, drawTimeAxis } from "./time_axis.js";
 
 export interface StripContent {
   end_ns: number;
@@ -36,8 +37,7 @@ export interface Strip {
   show(content: StripContent): void;
 }
 
-const HEIGHT = 84;
-const AXIS = 18;
+const HEIGHT = 86;
 const TOP = 6;
 /** Pointer movement in pixels from which a click is a drag. */
 const DRAG = 4;
@@ -46,7 +46,7 @@ const DRAG = 4;
 export function createMomentStrip(
   pick: (from_ns: number, to_ns: number | null) => void,
 ): Strip {
-  const element = h("div", { class: "moment-strip" });
+  const element = h("div", "moment-strip");
   const surface = createSurface(element, "Memory over the run");
   const { canvas } = surface;
   let content: StripContent | null = null;
@@ -62,34 +62,34 @@ export function createMomentStrip(
   };
   const toTime = (event: PointerEvent): number => {
     const { left, width } = canvas.getBoundingClientRect();
-    const share = Math.min(Math.max((event.clientX - left) / width, 0), 1);
+    const share = clamp((event.clientX - left) / width, 0, 1);
     const [from, to] = ends();
     return Math.round(content!.axis.time(from + share * (to - from)));
   };
 
-  canvas.addEventListener("pointerdown", (event) => {
+  on(canvas, "pointerdown", (event) => {
     if (!content || event.button !== 0) return;
     canvas.setPointerCapture(event.pointerId);
     const time = toTime(event);
     drag = { from: time, to: time };
   });
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     if (!drag) return;
     drag.to = toTime(event);
     draw();
   });
-  canvas.addEventListener("pointerup", () => {
+  on(canvas, "pointerup", () => {
     if (!drag) return;
     const { from, to } = drag;
     drag = null;
     if (Math.abs(toX(to) - toX(from)) < DRAG) pick(to, null);
     else pick(Math.min(from, to), Math.max(from, to));
   });
-  canvas.addEventListener("pointercancel", () => {
+  on(canvas, "pointercancel", () => {
     drag = null;
     draw();
   });
-  canvas.addEventListener("keydown", (event) => {
+  on(canvas, "keydown", (event) => {
     if (!content || event.ctrlKey || event.metaKey || event.altKey) return;
     const moved = moveByKey(content, event);
     if (!moved) return;
@@ -116,17 +116,10 @@ export function createMomentStrip(
       context.fillStyle = themeColor("selection");
       context.fillRect(Math.min(x1, x2), 0, Math.max(Math.abs(x2 - x1), 1), bottom);
     }
-    context.fillStyle = themeColor("accent");
     for (const time of drag ? picked : content.shown) {
-      const x = Math.min(Math.max(toX(time), 1), width - 1);
-      context.fillRect(x - 1, 0, 2, bottom);
-      context.beginPath();
-      context.moveTo(x - 5, 0);
-      context.lineTo(x + 5, 0);
-      context.lineTo(x, 7);
-      context.fill();
+      drawMoment(context, clamp(toX(time), 1, width - 1), bottom, true);
     }
-    drawAxis(context, content.axis, ends(), width);
+    drawTimeAxis(context, content.axis, ends(), { left: 0, bottom, width });
   }
 
   return {
@@ -190,27 +183,6 @@ function drawLine(context: CanvasRenderingContext2D, content: StripContent, scal
   context.stroke();
 }
 
-function drawAxis(
-  context: CanvasRenderingContext2D,
-  axis: Axis,
-  [from, to]: [number, number],
-  width: number,
-): void {
-  const bottom = HEIGHT - AXIS;
-  context.fillStyle = themeColor("border");
-  context.fillRect(0, bottom, width, 1);
-  context.font = `11px ${themeColor("font")}`;
-  context.textBaseline = "middle";
-  context.fillStyle = themeColor("muted");
-  const unit = axis.unit === "step" ? "step " : "";
-  for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 120)))) {
-    const x = ((at - from) / Math.max(to - from, 1e-12)) * width;
-    context.fillRect(x, bottom, 1, 4);
-    const text = fitLabel(context, unit + label, width - x - 5);
-    if (text === unit + label) context.fillText(text, x + 4, bottom + AXIS / 2 + 1);
-  }
-}
-
 /** The moment or window after a key; null for other keys. */
 function moveByKey(content: StripContent, event: KeyboardEvent): [number, number | null] | null {
   const { end_ns, key_ns } = content;
@@ -219,7 +191,7 @@ function moveByKey(content: StripContent, event: KeyboardEvent): [number, number
   if (step === undefined && target === undefined) return null;
   const from = content.shown[0] ?? end_ns;
   const to = content.shown[1] ?? from;
-  const moved = Math.min(Math.max(target ?? to + step!, 0), end_ns);
+  const moved = clamp(target ?? to + step!, 0, end_ns);
   if (event.shiftKey || content.selected.length === 2) return [from, moved];
   return [moved, null];
 }

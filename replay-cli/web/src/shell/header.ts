@@ -1,7 +1,7 @@
 /** The header: the program, the most severe finding, and the controls of the page. */
 
 import { download } from "../widgets/download.js";
-import { fill, h } from "../widgets/dom.js";
+import { fill, h, on } from "../widgets/dom.js";
 import type { TraceModel } from "../data/model.js";
 import { isDark, onThemeChange, toggleTheme } from "./theme.js";
 import type { Context } from "../view.js";
@@ -14,14 +14,14 @@ export interface Header {
 
 export function createHeader(context: Context, reportBytes: BlobPart): Header {
   const { model } = context;
-  const verdict = h("p", { class: "verdict" });
-  const program = h("p", { class: "program" });
-  const picker = h("div", { class: "pickers" });
+  const verdict = h("p", "verdict");
+  const program = h("p", "program");
+  const picker = h("div", "pickers");
   const theme = h("button", { onclick: toggleTheme });
   const help = h("button", { title: "Keyboard and mouse (key ?)" }, "Help");
   const json = h("button", { title: "The exact report of gpumemtrace replay --json" });
   json.textContent = "report.json";
-  json.addEventListener("click", () => download("report.json", "application/json", reportBytes));
+  on(json, "click", () => download("report.json", "application/json", reportBytes));
   const nameTheme = () => {
     theme.textContent = isDark() ? "Light" : "Dark";
     theme.title = `${isDark() ? "Light" : "Dark"} theme (key t)`;
@@ -31,9 +31,9 @@ export function createHeader(context: Context, reportBytes: BlobPart): Header {
 
   const element = h(
     "header",
-    { class: "top" },
-    h("div", { class: "headline" }, h("h1", {}, verdict), program),
-    h("div", { class: "controls" }, picker, json, theme, help),
+    "top",
+    h("div", "headline", h("h1", {}, verdict), program),
+    h("div", "controls", picker, json, theme, help),
   );
   createPickers(context, picker);
   return {
@@ -45,7 +45,7 @@ export function createHeader(context: Context, reportBytes: BlobPart): Header {
       program.title = program.textContent = headline.program;
       updatePickers(context, picker);
     },
-    onHelp: (listener) => help.addEventListener("click", listener),
+    onHelp: (listener) => on(help, "click", listener),
   };
 }
 
@@ -53,7 +53,7 @@ function createPickers(context: Context, parent: HTMLElement): void {
   const { model } = context;
   const pick = (name: string, key: "trace" | "device") => {
     const select = h("select", { "aria-label": name, name: key });
-    select.addEventListener("change", () => context.select({ [key]: Number(select.value) }));
+    on(select, "change", () => context.select({ [key]: Number(select.value) }));
     return select;
   };
   if (model.traces.length > 1) parent.append(pick("Trace", "trace"));

@@ -1,7 +1,7 @@
 /** The frame around the views: header, tabs, selection bar, keyboard, and the URL's fragment. */
 
 import { GREY, rankColors } from "../widgets/colors.js";
-import { fill, h } from "../widgets/dom.js";
+import { fill, h, on } from "../widgets/dom.js";
 import { createHeader } from "./header.js";
 import { createHelp } from "./help.js";
 import type { Model } from "../data/model.js";
@@ -57,7 +57,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, ...panels.map((p) => p.tab));
   const main = h("main", { id: "main", tabindex: "-1" }, ...panels.map((p) => p.root));
   const skip = h("a", { class: "skip", href: "#" }, "Skip to the view");
-  skip.addEventListener("click", (event) => {
+  on(skip, "click", (event) => {
     event.preventDefault();
     main.focus();
   });
@@ -69,7 +69,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     const key = index < 9 ? String(index + 1) : null;
     const tab = h("a", { href: `#${view.id}`, title: key && `${view.title} (key ${key})` });
     tab.textContent = view.title;
-    tab.addEventListener("click", (event) => {
+    on(tab, "click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
       event.preventDefault();
       context.open(view.id);

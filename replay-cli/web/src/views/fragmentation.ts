@@ -3,7 +3,7 @@
 import { createAxis } from "../widgets/axis.js";
 import { showCards } from "../widgets/card.js";
 import { partColor } from "../widgets/colors.js";
-import { fill, h } from "../widgets/dom.js";
+import { fill, h, on } from "../widgets/dom.js";
 import { describeExactMoment } from "../draw/moments.js";
 import { plainTable, tableBehind } from "../draw/plain_table.js";
 import { type Band, bandLegend, createStackedChart } from "../draw/stacked_chart.js";
@@ -25,7 +25,7 @@ export const fragmentationView: View = {
     const history = createHistory(context);
     const moment = createMoment(context);
     const map = createMapCard(context);
-    const none = h("p", { class: "card" }, "The trace has no events of PyTorch's allocator.");
+    const none = h("p", "card", "The trace has no events of PyTorch's allocator.");
     root.append(history.element, moment.element, map.element, none);
     return {
       update() {
@@ -60,7 +60,7 @@ function createHistory(context: Context) {
     context.select({ from_ns: time_ns, to_ns: null }));
   const legend = h("div");
   const table = h("div");
-  const element = h("div", { class: "card" },
+  const element = h("div", "card",
     h("h2", {}, "Unused reserved memory over the run, by cause"), legend, chart.element, table);
   return {
     element,
@@ -105,11 +105,11 @@ function createHistory(context: Context) {
 
 function createMoment(context: Context) {
   const select = h("select", { "aria-label": "Moment" });
-  select.addEventListener("change", () =>
+  on(select, "change", () =>
     context.select(withOption(context, "gap.moment", select.value)));
   const body = h("div");
-  const element = h("div", { class: "card" },
-    h("div", { class: "card-head" }, h("h2", {}, "Reserved memory at a moment"), select), body);
+  const element = h("div", "card",
+    h("div", "card-head", h("h2", {}, "Reserved memory at a moment"), select), body);
   return {
     element,
     update(moments: GapMoment[]): boolean {

@@ -3,7 +3,7 @@
 import { createAxis } from "../widgets/axis.js";
 import { createSurface, fitSurface, type Surface } from "../widgets/canvas.js";
 import { type Card, showCards, viewLink } from "../widgets/card.js";
-import { h } from "../widgets/dom.js";
+import { h, on } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { selectedDevice, type Selected } from "../shell/selection.js";
 import type { Context, MountedView, View } from "../view.js";
@@ -22,68 +22,72 @@ const PREVIEW_HEIGHT = 190;
 
 class Overview implements MountedView {
   /** What is missing in the trace stands above everything else. */
-  private readonly losses = h("div", { class: "losses", role: "alert", hidden: true });
-  private readonly findings = h("section", { class: "findings", "aria-label": "Findings" });
-  private readonly figures = h("section", { class: "card figures" });
-  private readonly preview = h("section", { class: "card preview" });
-  private readonly device = h("section", { class: "card device-card" });
-  private readonly sites = h("section", { class: "card" });
-  private readonly surface: Surface;
-  private data: ChartData | null = null;
-  private events: Events | null = null;
-  private key = "";
+  readonly #losses = h("div", { class: "losses", role: "alert", hidden: true });
+  readonly #findings = h("section", { class: "findings", "aria-label": "Findings" });
+  readonly #figures = h("section", "card figures");
+  readonly #preview = h("section", "card preview");
+  readonly #device = h("section", "card device-card");
+  readonly #sites = h("section", "card");
+  readonly #surface: Surface;
+  #data: ChartData | null = null;
+  #events: Events | null = null;
+  #key = "";
+  readonly #context: Context;
 
-  constructor(root: HTMLElement, private readonly context: Context) {
+  constructor(root: HTMLElement, context: Context) {
+    this.#context = context;
     const link = viewLink("Open the timeline", "timeline", context);
-    const chart = h("div", { class: "preview-chart" });
+    const chart = h("div", "preview-chart");
     const title = h("h2", {}, "Allocated memory");
-    this.preview.append(h("div", { class: "card-head" }, title, link), chart);
-    this.surface = createSurface(chart, "Allocated memory over the run");
-    this.surface.canvas.addEventListener("click", () => context.open("timeline"));
-    const side = h("div", { class: "overview-side" }, this.figures);
-    const main = h("div", { class: "overview-main" }, this.findings, this.preview);
+    this.#preview.append(h("div", "card-head", title, link), chart);
+    this.#surface = createSurface(chart, "Allocated memory over the run");
+    on(this.#surface.canvas, "click", () => context.open("timeline"));
+    const side = h("div", "overview-side", this.#figures);
+    const main = h("div", "overview-main", this.#findings, this.#preview);
     root.append(
-      this.losses,
-      h("div", { class: "overview" }, main, side),
-      this.device,
-      this.sites,
+      this.#losses,
+      h("div", "overview", main, side),
+      this.#device,
+      this.#sites,
     );
   }
 
   update(): void {
-    const { model } = this.context;
-    const selection = this.context.selection();
+    const { model } = this.#context;
+    const selection = this.#context.selection();
     const selected = selectedDevice(model, selection);
     const key = `${selection.trace}/${selection.device}/${selection.axis}`;
-    if (key !== this.key) {
-      this.key = key;
+    if (key !== this.#key) {
+      this.#key = key;
       const { losses, findings, devices } = model.data.cards[selection.trace];
-      this.show(this.losses, losses);
-      this.show(this.findings, findings);
+      this.#show(this.#losses, losses);
+      this.#show(this.#findings, findings);
       const { figures, memory, sites } = devices[selection.device];
-      this.show(this.figures, figures);
-      this.show(this.device, memory);
-      this.show(this.sites, sites);
-      this.preview.hidden = selected === null;
+      this.#show(this.#figures, figures);
+      this.#show(this.#device, memory);
+      this.#show(this.#sites, sites);
+      this.#preview.hidden = selected === null;
       if (selected) {
-        const color = (site: number | null) => this.context.color(site);
-        this.data = createChartData(selected.trace, selected.device, "site", color);
-        this.events = collectEvents(model, selected.trace, selected.device);
+        const color = (site: number | null) => this.#context.color(site);
+        this.#data = createChartData(selected.trace, selected.device, "site", color);
+        this.#events = collectEvents(model, selected.trace, selected.device);
       }
     }
-    if (selected) this.drawPreview(selected);
+    if (selected) this.#drawPreview(selected);
   }
 
-  private show(section: HTMLElement, cards: Card[]): void {
+  #show(section: HTMLElement, cards: Card[]): void {
     section.hidden = cards.length === 0;
-    showCards(section, cards, this.context);
+    showCards(section, cards, this.#context);
   }
 
-  private drawPreview({ trace, device }: Selected): void {
-    const { data, events, surface } = this;
+  #drawPreview({ trace, device }: Selected): void {
+    const data = this.#data;
+    const events = this.#events;
+    const surface = this.#surface;
     if (!data || !events) return;
     fitSurface(surface, PREVIEW_HEIGHT);
-    const axis = createAxis(trace, this.context.selection().axis);
+    const axis = createAxis(trace, this.#context.selection().axis);
     const most = Math.max(largest(data.levels.live_max), largest(data.levels.reserved_max), 1);
     drawChart(surface, data, events, {
       axis,

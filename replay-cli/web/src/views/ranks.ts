@@ -1,5 +1,6 @@
 /** Ranks side by side: the allocated memory of each on one scale, peaks, and the first cause. */
 
+import { clamp } from "../widgets/clamp.js";
 import { fitSurface, createSurface, type Surface } from "../widgets/canvas.js";
 import { showCards } from "../widgets/card.js";
 import type { DeviceModel, TraceModel } from "../data/model.js";
@@ -52,8 +53,8 @@ function drawSpark({ surface, trace, device }: Spark, scale: number, end: number
   for (let x = 0; x < shown; x++) {
     const binAt = (column: number) =>
       Math.floor(((column / width) * end - series.start_ns) / series.width_ns);
-    const first = Math.min(Math.max(binAt(x), 0), most.length - 1);
-    const last = Math.min(Math.max(binAt(x + 1), first + 1), most.length);
+    const first = clamp(binAt(x), 0, most.length - 1);
+    const last = clamp(binAt(x + 1), first + 1, most.length);
     let low = Infinity;
     let high = 0;
     for (let bin = first; bin < last; bin++) {

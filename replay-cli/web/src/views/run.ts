@@ -1,7 +1,7 @@
 /** The recording: versions, settings, losses, notes; what a maintainer asks for in a bug report. */
 
 import { showCards } from "../widgets/card.js";
-import { h } from "../widgets/dom.js";
+import { h, on } from "../widgets/dom.js";
 import type { View } from "../view.js";
 
 export const runView: View = {
@@ -9,7 +9,7 @@ export const runView: View = {
   title: "Run",
   isAvailable: () => true,
   mount(root, context) {
-    const cards = h("div", { class: "run-cards" });
+    const cards = h("div", "run-cards");
     const text = document.getElementById("summary")?.textContent?.trim();
     root.append(cards);
     if (text) root.append(textCard(text));
@@ -28,7 +28,7 @@ export const runView: View = {
 
 function textCard(text: string): HTMLElement {
   const copy = h("button", {}, "Copy");
-  copy.addEventListener("click", async () => {
+  on(copy, "click", async () => {
     try {
       await navigator.clipboard.writeText(text);
       copy.textContent = "Copied";
@@ -39,8 +39,8 @@ function textCard(text: string): HTMLElement {
   });
   return h(
     "section",
-    { class: "card" },
-    h("div", { class: "card-head" }, h("h2", {}, "Text report"), copy),
+    "card",
+    h("div", "card-head", h("h2", {}, "Text report"), copy),
     h("pre", { class: "text-report", tabindex: "0" }, text),
   );
 }

@@ -9,9 +9,10 @@ import { frameName, framePlace } from "./flame/names.js";
  * The stack that ends in a node of the tree of calls; null for the root. Native frames of a stack
  * with Python frames are hidden behind a button.
  */
-export function stackOfNode({ frames, nodeFrame, nodeParent }: TraceModel, node: number): Card | null {
+export function stackOfNode(trace: TraceModel, innermost: number): Card | null {
+  const { frames, nodeFrame, nodeParent } = trace;
   const stack: number[] = [];
-  for (; node !== 0; node = nodeParent[node]) stack.push(nodeFrame[node]);
+  for (let node = innermost; node !== 0; node = nodeParent[node]) stack.push(nodeFrame[node]);
   if (stack.length === 0) return null;
   const isNative = (frame: number): boolean => frames[frame].kind === "native";
   const hidden = stack.every(isNative) ? 0 : stack.filter(isNative).length;

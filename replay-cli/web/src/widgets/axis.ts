@@ -4,6 +4,7 @@
  * A position is in seconds, or a step number with the elapsed share of that step as its fraction.
  */
 
+import { clamp } from "./clamp.js";
 import { firstAtLeast } from "../data/block_table.js";
 import { formatCount, formatTime } from "./format.js";
 import type { TraceModel } from "../data/model.js";
@@ -54,11 +55,11 @@ function stepAxis(trace: TraceModel): Axis {
   return {
     unit: "step",
     position(time_ns) {
-      const step = Math.min(Math.max(firstAtLeast(boundaries, time_ns) - 1, 0), last);
+      const step = clamp(firstAtLeast(boundaries, time_ns) - 1, 0, last);
       return step + (time_ns - boundaries[step]) / (boundaries[step + 1] - boundaries[step]);
     },
     time(position) {
-      const step = Math.min(Math.max(Math.floor(position), 0), last);
+      const step = clamp(Math.floor(position), 0, last);
       return boundaries[step] + (position - step) * (boundaries[step + 1] - boundaries[step]);
     },
     ticks(from, to, most) {

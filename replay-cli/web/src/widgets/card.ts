@@ -5,7 +5,7 @@
  * texts become text nodes.
  */
 
-import { type Child, fill, h } from "./dom.js";
+import { type Child, fill, h, on } from "./dom.js";
 import { partColor } from "./colors.js";
 import type { Context, Selection } from "../view.js";
 
@@ -66,7 +66,7 @@ export function makeNode(card: Card, context: Context, places: ChartPlace[] = []
   if (indent !== undefined) style.marginLeft = `min(${indent * 100}%, 100% - 3px)`;
   if (cut !== undefined) style.clipPath = `polygon(0 0, ${cut * 100}% 0, 100% 100%, 0 100%)`;
   if (chart) places.push({ element, chart });
-  if (reveal) element.addEventListener("click", () => revealSiblings(element));
+  if (reveal) on(element, "click", () => revealSiblings(element));
   if (go) makeLink(element, context, ...go);
   return element;
 }
@@ -86,7 +86,7 @@ function makeLink(
   { options, ...change }: Partial<Selection>,
 ): void {
   if (element instanceof HTMLAnchorElement) element.href = `#${view}`;
-  element.addEventListener("click", (event) => {
+  on(element, "click", (event) => {
     event.preventDefault();
     const all: Partial<Selection> = options
       ? { ...change, options: { ...context.selection().options, ...options } }

@@ -1,7 +1,7 @@
 /** The card of the segment map: the moment, the colours, and what is known of a picked block. */
 
 import { makeNode } from "../../widgets/card.js";
-import { type Child, fill, h, swatch } from "../../widgets/dom.js";
+import { type Child, fill, h, on, swatch } from "../../widgets/dom.js";
 import { describeExactMoment } from "../../draw/moments.js";
 import { plainTable, tableBehind } from "../../draw/plain_table.js";
 import { facts } from "../../draw/tooltip.js";
@@ -33,9 +33,9 @@ export function createMapCard(context: Context) {
   const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "Moment of the map" });
   const buttons = h("div", { class: "segmented", role: "group", "aria-label": "Moment" });
   const colors = h("div", { class: "segmented", role: "group", "aria-label": "Colours" });
-  const caption = h("p", { class: "map-caption" });
+  const caption = h("p", "map-caption");
   const legend = h("div");
-  const panel = h("div", { class: "flame-panel" });
+  const panel = h("div", "flame-panel");
   const table = h("div");
   let picked: { segment: Segment; piece: Piece } | null = null;
   let shown: { keyframe: Keyframe; segments: Segment[] | null } | null = null;
@@ -43,9 +43,9 @@ export function createMapCard(context: Context) {
     picked = { segment, piece };
     showPanel();
   });
-  const element = h("div", { class: "card" },
+  const element = h("div", "card",
     h("h2", {}, "Segments and blocks by address"),
-    h("div", { class: "toolbar" }, buttons, slider, colors),
+    h("div", "toolbar", buttons, slider, colors),
     caption, legend, map.element, panel, table);
   let trace!: TraceModel;
   let device!: DeviceModel;
@@ -53,7 +53,7 @@ export function createMapCard(context: Context) {
   const go = (keyframe: Keyframe | undefined): void => {
     if (keyframe) context.select({ from_ns: keyframe.time_ns, to_ns: null });
   };
-  slider.addEventListener("input", () => go(device.data.keyframes[Number(slider.value)]));
+  on(slider, "input", () => go(device.data.keyframes[Number(slider.value)]));
 
   function showPanel(): void {
     panel.hidden = picked === null;
@@ -61,11 +61,11 @@ export function createMapCard(context: Context) {
     const { segment, piece } = picked;
     const site = piece.kind === "block" ? trace.sites[trace.stackSite[piece.stack]] : null;
     const stack = piece.kind === "block" ? stackOfNode(trace, trace.stackNode[piece.stack]) : null;
-    const select = site && h("button", { type: "button" }, "Select this call site");
+    const select = site && h("button", {}, "Select this call site");
     select?.addEventListener("click", () => context.select({ site: site!.id }));
     fill(panel,
       h("h3", {}, site ? site.label : piece.kind === "free" ? "Free" : "Not mapped"),
-      site?.source && h("pre", { class: "source" }, site.source),
+      site?.source && h("pre", "source", site.source),
       facts(pieceFacts(segment, piece)),
       stack && makeNode(stack, context),
       select);
@@ -88,17 +88,17 @@ export function createMapCard(context: Context) {
       fill(buttons, ...NAMED.flatMap(([why, text]) => {
         const target = keyframes.find((each) => each.why === why);
         if (!target) return [];
-        const button = h("button", { type: "button" }, text);
+        const button = h("button", {}, text);
         button.setAttribute("aria-pressed", String(target === keyframe));
-        button.addEventListener("click", () => go(target));
+        on(button, "click", () => go(target));
         return [button];
       }));
       const colorBy = context.selection().options["gap.color"] === "pool" ? "pool" : "site";
       fill(colors, ...(["site", "pool"] as const).map((key) => {
         const text = key === "site" ? "Call sites" : "Streams, pools";
-        const button = h("button", { type: "button" }, text);
+        const button = h("button", {}, text);
         button.setAttribute("aria-pressed", String(key === colorBy));
-        button.addEventListener("click", () =>
+        on(button, "click", () =>
           context.select(withOption(context, "gap.color", key)));
         return button;
       }));
@@ -149,11 +149,11 @@ export function createMapCard(context: Context) {
       }
       const rest = ranked.slice(8);
       if (rest.length > 0) {
-        items.push(h("li", { class: "muted" }, formatNumberOf(rest.length, "other call site")));
+        items.push(h("li", "muted", formatNumberOf(rest.length, "other call site")));
       }
     }
-    items.push(h("li", {}, h("span", { class: "swatch hatched" }), "free"));
-    return h("ul", { class: "band-legend" }, ...items);
+    items.push(h("li", {}, h("span", "swatch hatched"), "free"));
+    return h("ul", "band-legend", ...items);
   }
 }
 
