@@ -8,6 +8,7 @@ mod cards;
 mod columns;
 mod data;
 mod document;
+mod groups;
 mod labels;
 mod source;
 mod trace_data;

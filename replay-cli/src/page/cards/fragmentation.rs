@@ -9,7 +9,7 @@ use super::element::{Color, Element, Node, element, number_cell, swatch, table_h
 use super::{CardTrace, paragraph};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{
-    describe_cause, describe_gap_moment, format_pool, name_cause, name_new_segment,
+    describe_cause, describe_gap_moment, name_cause, name_new_segment, name_pool,
 };
 use crate::render::wording::moment::format_moment;
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -138,7 +138,7 @@ fn pools(pools: &[PoolRow]) -> Option<Element> {
     let rows = pools.iter().map(|pool| {
         let expandable = if pool.is_expandable { ", expandable" } else { "" };
         let bytes = [pool.reserved_bytes, pool.allocated_bytes, pool.free_bytes, pool.largest_free_bytes];
-        let name = format!("{}{expandable}", format_pool(&pool.key));
+        let name = format!("{}{expandable}", name_pool(&pool.key));
         let numbers = [format_number(pool.segments)].into_iter().chain(bytes.map(format_bytes));
         (name, numbers.collect())
     });
@@ -149,7 +149,7 @@ fn pools(pools: &[PoolRow]) -> Option<Element> {
 fn common_sizes(sizes: &[FitRow], words: &Vocabulary) -> Option<Element> {
     let head = ["Size", "Requests in the run", "Fit now", "Their bytes", "Free there"];
     let rows = sizes.iter().map(|row| {
-        let name = format!("{}, {}", format_bytes(row.block_bytes), format_pool(&row.key));
+        let name = format!("{}, {}", format_bytes(row.block_bytes), name_pool(&row.key));
         let fitting = row.fitting_blocks.saturating_mul(row.block_bytes);
         let counts = [row.requests, row.fitting_blocks].map(format_number);
         (name, counts.into_iter().chain([fitting, row.free_bytes].map(format_bytes)).collect())

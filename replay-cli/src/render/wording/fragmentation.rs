@@ -26,6 +26,26 @@ pub(crate) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
     }
 }
 
+/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
+pub(crate) fn name_pool(key: &PoolInfo) -> String {
+    let mut text = format!("{} blocks", key.blocks.name());
+    if key.stream != 0 {
+        let _ = write!(text, ", {}", name_stream(key.stream));
+    }
+    match key.pool {
+        Some([0, 0]) | None => {}
+        Some([first, second]) => {
+            let _ = write!(text, ", pool {first}:{second}");
+        }
+    }
+    text
+}
+
+/// `default stream`, `stream 0x7f...`.
+pub(crate) fn name_stream(stream: u64) -> String {
+    if stream == 0 { "default stream".to_owned() } else { format!("stream {stream:#x}") }
+}
+
 /// The pools in which memory is stranded, and what returns it.
 fn describe_stranded_pools(pools: &[PoolBytes], words: &Vocabulary) -> String {
     let kinds = [
@@ -75,21 +95,6 @@ pub(crate) fn name_cause(cause: CauseKind, words: &Vocabulary) -> String {
         CauseKind::StrandedPool => "in other pools".to_owned(),
         CauseKind::Unexplained => "unexplained".to_owned(),
     }
-}
-
-/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
-pub(crate) fn format_pool(key: &PoolInfo) -> String {
-    let mut text = format!("{} blocks", key.blocks.name());
-    if key.stream != 0 {
-        let _ = write!(text, ", stream {:#x}", key.stream);
-    }
-    match key.pool {
-        Some([0, 0]) | None => {}
-        Some([first, second]) => {
-            let _ = write!(text, ", pool {first}:{second}");
-        }
-    }
-    text
 }
 
 /// What the allocator needs when no free memory fits.

@@ -1,7 +1,7 @@
 //! Pools of PyTorch's allocator and of the driver: what they hold, and what would fit into them.
 
 use crate::render::wording::Vocabulary;
-use crate::render::wording::fragmentation::{format_pool, name_new_segment};
+use crate::render::wording::fragmentation::{name_new_segment, name_pool};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolRow};
 
@@ -39,7 +39,7 @@ pub(super) fn render_pools(out: &mut String, pools: &[PoolRow], words: &Vocabula
                 size_column(pool.allocated_bytes),
                 size_column(pool.free_bytes),
                 size_column(pool.largest_free_bytes),
-                format_pool(&pool.key),
+                name_pool(&pool.key),
                 format_count(pool.segments, words.segment),
             ),
         );
@@ -68,7 +68,7 @@ pub(super) fn render_fit(out: &mut String, moment: &Fragmentation, words: &Vocab
                 format!("{} fit", format_number(row.fitting_blocks)),
                 format_bytes(row.fitting_blocks.saturating_mul(row.block_bytes)),
                 format_bytes(row.free_bytes),
-                format_pool(&row.key),
+                name_pool(&row.key),
             ),
         );
     }
