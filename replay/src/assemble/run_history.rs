@@ -15,6 +15,7 @@ use crate::pass::Analysis;
 use crate::peak::category::over_time::categories_over_time;
 use crate::report::{Category, CauseKind, PoolInfo, Site};
 use crate::state::live_set::LiveSet;
+use crate::state::live_set::history::composition::{Composition, Grouping};
 use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
 use crate::state::pool_key::PoolKey;
 use crate::timeline::extremes::ExtremeSeries;
@@ -262,7 +263,6 @@ impl HistoryBuilder<'_> {
         let analysis = self.analysis;
         let relative = |time_ns: u64| time_ns.saturating_sub(analysis.start_ns);
         let live_set = state.main();
-        let bins = live_set.bins();
         let (has_torch, has_driver) = (state.has_torch(), !state.driver.is_empty());
         let is_known = [true, has_torch && analysis.knows_reserved(), has_driver];
         let series = live_set.history().map(|history| &history.series);
@@ -272,17 +272,19 @@ impl HistoryBuilder<'_> {
             let most = || series.into_iter().flat_map(|series| series.most(index / 2)).collect();
             if is_known == 0 { least() } else { most() }
         };
-        let (site_series, other_sites) = self.site_series(live_set);
+        let composition = live_set.history().map(|history| &history.composition);
+        let highs = || composition.into_iter().flat_map(Composition::highs);
+        let (site_series, other_sites) = self.site_series(composition);
         DeviceHistory {
             ordinal,
             has_torch,
             series_start_ns: series.map_or(0, |series| relative(series.start_ns())),
             series_width_ns: series.map_or(0, ExtremeSeries::width_ns),
             series: std::array::from_fn(values),
-            bins_start_ns: relative(bins.start_ns()),
-            bins_width_ns: bins.width_ns(),
-            bin_times_ns: bins.all().iter().map(|bin| relative(bin.high.time_ns)).collect(),
-            bin_live: bins.all().iter().map(|bin| bin.high.live).collect(),
+            bins_start_ns: composition.map_or(0, |bins| relative(bins.start_ns())),
+            bins_width_ns: composition.map_or(1, Composition::width_ns),
+            bin_times_ns: highs().map(|high| relative(high.time_ns)).collect(),
+            bin_live: highs().map(|high| high.live).collect(),
             site_series,
             other_sites,
             categories: categories_over_time(analysis, ordinal, state).into_iter().collect(),
@@ -293,11 +295,10 @@ impl HistoryBuilder<'_> {
         }
     }
 
-    fn site_series(&mut self, live_set: &LiveSet) -> (Vec<(usize, Vec<u64>)>, u64) {
-        let highs = live_set.sites().map(|(id, site)| (id, site.bin_values()));
-        let mut sites: Vec<(u64, SiteId, Vec<u64>)> = highs
-            .map(|(id, values)| (id, values.iter().map(|value| value[0]).collect::<Vec<u64>>()))
-            .map(|(id, values)| (values.iter().copied().max().unwrap_or(0), id, values))
+    fn site_series(&mut self, composition: Option<&Composition>) -> (Vec<(usize, Vec<u64>)>, u64) {
+        let values = composition.into_iter().flat_map(|bins| bins.values(Grouping::Site)).zip(0..);
+        let mut sites: Vec<(u64, SiteId, Vec<u64>)> = values
+            .map(|(values, id)| (values.iter().copied().max().unwrap_or(0), SiteId(id), values))
             .filter(|(most, ..)| *most > 0)
             .collect();
         sites.sort_by_key(|(most, id, _)| (Reverse(*most), *id));

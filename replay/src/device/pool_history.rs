@@ -4,6 +4,7 @@
 
 use super::DeviceState;
 use crate::state::live_set::LiveBlock;
+use crate::state::live_set::history::composition::Grouping;
 use crate::state::pool_key::PoolKey;
 use crate::util::seeded_map::SeededMap;
 
@@ -37,7 +38,9 @@ impl DeviceState {
     #[inline(never)] // Only for viewers.
     pub(super) fn add_to_pool_history(&mut self, addr: u64, block: &LiveBlock) {
         let event = self.torch.events;
-        let Some(history) = self.torch.history_mut().filter(|history| history.was_at_high(block)) else {
+        let Some(history) =
+            self.torch.history_mut().filter(|history| history.composition.was_at_high(block.serial))
+        else {
             return;
         };
         let pool = self.segments.at(addr).map(|segment| PoolKey::of_block(segment, block.bytes));
@@ -52,14 +55,14 @@ impl DeviceState {
                 let pool = segments.at(addr).map(|segment| PoolKey::of_block(segment, block.bytes));
                 history.add_to_pool(pools.number_of(pool), block, u64::MAX);
             }
-            history.end_pools();
+            history.composition.end_bin();
         });
     }
 
     /// Live bytes of each pool at the highest moment of each bin; `None` for unknown pools.
     pub(crate) fn pool_values(&self) -> impl Iterator<Item = (Option<PoolKey>, Vec<u64>)> {
-        let bins = self.torch.bins().all().len();
-        let values = self.torch.history().into_iter().flat_map(move |history| history.pool_values(bins));
+        let history = self.torch.history().into_iter();
+        let values = history.flat_map(|history| history.composition.values(Grouping::Pool));
         self.history_pools.all.iter().copied().zip(values)
     }
 }

@@ -118,10 +118,11 @@ proptest! {
     fn groups_of_each_bin_equal_a_recount(
         choices in proptest::collection::vec(any::<(u8, u8, u16)>(), 20..500),
         pause_ns in 1_000u64..50_000_000,
+        has_end in any::<bool>(),
     ) {
         let (run, blocks) = random_run(&choices, pause_ns);
         prop_assume!(!blocks.is_empty());
-        let device = history_of(&run.file(1000));
+        let device = history_of(&if has_end { run.file(1000) } else { run.file_without_end(1000) });
         for (bin, (live, time_ns)) in device.bin_live.iter().zip(&device.bin_times_ns).enumerate() {
             prop_assert_eq!(sum_at(&device.categories, bin), *live);
             prop_assert_eq!(sum_at(&device.pools, bin), *live);

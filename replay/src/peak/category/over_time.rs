@@ -33,9 +33,9 @@ pub(crate) fn categories_over_time(
     let collector = EvidenceCollector::new(analysis, ordinal, live_set);
     let blocks = categorize_blocks(analysis, ordinal, state, &live_set.peak_blocks());
     let at_peak = categories_by_size(analysis, &blocks);
-    let bins = live_set.bins().all();
+    let highs = history.composition.highs();
     let mut all: BTreeMap<Category, Vec<u64>> = BTreeMap::new();
-    for (class, values) in history.class_values(bins.len()) {
+    for (class, values) in history.class_values() {
         let sums = all.entry(collector.category_of_class(class, &at_peak)).or_default();
         sums.resize(values.len(), 0);
         for (sum, bytes) in sums.iter_mut().zip(values) {
@@ -43,15 +43,13 @@ pub(crate) fn categories_over_time(
         }
     }
     let peak = live_set.peak();
-    if let Some(bin) =
-        bins.iter().position(|bin| (bin.high.time_ns, bin.high.live) == (peak.time_ns, peak.live))
-    {
+    if let Some(bin) = highs.iter().position(|high| (high.time_ns, high.live) == (peak.time_ns, peak.live)) {
         // Each block of the peak was judged on its own.
         for sums in all.values_mut() {
             sums[bin] = 0;
         }
         for one in &blocks {
-            let sums = all.entry(one.verdict.category).or_insert_with(|| vec![0; bins.len()]);
+            let sums = all.entry(one.verdict.category).or_insert_with(|| vec![0; highs.len()]);
             sums[bin] = sums[bin].saturating_add(one.block.block.bytes);
         }
     }

@@ -205,7 +205,8 @@ impl LiveSet {
             peaks.on_removed(addr, block, free);
         }
         if let Some(history) = &mut self.history {
-            history.on_removed(block, free, self.events);
+            let site = self.stacks[block.stack.0 as usize].site;
+            history.on_removed(block, site, free, self.events);
         }
     }
 
@@ -230,6 +231,9 @@ impl LiveSet {
         if self.bins.needs_new_bin(now.time_ns) {
             self.begin_bin(now);
         }
+        if let Some(history) = &mut self.history {
+            history.advance(now.time_ns, self.total.bytes, self.events);
+        }
     }
 
     /// Records the state after an event for the timeline and the peak.
@@ -247,7 +251,7 @@ impl LiveSet {
         self.last.reserved = now.reserved;
         self.last.device = now.device;
         if let Some(history) = &mut self.history {
-            history.observe(&self.last);
+            history.observe(&self.last, self.events);
         }
         if !is_usual {
             self.record_extreme();
@@ -269,9 +273,6 @@ impl LiveSet {
         let effect = self.bins.observe(sample);
         if effect.is_high {
             self.checkpoints.set(HIGH);
-            if let Some(history) = &mut self.history {
-                history.set_high(self.events);
-            }
         }
         if effect.is_low {
             self.checkpoints.set(LOW);
@@ -295,7 +296,7 @@ impl LiveSet {
                 halve_values(&mut site.bins, &extremes);
             }
             if let Some(history) = &mut self.history {
-                history.halve(&extremes);
+                history.halve();
             }
         }
         if self.bins.needs_new_bin(now.time_ns) {
@@ -350,7 +351,9 @@ impl LiveSet {
             }
         }
         if let Some(history) = &mut self.history {
-            history.finish(&self.live, self.step);
+            let (live, stacks) = (&self.live, &self.stacks);
+            let site_of = |block: &LiveBlock| stacks[block.stack.0 as usize].site;
+            history.finish(|| live.iter().map(|(_, block)| (block, site_of(block))), self.step);
         }
     }
 }

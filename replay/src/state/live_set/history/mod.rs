@@ -1,22 +1,22 @@
 //! What a live set keeps for viewers, if the options ask for it: a [`LifetimeTable`] of births and
-//! deaths, the extremes of its totals in narrow bins, and the composition of the highest moment of
-//! each bin of the timeline.
+//! deaths, the extremes of its totals in narrow bins, and what its memory consists of over time
+//! ([`Composition`]).
 //!
 //! All have a fixed size, whatever the number of events. Bins of the table are those of the
 //! timeline, or powers of two of them. `replay/tests/history/` compares all with a plain recount.
 
-pub(crate) mod group_series;
+pub(crate) mod composition;
 pub(crate) mod life_class;
 pub(crate) mod lifetimes;
 
 use crate::callsite::symbols::StackSite;
 use crate::state::live_set::LiveBlock;
-use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::live_block::BlockOutcome;
 use crate::state::live_set::peak_blocks::BlockFree;
-use crate::timeline::bins::{MemorySample, MergedExtremes, TimelineBins};
+use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::extremes::ExtremeSeries;
-use group_series::{BinHighs, GroupSeries};
+use crate::util::ids::SiteId;
+use composition::{Composition, Grouping};
 use life_class::{LifeClass, LifeClasses};
 use lifetimes::LifetimeTable;
 
@@ -27,11 +27,8 @@ pub(crate) struct LiveHistory {
     /// Live, reserved and device bytes.
     pub(crate) series: ExtremeSeries<3>,
     pub(crate) classes: LifeClasses,
-    /// Bytes by class, at the highest live bytes of each bin.
-    by_class: GroupSeries,
-    /// Bytes by pool, as the caller numbers the pools.
-    by_pool: GroupSeries,
-    highs: BinHighs,
+    /// Groups are sites by id, classes by their number, and pools as the caller numbers them.
+    pub(crate) composition: Composition,
 }
 
 impl LiveHistory {
@@ -41,36 +38,38 @@ impl LiveHistory {
             blocks: LifetimeTable::default(),
             series: ExtremeSeries::for_span(span_ns),
             classes: LifeClasses::default(),
-            by_class: GroupSeries::default(),
-            by_pool: GroupSeries::default(),
-            highs: BinHighs::default(),
+            composition: Composition::for_span(span_ns),
         }
     }
 
-    /// Handles the removal of a block by event number `event`, in the current bin.
+    /// Handles the removal of a block of `site` by event number `event`, in the current bin.
     #[inline]
-    pub(crate) fn on_removed(&mut self, block: &LiveBlock, free: BlockFree, event: u64) {
+    pub(crate) fn on_removed(&mut self, block: &LiveBlock, site: SiteId, free: BlockFree, event: u64) {
         self.blocks.on_removed(block);
-        if self.was_at_high(block) {
+        if self.composition.was_at_high(block.serial) {
             let outcome = self.classes.outcome_of(free);
-            self.add_to_class(block, outcome, free.step, event);
+            self.add_to_groups(block, site, (outcome, free.step), event);
         }
     }
 
-    /// True if a block was live at the high of a bin, as few are.
-    #[inline]
-    pub(crate) fn was_at_high(&self, block: &LiveBlock) -> bool {
-        block.serial <= self.highs.latest()
-    }
-
-    fn add_to_class(&mut self, block: &LiveBlock, outcome: BlockOutcome, step: u32, event: u64) {
+    /// Adds a block to its site and its class. `step` is that of the end of its life.
+    fn add_to_groups(
+        &mut self,
+        block: &LiveBlock,
+        site: SiteId,
+        (outcome, step): (BlockOutcome, u32),
+        event: u64,
+    ) {
         let class = self.classes.number_of(block, outcome, step);
-        self.by_class.add(class, self.highs.of_block(block.serial, event), block.bytes);
+        let highs = self.composition.highs_of_block(block.serial, event);
+        self.composition.add(Grouping::Class, class, highs, block.bytes);
+        self.composition.add(Grouping::Site, site.0 as usize, highs, block.bytes);
     }
 
     /// Adds a block to its pool. `event` removed it; `u64::MAX` if it is live at the end.
     pub(crate) fn add_to_pool(&mut self, pool: usize, block: &LiveBlock, event: u64) {
-        self.by_pool.add(pool, self.highs.of_block(block.serial, event), block.bytes);
+        let highs = self.composition.highs_of_block(block.serial, event);
+        self.composition.add(Grouping::Pool, pool, highs, block.bytes);
     }
 
     /// Handles event number `event`, which frees a block.
@@ -79,61 +78,46 @@ impl LiveHistory {
         self.classes.on_free(origin.stack, origin.context, event);
     }
 
-    /// Records the state after an event.
+    /// Begins the bin of an event that is about to change `live` bytes. `event` is the one before.
     #[inline]
-    pub(crate) fn observe(&mut self, sample: &MemorySample) {
-        self.series.observe(sample.time_ns, [sample.live, sample.reserved, sample.device]);
+    pub(crate) fn advance(&mut self, time_ns: u64, live: u64, event: u64) {
+        self.composition.advance(time_ns, live, event);
     }
 
-    /// Moves the high of the current bin to an event.
-    pub(crate) fn set_high(&mut self, event: u64) {
-        self.highs.set(event);
+    /// Records the state after event number `event`.
+    #[inline]
+    pub(crate) fn observe(&mut self, sample: &MemorySample, event: u64) {
+        self.series.observe(sample.time_ns, [sample.live, sample.reserved, sample.device]);
+        self.composition.observe(sample.time_ns, sample.live, event);
     }
 
     /// Follows the bins of the timeline, to which bins were appended. `serial` is that of the last
     /// event before them.
     pub(crate) fn begin_bins(&mut self, bins: &TimelineBins, serial: u64) {
-        self.end_bin();
-        self.highs.append(bins.all().len(), serial);
         self.blocks.begin_bins(bins.all().len(), serial);
     }
 
     /// Follows the bins of the timeline, which were merged in pairs.
-    pub(crate) fn halve(&mut self, extremes: &[MergedExtremes]) {
-        self.end_bin();
-        self.highs.halve(extremes);
-        self.by_class.halve(extremes);
-        self.by_pool.halve(extremes);
+    pub(crate) fn halve(&mut self) {
         self.blocks.halve();
     }
 
-    fn end_bin(&mut self) {
-        self.by_class.end_bin(&self.highs);
-        self.by_pool.end_bin(&self.highs);
-    }
-
-    /// Completes the history with the blocks that were not freed. `step` is the last step.
-    pub(crate) fn finish(&mut self, live: &BlockMap, step: u32) {
-        for (_, block) in live.iter() {
-            self.add_to_class(block, BlockOutcome::Live, step, u64::MAX);
+    /// Completes the history with the blocks that were not freed, and their sites. `step` is the
+    /// last step.
+    pub(crate) fn finish<'a, I: Iterator<Item = (&'a LiveBlock, SiteId)>>(
+        &mut self,
+        live: impl Fn() -> I,
+        step: u32,
+    ) {
+        for (block, site) in live() {
+            self.add_to_groups(block, site, (BlockOutcome::Live, step), u64::MAX);
         }
-        self.by_class.end_bin(&self.highs);
-        self.blocks.finish(live.iter().map(|(_, block)| block));
+        self.composition.end_bin();
+        self.blocks.finish(live().map(|(block, _)| block));
     }
 
-    /// Completes the pools, to which all blocks that were not freed are added.
-    pub(crate) fn end_pools(&mut self) {
-        self.by_pool.end_bin(&self.highs);
-    }
-
-    /// Bytes by class at the highest live bytes of each of `bins` bins.
-    pub(crate) fn class_values(&self, bins: usize) -> impl Iterator<Item = (&LifeClass, Vec<u64>)> {
-        self.classes.all().iter().zip(self.by_class.values(bins))
-    }
-
-    /// Bytes by pool at the highest live bytes of each of `bins` bins. Complete after
-    /// [`Self::end_pools`].
-    pub(crate) fn pool_values(&self, bins: usize) -> impl Iterator<Item = Vec<u64>> {
-        self.by_pool.values(bins)
+    /// Bytes by class of lifetime at the high of each bin.
+    pub(crate) fn class_values(&self) -> impl Iterator<Item = (&LifeClass, Vec<u64>)> {
+        self.classes.all().iter().zip(self.composition.values(Grouping::Class))
     }
 }

@@ -1,0 +1,310 @@
+//! What live memory consists of at the highest moment of each of many bins: by call site, by class
+//! of lifetime, and by pool.
+//!
+//! Constraint: the high of a bin is final only when the bin ends, and the class of a block is known
+//! only when it is freed. Consequence: a removed block is added to all bins with a high at which it
+//! was live. Blocks removed in the current bin stay open until the bin ends or gets a new high. A
+//! block costs one addition per bin that it lived through, and nothing if it was live at no high.
+//!
+//! When the bins are full, or their values are too many, they are merged in pairs.
+//! `replay/tests/history/` compares all values with a recount.
+
+/// Limit on the number of bins.
+const MAX_BINS: usize = 2048;
+/// Limit of values of all groups, unless there are as few bins as [`MIN_BINS`].
+const MAX_VALUES: usize = 1 << 21;
+/// Bins are not merged below this number for the number of groups.
+const MIN_BINS: usize = 256;
+const INITIAL_WIDTH_NS: u64 = 1 << 12;
+
+/// The highest live bytes of a bin.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BinHigh {
+    pub live: u64,
+    pub time_ns: u64,
+    /// The last event before that moment.
+    event: u64,
+}
+
+/// How the bytes of a block are grouped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Grouping {
+    Site,
+    Class,
+    Pool,
+}
+
+/// The highs at which a block was live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LiveHighs {
+    /// The first ended bin with such a high.
+    begin: usize,
+    /// Number of ended bins.
+    end: usize,
+    /// The high of the current bin, if the block was live there.
+    open: Option<u64>,
+}
+
+/// The bytes of the groups of a live set at the high of each bin.
+#[derive(Clone, Debug)]
+pub(crate) struct Composition {
+    max_bins: usize,
+    max_values: usize,
+    start_ns: u64,
+    width_ns: u64,
+    /// End of the current bin, which is the last; 0 before the first event.
+    end_ns: u64,
+    /// The last bin is the current one.
+    highs: Vec<BinHigh>,
+    groups: [GroupSeries; 3],
+}
+
+impl Composition {
+    /// Bins for a run of the given length, with the final width from the start. With 0, for an
+    /// unknown length, the bins begin narrow.
+    pub(crate) fn for_span(span_ns: u64) -> Self {
+        let width_ns = (span_ns / MAX_BINS as u64 + 1).max(INITIAL_WIDTH_NS);
+        Self::with_limits(width_ns, MAX_BINS, MAX_VALUES)
+    }
+
+    fn with_limits(width_ns: u64, max_bins: usize, max_values: usize) -> Self {
+        let (highs, groups) = (Vec::new(), Default::default());
+        Self { max_bins, max_values, start_ns: 0, width_ns, end_ns: 0, highs, groups }
+    }
+
+    /// Begins the bin of an event that is about to change `live` bytes. `event` is the one before.
+    #[inline]
+    pub(crate) fn advance(&mut self, time_ns: u64, live: u64, event: u64) {
+        if time_ns >= self.end_ns {
+            self.begin_bin(time_ns, live, event);
+        }
+    }
+
+    /// Records the state after an event.
+    #[inline]
+    pub(crate) fn observe(&mut self, time_ns: u64, live: u64, event: u64) {
+        if let Some(high) = self.highs.last_mut().filter(|high| live > high.live) {
+            *high = BinHigh { live, time_ns, event };
+        }
+    }
+
+    #[inline(never)] // Once per bin.
+    fn begin_bin(&mut self, time_ns: u64, live: u64, event: u64) {
+        if self.highs.is_empty() {
+            self.start_ns = time_ns;
+        }
+        self.end_bin();
+        loop {
+            let index = ((time_ns - self.start_ns) / self.width_ns) as usize;
+            let is_beyond = index >= self.max_bins;
+            let len = if is_beyond { self.max_bins } else { index + 1 };
+            while self.highs.len() < len {
+                let begin_ns = self.start_ns.saturating_add(self.highs.len() as u64 * self.width_ns);
+                self.highs.push(BinHigh { live, time_ns: begin_ns.min(time_ns), event });
+            }
+            if !is_beyond {
+                break;
+            }
+            self.merge_pairs();
+        }
+        // The current bin is in no pair if there are odd bins.
+        if self.has_too_many_values() && self.highs.len() % 2 == 1 {
+            let current = self.highs.pop();
+            self.merge_pairs();
+            self.highs.extend(current);
+        }
+        let span = (self.highs.len() as u64).saturating_mul(self.width_ns);
+        self.end_ns = self.start_ns.saturating_add(span);
+    }
+
+    fn has_too_many_values(&self) -> bool {
+        let values: usize = self.groups.iter().map(GroupSeries::count_values).sum();
+        values > self.max_values && self.highs.len() > MIN_BINS.min(self.max_bins / 8)
+    }
+
+    /// Merges ended bins in pairs: the higher one of each remains.
+    fn merge_pairs(&mut self) {
+        let picks: Vec<usize> = self
+            .highs
+            .chunks(2)
+            .map(|pair| usize::from(pair.get(1).is_some_and(|second| second.live > pair[0].live)))
+            .collect();
+        self.highs = self.highs.chunks(2).zip(&picks).map(|(pair, pick)| pair[*pick]).collect();
+        for groups in &mut self.groups {
+            groups.merge_pairs(&picks);
+        }
+        self.width_ns = self.width_ns.saturating_mul(2);
+    }
+
+    /// Adds the open bytes of the current bin to it.
+    pub(crate) fn end_bin(&mut self) {
+        let Some(bin) = self.highs.len().checked_sub(1) else { return };
+        let high = self.latest();
+        for groups in &mut self.groups {
+            groups.end_bin(bin, high);
+        }
+    }
+
+    /// The event of the last high; 0 before the first bin.
+    #[inline]
+    fn latest(&self) -> u64 {
+        self.highs.last().map_or(0, |high| high.event)
+    }
+
+    /// True if a block was live at the high of a bin, as few are.
+    #[inline]
+    pub(crate) fn was_at_high(&self, allocated: u64) -> bool {
+        allocated <= self.latest()
+    }
+
+    /// The highs at which a block was live, allocated and removed by these events.
+    pub(crate) fn highs_of_block(&self, allocated: u64, removed: u64) -> LiveHighs {
+        let end = self.highs.len().saturating_sub(1);
+        let begin = self.highs[..end].partition_point(|high| high.event < allocated);
+        let latest = self.latest();
+        LiveHighs { begin, end, open: (allocated <= latest && latest < removed).then_some(latest) }
+    }
+
+    /// Adds a removed block to its group, which the caller numbers.
+    pub(crate) fn add(&mut self, grouping: Grouping, group: usize, highs: LiveHighs, bytes: u64) {
+        self.groups[grouping as usize].add(group, highs, bytes);
+    }
+
+    /// Begin of the first bin, on the clock of the trace.
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Width of a bin.
+    pub(crate) fn width_ns(&self) -> u64 {
+        self.width_ns
+    }
+
+    /// The high of each bin.
+    pub(crate) fn highs(&self) -> &[BinHigh] {
+        &self.highs
+    }
+
+    /// The bytes of each group by bin. Complete after the last [`Self::end_bin`].
+    pub(crate) fn values(&self, grouping: Grouping) -> impl Iterator<Item = Vec<u64>> {
+        self.groups[grouping as usize].groups.iter().map(|group| {
+            let mut values = group.bins.clone();
+            values.resize(self.highs.len(), 0);
+            values
+        })
+    }
+}
+
+/// The bytes of each group of one grouping.
+#[derive(Clone, Debug, Default)]
+struct GroupSeries {
+    groups: Vec<GroupBytes>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct GroupBytes {
+    /// Bytes at the high of each ended bin; bins beyond its length have 0.
+    bins: Vec<u64>,
+    /// Bytes of blocks that were live at the event `high` and removed since.
+    open: u64,
+    high: u64,
+}
+
+impl GroupSeries {
+    fn add(&mut self, group: usize, highs: LiveHighs, bytes: u64) {
+        if group >= self.groups.len() {
+            self.groups.resize(group + 1, GroupBytes::default());
+        }
+        let group = &mut self.groups[group];
+        if highs.begin < highs.end {
+            group.bins.resize(highs.end.max(group.bins.len()), 0);
+            for sum in &mut group.bins[highs.begin..highs.end] {
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        if let Some(high) = highs.open {
+            if group.high != high {
+                (group.high, group.open) = (high, 0);
+            }
+            group.open = group.open.saturating_add(bytes);
+        }
+    }
+
+    fn end_bin(&mut self, bin: usize, high: u64) {
+        for group in &mut self.groups {
+            let bytes = std::mem::take(&mut group.open);
+            if group.high == high && bytes > 0 {
+                group.bins.resize(group.bins.len().max(bin + 1), 0);
+                group.bins[bin] = group.bins[bin].saturating_add(bytes);
+            }
+        }
+    }
+
+    fn count_values(&self) -> usize {
+        self.groups.iter().map(|group| group.bins.len()).sum()
+    }
+
+    fn merge_pairs(&mut self, picks: &[usize]) {
+        for group in &mut self.groups {
+            let pairs = group.bins.chunks(2).zip(picks);
+            group.bins = pairs.map(|(pair, pick)| pair.get(*pick).copied().unwrap_or(0)).collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A block: group, bytes, allocating event, freeing event.
+    type Block = (usize, u64, u64, Option<u64>);
+
+    proptest! {
+        #[test]
+        fn groups_sum_to_the_high_of_each_bin(
+            choices in proptest::collection::vec((0u8..10, 0usize..6, 1u64..100, 1u64..400), 1..500),
+            max_values in 4usize..400,
+        ) {
+            let mut all = Composition::with_limits(16, 64, max_values);
+            let (mut blocks, mut live): (Vec<Block>, Vec<usize>) = (Vec::new(), Vec::new());
+            let (mut time_ns, mut bytes, mut event) = (5, 0, 0);
+            for (what, group, size, delay_ns) in choices {
+                time_ns += delay_ns;
+                all.advance(time_ns, bytes, event);
+                event += 1;
+                if what < 5 && !live.is_empty() {
+                    let index = live.swap_remove(group % live.len());
+                    let (group, size, allocated, _) = blocks[index];
+                    blocks[index].3 = Some(event);
+                    bytes -= size;
+                    if all.was_at_high(allocated) {
+                        all.add(Grouping::Site, group, all.highs_of_block(allocated, event), size);
+                    }
+                } else {
+                    live.push(blocks.len());
+                    blocks.push((group, size, event, None));
+                    bytes += size;
+                }
+                all.observe(time_ns, bytes, event);
+            }
+            for (group, size, allocated, _) in blocks.iter().filter(|block| block.3.is_none()) {
+                all.add(Grouping::Site, *group, all.highs_of_block(*allocated, u64::MAX), *size);
+            }
+            all.end_bin();
+            let values: Vec<Vec<u64>> = all.values(Grouping::Site).collect();
+            for (bin, high) in all.highs().iter().enumerate() {
+                let mut expected = vec![0; values.len()];
+                for (group, size, allocated, freed) in &blocks {
+                    if *allocated <= high.event && freed.is_none_or(|freed| freed > high.event) {
+                        expected[*group] += size;
+                    }
+                }
+                let found: Vec<u64> = values.iter().map(|bytes| bytes[bin]).collect();
+                prop_assert_eq!(&found, &expected);
+                prop_assert_eq!(found.iter().sum::<u64>(), high.live);
+            }
+            prop_assert!(all.highs().len() <= 64);
+        }
+    }
+}
