@@ -50,20 +50,17 @@ export function createMomentStrip(
   const surface = createSurface(element, "Memory over the run");
   const { canvas } = surface;
   let content: StripContent | null = null;
+  let ends: [number, number];
   let drag: { from: number; to: number } | null = null;
 
-  const ends = (): [number, number] => {
-    const { axis, end_ns } = content!;
-    return [axis.position(0), axis.position(end_ns)];
-  };
   const toX = (time: number): number => {
-    const [from, to] = ends();
+    const [from, to] = ends;
     return ((content!.axis.position(time) - from) / Math.max(to - from, 1e-12)) * surface.width;
   };
   const toTime = (event: PointerEvent): number => {
     const { left, width } = canvas.getBoundingClientRect();
     const share = Math.min(Math.max((event.clientX - left) / width, 0), 1);
-    const [from, to] = ends();
+    const [from, to] = ends;
     return Math.round(content!.axis.time(from + share * (to - from)));
   };
 
@@ -106,10 +103,13 @@ export function createMomentStrip(
     const bottom = HEIGHT - AXIS;
     const scale = (bottom - TOP) / Math.max(most, behind, 1);
     if (content.behind) {
-      drawArea(context, content, content.behind, { toX, scale, bottom }, themeColor("raised"));
+      fillBelow(context, tracePath(content, content.behind, { toX, scale, bottom }), "raised");
     }
-    drawArea(context, content, content.values, { toX, scale, bottom }, themeColor("accent-soft"));
-    drawLine(context, content, { toX, scale, bottom });
+    const path = tracePath(content, content.values, { toX, scale, bottom });
+    fillBelow(context, path, "accent-soft");
+    context.strokeStyle = themeColor("accent");
+    context.lineWidth = 1.25;
+    context.stroke(path.line);
     const picked = drag ? [drag.from, drag.to] : content.selected;
     if (picked.length === 2) {
       const [x1, x2] = picked.map(toX);
@@ -126,13 +126,14 @@ export function createMomentStrip(
       context.lineTo(x, 7);
       context.fill();
     }
-    drawAxis(context, content.axis, ends(), width);
+    drawAxis(context, content.axis, ends, width);
   }
 
   return {
     element,
     show(next) {
       content = next;
+      ends = [next.axis.position(0), next.axis.position(next.end_ns)];
       const peak = formatBytes(next.values.reduce((a, b) => Math.max(a, b), 0));
       const shown = next.shown.map((time) => next.axis.describe(time)).join(" to ");
       const text = `${next.sentence}, at most ${peak}. Shown: ${shown || "the whole run"}. `
@@ -149,45 +150,41 @@ interface Scale {
   bottom: number;
 }
 
-/** Returns where the last bin ends. */
+/** The upper edge of an area, and the area. */
+interface Path {
+  line: Path2D;
+  area: Path2D;
+}
+
+/** Bins that are together narrower than a pixel are drawn as one, with their largest value. */
 function tracePath(
-  context: CanvasRenderingContext2D,
-  content: StripContent,
+  { start_ns, width_ns, end_ns }: StripContent,
   values: Float64Array,
   { toX, scale, bottom }: Scale,
-): number {
-  let last = 0;
-  values.forEach((value, bin) => {
-    const begin = content.start_ns + bin * content.width_ns;
-    const end = Math.min(begin + content.width_ns, content.end_ns);
-    if (begin > content.end_ns) return;
-    last = toX(end);
-    context.lineTo(toX(begin), bottom - value * scale);
-    context.lineTo(last, bottom - value * scale);
-  });
-  return last;
+): Path {
+  const line = new Path2D();
+  const first = toX(start_ns);
+  let begin = first;
+  let most = 0;
+  for (let bin = 0; bin < values.length && start_ns + bin * width_ns <= end_ns; bin++) {
+    const end_of_bin = start_ns + (bin + 1) * width_ns;
+    const end = toX(Math.min(end_of_bin, end_ns));
+    most = Math.max(most, values[bin]);
+    if (end < begin + 1 && end_of_bin < end_ns) continue;
+    line.lineTo(begin, bottom - most * scale);
+    line.lineTo(end, bottom - most * scale);
+    begin = end;
+    most = 0;
+  }
+  const area = new Path2D(line);
+  area.lineTo(begin, bottom);
+  area.lineTo(first, bottom);
+  return { line, area };
 }
 
-function drawArea(
-  context: CanvasRenderingContext2D,
-  content: StripContent,
-  values: Float64Array,
-  scale: Scale,
-  color: string,
-): void {
-  context.beginPath();
-  context.moveTo(scale.toX(content.start_ns), scale.bottom);
-  context.lineTo(tracePath(context, content, values, scale), scale.bottom);
-  context.fillStyle = color;
-  context.fill();
-}
-
-function drawLine(context: CanvasRenderingContext2D, content: StripContent, scale: Scale): void {
-  context.beginPath();
-  tracePath(context, content, content.values, scale);
-  context.strokeStyle = themeColor("accent");
-  context.lineWidth = 1.25;
-  context.stroke();
+function fillBelow(context: CanvasRenderingContext2D, { area }: Path, color: string): void {
+  context.fillStyle = themeColor(color);
+  context.fill(area);
 }
 
 function drawAxis(

@@ -19,12 +19,25 @@ import { frameFullPlace, frameName } from "./flame/names.js";
 import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
 import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
 import { TreeCache } from "./flame/trees.js";
+import { measureLabels } from "./flame/paint.js";
 import { percentOf } from "../wording/percent.js";
+
+const trees = new TreeCache();
 
 export const flameView: View = {
   id: "flame",
   title: "Flame graph",
   isAvailable: (model) => model.traces.some((trace) => trace.devices.length > 0),
+  *prepare({ model, selection }) {
+    const found = selectedDevice(model, selection());
+    if (!found) return;
+    const { trace, device } = found;
+    yield* device.decodeBlocks();
+    yield trace.stackSite;
+    yield trace.stackNode;
+    yield trees.get([trace], readSettings(selection(), "live", []));
+    yield measureLabels();
+  },
   mount(root, context) {
     const page = new FlamePage(root, context);
     return { update: () => page.update() };
@@ -41,7 +54,6 @@ class FlamePage {
   private readonly path = h("nav", { class: "flame-path", "aria-label": "Zoomed frames" });
   private readonly panel = h("div", { class: "flame-panel" });
   private readonly table = h("div");
-  private readonly trees = new TreeCache();
   private graph: Graph | null = null;
   private trace!: TraceModel;
   private device!: DeviceModel;
@@ -71,7 +83,7 @@ class FlamePage {
       ? comparePeaks(pair.traces, pair.devices)
       : measure(settings.mode, this.trace, this.device, selection);
     const traces = pair?.traces ?? [this.trace];
-    const { frames, tree } = this.trees.get(traces, settings);
+    const { frames, tree } = trees.get(traces, settings);
     const sources: [number, number] = pair ? [1, 0] : [0, 0];
     this.graph = createGraph(frames, tree, figures, settings.unit, sources);
     this.showGraph(settings, figures, modes);
@@ -104,7 +116,6 @@ class FlamePage {
   private showGraph(settings: Settings, figures: Figures, modes: Mode[]): void {
     const graph = this.graph!;
     const total = describeTotal(graph);
-    this.chart.show(graph, `Flame graph. ${figures.caption} ${total}.`, total);
     const search = searchGraph(graph, settings.query);
     const site = this.context.selection().site;
     const index = settings.mode === "traces" ? null : siteIndex(this.trace, site);
@@ -112,6 +123,7 @@ class FlamePage {
       ? null
       : lightStacks(graph, 0, figures.after.bytes, this.trace.stackSite, index);
     this.chart.light((search ?? lit)?.isLit ?? null, search !== null);
+    this.chart.show(graph, `Flame graph. ${figures.caption} ${total}.`, total);
     const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
     this.toolbar.update(settings, modes, result);
     fill(this.caption, figures.caption, " ",

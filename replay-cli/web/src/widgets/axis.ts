@@ -46,7 +46,9 @@ function timeAxis(trace: TraceModel): Axis {
 
 function stepAxis(trace: TraceModel): Axis {
   // What is before the first step is step 0, so boundary `i` is the begin of step `i`.
-  const boundaries = Float64Array.from([0, ...trace.stepStarts, lastMoment(trace)]);
+  const boundaries = new Float64Array(trace.stepStarts.length + 2);
+  boundaries.set(trace.stepStarts, 1);
+  boundaries[boundaries.length - 1] = lastMoment(trace);
   for (let i = 1; i < boundaries.length; i++) {
     if (boundaries[i] <= boundaries[i - 1]) boundaries[i] = boundaries[i - 1] + 1;
   }

@@ -66,11 +66,10 @@ export class FlameChart {
     this.place();
   }
 
-  /** Fades all but some nodes; null shows all. The matches of a search are underlined. */
+  /** Of the next graph, fades all but some nodes; null for none. Underlines those of a search. */
   light(isLit: Uint8Array | null, isSearch: boolean): void {
     this.isLit = isLit;
     this.isSearch = isSearch;
-    this.draw();
   }
 
   zoomTo(node: number): void {
