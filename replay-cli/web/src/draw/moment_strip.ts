@@ -167,7 +167,9 @@ function tracePath(
   let begin = first;
   let most = 0;
   for (let bin = 0; bin < values.length && start_ns + bin * width_ns <= end_ns; bin++) {
-    const end_of_bin = start_ns + (bin + 1) * width_ns;
+    // The last state lasts to the end.
+    const isLast = bin === values.length - 1;
+    const end_of_bin = isLast ? end_ns : start_ns + (bin + 1) * width_ns;
     const end = toX(Math.min(end_of_bin, end_ns));
     most = Math.max(most, values[bin]);
     if (end < begin + 1 && end_of_bin < end_ns) continue;
@@ -199,12 +201,11 @@ function drawAxis(
   context.font = `11px ${themeColor("font")}`;
   context.textBaseline = "middle";
   context.fillStyle = themeColor("muted");
-  const unit = axis.unit === "step" ? "step " : "";
   for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 120)))) {
     const x = ((at - from) / Math.max(to - from, 1e-12)) * width;
     context.fillRect(x, bottom, 1, 4);
-    const text = fitLabel(context, unit + label, width - x - 5);
-    if (text === unit + label) context.fillText(text, x + 4, bottom + AXIS / 2 + 1);
+    const text = fitLabel(context, label, width - x - 5);
+    if (text === label) context.fillText(text, x + 4, bottom + AXIS / 2 + 1);
   }
 }
 

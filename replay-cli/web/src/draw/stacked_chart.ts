@@ -251,13 +251,11 @@ function drawAxis(
   context.fillRect(LEFT, bottom, width, 1);
   context.font = `11px ${themeColor("font")}`;
   context.fillStyle = themeColor("muted");
-  const unit = axis.unit === "step" ? "step " : "";
   for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 110)))) {
     const x = LEFT + ((at - from) / Math.max(to - from, 1e-12)) * width;
     context.fillRect(x, bottom, 1, 4);
-    const text = unit + label;
-    if (fitLabel(context, text, LEFT + width - x - 4) === text) {
-      context.fillText(text, x + 4, bottom + AXIS / 2 + 2);
+    if (fitLabel(context, label, LEFT + width - x - 4) === label) {
+      context.fillText(label, x + 4, bottom + AXIS / 2 + 2);
     }
   }
 }

@@ -15,6 +15,7 @@ import type { Context, MountedView, View } from "../view.js";
 import { drawDeviceBar } from "./overview/device_bar.js";
 import { drawFindings } from "./overview/finding_cards.js";
 import { createChartData, largest, type ChartData } from "./timeline/chart_data.js";
+import { siteLink } from "./site_link.js";
 import { collectEvents, type Events } from "./timeline/events.js";
 import { drawChart } from "./timeline/paint.js";
 
@@ -141,7 +142,7 @@ class Overview implements MountedView {
       axis,
       range: { from: 0, to: axis.position(data.end_ns) },
       plot: { left: 66, top: 4, width: surface.width - 70, height: PREVIEW_HEIGHT - 26 },
-      top_bytes: most * 1.08,
+      top_bytes: most * 1.15,
       selected: -1,
       showsReserved: true,
       showsDevice: false,
@@ -179,10 +180,7 @@ class Overview implements MountedView {
     const most = rows[0]?.bytes ?? 1;
     const body = rows.map((entry: Report) => {
       const index = siteIndex(trace, entry.site.id);
-      const { id, file, line } = entry.site;
-      const label = index === null ? `${file}:${line}` : trace.sites[index].label;
-      const button = h("button", { class: "link" }, label);
-      button.addEventListener("click", () => this.context.open("timeline", { site: id }));
+      const button = siteLink(trace, entry.site, (site) => this.context.open("timeline", { site }));
       const bar = h("span", { class: "bar" });
       bar.style.width = `${(entry.bytes / most) * 100}%`;
       bar.style.background = this.context.color(index);

@@ -67,7 +67,7 @@ function stepAxis(trace: TraceModel): Axis {
       const distance = Math.max(1, niceDistance((to - from) / most));
       const ticks: Tick[] = [];
       for (let at = Math.ceil(from / distance) * distance; at <= to; at += distance) {
-        ticks.push({ at, label: formatCount(at) });
+        ticks.push({ at, label: `step ${formatCount(at)}` });
       }
       return ticks;
     },
@@ -120,7 +120,8 @@ function tickLabel(seconds: number, distance: number): string {
 
 /** Ticks at round numbers of KiB, MiB or GiB between 0 and `most_bytes`. */
 export function byteTicks(most_bytes: number, count: number): number[] {
-  const least = Math.max(most_bytes / count, 1);
+  // From three on, the distance is below the top.
+  const least = Math.max(most_bytes / Math.max(count, 3), 1);
   const unit = 1024 ** Math.floor(Math.log2(least) / 10);
   const inUnit = least / unit;
   const isMixed = most_bytes >= 1024 * unit && inUnit > 50;

@@ -7,7 +7,7 @@ import { formatBytes, formatCount, formatNumberOf } from "../../widgets/format.j
 import type { TraceModel } from "../../data/model.js";
 import type { Fragmentation, GapCause } from "../../data/report_types.js";
 import { describeCause, formatPool } from "../../wording/fragmentation.js";
-import { siteLabel } from "../../wording/sites.js";
+import { siteLink } from "../site_link.js";
 import type { Vocabulary } from "../../wording/vocabulary.js";
 import { percentOf } from "../../wording/percent.js";
 
@@ -37,8 +37,8 @@ export function waterfall(moment: Fragmentation, context: WaterfallContext): HTM
       ...moment.causes.toReversed().map(({ cause, bytes }) =>
         part(colorOf(cause), bytes, reserved_bytes))),
     h("p", { class: "muted" },
-      `${formatBytes(used)} ${usedName}; below, the full width is the unused `
-      + `${formatBytes(gap_bytes)}.`),
+      `${formatBytes(used)} ${usedName}`,
+      gap_bytes > 0 && `; below, the full width is the unused ${formatBytes(gap_bytes)}`, "."),
     h("ol", { class: "waterfall-rows" }, ...rows),
     pools(moment),
     commonSizes(moment, context.words));
@@ -82,9 +82,8 @@ function culprits(cause: GapCause, { trace, pick }: WaterfallContext): HTMLEleme
   if (cause.culprits.length === 0) return null;
   const list = h("ul", { class: "culprits" });
   for (const { site, bytes } of cause.culprits.slice(0, MAX_CULPRITS)) {
-    const button = h("button", { type: "button", class: "link" }, siteLabel(trace, site));
-    button.addEventListener("click", () => pick(site.id));
-    list.append(h("li", {}, h("span", { class: "number" }, formatBytes(bytes)), button));
+    list.append(h("li", {},
+      h("span", { class: "number" }, formatBytes(bytes)), siteLink(trace, site, pick)));
   }
   const rest = cause.culprits.slice(MAX_CULPRITS);
   const sites = rest.length + (cause.omitted?.count ?? 0);

@@ -34,7 +34,7 @@ export function drawDeviceBar(parent: HTMLElement, report: Report, device: Repor
     parent,
     title,
     h("div", { class: "device-bars", role: "img", "aria-label": label }, ...bars),
-    legend(parts, used_bytes, total),
+    legend(parts, used_bytes, device.total_bytes),
   );
 }
 
@@ -57,8 +57,11 @@ function connector(share: number): HTMLElement {
   return element;
 }
 
-function legend(parts: DevicePart[], used_bytes: number, total: number): HTMLElement {
-  const heads = ["Memory", "Size", "Bytes", "Of what is in use", "Of the GPU"].map((text, index) =>
+/** Without shares of the GPU if its memory is unknown. */
+function legend(parts: DevicePart[], used_bytes: number, total: number | null): HTMLElement {
+  const columns = total === null ? 4 : 5;
+  const titles = ["Memory", "Size", "Bytes", "Of what is in use", "Of the GPU"].slice(0, columns);
+  const heads = titles.map((text, index) =>
     h("th", { scope: "col", class: index > 0 ? "number" : null }, text));
   const rows = parts.map((part) => {
     const isFree = part.key === "free";
@@ -69,7 +72,7 @@ function legend(parts: DevicePart[], used_bytes: number, total: number): HTMLEle
       formatCount(part.bytes),
       isFree ? "" : formatShare(part.bytes, used_bytes),
       formatShare(part.bytes, total),
-    ];
+    ].slice(0, columns - 1);
     const numbers = cells.map((text) => h("td", { class: "number" }, text));
     return h("tr", {}, h("th", { scope: "row" }, square, nameOf(part)), ...numbers);
   });
