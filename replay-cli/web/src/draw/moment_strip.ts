@@ -10,7 +10,7 @@ import { createSurface, fitSurface } from "../widgets/canvas.js";
 import { h } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { fitLabel } from "./label_width.js";
+import { drawAxis, drawMark } from "./time_axis.js";
 
 export interface StripContent {
   end_ns: number;
@@ -116,17 +116,10 @@ export function createMomentStrip(
       context.fillStyle = themeColor("selection");
       context.fillRect(Math.min(x1, x2), 0, Math.max(Math.abs(x2 - x1), 1), bottom);
     }
-    context.fillStyle = themeColor("accent");
     for (const time of drag ? picked : content.shown) {
-      const x = Math.min(Math.max(toX(time), 1), width - 1);
-      context.fillRect(x - 1, 0, 2, bottom);
-      context.beginPath();
-      context.moveTo(x - 5, 0);
-      context.lineTo(x + 5, 0);
-      context.lineTo(x, 7);
-      context.fill();
+      drawMark(context, Math.min(Math.max(toX(time), 1), width - 1), bottom, true);
     }
-    drawAxis(context, content.axis, ends, width);
+    drawAxis(context, content.axis, ends, { left: 0, bottom, width });
   }
 
   return {
@@ -187,26 +180,6 @@ function tracePath(
 function fillBelow(context: CanvasRenderingContext2D, { area }: Path, color: string): void {
   context.fillStyle = themeColor(color);
   context.fill(area);
-}
-
-function drawAxis(
-  context: CanvasRenderingContext2D,
-  axis: Axis,
-  [from, to]: [number, number],
-  width: number,
-): void {
-  const bottom = HEIGHT - AXIS;
-  context.fillStyle = themeColor("border");
-  context.fillRect(0, bottom, width, 1);
-  context.font = `11px ${themeColor("font")}`;
-  context.textBaseline = "middle";
-  context.fillStyle = themeColor("muted");
-  for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 120)))) {
-    const x = ((at - from) / Math.max(to - from, 1e-12)) * width;
-    context.fillRect(x, bottom, 1, 4);
-    const text = fitLabel(context, label, width - x - 5);
-    if (text === label) context.fillText(text, x + 4, bottom + AXIS / 2 + 1);
-  }
 }
 
 /** The moment or window after a key; null for other keys. */

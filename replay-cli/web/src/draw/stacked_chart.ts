@@ -10,7 +10,7 @@ import { createSurface, fitSurface } from "../widgets/canvas.js";
 import { type Child, h, swatch } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { fitLabel } from "./label_width.js";
+import { drawAxis, drawMark } from "./time_axis.js";
 import { facts, hideTooltip, showTooltip } from "./tooltip.js";
 
 export interface Band {
@@ -122,7 +122,7 @@ export function createStackedChart(height: number, pick: (time_ns: number) => vo
       context.fill();
       base.set(upper);
     }
-    drawAxis(context, content.axis, range(), { bottom, width: plotWidth() });
+    drawAxis(context, content.axis, range(), { left: LEFT, bottom, width: plotWidth() });
     for (const mark of content.marks) drawMark(context, toX(mark.time_ns), bottom, mark.isChosen);
     if (cursor >= 0) {
       context.fillStyle = themeColor("cursor");
@@ -239,38 +239,4 @@ function drawGrid(
 /** Ticks are round, so decimals that are 0 are left out. */
 export function shortBytes(bytes: number): string {
   return formatBytes(bytes).replace(/\.?0+ /, " ").replace(/^ /, "0 ");
-}
-
-function drawAxis(
-  context: CanvasRenderingContext2D,
-  axis: Axis,
-  [from, to]: [number, number],
-  { bottom, width }: { bottom: number; width: number },
-): void {
-  context.fillStyle = themeColor("border");
-  context.fillRect(LEFT, bottom, width, 1);
-  context.font = `11px ${themeColor("font")}`;
-  context.fillStyle = themeColor("muted");
-  for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 110)))) {
-    const x = LEFT + ((at - from) / Math.max(to - from, 1e-12)) * width;
-    context.fillRect(x, bottom, 1, 4);
-    if (fitLabel(context, label, LEFT + width - x - 4) === label) {
-      context.fillText(label, x + 4, bottom + AXIS / 2 + 2);
-    }
-  }
-}
-
-function drawMark(
-  context: CanvasRenderingContext2D,
-  x: number,
-  bottom: number,
-  isChosen: boolean,
-): void {
-  context.fillStyle = themeColor(isChosen ? "accent" : "muted");
-  if (isChosen) context.fillRect(x - 1, 0, 2, bottom);
-  context.beginPath();
-  context.moveTo(x - 5, 0);
-  context.lineTo(x + 5, 0);
-  context.lineTo(x, 7);
-  context.fill();
 }

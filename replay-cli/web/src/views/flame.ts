@@ -122,8 +122,8 @@ class FlamePage {
     const lit = index === null
       ? null
       : lightStacks(graph, 0, figures.after.bytes, this.trace.stackSite, index);
-    this.chart.light((search ?? lit)?.isLit ?? null, search !== null);
-    this.chart.show(graph, `Flame graph. ${figures.caption} ${total}.`, total);
+    const label = `Flame graph. ${figures.caption} ${total}.`;
+    this.chart.show(graph, label, total, (search ?? lit)?.isLit ?? null, search !== null);
     const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
     this.toolbar.update(settings, modes, result);
     fill(this.caption, figures.caption, " ",
@@ -173,7 +173,7 @@ class FlamePage {
     for (let node = this.chart.zoom; ; node = parent[node]) {
       const name = node === 0 ? "all" : frameName(graph.frames, frame[node]);
       const target = node;
-      const button = h("button", { type: "button", class: "link" }, name);
+      const button = h("button", { class: "link" }, name);
       button.addEventListener("click", () => this.chart.zoomTo(target));
       if (node === this.chart.zoom) button.setAttribute("aria-current", "true");
       crumbs.unshift(button);
@@ -191,7 +191,7 @@ class FlamePage {
     const facts_ = graph.frames[graph.tree.frame[node]];
     const site = facts_ && this.trace.sites.find((each) =>
       each.file === facts_.file && each.line === facts_.line && each.function === facts_.function);
-    const button = site && h("button", { type: "button" }, "Select this call site");
+    const button = site && h("button", {}, "Select this call site");
     button?.addEventListener("click", () => this.context.select({ site: site!.id }));
     fill(this.panel,
       h("h3", {}, nodeName(graph, node)),

@@ -19,7 +19,7 @@ export function stackList(title: string, stack: ReportFrame[]): HTMLElement | nu
       frame.is_own ? h("span", { class: "visually-hidden" }, "own code: ") : null,
       frameText(frame)));
   }
-  const button = h("button", { type: "button", class: "link" },
+  const button = h("button", { class: "link" },
     `Show ${formatNumberOf(hidden, "native frame")}`);
   button.addEventListener("click", () => {
     for (const item of list.querySelectorAll<HTMLElement>("li[hidden]")) item.hidden = false;

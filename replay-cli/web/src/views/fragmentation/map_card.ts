@@ -60,7 +60,7 @@ export function createMapCard(context: Context) {
     if (!picked) return;
     const { segment, piece } = picked;
     const site = piece.kind === "block" ? trace.sites[trace.stackSite[piece.stack]] : null;
-    const select = site && h("button", { type: "button" }, "Select this call site");
+    const select = site && h("button", {}, "Select this call site");
     select?.addEventListener("click", () => context.select({ site: site!.id }));
     fill(panel,
       h("h3", {}, site ? site.label : piece.kind === "free" ? "Free" : "Not mapped"),
@@ -87,7 +87,7 @@ export function createMapCard(context: Context) {
       fill(buttons, ...NAMED.flatMap(([why, text]) => {
         const target = keyframes.find((each) => each.why === why);
         if (!target) return [];
-        const button = h("button", { type: "button" }, text);
+        const button = h("button", {}, text);
         button.setAttribute("aria-pressed", String(target === keyframe));
         button.addEventListener("click", () => go(target));
         return [button];
@@ -95,7 +95,7 @@ export function createMapCard(context: Context) {
       const colorBy = context.selection().options["gap.color"] === "pool" ? "pool" : "site";
       fill(colors, ...(["site", "pool"] as const).map((key) => {
         const text = key === "site" ? "Call sites" : "Streams, pools";
-        const button = h("button", { type: "button" }, text);
+        const button = h("button", {}, text);
         button.setAttribute("aria-pressed", String(key === colorBy));
         button.addEventListener("click", () =>
           context.select(withOption(context, "gap.color", key)));
