@@ -124,6 +124,20 @@ pub(super) struct BinColumns {
     pub sites: Vec<SiteColumn>,
     pub others: Column,
     pub other_sites: u64,
+    pub groups: Vec<GroupsBy>,
+}
+
+/// Another way to divide the live bytes.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupsBy {
+    pub by: &'static str,
+    pub groups: Vec<GroupColumn>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct GroupColumn {
+    pub name: String,
+    pub bytes: Column,
 }
 
 #[derive(Debug, Serialize)]
@@ -184,4 +198,12 @@ pub(super) struct PlacedBlockColumns {
     pub addr: Column,
     pub bytes: Column,
     pub stack: Column,
+}
+
+/// The word that the report has for a value.
+pub(super) fn json_word(value: impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
 }

@@ -7,6 +7,7 @@ mod call_tree;
 mod columns;
 mod data;
 mod document;
+mod groups;
 mod labels;
 mod source;
 mod trace_data;

@@ -12,8 +12,9 @@ use super::columns::Columns;
 use super::data::{
     BinColumns, BlockColumns, CauseColumn, DeviceData, GapColumns, KeyframeData, MarkData, NodeColumns,
     PhaseData, PlacedBlockColumns, SegmentColumns, SeriesColumns, SiteColumn, SiteData, StackColumns,
-    StepData, TraceData,
+    StepData, TraceData, json_word,
 };
+use super::groups::groups_of_bins;
 use super::labels::Labels;
 use super::source::SourceLines;
 
@@ -157,6 +158,7 @@ fn bin_columns(device: &DeviceHistory, columns: &mut Columns) -> BinColumns {
             .collect(),
         others: columns.add(others),
         other_sites: device.other_sites,
+        groups: groups_of_bins(device, columns),
     }
 }
 
@@ -216,13 +218,5 @@ fn keyframe(state: &AllocatorState, columns: &mut Columns) -> KeyframeData {
             bytes: columns.add(blocks.iter().map(|(_, bytes, _)| *bytes)),
             stack: columns.add(blocks.iter().map(|(_, _, stack)| *stack as u64)),
         },
-    }
-}
-
-/// The word that the report has for a value.
-fn json_word(value: impl serde::Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => String::new(),
     }
 }

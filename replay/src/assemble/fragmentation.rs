@@ -92,7 +92,7 @@ fn moment(
     }
 }
 
-fn pool_info(pool: PoolKey) -> PoolInfo {
+pub(super) fn pool_info(pool: PoolKey) -> PoolInfo {
     PoolInfo {
         stream: pool.stream,
         pool: (pool.pool != NO_POOL).then_some([pool.pool >> 32, pool.pool & 0xffff_ffff]),

@@ -9,12 +9,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::callsite::call_context::CallContext;
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::blame::{UserLine, user_lines};
 use crate::pass::Analysis;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::oom_growth::StackAtOom;
-use crate::peak::category::context::{CallContext, CallContexts};
 use crate::report::{OomGrowth, OomGrowthPattern, SiteBytes};
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
@@ -73,12 +73,11 @@ pub(crate) fn growth_towards_oom(analysis: &Analysis, oom: &OomRecord) -> LinesA
         return none;
     };
     let (symbols, live_set) = (&analysis.symbols, device.main());
-    let mut contexts = CallContexts::new(symbols);
     let (mut grown, mut of_each_step, mut unchanged) = (Vec::new(), Vec::new(), Vec::new());
     for facts in &oom.growth {
         let leaf = symbols.stack_info(facts.stack).site;
         let lined = || LinedStack { facts, leaf, lines: user_lines(symbols, facts.stack) };
-        let is_growth = facts.grown.bytes > 0 && facts.is_recent && !is_set_up(&mut contexts, facts);
+        let is_growth = facts.grown.bytes > 0 && facts.is_recent && !is_set_up(symbols, facts);
         if is_growth && facts.is_of_each_step {
             of_each_step.push(lined());
         } else if is_growth {
@@ -111,8 +110,8 @@ pub(crate) fn growth_towards_oom(analysis: &Analysis, oom: &OomRecord) -> LinesA
 }
 
 /// True for blocks of a module that was built, moved, copied or loaded once.
-fn is_set_up(contexts: &mut CallContexts<'_>, facts: &StackAtOom) -> bool {
-    let context = contexts.context_of_stack(facts.stack);
+fn is_set_up(symbols: &StackSymbols, facts: &StackAtOom) -> bool {
+    let context = symbols.stack_info(facts.stack).context;
     facts.steps <= 1 && matches!(context, CallContext::Module | CallContext::Initial | CallContext::Loading)
 }
 

@@ -7,13 +7,16 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use crate::assemble::fragmentation::pool_info;
 use crate::device::DeviceState;
 use crate::device::keyframes::{Keyframe, KeyframeReason};
 use crate::fragmentation::CAUSES;
 use crate::pass::Analysis;
-use crate::report::{CauseKind, Site};
+use crate::peak::category::over_time::categories_over_time;
+use crate::report::{Category, CauseKind, PoolInfo, Site};
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
+use crate::state::pool_key::PoolKey;
 use crate::timeline::extremes::ExtremeSeries;
 use crate::util::ids::{SiteId, StackId};
 
@@ -69,6 +72,11 @@ pub struct DeviceHistory {
     pub site_series: Vec<(usize, Vec<u64>)>,
     /// Number of sites without a series of their own.
     pub other_sites: u64,
+    /// Live bytes at that moment by category. Empty without PyTorch.
+    pub categories: Vec<(Category, Vec<u64>)>,
+    /// Live bytes at that moment by stream and pool; `None` where they are unknown. Empty if all
+    /// are.
+    pub pools: Vec<(Option<PoolInfo>, Vec<u64>)>,
     /// Blocks by birth and death.
     pub blocks: BlockHistory,
     /// Reserved and unused bytes at some moments, ascending in time. Empty without PyTorch.
@@ -277,6 +285,8 @@ impl HistoryBuilder<'_> {
             bin_live: bins.all().iter().map(|bin| bin.high.live).collect(),
             site_series,
             other_sites,
+            categories: categories_over_time(analysis, ordinal, state).into_iter().collect(),
+            pools: pool_series(state),
             blocks: self.blocks(live_set),
             gap: gap_points(analysis, state),
             states: self.states(state),
@@ -341,6 +351,15 @@ impl HistoryBuilder<'_> {
                 .collect(),
         }
     }
+}
+
+fn pool_series(state: &DeviceState) -> Vec<(Option<PoolInfo>, Vec<u64>)> {
+    let mut by_pool: BTreeMap<Option<PoolKey>, Vec<u64>> = state.pool_values().collect();
+    by_pool.retain(|_, values| values.iter().any(|bytes| *bytes > 0));
+    if by_pool.keys().all(Option::is_none) {
+        return Vec::new();
+    }
+    by_pool.into_iter().map(|(pool, values)| (pool.map(pool_info), values)).collect()
 }
 
 fn gap_points(analysis: &Analysis, state: &DeviceState) -> Vec<GapPoint> {

@@ -140,6 +140,9 @@ impl DeviceState {
             return;
         }
         let mut keyframes = self.keyframes.take();
+        if keyframes.is_some() {
+            self.finish_pool_history();
+        }
         let present = PresentState {
             live: self.torch.live(),
             pending: &self.pending,

@@ -42,7 +42,8 @@ impl ReplayPass {
                 DriverChange::Alloc { key, bytes, stack, .. } => {
                     let after = StateSample { device: now.device.saturating_add(bytes), ..now };
                     let size = BlockSize { bytes, requested_bytes: None };
-                    device.driver.alloc(key, size, StackSite { stack, site }, after);
+                    let context = self.symbols.stack_info(stack).context;
+                    device.driver.alloc(key, size, StackSite { stack, site, context }, after);
                     let owner = self
                         .owners
                         .owner_of_stack(self.symbols.stack_info(stack).native, self.symbols.definitions());
@@ -59,7 +60,8 @@ impl ReplayPass {
                         self.pool_uses.on_free(ordinal, key, (block.stack, block.bytes), time_ns);
                     }
                     let after = StateSample { device: now.device.saturating_sub(freed), ..now };
-                    device.driver.free(key, StackSite { stack, site }, after);
+                    let context = self.symbols.stack_info(stack).context;
+                    device.driver.free(key, StackSite { stack, site, context }, after);
                 }
             }
             let bytes = device.driver.total().bytes;
@@ -79,10 +81,12 @@ impl ReplayPass {
         match *change {
             DriverChange::Alloc { key, bytes, stack, .. } => {
                 let size = BlockSize { bytes, requested_bytes: None };
-                self.host.alloc(key, size, StackSite { stack, site }, now);
+                let context = self.symbols.stack_info(stack).context;
+                self.host.alloc(key, size, StackSite { stack, site, context }, now);
             }
             DriverChange::Free { key, .. } => {
-                self.host.free(key, StackSite { stack: caller, site }, now);
+                let context = self.symbols.stack_info(caller).context;
+                self.host.free(key, StackSite { stack: caller, site, context }, now);
             }
         }
     }

@@ -30,7 +30,7 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::stack_root::StackRoot;
-use crate::callsite::symbols::{StackInfo, StackSite, StackSymbols};
+use crate::callsite::symbols::{StackInfo, StackSymbols};
 use crate::device::DeviceState;
 use crate::device::device_states::{DeviceStates, device_of};
 use crate::event_analysis::{AnalysisRow, EventContext, EventTime};
@@ -313,13 +313,13 @@ impl ReplayPass {
                 self.coverage.add_block(event.size);
                 let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_alloc(event, StackSite { stack, site: info.site }, time, &self.driver);
+                device.block_alloc(event, info.origin(stack), time, &self.driver);
                 self.phases.on_live_bytes(event.device, device.torch.total().bytes);
             }
             EventKind::BLOCK_FREE => {
                 let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, StackSite { stack, site: info.site }, time, &self.driver);
+                device.block_free(event, info.origin(stack), time, &self.driver);
             }
             _ => self.on_rare_event(event, stack, info.site),
         }

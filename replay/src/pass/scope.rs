@@ -104,6 +104,10 @@ impl ReplayPass {
     pub(super) fn count_oom(&mut self, event: &Event) {
         self.oom_count += 1;
         *self.oom_counts.entry(event.device).or_default() += 1;
+        let device = self.devices.all[usize::from(event.device)].as_mut();
+        if let Some(history) = device.and_then(|device| device.torch.history_mut()) {
+            history.classes.on_oom(self.step);
+        }
     }
 
     /// Takes back `count` of them.

@@ -11,3 +11,4 @@ pub(crate) mod pool_uses;
 pub(crate) mod request_histogram;
 pub(crate) mod segments;
 pub(crate) mod unused_reserved;
+pub(crate) mod workspace_size;

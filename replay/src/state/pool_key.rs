@@ -43,6 +43,12 @@ impl PoolKey {
         Self { stream: detail.stream, pool: detail.pool, is_small: bytes <= SMALL_BLOCK }
     }
 
+    /// The pool of a block in a segment.
+    pub(crate) fn of_block(segment: &Segment, bytes: u64) -> Self {
+        let (stream, pool) = segment.pool;
+        Self { stream, pool, is_small: bytes <= SMALL_BLOCK }
+    }
+
     /// The pool that a segment, or a part of an expandable one, belongs to. Segments for large
     /// blocks are always larger than [`SMALL_SEGMENT`].
     pub(crate) fn of_segment(segment: &Segment) -> Self {

@@ -107,6 +107,12 @@ impl Segments {
         self.created
     }
 
+    /// The segment at an address.
+    pub(crate) fn at(&self, addr: u64) -> Option<&Segment> {
+        let (_, segment) = self.by_addr.range(..=addr).next_back()?;
+        (addr < segment.end()).then_some(segment)
+    }
+
     /// The segments by ascending address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.by_addr.values()

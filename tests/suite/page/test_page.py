@@ -165,8 +165,17 @@ def test_charts_hold_numbers_of_report(page_of, kind):
             bins = device["bins"]
             stacked = zip(*(file.column(site["bytes"]) for site in bins["sites"]), file.column(bins["others"]))
             assert [sum(values) for values in stacked] == file.column(bins["live"])
+            for kind_of_group in bins["groups"]:
+                divided = zip(*(file.column(group["bytes"]) for group in kind_of_group["groups"]))
+                assert [sum(values) for values in divided] == file.column(bins["live"]), kind_of_group["by"]
             if device["layer"] == "torch":
-                assert max(file.column(bins["live"])) == info["peak"]["live_bytes"]
+                live = file.column(bins["live"])
+                assert max(live) == info["peak"]["live_bytes"]
+                [categories] = [groups["groups"] for groups in bins["groups"] if groups["by"] == "category"]
+                at_peak = {group["name"]: file.column(group["bytes"])[live.index(max(live))] for group in categories}
+                [peak] = [one for one in page.report["peak"] if (one["trace"], one["device"]) == (index, device["ordinal"])]
+                expected = {share["category"].replace("_", " "): share["bytes"] for share in peak["categories"]}
+                assert {name: size for name, size in at_peak.items() if size} == expected
             gap = device["gap"]
             if gap:
                 causes = zip(*(file.column(cause["bytes"]) for cause in gap["causes"]))

@@ -1,5 +1,7 @@
 //! The causes of unused reserved memory, and its moments, as phrases.
 
+use std::fmt::Write as _;
+
 use gpumemtrace_replay::report::{Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes, PoolInfo};
 
 use super::Vocabulary;
@@ -22,6 +24,26 @@ pub(crate) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
         }
         CauseKind::Unexplained => "unexplained: the allocator's segments are unknown".to_owned(),
     }
+}
+
+/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
+pub(crate) fn name_pool(key: &PoolInfo) -> String {
+    let mut text = format!("{} blocks", key.blocks.name());
+    if key.stream != 0 {
+        let _ = write!(text, ", {}", name_stream(key.stream));
+    }
+    match key.pool {
+        Some([0, 0]) | None => {}
+        Some([first, second]) => {
+            let _ = write!(text, ", pool {first}:{second}");
+        }
+    }
+    text
+}
+
+/// `default stream`, `stream 0x7f...`.
+pub(crate) fn name_stream(stream: u64) -> String {
+    if stream == 0 { "default stream".to_owned() } else { format!("stream {stream:#x}") }
 }
 
 /// The pools in which memory is stranded, and what returns it.

@@ -127,7 +127,11 @@ export interface SiteBins {
   others: Column;
   /** Number of sites in `others`. */
   other_sites: number;
+  /** Other ways to divide `live`; the bytes of each sum up to it. Unknown ways are absent. */
+  groups: { by: GroupKind; groups: { name: string; bytes: Column }[] }[];
 }
+
+export type GroupKind = "category" | "stream" | "pool";
 
 /**
  * Blocks by birth bin and death bin. A row stands for `count` blocks of one stack with `bytes` in

@@ -1,4 +1,4 @@
-/** The timeline: memory over steps or time, stacked by call site or category. */
+/** The timeline: memory over steps or time, stacked by call site, category, stream or pool. */
 
 import { createAxis, type Axis } from "../widgets/axis.js";
 import { fill, h, swatch } from "../widgets/dom.js";
@@ -101,7 +101,7 @@ class Timeline implements MountedView {
       Math.min(Math.max(window.innerHeight - 330, 260), 620),
     );
     this.legend.setSelected(band);
-    this.toolbar.update(chart.isZoomed);
+    this.updateToolbar(selected);
     chart.drawNow();
     this.legend.element.style.maxHeight = `${chart.surface.height + 40}px`;
     this.brush.draw();
@@ -111,9 +111,15 @@ class Timeline implements MountedView {
     this.drawTable();
   }
 
+  /** A way to stack is offered if it has at least two groups. */
+  private updateToolbar(selected: Selected | null): void {
+    const groups = selected?.device.data.bins.groups.filter((by) => by.groups.length > 1) ?? [];
+    this.toolbar.update(this.chart.isZoomed, groups.map(({ by }) => by));
+  }
+
   private updateData({ trace, device }: Selected): void {
     const { axis: unit, options } = this.context.selection();
-    const stacking: Stacking = options.stack === "category" ? "category" : "site";
+    const stacking = (options.stack ?? "site") as Stacking;
     const key = [trace.index, device.data.ordinal, unit, stacking].join("/");
     const zoom = options.zoom ?? "";
     const isNew = key !== this.key;
@@ -151,7 +157,7 @@ class Timeline implements MountedView {
 
   private rangeChanged(): void {
     this.brush.draw();
-    this.toolbar.update(this.chart.isZoomed);
+    this.updateToolbar(selectedDevice(this.context.model, this.context.selection()));
     this.tooltip.hide();
     clearTimeout(this.rangeTimer);
     this.rangeTimer = setTimeout(() => {

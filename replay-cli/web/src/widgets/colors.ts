@@ -53,15 +53,11 @@ export const CAUSE_LABELS: Record<string, string> = {
 };
 
 const CATEGORY_ORDER = [
-  "activations", "parameters", "optimizer_state", "gradients", "temporaries", "workspaces",
+  "activations", "parameters", "optimizer state", "gradients", "temporaries", "workspaces",
   "inputs",
 ];
 
-/** Colour of a category; the same in all views. */
-export function categoryColor(category: string | null): string {
-  if (category === null || category === "unknown") return GREY;
-  const index = CATEGORY_ORDER.indexOf(category);
-  let hash = 0;
-  for (const character of category) hash = (hash * 31 + character.charCodeAt(0)) >>> 0;
-  return HUES[index >= 0 ? index % HUES.length : hash % HUES.length];
+/** Colour of a category; grey if it is unknown. */
+export function categoryColor(category: string): string {
+  return HUES[CATEGORY_ORDER.indexOf(category)] ?? GREY;
 }

@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
+use crate::callsite::call_context::CallContext;
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
     CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, only_forwards_requests, optimizer_call,
@@ -21,13 +22,7 @@ use crate::ingest::definitions::Definitions;
 use crate::util::dense_map::DenseMap;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
-
-/// A stack and its site.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StackSite {
-    pub stack: StackId,
-    pub site: SiteId,
-}
+pub(crate) use stack_info::{AutogradRole, NodeInfo, StackInfo, StackSite};
 
 /// An optimizer call and the user line that makes it. Its events can delimit steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,57 +30,6 @@ pub(crate) struct OptimizerLine {
     pub call: OptimizerCall,
     /// The user line that makes the call.
     pub site: SiteId,
-}
-
-/// A Python node with everything that its callers determine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeInfo {
-    /// The innermost frame in user code, of this node and its callers.
-    pub(crate) user: Option<SiteId>,
-    /// The innermost frame in generated code.
-    generated: Option<SiteId>,
-    /// The node's own line.
-    pub(crate) own: SiteId,
-    /// Index in `optimizer_lines`, plus 1; 0 for none.
-    optimizer: u16,
-    root: StackRoot,
-    autograd: AutogradRole,
-}
-
-/// The relation of a Python stack to autograd's engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AutogradRole {
-    /// The stack neither runs the engine nor belongs to one of its threads.
-    None,
-    /// The frame with this node runs the engine and waits for its threads.
-    Runs(NodeId),
-    /// The stack is that of a forward line for which an engine thread works.
-    WorksFor,
-}
-
-impl NodeInfo {
-    fn site(&self) -> SiteId {
-        self.user.or(self.generated).unwrap_or(self.own)
-    }
-}
-
-/// The resolved form of a stack.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StackInfo {
-    /// Innermost Python frame; `NONE` without Python frames.
-    pub python: NodeId,
-    /// Innermost native frame; `NONE` without native frames.
-    pub native: NodeId,
-    /// The call site: the user line, or its fallback.
-    pub site: SiteId,
-    /// Index in [`StackSymbols::optimizer_lines`], plus 1; 0 for none.
-    pub optimizer: u16,
-    /// What the stack says about steps: [`RECURRING`], or else `optimizer`.
-    pub step_hint: u16,
-    /// The outermost Python frame.
-    pub root: StackRoot,
-    /// Relation to autograd's engine.
-    pub autograd: AutogradRole,
 }
 
 /// The step hint of the stack that [`StackSymbols::set_recurring_path`] names.
@@ -106,6 +50,8 @@ pub(crate) struct StackSymbols {
     /// Return addresses of native sites.
     pub(crate) addresses: SeededMap<SiteId, u64>,
     pub(crate) nodes: DenseMap<NodeInfo>,
+    /// Contexts of Python nodes, each with those of its callers.
+    contexts: DenseMap<CallContext>,
     pub(crate) sites: Vec<SiteKey>,
     site_ids: SeededMap<SiteKey, SiteId>,
     stacks: Vec<StackInfo>,
@@ -135,6 +81,7 @@ impl StackSymbols {
             user_code,
             addresses: SeededMap::default(),
             nodes: DenseMap::default(),
+            contexts: DenseMap::default(),
             sites: Vec::new(),
             site_ids: SeededMap::default(),
             stacks: Vec::new(),
@@ -204,7 +151,8 @@ impl StackSymbols {
         }
         let id = StackId(self.stacks.len() as u32);
         let step_hint = self.step_hint_of(python, optimizer);
-        self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, root, autograd });
+        let context = self.context_of_node(python);
+        self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, root, autograd, context });
         if native == NodeId::NONE {
             self.by_python.insert(python.0, id);
         } else {
@@ -393,6 +341,8 @@ impl StackSymbols {
     }
 }
 
+mod contexts;
+mod stack_info;
 mod step_hints;
 #[cfg(test)]
 mod tests;

@@ -5,23 +5,24 @@
 //! the verdicts by comparing the blocks. Without PyTorch, blocks are driver memory, and only the
 //! requesting library decides.
 //!
-//! It runs after the pass over the events and is linear in the blocks; the context of each stack
-//! is found once. `tests/peaks.rs` checks the categories of a synthetic training.
+//! It runs after the pass over the events and is linear in the blocks. [`over_time`] applies the
+//! same rules to the whole run. `tests/peaks.rs` checks the categories of a synthetic training.
 
-pub(crate) mod context;
+pub(crate) mod over_time;
 pub(crate) mod rules;
 pub(crate) mod sizes;
 
+use crate::callsite::call_context::CallContext;
 use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::report::Ending;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::SiteStats;
+use crate::state::workspace_size::workspace_size;
 use crate::timeline::steps::StepRule;
-use crate::util::ids::SiteId;
+use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededMap;
-use context::{CallContext, CallContexts};
 use rules::{
     BlockEvidence, BlockLifetime, BlockOutcome, Category, CategoryRule, CategoryVerdict, Confidence,
     WorkspaceSize, judge_block, unknown,
@@ -30,16 +31,6 @@ use rules::{
 /// File name prefixes of libraries that request driver memory as workspaces.
 const WORKSPACE_LIBRARIES: &[&str] =
     &["libcublas", "libcudnn", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnccl"];
-
-/// Recognises PyTorch's workspace for a cuBLAS handle: two buffers of 4 MiB and eight of 16 KiB,
-/// or 32 MiB from Hopper on. That of cublasLt has 1 MiB.
-fn workspace_size(bytes: u64) -> Option<WorkspaceSize> {
-    match bytes {
-        8_519_680 => Some(WorkspaceSize::Distinctive),
-        0x10_0000 | 0x200_0000 => Some(WorkspaceSize::PowerOfTwo),
-        _ => None,
-    }
-}
 
 /// A block with its category.
 #[derive(Clone, Copy, Debug)]
@@ -65,14 +56,13 @@ pub(crate) fn categorize_blocks(
         blocks.iter().map(|block| (tensor_size(block), judge_by_library(analysis, block))).collect()
     };
     sizes::refine_by_size(&mut verdicts);
-    let mut contexts = CallContexts::new(&analysis.symbols);
     blocks
         .iter()
         .zip(verdicts)
         .map(|(block, (_, verdict))| CategorizedBlock {
             block: *block,
             site: analysis.symbols.stack_info(block.block.stack).site,
-            allocated_in: contexts.context_of_stack(block.block.stack),
+            allocated_in: analysis.symbols.stack_info(block.block.stack).context,
             verdict,
         })
         .collect()
@@ -124,16 +114,15 @@ impl<'a> EvidenceCollector<'a> {
 
     /// Judges each block by the rules. Returns tensor sizes and verdicts.
     fn judge_blocks(&self, blocks: &[PeakBlock]) -> Vec<(u64, CategoryVerdict)> {
-        let mut contexts = CallContexts::new(&self.analysis.symbols);
-        let allocated_in: Vec<CallContext> =
-            blocks.iter().map(|one| contexts.context_of_stack(one.block.stack)).collect();
-        let mut outcome = |one: &PeakBlock| match one.free {
+        let context_of = |stack: StackId| self.analysis.symbols.stack_info(stack).context;
+        let allocated_in: Vec<CallContext> = blocks.iter().map(|one| context_of(one.block.stack)).collect();
+        let outcome = |one: &PeakBlock| match one.free {
             None => BlockOutcome::Live,
-            Some(free) => free.stack.map_or(BlockOutcome::Unknown, |stack| {
-                BlockOutcome::FreedIn(contexts.context_of_stack(stack))
-            }),
+            Some(free) => {
+                free.stack.map_or(BlockOutcome::Unknown, |stack| BlockOutcome::FreedIn(context_of(stack)))
+            }
         };
-        let outcomes: Vec<BlockOutcome> = blocks.iter().map(&mut outcome).collect();
+        let outcomes: Vec<BlockOutcome> = blocks.iter().map(outcome).collect();
         // A backward pass ran no later than the first free in one after this moment, and no
         // earlier than the last allocation in one before it.
         let freed_in_backward = blocks
@@ -146,14 +135,11 @@ impl<'a> EvidenceCollector<'a> {
         let evidence = |at: usize| {
             let one = &blocks[at];
             let (is_cut_short, lifetime) = (self.is_cut_short(one), self.lifetime(one));
-            // The optimizer marks steps, and its call follows a backward pass.
-            let saw_step = lifetime == BlockLifetime::NextStep
-                && matches!(self.analysis.step_rule, StepRule::Optimizer { .. });
             BlockEvidence {
                 allocated_in: allocated_in[at],
                 outcome: outcomes[at],
                 lifetime,
-                saw_backward: saw_step
+                saw_backward: self.saw_step(lifetime)
                     || last_allocation.is_some_and(|last| last > at)
                     || one.frees_before > first_free,
                 is_before_forward: is_before_forward[at],
@@ -170,9 +156,20 @@ impl<'a> EvidenceCollector<'a> {
 
     fn lifetime(&self, one: &PeakBlock) -> BlockLifetime {
         let end = one.free.map_or(self.analysis.steps, |free| free.step);
-        match end.saturating_sub(one.block.step) {
+        self.lifetime_of_age(end.saturating_sub(one.block.step), one.free.is_none())
+    }
+
+    /// True if the steps show that a block was live in a backward pass: the optimizer marks steps,
+    /// and its call follows a backward pass.
+    fn saw_step(&self, lifetime: BlockLifetime) -> bool {
+        let is_by_optimizer = matches!(self.analysis.step_rule, StepRule::Optimizer { .. });
+        lifetime == BlockLifetime::NextStep && is_by_optimizer
+    }
+
+    fn lifetime_of_age(&self, age_steps: u32, is_live: bool) -> BlockLifetime {
+        match age_steps {
             _ if self.analysis.step_rule.source().is_none() => {
-                if one.free.is_none() {
+                if is_live {
                     BlockLifetime::Lasting
                 } else {
                     BlockLifetime::Unknown

@@ -115,7 +115,7 @@ impl LiveSet {
         now: StateSample,
     ) -> Option<LiveBlock> {
         let BlockSize { bytes, requested_bytes } = size;
-        let StackSite { stack, site } = origin;
+        let StackSite { stack, site, context } = origin;
         self.advance_bin(now);
         self.events += 1;
         let block = LiveBlock { bytes, stack, step: now.step, serial: self.events, requested_bytes };
@@ -125,6 +125,9 @@ impl LiveSet {
         }
         self.update_totals(stack, site, |totals| totals.add(bytes)).outcomes.allocated += 1;
         self.total.add(bytes);
+        if let Some(history) = &mut self.history {
+            history.classes.on_alloc(&block, context);
+        }
         if let Some(peaks) = &mut self.step_peaks {
             peaks.on_growth(self.total.bytes, now.time_ns, self.events);
         }
@@ -138,6 +141,9 @@ impl LiveSet {
     pub(crate) fn free(&mut self, addr: u64, origin: StackSite, now: StateSample) -> Option<LiveBlock> {
         self.advance_bin(now);
         self.events += 1;
+        if let Some(history) = &mut self.history {
+            history.on_free(origin, self.events);
+        }
         let block = self.live.remove(addr);
         if let Some(block) = &block {
             let site = self.site_of(block.stack);
@@ -199,7 +205,7 @@ impl LiveSet {
             peaks.on_removed(addr, block, free);
         }
         if let Some(history) = &mut self.history {
-            history.on_removed(block);
+            history.on_removed(block, free, self.events);
         }
     }
 
@@ -263,6 +269,9 @@ impl LiveSet {
         let effect = self.bins.observe(sample);
         if effect.is_high {
             self.checkpoints.set(HIGH);
+            if let Some(history) = &mut self.history {
+                history.set_high(self.events);
+            }
         }
         if effect.is_low {
             self.checkpoints.set(LOW);
@@ -286,7 +295,7 @@ impl LiveSet {
                 halve_values(&mut site.bins, &extremes);
             }
             if let Some(history) = &mut self.history {
-                history.halve();
+                history.halve(&extremes);
             }
         }
         if self.bins.needs_new_bin(now.time_ns) {
@@ -341,7 +350,7 @@ impl LiveSet {
             }
         }
         if let Some(history) = &mut self.history {
-            history.blocks.finish(self.live.iter().map(|(_, block)| block));
+            history.finish(&self.live, self.step);
         }
     }
 }

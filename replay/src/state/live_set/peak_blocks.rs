@@ -85,11 +85,16 @@ impl PeakBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::callsite::call_context::CallContext;
     use crate::callsite::symbols::StackSite;
     use crate::state::live_set::{BlockSize, LiveSet, StateSample};
     use crate::util::ids::SiteId;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    fn origin(stack: u32) -> StackSite {
+        StackSite { stack: StackId(stack), site: SiteId(0), context: CallContext::Unknown }
+    }
 
     proptest! {
         #[test]
@@ -102,11 +107,11 @@ mod tests {
             for (at, (addr, bytes, is_free)) in choices.iter().enumerate() {
                 let now = StateSample { time_ns: at as u64, ..StateSample::default() };
                 if *is_free {
-                    live_set.free(*addr, StackSite { stack: StackId(*addr as u32), site: SiteId(0) }, now);
+                    live_set.free(*addr, origin(*addr as u32), now);
                     live.remove(addr);
                 } else {
                     let size = BlockSize { bytes: *bytes, requested_bytes: None };
-                    live_set.alloc(*addr, size, StackSite { stack: StackId(0), site: SiteId(0) }, now);
+                    live_set.alloc(*addr, size, origin(0), now);
                     live.insert(*addr, *bytes);
                 }
                 let sum = live.values().sum();

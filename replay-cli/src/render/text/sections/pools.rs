@@ -1,10 +1,9 @@
 //! Pools of PyTorch's allocator and of the driver: what they hold, and what would fit into them.
 
-use std::fmt::Write as _;
-
 use crate::render::wording::Vocabulary;
+use crate::render::wording::fragmentation::name_pool;
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolInfo, PoolRow};
+use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolRow};
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::layout::display_width;
@@ -15,21 +14,6 @@ use crate::terminal::style::Style;
 const MAX_POOLS: usize = 8;
 /// Most block sizes listed.
 const MAX_SIZES: usize = 4;
-
-/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
-fn format_pool(key: &PoolInfo) -> String {
-    let mut text = format!("{} blocks", key.blocks.name());
-    if key.stream != 0 {
-        let _ = write!(text, ", stream {:#x}", key.stream);
-    }
-    match key.pool {
-        Some([0, 0]) | None => {}
-        Some([first, second]) => {
-            let _ = write!(text, ", pool {first}:{second}");
-        }
-    }
-    text
-}
 
 /// A column head above sizes.
 pub(super) fn size_head(text: &str) -> String {
@@ -55,7 +39,7 @@ pub(super) fn render_pools(out: &mut String, pools: &[PoolRow], words: &Vocabula
                 size_column(pool.allocated_bytes),
                 size_column(pool.free_bytes),
                 size_column(pool.largest_free_bytes),
-                format_pool(&pool.key),
+                name_pool(&pool.key),
                 format_count(pool.segments, words.segment),
             ),
         );
@@ -84,7 +68,7 @@ pub(super) fn render_fit(out: &mut String, moment: &Fragmentation, words: &Vocab
                 format!("{} fit", format_number(row.fitting_blocks)),
                 format_bytes(row.fitting_blocks.saturating_mul(row.block_bytes)),
                 format_bytes(row.free_bytes),
-                format_pool(&row.key),
+                name_pool(&row.key),
             ),
         );
     }

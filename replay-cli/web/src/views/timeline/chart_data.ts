@@ -1,26 +1,26 @@
 /**
- * The numbers behind the timeline: live bytes by site or category at the instant of each bin's
- * maximum, and the least and most bytes of each bin.
+ * The numbers behind the timeline: live bytes by site, category, stream or pool at the instant of
+ * each bin's maximum, and the least and most bytes of each bin.
  *
  * A column of pixels covers one or more bins. It shows the bin with the most live bytes, never the
  * maxima of different instants on top of each other.
  */
 
-import { categoryColor, GREY } from "../../widgets/colors.js";
+import { categoryColor, GREY, HUES } from "../../widgets/colors.js";
 import { formatNumberOf } from "../../widgets/format.js";
 import { shortLabel } from "../../shell/selection.js";
 import type { DeviceModel, TraceModel } from "../../data/model.js";
-import type { Series } from "../../data/page_data.js";
+import type { GroupKind, Series } from "../../data/page_data.js";
 import type { Axis } from "../../widgets/axis.js";
 
-export type Stacking = "site" | "category";
+export type Stacking = "site" | GroupKind;
 
 /** One colour of the stack, from the bottom to the top. */
 export interface Band {
   label: string;
   /** The label with the whole path of the file. */
   title: string;
-  /** Index in `trace.sites`; null for a category or the other sites. */
+  /** Index in `trace.sites`; null for the other sites and other groups. */
   site: number | null;
   color: string;
   /** Bytes at the instant of the most live bytes of each bin. */
@@ -61,8 +61,7 @@ export function createChartData(
 ): ChartData {
   const { bins } = device.data;
   const live = device.column(bins.live);
-  const bands = siteBands(trace, device, color);
-  const shown = stacking === "category" ? categoryBands(trace, bands) : bands;
+  const shown = groupBands(device, stacking) ?? siteBands(trace, device, color);
   return {
     bands: shown.filter((band) => band.most > 0),
     start_ns: bins.start_ns,
@@ -114,23 +113,19 @@ function siteBands(
   return bands;
 }
 
-function categoryBands(trace: TraceModel, bands: Band[]): Band[] {
-  const byCategory = new Map<string | null, Band>();
-  for (const band of bands) {
-    const category = band.site === null ? null : trace.sites[band.site].category ?? "unknown";
-    let sum = byCategory.get(category);
-    if (!sum) {
-      const label = category === null ? band.label : category.replace(/_/g, " ");
-      const values = new Float64Array(band.values.length);
-      sum = { label, title: label, site: null, color: categoryColor(category), values, most: 0 };
-      byCategory.set(category, sum);
-    }
-    for (let bin = 0; bin < sum.values.length; bin++) sum.values[bin] += band.values[bin];
-  }
-  const sums = [...byCategory.values()];
-  for (const sum of sums) sum.most = largest(sum.values);
-  const isOther = (band: Band) => Number(band === byCategory.get(null));
-  return sums.sort((a, b) => isOther(a) - isOther(b) || b.most - a.most);
+/** The groups, most bytes first; undefined if the trace does not divide memory so. */
+function groupBands(device: DeviceModel, stacking: Stacking): Band[] | undefined {
+  const found = device.data.bins.groups.find(({ by }) => by === stacking);
+  const bands = found?.groups.map(({ name, bytes }) => {
+    const values = device.column(bytes);
+    return { label: name, title: name, site: null, color: GREY, values, most: largest(values) };
+  }).sort((a, b) => b.most - a.most);
+  bands?.forEach((band, index) => {
+    const isKnown = band.label !== "unknown" && index < HUES.length;
+    if (stacking === "category") band.color = categoryColor(band.label);
+    else if (isKnown) band.color = HUES[index];
+  });
+  return bands;
 }
 
 export function largest(values: ArrayLike<number>): number {

@@ -1,12 +1,13 @@
 /** The controls above the timeline. Their state is in the selection, so links keep it. */
 
 import { h } from "../../widgets/dom.js";
+import type { GroupKind } from "../../data/page_data.js";
 import type { Context } from "../../view.js";
 
 export interface Toolbar {
   element: HTMLElement;
   settings(): { showsReserved: boolean; showsDevice: boolean };
-  update(isZoomed: boolean): void;
+  update(isZoomed: boolean, groups: GroupKind[]): void;
 }
 
 export interface ToolbarActions {
@@ -14,6 +15,13 @@ export interface ToolbarActions {
   zoomToSelection(): void;
   csv(): void;
 }
+
+const STACKINGS: [GroupKind | null, string, string][] = [
+  [null, "Call sites", "call site"],
+  ["category", "Categories", "what the memory was for"],
+  ["stream", "Streams", "CUDA stream"],
+  ["pool", "Pools", "pool of PyTorch's allocator"],
+];
 
 export function createToolbar(context: Context, actions: ToolbarActions): Toolbar {
   const option = (key: string) => context.selection().options[key];
@@ -29,9 +37,10 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
     return element;
   };
 
-  const bySite = button("Call sites", "Stack by call site", () => setOption("stack", null));
-  const byCategory = button("Categories", "Stack by the category of most of a site's bytes", () =>
-    setOption("stack", "category"));
+  const stackings = STACKINGS.map(([kind, text, title]) => ({
+    kind,
+    element: button(text, `Stack by ${title}`, () => setOption("stack", kind)),
+  }));
   const bySteps = button("Steps", "Equal width for each step", () =>
     context.select({ axis: "step" }));
   const byTime = button("Time", "Axis of time", () => context.select({ axis: "time" }));
@@ -49,7 +58,7 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
   const element = h(
     "div",
     { class: "chart-toolbar" },
-    group("Stack by", bySite, byCategory),
+    group("Stack by", ...stackings.map(({ element }) => element)),
     axis,
     group("Lines", reserved, device),
     h("span", { class: "spacer" }),
@@ -68,11 +77,13 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
   return {
     element,
     settings,
-    update(isZoomed) {
+    update(isZoomed, groups) {
       const selection = context.selection();
-      const isCategory = option("stack") === "category";
-      press(bySite, !isCategory);
-      press(byCategory, isCategory);
+      const shown = groups.find((kind) => kind === option("stack")) ?? null;
+      for (const { kind, element } of stackings) {
+        element.hidden = kind !== null && !groups.includes(kind);
+        press(element, kind === shown);
+      }
       axis.hidden = !context.model.traces[selection.trace]?.data.steps;
       press(bySteps, selection.axis === "step");
       press(byTime, selection.axis === "time");

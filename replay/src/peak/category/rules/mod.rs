@@ -9,19 +9,10 @@
 //! `docs/analyses.md`, "Peak by category", has the same table. `rules::tests` checks the usual
 //! cases, and properties that hold for every possible evidence.
 
-use super::context::CallContext;
+use crate::callsite::call_context::CallContext;
 pub(crate) use crate::report::{Category, CategoryRule, Confidence};
-
-/// How a block ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BlockOutcome {
-    /// The block is live at the end of the run.
-    Live,
-    /// The event of its free is missing.
-    Unknown,
-    /// The block was freed in this context.
-    FreedIn(CallContext),
-}
+pub(crate) use crate::state::live_set::live_block::BlockOutcome;
+pub(crate) use crate::state::workspace_size::WorkspaceSize;
 
 /// How long a block lived, in steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,15 +25,6 @@ pub(crate) enum BlockLifetime {
     Lasting,
     /// The trace has no steps, or their exact boundaries are unknown.
     Unknown,
-}
-
-/// How strongly a size indicates a library's workspace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WorkspaceSize {
-    /// Hardly any tensor has this size.
-    Distinctive,
-    /// A power of two, which many tensors have.
-    PowerOfTwo,
 }
 
 /// Evidence about one block of the peak.

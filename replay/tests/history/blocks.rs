@@ -1,16 +1,15 @@
-//! Compares the history for viewers with a naive recount of the same events, and with snapshots.
-
-mod synthetic;
+//! Compares births and deaths of blocks, and their sites, with a naive recount of the same events
+//! and with snapshots.
 
 use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::{EventKind, NodeId};
 use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, RunHistory, TimeSpec, report};
 use proptest::prelude::*;
-use synthetic::random::random_run;
-use synthetic::{Synthetic, analyse_part};
 
-const STARTED_NS: u64 = 1_000_000_000;
+use crate::STARTED_NS;
+use crate::synthetic::random::random_run;
+use crate::synthetic::{Synthetic, analyse_part};
 
 /// A block of the run: its line, bytes, and the times of its allocation and free.
 type Block = (u32, u64, u64, Option<u64>);

@@ -6,20 +6,14 @@
 //! module's forward is being built. Frames are recognised by file and function of PyTorch and
 //! well-known libraries, never by names of the user's functions.
 //!
-//! The context of each frame is found once, after that of its caller, so all stacks cost
-//! O(frames). The tests below list the recognised frames and their nesting.
-
-use gpumemtrace_format::{FrameLink, NodeId};
+//! [`StackSymbols`](crate::callsite::symbols::StackSymbols) finds the context of each frame once,
+//! after that of its caller. The tests below list the recognised frames and their nesting.
 
 use crate::callsite::code_origin::{OptimizerCall, is_backward_call, optimizer_call};
-use crate::callsite::symbols::StackSymbols;
 use crate::report::TrainingPass;
-use crate::util::dense_map::DenseMap;
-use crate::util::ids::StackId;
-use crate::util::seeded_map::SeededSet;
 
 /// What the program was doing when a block was allocated or freed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub(crate) enum CallContext {
     /// In autograd's engine, or in a custom backward function that it calls.
     Backward,
@@ -44,6 +38,7 @@ pub(crate) enum CallContext {
     /// In other Python code.
     Program,
     /// Without any Python frame.
+    #[default]
     Unknown,
 }
 
@@ -64,68 +59,9 @@ impl CallContext {
     }
 }
 
-/// Determines and caches the contexts of stacks.
-pub(crate) struct CallContexts<'a> {
-    symbols: &'a StackSymbols,
-    known: DenseMap<CallContext>,
-}
-
-impl<'a> CallContexts<'a> {
-    pub(crate) fn new(symbols: &'a StackSymbols) -> Self {
-        Self { symbols, known: DenseMap::default() }
-    }
-
-    pub(crate) fn context_of_stack(&mut self, stack: StackId) -> CallContext {
-        match self.symbols.stack_info(stack).python {
-            NodeId::NONE => CallContext::Unknown,
-            node => self.context_of_node(node),
-        }
-    }
-
-    /// Iterative: stacks in a damaged trace may be very deep or contain a cycle.
-    fn context_of_node(&mut self, innermost: NodeId) -> CallContext {
-        let nodes = &self.symbols.definitions().python;
-        let (mut path, mut on_path) = (Vec::new(), SeededSet::default());
-        let mut at = innermost;
-        let mut context = CallContext::Program;
-        while at != NodeId::NONE && on_path.insert(at) {
-            if let Some(known) = self.known.get(at.0) {
-                context = known;
-                break;
-            }
-            path.push(at);
-            at = nodes.get(&at).map_or(NodeId::NONE, |node| node.parent);
-        }
-        for node in path.into_iter().rev() {
-            context =
-                self.context_of_own_frame(node).map_or(context, |own| combine_with_caller(own, context));
-            self.known.insert(node.0, context);
-        }
-        context
-    }
-
-    /// The context that a frame has regardless of its callers.
-    fn context_of_own_frame(&self, node: NodeId) -> Option<CallContext> {
-        let definitions = self.symbols.definitions();
-        let node = definitions.python.get(&node)?;
-        if node.link == FrameLink::Backward {
-            return Some(CallContext::Backward);
-        }
-        let code = definitions.codes.get(&node.code)?;
-        // Before CPython 3.11, functions have no qualified names, and forward and backward are
-        // both called `apply`. Autograd's engine calls the backward one, as the outermost frame
-        // of its thread.
-        let is_engine = node.parent == NodeId::NONE && code.name == "apply";
-        if is_engine && code.file.ends_with("/torch/autograd/function.py") {
-            return Some(CallContext::Backward);
-        }
-        context_of_frame(&code.file, &code.name)
-    }
-}
-
 /// The context of a frame, given its own and its caller's: its own, unless it is a helper of the
 /// optimizer that is called while state is created.
-fn combine_with_caller(own: CallContext, caller: CallContext) -> CallContext {
+pub(crate) fn combine_with_caller(own: CallContext, caller: CallContext) -> CallContext {
     match (own, caller) {
         (CallContext::Optimizer, CallContext::OptimizerState) => CallContext::OptimizerState,
         _ => own,
@@ -213,8 +149,9 @@ fn context_of_torch_frame(within: &str, function: &str, name: &str) -> Option<Ca
 mod tests {
     use super::*;
     use crate::callsite::code_origin::UserCodePaths;
+    use crate::callsite::symbols::StackSymbols;
     use crate::ingest::definitions::Definitions;
-    use gpumemtrace_format::{CodeDef, CodeId, PyNode};
+    use gpumemtrace_format::{CodeDef, CodeId, FrameLink, NodeId, PyNode};
 
     #[test]
     fn contexts_of_known_frames() {
@@ -274,9 +211,9 @@ mod tests {
             innermost.push(parent);
         }
         let mut symbols = StackSymbols::new(definitions, UserCodePaths::default());
-        let stacks: Vec<StackId> = innermost.iter().map(|node| symbols.stack(*node, NodeId::NONE)).collect();
-        let mut contexts = CallContexts::new(&symbols);
-        stacks.iter().map(|stack| contexts.context_of_stack(*stack)).collect()
+        let stacks = innermost.iter().map(|node| symbols.stack(*node, NodeId::NONE));
+        let stacks: Vec<_> = stacks.collect();
+        stacks.iter().map(|stack| symbols.stack_info(*stack).context).collect()
     }
 
     #[test]

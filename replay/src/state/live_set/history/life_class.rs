@@ -1,0 +1,173 @@
+//! Classes of blocks by what decides their category: where they were allocated and freed, and how
+//! long they lived.
+//!
+//! The category of a class is decided after the pass ([`crate::peak::category::over_time`]), when
+//! the steps and the end of the run are known.
+
+use std::collections::VecDeque;
+
+use crate::callsite::call_context::CallContext;
+use crate::state::live_set::LiveBlock;
+use crate::state::live_set::live_block::BlockOutcome;
+use crate::state::live_set::peak_blocks::BlockFree;
+use crate::state::workspace_size::workspace_size;
+use crate::util::ids::StackId;
+use crate::util::seeded_map::SeededMap;
+
+/// Limit of classes that differ in their size.
+const MAX_SIZED_CLASSES: usize = 1024;
+/// Limit of remembered allocations before forward passes. Only those of two steps are used.
+const MAX_BEFORE_FORWARD: usize = 64;
+/// The highest age that a class has; older blocks have it, too.
+pub(crate) const MAX_AGE_STEPS: u32 = 2;
+
+/// What decides the category of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools)] // The facts are independent of each other.
+pub(crate) struct LifeClass {
+    /// Context of the allocation.
+    pub allocated_in: CallContext,
+    pub outcome: BlockOutcome,
+    /// Age at the free or at the end, at most [`MAX_AGE_STEPS`].
+    pub age_steps: u32,
+    /// A backward pass ran while the block was live.
+    pub saw_backward: bool,
+    /// The block was allocated just before a forward pass.
+    pub is_before_forward: bool,
+    /// Allocated in a step with an out-of-memory error.
+    pub is_of_failed_step: bool,
+    /// The requested bytes where blocks of equal size are compared; else 0.
+    pub bytes: u64,
+}
+
+/// Allocations of one step by plain program code just before a forward pass.
+#[derive(Clone, Copy, Debug)]
+struct BeforeForward {
+    step: u32,
+    /// The allocations are between these events.
+    begin: u64,
+    end: u64,
+}
+
+/// Finds the classes of blocks, and numbers them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LifeClasses {
+    all: Vec<LifeClass>,
+    numbers: SeededMap<LifeClass, usize>,
+    contexts: Vec<CallContext>,
+    /// The last event in a backward pass.
+    last_backward: u64,
+    /// The last allocation in any pass, with its context and step.
+    last_pass: (u64, Option<(CallContext, u32)>),
+    before_forward: VecDeque<BeforeForward>,
+    /// Steps with an out-of-memory error, the last ones.
+    failed_steps: Vec<u32>,
+}
+
+impl LifeClasses {
+    /// Follows an allocation. `context` is that of the block's stack.
+    #[inline]
+    pub(crate) fn on_alloc(&mut self, block: &LiveBlock, context: CallContext) {
+        self.note_context(block.stack, context);
+        match context {
+            CallContext::Program
+            | CallContext::Unknown
+            | CallContext::Data
+            | CallContext::ZeroGrad
+            | CallContext::Seed => {}
+            _ => self.on_pass(block, context),
+        }
+    }
+
+    fn on_pass(&mut self, block: &LiveBlock, context: CallContext) {
+        let (begin, last) = self.last_pass;
+        let pass = Some((context, block.step));
+        if context == CallContext::Forward && last != pass && begin + 1 < block.serial {
+            self.before_forward.push_back(BeforeForward { step: block.step, begin, end: block.serial });
+            if self.before_forward.len() > MAX_BEFORE_FORWARD {
+                self.before_forward.pop_front();
+            }
+        }
+        if context == CallContext::Backward {
+            self.last_backward = block.serial;
+        }
+        self.last_pass = (block.serial, pass);
+    }
+
+    /// Follows a free by an event in `context`.
+    #[inline]
+    pub(crate) fn on_free(&mut self, stack: StackId, context: CallContext, event: u64) {
+        self.note_context(stack, context);
+        if context == CallContext::Backward {
+            self.last_backward = event;
+        }
+    }
+
+    /// How a block ended that was freed so.
+    pub(crate) fn outcome_of(&self, free: BlockFree) -> BlockOutcome {
+        let context = free.stack.and_then(|stack| self.contexts.get(stack.0 as usize));
+        context.map_or(BlockOutcome::Unknown, |context| BlockOutcome::FreedIn(*context))
+    }
+
+    /// Follows an out-of-memory error.
+    pub(crate) fn on_oom(&mut self, step: u32) {
+        if self.failed_steps.last() != Some(&step) {
+            self.failed_steps.push(step);
+        }
+        if self.failed_steps.len() > MAX_BEFORE_FORWARD {
+            self.failed_steps.remove(0);
+        }
+    }
+
+    #[inline]
+    fn note_context(&mut self, stack: StackId, context: CallContext) {
+        let stack = stack.0 as usize;
+        if stack >= self.contexts.len() {
+            self.contexts.resize(stack + 1, CallContext::Unknown);
+        }
+        self.contexts[stack] = context;
+    }
+
+    /// The number of a block's class. `step` is that of its free or of the end.
+    pub(crate) fn number_of(&mut self, block: &LiveBlock, outcome: BlockOutcome, step: u32) -> usize {
+        let allocated_in = self.contexts.get(block.stack.0 as usize).copied().unwrap_or_default();
+        let age_steps = step.saturating_sub(block.step).min(MAX_AGE_STEPS);
+        let is_freed = matches!(outcome, BlockOutcome::FreedIn(_));
+        let stays = age_steps == MAX_AGE_STEPS || !is_freed;
+        let is_compared = stays && matches!(allocated_in, CallContext::Program | CallContext::Backward)
+            || workspace_size(block.bytes).is_some();
+        let class = LifeClass {
+            allocated_in,
+            outcome,
+            age_steps,
+            saw_backward: self.last_backward > block.serial,
+            is_before_forward: allocated_in == CallContext::Program && self.is_before_forward(block),
+            is_of_failed_step: self.failed_steps.contains(&block.step),
+            bytes: if is_compared { block.requested_bytes.unwrap_or(block.bytes) } else { 0 },
+        };
+        self.number_of_class(class)
+    }
+
+    fn number_of_class(&mut self, class: LifeClass) -> usize {
+        if let Some(number) = self.numbers.get(&class) {
+            return *number;
+        }
+        if class.bytes > 0 && self.all.len() >= MAX_SIZED_CLASSES {
+            return self.number_of_class(LifeClass { bytes: 0, ..class });
+        }
+        let number = self.all.len();
+        self.all.push(class);
+        self.numbers.insert(class, number);
+        number
+    }
+
+    fn is_before_forward(&self, block: &LiveBlock) -> bool {
+        let is_in = |one: &&BeforeForward| one.begin < block.serial && block.serial < one.end;
+        self.before_forward.iter().rev().find(is_in).is_some_and(|one| one.step == block.step)
+    }
+
+    /// The classes by number.
+    pub(crate) fn all(&self) -> &[LifeClass] {
+        &self.all
+    }
+}
