@@ -40,7 +40,7 @@ pub(super) fn card(device: &Device, trace: &CardTrace<'_>) -> Vec<Node> {
         parts.iter().map(|part| format!("{}: {}", part.label, format_bytes(part.bytes))).collect();
     let bars = element("div").class("device-bars").with("role", "img").with("aria-label", label.join(", "));
     card.extend(nodes(bars.add(device_bars(&parts, used, total))));
-    card.extend(nodes(legend(&parts, used, total)));
+    card.extend(nodes(legend(&parts, used, device.total_bytes)));
     card
 }
 
@@ -111,7 +111,8 @@ fn device_bars(parts: &[DevicePart], used: u64, total: u64) -> Vec<Element> {
     vec![whole, element("div").class("device-connector").with("cut", share), enlarged]
 }
 
-fn legend(parts: &[DevicePart], used: u64, total: u64) -> Element {
+/// Without shares of the GPU if its memory is unknown.
+fn legend(parts: &[DevicePart], used: u64, total: Option<u64>) -> Element {
     let percent = |bytes: u64, whole: u64| match whole {
         0 => "unknown".to_owned(),
         whole => format_percent(bytes as f64 / whole as f64),
@@ -126,9 +127,11 @@ fn legend(parts: &[DevicePart], used: u64, total: u64) -> Element {
             .add(number_cell(format_bytes(part.bytes)))
             .add(number_cell(format_number(part.bytes)))
             .add(number_cell(of_used))
-            .add(number_cell(percent(part.bytes, total)))
+            .add(total.map(|total| number_cell(percent(part.bytes, total))))
     });
-    let head = table_head(&["Memory", "Size", "Bytes", "Of what is in use", "Of the GPU"], 1..5);
+    let names = ["Memory", "Size", "Bytes", "Of what is in use", "Of the GPU"];
+    let names = if total.is_some() { &names[..] } else { &names[..4] };
+    let head = table_head(names, 1..5);
     let body = element("tbody").add(rows.collect::<Vec<_>>());
     element("table").class("device-legend").add(head).add(body)
 }

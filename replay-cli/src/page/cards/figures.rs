@@ -5,10 +5,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
-use super::{CardTrace, device_memory, known_bytes, link_button, nodes, view_link};
+use super::{CardTrace, device_memory, known_bytes, nodes, view_link};
 use crate::render::wording::moment::format_moment;
 use crate::render::wording::recording::describe_end_moment;
-use crate::render::wording::sites::short_site;
 use crate::render::wording::steps::count_steps;
 use crate::terminal::format::{format_count, format_duration, format_number, format_percent};
 use crate::terminal::units::format_bytes;
@@ -100,8 +99,7 @@ fn largest_sites(peak: &Peak, trace: &CardTrace<'_>) -> Vec<Node> {
     let all = format!("See {}", format_count(peak.sites.len() as u64, "call site"));
     let most = peak.sites.first().map_or(1, |largest| largest.bytes.max(1));
     let rows = peak.sites.iter().take(LARGEST_SITES).map(|row| {
-        let name = link_button(&short_site(&row.site));
-        let name = name.opens(Some("timeline"), &json!({ "site": row.site.id }));
+        let name = trace.site_link(&row.site, Some("timeline"));
         let source = trace.site(&row.site).and_then(|site| site.source.as_deref());
         let source = source.map(|source| element("code").class("source-line").add(source));
         let bar =

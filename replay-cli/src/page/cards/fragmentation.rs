@@ -79,8 +79,11 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
         format_bytes(reserved),
         percent(gap, reserved)
     );
-    let scale =
-        format!("{} {what}; below, the full width is the unused {}.", format_bytes(used), format_bytes(gap));
+    let scale = match gap {
+        0 => String::new(),
+        gap => format!("; below, the full width is the unused {}", format_bytes(gap)),
+    };
+    let scale = format!("{} {what}{scale}.", format_bytes(used));
     let part = |name, bytes| element("span").colored(Color::Part(name)).wide(share(bytes, reserved));
     let parts = moment.causes.iter().rev().map(|cause| part(cause.cause.name(), cause.bytes));
     let bar = element("div").class("whole-bar").with("aria-hidden", "true").add(part("live", used));
@@ -123,7 +126,7 @@ fn culprits(cause: &Cause, trace: &CardTrace<'_>) -> Option<Element> {
     };
     let shown = cause.culprits.iter().take(MAX_CULPRITS);
     let shown: Vec<Element> =
-        shown.map(|culprit| row(culprit.bytes, trace.site_link(&culprit.site))).collect();
+        shown.map(|culprit| row(culprit.bytes, trace.site_link(&culprit.site, None))).collect();
     let rest = cause.culprits.get(MAX_CULPRITS..).unwrap_or_default();
     let omitted = cause.omitted.unwrap_or_default();
     let sites = rest.len() as u64 + omitted.count;

@@ -118,12 +118,12 @@ impl CardTrace<'_> {
         self.devices.iter().position(|device| device.ordinal == ordinal)
     }
 
-    /// The name of a call site. If the page knows it, a click selects it.
-    fn site_link(&self, site: &Site) -> Element {
+    /// The name of a call site. If the page has it, a click selects it in this or another view.
+    fn site_link(&self, site: &Site, view: Option<&str>) -> Element {
         let name = short_site(site);
         match self.site(site) {
-            None => element("span").add(name),
-            Some(_) => link_button(&name).opens(None, &json!({ "site": site.id })),
+            None => element("span").class("muted").add(name),
+            Some(_) => link_button(&name).opens(view, &json!({ "site": site.id })),
         }
     }
 }

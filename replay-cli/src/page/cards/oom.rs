@@ -124,7 +124,7 @@ fn live_sites(oom: &Oom, trace: &CardTrace<'_>) -> Element {
     let rows = shown.iter().map(|row| {
         let cell = element("span").class("site-cell").add(swatch(trace.color(&row.site)));
         element("tr")
-            .add(element("td").add(cell.add(trace.site_link(&row.site))))
+            .add(element("td").add(cell.add(trace.site_link(&row.site, None))))
             .add(number_cell(format_bytes(row.bytes)))
             .add(number_cell(share(row.bytes)))
             .add(number_cell(format_number(row.blocks)))

@@ -39,7 +39,8 @@ export class Columns {
     const cursor = { offset: this.#offsetOf(column) };
     const count = this.#readCount(cursor);
     const values = new Float64Array(count);
-    decodeDifferences(this.#bytes, cursor.offset, values);
+    const end = decodeDifferences(this.#bytes, cursor.offset, values);
+    this.#offsets[column + 1] = end;
     return values;
   }
 
@@ -77,8 +78,8 @@ export class Columns {
   }
 }
 
-/** Adds up zigzag LEB128 differences from `offset` on, until `values` is full. */
-function decodeDifferences(bytes: Uint8Array, start: number, values: Float64Array): void {
+/** Adds up zigzag LEB128 differences from `start` on, until `values` is full; returns the end. */
+function decodeDifferences(bytes: Uint8Array, start: number, values: Float64Array): number {
   let offset = start;
   let sum = 0;
   for (let i = 0; i < values.length; i++) {
@@ -95,4 +96,5 @@ function decodeDifferences(bytes: Uint8Array, start: number, values: Float64Arra
     values[i] = sum;
   }
   if (offset > bytes.length) throw new Error("the columns end early");
+  return offset;
 }

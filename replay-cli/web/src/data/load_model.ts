@@ -1,8 +1,7 @@
 /** Builds the model from the decoded blobs. Columns are decoded when they are first needed. */
 
 import { clamp } from "../widgets/clamp.js";
-import { BlockQueries } from "./block_table.js";
-import { firstAtLeast } from "./block_table.js";
+import { BlockQueries, type BlockRows, firstAtLeast } from "./block_table.js";
 import type { Columns } from "./decode.js";
 import type { ByStack, DeviceModel, Model, Report, TraceModel } from "./model.js";
 import type { DeviceData, PageData, TraceData } from "./page_data.js";
@@ -54,11 +53,11 @@ class Trace implements TraceModel {
   }
 
   get stackNode(): Uint32Array {
-    return (this.#leafNodes ??= Uint32Array.from(this.#columns.decode(this.data.stacks.node)));
+    return (this.#leafNodes ??= new Uint32Array(this.#columns.decode(this.data.stacks.node)));
   }
 
   get stackSite(): Uint32Array {
-    return (this.#sitesOfStacks ??= Uint32Array.from(this.#columns.decode(this.data.stacks.site)));
+    return (this.#sitesOfStacks ??= new Uint32Array(this.#columns.decode(this.data.stacks.site)));
   }
 
   stepAt(time_ns: number): number | null {
@@ -76,6 +75,7 @@ class Trace implements TraceModel {
 }
 
 class Device implements DeviceModel {
+  readonly #rows: Partial<BlockRows> = {};
   #queries?: BlockQueries;
   #edgeTimes?: Float64Array;
   readonly #trace: Trace;
@@ -117,17 +117,21 @@ class Device implements DeviceModel {
     return this.#blockQueries().churnBetween(from, to);
   }
 
+  *decodeBlocks(): Generator<void> {
+    const rows = this.#rows;
+    const columns = this.#columns;
+    for (const name of ["birth", "death", "stack"] as const) {
+      yield void (rows[name] ??= new Uint32Array(columns.decode(this.data.blocks[name])));
+    }
+    for (const name of ["bytes", "count"] as const) {
+      yield void (rows[name] ??= columns.decode(this.data.blocks[name]));
+    }
+  }
+
   #blockQueries(): BlockQueries {
     if (!this.#queries) {
-      const table = this.data.blocks;
-      const rows = {
-        birth: Uint32Array.from(this.#columns.decode(table.birth)),
-        death: Uint32Array.from(this.#columns.decode(table.death)),
-        stack: Uint32Array.from(this.#columns.decode(table.stack)),
-        bytes: this.#columns.decode(table.bytes),
-        count: this.#columns.decode(table.count),
-      };
-      this.#queries = new BlockQueries(rows, this.#trace.stackSite.length);
+      for (const _ of this.decodeBlocks());
+      this.#queries = new BlockQueries(this.#rows as BlockRows, this.#trace.stackSite.length);
     }
     return this.#queries;
   }

@@ -11,7 +11,7 @@ import { createSurface, fitSurface } from "../widgets/canvas.js";
 import { h, on } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { AXIS, drawMoment, drawTimeAxis } from "./time_axis.js";
+import { drawAxis, drawMark } from "./time_axis.js";
 
 export interface StripContent {
   end_ns: number;
@@ -37,7 +37,8 @@ export interface Strip {
   show(content: StripContent): void;
 }
 
-const HEIGHT = 86;
+const HEIGHT = 84;
+const AXIS = 18;
 const TOP = 6;
 /** Pointer movement in pixels from which a click is a drag. */
 const DRAG = 4;
@@ -50,20 +51,17 @@ export function createMomentStrip(
   const surface = createSurface(element, "Memory over the run");
   const { canvas } = surface;
   let content: StripContent | null = null;
+  let ends: [number, number];
   let drag: { from: number; to: number } | null = null;
 
-  const ends = (): [number, number] => {
-    const { axis, end_ns } = content!;
-    return [axis.position(0), axis.position(end_ns)];
-  };
   const toX = (time: number): number => {
-    const [from, to] = ends();
+    const [from, to] = ends;
     return ((content!.axis.position(time) - from) / Math.max(to - from, 1e-12)) * surface.width;
   };
   const toTime = (event: PointerEvent): number => {
     const { left, width } = canvas.getBoundingClientRect();
     const share = clamp((event.clientX - left) / width, 0, 1);
-    const [from, to] = ends();
+    const [from, to] = ends;
     return Math.round(content!.axis.time(from + share * (to - from)));
   };
 
@@ -106,10 +104,13 @@ export function createMomentStrip(
     const bottom = HEIGHT - AXIS;
     const scale = (bottom - TOP) / Math.max(most, behind, 1);
     if (content.behind) {
-      drawArea(context, content, content.behind, { toX, scale, bottom }, themeColor("raised"));
+      fillBelow(context, tracePath(content, content.behind, { toX, scale, bottom }), "raised");
     }
-    drawArea(context, content, content.values, { toX, scale, bottom }, themeColor("accent-soft"));
-    drawLine(context, content, { toX, scale, bottom });
+    const path = tracePath(content, content.values, { toX, scale, bottom });
+    fillBelow(context, path, "accent-soft");
+    context.strokeStyle = themeColor("accent");
+    context.lineWidth = 1.25;
+    context.stroke(path.line);
     const picked = drag ? [drag.from, drag.to] : content.selected;
     if (picked.length === 2) {
       const [x1, x2] = picked.map(toX);
@@ -117,15 +118,16 @@ export function createMomentStrip(
       context.fillRect(Math.min(x1, x2), 0, Math.max(Math.abs(x2 - x1), 1), bottom);
     }
     for (const time of drag ? picked : content.shown) {
-      drawMoment(context, clamp(toX(time), 1, width - 1), bottom, true);
+      drawMark(context, clamp(toX(time), 1, width - 1), bottom, true);
     }
-    drawTimeAxis(context, content.axis, ends(), { left: 0, bottom, width });
+    drawAxis(context, content.axis, ends, { left: 0, bottom, width });
   }
 
   return {
     element,
     show(next) {
       content = next;
+      ends = [next.axis.position(0), next.axis.position(next.end_ns)];
       const peak = formatBytes(next.values.reduce((a, b) => Math.max(a, b), 0));
       const shown = next.shown.map((time) => next.axis.describe(time)).join(" to ");
       const text = `${next.sentence}, at most ${peak}. Shown: ${shown || "the whole run"}. `
@@ -142,45 +144,43 @@ interface Scale {
   bottom: number;
 }
 
-/** Returns where the last bin ends. */
+/** The upper edge of an area, and the area. */
+interface Path {
+  line: Path2D;
+  area: Path2D;
+}
+
+/** Bins that are together narrower than a pixel are drawn as one, with their largest value. */
 function tracePath(
-  context: CanvasRenderingContext2D,
-  content: StripContent,
+  { start_ns, width_ns, end_ns }: StripContent,
   values: Float64Array,
   { toX, scale, bottom }: Scale,
-): number {
-  let last = 0;
-  values.forEach((value, bin) => {
-    const begin = content.start_ns + bin * content.width_ns;
-    const end = Math.min(begin + content.width_ns, content.end_ns);
-    if (begin > content.end_ns) return;
-    last = toX(end);
-    context.lineTo(toX(begin), bottom - value * scale);
-    context.lineTo(last, bottom - value * scale);
-  });
-  return last;
+): Path {
+  const line = new Path2D();
+  const first = toX(start_ns);
+  let begin = first;
+  let most = 0;
+  for (let bin = 0; bin < values.length && start_ns + bin * width_ns <= end_ns; bin++) {
+    // The last state lasts to the end.
+    const isLast = bin === values.length - 1;
+    const end_of_bin = isLast ? end_ns : start_ns + (bin + 1) * width_ns;
+    const end = toX(Math.min(end_of_bin, end_ns));
+    most = Math.max(most, values[bin]);
+    if (end < begin + 1 && end_of_bin < end_ns) continue;
+    line.lineTo(begin, bottom - most * scale);
+    line.lineTo(end, bottom - most * scale);
+    begin = end;
+    most = 0;
+  }
+  const area = new Path2D(line);
+  area.lineTo(begin, bottom);
+  area.lineTo(first, bottom);
+  return { line, area };
 }
 
-function drawArea(
-  context: CanvasRenderingContext2D,
-  content: StripContent,
-  values: Float64Array,
-  scale: Scale,
-  color: string,
-): void {
-  context.beginPath();
-  context.moveTo(scale.toX(content.start_ns), scale.bottom);
-  context.lineTo(tracePath(context, content, values, scale), scale.bottom);
-  context.fillStyle = color;
-  context.fill();
-}
-
-function drawLine(context: CanvasRenderingContext2D, content: StripContent, scale: Scale): void {
-  context.beginPath();
-  tracePath(context, content, content.values, scale);
-  context.strokeStyle = themeColor("accent");
-  context.lineWidth = 1.25;
-  context.stroke();
+function fillBelow(context: CanvasRenderingContext2D, { area }: Path, color: string): void {
+  context.fillStyle = themeColor(color);
+  context.fill(area);
 }
 
 /** The moment or window after a key; null for other keys. */

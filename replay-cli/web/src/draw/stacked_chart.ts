@@ -11,7 +11,7 @@ import { createSurface, fitSurface } from "../widgets/canvas.js";
 import { type Child, h, on, swatch } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { AXIS, drawMoment, drawTimeAxis } from "./time_axis.js";
+import { drawAxis, drawMark } from "./time_axis.js";
 import { facts, hideTooltip, showTooltip } from "./tooltip.js";
 
 export interface Band {
@@ -40,6 +40,7 @@ export interface StackedChart {
   show(content: StackedContent): void;
 }
 
+const AXIS = 20;
 const LEFT = 74;
 const TOP = 8;
 
@@ -122,10 +123,8 @@ export function createStackedChart(height: number, pick: (time_ns: number) => vo
       context.fill();
       base.set(upper);
     }
-    drawTimeAxis(context, content.axis, range(), { left: LEFT, bottom, width: plotWidth() });
-    for (const { time_ns, isChosen } of content.marks) {
-      drawMoment(context, toX(time_ns), bottom, isChosen);
-    }
+    drawAxis(context, content.axis, range(), { left: LEFT, bottom, width: plotWidth() });
+    for (const mark of content.marks) drawMark(context, toX(mark.time_ns), bottom, mark.isChosen);
     if (cursor >= 0) {
       context.fillStyle = themeColor("cursor");
       context.fillRect(Math.round(toX(content.times[cursor])) - 0.5, TOP, 1, bottom - TOP);

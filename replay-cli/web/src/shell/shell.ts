@@ -145,9 +145,13 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     find()?.focus();
   }
 
+  function* prepareViews(): Generator {
+    for (const view of views) yield* view.prepare?.(context) ?? [];
+  }
+
   header.onHelp(() => help.open());
   document.addEventListener("keydown", onKey);
-  window.addEventListener("popstate", followUrl);
+  // Each step of the history changes the fragment. A popstate would update the view twice.
   window.addEventListener("hashchange", followUrl);
   let frame = 0;
   window.addEventListener("resize", () => {
@@ -156,6 +160,13 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   });
   onThemeChange(update);
   show(false);
+  runWhenIdle(prepareViews());
+}
+
+/** Takes one step in each idle period. Safari has no idle periods. */
+function runWhenIdle(steps: Iterator<unknown>): void {
+  const later = window.requestIdleCallback ?? setTimeout;
+  later(() => steps.next().done || runWhenIdle(steps));
 }
 
 /** Another trace has other devices and times. */

@@ -19,11 +19,24 @@ import { frameFullPlace, frameName } from "./flame/names.js";
 import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
 import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
 import { TreeCache } from "./flame/trees.js";
+import { measureLabels } from "./flame/paint.js";
+
+const trees = new TreeCache();
 
 export const flameView: View = {
   id: "flame",
   title: "Flame graph",
   isAvailable: (model) => model.traces.some((trace) => trace.devices.length > 0),
+  *prepare({ model, selection }) {
+    const found = selectedDevice(model, selection());
+    if (!found) return;
+    const { trace, device } = found;
+    yield* device.decodeBlocks();
+    yield trace.stackSite;
+    yield trace.stackNode;
+    yield trees.get([trace], readSettings(selection(), "live", []));
+    yield measureLabels();
+  },
   mount(root, context) {
     const page = new FlamePage(root, context);
     return { update: () => page.update() };
@@ -40,7 +53,6 @@ class FlamePage {
   private readonly path = h("nav", { class: "flame-path", "aria-label": "Zoomed frames" });
   private readonly panel = h("div", { class: "flame-panel" });
   private readonly table = h("div");
-  private readonly trees = new TreeCache();
   private graph: Graph | null = null;
   private trace!: TraceModel;
   private device!: DeviceModel;
@@ -70,7 +82,7 @@ class FlamePage {
       ? comparePeaks(pair.traces, pair.devices)
       : measure(settings.mode, this.trace, this.device, selection);
     const traces = pair?.traces ?? [this.trace];
-    const { frames, tree } = this.trees.get(traces, settings);
+    const { frames, tree } = trees.get(traces, settings);
     const sources: [number, number] = pair ? [1, 0] : [0, 0];
     this.graph = createGraph(frames, tree, figures, settings.unit, sources);
     this.showGraph(settings, figures, modes);
@@ -103,14 +115,14 @@ class FlamePage {
   private showGraph(settings: Settings, figures: Figures, modes: Mode[]): void {
     const graph = this.graph!;
     const total = describeTotal(graph);
-    this.chart.show(graph, `Flame graph. ${figures.caption} ${total}.`, total);
     const search = searchGraph(graph, settings.query);
     const site = this.context.selection().site;
     const index = settings.mode === "traces" ? null : siteIndex(this.trace, site);
     const lit = index === null
       ? null
       : lightStacks(graph, 0, figures.after.bytes, this.trace.stackSite, index);
-    this.chart.light((search ?? lit)?.isLit ?? null, search !== null);
+    const label = `Flame graph. ${figures.caption} ${total}.`;
+    this.chart.show(graph, label, total, (search ?? lit)?.isLit ?? null, search !== null);
     const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
     this.toolbar.update(settings, modes, result);
     fill(this.caption, figures.caption, " ",
@@ -160,7 +172,7 @@ class FlamePage {
     for (let node = this.chart.zoom; ; node = parent[node]) {
       const name = node === 0 ? "all" : frameName(graph.frames, frame[node]);
       const target = node;
-      const button = h("button", { type: "button", class: "link" }, name);
+      const button = h("button", { class: "link" }, name);
       button.addEventListener("click", () => this.chart.zoomTo(target));
       if (node === this.chart.zoom) button.setAttribute("aria-current", "true");
       crumbs.unshift(button);
@@ -178,7 +190,7 @@ class FlamePage {
     const facts_ = graph.frames[graph.tree.frame[node]];
     const site = facts_ && this.trace.sites.find((each) =>
       each.file === facts_.file && each.line === facts_.line && each.function === facts_.function);
-    const button = site && h("button", { type: "button" }, "Select this call site");
+    const button = site && h("button", {}, "Select this call site");
     button?.addEventListener("click", () => this.context.select({ site: site!.id }));
     fill(this.panel,
       h("h3", {}, nodeName(graph, node)),

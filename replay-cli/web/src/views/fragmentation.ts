@@ -80,7 +80,8 @@ function createHistory(context: Context) {
         }));
       const chosen = moments.length > 0 ? chosenMoment(context, moments) : null;
       const most = device.column(gap.gap).reduce((a, b) => Math.max(a, b), 0);
-      fill(legend, bandLegend(bands));
+      chart.element.hidden = bands.length === 0;
+      fill(legend, bands.length === 0 ? "All reserved memory was in use." : bandLegend(bands));
       chart.show({
         axis: createAxis(trace, context.selection().axis),
         end_ns: trace.data.end_ns,

@@ -93,7 +93,7 @@ class Overview implements MountedView {
       axis,
       range: { from: 0, to: axis.position(data.end_ns) },
       plot: { left: 66, top: 4, width: surface.width - 70, height: PREVIEW_HEIGHT - 26 },
-      top_bytes: most * 1.08,
+      top_bytes: most * 1.15,
       selected: -1,
       showsReserved: true,
       showsDevice: false,

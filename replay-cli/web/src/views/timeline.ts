@@ -105,6 +105,7 @@ class Timeline implements MountedView {
     chart.drawNow();
     this.legend.element.style.maxHeight = `${chart.surface.height + 40}px`;
     this.brush.draw();
+    this.legend.sort(this.highestShown());
     this.showCursor(null);
     this.drawNote(selected, site !== null && band < 0);
     this.drawTable();
@@ -196,6 +197,12 @@ class Timeline implements MountedView {
     this.context.select({ site: this.context.selection().site === id ? null : id });
   }
 
+  /** The bin with the most live bytes of those in the shown part of the run. */
+  private highestShown(): number {
+    const { data, shownTime: { from_ns, to_ns } } = this.chart;
+    return highestBin(data!, from_ns, to_ns);
+  }
+
   /** Shows the values at the cursor, or at the peak without one. */
   private showCursor(y: number | null): void {
     const { chart, axis } = this;
@@ -203,7 +210,8 @@ class Timeline implements MountedView {
     if (!data || !style || !axis || data.bins === 0) return;
     if (chart.cursor === null) {
       this.tooltip.hide();
-      this.legend.setValues(highestBin(data, 0, data.end_ns), "At the peak", -1);
+      const when = chart.isZoomed ? "At the peak of the shown part" : "At the peak";
+      this.legend.setValues(this.highestShown(), when, -1);
       return;
     }
     const x = chart.xOf(chart.cursor);

@@ -47,7 +47,9 @@ function timeAxis(trace: TraceModel): Axis {
 
 function stepAxis(trace: TraceModel): Axis {
   // What is before the first step is step 0, so boundary `i` is the begin of step `i`.
-  const boundaries = Float64Array.from([0, ...trace.stepStarts, lastMoment(trace)]);
+  const boundaries = new Float64Array(trace.stepStarts.length + 2);
+  boundaries.set(trace.stepStarts, 1);
+  boundaries[boundaries.length - 1] = lastMoment(trace);
   for (let i = 1; i < boundaries.length; i++) {
     if (boundaries[i] <= boundaries[i - 1]) boundaries[i] = boundaries[i - 1] + 1;
   }
@@ -66,7 +68,7 @@ function stepAxis(trace: TraceModel): Axis {
       const distance = Math.max(1, niceDistance((to - from) / most));
       const ticks: Tick[] = [];
       for (let at = Math.ceil(from / distance) * distance; at <= to; at += distance) {
-        ticks.push({ at, label: formatCount(at) });
+        ticks.push({ at, label: `step ${formatCount(at)}` });
       }
       return ticks;
     },
@@ -119,7 +121,8 @@ function tickLabel(seconds: number, distance: number): string {
 
 /** Ticks at round numbers of KiB, MiB or GiB between 0 and `most_bytes`. */
 export function byteTicks(most_bytes: number, count: number): number[] {
-  const least = Math.max(most_bytes / count, 1);
+  // From three on, the distance is below the top.
+  const least = Math.max(most_bytes / Math.max(count, 3), 1);
   const unit = 1024 ** Math.floor(Math.log2(least) / 10);
   const inUnit = least / unit;
   const isMixed = most_bytes >= 1024 * unit && inUnit > 50;

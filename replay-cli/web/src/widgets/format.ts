@@ -8,13 +8,18 @@ export function formatBytes(bytes: number | null | undefined): string {
   const sign = bytes < 0 ? "-" : "";
   let value = Math.abs(bytes);
   let unit = 0;
+  // 1023.996 would print as 1024.00.
   while (value >= (unit === 0 ? 1024 : 1023.995) && unit < UNITS.length - 1) {
     value /= 1024;
     unit++;
   }
-  // The text report rounds 1.125 to the even 1.12, and toFixed() up.
-  if ((value * 8) % 2 === 1 && Math.floor(value * 100) % 2 === 0) value -= 0.001;
-  return `${sign}${unit === 0 ? value : value.toFixed(2)} ${UNITS[unit]}`;
+  return `${sign}${unit === 0 ? value : toFixed(value, 2)} ${UNITS[unit]}`;
+}
+
+/** Rounds ties to even, as Rust does. `toFixed` of JavaScript rounds them up. */
+function toFixed(value: number, digits: 0 | 2): string {
+  const tie = digits === 0 ? 0.5 : 0.125;
+  return (value % (4 * tie) === tie ? value - tie / 100 : value).toFixed(digits);
 }
 
 /** With the exact number: "931.87 MiB (977,137,664 B)". */
@@ -38,12 +43,13 @@ export function formatNumberOf(count: number | null | undefined, noun: string): 
   return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** "26%", "<1%", ">99%"; "unknown" if the whole is unknown or 0. */
+/** Only exact shares print as "0%" and "100%"; "unknown" if the whole is unknown or 0. */
 export function formatShare(part: number, whole: number | null | undefined): string {
   if (!whole) return "unknown";
   const percent = (part / whole) * 100;
   if (percent > 0 && percent < 1) return "<1%";
-  return percent > 99 && percent < 100 ? ">99%" : `${Math.round(percent)}%`;
+  if (percent > 99 && percent < 100) return ">99%";
+  return `${toFixed(percent, 0)}%`;
 }
 
 /** A duration or a moment: "81 ns", "1.13 s", "2 min 05 s", "3 h 07 min". */

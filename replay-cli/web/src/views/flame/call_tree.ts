@@ -65,23 +65,41 @@ export function buildCallTree(
   return { ...nodes.finish(), stackEnd };
 }
 
-/** Nodes by parent and frame. */
+/** Nodes by parent and frame: a hash table, as a `Map` takes most of the time of a tree. */
 class NodeTable {
   private readonly frame: number[] = [ROOT_FRAME];
   private readonly parent: number[] = [0];
   private readonly depth: number[] = [0];
-  private readonly byKey = new Map<number, number>();
+  /** Nodes at their place or after it; 0 for none. At most half full. */
+  private slots = new Uint32Array(1 << 12);
 
   child(parent: number, frame: number): number {
-    const key = parent * 0x100000000 + frame;
-    const known = this.byKey.get(key);
-    if (known !== undefined) return known;
-    const node = this.frame.length;
-    this.frame.push(frame);
+    const { slots } = this;
+    let at = this.firstSlot(parent, frame);
+    for (; slots[at] !== 0; at = (at + 1) & (slots.length - 1)) {
+      const node = slots[at];
+      if (this.parent[node] === parent && this.frame[node] === frame) return node;
+    }
+    const node = this.frame.push(frame) - 1;
     this.parent.push(parent);
     this.depth.push(this.depth[parent] + 1);
-    this.byKey.set(key, node);
+    slots[at] = node;
+    if (2 * node > slots.length) this.grow();
     return node;
+  }
+
+  private firstSlot(parent: number, frame: number): number {
+    const hash = Math.imul(Math.imul(parent, 0x9e3779b1) ^ frame, 0x85ebca6b);
+    return (hash ^ (hash >>> 15)) & (this.slots.length - 1);
+  }
+
+  private grow(): void {
+    const slots = (this.slots = new Uint32Array(4 * this.slots.length));
+    for (let node = 1; node < this.frame.length; node++) {
+      let at = this.firstSlot(this.parent[node], this.frame[node]);
+      while (slots[at] !== 0) at = (at + 1) & (slots.length - 1);
+      slots[at] = node;
+    }
   }
 
   finish(): Omit<CallTree, "stackEnd"> {

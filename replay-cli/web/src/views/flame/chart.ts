@@ -54,23 +54,27 @@ export class FlameChart {
     return this.layout?.isCut ?? false;
   }
 
-  /** Shows another graph. The zoom stays if the tree is the same and the node has bytes. */
-  show(graph: Graph, label: string, rootLabel: string): void {
+  /**
+   * Shows another graph. The zoom stays if the tree is the same and the node has bytes. Nodes that
+   * are not lit are faded, unless `isLit` is null. Lit nodes of a search are underlined.
+   */
+  show(
+    graph: Graph,
+    label: string,
+    rootLabel: string,
+    isLit: Uint8Array | null,
+    isSearch: boolean,
+  ): void {
     const isSameTree = this.graph?.tree === graph.tree;
     if (this.graph?.frames !== graph.frames) this.colors = new FrameColors(graph.frames);
     if (!isSameTree || graph.weight[this.zoom] === 0) this.zoom = 0;
     if (!isSameTree || graph.weight[this.focused] === 0) this.focused = this.zoom;
     this.graph = graph;
     this.rootLabel = rootLabel;
-    this.surface.canvas.setAttribute("aria-label", label);
-    this.place();
-  }
-
-  /** Fades all but some nodes; null shows all. The matches of a search are underlined. */
-  light(isLit: Uint8Array | null, isSearch: boolean): void {
     this.isLit = isLit;
     this.isSearch = isSearch;
-    this.draw();
+    this.surface.canvas.setAttribute("aria-label", label);
+    this.place();
   }
 
   zoomTo(node: number): void {

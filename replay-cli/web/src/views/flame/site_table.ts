@@ -97,7 +97,7 @@ function table(
     .sort((a, b) => b.order - a.order || (a.label < b.label ? -1 : 1));
   const body = h("tbody");
   for (const row of filled.slice(0, MAX_ROWS)) {
-    const link = h("button", { type: "button", class: "link" }, row.label);
+    const link = h("button", { class: "link" }, row.label);
     link.addEventListener("click", () => pick(row.id));
     body.append(h("tr", {}, h("td", {}, link), ...numbers(cells(row.values))));
   }

@@ -59,7 +59,7 @@ export function createToolbar(change: (options: Record<string, string | null>) =
   search.addEventListener("input", () => change({ "flame.search": search.value || null }));
 
   const switches = SWITCHES.map(([name, text, title]) => {
-    const button = h("button", { type: "button", title }, text);
+    const button = h("button", { title }, text);
     button.addEventListener("click", () => {
       const isOn = button.getAttribute("aria-pressed") === "true";
       change({ [`flame.${name}`]: isOn ? null : "1" });
@@ -68,7 +68,7 @@ export function createToolbar(change: (options: Record<string, string | null>) =
     return { name, button };
   });
   const units = (["bytes", "count"] as const).map((unit) => {
-    const button = h("button", { type: "button" }, unit === "bytes" ? "Bytes" : "Blocks");
+    const button = h("button", {}, unit === "bytes" ? "Bytes" : "Blocks");
     button.addEventListener("click", () => change({ "flame.unit": unit }));
     unitBox.append(button);
     return { unit, button };
@@ -84,7 +84,7 @@ export function createToolbar(change: (options: Record<string, string | null>) =
       if (shownModes !== modes.join()) {
         shownModes = modes.join();
         modeButtons = MODES.filter(([mode]) => modes.includes(mode)).map(([mode, text, title]) => {
-          const button = h("button", { type: "button", title }, text);
+          const button = h("button", { title }, text);
           button.addEventListener("click", () => change({ "flame.mode": mode }));
           return { mode, button };
         });

@@ -7,6 +7,8 @@ import type { Band } from "./chart_data.js";
 export interface Legend {
   element: HTMLElement;
   setBands(bands: Band[]): void;
+  /** Orders the bands by their bytes in a bin. */
+  sort(bin: number): void;
   /** Bytes of a bin. `under` is the band under the pointer, or -1. */
   setValues(bin: number, title: string, under: number): void;
   setSelected(band: number): void;
@@ -41,6 +43,14 @@ export function createLegend(onSelect: (band: Band) => void): Legend {
         list.append(item);
         return { item, row, bytes, share };
       });
+    },
+    sort(bin) {
+      const items = bands
+        .map(({ values }, band) => ({ item: rows[band].item, bytes: values[bin] }))
+        .sort((a, b) => b.bytes - a.bytes)
+        .map(({ item }) => item);
+      // An item that moves loses the focus.
+      if (items.some((item, i) => item !== list.children[i])) list.append(...items);
     },
     setValues(bin, text, under) {
       title.textContent = text;
