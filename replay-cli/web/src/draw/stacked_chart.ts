@@ -8,7 +8,7 @@
 import { clamp } from "../widgets/clamp.js";
 import { type Axis, byteTicks } from "../widgets/axis.js";
 import { createSurface, fitSurface } from "../widgets/canvas.js";
-import { type Child, h, on, swatch } from "../widgets/dom.js";
+import { type Child, h, liveRegion, on, swatch } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
 import { drawAxis, drawMark } from "./time_axis.js";
@@ -48,7 +48,7 @@ const TOP = 8;
 export function createStackedChart(height: number, pick: (time_ns: number) => void): StackedChart {
   const element = h("div", "stacked-chart");
   const surface = createSurface(element, "");
-  const live = h("p", { class: "visually-hidden", "aria-live": "polite" });
+  const live = liveRegion();
   element.append(live);
   const { canvas } = surface;
   let content: StackedContent | null = null;

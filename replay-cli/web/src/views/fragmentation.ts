@@ -12,7 +12,7 @@ import type { DeviceModel, TraceModel } from "../data/model.js";
 import type { GapMoment } from "../data/page_data.js";
 import { selectedDevice } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
-import { withOption } from "./options.js";
+import { withOptions } from "./options.js";
 import { createMapCard } from "./fragmentation/map_card.js";
 
 export const fragmentationView: View = {
@@ -107,7 +107,7 @@ function createHistory(context: Context) {
 function createMoment(context: Context) {
   const select = h("select", { "aria-label": "Moment" });
   on(select, "change", () =>
-    context.select(withOption(context, "gap.moment", select.value)));
+    context.select(withOptions(context, { "gap.moment": select.value })));
   const body = h("div");
   const element = h("div", "card",
     h("div", "card-head", h("h2", {}, "Reserved memory at a moment"), select), body);

@@ -1,5 +1,6 @@
 /** The table of call sites: bytes at the peak, at the end, and in the selected time. */
 
+import { withOptions } from "./options.js";
 import { viewLink } from "../widgets/card.js";
 import { fill, h, on, swatch } from "../widgets/dom.js";
 import { download, toCsv } from "../widgets/download.js";
@@ -86,7 +87,7 @@ class SitesView implements MountedView {
     if (this.#search.value !== filter) this.#search.value = filter;
     const all = selected.trace.sites
       .map((site, index) => ({ site, index }))
-      .filter((row) => this.#amounts.some(({ values }) => values !== null && values[row.index] > 0));
+      .filter(({ index }) => this.#amounts.some(({ values }) => values && values[index] > 0));
     const rows = all.filter(({ site }) => matches(site, filter));
     this.#table.update(rows, this.#columns);
     this.#count.textContent = rows.length === all.length
@@ -152,10 +153,7 @@ class SitesView implements MountedView {
   }
 
   #setOption(key: string, value: string): void {
-    const options = { ...this.#context.selection().options };
-    if (value) options[key] = value;
-    else delete options[key];
-    this.#context.select({ options });
+    this.#context.select(withOptions(this.#context, { [key]: value }));
   }
 
   #downloadCsv(): void {

@@ -36,8 +36,9 @@ export function on<Name extends keyof HTMLElementEventMap>(
   target: EventTarget,
   name: Name,
   listener: (event: HTMLElementEventMap[Name]) => void,
+  options?: AddEventListenerOptions,
 ): void {
-  target.addEventListener(name, listener as (event: Event) => void);
+  target.addEventListener(name, listener as (event: Event) => void, options);
 }
 
 export function append(parent: Node, children: Child[]): void {
@@ -51,6 +52,11 @@ export function append(parent: Node, children: Child[]): void {
 export function fill(parent: HTMLElement, ...children: Child[]): void {
   parent.replaceChildren();
   append(parent, children);
+}
+
+/** A text that screen readers say when it changes. */
+export function liveRegion(): HTMLElement {
+  return h("p", { class: "visually-hidden", "aria-live": "polite" });
 }
 
 /** A square in the colour of a site or a cause. */

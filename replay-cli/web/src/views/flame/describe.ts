@@ -16,13 +16,13 @@ export function describeNode(graph: Graph, layout: Layout, rect: number): Child[
     const sum = layout.mergedWeight[rect];
     const amount = graph.unit === "bytes" ? formatBytes(sum) : formatNumberOf(sum, "block");
     return [
-      h("p", { class: "tooltip-title" }, formatNumberOf(layout.merged[rect], "narrow sibling")),
-      h("p", { class: "muted" }, `${amount} in all; zoom into the frame above to see them.`),
+      h("p", "tooltip-title", formatNumberOf(layout.merged[rect], "narrow sibling")),
+      h("p", "muted", `${amount} in all; zoom into the frame above to see them.`),
     ];
   }
   return [
-    h("p", { class: "tooltip-title" }, nodeName(graph, node)),
-    node > 0 && h("p", { class: "muted" }, frameFullPlace(graph.frames, graph.tree.frame[node])),
+    h("p", "tooltip-title", nodeName(graph, node)),
+    node > 0 && h("p", "muted", frameFullPlace(graph.frames, graph.tree.frame[node])),
     facts(nodeFacts(graph, node)),
   ];
 }

@@ -1,5 +1,6 @@
 /** The card of the segment map: the moment, the colours, and what is known of a picked block. */
 
+import { press, segmented } from "../../widgets/segmented.js";
 import { makeNode } from "../../widgets/card.js";
 import { type Child, fill, h, on, swatch } from "../../widgets/dom.js";
 import { describeExactMoment } from "../../draw/moments.js";
@@ -10,7 +11,7 @@ import type { DeviceModel, TraceModel } from "../../data/model.js";
 import type { Keyframe } from "../../data/page_data.js";
 import { siteIndex } from "../../shell/selection.js";
 import type { Context } from "../../view.js";
-import { withOption } from "../options.js";
+import { withOptions } from "../options.js";
 import { stackOfNode } from "../stack_list.js";
 import { createSegmentMap, hex, pieceFacts, poolColors, poolKey } from "./segment_map.js";
 import { type Piece, readSegments, type Segment } from "./segments.js";
@@ -31,8 +32,8 @@ const NAMED: [string, string][] = [
 
 export function createMapCard(context: Context) {
   const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "Moment of the map" });
-  const buttons = h("div", { class: "segmented", role: "group", "aria-label": "Moment" });
-  const colors = h("div", { class: "segmented", role: "group", "aria-label": "Colours" });
+  const buttons = segmented("Moment");
+  const colors = segmented("Colours");
   const caption = h("p", "map-caption");
   const legend = h("div");
   const panel = h("div", "flame-panel");
@@ -85,23 +86,14 @@ export function createMapCard(context: Context) {
       }
       slider.max = String(keyframes.length - 1);
       slider.value = String(keyframes.indexOf(keyframe));
-      fill(buttons, ...NAMED.flatMap(([why, text]) => {
+      fill(buttons, ...NAMED.map(([why, text]) => {
         const target = keyframes.find((each) => each.why === why);
-        if (!target) return [];
-        const button = h("button", {}, text);
-        button.setAttribute("aria-pressed", String(target === keyframe));
-        on(button, "click", () => go(target));
-        return [button];
+        return target && pressedButton(text, target === keyframe, () => go(target));
       }));
       const colorBy = context.selection().options["gap.color"] === "pool" ? "pool" : "site";
-      fill(colors, ...(["site", "pool"] as const).map((key) => {
-        const text = key === "site" ? "Call sites" : "Streams, pools";
-        const button = h("button", {}, text);
-        button.setAttribute("aria-pressed", String(key === colorBy));
-        on(button, "click", () =>
-          context.select(withOption(context, "gap.color", key)));
-        return button;
-      }));
+      fill(colors, ...(["site", "pool"] as const).map((key) =>
+        pressedButton(key === "site" ? "Call sites" : "Streams, pools", key === colorBy, () =>
+          context.select(withOptions(context, { "gap.color": key })))));
       const moment = describeExactMoment(trace, keyframe.time_ns);
       slider.setAttribute("aria-valuetext", moment);
       const { segments } = shown;
@@ -155,6 +147,12 @@ export function createMapCard(context: Context) {
     items.push(h("li", {}, h("span", "swatch hatched"), "free"));
     return h("ul", "band-legend", ...items);
   }
+}
+
+function pressedButton(text: string, isPressed: boolean, onclick: () => void): HTMLElement {
+  const button = h("button", { onclick }, text);
+  press(button, isPressed);
+  return button;
 }
 
 function nearestKeyframe(keyframes: Keyframe[], time_ns: number | null): Keyframe {

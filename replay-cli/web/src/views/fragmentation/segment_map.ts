@@ -7,7 +7,7 @@
 
 import { createSurface, fitSurface } from "../../widgets/canvas.js";
 import { GREY, HUES } from "../../widgets/colors.js";
-import { h, on } from "../../widgets/dom.js";
+import { h, liveRegion, on } from "../../widgets/dom.js";
 import { hatchPattern } from "../../draw/hatch.js";
 import { fitLabel } from "../../draw/label_width.js";
 import { hideTooltip, showTooltip, facts } from "../../draw/tooltip.js";
@@ -39,7 +39,7 @@ export function createSegmentMap(
 ): SegmentMap {
   const element = h("div", "segment-map");
   const surface = createSurface(element, "");
-  const live = h("p", { class: "visually-hidden", "aria-live": "polite" });
+  const live = liveRegion();
   element.append(live);
   const { canvas } = surface;
   let content: MapContent | null = null;

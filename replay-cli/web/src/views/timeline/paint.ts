@@ -1,5 +1,6 @@
 /** Draws the chart: grid, stack, lines of reserved and driver memory, and what happened when. */
 
+import { clamp } from "../../widgets/clamp.js";
 import { byteTicks, type Axis } from "../../widgets/axis.js";
 import { fitLabel } from "../../draw/label_width.js";
 import type { Surface } from "../../widgets/canvas.js";
@@ -95,7 +96,7 @@ function drawGrid({ context }: Surface, style: ChartStyle): void {
     line(context, Math.round(x) + 0.5, bottom, Math.round(x) + 0.5, bottom + 4);
     const half = context.measureText(label).width / 2;
     const right = plot.left + plot.width;
-    context.fillText(label, Math.min(Math.max(x, plot.left + half), right - half), bottom + 7);
+    context.fillText(label, clamp(x, plot.left + half, right - half), bottom + 7);
   }
 }
 
