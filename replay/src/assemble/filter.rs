@@ -22,7 +22,7 @@ impl Analysis {
             phase.devices.retain(|(ordinal, _)| ordinals.contains(ordinal));
         }
         self.host = LiveSet::default();
-        self.host.finish();
+        self.host.finish(|_, _| None);
     }
 
     /// False if reserved bytes are unknown for the analysed stream.

@@ -15,6 +15,7 @@ use crate::pass::Analysis;
 use crate::peak::category::over_time::categories_over_time;
 use crate::report::{Category, CauseKind, PoolInfo, Site};
 use crate::state::live_set::LiveSet;
+use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::history::composition::{Composition, Grouping};
 use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
 use crate::state::pool_key::PoolKey;
@@ -355,7 +356,8 @@ impl HistoryBuilder<'_> {
 }
 
 fn pool_series(state: &DeviceState) -> Vec<(Option<PoolInfo>, Vec<u64>)> {
-    let mut by_pool: BTreeMap<Option<PoolKey>, Vec<u64>> = state.pool_values().collect();
+    let mut by_pool: BTreeMap<Option<PoolKey>, Vec<u64>> =
+        state.main().history().into_iter().flat_map(LiveHistory::pool_values).collect();
     by_pool.retain(|_, values| values.iter().any(|bytes| *bytes > 0));
     if by_pool.keys().all(Option::is_none) {
         return Vec::new();

@@ -11,7 +11,7 @@ use crate::fragmentation::{
     ranges_of_device, units_by_stacks,
 };
 use crate::state::driver::{DriverState, MemoryRange};
-use crate::state::live_set::StateSample;
+use crate::state::live_set::{LiveBlock, StateSample};
 use crate::state::pool_key::PoolKey;
 use crate::util::ids::{SiteId, StackId};
 
@@ -134,15 +134,14 @@ impl DeviceState {
         time_ns: u64,
         site: impl Fn(StackId) -> SiteId,
     ) {
-        self.torch.finish();
-        self.driver.finish();
+        let segments = &self.segments;
+        let pool_of = |addr: u64, block: &LiveBlock| Some(PoolKey::of_block(segments.at(addr)?, block.bytes));
+        self.torch.finish(pool_of);
+        self.driver.finish(|_, _| None);
         if self.torch.is_empty() {
             return;
         }
         let mut keyframes = self.keyframes.take();
-        if keyframes.is_some() {
-            self.finish_pool_history();
-        }
         let present = PresentState {
             live: self.torch.live(),
             pending: &self.pending,

@@ -10,7 +10,6 @@ pub(crate) mod driver_peak;
 mod end;
 pub(crate) mod gaps;
 pub(crate) mod keyframes;
-pub(crate) mod pool_history;
 mod restart;
 
 use std::collections::BTreeMap;
@@ -22,7 +21,6 @@ use self::end::EndLevels;
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::device::keyframes::Keyframes;
-use crate::device::pool_history::PoolNumbers;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{KeyMoments, PastMoment, PendingFree, TorchRanges};
@@ -109,8 +107,6 @@ pub(crate) struct DeviceState {
     pub gap_history: GapHistory,
     /// States of the allocator for viewers, if the options ask for them.
     pub keyframes: Option<Box<Keyframes>>,
-    /// The pools in the history of `torch`.
-    pub history_pools: PoolNumbers,
 }
 
 impl DeviceState {
@@ -173,7 +169,6 @@ impl DeviceState {
         let size = BlockSize { bytes: event.size, requested_bytes };
         if let Some(lost) = self.torch.alloc(event.addr, size, origin, now) {
             self.moments.on_removed_block(event.addr, lost);
-            self.add_to_pool_history(event.addr, &lost);
         }
         self.moments.on_alloc(size);
         self.note_torch_range(event.addr, event.size, driver.ranges());
@@ -197,15 +192,15 @@ impl DeviceState {
         driver: &DriverState,
     ) {
         let now = self.sample_block_event(event, time);
+        if let Some(history) = self.torch.history_mut() {
+            history.next_free = event.detail;
+        }
         if let Some(block) = self.torch.free(event.addr, origin, now) {
             // Blocks allocated before the tracker was attached were not counted.
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
             }
             self.moments.on_removed_block(event.addr, block);
-            if self.keyframes.is_some() {
-                self.add_to_pool_history(event.addr, &block);
-            }
             if event.detail.is_some() && event.flags & FLAG_FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
             }

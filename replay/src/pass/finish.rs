@@ -37,7 +37,7 @@ impl ReplayPass {
             device.finish(ordinal, self.driver.ranges(), self.time_ns, site_of);
             devices.push((ordinal, *device));
         }
-        self.host.finish();
+        self.host.finish(|_, _| None);
         for spec in self.schedule.take_due_after_run() {
             self.snapshots.push(snapshot_after_run(spec, &devices, end));
         }

@@ -28,6 +28,7 @@ use crate::state::live_set::site_stats::{
     CHECKPOINTS, HIGH, LOW, PEAK, STACK_CHECKPOINTS, STACK_PEAK, STACK_STEP, STEP, StackStats,
 };
 use crate::state::live_set::step_peaks::StepPeaks;
+use crate::state::pool_key::PoolKey;
 use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
@@ -336,8 +337,9 @@ impl LiveSet {
         self.end_blocks.set_peak(0);
     }
 
-    /// Completes all deferred work after the last event.
-    pub(crate) fn finish(&mut self) {
+    /// Completes all deferred work after the last event. `pool_of` returns the pool of a live block
+    /// at an address; `None` if it is unknown.
+    pub(crate) fn finish(&mut self, pool_of: impl Fn(u64, &LiveBlock) -> Option<PoolKey>) {
         let bins = self.bins.all().len();
         for site in &mut self.sites {
             site.apply_deferred(self.step, &self.checkpoints, &self.bins);
@@ -353,7 +355,8 @@ impl LiveSet {
         if let Some(history) = &mut self.history {
             let (live, stacks) = (&self.live, &self.stacks);
             let site_of = |block: &LiveBlock| stacks[block.stack.0 as usize].site;
-            history.finish(|| live.iter().map(|(_, block)| (block, site_of(block))), self.step);
+            let blocks = || live.iter().map(|(addr, block)| (block, site_of(block), pool_of(addr, block)));
+            history.finish(blocks, self.step);
         }
     }
 }

@@ -51,13 +51,6 @@ impl LiveSet {
         self.history.as_deref_mut()
     }
 
-    /// Changes the history with the live blocks.
-    pub(crate) fn change_history(&mut self, change: impl FnOnce(&mut LiveHistory, &BlockMap)) {
-        if let Some(history) = &mut self.history {
-            change(history, &self.live);
-        }
-    }
-
     /// The peak of the step before the step of the peak, with its blocks. `None` if
     /// [`Self::follow_step_peaks`] was not called, or if there is no such step.
     pub(crate) fn step_before_peak(&self) -> Option<(&StepPeak, Vec<PeakBlock>)> {

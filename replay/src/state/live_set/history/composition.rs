@@ -72,28 +72,27 @@ impl Composition {
         Self { max_bins, max_values, start_ns: 0, width_ns, end_ns: 0, highs, groups }
     }
 
-    /// Begins the bin of an event that is about to change `live` bytes. `event` is the one before.
+    /// True if `time_ns` lies past the current bin.
     #[inline]
-    pub(crate) fn advance(&mut self, time_ns: u64, live: u64, event: u64) {
-        if time_ns >= self.end_ns {
-            self.begin_bin(time_ns, live, event);
-        }
+    pub(crate) fn needs_new_bin(&self, time_ns: u64) -> bool {
+        time_ns >= self.end_ns
     }
 
-    /// Records the state after an event.
+    /// Records the state after an event. True if it is a new high.
     #[inline]
-    pub(crate) fn observe(&mut self, time_ns: u64, live: u64, event: u64) {
-        if let Some(high) = self.highs.last_mut().filter(|high| live > high.live) {
-            *high = BinHigh { live, time_ns, event };
-        }
+    pub(crate) fn observe(&mut self, time_ns: u64, live: u64, event: u64) -> bool {
+        let Some(high) = self.highs.last_mut().filter(|high| live > high.live) else { return false };
+        *high = BinHigh { live, time_ns, event };
+        true
     }
 
+    /// Begins the bin of an event that is about to change `live` bytes, after [`Self::end_bin`].
+    /// `event` is the one before.
     #[inline(never)] // Once per bin.
-    fn begin_bin(&mut self, time_ns: u64, live: u64, event: u64) {
+    pub(crate) fn begin_bin(&mut self, time_ns: u64, live: u64, event: u64) {
         if self.highs.is_empty() {
             self.start_ns = time_ns;
         }
-        self.end_bin();
         loop {
             let index = ((time_ns - self.start_ns) / self.width_ns) as usize;
             let is_beyond = index >= self.max_bins;
@@ -155,6 +154,18 @@ impl Composition {
     #[inline]
     pub(crate) fn was_at_high(&self, allocated: u64) -> bool {
         allocated <= self.latest()
+    }
+
+    /// True if a block was live at the high of a bin before the current one.
+    #[inline]
+    pub(crate) fn was_at_ended_high(&self, allocated: u64) -> bool {
+        self.highs.iter().rev().nth(1).is_some_and(|high| allocated <= high.event)
+    }
+
+    /// The high of the current bin.
+    pub(crate) fn current_high(&self) -> LiveHighs {
+        let end = self.highs.len().saturating_sub(1);
+        LiveHighs { begin: end, end, open: Some(self.latest()) }
     }
 
     /// The highs at which a block was live, allocated and removed by these events.
@@ -271,7 +282,10 @@ mod tests {
             let (mut time_ns, mut bytes, mut event) = (5, 0, 0);
             for (what, group, size, delay_ns) in choices {
                 time_ns += delay_ns;
-                all.advance(time_ns, bytes, event);
+                if all.needs_new_bin(time_ns) {
+                    all.end_bin();
+                    all.begin_bin(time_ns, bytes, event);
+                }
                 event += 1;
                 if what < 5 && !live.is_empty() {
                     let index = live.swap_remove(group % live.len());

@@ -128,15 +128,16 @@ impl LifeClasses {
         self.contexts[stack] = context;
     }
 
-    /// The number of a block's class. `step` is that of its free or of the end.
-    pub(crate) fn number_of(&mut self, block: &LiveBlock, outcome: BlockOutcome, step: u32) -> usize {
+    /// The class of a block that ends now. `step` is that of its free or of the end.
+    #[inline]
+    pub(crate) fn class_of(&self, block: &LiveBlock, outcome: BlockOutcome, step: u32) -> LifeClass {
         let allocated_in = self.contexts.get(block.stack.0 as usize).copied().unwrap_or_default();
         let age_steps = step.saturating_sub(block.step).min(MAX_AGE_STEPS);
         let is_freed = matches!(outcome, BlockOutcome::FreedIn(_));
         let stays = age_steps == MAX_AGE_STEPS || !is_freed;
         let is_compared = stays && matches!(allocated_in, CallContext::Program | CallContext::Backward)
             || workspace_size(block.bytes).is_some();
-        let class = LifeClass {
+        LifeClass {
             allocated_in,
             outcome,
             age_steps,
@@ -144,16 +145,16 @@ impl LifeClasses {
             is_before_forward: allocated_in == CallContext::Program && self.is_before_forward(block),
             is_of_failed_step: self.failed_steps.contains(&block.step),
             bytes: if is_compared { block.requested_bytes.unwrap_or(block.bytes) } else { 0 },
-        };
-        self.number_of_class(class)
+        }
     }
 
-    fn number_of_class(&mut self, class: LifeClass) -> usize {
+    /// The number of a class.
+    pub(crate) fn number_of(&mut self, class: LifeClass) -> usize {
         if let Some(number) = self.numbers.get(&class) {
             return *number;
         }
         if class.bytes > 0 && self.all.len() >= MAX_SIZED_CLASSES {
-            return self.number_of_class(LifeClass { bytes: 0, ..class });
+            return self.number_of(LifeClass { bytes: 0, ..class });
         }
         let number = self.all.len();
         self.all.push(class);

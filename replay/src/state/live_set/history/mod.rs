@@ -8,17 +8,25 @@
 pub(crate) mod composition;
 pub(crate) mod life_class;
 pub(crate) mod lifetimes;
+mod pool_numbers;
+
+use gpumemtrace_format::Detail;
 
 use crate::callsite::symbols::StackSite;
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::live_block::BlockOutcome;
 use crate::state::live_set::peak_blocks::BlockFree;
+use crate::state::pool_key::PoolKey;
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::extremes::ExtremeSeries;
 use crate::util::ids::SiteId;
-use composition::{Composition, Grouping};
+use composition::{Composition, Grouping, LiveHighs};
 use life_class::{LifeClass, LifeClasses};
 use lifetimes::LifetimeTable;
+use pool_numbers::PoolNumbers;
+
+/// Limit of removed blocks that wait for the end of their bin.
+const MAX_WAITING: usize = 1 << 16;
 
 /// The history of one live set.
 #[derive(Clone, Debug)]
@@ -27,8 +35,23 @@ pub(crate) struct LiveHistory {
     /// Live, reserved and device bytes.
     pub(crate) series: ExtremeSeries<3>,
     pub(crate) classes: LifeClasses,
-    /// Groups are sites by id, classes by their number, and pools as the caller numbers them.
+    pools: PoolNumbers,
+    /// Groups are sites by id, and classes and pools by number.
     pub(crate) composition: Composition,
+    /// Blocks allocated and removed in the current bin that were live at its high. A new high
+    /// drops them, so most never cost more than their place here.
+    waiting: Vec<GroupedBlock>,
+    /// Stream and pool of the event that follows, which frees a block; `None` if unknown.
+    pub(crate) next_free: Option<Detail>,
+}
+
+/// A block that was live at a high, with its groups.
+#[derive(Clone, Copy, Debug)]
+struct GroupedBlock {
+    bytes: u64,
+    class: LifeClass,
+    site: SiteId,
+    pool: Option<PoolKey>,
 }
 
 impl LiveHistory {
@@ -38,7 +61,10 @@ impl LiveHistory {
             blocks: LifetimeTable::default(),
             series: ExtremeSeries::for_span(span_ns),
             classes: LifeClasses::default(),
+            pools: PoolNumbers::default(),
             composition: Composition::for_span(span_ns),
+            waiting: Vec::new(),
+            next_free: None,
         }
     }
 
@@ -47,29 +73,29 @@ impl LiveHistory {
     pub(crate) fn on_removed(&mut self, block: &LiveBlock, site: SiteId, free: BlockFree, event: u64) {
         self.blocks.on_removed(block);
         if self.composition.was_at_high(block.serial) {
-            let outcome = self.classes.outcome_of(free);
-            self.add_to_groups(block, site, (outcome, free.step), event);
+            self.add_removed(block, site, free, event);
         }
     }
 
-    /// Adds a block to its site and its class. `step` is that of the end of its life.
-    fn add_to_groups(
-        &mut self,
-        block: &LiveBlock,
-        site: SiteId,
-        (outcome, step): (BlockOutcome, u32),
-        event: u64,
-    ) {
-        let class = self.classes.number_of(block, outcome, step);
-        let highs = self.composition.highs_of_block(block.serial, event);
-        self.composition.add(Grouping::Class, class, highs, block.bytes);
-        self.composition.add(Grouping::Site, site.0 as usize, highs, block.bytes);
+    fn add_removed(&mut self, block: &LiveBlock, site: SiteId, free: BlockFree, event: u64) {
+        let class = self.classes.class_of(block, self.classes.outcome_of(free), free.step);
+        let detail = self.next_free.filter(|_| free.stack.is_some());
+        let pool = detail.map(|detail| PoolKey::of_request(detail, block.bytes));
+        let grouped = GroupedBlock { bytes: block.bytes, class, site, pool };
+        if self.composition.was_at_ended_high(block.serial) || self.waiting.len() >= MAX_WAITING {
+            self.add_to_groups(&grouped, self.composition.highs_of_block(block.serial, event));
+        } else {
+            self.waiting.push(grouped);
+        }
     }
 
-    /// Adds a block to its pool. `event` removed it; `u64::MAX` if it is live at the end.
-    pub(crate) fn add_to_pool(&mut self, pool: usize, block: &LiveBlock, event: u64) {
-        let highs = self.composition.highs_of_block(block.serial, event);
-        self.composition.add(Grouping::Pool, pool, highs, block.bytes);
+    fn add_to_groups(&mut self, block: &GroupedBlock, highs: LiveHighs) {
+        let class = self.classes.number_of(block.class);
+        let pool = self.pools.number_of(block.pool);
+        let all = &mut self.composition;
+        all.add(Grouping::Class, class, highs, block.bytes);
+        all.add(Grouping::Site, block.site.0 as usize, highs, block.bytes);
+        all.add(Grouping::Pool, pool, highs, block.bytes);
     }
 
     /// Handles event number `event`, which frees a block.
@@ -81,14 +107,28 @@ impl LiveHistory {
     /// Begins the bin of an event that is about to change `live` bytes. `event` is the one before.
     #[inline]
     pub(crate) fn advance(&mut self, time_ns: u64, live: u64, event: u64) {
-        self.composition.advance(time_ns, live, event);
+        if self.composition.needs_new_bin(time_ns) {
+            self.end_bin();
+            self.composition.begin_bin(time_ns, live, event);
+        }
+    }
+
+    #[inline(never)] // Once per bin.
+    fn end_bin(&mut self) {
+        let highs = self.composition.current_high();
+        for block in std::mem::take(&mut self.waiting) {
+            self.add_to_groups(&block, highs);
+        }
+        self.composition.end_bin();
     }
 
     /// Records the state after event number `event`.
     #[inline]
     pub(crate) fn observe(&mut self, sample: &MemorySample, event: u64) {
         self.series.observe(sample.time_ns, [sample.live, sample.reserved, sample.device]);
-        self.composition.observe(sample.time_ns, sample.live, event);
+        if self.composition.observe(sample.time_ns, sample.live, event) {
+            self.waiting.clear();
+        }
     }
 
     /// Follows the bins of the timeline, to which bins were appended. `serial` is that of the last
@@ -102,22 +142,29 @@ impl LiveHistory {
         self.blocks.halve();
     }
 
-    /// Completes the history with the blocks that were not freed, and their sites. `step` is the
-    /// last step.
-    pub(crate) fn finish<'a, I: Iterator<Item = (&'a LiveBlock, SiteId)>>(
-        &mut self,
-        live: impl Fn() -> I,
-        step: u32,
-    ) {
-        for (block, site) in live() {
-            self.add_to_groups(block, site, (BlockOutcome::Live, step), u64::MAX);
+    /// Completes the history with the blocks that were not freed: each with its site and its pool.
+    /// `step` is the last step.
+    pub(crate) fn finish<'a, I>(&mut self, live: impl Fn() -> I, step: u32)
+    where
+        I: Iterator<Item = (&'a LiveBlock, SiteId, Option<PoolKey>)>,
+    {
+        self.end_bin();
+        for (block, site, pool) in live() {
+            let class = self.classes.class_of(block, BlockOutcome::Live, step);
+            let grouped = GroupedBlock { bytes: block.bytes, class, site, pool };
+            self.add_to_groups(&grouped, self.composition.highs_of_block(block.serial, u64::MAX));
         }
         self.composition.end_bin();
-        self.blocks.finish(live().map(|(block, _)| block));
+        self.blocks.finish(live().map(|(block, ..)| block));
     }
 
     /// Bytes by class of lifetime at the high of each bin.
     pub(crate) fn class_values(&self) -> impl Iterator<Item = (&LifeClass, Vec<u64>)> {
         self.classes.all().iter().zip(self.composition.values(Grouping::Class))
+    }
+
+    /// Bytes by pool at the high of each bin; `None` for unknown pools.
+    pub(crate) fn pool_values(&self) -> impl Iterator<Item = (Option<PoolKey>, Vec<u64>)> {
+        self.pools.all().iter().copied().zip(self.composition.values(Grouping::Pool))
     }
 }
