@@ -13,7 +13,7 @@ import { build } from "esbuild";
 
 const ROOT = path.dirname(fileURLToPath(import.meta.url));
 const DIST = path.resolve(process.argv[2] ?? path.join(ROOT, "dist"));
-const MAX_BUNDLE_BYTES = 170_000;
+const MAX_BUNDLE_BYTES = 120_000;
 
 const shared = {
   absWorkingDir: ROOT,

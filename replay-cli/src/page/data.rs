@@ -2,15 +2,18 @@
 
 use serde::Serialize;
 
+use super::cards::{Node, TraceCards};
 use super::columns::Column;
 
 #[derive(Debug, Serialize)]
-pub(super) struct PageData {
+pub(super) struct PageData<'a> {
     pub version: u32,
-    pub generator: String,
-    pub reductions: Vec<String>,
-    pub has_source: bool,
     pub traces: Vec<TraceData>,
+    /// The text of each trace.
+    pub cards: &'a [TraceCards],
+    pub rank_cards: &'a [Node],
+    /// What was merged or left out.
+    pub page_card: Node,
     pub compare: Option<ComparedTraces>,
 }
 

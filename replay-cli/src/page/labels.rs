@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use gpumemtrace_replay::report::Site;
 
-use crate::render::wording::sites::short_site_in_file;
+use crate::render::wording::sites::{file_name, short_site_in_file};
+use crate::terminal::paths::path_in_package;
 
 /// The shortest distinct names of the files of a page.
 pub(super) struct Labels {
@@ -23,6 +24,20 @@ impl Labels {
     pub(super) fn label_of(&self, site: &Site) -> String {
         let file = site.file.as_ref().and_then(|file| self.short_files.get(file));
         short_site_in_file(site, file.cloned())
+    }
+
+    /// The name of a file; of one that no call site of the page has, without its folders.
+    pub(super) fn short_file(&self, file: &str) -> String {
+        self.short_files.get(file).cloned().unwrap_or_else(|| self.short_file_of_frame(file))
+    }
+
+    /// The name of a file in a stack: files of packages keep the path in their package.
+    pub(super) fn short_file_of_frame(&self, file: &str) -> String {
+        match (path_in_package(file), self.short_files.get(file)) {
+            (Some(path), _) => path.to_owned(),
+            (None, Some(short)) => short.clone(),
+            (None, None) => file_name(file).to_owned(),
+        }
     }
 }
 

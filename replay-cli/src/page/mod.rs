@@ -6,6 +6,7 @@
 //! A page is made after the analyses are dropped, so it needs no more memory than they did.
 
 mod call_tree;
+mod cards;
 mod columns;
 mod data;
 mod document;
@@ -16,9 +17,11 @@ mod trace_data;
 
 use gpumemtrace_replay::{KeyframeReason, Report, RunHistory};
 
+use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
 use document::{Document, PageBlobs};
+use labels::Labels;
 use source::SourceLines;
 
 /// What a page is made from.
@@ -33,6 +36,16 @@ pub(crate) struct PageSource<'a> {
     pub(crate) summary: &'a str,
     /// The last trace is the one to compare with, and has a report of its own.
     pub(crate) before: Option<&'a Report>,
+}
+
+impl PageSource<'_> {
+    /// The index of a trace in its report, and the report.
+    fn report_of(&self, trace: usize) -> (usize, &Report) {
+        match self.before {
+            Some(before) if trace + 1 == self.histories.len() => (0, before),
+            _ => (trace, self.report),
+        }
+    }
 }
 
 /// What the user chose for a page.
@@ -50,8 +63,9 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
     let document = Document::new(title, source.summary, &std::mem::take(&mut source.json));
+    let cards = PageCards::new(&source, &mut sources);
     loop {
-        let blobs = encode_histories(&source, &reductions, options.has_source, &mut sources);
+        let blobs = encode_histories(&source, &cards, &reductions, options.has_source, &mut sources);
         let fits = document.len_with(&blobs) <= options.max_bytes;
         if fits || !reductions.shrink(&mut source.histories) {
             return document.to_html(&blobs);
@@ -59,8 +73,43 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     }
 }
 
+/// The text of the page. It is the same however coarse the histories are.
+struct PageCards {
+    traces: Vec<TraceCards>,
+    ranks: Vec<Node>,
+}
+
+impl PageCards {
+    fn new(source: &PageSource<'_>, sources: &mut SourceLines) -> Self {
+        let sites: Vec<_> = source.histories.iter().map(trace_data::named_sites).collect();
+        let labels: Vec<Labels> = sites.iter().map(|sites| Labels::new(sites)).collect();
+        let report = shorten_files(source.report, &labels);
+        let before = source.before.map(|before| shorten_files(before, &labels[labels.len() - 1..]));
+        let traces = sites.iter().zip(&source.histories).enumerate().map(|(index, (sites, history))| {
+            let (trace, _) = source.report_of(index);
+            let before = before.as_ref().filter(|_| index + 1 == source.histories.len());
+            let sites = sites.iter().enumerate();
+            let sites = sites
+                .map(|(index, site)| (site.id.as_str(), CardSite { index, source: sources.line_of(site) }));
+            let devices = history.devices.iter();
+            let devices = devices
+                .map(|device| CardDevice { ordinal: u32::from(device.ordinal), has_torch: device.has_torch });
+            CardTrace {
+                report: before.unwrap_or(&report),
+                trace,
+                page_trace: index,
+                sites: sites.collect(),
+                devices: devices.collect(),
+            }
+        });
+        let traces: Vec<CardTrace<'_>> = traces.collect();
+        Self { traces: traces.iter().map(cards::trace_cards).collect(), ranks: cards::rank_cards(&traces) }
+    }
+}
+
 fn encode_histories(
     source: &PageSource<'_>,
+    cards: &PageCards,
     reductions: &Reductions,
     has_source: bool,
     sources: &mut SourceLines,
@@ -68,18 +117,15 @@ fn encode_histories(
     let mut columns = Columns::default();
     let last = source.histories.len().saturating_sub(1);
     let traces = source.histories.iter().enumerate().map(|(index, history)| {
-        let (trace, report) = match source.before {
-            Some(before) if index == last => (0, before),
-            _ => (index, source.report),
-        };
+        let (trace, report) = source.report_of(index);
         trace_data::trace_data((trace, report), history, &mut columns, sources)
     });
     let data = PageData {
         version: 1,
-        generator: format!("gpumemtrace {}", env!("CARGO_PKG_VERSION")),
-        reductions: reductions.sentences(&source.histories),
-        has_source,
         traces: traces.collect(),
+        cards: &cards.traces,
+        rank_cards: &cards.ranks,
+        page_card: page_card(&reductions.sentences(&source.histories), has_source),
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
     let data = serde_json::to_vec(&data).unwrap_or_default();

@@ -72,7 +72,7 @@ pub(super) fn trace_data(
 }
 
 /// The sites with the names that their stacks got when they were symbolized.
-fn named_sites(history: &RunHistory) -> Vec<&Site> {
+pub(super) fn named_sites(history: &RunHistory) -> Vec<&Site> {
     let mut sites: Vec<&Site> = history.sites.iter().collect();
     for (stack, site) in &history.stacks {
         sites[*site] = stack;

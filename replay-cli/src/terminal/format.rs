@@ -60,6 +60,28 @@ pub(crate) fn format_percent(share: f64) -> String {
     }
 }
 
+/// A time since the Unix epoch in ISO 8601, UTC, to the second.
+pub(crate) fn format_utc(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil_date(days);
+    let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of a day since 1970-01-01 (`civil_from_days` of
+/// <https://howardhinnant.github.io/date_algorithms.html>).
+fn civil_date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468; // since 0000-03-01
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +94,18 @@ mod tests {
             ["0 us", "999 us", "1 ms", "1.5 s", "1 min 01 s", "1 h 01 min"]
         );
         assert_eq!([0.0, 0.001, 0.5, 0.999, 1.0].map(format_percent), ["0%", "<1%", "50%", ">99%", "100%"]);
+    }
+
+    #[test]
+    fn utc_dates_cover_leap_days_and_year_ends() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(format_utc(seconds * 1_000_000_000 + 7), text);
+        }
     }
 }

@@ -20,12 +20,17 @@ pub(crate) fn short_file(file: &str) -> String {
 
 fn shorten_file(file: &str, here: Option<&Path>) -> String {
     let file = &*normalize_path(file);
-    if let Some((_, rest)) = LIBRARIES.iter().find_map(|folder| file.rsplit_once(folder)) {
-        return rest.to_owned();
+    if let Some(path) = path_in_package(file) {
+        return path.to_owned();
     }
     let relative = here.and_then(|here| Path::new(file).strip_prefix(here).ok());
     let relative = relative.filter(|relative| !relative.as_os_str().is_empty());
     relative.map_or_else(|| file.to_owned(), |relative| relative.display().to_string())
+}
+
+/// The part of a path behind the folder of installed packages; `None` for other paths.
+pub(crate) fn path_in_package(file: &str) -> Option<&str> {
+    LIBRARIES.iter().find_map(|folder| file.rsplit_once(folder)).map(|(_, path)| path)
 }
 
 /// A command line with short paths: `/venv/bin/python /work/train.py` becomes `python train.py`

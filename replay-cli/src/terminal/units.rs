@@ -163,6 +163,22 @@ mod tests {
         assert_eq!(of(0)[1..], ["0 B", "0.00 KiB", "0.00 MiB", "0.00 GiB", "0.00 MB", "0.00 GB"]);
     }
 
+    /// The page has a second implementation; `web/test/format.test.mjs` reads the same file.
+    #[test]
+    fn numbers_are_those_of_the_page() {
+        for line in include_str!("../../web/test/numbers.txt").lines() {
+            let (number, text) = line.split_once(' ').unwrap();
+            let found = match number.split_once('/') {
+                Some((part, whole)) => {
+                    let [part, whole] = [part, whole].map(|text| text.parse::<f64>().unwrap());
+                    crate::terminal::format::format_percent(part / whole)
+                }
+                None => Units::Auto.text(number.parse().unwrap()),
+            };
+            assert_eq!(found, text, "{number}");
+        }
+    }
+
     proptest! {
         #[test]
         fn sizes_above_zero_do_not_print_as_zero_and_fit_their_column(bytes in 1u64..1 << 43) {

@@ -37,6 +37,8 @@ export interface View {
   title: string;
   /** False if the trace has nothing to show here; the tab is left out. */
   isAvailable(model: Model): boolean;
+  /** Work that can be done before the view is opened, in short steps for the idle time. */
+  prepare?(context: Context): Iterable<unknown>;
   /** Builds the view into an empty element. Called once, when the view is first opened. */
   mount(root: HTMLElement, context: Context): MountedView;
 }

@@ -53,6 +53,31 @@ test("native frames stay only in stacks without Python frames", () => {
   assert.equal(paths(build({ native: true }))["/main/forward/conv/at::conv"], 100);
 });
 
+test("a tree of many stacks has one node for each path", () => {
+  const nodes = 20_000;
+  let seed = 1;
+  const random = (end) => (seed = (seed * 16807) % 2147483647) % end;
+  const nodeParent = Uint32Array.from({ length: nodes }, (_, i) => (i === 0 ? 0 : random(i)));
+  const nodeFrame = Uint32Array.from({ length: nodes }, () => random(50));
+  const stackNode = Uint32Array.from({ length: nodes }, (_, i) => i);
+  const many = Array.from({ length: 50 }, (_, i) => frame(`f${i}`, "python", true));
+  const shape = { ownOnly: false, native: false, inverted: false };
+  const tree = buildCallTree(many, [{ nodeParent, nodeFrame, stackNode, frameOf: null }], shape);
+  const pathOf = (frames, parents, node) => {
+    const path = [];
+    for (let at = node; at !== 0; at = parents[at]) path.push(frames[at]);
+    return path.join();
+  };
+  const paths = new Set();
+  for (let node = 1; node < nodes; node++) {
+    const path = pathOf(nodeFrame, nodeParent, node);
+    assert.equal(pathOf(tree.frame, tree.parent, tree.stackEnd[0][node]), path);
+    paths.add(path);
+  }
+  // The root, and the node of the one stack without frames.
+  assert.equal(tree.frame.length, paths.size + 2);
+});
+
 test("own code only: stacks without own frames are one node, so the sum stays", () => {
   const own = build({ ownOnly: true });
   assert.deepEqual(paths(own), {

@@ -1,6 +1,7 @@
 // Numbers as the text report writes them, ticks of the axes, and the URL's fragment.
 
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { bundle } from "./bundle.mjs";
 
@@ -17,6 +18,15 @@ test("bytes", () => {
   assert.equal(formatBytes(1082130432), "1.01 GiB");
   assert.equal(formatBytes(-4194304), "-4.00 MiB");
   assert.equal(formatBytes(null), "unknown");
+});
+
+test("sizes and shares are those of the text report", async () => {
+  const text = await readFile(new URL("numbers.txt", import.meta.url), "utf8");
+  for (const line of text.trimEnd().split("\n")) {
+    const [, part, whole, expected] = /^(\d+)(?:\/(\d+))? (.+)$/.exec(line);
+    const found = whole ? formatShare(Number(part), Number(whole)) : formatBytes(Number(part));
+    assert.equal(found, expected, line);
+  }
 });
 
 test("counts, shares and times", () => {
@@ -52,14 +62,16 @@ for (const unit of ["time", "step"]) {
 test("steps are at whole positions", () => {
   const axis = createAxis(trace, "step");
   assert.deepEqual([0, 1e9, 2e9, 4e9, 5e9].map(axis.position), [0, 1, 2, 3, 4]);
-  assert.deepEqual(axis.ticks(0, 4, 8).map((tick) => tick.label), ["0", "1", "2", "3", "4"]);
+  assert.deepEqual(axis.ticks(0, 4, 8).map((tick) => tick.label), [0, 1, 2, 3, 4].map((step) => `step ${step}`));
 });
 
 test("ticks of bytes are round, few and cover the range", () => {
-  for (const most of [1, 500, 1100, 5e5, 3e6, 1.1e9, 7e10, 2e13]) {
-    const ticks = byteTicks(most, 6);
-    assert.ok(ticks.length >= 2 && ticks.length <= 8, `${most}: ${ticks}`);
-    assert.ok(ticks.at(-1) <= most);
+  for (const most of [1, 500, 1100, 5e5, 3e6, 4.2e7, 1.1e9, 7e10, 2e13]) {
+    for (const count of [2, 6]) {
+      const ticks = byteTicks(most, count);
+      assert.ok(ticks.length >= 2 && ticks.length <= 8, `${most}: ${ticks}`);
+      assert.ok(ticks.at(-1) <= most);
+    }
   }
 });
 

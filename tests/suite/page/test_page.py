@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import re
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 
 import pytest
 
@@ -21,7 +21,7 @@ MOMENTS = 100
 #: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
 RICH = ["leak", "oom", "fragmented", "phases", "ranks", "compared", "damaged"]
 WIDTH = 1280
-BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB)\b")
+BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB|PiB)\b")
 #: Layers of the page, as replay names those of snapshots.
 LAYERS = {"torch": "torch", "driver": "device"}
 
@@ -48,12 +48,13 @@ def page_of(tmp_path_factory):
 
 
 def bytes_text(count):
-    """Writes bytes as the page does."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    """Writes bytes as the page and the text report do."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     value, unit = Decimal(abs(count)), 0
-    while value >= 1024 and unit < len(units) - 1:
+    # No number prints as 1024.00.
+    while value >= (Decimal("1023.995") if unit else 1024) and unit < len(units) - 1:
         value, unit = value / 1024, unit + 1
-    number = value if unit == 0 else value.quantize(Decimal("0.01"), ROUND_HALF_UP)
+    number = value if unit == 0 else value.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
     return f"{'-' if count < 0 else ''}{number} {units[unit]}"
 
 
@@ -376,6 +377,18 @@ def test_chart_follows_arrow_keys(browser, page_of):  # noqa: F811
     assert browser.problems() == []
 
 
+def test_legend_is_sorted_by_bytes(browser, page_of):  # noqa: F811
+    factors = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    page = page_of("leak")
+    end_ns = page.file.data["traces"][0]["end_ns"]
+    for zoom in ("", f"?o.zoom=0-{end_ns // 4}", f"?o.zoom={end_ns // 2}-{end_ns * 3 // 4}"):
+        browser.open(page.path, f"timeline{zoom}")
+        texts = browser.evaluate("[...document.querySelectorAll('.legend-bytes')].map((each) => each.textContent)")
+        sizes = [float(number) * factors[unit] for number, unit in map(str.split, texts)]
+        assert len(sizes) > 2 and sizes == sorted(sizes, reverse=True), zoom
+        assert ("shown part" in browser.text(".timeline-legend h2")) == bool(zoom)
+
+
 def test_hostile_names_stay_text(browser, page_of):  # noqa: F811
     page = page_of("hostile")
     names = json.loads((page.path.parent / "names.json").read_text())
@@ -406,6 +419,27 @@ def test_page_can_be_printed(browser, page_of):  # noqa: F811
         browser.go_to(view)
         pdf = browser.pdf()
         assert pdf.startswith(b"%PDF") and len(pdf) > 5000, view
+    assert browser.problems() == []
+
+
+def test_printed_charts_are_light_and_fit(browser, page_of):  # noqa: F811
+    """Charts are drawn before a page is printed, at the width and in the colours of the print."""
+    browser.open(page_of("leak").path, theme="dark")
+    for view in ("overview", "timeline", "flame", "leaks", "fragmentation"):
+        browser.go_to(view)
+        browser.evaluate("dispatchEvent(new Event('beforeprint')); null")
+        browser.settle()
+        charts = browser.evaluate(f"""
+            [...document.querySelectorAll("[data-view={view}] canvas:not(.overlay)")].map((canvas) => {{
+                const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+                const right = canvas.getBoundingClientRect().right;
+                return [right <= document.body.clientWidth, pixels.some((value) => value > 0)];
+            }})
+        """)
+        assert charts and all(fits and is_drawn for fits, is_drawn in charts), view
+        assert browser.evaluate("document.documentElement.dataset.theme") == "light"
+        browser.evaluate("dispatchEvent(new Event('afterprint')); null")
+        assert browser.evaluate("[document.documentElement.dataset.theme, document.body.style.width].join()") == "dark,"
     assert browser.problems() == []
 
 

@@ -6,7 +6,6 @@
 mod check;
 mod compare;
 mod header;
-mod moment;
 mod ranks;
 mod sections;
 mod sites;

@@ -4,6 +4,7 @@ use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{FirstCause, RankRow, Ranks};
 
+use crate::render::wording::ranks::{UNALIGNED_RANKS, describe_first_cause};
 use crate::render::wording::sites::{format_rank, short_site};
 use crate::terminal::format::{format_count, format_number, put_line, size_column};
 use crate::terminal::marks::HANG;
@@ -27,12 +28,7 @@ pub(super) fn render_ranks(out: &mut String, report: &Report, style: Style) {
     if let Some(first) = &ranks.first_cause {
         render_first_cause(out, first, &ranks.rows);
     } else if ranks.aligned_by.is_none() {
-        put_line(
-            out,
-            format_args!(
-                "  Which one grew first is unknown: the traces have different sources of steps, or none."
-            ),
-        );
+        put_line(out, format_args!("  {UNALIGNED_RANKS}"));
     }
     if !ranks.more_by_site.is_empty() {
         let worst = format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows);
@@ -87,19 +83,6 @@ fn render_table(out: &mut String, ranks: &Ranks, style: Style) {
 }
 
 fn render_first_cause(out: &mut String, first: &FirstCause, rows: &[RankRow]) {
-    let lead = match first.lead_steps {
-        None => "no other grows".to_owned(),
-        Some(0) => "others in the same step".to_owned(),
-        Some(steps) => format!("{} before any other", format_count(steps, "step")),
-    };
-    put_line(
-        out,
-        format_args!(
-            "  Growth began in {} in step {} at {} ({lead}; confidence {})",
-            format_rank(&rows[first.row as usize], rows),
-            format_number(first.step),
-            short_site(&first.site),
-            first.confidence.name()
-        ),
-    );
+    let (began, lead) = describe_first_cause(first, rows);
+    put_line(out, format_args!("  {began} at {} ({lead})", short_site(&first.site)));
 }

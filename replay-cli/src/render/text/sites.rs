@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame, StackOrder};
 
-use crate::render::wording::sites::{file_name, format_function, format_native_frame, shorten_function};
+use crate::render::wording::sites::format_frame;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::{HANG, sanitize};
-use crate::terminal::paths::short_file;
 use crate::terminal::style::Style;
 
 /// Most frames of a stack without `--stacks`.
@@ -79,28 +78,4 @@ impl SiteFormatter {
             put_line(out, format_args!("{indent}  (the order of Python and native frames is approximate)"));
         }
     }
-}
-
-fn format_frame(frame: &StackFrame) -> String {
-    let text = match frame.kind {
-        FrameKind::Native => {
-            let module = frame.module.as_deref().map_or("unknown module", file_name);
-            let function = frame.function.as_deref().map(shorten_function);
-            let file = frame.file.as_deref().map(short_file);
-            let inlined = if frame.is_inlined { " [inlined]" } else { "" };
-            format!(
-                "{}{inlined}",
-                format_native_frame(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
-            )
-        }
-        FrameKind::Python if frame.is_backward() => "(backward pass of the forward call below)".to_owned(),
-        FrameKind::Python => {
-            let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
-            let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-            let function =
-                frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), format_function);
-            format!("{file}:{line} in {function}")
-        }
-    };
-    sanitize(&text)
 }

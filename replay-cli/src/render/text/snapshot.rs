@@ -4,9 +4,9 @@ use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::GapReason;
 use gpumemtrace_replay::{Report, Section, TimeSpec};
 
-use super::moment::format_moment;
 use super::sections::{fragmentation, peak};
 use crate::render::wording::Vocabulary;
+use crate::render::wording::moment::format_moment;
 use crate::render::wording::recording::describe_end_moment;
 use crate::terminal::format::put_line;
 use crate::terminal::style::Style;

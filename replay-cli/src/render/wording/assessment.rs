@@ -1,9 +1,11 @@
 //! Whether leaks could be assessed, and growth that is not known to be a leak.
 
+use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
     AssessmentLimit, AssessmentStatus, GrowingSite, GrowsBy, GrowthClass, LeakAssessment, LeakKind,
 };
 
+use super::leaks::name_leaking_memory;
 use super::opaque_pools::{describe_opaque_pool, pool_remedy};
 use super::sites::short_site;
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -63,6 +65,11 @@ fn suggest_remedy(limit: &AssessmentLimit) -> Option<&'static str> {
     }
 }
 
+/// The assessment of a trace; `None` if leaks were not asked for.
+pub(crate) fn find_assessment(report: &Report, trace: usize) -> Option<&LeakAssessment> {
+    report.leak_assessment.iter().flatten().find(|assessment| assessment.trace == trace)
+}
+
 /// The first words of a run without leaks: what the assessment allows to claim.
 pub(crate) fn describe_assessment(assessment: &LeakAssessment, place: &str) -> String {
     let reason = assessment.reason.as_deref().unwrap_or("the reason is unknown");
@@ -73,8 +80,8 @@ pub(crate) fn describe_assessment(assessment: &LeakAssessment, place: &str) -> S
     }
 }
 
-/// `Possible leak: +24.00 MiB (5 blocks) at train.py:8 in keep()`
-pub(crate) fn headline_growth(growth: &GrowingSite) -> String {
+/// `Possible leak` and `+24.00 MiB (5 blocks) at train.py:8 in keep()`
+pub(crate) fn headline_growth(growth: &GrowingSite) -> (&'static str, String) {
     let label = match growth.class {
         GrowthClass::PossibleLeak => "Possible leak",
         GrowthClass::GrowingSizes if growth.grows_by == Some(GrowsBy::Blocks) => "More blocks",
@@ -83,18 +90,14 @@ pub(crate) fn headline_growth(growth: &GrowingSite) -> String {
         GrowthClass::TowardsOom => "Grew until out of memory",
         GrowthClass::Unknown => "Growth",
     };
-    let memory = match growth.memory {
-        LeakKind::Tensors => "",
-        LeakKind::Device => " of driver memory",
-        LeakKind::PinnedHost => " of pinned host memory",
-        LeakKind::Reserved => " of unused reserved memory",
-    };
+    let memory = name_leaking_memory(growth.memory);
     let gpu = if growth.device == 0 { String::new() } else { format!(" on GPU {}", growth.device) };
     let blocks = match growth.class {
         GrowthClass::GrowingSizes => String::new(),
         _ => format!(" ({})", format_count(growth.blocks, "block")),
     };
-    format!("{label}: +{}{memory}{blocks}{gpu} at {}", format_bytes(growth.bytes), short_site(&growth.site))
+    let bytes = format_bytes(growth.bytes);
+    (label, format!("+{bytes}{memory}{blocks}{gpu} at {}", short_site(&growth.site)))
 }
 
 /// What is known of the growth, and what would tell more.

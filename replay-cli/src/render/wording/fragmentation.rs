@@ -97,6 +97,11 @@ pub(crate) fn name_cause(cause: CauseKind, words: &Vocabulary) -> String {
     }
 }
 
+/// What the allocator needs when no free memory fits.
+pub(crate) fn name_new_segment(words: &Vocabulary) -> &'static str {
+    if words.is_metal { "a new Metal heap" } else { "a new cudaMalloc" }
+}
+
 /// The moment that a gap describes, without its time.
 pub(crate) fn describe_gap_moment(at: &GapMoment) -> String {
     let text = match (at.why, &at.call) {

@@ -14,13 +14,15 @@ mod comparison;
 pub(crate) mod fragmentation;
 pub(crate) mod leaks;
 mod losses;
+pub(crate) mod moment;
 mod notes;
 pub(crate) mod oom;
 mod opaque_pools;
+pub(crate) mod ranks;
 pub(crate) mod recording;
 pub(crate) mod sites;
 pub(crate) mod steps;
-mod verdicts;
+pub(crate) mod verdicts;
 mod vocabulary;
 
 use gpumemtrace_replay::Report;
@@ -81,6 +83,14 @@ pub(crate) fn fill_check(check: &mut BudgetCheck) {
     for why in check.budgets.iter_mut().filter_map(|limit| limit.why.as_mut()) {
         why.message = check::explain_unknown(why.fact);
     }
+}
+
+/// A clause as a sentence: with a capital and a full stop.
+pub(crate) fn sentence(clause: &str) -> String {
+    let mut chars = clause.chars();
+    let capital: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
+    let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{capital}{}{end}", chars.as_str())
 }
 
 fn fill_losses(losses: &mut [Worded<TraceLoss>]) {

@@ -1,8 +1,13 @@
-//! How the process ended, what its allocator tracker reported, and why native addresses have no
-//! name.
+//! What ran and how it ended, what its allocator tracker reported, and why native addresses have
+//! no name.
 
 use gpumemtrace_format::TrackerState;
-use gpumemtrace_replay::report::{EndMoment, Ending, PluggableMode, UnnamedReason};
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{EndMoment, Ending, PluggableMode, TraceInfo, UnnamedReason};
+
+use super::steps::count_steps;
+use crate::terminal::format::{format_count, format_duration};
+use crate::terminal::marks::sanitize;
 
 /// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code,
 /// `exited`: the recorder sees that the process runs its exit handlers, not with which code.
@@ -36,6 +41,38 @@ pub(crate) fn describe_end_moment(moment: EndMoment) -> &'static str {
 /// The code in `exit 1` (from the parent process) or `_exit(1)` (from the process itself).
 fn exit_code(detail: &str) -> Option<&str> {
     detail.strip_prefix("exit ").or_else(|| detail.strip_prefix("_exit(")?.strip_suffix(')'))
+}
+
+/// ` (PyTorch 2.15.0, CUDA 13, rank 3 of 8)`; empty if nothing is known.
+pub(crate) fn format_versions(info: &TraceInfo) -> String {
+    let mut facts = Vec::new();
+    facts.extend(name_torch(info));
+    facts.extend(info.cuda_runtime.as_ref().map(|version| format!("CUDA {version}")));
+    facts.extend(info.python.as_ref().map(|version| format!("Python {version}")));
+    if let (Some(rank), Some(size)) = (info.rank, info.world_size) {
+        facts.push(format!("rank {rank} of {size}"));
+    }
+    if facts.is_empty() { String::new() } else { format!(" ({})", sanitize(&facts.join(", "))) }
+}
+
+/// `PyTorch 2.15.0`; `None` if the version is unknown.
+pub(crate) fn name_torch(info: &TraceInfo) -> Option<String> {
+    info.torch.as_deref().map(|version| format!("PyTorch {}", short_version(version)))
+}
+
+/// `2.15.0` of `2.15.0+cu132`: the CUDA version has a place of its own.
+fn short_version(version: &str) -> &str {
+    version.split_once("+cu").map_or(version, |(release, _)| release)
+}
+
+/// `12 steps in 343 us`; `None` if neither steps nor the duration are known.
+pub(crate) fn format_extent(report: &Report, trace: usize) -> Option<String> {
+    let steps = count_steps(report, trace).map(|steps| format_count(steps, "step"));
+    let duration = report.traces[trace].duration_ns.map(format_duration);
+    match (steps, duration) {
+        (Some(steps), Some(duration)) => Some(format!("{steps} in {duration}")),
+        (steps, duration) => steps.or(duration),
+    }
 }
 
 /// What is unknown about PyTorch's allocator and why; `None` if its tracker was attached. Blocks

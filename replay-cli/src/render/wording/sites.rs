@@ -1,6 +1,6 @@
 //! Sites, frames and ranks as text.
 
-use gpumemtrace_replay::report::{RankRow, Site};
+use gpumemtrace_replay::report::{FrameKind, RankRow, Site, StackFrame};
 
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::short_file;
@@ -35,7 +35,7 @@ pub(crate) fn format_function(function: &str) -> String {
 }
 
 /// `grow (pool.cpp:41)`, or the known part of it, down to `libpool.so+0x1234`.
-pub(crate) fn format_native_frame(
+fn format_native_frame(
     module: &str,
     offset: Option<u64>,
     function: Option<&str>,
@@ -86,7 +86,7 @@ pub(crate) fn file_name(path: &str) -> &str {
 }
 
 /// A function name without its parameters, cut at [`MAX_NAME_CHARS`].
-pub(crate) fn shorten_function(function: &str) -> String {
+fn shorten_function(function: &str) -> String {
     let name = strip_parameters(function);
     match name.char_indices().nth(MAX_NAME_CHARS) {
         Some((end, _)) => format!("{}...", &name[..end]),
@@ -113,6 +113,31 @@ fn strip_parameters(function: &str) -> &str {
         }
     }
     function
+}
+
+/// `train.py:41 in hook()`, or the known part of a native frame.
+pub(crate) fn format_frame(frame: &StackFrame) -> String {
+    let text = match frame.kind {
+        FrameKind::Native => {
+            let module = frame.module.as_deref().map_or("unknown module", file_name);
+            let function = frame.function.as_deref().map(shorten_function);
+            let file = frame.file.as_deref().map(short_file);
+            let inlined = if frame.is_inlined { " [inlined]" } else { "" };
+            format!(
+                "{}{inlined}",
+                format_native_frame(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
+            )
+        }
+        FrameKind::Python if frame.is_backward() => "(backward pass of the forward call below)".to_owned(),
+        FrameKind::Python => {
+            let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
+            let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+            let function =
+                frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), format_function);
+            format!("{file}:{line} in {function}")
+        }
+    };
+    sanitize(&text)
 }
 
 #[cfg(test)]

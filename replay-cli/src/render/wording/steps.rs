@@ -1,8 +1,10 @@
 //! The source of step boundaries, as a phrase.
 
+use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{StepSource, Steps};
 
 use super::sites::short_site;
+use crate::terminal::format::format_count;
 use crate::terminal::marks::sanitize;
 
 /// `optimizer.step() at train.py:43 in train()`. Step 0 comes before the first mark or range.
@@ -30,6 +32,29 @@ pub(crate) fn name_step_source(source: StepSource) -> &'static str {
         StepSource::Nvtx => "NVTX ranges",
         StepSource::Optimizer => "optimizer.step()",
         StepSource::Period => "detected from repeating allocations",
+    }
+}
+
+/// The number of steps of a trace; `None` if no step boundaries were found. The report has the
+/// steps of its first trace, and those of the others only in its ranks.
+pub(crate) fn count_steps(report: &Report, trace: usize) -> Option<u64> {
+    if trace == 0 {
+        let steps = report.steps.as_ref()?;
+        return steps.source.and(steps.count);
+    }
+    report.ranks.as_ref()?.rows.iter().find(|row| row.trace == trace)?.steps
+}
+
+/// ` over 12 steps (step boundary: optimizer.step() at train.py:43 in train())`, or with another
+/// preposition. The report has the step boundary of its first trace.
+pub(crate) fn describe_basis(preposition: &str, report: &Report, trace: usize) -> String {
+    let steps = count_steps(report, trace).map(|count| format_count(count, "step"));
+    match (steps, report.steps.as_ref().filter(|_| trace == 0)) {
+        (Some(count), Some(steps)) => {
+            format!("{preposition}{count} (step boundary: {})", describe_steps(steps))
+        }
+        (Some(count), None) => format!("{preposition}{count}"),
+        (None, _) => String::new(),
     }
 }
 

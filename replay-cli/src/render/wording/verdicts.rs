@@ -235,8 +235,10 @@ fn describe_owner(owner: &HiddenOwner) -> String {
 }
 
 fn describe_more(more_by_site: &[SiteBytes]) -> String {
-    let first = more_by_site.first();
-    first.map_or_else(String::new, |more| {
-        format!("; {} held {} more", format_site(&more.site), format_bytes(more.bytes))
-    })
+    more_by_site.first().map_or_else(String::new, |more| format!("; {}", describe_more_bytes(more)))
+}
+
+/// `train.py:31 in log() held 4.00 MiB more`
+pub(crate) fn describe_more_bytes(more: &SiteBytes) -> String {
+    format!("{} held {} more", format_site(&more.site), format_bytes(more.bytes))
 }

@@ -18,30 +18,36 @@ export interface BlockRows {
 }
 
 export class BlockQueries {
+  readonly #rows: BlockRows;
+  readonly #stacks: number;
+
   constructor(
-    private readonly rows: BlockRows,
-    private readonly stacks: number,
-  ) {}
+    rows: BlockRows,
+    stacks: number,
+  ) {
+    this.#rows = rows;
+    this.#stacks = stacks;
+  }
 
   /** Blocks live at an edge. */
   liveAt(edge: number): ByStack {
-    return this.sum(0, edge, edge, Infinity);
+    return this.#sum(0, edge, edge, Infinity);
   }
 
   /** Blocks born between two edges and live at the second one. */
   keptBetween(from: number, to: number): ByStack {
-    return this.sum(from, to, to, Infinity);
+    return this.#sum(from, to, to, Infinity);
   }
 
   /** Blocks born between two edges and freed before the second one. */
   churnBetween(from: number, to: number): ByStack {
-    return this.sum(from, to, 0, to);
+    return this.#sum(from, to, 0, to);
   }
 
   /** Sums rows with `from <= birth < to` and `minDeath <= death < endDeath`. */
-  private sum(from: number, to: number, minDeath: number, endDeath: number): ByStack {
-    const { birth, death, stack, bytes, count } = this.rows;
-    const totals = { bytes: new Float64Array(this.stacks), count: new Float64Array(this.stacks) };
+  #sum(from: number, to: number, minDeath: number, endDeath: number): ByStack {
+    const { birth, death, stack, bytes, count } = this.#rows;
+    const totals = { bytes: new Float64Array(this.#stacks), count: new Float64Array(this.#stacks) };
     const end = firstAtLeast(birth, to);
     for (let row = firstAtLeast(birth, from); row < end; row++) {
       const died = death[row];

@@ -27,35 +27,39 @@ export async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Arra
 /** The columns of the `columns` blob. Decoding a column costs time linear in its length. */
 export class Columns {
   /** Offset of the count of each column found so far; the last one is of the next column. */
-  private readonly offsets: number[] = [0];
+  readonly #offsets: number[] = [0];
+  readonly #bytes: Uint8Array;
 
-  constructor(private readonly bytes: Uint8Array) {}
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+  }
 
   /** Values of a column. Each call decodes anew. Throws if the blob has no such column. */
   decode(column: number): Float64Array {
-    const cursor = { offset: this.offsetOf(column) };
-    const count = this.readCount(cursor);
+    const cursor = { offset: this.#offsetOf(column) };
+    const count = this.#readCount(cursor);
     const values = new Float64Array(count);
-    decodeDifferences(this.bytes, cursor.offset, values);
+    const end = decodeDifferences(this.#bytes, cursor.offset, values);
+    this.#offsets[column + 1] = end;
     return values;
   }
 
-  private offsetOf(column: number): number {
+  #offsetOf(column: number): number {
     if (!Number.isInteger(column) || column < 0) throw new Error(`no column ${column}`);
-    while (this.offsets.length <= column) {
-      const cursor = { offset: this.offsets[this.offsets.length - 1] };
-      const count = this.readCount(cursor);
-      this.offsets.push(this.skipNumbers(cursor.offset, count));
+    while (this.#offsets.length <= column) {
+      const cursor = { offset: this.#offsets[this.#offsets.length - 1] };
+      const count = this.#readCount(cursor);
+      this.#offsets.push(this.#skipNumbers(cursor.offset, count));
     }
-    return this.offsets[column];
+    return this.#offsets[column];
   }
 
-  private readCount(cursor: { offset: number }): number {
+  #readCount(cursor: { offset: number }): number {
     let value = 0;
     let scale = 1;
     for (;;) {
-      if (cursor.offset >= this.bytes.length) throw new Error("the columns end early");
-      const byte = this.bytes[cursor.offset++];
+      if (cursor.offset >= this.#bytes.length) throw new Error("the columns end early");
+      const byte = this.#bytes[cursor.offset++];
       value += (byte & 0x7f) * scale;
       if (byte < 0x80) return value;
       scale *= 128;
@@ -63,8 +67,8 @@ export class Columns {
   }
 
   /** Offset behind `count` numbers, which end at bytes below 0x80. */
-  private skipNumbers(start: number, count: number): number {
-    const bytes = this.bytes;
+  #skipNumbers(start: number, count: number): number {
+    const bytes = this.#bytes;
     let offset = start;
     for (let left = count; left > 0; offset++) {
       if (offset >= bytes.length) throw new Error("the columns end early");
@@ -74,8 +78,8 @@ export class Columns {
   }
 }
 
-/** Adds up zigzag LEB128 differences from `offset` on, until `values` is full. */
-function decodeDifferences(bytes: Uint8Array, start: number, values: Float64Array): void {
+/** Adds up zigzag LEB128 differences from `start` on, until `values` is full; returns the end. */
+function decodeDifferences(bytes: Uint8Array, start: number, values: Float64Array): number {
   let offset = start;
   let sum = 0;
   for (let i = 0; i < values.length; i++) {
@@ -92,4 +96,5 @@ function decodeDifferences(bytes: Uint8Array, start: number, values: Float64Arra
     values[i] = sum;
   }
   if (offset > bytes.length) throw new Error("the columns end early");
+  return offset;
 }

@@ -1,7 +1,7 @@
 /** Builds the model from the decoded blobs. Columns are decoded when they are first needed. */
 
-import { BlockQueries } from "./block_table.js";
-import { firstAtLeast } from "./block_table.js";
+import { clamp } from "../widgets/clamp.js";
+import { BlockQueries, type BlockRows, firstAtLeast } from "./block_table.js";
 import type { Columns } from "./decode.js";
 import type { ByStack, DeviceModel, Model, Report, TraceModel } from "./model.js";
 import type { DeviceData, PageData, TraceData } from "./page_data.js";
@@ -25,17 +25,19 @@ class Trace implements TraceModel {
   readonly sites;
   readonly devices: DeviceModel[];
   readonly stepStarts: Float64Array;
-  private parents?: Uint32Array;
-  private nodeFrames?: Uint32Array;
-  private leafNodes?: Uint32Array;
-  private sitesOfStacks?: Uint32Array;
+  #parents?: Uint32Array;
+  #nodeFrames?: Uint32Array;
+  #leafNodes?: Uint32Array;
+  #sitesOfStacks?: Uint32Array;
+  readonly #columns: Columns;
 
   constructor(
     readonly index: number,
     readonly data: TraceData,
-    private readonly columns: Columns,
+    columns: Columns,
     column: GetColumn,
   ) {
+    this.#columns = columns;
     this.frames = data.frames;
     this.sites = data.sites;
     this.stepStarts = data.steps ? column(data.steps.start_ns) : new Float64Array(0);
@@ -43,19 +45,19 @@ class Trace implements TraceModel {
   }
 
   get nodeParent(): Uint32Array {
-    return (this.parents ??= this.afterRoot(this.data.nodes.parent));
+    return (this.#parents ??= this.#afterRoot(this.data.nodes.parent));
   }
 
   get nodeFrame(): Uint32Array {
-    return (this.nodeFrames ??= this.afterRoot(this.data.nodes.frame));
+    return (this.#nodeFrames ??= this.#afterRoot(this.data.nodes.frame));
   }
 
   get stackNode(): Uint32Array {
-    return (this.leafNodes ??= Uint32Array.from(this.columns.decode(this.data.stacks.node)));
+    return (this.#leafNodes ??= new Uint32Array(this.#columns.decode(this.data.stacks.node)));
   }
 
   get stackSite(): Uint32Array {
-    return (this.sitesOfStacks ??= Uint32Array.from(this.columns.decode(this.data.stacks.site)));
+    return (this.#sitesOfStacks ??= new Uint32Array(this.#columns.decode(this.data.stacks.site)));
   }
 
   stepAt(time_ns: number): number | null {
@@ -64,8 +66,8 @@ class Trace implements TraceModel {
   }
 
   /** The column holds nodes 1, 2, 3...; index 0 of the result is the root. */
-  private afterRoot(column: number): Uint32Array {
-    const values = this.columns.decode(column);
+  #afterRoot(column: number): Uint32Array {
+    const values = this.#columns.decode(column);
     const nodes = new Uint32Array(values.length + 1);
     nodes.set(values, 1);
     return nodes;
@@ -73,19 +75,25 @@ class Trace implements TraceModel {
 }
 
 class Device implements DeviceModel {
-  private queries?: BlockQueries;
-  private edgeTimes?: Float64Array;
+  readonly #rows: Partial<BlockRows> = {};
+  #queries?: BlockQueries;
+  #edgeTimes?: Float64Array;
+  readonly #trace: Trace;
+  readonly #columns: Columns;
 
   constructor(
     readonly data: DeviceData,
-    private readonly trace: Trace,
-    private readonly columns: Columns,
+    trace: Trace,
+    columns: Columns,
     readonly column: GetColumn,
-  ) {}
+  ) {
+    this.#trace = trace;
+    this.#columns = columns;
+  }
 
   edges(): Float64Array {
     const { start_ns, width_ns, bins } = this.data.blocks;
-    return (this.edgeTimes ??= Float64Array.from(
+    return (this.#edgeTimes ??= Float64Array.from(
       { length: bins + 1 },
       (_, edge) => start_ns + edge * width_ns - 1,
     ));
@@ -94,33 +102,37 @@ class Device implements DeviceModel {
   nearestEdge(time_ns: number): number {
     const { start_ns, width_ns, bins } = this.data.blocks;
     const edge = Math.round((time_ns - start_ns + 1) / width_ns);
-    return Math.min(Math.max(edge, 0), bins);
+    return clamp(edge, 0, bins);
   }
 
   liveAtEdge(edge: number): ByStack {
-    return this.blockQueries().liveAt(edge);
+    return this.#blockQueries().liveAt(edge);
   }
 
   keptBetween(from: number, to: number): ByStack {
-    return this.blockQueries().keptBetween(from, to);
+    return this.#blockQueries().keptBetween(from, to);
   }
 
   churnBetween(from: number, to: number): ByStack {
-    return this.blockQueries().churnBetween(from, to);
+    return this.#blockQueries().churnBetween(from, to);
   }
 
-  private blockQueries(): BlockQueries {
-    if (!this.queries) {
-      const table = this.data.blocks;
-      const rows = {
-        birth: Uint32Array.from(this.columns.decode(table.birth)),
-        death: Uint32Array.from(this.columns.decode(table.death)),
-        stack: Uint32Array.from(this.columns.decode(table.stack)),
-        bytes: this.columns.decode(table.bytes),
-        count: this.columns.decode(table.count),
-      };
-      this.queries = new BlockQueries(rows, this.trace.stackSite.length);
+  *decodeBlocks(): Generator<void> {
+    const rows = this.#rows;
+    const columns = this.#columns;
+    for (const name of ["birth", "death", "stack"] as const) {
+      yield void (rows[name] ??= new Uint32Array(columns.decode(this.data.blocks[name])));
     }
-    return this.queries;
+    for (const name of ["bytes", "count"] as const) {
+      yield void (rows[name] ??= columns.decode(this.data.blocks[name]));
+    }
+  }
+
+  #blockQueries(): BlockQueries {
+    if (!this.#queries) {
+      for (const _ of this.decodeBlocks());
+      this.#queries = new BlockQueries(this.#rows as BlockRows, this.#trace.stackSite.length);
+    }
+    return this.#queries;
   }
 }

@@ -43,6 +43,8 @@ export interface DeviceModel {
   edges(): Float64Array;
   /** Index of the edge nearest to a time. */
   nearestEdge(time_ns: number): number;
+  /** Decodes the block table in steps. Queries decode what is missing. */
+  decodeBlocks(): Iterable<void>;
   /** Blocks live at an edge. */
   liveAtEdge(edge: number): ByStack;
   /** Blocks allocated between two edges and still live at the second one. */

@@ -15,20 +15,57 @@
  * 2^53. Unknown values are `null`, never 0.
  */
 
+import type { Card } from "../widgets/card.js";
+
 /** The number of a column in the `columns` blob. */
 export type Column = number;
 
 export interface PageData {
   version: 1;
-  /** "gpumemtrace 0.1.0" */
-  generator: string;
-  /** What was merged or left out to keep the page small; one sentence each. */
-  reductions: string[];
-  /** False with `--no-source`. */
-  has_source: boolean;
   traces: TraceData[];
+  /** The text of each trace, as the command wrote it. */
+  cards: TraceCards[];
+  /** The view of ranks; empty for a single one. */
+  rank_cards: Card[];
+  /** What was merged or left out to keep the page small. */
+  page_card: Card;
   /** Indices of two traces that the page compares, with `--compare`. */
   compare: { before: number; after: number } | null;
+}
+
+/** The cards of one trace by view. */
+export interface TraceCards {
+  headline: { severity: string; verdict: string; program: string };
+  /** What is missing from the trace; empty if it is complete. */
+  losses: Card[];
+  findings: Card[];
+  /** By index of the device; one without memory and sites if the trace has no device. */
+  devices: DeviceCards[];
+  /** Empty if there is nothing to show. */
+  leaks: Card[];
+  oom: Card[];
+  gaps: GapMoment[];
+  /** Names of the causes of unused reserved memory, in the order of charts from the top down. */
+  causes: Record<string, string>;
+  run: Card[];
+}
+
+/** What the overview says about a device; empty for parts that the report lacks. */
+export interface DeviceCards {
+  figures: Card[];
+  memory: Card[];
+  sites: Card[];
+}
+
+/** Reserved memory at a moment of the report, by cause. */
+export interface GapMoment {
+  /** Ordinal of the device. */
+  device: number;
+  time_ns: number;
+  label: string;
+  /** Shown at first. */
+  is_first: boolean;
+  card: Card;
 }
 
 export interface TraceData {

@@ -1,6 +1,6 @@
 /** Bytes and blocks of every call site at the moments that the page knows exactly. */
 
-import type { DeviceModel, Report, TraceModel } from "./model.js";
+import type { ByStack, DeviceModel, Report, TraceModel } from "./model.js";
 import type { Keyframe } from "./page_data.js";
 import { sumBySite } from "../shell/selection.js";
 
@@ -19,7 +19,7 @@ export function totalsAtPeak(
   const peak = report.peak?.find((each: Report) =>
     each.trace === trace.index && each.device === device.data.ordinal);
   if (!peak) return null;
-  const totals = emptyTotals(trace);
+  const totals = emptyTotals(trace.sites.length);
   const indices = new Map(trace.sites.map((site, index) => [site.id, index]));
   for (const { site, bytes, blocks } of peak.sites) {
     const index = indices.get(site.id);
@@ -46,20 +46,26 @@ export function totalsAt(trace: TraceModel, device: DeviceModel, time_ns: number
 export function totalsOfKeyframe(
   trace: TraceModel,
   device: DeviceModel,
-  { blocks }: Keyframe,
+  keyframe: Keyframe,
 ): SiteTotals {
-  const totals = emptyTotals(trace);
+  return sumBySite(trace, sumKeyframe(trace, device, keyframe));
+}
+
+/** Blocks of a keyframe by stack. */
+export function sumKeyframe(
+  trace: TraceModel,
+  device: DeviceModel,
+  { blocks }: Keyframe,
+): ByStack {
+  const totals = emptyTotals(trace.stackNode.length);
   const bytes = device.column(blocks.bytes);
-  const stacks = device.column(blocks.stack);
-  for (let block = 0; block < bytes.length; block++) {
-    const site = trace.stackSite[stacks[block]];
-    totals.bytes[site] += bytes[block];
-    totals.count[site]++;
-  }
+  device.column(blocks.stack).forEach((stack, block) => {
+    totals.bytes[stack] += bytes[block];
+    totals.count[stack]++;
+  });
   return totals;
 }
 
-function emptyTotals(trace: TraceModel): SiteTotals {
-  const { length } = trace.sites;
+function emptyTotals(length: number): SiteTotals {
   return { bytes: new Float64Array(length), count: new Float64Array(length) };
 }

@@ -5,12 +5,13 @@
  * window, by one bin; with Shift, they begin a window.
  */
 
+import { clamp } from "../widgets/clamp.js";
 import type { Axis } from "../widgets/axis.js";
 import { createSurface, fitSurface } from "../widgets/canvas.js";
-import { h } from "../widgets/dom.js";
+import { h, on } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { fitLabel } from "./label_width.js";
+import { drawAxis, drawMark } from "./time_axis.js";
 
 export interface StripContent {
   end_ns: number;
@@ -46,50 +47,47 @@ const DRAG = 4;
 export function createMomentStrip(
   pick: (from_ns: number, to_ns: number | null) => void,
 ): Strip {
-  const element = h("div", { class: "moment-strip" });
+  const element = h("div", "moment-strip");
   const surface = createSurface(element, "Memory over the run");
   const { canvas } = surface;
   let content: StripContent | null = null;
+  let ends: [number, number];
   let drag: { from: number; to: number } | null = null;
 
-  const ends = (): [number, number] => {
-    const { axis, end_ns } = content!;
-    return [axis.position(0), axis.position(end_ns)];
-  };
   const toX = (time: number): number => {
-    const [from, to] = ends();
+    const [from, to] = ends;
     return ((content!.axis.position(time) - from) / Math.max(to - from, 1e-12)) * surface.width;
   };
   const toTime = (event: PointerEvent): number => {
     const { left, width } = canvas.getBoundingClientRect();
-    const share = Math.min(Math.max((event.clientX - left) / width, 0), 1);
-    const [from, to] = ends();
+    const share = clamp((event.clientX - left) / width, 0, 1);
+    const [from, to] = ends;
     return Math.round(content!.axis.time(from + share * (to - from)));
   };
 
-  canvas.addEventListener("pointerdown", (event) => {
+  on(canvas, "pointerdown", (event) => {
     if (!content || event.button !== 0) return;
     canvas.setPointerCapture(event.pointerId);
     const time = toTime(event);
     drag = { from: time, to: time };
   });
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     if (!drag) return;
     drag.to = toTime(event);
     draw();
   });
-  canvas.addEventListener("pointerup", () => {
+  on(canvas, "pointerup", () => {
     if (!drag) return;
     const { from, to } = drag;
     drag = null;
     if (Math.abs(toX(to) - toX(from)) < DRAG) pick(to, null);
     else pick(Math.min(from, to), Math.max(from, to));
   });
-  canvas.addEventListener("pointercancel", () => {
+  on(canvas, "pointercancel", () => {
     drag = null;
     draw();
   });
-  canvas.addEventListener("keydown", (event) => {
+  on(canvas, "keydown", (event) => {
     if (!content || event.ctrlKey || event.metaKey || event.altKey) return;
     const moved = moveByKey(content, event);
     if (!moved) return;
@@ -106,33 +104,30 @@ export function createMomentStrip(
     const bottom = HEIGHT - AXIS;
     const scale = (bottom - TOP) / Math.max(most, behind, 1);
     if (content.behind) {
-      drawArea(context, content, content.behind, { toX, scale, bottom }, themeColor("raised"));
+      fillBelow(context, tracePath(content, content.behind, { toX, scale, bottom }), "raised");
     }
-    drawArea(context, content, content.values, { toX, scale, bottom }, themeColor("accent-soft"));
-    drawLine(context, content, { toX, scale, bottom });
+    const path = tracePath(content, content.values, { toX, scale, bottom });
+    fillBelow(context, path, "accent-soft");
+    context.strokeStyle = themeColor("accent");
+    context.lineWidth = 1.25;
+    context.stroke(path.line);
     const picked = drag ? [drag.from, drag.to] : content.selected;
     if (picked.length === 2) {
       const [x1, x2] = picked.map(toX);
       context.fillStyle = themeColor("selection");
       context.fillRect(Math.min(x1, x2), 0, Math.max(Math.abs(x2 - x1), 1), bottom);
     }
-    context.fillStyle = themeColor("accent");
     for (const time of drag ? picked : content.shown) {
-      const x = Math.min(Math.max(toX(time), 1), width - 1);
-      context.fillRect(x - 1, 0, 2, bottom);
-      context.beginPath();
-      context.moveTo(x - 5, 0);
-      context.lineTo(x + 5, 0);
-      context.lineTo(x, 7);
-      context.fill();
+      drawMark(context, clamp(toX(time), 1, width - 1), bottom, true);
     }
-    drawAxis(context, content.axis, ends(), width);
+    drawAxis(context, content.axis, ends, { left: 0, bottom, width });
   }
 
   return {
     element,
     show(next) {
       content = next;
+      ends = [next.axis.position(0), next.axis.position(next.end_ns)];
       const peak = formatBytes(next.values.reduce((a, b) => Math.max(a, b), 0));
       const shown = next.shown.map((time) => next.axis.describe(time)).join(" to ");
       const text = `${next.sentence}, at most ${peak}. Shown: ${shown || "the whole run"}. `
@@ -149,66 +144,43 @@ interface Scale {
   bottom: number;
 }
 
-/** Returns where the last bin ends. */
+/** The upper edge of an area, and the area. */
+interface Path {
+  line: Path2D;
+  area: Path2D;
+}
+
+/** Bins that are together narrower than a pixel are drawn as one, with their largest value. */
 function tracePath(
-  context: CanvasRenderingContext2D,
-  content: StripContent,
+  { start_ns, width_ns, end_ns }: StripContent,
   values: Float64Array,
   { toX, scale, bottom }: Scale,
-): number {
-  let last = 0;
-  values.forEach((value, bin) => {
-    const begin = content.start_ns + bin * content.width_ns;
-    const end = Math.min(begin + content.width_ns, content.end_ns);
-    if (begin > content.end_ns) return;
-    last = toX(end);
-    context.lineTo(toX(begin), bottom - value * scale);
-    context.lineTo(last, bottom - value * scale);
-  });
-  return last;
-}
-
-function drawArea(
-  context: CanvasRenderingContext2D,
-  content: StripContent,
-  values: Float64Array,
-  scale: Scale,
-  color: string,
-): void {
-  context.beginPath();
-  context.moveTo(scale.toX(content.start_ns), scale.bottom);
-  context.lineTo(tracePath(context, content, values, scale), scale.bottom);
-  context.fillStyle = color;
-  context.fill();
-}
-
-function drawLine(context: CanvasRenderingContext2D, content: StripContent, scale: Scale): void {
-  context.beginPath();
-  tracePath(context, content, content.values, scale);
-  context.strokeStyle = themeColor("accent");
-  context.lineWidth = 1.25;
-  context.stroke();
-}
-
-function drawAxis(
-  context: CanvasRenderingContext2D,
-  axis: Axis,
-  [from, to]: [number, number],
-  width: number,
-): void {
-  const bottom = HEIGHT - AXIS;
-  context.fillStyle = themeColor("border");
-  context.fillRect(0, bottom, width, 1);
-  context.font = `11px ${themeColor("font")}`;
-  context.textBaseline = "middle";
-  context.fillStyle = themeColor("muted");
-  const unit = axis.unit === "step" ? "step " : "";
-  for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 120)))) {
-    const x = ((at - from) / Math.max(to - from, 1e-12)) * width;
-    context.fillRect(x, bottom, 1, 4);
-    const text = fitLabel(context, unit + label, width - x - 5);
-    if (text === unit + label) context.fillText(text, x + 4, bottom + AXIS / 2 + 1);
+): Path {
+  const line = new Path2D();
+  const first = toX(start_ns);
+  let begin = first;
+  let most = 0;
+  for (let bin = 0; bin < values.length && start_ns + bin * width_ns <= end_ns; bin++) {
+    // The last state lasts to the end.
+    const isLast = bin === values.length - 1;
+    const end_of_bin = isLast ? end_ns : start_ns + (bin + 1) * width_ns;
+    const end = toX(Math.min(end_of_bin, end_ns));
+    most = Math.max(most, values[bin]);
+    if (end < begin + 1 && end_of_bin < end_ns) continue;
+    line.lineTo(begin, bottom - most * scale);
+    line.lineTo(end, bottom - most * scale);
+    begin = end;
+    most = 0;
   }
+  const area = new Path2D(line);
+  area.lineTo(begin, bottom);
+  area.lineTo(first, bottom);
+  return { line, area };
+}
+
+function fillBelow(context: CanvasRenderingContext2D, { area }: Path, color: string): void {
+  context.fillStyle = themeColor(color);
+  context.fill(area);
 }
 
 /** The moment or window after a key; null for other keys. */
@@ -219,7 +191,7 @@ function moveByKey(content: StripContent, event: KeyboardEvent): [number, number
   if (step === undefined && target === undefined) return null;
   const from = content.shown[0] ?? end_ns;
   const to = content.shown[1] ?? from;
-  const moved = Math.min(Math.max(target ?? to + step!, 0), end_ns);
+  const moved = clamp(target ?? to + step!, 0, end_ns);
   if (event.shiftKey || content.selected.length === 2) return [from, moved];
   return [moved, null];
 }

@@ -1,6 +1,6 @@
 /** A plain table behind a summary, for charts and lists: the same numbers as text. */
 
-import { h } from "../widgets/dom.js";
+import { h, on } from "../widgets/dom.js";
 
 /** The first column is text, the others are numbers. */
 export function plainTable(
@@ -10,8 +10,8 @@ export function plainTable(
 ): HTMLElement {
   const cell = (tag: "th" | "td", content: string | Node, column: number): HTMLElement =>
     h(tag, { class: column > 0 ? "number" : null, scope: tag === "th" ? "col" : null }, content);
-  return h("div", { class: "scroll-x" }, h("table", {},
-    h("caption", { class: "visually-hidden" }, caption),
+  return h("div", "scroll-x", h("table", {},
+    h("caption", "visually-hidden", caption),
     h("thead", {}, h("tr", {}, ...header.map((text, i) => cell("th", text, i)))),
     h("tbody", {}, ...rows.map((row) =>
       h("tr", {}, ...row.map((content, i) => cell("td", content, i)))))));
@@ -27,7 +27,7 @@ export function tableBehind(
   const show = (): void => {
     if (details.open && details.childElementCount === 1) details.append(build());
   };
-  details.addEventListener("toggle", show);
+  on(details, "toggle", show);
   show();
   return details;
 }

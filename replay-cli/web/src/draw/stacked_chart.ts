@@ -5,12 +5,13 @@
  * the parts of a column always belong to one instant. Left and Right move the cursor.
  */
 
+import { clamp } from "../widgets/clamp.js";
 import { type Axis, byteTicks } from "../widgets/axis.js";
 import { createSurface, fitSurface } from "../widgets/canvas.js";
-import { type Child, h, swatch } from "../widgets/dom.js";
+import { type Child, h, liveRegion, on, swatch } from "../widgets/dom.js";
 import { formatBytes } from "../widgets/format.js";
 import { themeColor } from "../shell/theme.js";
-import { fitLabel } from "./label_width.js";
+import { drawAxis, drawMark } from "./time_axis.js";
 import { facts, hideTooltip, showTooltip } from "./tooltip.js";
 
 export interface Band {
@@ -45,9 +46,9 @@ const TOP = 8;
 
 /** `pick` gets the exact time of an observation. */
 export function createStackedChart(height: number, pick: (time_ns: number) => void): StackedChart {
-  const element = h("div", { class: "stacked-chart" });
+  const element = h("div", "stacked-chart");
   const surface = createSurface(element, "");
-  const live = h("p", { class: "visually-hidden", "aria-live": "polite" });
+  const live = liveRegion();
   element.append(live);
   const { canvas } = surface;
   let content: StackedContent | null = null;
@@ -65,11 +66,11 @@ export function createStackedChart(height: number, pick: (time_ns: number) => vo
   };
   const timeAt = (x: number): number => {
     const [from, to] = range();
-    const share = Math.min(Math.max((x - LEFT) / plotWidth(), 0), 1);
+    const share = clamp((x - LEFT) / plotWidth(), 0, 1);
     return content!.axis.time(from + share * (to - from));
   };
 
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     if (!content) return;
     const { left } = canvas.getBoundingClientRect();
     cursor = observationAt(content.times, timeAt(event.clientX - left));
@@ -77,20 +78,20 @@ export function createStackedChart(height: number, pick: (time_ns: number) => vo
     if (cursor < 0) hideTooltip();
     else showTooltip(event.clientX, event.clientY, ...describe(content, cursor));
   });
-  canvas.addEventListener("pointerleave", () => {
+  on(canvas, "pointerleave", () => {
     cursor = -1;
     hideTooltip();
     draw();
   });
-  canvas.addEventListener("click", () => {
+  on(canvas, "click", () => {
     if (content && cursor >= 0) pick(content.times[cursor]);
   });
-  canvas.addEventListener("keydown", (event) => {
+  on(canvas, "keydown", (event) => {
     if (!content || event.ctrlKey || event.metaKey || event.altKey) return;
     const last = content.times.length - 1;
     const next = { ArrowLeft: cursor - 1, ArrowRight: cursor + 1, Home: 0, End: last }[event.key];
     if (next !== undefined) {
-      cursor = Math.min(Math.max(next, 0), last);
+      cursor = clamp(next, 0, last);
       live.textContent = sentenceOf(content, cursor);
       draw();
     } else if (event.key === "Enter" && cursor >= 0) {
@@ -122,7 +123,7 @@ export function createStackedChart(height: number, pick: (time_ns: number) => vo
       context.fill();
       base.set(upper);
     }
-    drawAxis(context, content.axis, range(), { bottom, width: plotWidth() });
+    drawAxis(context, content.axis, range(), { left: LEFT, bottom, width: plotWidth() });
     for (const mark of content.marks) drawMark(context, toX(mark.time_ns), bottom, mark.isChosen);
     if (cursor >= 0) {
       context.fillStyle = themeColor("cursor");
@@ -145,7 +146,7 @@ export function createStackedChart(height: number, pick: (time_ns: number) => vo
 export function bandLegend(bands: Band[]): HTMLElement {
   const items = [...bands].reverse().map((band) =>
     h("li", {}, swatch(band.color), band.label));
-  return h("ul", { class: "band-legend" }, ...items);
+  return h("ul", "band-legend", ...items);
 }
 
 function sumAt(content: StackedContent, index: number): number {
@@ -158,7 +159,7 @@ function describe(content: StackedContent, index: number): Child[] {
     .map((band): [string, string] => [band.label, formatBytes(band.values[index])]);
   const moment = content.axis.describe(content.times[index]);
   return [
-    h("p", { class: "tooltip-title" }, moment),
+    h("p", "tooltip-title", moment),
     facts([...rows, ...content.extra(index)]),
   ];
 }
@@ -239,40 +240,4 @@ function drawGrid(
 /** Ticks are round, so decimals that are 0 are left out. */
 export function shortBytes(bytes: number): string {
   return formatBytes(bytes).replace(/\.?0+ /, " ").replace(/^ /, "0 ");
-}
-
-function drawAxis(
-  context: CanvasRenderingContext2D,
-  axis: Axis,
-  [from, to]: [number, number],
-  { bottom, width }: { bottom: number; width: number },
-): void {
-  context.fillStyle = themeColor("border");
-  context.fillRect(LEFT, bottom, width, 1);
-  context.font = `11px ${themeColor("font")}`;
-  context.fillStyle = themeColor("muted");
-  const unit = axis.unit === "step" ? "step " : "";
-  for (const { at, label } of axis.ticks(from, to, Math.max(2, Math.floor(width / 110)))) {
-    const x = LEFT + ((at - from) / Math.max(to - from, 1e-12)) * width;
-    context.fillRect(x, bottom, 1, 4);
-    const text = unit + label;
-    if (fitLabel(context, text, LEFT + width - x - 4) === text) {
-      context.fillText(text, x + 4, bottom + AXIS / 2 + 2);
-    }
-  }
-}
-
-function drawMark(
-  context: CanvasRenderingContext2D,
-  x: number,
-  bottom: number,
-  isChosen: boolean,
-): void {
-  context.fillStyle = themeColor(isChosen ? "accent" : "muted");
-  if (isChosen) context.fillRect(x - 1, 0, 2, bottom);
-  context.beginPath();
-  context.moveTo(x - 5, 0);
-  context.lineTo(x + 5, 0);
-  context.lineTo(x, 7);
-  context.fill();
 }

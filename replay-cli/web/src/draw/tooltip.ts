@@ -34,7 +34,7 @@ export function hideTooltip(): void {
 
 /** Rows of a name and a value, for tooltips and panels. */
 export function facts(rows: ([string, string] | null | false)[]): HTMLElement {
-  const list = h("dl", { class: "facts" });
+  const list = h("dl", "facts");
   for (const row of rows) {
     if (row) list.append(h("dt", {}, row[0]), h("dd", {}, row[1]));
   }

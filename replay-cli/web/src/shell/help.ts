@@ -1,6 +1,6 @@
 /** The dialog that explains keyboard and mouse. */
 
-import { h } from "../widgets/dom.js";
+import { h, on } from "../widgets/dom.js";
 import type { View } from "../view.js";
 
 export interface Help {
@@ -40,15 +40,15 @@ export function createHelp(views: View[]): Help {
     h("h2", {}, "Keyboard and mouse"),
     h(
       "div",
-      { class: "columns" },
+      "columns",
       list("Views", viewKeys),
       list("Keys", KEYS),
       list("Mouse", MOUSE),
     ),
     close,
   );
-  close.addEventListener("click", () => element.close());
-  element.addEventListener("click", (event) => {
+  on(close, "click", () => element.close());
+  on(element, "click", (event) => {
     if (event.target === element) element.close();
   });
   return { element, open: () => element.showModal(), isOpen: () => element.open };

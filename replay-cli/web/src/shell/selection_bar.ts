@@ -1,6 +1,6 @@
 /** The bar that shows the selected window and call site, with buttons that clear them. */
 
-import { fill, h, swatch } from "../widgets/dom.js";
+import { fill, h, on, swatch } from "../widgets/dom.js";
 import { formatTime } from "../widgets/format.js";
 import type { TraceModel } from "../data/model.js";
 import { siteIndex } from "./selection.js";
@@ -38,8 +38,8 @@ export function createSelectionBar(context: Context): { element: HTMLElement; up
 
 function chip(content: (Node | string)[], title: string, clear: () => void): HTMLElement {
   const button = h("button", { title, "aria-label": title }, "\u00d7");
-  button.addEventListener("click", clear);
-  return h("span", { class: "chip" }, h("span", { class: "chip-text" }, ...content), button);
+  on(button, "click", clear);
+  return h("span", "chip", h("span", "chip-text", ...content), button);
 }
 
 /** "step 12 (1.13 s)", or only the time in a trace without steps. */

@@ -1,7 +1,7 @@
 /** The frame around the views: header, tabs, selection bar, keyboard, and the URL's fragment. */
 
 import { GREY, rankColors } from "../widgets/colors.js";
-import { fill, h } from "../widgets/dom.js";
+import { fill, h, on } from "../widgets/dom.js";
 import { createHeader } from "./header.js";
 import { createHelp } from "./help.js";
 import type { Model } from "../data/model.js";
@@ -57,7 +57,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, ...panels.map((p) => p.tab));
   const main = h("main", { id: "main", tabindex: "-1" }, ...panels.map((p) => p.root));
   const skip = h("a", { class: "skip", href: "#" }, "Skip to the view");
-  skip.addEventListener("click", (event) => {
+  on(skip, "click", (event) => {
     event.preventDefault();
     main.focus();
   });
@@ -69,7 +69,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     const key = index < 9 ? String(index + 1) : null;
     const tab = h("a", { href: `#${view.id}`, title: key && `${view.title} (key ${key})` });
     tab.textContent = view.title;
-    tab.addEventListener("click", (event) => {
+    on(tab, "click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
       event.preventDefault();
       context.open(view.id);
@@ -145,9 +145,13 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     find()?.focus();
   }
 
+  function* prepareViews(): Generator {
+    for (const view of views) yield* view.prepare?.(context) ?? [];
+  }
+
   header.onHelp(() => help.open());
   document.addEventListener("keydown", onKey);
-  window.addEventListener("popstate", followUrl);
+  // Each step of the history changes the fragment. A popstate would update the view twice.
   window.addEventListener("hashchange", followUrl);
   let frame = 0;
   window.addEventListener("resize", () => {
@@ -156,6 +160,13 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   });
   onThemeChange(update);
   show(false);
+  runWhenIdle(prepareViews());
+}
+
+/** Takes one step in each idle period. Safari has no idle periods. */
+function runWhenIdle(steps: Iterator<unknown>): void {
+  const later = window.requestIdleCallback ?? setTimeout;
+  later(() => steps.next().done || runWhenIdle(steps));
 }
 
 /** Another trace has other devices and times. */

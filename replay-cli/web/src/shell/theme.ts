@@ -4,6 +4,9 @@
  * `data-theme` on <html> is the theme of the system until the user picks one. Printing is light.
  */
 
+/** Canvases keep the width that they have before printing. Browsers shrink this one to a page. */
+const PRINTED_WIDTH = "1100px";
+
 let cache = new Map<string, string>();
 const listeners = new Set<() => void>();
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -39,9 +42,13 @@ export function startTheme(): void {
   let wasDark = false;
   addEventListener("beforeprint", () => {
     wasDark = isDark();
+    document.body.style.width = PRINTED_WIDTH;
     setTheme(false);
   });
-  addEventListener("afterprint", () => setTheme(wasDark));
+  addEventListener("afterprint", () => {
+    document.body.style.width = "";
+    setTheme(wasDark);
+  });
 }
 
 function followSystem(): void {

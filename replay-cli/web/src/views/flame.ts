@@ -1,11 +1,12 @@
 /** The flame graph: which call stacks hold, keep or churn memory, and how two moments differ. */
 
+import { withOptions } from "./options.js";
 import { createAxis } from "../widgets/axis.js";
-import { type Child, fill, h, swatch } from "../widgets/dom.js";
+import { type Child, fill, h, on, swatch } from "../widgets/dom.js";
 import { createMomentStrip } from "../draw/moment_strip.js";
 import { tableBehind } from "../draw/plain_table.js";
 import { facts } from "../draw/tooltip.js";
-import { formatByteChange, formatBytes, formatNumberOf } from "../widgets/format.js";
+import { formatByteChange, formatBytes, formatNumberOf, formatShare } from "../widgets/format.js";
 import type { DeviceModel, TraceModel } from "../data/model.js";
 import { selectedDevice, siteIndex } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
@@ -19,12 +20,24 @@ import { frameFullPlace, frameName } from "./flame/names.js";
 import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
 import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
 import { TreeCache } from "./flame/trees.js";
-import { percentOf } from "../wording/percent.js";
+import { measureLabels } from "./flame/paint.js";
+
+const trees = new TreeCache();
 
 export const flameView: View = {
   id: "flame",
   title: "Flame graph",
   isAvailable: (model) => model.traces.some((trace) => trace.devices.length > 0),
+  *prepare({ model, selection }) {
+    const found = selectedDevice(model, selection());
+    if (!found) return;
+    const { trace, device } = found;
+    yield* device.decodeBlocks();
+    yield trace.stackSite;
+    yield trace.stackNode;
+    yield trees.get([trace], readSettings(selection(), "live", []));
+    yield measureLabels();
+  },
   mount(root, context) {
     const page = new FlamePage(root, context);
     return { update: () => page.update() };
@@ -32,182 +45,175 @@ export const flameView: View = {
 };
 
 class FlamePage {
-  private readonly strip = createMomentStrip((from_ns, to_ns) => this.pickMoment(from_ns, to_ns));
-  private readonly stripCard = h("div", { class: "card" },
-    h("h2", {}, "Allocated memory over the run"), this.strip.element);
-  private readonly toolbar = createToolbar((options) => this.setOptions(options));
-  private readonly chart = new FlameChart({ onChange: () => this.showNode() });
-  private readonly caption = h("p", { class: "flame-caption" });
-  private readonly path = h("nav", { class: "flame-path", "aria-label": "Zoomed frames" });
-  private readonly panel = h("div", { class: "flame-panel" });
-  private readonly table = h("div");
-  private readonly trees = new TreeCache();
-  private graph: Graph | null = null;
-  private trace!: TraceModel;
-  private device!: DeviceModel;
+  readonly #strip = createMomentStrip((from_ns, to_ns) => this.#pickMoment(from_ns, to_ns));
+  readonly #stripCard = h("div", "card",
+    h("h2", {}, "Allocated memory over the run"), this.#strip.element);
+  readonly #toolbar = createToolbar((options) => this.#setOptions(options));
+  readonly #chart = new FlameChart({ onChange: () => this.#showNode() });
+  readonly #caption = h("p", "flame-caption");
+  readonly #path = h("nav", { class: "flame-path", "aria-label": "Zoomed frames" });
+  readonly #panel = h("div", "flame-panel");
+  readonly #table = h("div");
+  #graph: Graph | null = null;
+  #trace!: TraceModel;
+  #device!: DeviceModel;
+  readonly #context: Context;
 
   constructor(
     root: HTMLElement,
-    private readonly context: Context,
+    context: Context,
   ) {
+    this.#context = context;
     root.append(
-      this.stripCard,
-      h("div", { class: "card" },
-        this.toolbar.element, this.caption, this.path, this.chart.element, this.panel),
-      h("div", { class: "card" }, this.table),
+      this.#stripCard,
+      h("div", "card",
+        this.#toolbar.element, this.#caption, this.#path, this.#chart.element, this.#panel),
+      h("div", "card", this.#table),
     );
   }
 
   update(): void {
-    const selection = this.context.selection();
-    const found = selectedDevice(this.context.model, selection);
+    const selection = this.#context.selection();
+    const found = selectedDevice(this.#context.model, selection);
     if (!found) return;
-    ({ trace: this.trace, device: this.device } = found);
-    const modes = this.modes();
+    ({ trace: this.#trace, device: this.#device } = found);
+    const modes = this.#modes();
     const fallback = defaultMode(selection, modes.includes("peak"));
     const settings = readSettings(selection, fallback, modes);
-    const pair = settings.mode === "traces" ? this.comparedTraces() : null;
+    const pair = settings.mode === "traces" ? this.#comparedTraces() : null;
     const figures = pair
       ? comparePeaks(pair.traces, pair.devices)
-      : measure(settings.mode, this.trace, this.device, selection);
-    const traces = pair?.traces ?? [this.trace];
-    const { frames, tree } = this.trees.get(traces, settings);
+      : measure(settings.mode, this.#trace, this.#device, selection);
+    const traces = pair?.traces ?? [this.#trace];
+    const { frames, tree } = trees.get(traces, settings);
     const sources: [number, number] = pair ? [1, 0] : [0, 0];
-    this.graph = createGraph(frames, tree, figures, settings.unit, sources);
-    this.showGraph(settings, figures, modes);
-    this.showStrip(figures);
-    this.showTable(figures, pair?.traces ?? null);
-    this.showNode();
+    this.#graph = createGraph(frames, tree, figures, settings.unit, sources);
+    this.#showGraph(settings, figures, modes);
+    this.#showStrip(figures);
+    this.#showTable(figures, pair?.traces ?? null);
+    this.#showNode();
   }
 
-  private modes(): Mode[] {
-    const modes: Mode[] = findKeyframe(this.device, "peak") ? ["peak"] : [];
+  #modes(): Mode[] {
+    const modes: Mode[] = findKeyframe(this.#device, "peak") ? ["peak"] : [];
     modes.push("live", "kept", "churn", "difference");
-    return this.comparedTraces() ? [...modes, "traces"] : modes;
+    return this.#comparedTraces() ? [...modes, "traces"] : modes;
   }
 
-  private comparedTraces(): {
+  #comparedTraces(): {
     traces: [TraceModel, TraceModel];
     devices: [DeviceModel, DeviceModel];
   } | null {
-    const { model } = this.context;
+    const { model } = this.#context;
     const { compare } = model.data;
     if (!compare) return null;
     const traces = [model.traces[compare.before], model.traces[compare.after]];
-    const ordinal = this.device.data.ordinal;
+    const ordinal = this.#device.data.ordinal;
     const devices = traces.map((trace) =>
       trace.devices.find((device) => device.data.ordinal === ordinal));
     if (!devices[0] || !devices[1]) return null;
     return { traces: [traces[0], traces[1]], devices: [devices[0], devices[1]] };
   }
 
-  private showGraph(settings: Settings, figures: Figures, modes: Mode[]): void {
-    const graph = this.graph!;
+  #showGraph(settings: Settings, figures: Figures, modes: Mode[]): void {
+    const graph = this.#graph!;
     const total = describeTotal(graph);
-    this.chart.show(graph, `Flame graph. ${figures.caption} ${total}.`, total);
     const search = searchGraph(graph, settings.query);
-    const site = this.context.selection().site;
-    const index = settings.mode === "traces" ? null : siteIndex(this.trace, site);
+    const site = this.#context.selection().site;
+    const index = settings.mode === "traces" ? null : siteIndex(this.#trace, site);
     const lit = index === null
       ? null
-      : lightStacks(graph, 0, figures.after.bytes, this.trace.stackSite, index);
-    this.chart.light((search ?? lit)?.isLit ?? null, search !== null);
+      : lightStacks(graph, 0, figures.after.bytes, this.#trace.stackSite, index);
+    const label = `Flame graph. ${figures.caption} ${total}.`;
+    this.#chart.show(graph, label, total, (search ?? lit)?.isLit ?? null, search !== null);
     const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
-    this.toolbar.update(settings, modes, result);
-    fill(this.caption, figures.caption, " ",
-      figures.snapped && h("span", { class: "snapped" }, figures.snapped), " ",
+    this.#toolbar.update(settings, modes, result);
+    fill(this.#caption, figures.caption, " ",
+      figures.snapped && h("span", "snapped", figures.snapped), " ",
       graph.before && differenceLegend(),
       lit && !search && `Call stacks of the selected call site are lit: ${formatBytes(lit.sum)}.`,
       graph.weight[0] === 0 && h("strong", {}, "No blocks."),
-      this.chart.isCut && " Deeper frames are not drawn; zoom in to see them.");
+      this.#chart.isCut && " Deeper frames are not drawn; zoom in to see them.");
   }
 
-  private showStrip(figures: Figures): void {
-    const { data } = this.device;
-    const selection = this.context.selection();
+  #showStrip(figures: Figures): void {
+    const { data } = this.#device;
+    const selection = this.#context.selection();
     // Two traces are compared at their peaks, which are not on the axis of one of them.
-    this.stripCard.hidden = figures.times.length === 0;
+    this.#stripCard.hidden = figures.times.length === 0;
     const times = [selection.from_ns, selection.to_ns].filter((time) => time !== null);
-    this.strip.show({
-      end_ns: this.trace.data.end_ns,
+    this.#strip.show({
+      end_ns: this.#trace.data.end_ns,
       start_ns: data.series.start_ns,
       width_ns: data.series.width_ns,
-      values: this.device.column(data.series.live_max),
+      values: this.#device.column(data.series.live_max),
       key_ns: data.blocks.width_ns,
       behind: null,
-      axis: createAxis(this.trace, selection.axis),
+      axis: createAxis(this.#trace, selection.axis),
       selected: times,
       shown: figures.times,
       sentence: "Allocated memory over the run",
     });
   }
 
-  private showTable(figures: Figures, pair: [TraceModel, TraceModel] | null): void {
-    const pick = (site: string): void => this.context.select({ site });
-    if (pair) fill(this.table, traceTable(pair, figures, pick));
-    else if (figures.before) fill(this.table, differenceTable(this.trace, figures, pick));
+  #showTable(figures: Figures, pair: [TraceModel, TraceModel] | null): void {
+    const pick = (site: string): void => this.#context.select({ site });
+    if (pair) fill(this.#table, traceTable(pair, figures, pick));
+    else if (figures.before) fill(this.#table, differenceTable(this.#trace, figures, pick));
     else {
-      const isOpen = this.table.querySelector("details")?.open ?? false;
-      fill(this.table, tableBehind("Table", isOpen, () => siteTable(this.trace, figures, pick)));
+      const isOpen = this.#table.querySelector("details")?.open ?? false;
+      fill(this.#table, tableBehind("Table", isOpen, () => siteTable(this.#trace, figures, pick)));
     }
   }
 
   /** The path to the zoomed node, and what is known of the focused one. */
-  private showNode(): void {
-    const graph = this.graph;
+  #showNode(): void {
+    const graph = this.#graph;
     if (!graph) return;
     const { parent, frame } = graph.tree;
     const crumbs: Child[] = [];
-    for (let node = this.chart.zoom; ; node = parent[node]) {
+    for (let node = this.#chart.zoom; ; node = parent[node]) {
       const name = node === 0 ? "all" : frameName(graph.frames, frame[node]);
       const target = node;
-      const button = h("button", { type: "button", class: "link" }, name);
-      button.addEventListener("click", () => this.chart.zoomTo(target));
-      if (node === this.chart.zoom) button.setAttribute("aria-current", "true");
+      const button = h("button", "link", name);
+      on(button, "click", () => this.#chart.zoomTo(target));
+      if (node === this.#chart.zoom) button.setAttribute("aria-current", "true");
       crumbs.unshift(button);
       if (node === 0) break;
     }
-    this.path.hidden = this.chart.zoom === 0;
+    this.#path.hidden = this.#chart.zoom === 0;
     const shown = crumbs.length > 7 ? [crumbs[0], "\u2026", ...crumbs.slice(-5)] : crumbs;
-    fill(this.path, ...shown);
-    this.showPanel(graph, this.chart.focused);
+    fill(this.#path, ...shown);
+    this.#showPanel(graph, this.#chart.focused);
   }
 
-  private showPanel(graph: Graph, node: number): void {
-    this.panel.hidden = node === 0;
+  #showPanel(graph: Graph, node: number): void {
+    this.#panel.hidden = node === 0;
     if (node === 0) return;
     const facts_ = graph.frames[graph.tree.frame[node]];
-    const site = facts_ && this.trace.sites.find((each) =>
+    const site = facts_ && this.#trace.sites.find((each) =>
       each.file === facts_.file && each.line === facts_.line && each.function === facts_.function);
-    const button = site && h("button", { type: "button" }, "Select this call site");
-    button?.addEventListener("click", () => this.context.select({ site: site!.id }));
-    fill(this.panel,
+    const button = site && h("button", {}, "Select this call site");
+    button?.addEventListener("click", () => this.#context.select({ site: site!.id }));
+    fill(this.#panel,
       h("h3", {}, nodeName(graph, node)),
-      h("p", { class: "mono muted" }, frameFullPlace(graph.frames, graph.tree.frame[node])),
-      site?.source && h("pre", { class: "source" }, site.source),
+      h("p", "mono muted", frameFullPlace(graph.frames, graph.tree.frame[node])),
+      site?.source && h("pre", "source", site.source),
       facts(nodeFacts(graph, node)),
       button);
   }
 
-  private pickMoment(from_ns: number, to_ns: number | null): void {
-    const mode = this.context.selection().options["flame.mode"];
+  #pickMoment(from_ns: number, to_ns: number | null): void {
+    const mode = this.#context.selection().options["flame.mode"];
     // A mode that needs the other kind of selection gives way to the default one.
     const isWindowMode = mode === "kept" || mode === "churn" || mode === "difference";
     const fits = to_ns === null ? mode === "live" : isWindowMode;
-    this.context.select({ from_ns, to_ns, ...(fits ? {} : this.options({ "flame.mode": null })) });
+    const options = fits ? {} : withOptions(this.#context, { "flame.mode": null });
+    this.#context.select({ from_ns, to_ns, ...options });
   }
 
-  private setOptions(change: Record<string, string | null>): void {
-    this.context.select(this.options(change));
-  }
-
-  private options(change: Record<string, string | null>): { options: Record<string, string> } {
-    const options = { ...this.context.selection().options };
-    for (const [name, value] of Object.entries(change)) {
-      if (value === null) delete options[name];
-      else options[name] = value;
-    }
-    return { options };
+  #setOptions(change: Record<string, string | null>): void {
+    this.#context.select(withOptions(this.#context, change));
   }
 }
 
@@ -225,12 +231,12 @@ function describeSearch(graph: Graph, nodes: number, sum: number): string {
   if (nodes === 0) return "No frame matches";
   const whole = graph.before ? graph.after.bytes[0] : graph.weight[0];
   const amount = graph.unit === "bytes" ? formatBytes(sum) : formatNumberOf(sum, "block");
-  const share = whole > 0 ? ` (${percentOf(sum, whole)})` : "";
+  const share = whole > 0 ? ` (${formatShare(sum, whole)})` : "";
   return `${formatNumberOf(nodes, "frame")}, ${amount}${share}`;
 }
 
 function differenceLegend(): HTMLElement {
-  return h("span", { class: "legend" },
+  return h("span", "legend",
     swatch(differenceColor(1)), "grew", swatch(differenceColor(-1)), "shrank",
     swatch(differenceColor(0)), "equal; widths are the larger of A and B. ");
 }

@@ -1,37 +1,31 @@
 /** Fragmentation: unused reserved memory over the run, at a moment by cause, and where it lies. */
 
 import { createAxis } from "../widgets/axis.js";
-import { CAUSE_LABELS } from "../widgets/colors.js";
-import { fill, h } from "../widgets/dom.js";
+import { showCards } from "../widgets/card.js";
+import { partColor } from "../widgets/colors.js";
+import { fill, h, on } from "../widgets/dom.js";
 import { describeExactMoment } from "../draw/moments.js";
 import { plainTable, tableBehind } from "../draw/plain_table.js";
 import { type Band, bandLegend, createStackedChart } from "../draw/stacked_chart.js";
 import { formatBytes, formatNumberOf } from "../widgets/format.js";
 import type { DeviceModel, TraceModel } from "../data/model.js";
-import type { Fragmentation } from "../data/report_types.js";
+import type { GapMoment } from "../data/page_data.js";
 import { selectedDevice } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
-import { withOption } from "./options.js";
-import { describeGapMoment } from "../wording/fragmentation.js";
-import { momentText } from "../wording/sites.js";
-import { vocabularyOf } from "../wording/vocabulary.js";
+import { withOptions } from "./options.js";
 import { createMapCard } from "./fragmentation/map_card.js";
-import { colorOf, waterfall } from "./fragmentation/waterfall.js";
-
-/** Causes from the bottom of the chart up. */
-const ORDER = Object.keys(CAUSE_LABELS).reverse();
 
 export const fragmentationView: View = {
   id: "fragmentation",
   title: "Fragmentation",
-  isAvailable: (model) => (model.report.fragmentation?.length ?? 0) > 0
+  isAvailable: (model) => model.data.cards.some(({ gaps }) => gaps.length > 0)
     || model.traces.some((trace) => trace.devices.some(({ data }) =>
       data.gap !== null || data.keyframes.some((keyframe) => keyframe.segments !== null))),
   mount(root, context) {
     const history = createHistory(context);
     const moment = createMoment(context);
     const map = createMapCard(context);
-    const none = h("p", { class: "card" }, "The trace has no events of PyTorch's allocator.");
+    const none = h("p", "card", "The trace has no events of PyTorch's allocator.");
     root.append(history.element, moment.element, map.element, none);
     return {
       update() {
@@ -40,7 +34,7 @@ export const fragmentationView: View = {
         const parts = found
           ? [
               history.update(found.trace, found.device, moments),
-              moment.update(found.trace, moments),
+              moment.update(moments),
               map.update(found.trace, found.device),
             ]
           : [];
@@ -50,19 +44,15 @@ export const fragmentationView: View = {
   },
 };
 
-function momentsOf(context: Context, trace: TraceModel, device: DeviceModel): Fragmentation[] {
-  const all: Fragmentation[] = context.model.report.fragmentation ?? [];
-  return all.filter((moment) =>
-    moment.trace === trace.index && moment.device === device.data.ordinal);
+function momentsOf(context: Context, trace: TraceModel, device: DeviceModel): GapMoment[] {
+  return context.model.data.cards[trace.index].gaps
+    .filter((moment) => moment.device === device.data.ordinal);
 }
 
-/** The report's moment that is chosen, by option; the largest gap at first. */
-function chosenMoment(context: Context, moments: Fragmentation[]): Fragmentation {
+/** The report's moment that is chosen, by option; the most telling one at first. */
+function chosenMoment(context: Context, moments: GapMoment[]): GapMoment {
   const option = context.selection().options["gap.moment"];
-  return moments[Number(option ?? NaN)]
-    ?? moments.find(({ at }) => at.why === "oom")
-    ?? moments.find(({ at }) => at.why === "largest_gap")
-    ?? moments[0];
+  return moments[Number(option ?? NaN)] ?? moments.find(({ is_first }) => is_first) ?? moments[0];
 }
 
 function createHistory(context: Context) {
@@ -70,32 +60,35 @@ function createHistory(context: Context) {
     context.select({ from_ns: time_ns, to_ns: null }));
   const legend = h("div");
   const table = h("div");
-  const element = h("div", { class: "card" },
+  const element = h("div", "card",
     h("h2", {}, "Unused reserved memory over the run, by cause"), legend, chart.element, table);
   return {
     element,
-    update(trace: TraceModel, device: DeviceModel, moments: Fragmentation[]): boolean {
+    update(trace: TraceModel, device: DeviceModel, moments: GapMoment[]): boolean {
       const { gap } = device.data;
       element.hidden = gap === null;
       if (!gap) return false;
       const times = device.column(gap.time_ns);
       const [reserved, live] = [device.column(gap.reserved), device.column(gap.live)];
+      const { causes } = context.model.data.cards[trace.index];
+      const order = Object.keys(causes);
       const bands: Band[] = gap.causes
         .filter(({ bytes }) => device.column(bytes).some((each) => each > 0))
-        .sort((a, b) => ORDER.indexOf(a.cause) - ORDER.indexOf(b.cause))
+        .sort((a, b) => order.indexOf(b.cause) - order.indexOf(a.cause))
         .map(({ cause, bytes }) => ({
-          label: CAUSE_LABELS[cause] ?? cause, color: colorOf(cause), values: device.column(bytes),
+          label: causes[cause] ?? cause, color: partColor(cause), values: device.column(bytes),
         }));
       const chosen = moments.length > 0 ? chosenMoment(context, moments) : null;
       const most = device.column(gap.gap).reduce((a, b) => Math.max(a, b), 0);
-      fill(legend, bandLegend(bands));
+      chart.element.hidden = bands.length === 0;
+      fill(legend, bands.length === 0 ? "All reserved memory was in use." : bandLegend(bands));
       chart.show({
         axis: createAxis(trace, context.selection().axis),
         end_ns: trace.data.end_ns,
         times, bands,
         extra: (i) => [["reserved", formatBytes(reserved[i])], ["allocated", formatBytes(live[i])]],
         marks: moments.map((each) => ({
-          time_ns: each.at.time_ns, isChosen: each === chosen,
+          time_ns: each.time_ns, isChosen: each === chosen,
         })),
         sentence: `Unused reserved memory by cause, at ${formatNumberOf(times.length, "moment")}: `
           + `at most ${formatBytes(most)}. Arrow keys go through them.`,
@@ -113,26 +106,21 @@ function createHistory(context: Context) {
 
 function createMoment(context: Context) {
   const select = h("select", { "aria-label": "Moment" });
-  select.addEventListener("change", () =>
-    context.select(withOption(context, "gap.moment", select.value)));
+  on(select, "change", () =>
+    context.select(withOptions(context, { "gap.moment": select.value })));
   const body = h("div");
-  const element = h("div", { class: "card" },
-    h("div", { class: "card-head" }, h("h2", {}, "Reserved memory at a moment"), select), body);
+  const element = h("div", "card",
+    h("div", "card-head", h("h2", {}, "Reserved memory at a moment"), select), body);
   return {
     element,
-    update(trace: TraceModel, moments: Fragmentation[]): boolean {
+    update(moments: GapMoment[]): boolean {
       element.hidden = moments.length === 0;
       if (moments.length === 0) return false;
       const chosen = chosenMoment(context, moments);
       fill(select, ...moments.map((moment, i) =>
-        h("option", { value: i, selected: moment === chosen },
-          `${describeGapMoment(moment.at)} (${momentText(moment.at.time_ns, moment.at.step)})`)));
+        h("option", { value: i, selected: moment === chosen }, moment.label)));
       select.value = String(moments.indexOf(chosen));
-      fill(body, waterfall(chosen, {
-        trace,
-        words: vocabularyOf(context.model.report, trace.index),
-        pick: (site) => context.select({ site }),
-      }));
+      showCards(body, [chosen.card], context);
       return true;
     },
   };

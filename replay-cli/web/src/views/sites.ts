@@ -1,6 +1,8 @@
 /** The table of call sites: bytes at the peak, at the end, and in the selected time. */
 
-import { fill, h, swatch } from "../widgets/dom.js";
+import { withOptions } from "./options.js";
+import { viewLink } from "../widgets/card.js";
+import { fill, h, on, swatch } from "../widgets/dom.js";
 import { download, toCsv } from "../widgets/download.js";
 import { formatBytes, formatCount, formatNumberOf } from "../widgets/format.js";
 import type { PageSite } from "../data/page_data.js";
@@ -33,68 +35,70 @@ interface Amounts {
 }
 
 class SitesView implements MountedView {
-  private readonly search = h("input", {
+  readonly #search = h("input", {
     type: "search",
     placeholder: "Filter call sites",
     "aria-label": "Filter call sites by file, function, source or category",
   });
-  private readonly count = h("span", { class: "muted", role: "status" });
-  private readonly hint = h("p", { class: "muted" });
-  private readonly table: SortedTable<Row>;
-  private columns: TableColumn<Row>[] = [];
-  private amounts: Amounts[] = [];
+  readonly #count = h("span", { class: "muted", role: "status" });
+  readonly #hint = h("p", "muted");
+  readonly #table: SortedTable<Row>;
+  #columns: TableColumn<Row>[] = [];
+  #amounts: Amounts[] = [];
+  readonly #context: Context;
 
-  constructor(root: HTMLElement, private readonly context: Context) {
+  constructor(root: HTMLElement, context: Context) {
+    this.#context = context;
     const csv = h("button", { title: "Download the shown rows" }, "CSV");
-    csv.addEventListener("click", () => this.downloadCsv());
-    this.search.addEventListener("input", () => this.setOption("filter", this.search.value));
-    this.table = createTable<Row>({
+    on(csv, "click", () => this.#downloadCsv());
+    on(this.#search, "input", () => this.#setOption("filter", this.#search.value));
+    this.#table = createTable<Row>({
       caption: "Call sites",
       columns: [],
       limit: 200,
       sortKey: context.selection().options.sort ?? "peak",
-      onSort: (key) => this.setOption("sort", key),
-      onRow: ({ site }) => this.toggle(site.id),
+      onSort: (key) => this.#setOption("sort", key),
+      onRow: ({ site }) => this.#toggle(site.id),
       isSelected: ({ site }) => context.selection().site === site.id,
     });
     root.append(h(
       "div",
-      { class: "card sites" },
+      "card sites",
       h(
         "div",
-        { class: "chart-toolbar" },
-        this.search,
-        this.count,
-        h("span", { class: "spacer" }),
+        "chart-toolbar",
+        this.#search,
+        this.#count,
+        h("span", "spacer"),
         csv,
       ),
-      this.hint,
-      this.table.element,
+      this.#hint,
+      this.#table.element,
     ));
   }
 
   update(): void {
-    const selection = this.context.selection();
-    const selected = selectedDevice(this.context.model, selection);
+    const selection = this.#context.selection();
+    const selected = selectedDevice(this.#context.model, selection);
     if (!selected) return;
-    this.amounts = this.collectAmounts(selected);
-    this.columns = [...siteColumns(this.context), ...this.amounts.map(amountColumn)];
+    this.#amounts = this.#collectAmounts(selected);
+    this.#columns = [...siteColumns(this.#context), ...this.#amounts.map(amountColumn)];
     const filter = selection.options.filter ?? "";
-    if (this.search.value !== filter) this.search.value = filter;
+    if (this.#search.value !== filter) this.#search.value = filter;
     const all = selected.trace.sites
       .map((site, index) => ({ site, index }))
-      .filter((row) => this.amounts.some(({ values }) => values !== null && values[row.index] > 0));
+      .filter(({ index }) => this.#amounts.some(({ values }) => values && values[index] > 0));
     const rows = all.filter(({ site }) => matches(site, filter));
-    this.table.update(rows, this.columns);
-    this.count.textContent = rows.length === all.length
+    this.#table.update(rows, this.#columns);
+    this.#count.textContent = rows.length === all.length
       ? formatNumberOf(all.length, "call site")
       : `${formatCount(rows.length)} of ${formatNumberOf(all.length, "call site")}`;
-    this.drawHint(selected);
+    this.#drawHint(selected);
   }
 
-  private collectAmounts({ trace, device }: Selected): Amounts[] {
-    const { report } = this.context.model;
-    const selection = this.context.selection();
+  #collectAmounts({ trace, device }: Selected): Amounts[] {
+    const { report } = this.#context.model;
+    const selection = this.#context.selection();
     const moment = selectedMoment(selection);
     const window = selectedWindow(selection);
     const peak = totalsAtPeak(report, trace, device);
@@ -125,50 +129,43 @@ class SitesView implements MountedView {
     return amounts;
   }
 
-  private drawHint({ trace, device }: Selected): void {
-    const selection = this.context.selection();
+  #drawHint({ trace, device }: Selected): void {
+    const selection = this.#context.selection();
     const window = selectedWindow(selection);
     const moment = selectedMoment(selection);
     const edge = (time_ns: number) =>
       describeMoment(trace, device.edges()[device.nearestEdge(time_ns)]);
     if (window) {
       const span = `${edge(window.from_ns)} and ${edge(window.to_ns)}`;
-      fill(this.hint, `Kept and freed are exact between ${span}.`);
+      fill(this.#hint, `Kept and freed are exact between ${span}.`);
     } else if (moment !== null) {
       const isKeyframe = device.data.keyframes.some((each) => each.time_ns === moment);
       const at = isKeyframe ? describeMoment(trace, moment) : edge(moment);
-      fill(this.hint, `The selected moment is exact at ${at}.`);
+      fill(this.#hint, `The selected moment is exact at ${at}.`);
     } else {
-      const link = h("a", { href: "#timeline" }, "timeline");
-      link.addEventListener("click", (event) => {
-        event.preventDefault();
-        this.context.open("timeline");
-      });
-      fill(this.hint, "Select a moment or a window in the ", link, " to see its bytes here.");
+      const link = viewLink("timeline", "timeline", this.#context, "");
+      fill(this.#hint, "Select a moment or a window in the ", link, " to see its bytes here.");
     }
   }
 
-  private toggle(id: string): void {
-    this.context.select({ site: this.context.selection().site === id ? null : id });
+  #toggle(id: string): void {
+    this.#context.select({ site: this.#context.selection().site === id ? null : id });
   }
 
-  private setOption(key: string, value: string): void {
-    const options = { ...this.context.selection().options };
-    if (value) options[key] = value;
-    else delete options[key];
-    this.context.select({ options });
+  #setOption(key: string, value: string): void {
+    this.#context.select(withOptions(this.#context, { [key]: value }));
   }
 
-  private downloadCsv(): void {
+  #downloadCsv(): void {
     const head = ["site", "file", "line", "function", "category"];
-    const titles = this.amounts.map(({ key, isBytes }) => (isBytes ? `${key}_bytes` : key));
-    const rows = this.table.sorted().map(({ site, index }) => [
+    const titles = this.#amounts.map(({ key, isBytes }) => (isBytes ? `${key}_bytes` : key));
+    const rows = this.#table.sorted().map(({ site, index }) => [
       site.id,
       site.file,
       site.line,
       site.function,
       site.category,
-      ...this.amounts.map(({ values }) => (values ? values[index] : null)),
+      ...this.#amounts.map(({ values }) => (values ? values[index] : null)),
     ]);
     download("call-sites.csv", "text/csv", toCsv([...head, ...titles], rows));
   }
@@ -182,13 +179,13 @@ function siteColumns(context: Context): TableColumn<Row>[] {
       value: ({ site }) => site.label,
       cell: ({ site, index }) => h(
         "div",
-        { class: "site-cell" },
+        "site-cell",
         swatch(context.color(index)),
         h(
           "div",
           {},
           h("span", { title: site.file }, site.label),
-          site.source ? h("code", { class: "source-line" }, site.source.trim()) : null,
+          site.source ? h("code", "source-line", site.source.trim()) : null,
         ),
       ),
     },

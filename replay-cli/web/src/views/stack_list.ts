@@ -1,48 +1,37 @@
 /** A call stack as a list, innermost frame first, own code marked. */
 
-import { h } from "../widgets/dom.js";
+import type { Card } from "../widgets/card.js";
 import { formatNumberOf } from "../widgets/format.js";
 import type { TraceModel } from "../data/model.js";
-import type { ReportFrame } from "../data/report_types.js";
-import { frameText } from "../wording/sites.js";
+import { frameName, framePlace } from "./flame/names.js";
 
-/** Native frames of a stack with Python frames are hidden behind a button. */
-export function stackList(title: string, stack: ReportFrame[]): HTMLElement | null {
+/**
+ * The stack that ends in a node of the tree of calls; null for the root. Native frames of a stack
+ * with Python frames are hidden behind a button.
+ */
+export function stackOfNode(trace: TraceModel, innermost: number): Card | null {
+  const { frames, nodeFrame, nodeParent } = trace;
+  const stack: number[] = [];
+  for (let node = innermost; node !== 0; node = nodeParent[node]) stack.push(nodeFrame[node]);
   if (stack.length === 0) return null;
-  const hasPython = stack.some((frame) => frame.kind === "python");
-  const list = h("ol", { class: "stack" });
-  let hidden = 0;
-  for (const frame of stack) {
-    const isHidden = hasPython && frame.kind === "native";
-    if (isHidden) hidden++;
-    list.append(h("li", { class: frame.is_own ? "own" : null, hidden: isHidden },
-      frame.is_own ? h("span", { class: "visually-hidden" }, "own code: ") : null,
-      frameText(frame)));
-  }
-  const button = h("button", { type: "button", class: "link" },
-    `Show ${formatNumberOf(hidden, "native frame")}`);
-  button.addEventListener("click", () => {
-    for (const item of list.querySelectorAll<HTMLElement>("li[hidden]")) item.hidden = false;
-    button.remove();
+  const isNative = (frame: number): boolean => frames[frame].kind === "native";
+  const hidden = stack.every(isNative) ? 0 : stack.filter(isNative).length;
+  const items = stack.map((frame): Card => {
+    const place = framePlace(frames, frame);
+    const name = frameName(frames, frame);
+    const text = place ? `${place} in ${name}` : name;
+    const isOwn = frames[frame].is_user;
+    return [
+      "li",
+      { ...isOwn && { class: "own" }, ...hidden > 0 && isNative(frame) && { hidden: "" } },
+      isOwn ? [["span", { class: "visually-hidden" }, ["own code: "]], text] : [text],
+    ];
   });
-  return h("details", {},
-    h("summary", {}, `${title}: ${formatNumberOf(stack.length, "frame")}`),
-    list,
-    hidden > 0 ? button : null);
-}
-
-/** The stack that ends in a node of the page's tree of calls. */
-export function stackOfNode(trace: TraceModel, innermost: number): HTMLElement | null {
-  const stack: ReportFrame[] = [];
-  for (let node = innermost; node !== 0; node = trace.nodeParent[node]) {
-    const { kind, file, line, function: name, is_user } = trace.frames[trace.nodeFrame[node]];
-    const isNative = kind === "native";
-    stack.push({
-      kind: isNative ? "native" : "python",
-      file: isNative ? null : file,
-      module: isNative ? file : null,
-      line, function: name, offset: null, is_own: is_user,
-    });
-  }
-  return stackList("Allocated at", stack);
+  const show = `Show ${formatNumberOf(hidden, "native frame")}`;
+  const content: Card[] = [
+    ["summary", {}, [`Allocated at: ${formatNumberOf(stack.length, "frame")}`]],
+    ["ol", { class: "stack" }, items],
+  ];
+  if (hidden > 0) content.push(["button", { class: "link", reveal: "li" }, [show]]);
+  return ["details", {}, content];
 }

@@ -1,7 +1,9 @@
 /** The timeline: memory over steps or time, stacked by call site, category, stream or pool. */
 
+import { withOptions } from "./options.js";
+import { clamp } from "../widgets/clamp.js";
 import { createAxis, type Axis } from "../widgets/axis.js";
-import { fill, h, swatch } from "../widgets/dom.js";
+import { fill, h, liveRegion, on, swatch } from "../widgets/dom.js";
 import { download } from "../widgets/download.js";
 import { formatBytes, formatTime } from "../widgets/format.js";
 import type { Model } from "../data/model.js";
@@ -29,66 +31,68 @@ export const timelineView: View = {
 const RANGE_DELAY_MS = 200;
 
 class Timeline implements MountedView {
-  private readonly chart = new Chart();
-  private readonly brush = createBrush(this.chart);
-  private readonly legend = createLegend((band) => this.toggleSite(band.site));
-  private readonly tooltip = createTooltip();
-  private readonly toolbar;
-  private readonly note = h("p", { class: "muted chart-note" });
-  private readonly table = h("div", {
+  readonly #chart = new Chart();
+  readonly #brush = createBrush(this.#chart);
+  readonly #legend = createLegend((band) => this.#toggleSite(band.site));
+  readonly #tooltip = createTooltip();
+  readonly #toolbar;
+  readonly #note = h("p", "muted chart-note");
+  readonly #table = h("div", {
     class: "table-frame scrolled",
     role: "region",
     tabindex: "0",
     "aria-label": "Memory in the shown part of the run",
   });
-  private readonly details = h("details", {}, h("summary", {}, "Table"), this.table);
-  private readonly spoken = h("div", { class: "visually-hidden", "aria-live": "polite" });
-  private axis: Axis | null = null;
+  readonly #details = h("details", {}, h("summary", {}, "Table"), this.#table);
+  readonly #spoken = liveRegion();
+  #axis: Axis | null = null;
   /** What the chart's data was made for. */
-  private key = "";
+  #key = "";
   /** The shown range that the URL has, as far as this view followed it. */
-  private appliedZoom = "";
-  private rangeTimer: ReturnType<typeof setTimeout> | undefined;
+  #appliedZoom = "";
+  #rangeTimer: ReturnType<typeof setTimeout> | undefined;
+  readonly #context: Context;
 
-  constructor(root: HTMLElement, private readonly context: Context) {
-    this.toolbar = createToolbar(context, {
-      reset: () => this.reset(),
-      zoomToSelection: () => this.zoomToSelection(),
-      csv: () => this.chart.data
-        && download("timeline.csv", "text/csv", timelineCsv(this.chart.data)),
+  constructor(root: HTMLElement, context: Context) {
+    this.#context = context;
+    this.#toolbar = createToolbar(context, {
+      reset: () => this.#reset(),
+      zoomToSelection: () => this.#zoomToSelection(),
+      csv: () => this.#chart.data
+        && download("timeline.csv", "text/csv", timelineCsv(this.#chart.data)),
     });
-    const frame = h("div", { class: "chart-frame" }, this.chart.element, this.tooltip.element);
-    const left = h("div", { class: "chart-column" }, frame, this.brush.element, this.note);
+    const frame = h("div", "chart-frame", this.#chart.element, this.#tooltip.element);
+    const left = h("div", "chart-column", frame, this.#brush.element, this.#note);
     root.append(
       h(
         "div",
-        { class: "card timeline" },
-        this.toolbar.element,
-        h("div", { class: "timeline-body" }, left, this.legend.element),
-        this.details,
-        this.spoken,
+        "card timeline",
+        this.#toolbar.element,
+        h("div", "timeline-body", left, this.#legend.element),
+        this.#details,
+        this.#spoken,
       ),
     );
-    this.chart.onRange = () => this.rangeChanged();
-    this.details.addEventListener("toggle", () => this.drawTable());
-    listenToChart(this.chart, {
-      snap: (time_ns) => this.snap(time_ns),
+    this.#chart.onRange = () => this.#rangeChanged();
+    on(this.#details, "toggle", () => this.#drawTable());
+    listenToChart(this.#chart, {
+      snap: (time_ns) => this.#snap(time_ns),
       select: (from_ns, to_ns) => context.select({ from_ns, to_ns }),
-      reset: () => this.reset(),
-      cursorMoved: (y) => this.showCursor(y),
+      reset: () => this.#reset(),
+      cursorMoved: (y) => this.#showCursor(y),
     });
   }
 
   update(): void {
-    const selected = selectedDevice(this.context.model, this.context.selection());
+    const selected = selectedDevice(this.#context.model, this.#context.selection());
     if (!selected) return;
-    this.updateData(selected);
-    const selection = this.context.selection();
-    const { chart } = this;
+    this.#updateData(selected);
+    const selection = this.#context.selection();
+    const chart = this.#chart;
     if (!chart.data) return;
     const site = siteIndex(selected.trace, selection.site);
     const band = site === null ? -1 : chart.data.bands.findIndex((each) => each.site === site);
-    const settings = this.toolbar.settings();
+    const settings = this.#toolbar.settings();
     const capacity = selected.device.data.total_bytes;
     chart.setOptions(
       {
@@ -98,53 +102,55 @@ class Timeline implements MountedView {
         capacity_bytes: capacity,
       },
       selection,
-      Math.min(Math.max(window.innerHeight - 330, 260), 620),
+      clamp(window.innerHeight - 330, 260, 620),
     );
-    this.legend.setSelected(band);
-    this.updateToolbar(selected);
+    this.#legend.setSelected(band);
+    this.#updateToolbar(selected);
     chart.drawNow();
-    this.legend.element.style.maxHeight = `${chart.surface.height + 40}px`;
-    this.brush.draw();
-    this.showCursor(null);
-    this.drawNote(selected, site !== null && band < 0);
-    this.drawTable();
+    this.#legend.element.style.maxHeight = `${chart.surface.height + 40}px`;
+    this.#brush.draw();
+    this.#legend.sort(this.#highestShown());
+    this.#showCursor(null);
+    this.#drawNote(selected, site !== null && band < 0);
+    this.#drawTable();
   }
 
   /** A way to stack is offered if it has at least two groups. */
-  private updateToolbar(selected: Selected | null): void {
+  #updateToolbar(selected: Selected | null): void {
     const groups = selected?.device.data.bins.groups.filter((by) => by.groups.length > 1) ?? [];
-    this.toolbar.update(this.chart.isZoomed, groups.map(({ by }) => by));
+    this.#toolbar.update(this.#chart.isZoomed, groups.map(({ by }) => by));
   }
 
-  private updateData({ trace, device }: Selected): void {
-    const { axis: unit, options } = this.context.selection();
+  #updateData({ trace, device }: Selected): void {
+    const { axis: unit, options } = this.#context.selection();
     const stacking = (options.stack ?? "site") as Stacking;
     const key = [trace.index, device.data.ordinal, unit, stacking].join("/");
     const zoom = options.zoom ?? "";
-    const isNew = key !== this.key;
+    const isNew = key !== this.#key;
     if (isNew) {
-      this.key = key;
-      this.axis = createAxis(trace, unit);
-      const data = createChartData(trace, device, stacking, (site) => this.context.color(site));
-      this.chart.setData(data, collectEvents(this.context.model, trace, device), this.axis);
-      this.legend.setBands(data.bands);
-      const { surface } = this.chart;
+      this.#key = key;
+      this.#axis = createAxis(trace, unit);
+      const data = createChartData(trace, device, stacking, (site) => this.#context.color(site));
+      this.#chart.setData(data, collectEvents(this.#context.model, trace, device), this.#axis);
+      this.#legend.setBands(data.bands);
+      const { surface } = this.#chart;
       surface.canvas.setAttribute("aria-label", describeChart(data.levels.live_max, data.live));
     }
-    if (isNew || zoom !== this.appliedZoom) this.applyZoom(zoom);
+    if (isNew || zoom !== this.#appliedZoom) this.#applyZoom(zoom);
   }
 
   /** The shown range as it is in the URL; empty for the whole run. */
-  private zoomText(): string {
-    if (!this.chart.isZoomed) return "";
-    const { from_ns, to_ns } = this.chart.shownTime;
+  #zoomText(): string {
+    if (!this.#chart.isZoomed) return "";
+    const { from_ns, to_ns } = this.#chart.shownTime;
     return `${from_ns}-${to_ns}`;
   }
 
-  private applyZoom(text: string): void {
+  #applyZoom(text: string): void {
     const match = /^(\d+)-(\d+)$/.exec(text);
-    const { chart, axis } = this;
-    this.appliedZoom = text;
+    const chart = this.#chart;
+    const axis = this.#axis;
+    this.#appliedZoom = text;
     if (!axis) return;
     if (match) {
       const range = { from: axis.position(Number(match[1])), to: axis.position(Number(match[2])) };
@@ -154,56 +160,61 @@ class Timeline implements MountedView {
     }
   }
 
-  private rangeChanged(): void {
-    this.brush.draw();
-    this.updateToolbar(selectedDevice(this.context.model, this.context.selection()));
-    this.tooltip.hide();
-    clearTimeout(this.rangeTimer);
-    this.rangeTimer = setTimeout(() => {
-      this.rangeTimer = undefined;
-      const options = { ...this.context.selection().options };
-      const zoom = this.zoomText();
-      this.appliedZoom = zoom;
-      if (zoom) options.zoom = zoom;
-      else delete options.zoom;
-      this.context.select({ options });
+  #rangeChanged(): void {
+    this.#brush.draw();
+    this.#updateToolbar(selectedDevice(this.#context.model, this.#context.selection()));
+    this.#tooltip.hide();
+    clearTimeout(this.#rangeTimer);
+    this.#rangeTimer = setTimeout(() => {
+      this.#rangeTimer = undefined;
+      const zoom = this.#zoomText();
+      this.#appliedZoom = zoom;
+      this.#context.select(withOptions(this.#context, { zoom }));
     }, RANGE_DELAY_MS);
   }
 
-  private snap(time_ns: number): number {
-    const selected = selectedDevice(this.context.model, this.context.selection());
+  #snap(time_ns: number): number {
+    const selected = selectedDevice(this.#context.model, this.#context.selection());
     if (!selected) return Math.round(time_ns);
     const { device, trace } = selected;
     const edge = device.edges()[device.nearestEdge(time_ns)];
-    return Math.min(Math.max(edge, 0), trace.data.end_ns);
+    return clamp(edge, 0, trace.data.end_ns);
   }
 
-  private reset(): void {
-    this.chart.setRange(this.chart.whole);
-    this.context.select({ from_ns: null, to_ns: null });
+  #reset(): void {
+    this.#chart.setRange(this.#chart.whole);
+    this.#context.select({ from_ns: null, to_ns: null });
   }
 
-  private zoomToSelection(): void {
-    const { from_ns, to_ns } = this.context.selection();
-    if (from_ns === null || to_ns === null || !this.axis) return;
-    this.chart.setRange({ from: this.axis.position(from_ns), to: this.axis.position(to_ns) });
+  #zoomToSelection(): void {
+    const { from_ns, to_ns } = this.#context.selection();
+    if (from_ns === null || to_ns === null || !this.#axis) return;
+    this.#chart.setRange({ from: this.#axis.position(from_ns), to: this.#axis.position(to_ns) });
   }
 
-  private toggleSite(site: number | null): void {
-    const selected = selectedDevice(this.context.model, this.context.selection());
+  #toggleSite(site: number | null): void {
+    const selected = selectedDevice(this.#context.model, this.#context.selection());
     if (!selected || site === null) return;
     const { id } = selected.trace.sites[site];
-    this.context.select({ site: this.context.selection().site === id ? null : id });
+    this.#context.select({ site: this.#context.selection().site === id ? null : id });
+  }
+
+  /** The bin with the most live bytes of those in the shown part of the run. */
+  #highestShown(): number {
+    const { data, shownTime: { from_ns, to_ns } } = this.#chart;
+    return highestBin(data!, from_ns, to_ns);
   }
 
   /** Shows the values at the cursor, or at the peak without one. */
-  private showCursor(y: number | null): void {
-    const { chart, axis } = this;
+  #showCursor(y: number | null): void {
+    const chart = this.#chart;
+    const axis = this.#axis;
     const { data, style } = chart;
     if (!data || !style || !axis || data.bins === 0) return;
     if (chart.cursor === null) {
-      this.tooltip.hide();
-      this.legend.setValues(highestBin(data, 0, data.end_ns), "At the peak", -1);
+      this.#tooltip.hide();
+      const when = chart.isZoomed ? "At the peak of the shown part" : "At the peak";
+      this.#legend.setValues(this.#highestShown(), when, -1);
       return;
     }
     const x = chart.xOf(chart.cursor);
@@ -213,30 +224,30 @@ class Timeline implements MountedView {
     const level = levelsBetween(data.levels, begin, end);
     const under = y === null ? -1 : bandAt(chart, bin, chart.bytesAt(y));
     const when = axis.describe(data.time_ns[bin]);
-    this.legend.setValues(bin, `At ${when}`, under);
+    this.#legend.setValues(bin, `At ${when}`, under);
     const span = Math.max(end - begin, data.levels.width_ns);
     const band = under < 0 ? null : data.bands[under];
-    this.tooltip.show(x, style, { when, level, span_ns: span, band, bin });
+    this.#tooltip.show(x, style, { when, level, span_ns: span, band, bin });
     if (y === null) {
       const range = `${formatBytes(level.live_min)} to ${formatBytes(level.live_max)}`;
-      this.spoken.textContent = `${when}: ${range} allocated, `
+      this.#spoken.textContent = `${when}: ${range} allocated, `
         + `${formatBytes(level.reserved_max)} reserved`;
     }
   }
 
-  private drawNote({ trace, device }: Selected, isSiteHidden: boolean): void {
-    const { data, events } = this.chart;
+  #drawNote({ trace, device }: Selected, isSiteHidden: boolean): void {
+    const { data, events } = this.#chart;
     if (!data || !events) return;
     const key = (name: string, text: string) =>
-      h("span", { class: "line-key" }, swatch(`var(--${name})`), text);
-    const settings = this.toolbar.settings();
+      h("span", "line-key", swatch(`var(--${name})`), text);
+    const settings = this.#toolbar.settings();
     const parts: (Node | string | false)[] = [
       settings.showsReserved && key("reserved", "reserved, most"),
       settings.showsDevice && key("device", "driver, most"),
       "Each column shows the moment of its most allocated memory.",
     ];
     const capacity = device.data.total_bytes;
-    const top = this.chart.style?.top_bytes ?? 0;
+    const top = this.#chart.style?.top_bytes ?? 0;
     if (capacity !== null && capacity > top) {
       parts.push(` The GPU has ${formatBytes(capacity)}, above the chart.`);
     }
@@ -250,14 +261,14 @@ class Timeline implements MountedView {
     }
     if (isSiteHidden) parts.push(" The selected call site is among the others.");
     if (trace.data.steps === null) parts.push(" The trace has no steps.");
-    fill(this.note, ...parts);
+    fill(this.#note, ...parts);
   }
 
-  private drawTable(): void {
-    const { data } = this.chart;
-    if (!this.details.open || !data || !this.axis) return;
-    const { from_ns, to_ns } = this.chart.shownTime;
-    fillDataTable(this.table, data, this.axis, from_ns, to_ns);
+  #drawTable(): void {
+    const { data } = this.#chart;
+    if (!this.#details.open || !data || !this.#axis) return;
+    const { from_ns, to_ns } = this.#chart.shownTime;
+    fillDataTable(this.#table, data, this.#axis, from_ns, to_ns);
   }
 }
 

@@ -4,6 +4,7 @@
  * A position is in seconds, or a step number with the elapsed share of that step as its fraction.
  */
 
+import { clamp } from "./clamp.js";
 import { firstAtLeast } from "../data/block_table.js";
 import { formatCount, formatTime } from "./format.js";
 import type { TraceModel } from "../data/model.js";
@@ -46,7 +47,9 @@ function timeAxis(trace: TraceModel): Axis {
 
 function stepAxis(trace: TraceModel): Axis {
   // What is before the first step is step 0, so boundary `i` is the begin of step `i`.
-  const boundaries = Float64Array.from([0, ...trace.stepStarts, lastMoment(trace)]);
+  const boundaries = new Float64Array(trace.stepStarts.length + 2);
+  boundaries.set(trace.stepStarts, 1);
+  boundaries[boundaries.length - 1] = lastMoment(trace);
   for (let i = 1; i < boundaries.length; i++) {
     if (boundaries[i] <= boundaries[i - 1]) boundaries[i] = boundaries[i - 1] + 1;
   }
@@ -54,18 +57,18 @@ function stepAxis(trace: TraceModel): Axis {
   return {
     unit: "step",
     position(time_ns) {
-      const step = Math.min(Math.max(firstAtLeast(boundaries, time_ns) - 1, 0), last);
+      const step = clamp(firstAtLeast(boundaries, time_ns) - 1, 0, last);
       return step + (time_ns - boundaries[step]) / (boundaries[step + 1] - boundaries[step]);
     },
     time(position) {
-      const step = Math.min(Math.max(Math.floor(position), 0), last);
+      const step = clamp(Math.floor(position), 0, last);
       return boundaries[step] + (position - step) * (boundaries[step + 1] - boundaries[step]);
     },
     ticks(from, to, most) {
       const distance = Math.max(1, niceDistance((to - from) / most));
       const ticks: Tick[] = [];
       for (let at = Math.ceil(from / distance) * distance; at <= to; at += distance) {
-        ticks.push({ at, label: formatCount(at) });
+        ticks.push({ at, label: `step ${formatCount(at)}` });
       }
       return ticks;
     },
@@ -118,7 +121,8 @@ function tickLabel(seconds: number, distance: number): string {
 
 /** Ticks at round numbers of KiB, MiB or GiB between 0 and `most_bytes`. */
 export function byteTicks(most_bytes: number, count: number): number[] {
-  const least = Math.max(most_bytes / count, 1);
+  // From three on, the distance is below the top.
+  const least = Math.max(most_bytes / Math.max(count, 3), 1);
   const unit = 1024 ** Math.floor(Math.log2(least) / 10);
   const inUnit = least / unit;
   const isMixed = most_bytes >= 1024 * unit && inUnit > 50;

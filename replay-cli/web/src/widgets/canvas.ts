@@ -37,16 +37,3 @@ export function fitSurface(surface: Surface, height: number): void {
   context.clearRect(0, 0, width, height);
   Object.assign(surface, { width, height, ratio });
 }
-
-/** Shortens a text to a width, with an ellipsis at the end; empty if not even three letters fit. */
-export function fitText(context: CanvasRenderingContext2D, text: string, width: number): string {
-  if (context.measureText(text).width <= width) return text;
-  let low = 0;
-  let high = text.length;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (context.measureText(`${text.slice(0, middle)}\u2026`).width <= width) low = middle;
-    else high = middle - 1;
-  }
-  return low < 3 ? "" : `${text.slice(0, low)}\u2026`;
-}

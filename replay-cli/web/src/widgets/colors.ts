@@ -29,8 +29,8 @@ export function rankColors(model: Model): Map<string, string> {
   return new Map(ranked.slice(0, HUES.length).map(([id], rank) => [id, HUES[rank]]));
 }
 
-/** Colours of the causes of unused reserved memory. `live` is the memory in use. */
-export const CAUSE_COLORS: Record<string, string> = {
+/** Colours of the parts of memory: what is in use, outside of it, and unused by cause. */
+const PART_COLORS: Record<string, string> = {
   live: HUES[0],
   rounding: HUES[1],
   pending_free: HUES[7],
@@ -38,19 +38,14 @@ export const CAUSE_COLORS: Record<string, string> = {
   stranded_pool: HUES[4],
   pinned: HUES[5],
   cache: HUES[2],
-  unexplained: GREY,
+  outside: HUES[1],
+  used: "var(--muted)",
+  free: "var(--raised)",
 };
 
-/** What a cause of the report means, for headings. */
-export const CAUSE_LABELS: Record<string, string> = {
-  rounding: "rounding",
-  pending_free: "pending free",
-  stranded_stream: "free on other streams",
-  stranded_pool: "free in other pools",
-  pinned: "pinned by live blocks",
-  cache: "in fully free segments",
-  unexplained: "unexplained",
-};
+export function partColor(part: string): string {
+  return PART_COLORS[part] ?? GREY;
+}
 
 const CATEGORY_ORDER = [
   "activations", "parameters", "optimizer state", "gradients", "temporaries", "workspaces",

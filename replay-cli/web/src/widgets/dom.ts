@@ -8,25 +8,37 @@ export type Child = Node | string | null | undefined | false;
 type Properties = Record<string, string | number | boolean | ((event: never) => void) | null>;
 
 /**
- * Creates an element. Keys that begin with "on" are listeners; `class` and others are attributes;
- * `true` sets an empty attribute, `false` and null none. Buttons never submit a form.
+ * Creates an element. A text instead of properties is its class. Keys that begin with "on" are
+ * listeners, others are attributes; `true` sets an empty attribute, `false` and null none. Buttons
+ * never submit a form.
  */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
-  properties: Properties = {},
+  properties: Properties | string = {},
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   if (element instanceof HTMLButtonElement) element.type = "button";
+  if (typeof properties === "string") properties = { class: properties };
   for (const [key, value] of Object.entries(properties)) {
     if (typeof value === "function") {
-      element.addEventListener(key.slice(2), value as (event: Event) => void);
+      on(element, key.slice(2) as "click", value as (event: Event) => void);
     } else if (value !== null && value !== false) {
       element.setAttribute(key, value === true ? "" : String(value));
     }
   }
   append(element, children);
   return element;
+}
+
+/** Calls a listener at each event of a kind. */
+export function on<Name extends keyof HTMLElementEventMap>(
+  target: EventTarget,
+  name: Name,
+  listener: (event: HTMLElementEventMap[Name]) => void,
+  options?: AddEventListenerOptions,
+): void {
+  target.addEventListener(name, listener as (event: Event) => void, options);
 }
 
 export function append(parent: Node, children: Child[]): void {
@@ -40,6 +52,11 @@ export function append(parent: Node, children: Child[]): void {
 export function fill(parent: HTMLElement, ...children: Child[]): void {
   parent.replaceChildren();
   append(parent, children);
+}
+
+/** A text that screen readers say when it changes. */
+export function liveRegion(): HTMLElement {
+  return h("p", { class: "visually-hidden", "aria-live": "polite" });
 }
 
 /** A square in the colour of a site or a cause. */

@@ -1,6 +1,6 @@
 /** Numbers as the text report writes them. */
 
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** "0 B", "512 B", "1.00 KiB", "931.87 MiB"; "unknown" for null. */
 export function formatBytes(bytes: number | null | undefined): string {
@@ -8,11 +8,23 @@ export function formatBytes(bytes: number | null | undefined): string {
   const sign = bytes < 0 ? "-" : "";
   let value = Math.abs(bytes);
   let unit = 0;
-  while (value >= 1024 && unit < UNITS.length - 1) {
+  // 1023.996 would print as 1024.00.
+  while (value >= (unit === 0 ? 1024 : 1023.995) && unit < UNITS.length - 1) {
     value /= 1024;
     unit++;
   }
-  return `${sign}${unit === 0 ? value : value.toFixed(2)} ${UNITS[unit]}`;
+  return `${sign}${unit === 0 ? value : toFixed(value, 2)} ${UNITS[unit]}`;
+}
+
+/** Rounds ties to even, as Rust does. `toFixed` of JavaScript rounds them up. */
+function toFixed(value: number, digits: 0 | 2): string {
+  const tie = digits === 0 ? 0.5 : 0.125;
+  return (value % (4 * tie) === tie ? value - tie / 100 : value).toFixed(digits);
+}
+
+/** With the exact number: "931.87 MiB (977,137,664 B)". */
+export function exactBytes(bytes: number | null): string {
+  return bytes === null ? "unknown" : `${formatBytes(bytes)} (${formatCount(bytes)} B)`;
 }
 
 /** With a sign, for differences: "+4.00 MiB". */
@@ -31,11 +43,13 @@ export function formatNumberOf(count: number | null | undefined, noun: string): 
   return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** "26%", "<1%"; "unknown" if the whole is unknown or 0. */
+/** Only exact shares print as "0%" and "100%"; "unknown" if the whole is unknown or 0. */
 export function formatShare(part: number, whole: number | null | undefined): string {
   if (!whole) return "unknown";
   const percent = (part / whole) * 100;
-  return percent > 0 && percent < 1 ? "<1%" : `${Math.round(percent)}%`;
+  if (percent > 0 && percent < 1) return "<1%";
+  if (percent > 99 && percent < 100) return ">99%";
+  return `${toFixed(percent, 0)}%`;
 }
 
 /** A duration or a moment: "81 ns", "1.13 s", "2 min 05 s", "3 h 07 min". */

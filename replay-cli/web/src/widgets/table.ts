@@ -1,6 +1,6 @@
 /** A table that is sorted by a click on a column's heading, and shows more rows on request. */
 
-import { append, fill, h } from "./dom.js";
+import { append, fill, h, on } from "./dom.js";
 
 export interface TableColumn<Row> {
   key: string;
@@ -41,14 +41,14 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
   let limit = options.limit;
   const head = h("thead");
   const body = h("tbody");
-  const more = h("button", { class: "more" });
-  more.addEventListener("click", () => {
+  const more = h("button", "more");
+  on(more, "click", () => {
     limit *= 10;
     draw();
   });
-  const table = h("table", { class: "sorted" }, caption(options.caption), head, body);
-  const element = h("div", { class: "table-frame" }, table, more);
-  element.addEventListener("keydown", moveFocus);
+  const table = h("table", "sorted", caption(options.caption), head, body);
+  const element = h("div", "table-frame", table, more);
+  on(element, "keydown", moveFocus);
 
   function sortBy(name: string): void {
     isAscending = key === name ? !isAscending : null;
@@ -72,7 +72,7 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
   function drawHead(): void {
     const cells = columns.map((column) => {
       const button = h("button", { title: column.hint ?? null }, column.title);
-      button.addEventListener("click", () => sortBy(column.key));
+      on(button, "click", () => sortBy(column.key));
       const order = column.key === key ? (isAscending ? "ascending" : "descending") : null;
       return h(
         "th",
@@ -107,8 +107,8 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
     if (options.isSelected?.(row)) element.setAttribute("aria-current", "true");
     if (options.onRow) {
       element.tabIndex = 0;
-      element.addEventListener("click", () => options.onRow?.(row));
-      element.addEventListener("keydown", (event) => {
+      on(element, "click", () => options.onRow?.(row));
+      on(element, "keydown", (event) => {
         if (event.key === "Enter" && event.target === element) options.onRow?.(row);
       });
     }
@@ -140,7 +140,7 @@ export function createTable<Row>(options: TableOptions<Row>): SortedTable<Row> {
 }
 
 function caption(text: string): HTMLElement {
-  return h("caption", { class: "visually-hidden" }, text);
+  return h("caption", "visually-hidden", text);
 }
 
 function compare(a: number | string | null, b: number | string | null, sign: number): number {

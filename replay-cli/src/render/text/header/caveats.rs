@@ -6,7 +6,7 @@
 use gpumemtrace_replay::report::{Naming, TraceInfo};
 use gpumemtrace_replay::{Report, StreamId};
 
-use crate::render::text::moment::format_step;
+use crate::render::wording::moment::format_step;
 use crate::render::wording::recording::{describe_tracker, explain_unnamed};
 use crate::render::wording::{Vocabulary, is_caveat};
 use crate::terminal::format::{format_count, format_duration, format_number};

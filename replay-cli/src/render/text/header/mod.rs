@@ -9,10 +9,10 @@ mod caveats;
 mod recording;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{TraceInfo, TraceLoss, Worded};
+use gpumemtrace_replay::report::{TraceLoss, Worded};
 
-use crate::render::wording::recording::describe_ending;
-use crate::terminal::format::{format_count, format_duration, put_line};
+use crate::render::wording::recording::{describe_ending, format_extent, format_versions};
+use crate::terminal::format::put_line;
 use crate::terminal::layout::display_width;
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::shorten_command;
@@ -78,41 +78,4 @@ pub(in crate::render::text) fn format_program(
         command = format!("{kept} {}", style.ellipsis());
     }
     format!("{path}: {command}")
-}
-
-/// ` (PyTorch 2.15.0, CUDA 13, rank 3 of 8)`; empty if nothing is known.
-fn format_versions(info: &TraceInfo) -> String {
-    let mut facts = Vec::new();
-    facts.extend(info.torch.as_deref().map(|version| format!("PyTorch {}", short_version(version))));
-    facts.extend(info.cuda_runtime.as_ref().map(|version| format!("CUDA {version}")));
-    facts.extend(info.python.as_ref().map(|version| format!("Python {version}")));
-    if let (Some(rank), Some(size)) = (info.rank, info.world_size) {
-        facts.push(format!("rank {rank} of {size}"));
-    }
-    if facts.is_empty() { String::new() } else { format!(" ({})", sanitize(&facts.join(", "))) }
-}
-
-/// `2.15.0` of `2.15.0+cu132`: the CUDA version has a place of its own.
-fn short_version(version: &str) -> &str {
-    version.split_once("+cu").map_or(version, |(release, _)| release)
-}
-
-/// `12 steps in 343 us`; `None` if neither steps nor the duration are known.
-fn format_extent(report: &Report, trace: usize) -> Option<String> {
-    let steps = count_steps(report, trace).map(|steps| format_count(steps, "step"));
-    let duration = report.traces[trace].duration_ns.map(format_duration);
-    match (steps, duration) {
-        (Some(steps), Some(duration)) => Some(format!("{steps} in {duration}")),
-        (steps, duration) => steps.or(duration),
-    }
-}
-
-/// The number of steps of a trace; `None` if no step boundaries were found. The report has the
-/// steps of its first trace, and those of the others only in its ranks.
-pub(in crate::render::text) fn count_steps(report: &Report, trace: usize) -> Option<u64> {
-    if trace == 0 {
-        let steps = report.steps.as_ref()?;
-        return steps.source.and(steps.count);
-    }
-    report.ranks.as_ref()?.rows.iter().find(|row| row.trace == trace)?.steps
 }

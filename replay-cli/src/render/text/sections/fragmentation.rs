@@ -6,11 +6,11 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Cause, CauseKind, Fragmentation};
 
 use super::{fragmentation_history, pools};
-use crate::render::text::moment::format_moment;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::text::sum_hidden_rows;
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{describe_cause, describe_gap_moment, name_cause};
+use crate::render::wording::moment::format_moment;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_percent, put_line, size_column};
 use crate::terminal::marks::HANG;

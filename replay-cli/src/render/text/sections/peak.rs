@@ -6,9 +6,9 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{MemoryLayer, Omitted, Peak, SiteShare};
 
 use super::{categories, peak_changes};
-use crate::render::text::moment::format_moment;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::text::sum_hidden_rows;
+use crate::render::wording::moment::format_moment;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
 use crate::terminal::marks::HANG;

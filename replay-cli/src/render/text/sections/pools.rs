@@ -1,7 +1,7 @@
 //! Pools of PyTorch's allocator and of the driver: what they hold, and what would fit into them.
 
 use crate::render::wording::Vocabulary;
-use crate::render::wording::fragmentation::name_pool;
+use crate::render::wording::fragmentation::{name_new_segment, name_pool};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolRow};
 
@@ -57,7 +57,7 @@ pub(super) fn render_fit(out: &mut String, moment: &Fragmentation, words: &Vocab
     if moment.common_sizes.is_empty() {
         return;
     }
-    let new = if words.is_metal { "a new Metal heap" } else { "a new cudaMalloc" };
+    let new = name_new_segment(words);
     put_line(out, format_args!("  Allocations of the most requested sizes that fit without {new}:"));
     for row in moment.common_sizes.iter().take(MAX_SIZES) {
         put_line(

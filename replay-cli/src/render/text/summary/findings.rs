@@ -5,11 +5,12 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{AssessmentStatus, Leak, LeakKind, Oom, StepSource, VerdictEvidence};
 
 use super::{MAX_ROWS, leaks, oom, verdicts};
-use crate::render::text::header::count_steps;
-use crate::render::text::sections::leaks::{filtered_leaks, find_assessment, render_growth, suggest_holders};
+use crate::render::text::sections::leaks::{filtered_leaks, render_growth};
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
-use crate::render::wording::assessment::describe_assessment;
+use crate::render::wording::assessment::{describe_assessment, find_assessment};
+use crate::render::wording::leaks::holders::suggest_holders;
+use crate::render::wording::steps::count_steps;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 

@@ -5,10 +5,9 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, LeakKind};
 
 use super::MAX_ROWS;
-use crate::render::text::sections::leaks::{
-    describe_forecast, describe_growth, describe_main_holder, format_rate,
-};
+use crate::render::text::sections::leaks::describe_main_holder;
 use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::leaks::growth::{describe_forecast, describe_growth, format_rate};
 use crate::render::wording::leaks::{label_leak, name_graph};
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};

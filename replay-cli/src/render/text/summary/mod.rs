@@ -12,11 +12,11 @@ use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Phase, ResidualSource};
 
-use super::moment::format_moment;
 use super::sections::peak;
 use super::sections::timeline::torch_memory;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
+use crate::render::wording::moment::format_moment;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::marks::HANG;

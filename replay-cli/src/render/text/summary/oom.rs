@@ -5,9 +5,10 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Filters, Oom, OomGrowthPattern};
 
 use crate::render::text::sections::oom::describe_remedy;
-use crate::render::text::sections::oom::groups::{OomGroup, group_ooms};
-use crate::render::text::sections::oom::growth::{listed_growth, render_growth, render_unchanged};
+use crate::render::text::sections::oom::growth::{render_growth, render_unchanged};
 use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::oom::groups::{OomGroup, group_ooms};
+use crate::render::wording::oom::growth::listed_growth;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;

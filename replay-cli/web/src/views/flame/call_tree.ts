@@ -65,28 +65,46 @@ export function buildCallTree(
   return { ...nodes.finish(), stackEnd };
 }
 
-/** Nodes by parent and frame. */
+/** Nodes by parent and frame: a hash table, as a `Map` takes most of the time of a tree. */
 class NodeTable {
-  private readonly frame: number[] = [ROOT_FRAME];
-  private readonly parent: number[] = [0];
-  private readonly depth: number[] = [0];
-  private readonly byKey = new Map<number, number>();
+  readonly #frame: number[] = [ROOT_FRAME];
+  readonly #parent: number[] = [0];
+  readonly #depth: number[] = [0];
+  /** Nodes at their place or after it; 0 for none. At most half full. */
+  #slots = new Uint32Array(1 << 12);
 
   child(parent: number, frame: number): number {
-    const key = parent * 0x100000000 + frame;
-    const known = this.byKey.get(key);
-    if (known !== undefined) return known;
-    const node = this.frame.length;
-    this.frame.push(frame);
-    this.parent.push(parent);
-    this.depth.push(this.depth[parent] + 1);
-    this.byKey.set(key, node);
+    const slots = this.#slots;
+    let at = this.#firstSlot(parent, frame);
+    for (; slots[at] !== 0; at = (at + 1) & (slots.length - 1)) {
+      const node = slots[at];
+      if (this.#parent[node] === parent && this.#frame[node] === frame) return node;
+    }
+    const node = this.#frame.push(frame) - 1;
+    this.#parent.push(parent);
+    this.#depth.push(this.#depth[parent] + 1);
+    slots[at] = node;
+    if (2 * node > slots.length) this.#grow();
     return node;
   }
 
+  #firstSlot(parent: number, frame: number): number {
+    const hash = Math.imul(Math.imul(parent, 0x9e3779b1) ^ frame, 0x85ebca6b);
+    return (hash ^ (hash >>> 15)) & (this.#slots.length - 1);
+  }
+
+  #grow(): void {
+    const slots = (this.#slots = new Uint32Array(4 * this.#slots.length));
+    for (let node = 1; node < this.#frame.length; node++) {
+      let at = this.#firstSlot(this.#parent[node], this.#frame[node]);
+      while (slots[at] !== 0) at = (at + 1) & (slots.length - 1);
+      slots[at] = node;
+    }
+  }
+
   finish(): Omit<CallTree, "stackEnd"> {
-    const size = this.frame.length;
-    const parent = Uint32Array.from(this.parent);
+    const size = this.#frame.length;
+    const parent = Uint32Array.from(this.#parent);
     const firstChild = new Uint32Array(size + 1);
     for (let node = 1; node < size; node++) firstChild[parent[node] + 1]++;
     for (let node = 0; node < size; node++) firstChild[node + 1] += firstChild[node];
@@ -94,9 +112,9 @@ class NodeTable {
     const children = new Uint32Array(size - 1);
     for (let node = 1; node < size; node++) children[next[parent[node]]++] = node;
     return {
-      frame: Uint32Array.from(this.frame),
+      frame: Uint32Array.from(this.#frame),
       parent,
-      depth: Uint32Array.from(this.depth),
+      depth: Uint32Array.from(this.#depth),
       firstChild,
       children,
     };
@@ -105,30 +123,37 @@ class NodeTable {
 
 /** The shown frames of stacks. Native frames stay in stacks that have no Python frame. */
 class ShownPaths {
-  private readonly buffer: number[] = [];
+  readonly #buffer: number[] = [];
+  readonly #frames: Frame[];
+  readonly #source: StackSource;
+  readonly #shape: TreeShape;
 
   constructor(
-    private readonly frames: Frame[],
-    private readonly source: StackSource,
-    private readonly shape: TreeShape,
-  ) {}
+    frames: Frame[],
+    source: StackSource,
+    shape: TreeShape,
+  ) {
+    this.#frames = frames;
+    this.#source = source;
+    this.#shape = shape;
+  }
 
   /** The returned array is valid until the next call. */
   outermostFirst(innermost: number): number[] {
-    const { nodeParent, nodeFrame, frameOf } = this.source;
-    const { ownOnly, native } = this.shape;
-    const path = this.buffer;
+    const { nodeParent, nodeFrame, frameOf } = this.#source;
+    const { ownOnly, native } = this.#shape;
+    const path = this.#buffer;
     path.length = 0;
     let hasPython = false;
     for (let node = innermost; node !== 0; node = nodeParent[node]) {
       const own = nodeFrame[node];
       const frame = frameOf ? frameOf[own] : own;
-      hasPython ||= this.frames[frame]?.kind === "python";
+      hasPython ||= this.#frames[frame]?.kind === "python";
       path.push(frame);
     }
     let kept = 0;
     for (const frame of path) {
-      const facts = this.frames[frame];
+      const facts = this.#frames[frame];
       if (!facts) continue;
       if (facts.kind === "native" && hasPython && !native) continue;
       if (ownOnly && !facts.is_user && (facts.kind !== "marker" || !hasPython)) continue;

@@ -6,7 +6,7 @@
  */
 
 import { createSurface, fitSurface, type Surface } from "../../widgets/canvas.js";
-import { h } from "../../widgets/dom.js";
+import { h, liveRegion, on } from "../../widgets/dom.js";
 import { hideTooltip, showTooltip } from "../../draw/tooltip.js";
 import { describeNode, nodeSentence } from "./describe.js";
 import { FrameColors } from "./frame_colors.js";
@@ -23,54 +23,60 @@ export interface ChartOptions {
 }
 
 export class FlameChart {
-  readonly element = h("div", { class: "flame-chart" });
+  readonly element = h("div", "flame-chart");
   zoom = 0;
   focused = 0;
-  private readonly surface: Surface;
-  private readonly live = h("p", { class: "visually-hidden", "aria-live": "polite" });
-  private graph: Graph | null = null;
-  private colors: FrameColors | null = null;
-  private isLit: Uint8Array | null = null;
-  private isSearch = false;
-  private layout: Layout | null = null;
-  private rootLabel = "all";
-  private hovered = -1;
-  private hasFocus = false;
+  readonly #surface: Surface;
+  readonly #live = liveRegion();
+  #graph: Graph | null = null;
+  #colors: FrameColors | null = null;
+  #isLit: Uint8Array | null = null;
+  #isSearch = false;
+  #layout: Layout | null = null;
+  #rootLabel = "all";
+  #hovered = -1;
+  #hasFocus = false;
+  readonly #options: ChartOptions;
 
-  constructor(private readonly options: ChartOptions) {
-    this.surface = createSurface(this.element, "Flame graph");
-    this.element.append(this.live);
-    const { canvas } = this.surface;
-    canvas.addEventListener("keydown", (event) => this.onKey(event));
-    canvas.addEventListener("pointermove", (event) => this.onMove(event));
-    canvas.addEventListener("pointerleave", () => this.leave());
-    canvas.addEventListener("click", (event) => this.onClick(event));
-    canvas.addEventListener("focus", () => this.setFocus(canvas.matches(":focus-visible")));
-    canvas.addEventListener("blur", () => this.setFocus(false));
+  constructor(options: ChartOptions) {
+    this.#options = options;
+    this.#surface = createSurface(this.element, "Flame graph");
+    this.element.append(this.#live);
+    const { canvas } = this.#surface;
+    on(canvas, "keydown", (event) => this.#onKey(event));
+    on(canvas, "pointermove", (event) => this.#onMove(event));
+    on(canvas, "pointerleave", () => this.#leave());
+    on(canvas, "click", (event) => this.#onClick(event));
+    on(canvas, "focus", () => this.#setFocus(canvas.matches(":focus-visible")));
+    on(canvas, "blur", () => this.#setFocus(false));
   }
 
   /** True if deeper rows were left out, see {@link placeTree}. */
   get isCut(): boolean {
-    return this.layout?.isCut ?? false;
+    return this.#layout?.isCut ?? false;
   }
 
-  /** Shows another graph. The zoom stays if the tree is the same and the node has bytes. */
-  show(graph: Graph, label: string, rootLabel: string): void {
-    const isSameTree = this.graph?.tree === graph.tree;
-    if (this.graph?.frames !== graph.frames) this.colors = new FrameColors(graph.frames);
+  /**
+   * Shows another graph. The zoom stays if the tree is the same and the node has bytes. Nodes that
+   * are not lit are faded, unless `isLit` is null. Lit nodes of a search are underlined.
+   */
+  show(
+    graph: Graph,
+    label: string,
+    rootLabel: string,
+    isLit: Uint8Array | null,
+    isSearch: boolean,
+  ): void {
+    const isSameTree = this.#graph?.tree === graph.tree;
+    if (this.#graph?.frames !== graph.frames) this.#colors = new FrameColors(graph.frames);
     if (!isSameTree || graph.weight[this.zoom] === 0) this.zoom = 0;
     if (!isSameTree || graph.weight[this.focused] === 0) this.focused = this.zoom;
-    this.graph = graph;
-    this.rootLabel = rootLabel;
-    this.surface.canvas.setAttribute("aria-label", label);
+    this.#graph = graph;
+    this.#rootLabel = rootLabel;
+    this.#isLit = isLit;
+    this.#isSearch = isSearch;
+    this.#surface.canvas.setAttribute("aria-label", label);
     this.place();
-  }
-
-  /** Fades all but some nodes; null shows all. The matches of a search are underlined. */
-  light(isLit: Uint8Array | null, isSearch: boolean): void {
-    this.isLit = isLit;
-    this.isSearch = isSearch;
-    this.draw();
   }
 
   zoomTo(node: number): void {
@@ -78,91 +84,94 @@ export class FlameChart {
     this.focused = node;
     hideTooltip();
     this.place();
-    this.announce();
+    this.#announce();
   }
 
   /** Zooms to the parent of the zoomed node; false if that is the root. */
   zoomOut(): boolean {
-    if (!this.graph || this.zoom === 0) return false;
+    if (!this.#graph || this.zoom === 0) return false;
     const child = this.zoom;
-    this.zoomTo(this.graph.tree.parent[child]);
+    this.zoomTo(this.#graph.tree.parent[child]);
     return true;
   }
 
   /** Places the nodes anew, for another width, and draws. */
   place(): void {
-    if (!this.graph) return;
-    const { tree, weight } = this.graph;
+    if (!this.#graph) return;
+    const { tree, weight } = this.#graph;
     const width = Math.max(1, Math.floor(this.element.clientWidth));
-    this.layout = placeTree(tree, weight, this.zoom, width);
-    this.hovered = -1;
-    this.draw();
+    this.#layout = placeTree(tree, weight, this.zoom, width);
+    this.#hovered = -1;
+    this.#draw();
   }
 
-  private draw(): void {
-    const { graph, layout, colors } = this;
+  #draw(): void {
+    const graph = this.#graph;
+    const layout = this.#layout;
+    const colors = this.#colors;
     if (!graph || !layout || !colors) return;
-    fitSurface(this.surface, Math.max(layout.rows, MIN_ROWS) * ROW_HEIGHT);
-    paintLayout(this.surface, graph, layout, colors, {
-      isLit: this.isLit,
-      isSearch: this.isSearch,
-      hovered: this.hovered,
+    fitSurface(this.#surface, Math.max(layout.rows, MIN_ROWS) * ROW_HEIGHT);
+    paintLayout(this.#surface, graph, layout, colors, {
+      isLit: this.#isLit,
+      isSearch: this.#isSearch,
+      hovered: this.#hovered,
       focused: rectOfNode(layout, this.focused),
-      hasFocus: this.hasFocus,
+      hasFocus: this.#hasFocus,
       zoom: this.zoom,
-      rootLabel: this.rootLabel,
+      rootLabel: this.#rootLabel,
     });
   }
 
-  private setFocus(hasFocus: boolean): void {
-    this.hasFocus = hasFocus;
-    this.draw();
-    if (hasFocus) this.announce();
+  #setFocus(hasFocus: boolean): void {
+    this.#hasFocus = hasFocus;
+    this.#draw();
+    if (hasFocus) this.#announce();
   }
 
-  private rectAt(event: MouseEvent): number {
-    if (!this.layout) return -1;
-    const { left, top } = this.surface.canvas.getBoundingClientRect();
+  #rectAt(event: MouseEvent): number {
+    if (!this.#layout) return -1;
+    const { left, top } = this.#surface.canvas.getBoundingClientRect();
     const row = Math.floor((event.clientY - top) / ROW_HEIGHT);
-    return findRect(this.layout, event.clientX - left, row);
+    return findRect(this.#layout, event.clientX - left, row);
   }
 
-  private onMove(event: PointerEvent): void {
-    const at = this.rectAt(event);
-    if (at !== this.hovered) {
-      this.hovered = at;
-      this.draw();
+  #onMove(event: PointerEvent): void {
+    const at = this.#rectAt(event);
+    if (at !== this.#hovered) {
+      this.#hovered = at;
+      this.#draw();
     }
-    const { graph, layout } = this;
+    const graph = this.#graph;
+    const layout = this.#layout;
     if (at < 0 || !graph || !layout) hideTooltip();
     else showTooltip(event.clientX, event.clientY, ...describeNode(graph, layout, at));
-    this.surface.canvas.style.cursor = at >= 0 && layout?.node[at] !== MERGED ? "pointer" : "";
+    this.#surface.canvas.style.cursor = at >= 0 && layout?.node[at] !== MERGED ? "pointer" : "";
   }
 
-  private leave(): void {
-    this.hovered = -1;
+  #leave(): void {
+    this.#hovered = -1;
     hideTooltip();
-    this.draw();
+    this.#draw();
   }
 
-  private onClick(event: MouseEvent): void {
-    const at = this.rectAt(event);
-    const node = at < 0 || !this.layout ? MERGED : this.layout.node[at];
+  #onClick(event: MouseEvent): void {
+    const at = this.#rectAt(event);
+    const node = at < 0 || !this.#layout ? MERGED : this.#layout.node[at];
     if (node !== MERGED) this.zoomTo(node);
   }
 
-  private onKey(event: KeyboardEvent): void {
-    if (!this.layout || event.ctrlKey || event.metaKey || event.altKey) return;
+  #onKey(event: KeyboardEvent): void {
+    if (!this.#layout || event.ctrlKey || event.metaKey || event.altKey) return;
     const arrow = ARROWS.find((key) => key === event.key);
     if (arrow) {
-      const at = Math.max(rectOfNode(this.layout, this.focused), 0);
-      const next = neighbour(this.layout, at, arrow);
+      const at = Math.max(rectOfNode(this.#layout, this.focused), 0);
+      const next = neighbour(this.#layout, at, arrow);
       if (next >= 0) {
-        this.focused = this.layout.node[next];
-        this.hasFocus = true;
-        this.draw();
-        this.announce();
-        this.scrollToFocused(next);
+        this.focused = this.#layout.node[next];
+        this.#hasFocus = true;
+        this.#draw();
+        this.#announce();
+        this.#scrollToFocused(next);
       }
     } else if (event.key === "Enter" || event.key === " ") {
       this.zoomTo(this.focused);
@@ -174,17 +183,17 @@ export class FlameChart {
     event.preventDefault();
   }
 
-  private scrollToFocused(rect: number): void {
-    const box = this.surface.canvas.getBoundingClientRect();
-    const top = box.top + this.layout!.row[rect] * ROW_HEIGHT;
+  #scrollToFocused(rect: number): void {
+    const box = this.#surface.canvas.getBoundingClientRect();
+    const top = box.top + this.#layout!.row[rect] * ROW_HEIGHT;
     if (top < 90) window.scrollBy(0, top - 90);
     const bottom = top + ROW_HEIGHT - window.innerHeight + 20;
     if (bottom > 0) window.scrollBy(0, bottom);
   }
 
-  private announce(): void {
-    if (!this.graph) return;
-    if (this.hasFocus) this.live.textContent = nodeSentence(this.graph, this.focused);
-    this.options.onChange(this.zoom, this.focused);
+  #announce(): void {
+    if (!this.#graph) return;
+    if (this.#hasFocus) this.#live.textContent = nodeSentence(this.#graph, this.focused);
+    this.#options.onChange(this.zoom, this.focused);
   }
 }

@@ -2,12 +2,12 @@
 
 import { type Child, h } from "../../widgets/dom.js";
 import { facts } from "../../draw/tooltip.js";
-import { exactBytes } from "../../findings.js";
-import { formatByteChange, formatBytes, formatNumberOf } from "../../widgets/format.js";
+import {
+  exactBytes, formatByteChange, formatBytes, formatNumberOf, formatShare,
+} from "../../widgets/format.js";
 import type { Graph } from "./graph.js";
 import { type Layout, MERGED } from "./layout.js";
 import { frameFullPlace, frameName } from "./names.js";
-import { percentOf } from "../../wording/percent.js";
 
 /** The content of the tooltip of a rectangle. */
 export function describeNode(graph: Graph, layout: Layout, rect: number): Child[] {
@@ -16,13 +16,13 @@ export function describeNode(graph: Graph, layout: Layout, rect: number): Child[
     const sum = layout.mergedWeight[rect];
     const amount = graph.unit === "bytes" ? formatBytes(sum) : formatNumberOf(sum, "block");
     return [
-      h("p", { class: "tooltip-title" }, formatNumberOf(layout.merged[rect], "narrow sibling")),
-      h("p", { class: "muted" }, `${amount} in all; zoom into the frame above to see them.`),
+      h("p", "tooltip-title", formatNumberOf(layout.merged[rect], "narrow sibling")),
+      h("p", "muted", `${amount} in all; zoom into the frame above to see them.`),
     ];
   }
   return [
-    h("p", { class: "tooltip-title" }, nodeName(graph, node)),
-    node > 0 && h("p", { class: "muted" }, frameFullPlace(graph.frames, graph.tree.frame[node])),
+    h("p", "tooltip-title", nodeName(graph, node)),
+    node > 0 && h("p", "muted", frameFullPlace(graph.frames, graph.tree.frame[node])),
     facts(nodeFacts(graph, node)),
   ];
 }
@@ -42,9 +42,9 @@ export function nodeFacts(graph: Graph, node: number): ([string, string] | null)
     ];
   }
   return [
-    ["Bytes", `${exactBytes(after.bytes[node])}, ${percentOf(after.bytes[node], after.bytes[0])}`],
+    ["Bytes", `${exactBytes(after.bytes[node])}, ${formatShare(after.bytes[node], after.bytes[0])}`],
     ["Blocks", `${formatNumberOf(after.count[node], "block")}, `
-      + percentOf(after.count[node], after.count[0])],
+      + formatShare(after.count[node], after.count[0])],
     after.selfBytes[node] > 0 && after.selfBytes[node] !== after.bytes[node]
       ? ["Allocated here", exactBytes(after.selfBytes[node])]
       : null,

@@ -6,6 +6,7 @@
  */
 
 import { describeEdge, describeExactMoment, edgeTime } from "../../draw/moments.js";
+import { sumKeyframe } from "../../data/site_totals.js";
 import { formatTime } from "../../widgets/format.js";
 import type { ByStack, DeviceModel, TraceModel } from "../../data/model.js";
 import type { Keyframe } from "../../data/page_data.js";
@@ -148,22 +149,6 @@ export function comparePeaks(
 
 export function findKeyframe(device: DeviceModel, why: string): Keyframe | null {
   return device.data.keyframes.find((keyframe) => keyframe.why === why) ?? null;
-}
-
-/** Blocks of a keyframe by stack. */
-export function sumKeyframe(
-  trace: TraceModel,
-  device: DeviceModel,
-  keyframe: Keyframe,
-): ByStack {
-  const size = trace.stackNode.length;
-  const totals = { bytes: new Float64Array(size), count: new Float64Array(size) };
-  const bytes = device.column(keyframe.blocks.bytes);
-  device.column(keyframe.blocks.stack).forEach((stack, block) => {
-    totals.bytes[stack] += bytes[block];
-    totals.count[stack] += 1;
-  });
-  return totals;
 }
 
 function single(

@@ -12,12 +12,14 @@ import { originOf } from "./names.js";
 const GOLDEN_ANGLE = 137.508;
 
 export class FrameColors {
-  private readonly hues: Float64Array;
-  private readonly styles = new Map<string, string>();
+  readonly #hues: Float64Array;
+  readonly #styles = new Map<string, string>();
+  readonly #frames: Frame[];
 
-  constructor(private readonly frames: Frame[]) {
+  constructor(frames: Frame[]) {
+    this.#frames = frames;
     const own = new Map<string, number>();
-    this.hues = Float64Array.from(frames, (frame) => {
+    this.#hues = Float64Array.from(frames, (frame) => {
       const origin = originOf(frame);
       if (!frame.is_user) return hash(origin) % 360;
       let index = own.get(origin);
@@ -28,14 +30,14 @@ export class FrameColors {
 
   fill(frame: number): string {
     const dark = isDark();
-    const facts = this.frames[frame];
+    const facts = this.#frames[frame];
     if (!facts) return dark ? "oklch(0.36 0 0)" : "oklch(0.89 0 0)";
-    const hue = Math.round(this.hues[frame]);
+    const hue = Math.round(this.#hues[frame]);
     const key = `${dark}${facts.is_user}${facts.kind}${hue}`;
-    let style = this.styles.get(key);
+    let style = this.#styles.get(key);
     if (!style) {
       const [light, chroma] = tone(facts, dark);
-      this.styles.set(key, (style = `oklch(${light} ${chroma} ${hue})`));
+      this.#styles.set(key, (style = `oklch(${light} ${chroma} ${hue})`));
     }
     return style;
   }

@@ -1,6 +1,7 @@
 /** Draws a placed call tree on a canvas. */
 
-import type { Surface } from "../../widgets/canvas.js";
+import { createSurface, type Surface } from "../../widgets/canvas.js";
+import { h } from "../../widgets/dom.js";
 import { fitLabel, labelWidth } from "../../draw/label_width.js";
 import { themeColor } from "../../shell/theme.js";
 import { differenceColor, type FrameColors, frameTextColor } from "./frame_colors.js";
@@ -26,6 +27,15 @@ export interface Marks {
   rootLabel: string;
 }
 
+/** Measures the characters of labels and of the axis, which takes 10 ms before the first graph. */
+export function measureLabels(): void {
+  const { context } = createSurface(h("div"), "");
+  for (const size of [11, FONT]) {
+    context.font = `${size}px ${themeColor("font")}`;
+    labelWidth(context, "");
+  }
+}
+
 export function paintLayout(
   surface: Surface,
   graph: Graph,
@@ -34,12 +44,11 @@ export function paintLayout(
   marks: Marks,
 ): void {
   const { context } = surface;
-  const family = themeColor("font");
   const textColor = frameTextColor();
   const isDifference = graph.before !== null;
   // The first rectangles are the ancestors of the zoomed node.
   const ancestors = graph.tree.depth[marks.zoom];
-  context.font = `${FONT}px ${family}`;
+  context.font = `${FONT}px ${themeColor("font")}`;
   context.textBaseline = "middle";
   for (let i = 0; i < layout.count; i++) {
     const node = layout.node[i];

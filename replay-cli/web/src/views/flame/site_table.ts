@@ -1,11 +1,10 @@
 /** The table below the flame graph: totals by call site, or what is new, freed and common. */
 
-import { h } from "../../widgets/dom.js";
-import { formatByteChange, formatBytes, formatCount } from "../../widgets/format.js";
+import { h, on } from "../../widgets/dom.js";
+import { formatByteChange, formatBytes, formatCount, formatShare } from "../../widgets/format.js";
 import type { ByStack, TraceModel } from "../../data/model.js";
 import { sumBySite } from "../../shell/selection.js";
 import type { Figures } from "./figures.js";
-import { percentOf } from "../../wording/percent.js";
 
 /** Most rows; the rest is summed in the last one. */
 const MAX_ROWS = 100;
@@ -31,7 +30,7 @@ export function siteTable(trace: TraceModel, figures: Figures, pick: Pick): HTML
   }));
   const total = sums.bytes.reduce((a, b) => a + b, 0);
   const cells = ([bytes, count]: number[]): string[] => [
-    formatBytes(bytes), total > 0 ? percentOf(bytes, total) : "0%", formatCount(count),
+    formatBytes(bytes), total > 0 ? formatShare(bytes, total) : "0%", formatCount(count),
   ];
   return table("Totals by call site", ["Bytes", "Share", "Blocks"], rows, cells, pick);
 }
@@ -98,22 +97,22 @@ function table(
     .sort((a, b) => b.order - a.order || (a.label < b.label ? -1 : 1));
   const body = h("tbody");
   for (const row of filled.slice(0, MAX_ROWS)) {
-    const link = h("button", { type: "button", class: "link" }, row.label);
-    link.addEventListener("click", () => pick(row.id));
+    const link = h("button", "link", row.label);
+    on(link, "click", () => pick(row.id));
     body.append(h("tr", {}, h("td", {}, link), ...numbers(cells(row.values))));
   }
   const rest = filled.slice(MAX_ROWS);
   if (rest.length > 0) {
     const sums = rest[0].values.map((_, i) => rest.reduce((sum, row) => sum + row.values[i], 0));
     const label = `${formatCount(rest.length)} more call sites`;
-    body.append(h("tr", {}, h("td", { class: "muted" }, label), ...numbers(cells(sums))));
+    body.append(h("tr", {}, h("td", "muted", label), ...numbers(cells(sums))));
   }
   const head = h("tr", {}, h("th", { scope: "col" }, "Call site"));
   for (const name of header) head.append(h("th", { scope: "col", class: "number" }, name));
-  return h("div", { class: "scroll-x" },
+  return h("div", "scroll-x",
     h("table", {}, h("caption", {}, title), h("thead", {}, head), body));
 }
 
 function numbers(texts: string[]): HTMLElement[] {
-  return texts.map((text) => h("td", { class: "number" }, text));
+  return texts.map((text) => h("td", "number", text));
 }

@@ -1,6 +1,7 @@
 /** Mode, filters and search of the flame graph. All of them are options of the selection. */
 
-import { fill, h } from "../../widgets/dom.js";
+import { press, segmented } from "../../widgets/segmented.js";
+import { fill, h, on } from "../../widgets/dom.js";
 import type { Selection } from "../../view.js";
 import type { Mode } from "./figures.js";
 
@@ -49,18 +50,18 @@ export interface Toolbar {
 
 /** `change` gets the changed options; null removes one. */
 export function createToolbar(change: (options: Record<string, string | null>) => void): Toolbar {
-  const modeBox = h("div", { class: "segmented", role: "group", "aria-label": "What is shown" });
-  const unitBox = h("div", { class: "segmented", role: "group", "aria-label": "Unit" });
-  const switchBox = h("div", { class: "flame-switches" });
+  const modeBox = segmented("What is shown");
+  const unitBox = segmented("Unit");
+  const switchBox = h("div", "flame-switches");
   const search = h("input", {
     type: "search", placeholder: "Search functions and files", "aria-label": "Search frames",
   });
   const result = h("span", { class: "muted", role: "status" });
-  search.addEventListener("input", () => change({ "flame.search": search.value || null }));
+  on(search, "input", () => change({ "flame.search": search.value || null }));
 
   const switches = SWITCHES.map(([name, text, title]) => {
-    const button = h("button", { type: "button", title }, text);
-    button.addEventListener("click", () => {
+    const button = h("button", { title }, text);
+    on(button, "click", () => {
       const isOn = button.getAttribute("aria-pressed") === "true";
       change({ [`flame.${name}`]: isOn ? null : "1" });
     });
@@ -68,8 +69,8 @@ export function createToolbar(change: (options: Record<string, string | null>) =
     return { name, button };
   });
   const units = (["bytes", "count"] as const).map((unit) => {
-    const button = h("button", { type: "button" }, unit === "bytes" ? "Bytes" : "Blocks");
-    button.addEventListener("click", () => change({ "flame.unit": unit }));
+    const button = h("button", {}, unit === "bytes" ? "Bytes" : "Blocks");
+    on(button, "click", () => change({ "flame.unit": unit }));
     unitBox.append(button);
     return { unit, button };
   });
@@ -77,15 +78,15 @@ export function createToolbar(change: (options: Record<string, string | null>) =
   let modeButtons: { mode: Mode; button: HTMLButtonElement }[] = [];
 
   return {
-    element: h("div", { class: "toolbar" },
+    element: h("div", "toolbar",
       modeBox, unitBox, switchBox,
-      h("div", { class: "flame-search" }, search, result)),
+      h("div", "flame-search", search, result)),
     update(settings, modes, searchResult) {
       if (shownModes !== modes.join()) {
         shownModes = modes.join();
         modeButtons = MODES.filter(([mode]) => modes.includes(mode)).map(([mode, text, title]) => {
-          const button = h("button", { type: "button", title }, text);
-          button.addEventListener("click", () => change({ "flame.mode": mode }));
+          const button = h("button", { title }, text);
+          on(button, "click", () => change({ "flame.mode": mode }));
           return { mode, button };
         });
         fill(modeBox, ...modeButtons.map(({ button }) => button));
@@ -102,8 +103,4 @@ export function createToolbar(change: (options: Record<string, string | null>) =
       result.textContent = searchResult;
     },
   };
-}
-
-function press(button: HTMLButtonElement, isPressed: boolean): void {
-  button.setAttribute("aria-pressed", String(isPressed));
 }

@@ -11,16 +11,16 @@ export interface TreeOfTraces {
 }
 
 export class TreeCache {
-  private readonly trees = new Map<string, TreeOfTraces>();
-  private readonly merged = new Map<string, { frames: Frame[]; frameOf: Uint32Array[] }>();
+  readonly #trees = new Map<string, TreeOfTraces>();
+  readonly #merged = new Map<string, { frames: Frame[]; frameOf: Uint32Array[] }>();
 
   /** One trace, or two of which frames with equal functions and files are one. */
   get(traces: TraceModel[], shape: TreeShape): TreeOfTraces {
     const pair = traces.map((trace) => trace.index).join();
     const key = `${pair} ${shape.ownOnly} ${shape.native} ${shape.inverted}`;
-    let found = this.trees.get(key);
+    let found = this.#trees.get(key);
     if (!found) {
-      const { frames, frameOf } = this.framesOf(traces, pair);
+      const { frames, frameOf } = this.#framesOf(traces, pair);
       const sources = traces.map((trace, i) => ({
         nodeParent: trace.nodeParent,
         nodeFrame: trace.nodeFrame,
@@ -28,18 +28,18 @@ export class TreeCache {
         frameOf: frameOf[i] ?? null,
       }));
       found = { frames, tree: buildCallTree(frames, sources, shape) };
-      this.trees.set(key, found);
+      this.#trees.set(key, found);
     }
     return found;
   }
 
-  private framesOf(
+  #framesOf(
     traces: TraceModel[],
     pair: string,
   ): { frames: Frame[]; frameOf: Uint32Array[] } {
     if (traces.length === 1) return { frames: traces[0].frames, frameOf: [] };
-    let merged = this.merged.get(pair);
-    if (!merged) this.merged.set(pair, (merged = mergeFrames(traces)));
+    let merged = this.#merged.get(pair);
+    if (!merged) this.#merged.set(pair, (merged = mergeFrames(traces)));
     return merged;
   }
 }

@@ -1,19 +1,20 @@
 /** The card of the segment map: the moment, the colours, and what is known of a picked block. */
 
-import { type Child, fill, h, swatch } from "../../widgets/dom.js";
+import { press, segmented } from "../../widgets/segmented.js";
+import { makeNode } from "../../widgets/card.js";
+import { type Child, fill, h, on, swatch } from "../../widgets/dom.js";
 import { describeExactMoment } from "../../draw/moments.js";
 import { plainTable, tableBehind } from "../../draw/plain_table.js";
 import { facts } from "../../draw/tooltip.js";
-import { formatBytes, formatCount, formatNumberOf } from "../../widgets/format.js";
+import { formatBytes, formatCount, formatNumberOf, formatShare } from "../../widgets/format.js";
 import type { DeviceModel, TraceModel } from "../../data/model.js";
 import type { Keyframe } from "../../data/page_data.js";
 import { siteIndex } from "../../shell/selection.js";
 import type { Context } from "../../view.js";
-import { withOption } from "../options.js";
+import { withOptions } from "../options.js";
 import { stackOfNode } from "../stack_list.js";
 import { createSegmentMap, hex, pieceFacts, poolColors, poolKey } from "./segment_map.js";
 import { type Piece, readSegments, type Segment } from "./segments.js";
-import { percentOf } from "../../wording/percent.js";
 
 const WHY: Record<string, string> = {
   peak: "peak of allocated memory",
@@ -31,11 +32,11 @@ const NAMED: [string, string][] = [
 
 export function createMapCard(context: Context) {
   const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "Moment of the map" });
-  const buttons = h("div", { class: "segmented", role: "group", "aria-label": "Moment" });
-  const colors = h("div", { class: "segmented", role: "group", "aria-label": "Colours" });
-  const caption = h("p", { class: "map-caption" });
+  const buttons = segmented("Moment");
+  const colors = segmented("Colours");
+  const caption = h("p", "map-caption");
   const legend = h("div");
-  const panel = h("div", { class: "flame-panel" });
+  const panel = h("div", "flame-panel");
   const table = h("div");
   let picked: { segment: Segment; piece: Piece } | null = null;
   let shown: { keyframe: Keyframe; segments: Segment[] | null } | null = null;
@@ -43,9 +44,9 @@ export function createMapCard(context: Context) {
     picked = { segment, piece };
     showPanel();
   });
-  const element = h("div", { class: "card" },
+  const element = h("div", "card",
     h("h2", {}, "Segments and blocks by address"),
-    h("div", { class: "toolbar" }, buttons, slider, colors),
+    h("div", "toolbar", buttons, slider, colors),
     caption, legend, map.element, panel, table);
   let trace!: TraceModel;
   let device!: DeviceModel;
@@ -53,20 +54,21 @@ export function createMapCard(context: Context) {
   const go = (keyframe: Keyframe | undefined): void => {
     if (keyframe) context.select({ from_ns: keyframe.time_ns, to_ns: null });
   };
-  slider.addEventListener("input", () => go(device.data.keyframes[Number(slider.value)]));
+  on(slider, "input", () => go(device.data.keyframes[Number(slider.value)]));
 
   function showPanel(): void {
     panel.hidden = picked === null;
     if (!picked) return;
     const { segment, piece } = picked;
     const site = piece.kind === "block" ? trace.sites[trace.stackSite[piece.stack]] : null;
-    const select = site && h("button", { type: "button" }, "Select this call site");
+    const stack = piece.kind === "block" ? stackOfNode(trace, trace.stackNode[piece.stack]) : null;
+    const select = site && h("button", {}, "Select this call site");
     select?.addEventListener("click", () => context.select({ site: site!.id }));
     fill(panel,
       h("h3", {}, site ? site.label : piece.kind === "free" ? "Free" : "Not mapped"),
-      site?.source && h("pre", { class: "source" }, site.source),
+      site?.source && h("pre", "source", site.source),
       facts(pieceFacts(segment, piece)),
-      site && stackOfNode(trace, trace.stackNode[piece.stack]),
+      stack && makeNode(stack, context),
       select);
   }
 
@@ -84,23 +86,14 @@ export function createMapCard(context: Context) {
       }
       slider.max = String(keyframes.length - 1);
       slider.value = String(keyframes.indexOf(keyframe));
-      fill(buttons, ...NAMED.flatMap(([why, text]) => {
+      fill(buttons, ...NAMED.map(([why, text]) => {
         const target = keyframes.find((each) => each.why === why);
-        if (!target) return [];
-        const button = h("button", { type: "button" }, text);
-        button.setAttribute("aria-pressed", String(target === keyframe));
-        button.addEventListener("click", () => go(target));
-        return [button];
+        return target && pressedButton(text, target === keyframe, () => go(target));
       }));
       const colorBy = context.selection().options["gap.color"] === "pool" ? "pool" : "site";
-      fill(colors, ...(["site", "pool"] as const).map((key) => {
-        const text = key === "site" ? "Call sites" : "Streams, pools";
-        const button = h("button", { type: "button" }, text);
-        button.setAttribute("aria-pressed", String(key === colorBy));
-        button.addEventListener("click", () =>
-          context.select(withOption(context, "gap.color", key)));
-        return button;
-      }));
+      fill(colors, ...(["site", "pool"] as const).map((key) =>
+        pressedButton(key === "site" ? "Call sites" : "Streams, pools", key === colorBy, () =>
+          context.select(withOptions(context, { "gap.color": key })))));
       const moment = describeExactMoment(trace, keyframe.time_ns);
       slider.setAttribute("aria-valuetext", moment);
       const { segments } = shown;
@@ -148,12 +141,18 @@ export function createMapCard(context: Context) {
       }
       const rest = ranked.slice(8);
       if (rest.length > 0) {
-        items.push(h("li", { class: "muted" }, formatNumberOf(rest.length, "other call site")));
+        items.push(h("li", "muted", formatNumberOf(rest.length, "other call site")));
       }
     }
-    items.push(h("li", {}, h("span", { class: "swatch hatched" }), "free"));
-    return h("ul", { class: "band-legend" }, ...items);
+    items.push(h("li", {}, h("span", "swatch hatched"), "free"));
+    return h("ul", "band-legend", ...items);
   }
+}
+
+function pressedButton(text: string, isPressed: boolean, onclick: () => void): HTMLElement {
+  const button = h("button", { onclick }, text);
+  press(button, isPressed);
+  return button;
 }
 
 function nearestKeyframe(keyframes: Keyframe[], time_ns: number | null): Keyframe {
@@ -174,7 +173,7 @@ function describeMap(keyframe: Keyframe, segments: Segment[]): string {
     + (expandable > 0 ? ` (${formatCount(expandable)} expandable, drawn with dashed borders)` : "")
     + `, ${formatBytes(keyframe.reserved_bytes)} reserved, ${formatBytes(keyframe.live_bytes)} `
     + `allocated in ${formatNumberOf(blocks, "block")}; ${formatBytes(free)} unused `
-    + `(${percentOf(free, keyframe.reserved_bytes)}), largest free range `
+    + `(${formatShare(free, keyframe.reserved_bytes)}), largest free range `
     + `${formatBytes(largest)}.`;
 }
 

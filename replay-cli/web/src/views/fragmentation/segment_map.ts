@@ -7,12 +7,11 @@
 
 import { createSurface, fitSurface } from "../../widgets/canvas.js";
 import { GREY, HUES } from "../../widgets/colors.js";
-import { h } from "../../widgets/dom.js";
+import { h, liveRegion, on } from "../../widgets/dom.js";
 import { hatchPattern } from "../../draw/hatch.js";
 import { fitLabel } from "../../draw/label_width.js";
 import { hideTooltip, showTooltip, facts } from "../../draw/tooltip.js";
-import { exactBytes } from "../../findings.js";
-import { formatBytes, formatNumberOf } from "../../widgets/format.js";
+import { exactBytes, formatBytes, formatNumberOf } from "../../widgets/format.js";
 import { themeColor } from "../../shell/theme.js";
 import { HEADER, type PlacedPiece, placePieces, placeSegments, ROW, type SegmentLayout }
   from "./segment_layout.js";
@@ -38,9 +37,9 @@ export interface SegmentMap {
 export function createSegmentMap(
   pick: (segment: Segment, piece: Piece) => void,
 ): SegmentMap {
-  const element = h("div", { class: "segment-map" });
+  const element = h("div", "segment-map");
   const surface = createSurface(element, "");
-  const live = h("p", { class: "visually-hidden", "aria-live": "polite" });
+  const live = liveRegion();
   element.append(live);
   const { canvas } = surface;
   let content: MapContent | null = null;
@@ -73,26 +72,26 @@ export function createSegmentMap(
     });
   }
 
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     if (!content || !layout) return;
     const at = pieceAt(event);
     canvas.style.cursor = at >= 0 && pieceOf(placed[at])[1].kind === "block" ? "pointer" : "";
     if (at < 0) hideTooltip();
     else {
       const [segment, piece] = pieceOf(placed[at]);
-      const title = h("p", { class: "tooltip-title" }, pieceTitle(content, piece));
+      const title = h("p", "tooltip-title", pieceTitle(content, piece));
       showTooltip(event.clientX, event.clientY, title, facts(pieceFacts(segment, piece)));
     }
   });
-  canvas.addEventListener("pointerleave", hideTooltip);
-  canvas.addEventListener("click", (event) => {
+  on(canvas, "pointerleave", hideTooltip);
+  on(canvas, "click", (event) => {
     const at = content && layout ? pieceAt(event) : -1;
     if (at < 0) return;
     cursor = at;
     draw();
     pick(...pieceOf(placed[at]));
   });
-  canvas.addEventListener("keydown", (event) => {
+  on(canvas, "keydown", (event) => {
     if (!content || placed.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     const next = nextPiece(event.key);
     if (next !== null) {

@@ -1,7 +1,8 @@
 /** The strip that shows the whole run, and which part of it the large chart shows. */
 
+import { clamp } from "../../widgets/clamp.js";
 import { createSurface, fitSurface } from "../../widgets/canvas.js";
-import { h } from "../../widgets/dom.js";
+import { h, on } from "../../widgets/dom.js";
 import { themeColor } from "../../shell/theme.js";
 import type { Chart } from "./chart.js";
 import { columnsOf, largest, type Range } from "./chart_data.js";
@@ -17,7 +18,7 @@ export interface Brush {
 }
 
 export function createBrush(chart: Chart): Brush {
-  const element = h("div", { class: "brush" });
+  const element = h("div", "brush");
   const surface = createSurface(element, "The whole run, and the part shown above");
   const { canvas, context } = surface;
   let drag: { mode: "move" | "from" | "to" | "new"; position: number; range: Range } | null = null;
@@ -26,7 +27,7 @@ export function createBrush(chart: Chart): Brush {
   const xOf = (position: number) => LEFT + (position / chart.whole.to) * plotWidth();
   const positionAt = (event: MouseEvent) => {
     const x = event.clientX - canvas.getBoundingClientRect().left - LEFT;
-    return Math.min(Math.max(x / plotWidth(), 0), 1) * chart.whole.to;
+    return clamp(x / plotWidth(), 0, 1) * chart.whole.to;
   };
 
   function draw(): void {
@@ -71,13 +72,13 @@ export function createBrush(chart: Chart): Brush {
     return x > from && x < to ? "move" : "new";
   }
 
-  canvas.addEventListener("pointerdown", (event) => {
+  on(canvas, "pointerdown", (event) => {
     if (event.button !== 0) return;
     drag = { mode: modeAt(event), position: positionAt(event), range: chart.shown };
     canvas.setPointerCapture(event.pointerId);
   });
 
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     if (!drag) {
       const mode = modeAt(event);
       canvas.style.cursor = mode === "new" ? "crosshair" : mode === "move" ? "grab" : "ew-resize";
@@ -94,11 +95,11 @@ export function createBrush(chart: Chart): Brush {
     chart.setRange({ from: Math.min(range.from, range.to), to: Math.max(range.from, range.to) });
   });
 
-  canvas.addEventListener("pointerup", () => (drag = null));
-  canvas.addEventListener("pointercancel", () => (drag = null));
-  canvas.addEventListener("dblclick", () => chart.setRange(chart.whole));
+  on(canvas, "pointerup", () => (drag = null));
+  on(canvas, "pointercancel", () => (drag = null));
+  on(canvas, "dblclick", () => chart.setRange(chart.whole));
 
-  canvas.addEventListener("keydown", (event) => {
+  on(canvas, "keydown", (event) => {
     const { from, to } = chart.shown;
     if (event.key === "ArrowLeft") chart.pan((from - to) / 10);
     else if (event.key === "ArrowRight") chart.pan((to - from) / 10);

@@ -5,6 +5,7 @@
  * size changes; the upper one has the selection and the cursor, which move more often.
  */
 
+import { clamp } from "../../widgets/clamp.js";
 import type { Axis } from "../../widgets/axis.js";
 import { createSurface, fitSurface, type Surface } from "../../widgets/canvas.js";
 import { h } from "../../widgets/dom.js";
@@ -31,7 +32,7 @@ const MARGIN = { left: 76, right: 10, top: 8, bottom: 26 };
 const LEAST_BINS = 6;
 
 export class Chart {
-  readonly element = h("div", { class: "chart" });
+  readonly element = h("div", "chart");
   readonly surface: Surface;
   style: ChartStyle | null = null;
   data: ChartData | null = null;
@@ -40,104 +41,108 @@ export class Chart {
   cursor: number | null = null;
   /** Called after the range was changed by zooming or moving. */
   onRange: () => void = () => {};
-  private readonly overlay: Surface;
-  private axis: Axis | null = null;
-  private range: Range = { from: 0, to: 1 };
-  private selection: SelectedTime = { from_ns: null, to_ns: null };
-  private options: ChartOptions | null = null;
-  private height = 360;
-  private frame = 0;
+  readonly #overlay: Surface;
+  #axis: Axis | null = null;
+  #range: Range = { from: 0, to: 1 };
+  #selection: SelectedTime = { from_ns: null, to_ns: null };
+  #options: ChartOptions | null = null;
+  #height = 360;
+  #frame = 0;
 
   constructor() {
     this.surface = createSurface(this.element, "Memory over the run");
-    this.overlay = createSurface(this.element, "");
-    this.overlay.canvas.removeAttribute("tabindex");
-    this.overlay.canvas.removeAttribute("role");
-    this.overlay.canvas.removeAttribute("aria-label");
-    this.overlay.canvas.setAttribute("aria-hidden", "true");
-    this.overlay.canvas.className = "overlay";
+    this.#overlay = createSurface(this.element, "");
+    this.#overlay.canvas.removeAttribute("tabindex");
+    this.#overlay.canvas.removeAttribute("role");
+    this.#overlay.canvas.removeAttribute("aria-label");
+    this.#overlay.canvas.setAttribute("aria-hidden", "true");
+    this.#overlay.canvas.className = "overlay";
   }
 
   /** The range of the whole run. */
   get whole(): Range {
-    const { axis, data } = this;
+    const axis = this.#axis;
+    const { data } = this;
     return axis && data ? { from: 0, to: axis.position(data.end_ns) } : { from: 0, to: 1 };
   }
 
   get isZoomed(): boolean {
     const { from, to } = this.whole;
-    return this.range.from > from + 1e-9 || this.range.to < to - 1e-9;
+    return this.#range.from > from + 1e-9 || this.#range.to < to - 1e-9;
   }
 
   get shown(): Range {
-    return this.range;
+    return this.#range;
   }
 
   /** The shown range in nanoseconds. */
   get shownTime(): { from_ns: number; to_ns: number } {
-    const time = (position: number) => Math.round(this.axis?.time(position) ?? 0);
-    return { from_ns: time(this.range.from), to_ns: time(this.range.to) };
+    const time = (position: number) => Math.round(this.#axis?.time(position) ?? 0);
+    return { from_ns: time(this.#range.from), to_ns: time(this.#range.to) };
   }
 
   setData(data: ChartData, events: Events, axis: Axis): void {
     this.data = data;
     this.events = events;
-    this.axis = axis;
-    this.range = this.whole;
+    this.#axis = axis;
+    this.#range = this.whole;
     this.cursor = null;
   }
 
   setOptions(options: ChartOptions, selection: SelectedTime, height: number): void {
-    this.options = options;
-    this.selection = selection;
-    this.height = height;
+    this.#options = options;
+    this.#selection = selection;
+    this.#height = height;
   }
 
   /** Shows a range, moved and widened so that it lies in the run and has a few bins. */
   setRange(range: Range, isUserAction = true): void {
-    const { axis, data, whole } = this;
+    const axis = this.#axis;
+    const { data, whole } = this;
     if (!axis || !data) return;
     const middle = (range.from + range.to) / 2;
     const time = axis.time(middle);
     const bin = axis.position(time + data.width_ns) - axis.position(time);
-    const length = Math.min(Math.max(range.to - range.from, bin * LEAST_BINS), whole.to);
-    const from = Math.min(Math.max(middle - length / 2, 0), whole.to - length);
-    this.range = { from, to: from + length };
+    const length = clamp(range.to - range.from, bin * LEAST_BINS, whole.to);
+    const from = clamp(middle - length / 2, 0, whole.to - length);
+    this.#range = { from, to: from + length };
     this.draw();
     if (isUserAction) this.onRange();
   }
 
   zoom(factor: number, around: number): void {
-    const { from, to } = this.range;
+    const { from, to } = this.#range;
     const share = (around - from) / (to - from);
     const length = Math.min((to - from) * factor, this.whole.to);
     this.setRange({ from: around - share * length, to: around + (1 - share) * length });
   }
 
   pan(distance: number): void {
-    this.setRange({ from: this.range.from + distance, to: this.range.to + distance });
+    this.setRange({ from: this.#range.from + distance, to: this.#range.to + distance });
   }
 
   /** Draws in the next frame. */
   draw(): void {
-    this.frame ||= requestAnimationFrame(() => this.drawNow());
+    this.#frame ||= requestAnimationFrame(() => this.drawNow());
   }
 
   drawNow(): void {
-    cancelAnimationFrame(this.frame);
-    this.frame = 0;
-    const { data, events, axis, options } = this;
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    const axis = this.#axis;
+    const options = this.#options;
+    const { data, events } = this;
     if (!data || !events || !axis || !options) return;
-    fitSurface(this.surface, this.height);
+    fitSurface(this.surface, this.#height);
     const top = MARGIN.top + events.phases.length * LANE_HEIGHT;
     this.style = {
       axis,
-      range: this.range,
+      range: this.#range,
       plot: {
         left: MARGIN.left,
         top,
         width: Math.max(40, this.surface.width - MARGIN.left - MARGIN.right),
-        height: Math.max(40, this.height - top - MARGIN.bottom),
+        height: Math.max(40, this.#height - top - MARGIN.bottom),
       },
       top_bytes: topBytes(data, options),
       ...options,
@@ -148,17 +153,18 @@ export class Chart {
 
   /** Draws the selection and the cursor. `drag` is a window that is being selected. */
   drawOverlay(drag: SelectedTime | null = null): void {
-    const { style, overlay } = this;
+    const overlay = this.#overlay;
+    const { style } = this;
     if (!style) return;
-    fitSurface(overlay, this.height);
+    fitSurface(overlay, this.#height);
     const { context } = overlay;
     const { plot } = style;
     const right = plot.left + plot.width;
-    const clamp = (x: number) => Math.min(Math.max(x, plot.left), right);
-    const { from_ns, to_ns } = drag ?? this.selection;
+    const toPlot = (x: number) => clamp(x, plot.left, right);
+    const { from_ns, to_ns } = drag ?? this.#selection;
     if (from_ns !== null) {
-      const from = clamp(xOf(style, from_ns));
-      const to = clamp(xOf(style, to_ns ?? from_ns));
+      const from = toPlot(xOf(style, from_ns));
+      const to = toPlot(xOf(style, to_ns ?? from_ns));
       context.fillStyle = themeColor("selection");
       context.fillRect(from, plot.top, to - from, plot.height);
       context.fillStyle = themeColor("accent");
@@ -175,7 +181,7 @@ export class Chart {
 
   timeAt(x: number): number {
     if (!this.style || !this.data) return 0;
-    return Math.min(Math.max(timeAtX(this.style, x), 0), this.data.end_ns);
+    return clamp(timeAtX(this.style, x), 0, this.data.end_ns);
   }
 
   xOf(time_ns: number): number {

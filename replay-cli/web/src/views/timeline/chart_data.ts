@@ -6,6 +6,7 @@
  * maxima of different instants on top of each other.
  */
 
+import { clamp } from "../../widgets/clamp.js";
 import { categoryColor, GREY, HUES } from "../../widgets/colors.js";
 import { formatNumberOf } from "../../widgets/format.js";
 import { shortLabel } from "../../shell/selection.js";
@@ -223,8 +224,8 @@ function binsBetween(
   begin_ns: number,
   end_ns: number,
 ): [number, number] {
-  const clamp = (bin: number) => Math.min(Math.max(bin, 0), bins - 1);
-  const first = clamp(Math.floor((begin_ns - start_ns) / width_ns));
-  const last = clamp(Math.ceil((end_ns - start_ns) / width_ns) - 1);
+  const toBin = (bin: number) => clamp(bin, 0, bins - 1);
+  const first = toBin(Math.floor((begin_ns - start_ns) / width_ns));
+  const last = toBin(Math.ceil((end_ns - start_ns) / width_ns) - 1);
   return [first, Math.max(first, last)];
 }

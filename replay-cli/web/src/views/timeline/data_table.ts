@@ -30,13 +30,13 @@ export function fillDataTable(
       {},
       h("th", { scope: "row" }, axis.describe(Math.max(0, begin))),
       ...[level.live_min, level.live_max, level.reserved_max, level.device_max].map((bytes) =>
-        h("td", { class: "number" }, formatBytes(bytes))),
+        h("td", "number", formatBytes(bytes))),
     ));
   }
   const heads = ["From", "Allocated, least", "Allocated, most", "Reserved, most", "Driver, most"];
   const head = heads.map((text, index) =>
     h("th", { scope: "col", class: index ? "number" : null }, text));
-  const caption = h("caption", { class: "visually-hidden" }, "Memory in the shown part of the run");
+  const caption = h("caption", "visually-hidden", "Memory in the shown part of the run");
   const thead = h("thead", {}, h("tr", {}, ...head));
   fill(parent, h("table", {}, caption, thead, h("tbody", {}, ...rows)));
 }

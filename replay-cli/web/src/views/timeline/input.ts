@@ -5,6 +5,8 @@
  * the exact moment of the peak or of an error that is near to the pointer.
  */
 
+import { clamp } from "../../widgets/clamp.js";
+import { on } from "../../widgets/dom.js";
 import type { Chart } from "./chart.js";
 import { highestBin } from "./chart_data.js";
 
@@ -48,7 +50,7 @@ export function listenToChart(chart: Chart, actions: InputActions): void {
     return actions.snap(chart.timeAt(x));
   }
 
-  canvas.addEventListener("pointerdown", (event) => {
+  on(canvas, "pointerdown", (event) => {
     if (event.button > 1) return;
     const plot = chart.style?.plot;
     const isOnAxis = plot !== undefined && yIn(event) > plot.top + plot.height;
@@ -58,7 +60,7 @@ export function listenToChart(chart: Chart, actions: InputActions): void {
     canvas.setPointerCapture(event.pointerId);
   });
 
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     const x = xIn(event);
     if (press && Math.abs(x - press.x) > DRAG_PIXELS) press.isDrag = true;
     if (press?.isDrag && press.pans && chart.style) {
@@ -72,27 +74,27 @@ export function listenToChart(chart: Chart, actions: InputActions): void {
     chart.drawOverlay(press?.isDrag ? { from_ns: press.from_ns, to_ns: snap(x) } : null);
   });
 
-  canvas.addEventListener("pointerup", (event) => {
+  on(canvas, "pointerup", (event) => {
     const x = xIn(event);
     if (press && !press.isDrag && !press.pans) actions.select(press.from_ns, null);
     else if (press?.isDrag && !press.pans) actions.select(press.from_ns, snap(x));
     press = null;
   });
 
-  canvas.addEventListener("pointercancel", () => {
+  on(canvas, "pointercancel", () => {
     press = null;
   });
 
-  canvas.addEventListener("pointerleave", () => {
+  on(canvas, "pointerleave", () => {
     if (press) return;
     chart.cursor = null;
     actions.cursorMoved(null);
     chart.drawOverlay();
   });
 
-  canvas.addEventListener("dblclick", () => actions.reset());
+  on(canvas, "dblclick", () => actions.reset());
 
-  canvas.addEventListener("wheel", (event) => {
+  on(canvas, "wheel", (event) => {
     const { style } = chart;
     if (!style) return;
     const pixels = event.deltaMode === 1 ? 16 : 1;
@@ -104,12 +106,12 @@ export function listenToChart(chart: Chart, actions: InputActions): void {
       // With the whole run in view, the wheel scrolls the page.
       event.preventDefault();
       const share = (xIn(event) - style.plot.left) / style.plot.width;
-      const factor = Math.exp(Math.min(Math.max(event.deltaY * pixels, -240), 240) / 400);
-      chart.zoom(factor, style.range.from + Math.min(Math.max(share, 0), 1) * length);
+      const factor = Math.exp(clamp(event.deltaY * pixels, -240, 240) / 400);
+      chart.zoom(factor, style.range.from + clamp(share, 0, 1) * length);
     }
   }, { passive: false });
 
-  canvas.addEventListener("keydown", (event) => {
+  on(canvas, "keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey || !chart.style || !chart.data) return;
     const { style } = chart;
     const { from_ns, to_ns } = chart.shownTime;

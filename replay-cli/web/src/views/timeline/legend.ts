@@ -1,12 +1,14 @@
 /** The list of bands beside the chart, with their bytes at the cursor or at the peak. */
 
-import { h, swatch } from "../../widgets/dom.js";
+import { h, on, swatch } from "../../widgets/dom.js";
 import { formatBytes, formatShare } from "../../widgets/format.js";
 import type { Band } from "./chart_data.js";
 
 export interface Legend {
   element: HTMLElement;
   setBands(bands: Band[]): void;
+  /** Orders the bands by their bytes in a bin. */
+  sort(bin: number): void;
   /** Bytes of a bin. `under` is the band under the pointer, or -1. */
   setValues(bin: number, title: string, under: number): void;
   setSelected(band: number): void;
@@ -15,7 +17,7 @@ export interface Legend {
 export function createLegend(onSelect: (band: Band) => void): Legend {
   const title = h("h2", {});
   const list = h("ul", {});
-  const element = h("div", { class: "timeline-legend" }, title, list);
+  const element = h("div", "timeline-legend", title, list);
   let bands: Band[] = [];
   let rows: { item: HTMLElement; row: HTMLElement; bytes: Text; share: Text }[] = [];
 
@@ -30,17 +32,25 @@ export function createLegend(onSelect: (band: Band) => void): Legend {
         const content = [
           swatch(band.color),
           h("span", { class: "legend-label", title: band.title }, band.label),
-          h("span", { class: "legend-bytes" }, bytes),
-          h("span", { class: "legend-share" }, share),
+          h("span", "legend-bytes", bytes),
+          h("span", "legend-share", share),
         ];
         const row = band.site === null
-          ? h("div", { class: "legend-row" }, ...content)
+          ? h("div", "legend-row", ...content)
           : h("button", { class: "legend-row", "aria-pressed": "false" }, ...content);
-        if (band.site !== null) row.addEventListener("click", () => onSelect(band));
+        if (band.site !== null) on(row, "click", () => onSelect(band));
         const item = h("li", {}, row);
         list.append(item);
         return { item, row, bytes, share };
       });
+    },
+    sort(bin) {
+      const items = bands
+        .map(({ values }, band) => ({ item: rows[band].item, bytes: values[bin] }))
+        .sort((a, b) => b.bytes - a.bytes)
+        .map(({ item }) => item);
+      // An item that moves loses the focus.
+      if (items.some((item, i) => item !== list.children[i])) list.append(...items);
     },
     setValues(bin, text, under) {
       title.textContent = text;

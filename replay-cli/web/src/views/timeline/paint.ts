@@ -1,7 +1,9 @@
 /** Draws the chart: grid, stack, lines of reserved and driver memory, and what happened when. */
 
+import { clamp } from "../../widgets/clamp.js";
 import { byteTicks, type Axis } from "../../widgets/axis.js";
-import { fitText, type Surface } from "../../widgets/canvas.js";
+import { fitLabel } from "../../draw/label_width.js";
+import type { Surface } from "../../widgets/canvas.js";
 import { formatBytes } from "../../widgets/format.js";
 import { themeColor } from "../../shell/theme.js";
 import { columnsOf, type ChartData, type PixelColumns, type Range } from "./chart_data.js";
@@ -94,7 +96,7 @@ function drawGrid({ context }: Surface, style: ChartStyle): void {
     line(context, Math.round(x) + 0.5, bottom, Math.round(x) + 0.5, bottom + 4);
     const half = context.measureText(label).width / 2;
     const right = plot.left + plot.width;
-    context.fillText(label, Math.min(Math.max(x, plot.left + half), right - half), bottom + 7);
+    context.fillText(label, clamp(x, plot.left + half, right - half), bottom + 7);
   }
 }
 
@@ -212,7 +214,7 @@ function drawPhases({ context }: Surface, phases: Phase[], style: ChartStyle): v
       context.fillStyle = themeColor("text");
       context.textAlign = "left";
       context.textBaseline = "middle";
-      const text = to - from > 24 ? fitText(context, phase.name, to - from - 8) : "";
+      const text = to - from > 24 ? fitLabel(context, phase.name, to - from - 8) : "";
       if (text) context.fillText(text, from + 4, y + (LANE_HEIGHT - 3) / 2 + 0.5);
     };
     for (let i = 0; i < phase.begin_ns.length; i++) {

@@ -94,58 +94,69 @@ function shades(color: Rgb, surface: Rgb): Shades {
 /** Fills one column of pixels from the bottom to the top. Levels are pixels above the bottom. */
 class ColumnPainter {
   level = 0;
-  private red = 0;
-  private green = 0;
-  private blue = 0;
-  private covered = 0;
+  #red = 0;
+  #green = 0;
+  #blue = 0;
+  #covered = 0;
+  readonly #pixels: Uint32Array;
+  readonly #x: number;
+  readonly #width: number;
+  readonly #height: number;
+  readonly #ceiling: number;
 
   constructor(
-    private readonly pixels: Uint32Array,
-    private readonly x: number,
-    private readonly width: number,
-    private readonly height: number,
-    private readonly ceiling: number,
-  ) {}
+    pixels: Uint32Array,
+    x: number,
+    width: number,
+    height: number,
+    ceiling: number,
+  ) {
+    this.#pixels = pixels;
+    this.#x = x;
+    this.#width = width;
+    this.#height = height;
+    this.#ceiling = ceiling;
+  }
 
   fill(top: number, { full, pale }: Shades): void {
-    const limit = Math.min(top, this.height);
+    const limit = Math.min(top, this.#height);
     while (this.level < limit) {
       const row = Math.floor(this.level);
-      const [shade, end] = row < this.ceiling ? [full, this.ceiling] : [pale, Infinity];
-      if (this.covered === 0 && limit - row >= 1) {
+      const [shade, end] = row < this.#ceiling ? [full, this.#ceiling] : [pale, Infinity];
+      if (this.#covered === 0 && limit - row >= 1) {
         const stop = Math.min(Math.floor(limit), end);
-        this.run(row, stop, shade.pixel);
+        this.#run(row, stop, shade.pixel);
         this.level = stop;
       } else {
         const next = Math.min(limit, row + 1);
-        this.blend(next - this.level, shade.color);
+        this.#blend(next - this.level, shade.color);
         this.level = next;
-        if (next === row + 1) this.flush(row);
+        if (next === row + 1) this.#flush(row);
       }
     }
   }
 
   finish(): void {
-    if (this.covered > 0) this.flush(Math.floor(this.level));
+    if (this.#covered > 0) this.#flush(Math.floor(this.level));
   }
 
-  private run(from: number, to: number, pixel: number): void {
-    let at = (this.height - 1 - from) * this.width + this.x;
-    for (let row = from; row < to; row++, at -= this.width) this.pixels[at] = pixel;
+  #run(from: number, to: number, pixel: number): void {
+    let at = (this.#height - 1 - from) * this.#width + this.#x;
+    for (let row = from; row < to; row++, at -= this.#width) this.#pixels[at] = pixel;
   }
 
-  private blend(share: number, color: Rgb): void {
-    this.red += share * color[0];
-    this.green += share * color[1];
-    this.blue += share * color[2];
-    this.covered += share;
+  #blend(share: number, color: Rgb): void {
+    this.#red += share * color[0];
+    this.#green += share * color[1];
+    this.#blue += share * color[2];
+    this.#covered += share;
   }
 
-  private flush(row: number): void {
-    const { covered } = this;
-    const color: Rgb = [this.red / covered, this.green / covered, this.blue / covered];
-    this.pixels[(this.height - 1 - row) * this.width + this.x] = toPixel(color, covered * 255);
-    this.red = this.green = this.blue = this.covered = 0;
+  #flush(row: number): void {
+    const covered = this.#covered;
+    const color: Rgb = [this.#red / covered, this.#green / covered, this.#blue / covered];
+    this.#pixels[(this.#height - 1 - row) * this.#width + this.#x] = toPixel(color, covered * 255);
+    this.#red = this.#green = this.#blue = this.#covered = 0;
   }
 }
 

@@ -1,5 +1,7 @@
 /** The controls above the timeline. Their state is in the selection, so links keep it. */
 
+import { withOptions } from "../options.js";
+import { press, segmented } from "../../widgets/segmented.js";
 import { h } from "../../widgets/dom.js";
 import type { GroupKind } from "../../data/page_data.js";
 import type { Context } from "../../view.js";
@@ -25,17 +27,10 @@ const STACKINGS: [GroupKind | null, string, string][] = [
 
 export function createToolbar(context: Context, actions: ToolbarActions): Toolbar {
   const option = (key: string) => context.selection().options[key];
-  const setOption = (key: string, value: string | null) => {
-    const options = { ...context.selection().options };
-    if (value === null) delete options[key];
-    else options[key] = value;
-    context.select({ options });
-  };
-  const button = (text: string, title: string, onClick: () => void) => {
-    const element = h("button", { title }, text);
-    element.addEventListener("click", onClick);
-    return element;
-  };
+  const setOption = (key: string, value: string | null) =>
+    context.select(withOptions(context, { [key]: value }));
+  const button = (text: string, title: string, onclick: () => void) =>
+    h("button", { title, onclick }, text);
 
   const stackings = STACKINGS.map(([kind, text, title]) => ({
     kind,
@@ -51,17 +46,15 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
   const toSelection = button("Zoom to window", "Show the selected window", actions.zoomToSelection);
   const whole = button("Whole run", "Show the whole run (double click)", actions.reset);
   const csv = button("CSV", "Download the numbers of the chart", actions.csv);
-  const group = (label: string, ...buttons: HTMLElement[]) =>
-    h("div", { class: "segmented", role: "group", "aria-label": label }, ...buttons);
 
-  const axis = group("Axis", bySteps, byTime);
+  const axis = segmented("Axis", bySteps, byTime);
   const element = h(
     "div",
-    { class: "chart-toolbar" },
-    group("Stack by", ...stackings.map(({ element }) => element)),
+    "chart-toolbar",
+    segmented("Stack by", ...stackings.map(({ element }) => element)),
     axis,
-    group("Lines", reserved, device),
-    h("span", { class: "spacer" }),
+    segmented("Lines", reserved, device),
+    h("span", "spacer"),
     toSelection,
     whole,
     csv,
@@ -71,8 +64,6 @@ export function createToolbar(context: Context, actions: ToolbarActions): Toolba
     showsReserved: option("reserved") !== "off",
     showsDevice: option("driver") !== "off",
   });
-  const press = (target: HTMLElement, isPressed: boolean) =>
-    target.setAttribute("aria-pressed", String(isPressed));
 
   return {
     element,

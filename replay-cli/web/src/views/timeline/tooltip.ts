@@ -38,13 +38,13 @@ export function createTooltip(): Tooltip {
         h("strong", {}, when),
         band && h(
           "div",
-          { class: "tooltip-band" },
+          "tooltip-band",
           swatch(band.color),
           h("span", {}, band.label),
-          h("span", { class: "number" }, formatBytes(band.values[bin])),
+          h("span", "number", formatBytes(band.values[bin])),
         ),
         h("table", {}, h("tbody", {}, ...rows.map(row))),
-        h("div", { class: "muted" }, `within ${formatTime(Math.round(span_ns))}`),
+        h("div", "muted", `within ${formatTime(Math.round(span_ns))}`),
       );
       element.hidden = false;
       const { plot } = style;
@@ -61,5 +61,5 @@ function row([name, least, most]: [string, number, number]): HTMLElement {
   const text = least === most
     ? formatBytes(most)
     : `${formatBytes(least)} to ${formatBytes(most)}`;
-  return h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, text));
+  return h("tr", {}, h("th", { scope: "row" }, name), h("td", "number", text));
 }

@@ -1,26 +1,27 @@
 //! `--leaks`: one paragraph per leak.
 
-mod benign;
-mod explanation;
-mod growth;
 mod holders;
 
 use crate::render::wording::Vocabulary;
-use crate::render::wording::assessment::{describe_assessment, explain_growth, headline_growth};
+use crate::render::wording::assessment::{
+    describe_assessment, explain_growth, find_assessment, headline_growth,
+};
+use crate::render::wording::leaks::benign::describe_benign_growth;
+use crate::render::wording::leaks::explanation::{describe_share, explain_leak};
+use crate::render::wording::leaks::growth::{describe_forecast, describe_growth, format_rate};
+use crate::render::wording::leaks::holders::format_holder;
 use crate::render::wording::leaks::name_leaking_memory;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeakAssessment, LeakKind, LeakShape, Omitted};
+use gpumemtrace_replay::report::{Leak, LeakKind, LeakShape, Omitted};
 
-use crate::render::text::header::count_steps;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::text::sum_hidden_rows;
 use crate::render::wording::sites::short_site;
-use crate::render::wording::steps::describe_steps;
+use crate::render::wording::steps::describe_basis;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
-pub(in crate::render::text) use growth::{describe_forecast, describe_growth, format_rate};
-pub(in crate::render::text) use holders::{describe_main_holder, format_holder, suggest_holders};
+pub(in crate::render::text) use holders::describe_main_holder;
 
 /// Most call sites named of a leak that has several.
 const MAX_MEMBERS: usize = 8;
@@ -46,7 +47,10 @@ pub(super) fn render_leaks(
         render_growth(out, report, trace, usize::MAX);
     }
     holders::render_last_scan(out, report, trace);
-    benign::render_benign_growth(out, report, trace);
+    if let Some(benign) = describe_benign_growth(report, trace) {
+        out.push('\n');
+        put_line(out, format_args!("Not counted as leaks: {benign}."));
+    }
 }
 
 fn render_all(
@@ -75,7 +79,9 @@ fn render_all(
         let is_alone = leaks.iter().filter(|other| other.device == leak.device).count() == 1;
         let forecast = describe_forecast(leak, is_alone);
         put_line(out, format_args!("   {}.{forecast}", describe_growth(leak)));
-        put_line(out, format_args!("   {}", explanation::explain_leak(leak, words)));
+        let share = describe_share(leak).map(|share| format!(" {share}.")).unwrap_or_default();
+        let why = explain_leak(leak, words);
+        put_line(out, format_args!("   {why}{share} Confidence {:.2}.", leak.confidence));
         holders::render_holders(out, report, leak, style);
         render_call_sites(out, leak, style, sites);
     }
@@ -147,7 +153,8 @@ fn render_no_leaks(out: &mut String, report: &Report, trace: usize, style: Style
 pub(in crate::render::text) fn render_growth(out: &mut String, report: &Report, trace: usize, most: usize) {
     let Some(assessment) = find_assessment(report, trace) else { return };
     for growth in assessment.growth.iter().take(most) {
-        put_line(out, format_args!("{}", headline_growth(growth)));
+        let (label, text) = headline_growth(growth);
+        put_line(out, format_args!("{label}: {text}"));
         put_line(out, format_args!("  {}", explain_growth(growth)));
         if let Some(holder) = growth.holders.as_ref().and_then(|holders| holders.first()) {
             put_line(out, format_args!("  Held by {}.", format_holder(holder)));
@@ -156,23 +163,6 @@ pub(in crate::render::text) fn render_growth(out: &mut String, report: &Report, 
     if assessment.growth.len() > most {
         let more = (assessment.growth.len() - most) as u64;
         put_line(out, format_args!("{} that grow (see --leaks)", format_count(more, "more call site")));
-    }
-}
-
-pub(in crate::render::text) fn find_assessment(report: &Report, trace: usize) -> Option<&LeakAssessment> {
-    report.leak_assessment.iter().flatten().find(|assessment| assessment.trace == trace)
-}
-
-/// ` over 12 steps (step boundary: optimizer.step() at train.py:43 in train())`, or with another
-/// preposition. The report has the step boundary of its first trace.
-fn describe_basis(preposition: &str, report: &Report, trace: usize) -> String {
-    let steps = count_steps(report, trace).map(|count| format_count(count, "step"));
-    match (steps, report.steps.as_ref().filter(|_| trace == 0)) {
-        (Some(count), Some(steps)) => {
-            format!("{preposition}{count} (step boundary: {})", describe_steps(steps))
-        }
-        (Some(count), None) => format!("{preposition}{count}"),
-        (None, _) => String::new(),
     }
 }
 

@@ -1,23 +1,22 @@
 //! `--oom`: why an allocation failed, what filled the GPU, and what helps.
 
-use crate::render::wording::Vocabulary;
+use crate::render::wording::{Vocabulary, sentence};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Filters, Remedy, VerdictEvidence};
 
-pub(in crate::render::text) mod groups;
 pub(in crate::render::text) mod growth;
 
 use super::peak;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::fragmentation::describe_cause;
-use crate::render::wording::oom::describe_recovery;
+use crate::render::wording::oom::groups::{OomGroup, group_ooms};
+use crate::render::wording::oom::{describe_recovery, remedy_state, sort_remedies};
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
-use groups::{OomGroup, group_ooms};
 
 /// Most kinds of errors described in full.
 const MAX_DESCRIBED: usize = 5;
@@ -103,7 +102,7 @@ fn render_error(
     growth::render_growth(out, oom, style.row_limit(MAX_LINES), style, sites);
     growth::render_unchanged(out, oom, style.row_limit(MAX_LINES));
     if let Some(outcome) = describe_recovery(oom.recovered) {
-        put_line(out, format_args!("  {outcome}."));
+        put_line(out, format_args!("  {}", sentence(outcome)));
     }
     put_line(out, format_args!("  {}.", oom.why));
     put_line(
@@ -138,25 +137,6 @@ fn render_error(
     if !oom.site.stack.is_empty() {
         put_line(out, format_args!("  Requested at (your code marked >):"));
         sites.write_stack(out, &oom.site, "    ", style);
-    }
-}
-
-/// Those that help first, those that do not last.
-fn sort_remedies(remedies: &[Remedy]) -> Vec<&Remedy> {
-    let mut sorted: Vec<&Remedy> = remedies.iter().collect();
-    sorted.sort_by_key(|remedy| match remedy.works {
-        Some(true) => 0,
-        None => 1,
-        Some(false) => 2,
-    });
-    sorted
-}
-
-fn remedy_state(remedy: &Remedy) -> &'static str {
-    match remedy.works {
-        Some(true) => "helps",
-        Some(false) => "does not help",
-        None => "untested",
     }
 }
 

@@ -3,7 +3,7 @@
 use gpumemtrace_replay::report::Mark;
 
 use super::ChartFrame;
-use crate::render::text::moment::format_moment;
+use crate::render::wording::moment::format_moment;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;

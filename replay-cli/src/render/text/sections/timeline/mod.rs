@@ -11,8 +11,8 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{DeviceEnd, Mark, MemoryLayer, Timeline, TimelinePoint};
 
 use super::peak::describe_layer;
-use crate::render::text::moment::format_moment;
 use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::moment::format_moment;
 use crate::render::wording::sites::short_site;
 use crate::terminal::chart;
 use crate::terminal::format::{format_count, put_line, size_column};

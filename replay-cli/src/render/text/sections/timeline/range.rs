@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use gpumemtrace_replay::report::{DeviceEnd, Timeline};
 
-use crate::render::text::moment::format_step;
+use crate::render::wording::moment::format_step;
 use crate::render::wording::recording::describe_end_moment;
 use crate::terminal::chart;
 use crate::terminal::format::format_duration;

@@ -3,7 +3,7 @@
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::{GrowsBy, Leak, LeakKind, OomForecast};
 
-use crate::render::text::moment::format_step;
+use crate::render::wording::moment::format_step;
 use crate::terminal::format::{format_count, format_number};
 
 /// No forecast is printed beyond this many steps.
@@ -11,7 +11,7 @@ const FAR_STEPS: u64 = 1_000_000;
 
 /// `+4.00 MiB/step (1 block)`, `+8.00 MiB every 4 steps (2 blocks)`. Without steps,
 /// `+48.00 MiB over time (12 blocks)`.
-pub(in crate::render::text) fn format_rate(leak: &Leak) -> String {
+pub(crate) fn format_rate(leak: &Leak) -> String {
     let Some(bytes) = leak.bytes_per_step else {
         let blocks = if leak.grows_by == GrowsBy::Size { 0 } else { leak.blocks };
         return format!("+{} over time{}", format_bytes(leak.bytes), format_blocks(blocks as f64));
@@ -38,7 +38,7 @@ fn format_blocks(blocks: f64) -> String {
 }
 
 /// `12 blocks (48.00 MiB) live at the end of step 11, growing since step 0`.
-pub(in crate::render::text) fn describe_growth(leak: &Leak) -> String {
+pub(crate) fn describe_growth(leak: &Leak) -> String {
     let last = match leak.last_step {
         Some(_) => format_step("at the end of step ", leak.last_step),
         None => "near the end of the run".to_owned(),
@@ -56,9 +56,15 @@ pub(in crate::render::text) fn describe_growth(leak: &Leak) -> String {
     format!("{blocks} ({bytes}) live {last}{since}")
 }
 
+/// `4.00 MiB to 4.10 MiB/step`, the 95% interval of the rate; `None` if it is unknown.
+pub(crate) fn format_rate_interval(leak: &Leak) -> Option<String> {
+    let [least, most] = leak.bytes_per_step_interval?.map(|bytes| format_bytes(bytes.0.round() as u64));
+    Some(if least == most { format!("exactly {least}/step") } else { format!("{least} to {most}/step") })
+}
+
 /// A sentence that begins with a space; empty if there is no forecast. The forecast assumes that
 /// all leaks of the device continue.
-pub(in crate::render::text) fn describe_forecast(leak: &Leak, is_alone: bool) -> String {
+pub(crate) fn describe_forecast(leak: &Leak, is_alone: bool) -> String {
     match (leak.steps_to_oom, &leak.oom_step) {
         (Some(left), _) if left > FAR_STEPS => {
             format!(" No out of memory expected within {} steps.", format_number(FAR_STEPS))

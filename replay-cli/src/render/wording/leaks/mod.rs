@@ -1,5 +1,10 @@
 //! Leaks, growth that is no leak, and their holders, as phrases.
 
+pub(crate) mod benign;
+pub(crate) mod explanation;
+pub(crate) mod growth;
+pub(crate) mod holders;
+
 use gpumemtrace_replay::report::{
     BenignRule, GrowsBy, Leak, LeakKind, LeakShape, ScanTrigger, UnresolvedReason,
 };
@@ -47,7 +52,7 @@ pub(crate) fn name_leaked_item(kind: LeakKind, words: &Vocabulary) -> &'static s
 }
 
 /// Which growth is no leak, behind a number of bytes.
-pub(crate) fn describe_benign_rule(rule: BenignRule) -> &'static str {
+fn describe_benign_rule(rule: BenignRule) -> &'static str {
     match rule {
         BenignRule::WarmUp => "allocated in the first steps",
         BenignRule::OneOff => "that grew only a few times",
@@ -61,7 +66,7 @@ pub(crate) fn describe_benign_rule(rule: BenignRule) -> &'static str {
 }
 
 /// Why no holder of some blocks is known.
-pub(crate) fn explain_unresolved(why: UnresolvedReason) -> &'static str {
+fn explain_unresolved(why: UnresolvedReason) -> &'static str {
     match why {
         UnresolvedReason::NoTensor => "no Python tensor uses them",
         UnresolvedReason::NoName => "no variable leads to their tensors",

@@ -1,5 +1,8 @@
 //! Why a request failed, and what to try, without a full stop.
 
+pub(crate) mod groups;
+pub(crate) mod growth;
+
 use gpumemtrace_replay::report::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind};
 
 use super::Vocabulary;
@@ -84,6 +87,26 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
     }
 }
 
+/// Those that help first, those that do not last.
+pub(crate) fn sort_remedies(remedies: &[Remedy]) -> Vec<&Remedy> {
+    let mut sorted: Vec<&Remedy> = remedies.iter().collect();
+    sorted.sort_by_key(|remedy| match remedy.works {
+        Some(true) => 0,
+        None => 1,
+        Some(false) => 2,
+    });
+    sorted
+}
+
+/// Whether a remedy was tested, and helps.
+pub(crate) fn remedy_state(remedy: &Remedy) -> &'static str {
+    match remedy.works {
+        Some(true) => "helps",
+        Some(false) => "does not help",
+        None => "untested",
+    }
+}
+
 /// What a line's growth is called, in front of its bytes.
 pub(crate) fn label_growth(pattern: OomGrowthPattern) -> &'static str {
     match pattern {
@@ -114,8 +137,8 @@ pub(crate) fn describe_pattern(line: &OomGrowth) -> String {
 /// What the program did after an error; `None` if the trace does not show it.
 pub(crate) fn describe_recovery(recovered: Option<bool>) -> Option<&'static str> {
     match recovered {
-        Some(true) => Some("The program went on"),
-        Some(false) => Some("The run ended"),
+        Some(true) => Some("the program went on"),
+        Some(false) => Some("the run ended"),
         None => None,
     }
 }

@@ -1,14 +1,14 @@
-//! What kind of growth a leak is, and how certain.
+//! What kind of growth a leak is.
 
-use crate::render::wording::Vocabulary;
 use gpumemtrace_replay::report::{GrowsBy, Leak, LeakKind, LeakShape};
 
-use crate::render::wording::leaks::name_graph;
+use super::name_graph;
+use crate::render::wording::Vocabulary;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::format_percent;
 
-/// What grows, what happened to the other blocks, and how certain that is.
-pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
+/// What grows, and what happened to the other blocks.
+pub(crate) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     let mut sentences = Vec::new();
     match leak.kind {
         LeakKind::Device => sentences.push(words.outside.to_owned()),
@@ -37,11 +37,12 @@ pub(super) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     if !leak.is_regular {
         sentences.push("Growth is irregular: a cache that is still filling looks the same.".to_owned());
     }
-    if let Some(share) = leak.share_of_growth {
-        sentences.push(format!("{} of {}.", format_percent(share), name_total(leak)));
-    }
-    sentences.push(format!("Confidence {:.2}.", leak.confidence));
     sentences.join(" ")
+}
+
+/// `99% of GPU 0's growth`; `None` if the share is unknown.
+pub(crate) fn describe_share(leak: &Leak) -> Option<String> {
+    leak.share_of_growth.map(|share| format!("{} of {}", format_percent(share), name_total(leak)))
 }
 
 /// What happened to the other blocks of the call site, or how the blocks themselves grow.

@@ -2,18 +2,18 @@
 
 use gpumemtrace_replay::report::Oom;
 
-use crate::render::text::moment::{format_moment, format_step};
+use crate::render::wording::moment::{format_moment, format_step};
 use crate::terminal::format::format_count;
 
 /// Errors of one device with the same call site, size, reason and outcome.
-pub(in crate::render::text) struct OomGroup<'a> {
-    pub(in crate::render::text) first: &'a Oom,
-    pub(in crate::render::text) last: &'a Oom,
-    pub(in crate::render::text) count: u64,
+pub(crate) struct OomGroup<'a> {
+    pub(crate) first: &'a Oom,
+    pub(crate) last: &'a Oom,
+    pub(crate) count: u64,
 }
 
 /// Groups errors. Those that ended the run come first, the others in the order of their first one.
-pub(in crate::render::text) fn group_ooms<'a>(ooms: &[&'a Oom]) -> Vec<OomGroup<'a>> {
+pub(crate) fn group_ooms<'a>(ooms: &[&'a Oom]) -> Vec<OomGroup<'a>> {
     let key = |oom: &Oom| (oom.device, oom.requested_bytes, oom.cause, oom.recovered, oom.site.id.clone());
     let mut groups: Vec<OomGroup<'a>> = Vec::new();
     for oom in ooms {
@@ -31,7 +31,7 @@ pub(in crate::render::text) fn group_ooms<'a>(ooms: &[&'a Oom]) -> Vec<OomGroup<
 
 impl OomGroup<'_> {
     /// `1.5 s in, step 40`, or of several errors `5 times, 1.5 s in, step 40 to 9.1 s in, step 88`.
-    pub(in crate::render::text) fn describe_moments(&self) -> String {
+    pub(crate) fn describe_moments(&self) -> String {
         let last = format_moment(self.last.time_ns, self.last.step);
         if self.count == 1 {
             return last;
@@ -41,7 +41,7 @@ impl OomGroup<'_> {
     }
 
     /// ` in step 40`, or of several errors ` in steps 40 to 88`; empty without steps.
-    pub(in crate::render::text) fn describe_steps(&self) -> String {
+    pub(crate) fn describe_steps(&self) -> String {
         if self.first.step == self.last.step {
             return format_step(" in step ", self.last.step);
         }

@@ -1,0 +1,39 @@
+//! Growth that is not known to be a leak: one card each, and what does not count as a leak.
+
+use gpumemtrace_replay::report::GrowingSite;
+
+use super::element::{Element, Node, element};
+use super::{CardTrace, case, held_by, nodes, paragraph};
+use crate::render::wording::assessment::{explain_growth, find_assessment, headline_growth};
+use crate::render::wording::leaks::benign::describe_benign_growth;
+use crate::render::wording::leaks::holders::{describe_scan, format_holder, last_scan};
+
+/// A title and a card for each call site that grows.
+pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
+    let growth = find_assessment(trace.report, trace.trace).map(|assessment| &assessment.growth);
+    let cards: Vec<Element> = growth.into_iter().flatten().map(|growth| growth_card(growth, trace)).collect();
+    let title = element("h2").class("section-title").add("Growth not known to be a leak");
+    let mut all = nodes((!cards.is_empty()).then_some(title));
+    all.extend(nodes(cards));
+    all
+}
+
+fn growth_card(growth: &GrowingSite, trace: &CardTrace<'_>) -> Element {
+    let (label, text) = headline_growth(growth);
+    let holder = growth.holders.as_ref().and_then(|holders| holders.first());
+    case("article", "warning")
+        .add(paragraph(label).class("badge"))
+        .add(element("h2").class("case-title").add(text))
+        .add(trace.source(&growth.site))
+        .add(paragraph(explain_growth(growth)))
+        .add(holder.map(|holder| held_by(&format_holder(holder))))
+}
+
+/// The last holder scan, and growth that does not count as a leak.
+pub(super) fn footer(trace: &CardTrace<'_>) -> Option<Element> {
+    let scan = last_scan(trace.report, trace.trace).map(|scan| paragraph(describe_scan(scan)));
+    let benign = describe_benign_growth(trace.report, trace.trace);
+    let benign = benign.map(|benign| paragraph(format!("Not counted as leaks: {benign}.")));
+    let has_any = scan.is_some() || benign.is_some();
+    has_any.then(|| element("div").class("card muted").add(scan).add(benign))
+}

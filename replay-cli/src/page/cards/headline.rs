@@ -1,0 +1,67 @@
+//! The first lines of the page: the most severe finding, the program, and what the trace lacks.
+
+use gpumemtrace_replay::report::{AssessmentStatus, Severity};
+use serde::Serialize;
+
+use super::element::{Node, element, list};
+use super::{CardTrace, nodes};
+use crate::render::wording::assessment::find_assessment;
+use crate::render::wording::recording::{describe_ending, format_extent, name_torch};
+use crate::terminal::marks::sanitize;
+use crate::terminal::paths::shorten_command;
+
+/// The verdict without any finding.
+pub(super) const NO_PROBLEMS: &str = "No problems found";
+
+/// The lines at the top of all views.
+#[derive(Debug, Serialize)]
+pub(super) struct Headline {
+    severity: &'static str,
+    verdict: String,
+    program: String,
+}
+
+/// The most severe finding that is more than a remark, and the program.
+pub(super) fn headline(trace: &CardTrace<'_>) -> Headline {
+    let (severity, verdict) = verdict(trace);
+    Headline { severity, verdict: sanitize(&verdict), program: program(trace) }
+}
+
+fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
+    let mut verdicts = trace.report.verdicts.iter().flatten();
+    let worst = verdicts.find(|verdict| verdict.trace == trace.trace && verdict.severity != Severity::Info);
+    if let Some(verdict) = worst {
+        return (verdict.severity.name(), verdict.summary.clone());
+    }
+    let status = find_assessment(trace.report, trace.trace).map(|assessment| assessment.status);
+    match status {
+        Some(AssessmentStatus::Partly) => ("info", format!("{NO_PROBLEMS}; leaks were judged in part")),
+        Some(AssessmentStatus::NotAssessed) => ("info", format!("{NO_PROBLEMS}; leaks were not judged")),
+        Some(AssessmentStatus::Assessed) | None => ("good", NO_PROBLEMS.to_owned()),
+    }
+}
+
+/// `python train.py (PyTorch 2.15.0), 60 steps in 1.9 s, exited normally; trace complete`
+fn program(trace: &CardTrace<'_>) -> String {
+    let info = &trace.report.traces[trace.trace];
+    let rank = info.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    let command = info.command.as_deref().map_or_else(|| info.path.clone(), shorten_command);
+    let torch = name_torch(info).map(|torch| format!(" ({torch})")).unwrap_or_default();
+    let extent = format_extent(trace.report, trace.trace);
+    let extent = extent.map(|extent| format!("{extent}, ")).unwrap_or_default();
+    let ending = describe_ending(info.end, info.end_detail.as_deref());
+    let state = if info.complete { "complete" } else { "incomplete" };
+    sanitize(&format!("{rank}{command}{torch}, {extent}{ending}; trace {state}"))
+}
+
+/// What is missing from the trace; empty if it is complete.
+pub(super) fn losses(trace: &CardTrace<'_>) -> Vec<Node> {
+    let info = &trace.report.traces[trace.trace];
+    if info.complete {
+        return Vec::new();
+    }
+    let messages = info.incomplete.iter().map(|loss| loss.message.as_str());
+    let mut losses = nodes(element("strong").add("The trace is incomplete."));
+    losses.extend(nodes(list("", messages)));
+    losses
+}

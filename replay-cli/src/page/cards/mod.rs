@@ -1,0 +1,175 @@
+//! The text of the page: findings, leaks, errors, ranks and the recording, as trees of elements.
+//!
+//! The command words them, because the sentences of `replay` are here and not in the script. Each
+//! file makes the cards of one view.
+
+mod device_memory;
+mod element;
+mod figures;
+mod findings;
+mod fragmentation;
+mod growth;
+mod headline;
+mod leaks;
+mod oom;
+mod oom_memory;
+mod ranks;
+mod run;
+mod short_files;
+mod stack;
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{CauseKind, Site};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub(super) use element::Node;
+use element::{Color, Content, Element, element};
+use figures::DeviceCards;
+use fragmentation::GapCard;
+use headline::Headline;
+pub(super) use run::page_card;
+pub(super) use short_files::shorten_files;
+
+use crate::render::wording::sites::short_site;
+use crate::terminal::format::format_number;
+use crate::terminal::units::format_bytes;
+
+/// A trace of the page and the report about it.
+pub(super) struct CardTrace<'a> {
+    /// A copy with short files, from [`shorten_files`].
+    pub(super) report: &'a Report,
+    /// Index of the trace in the report.
+    pub(super) trace: usize,
+    /// Index of the trace in the page. It differs for the trace that the page compares with.
+    pub(super) page_trace: usize,
+    /// The sites that the page has, by [`Site::id`].
+    pub(super) sites: HashMap<&'a str, CardSite>,
+    pub(super) devices: Vec<CardDevice>,
+}
+
+/// What the page has of a call site.
+pub(super) struct CardSite {
+    pub(super) index: usize,
+    pub(super) source: Option<String>,
+}
+
+/// A device of a trace, in the order of the page.
+pub(super) struct CardDevice {
+    pub(super) ordinal: u32,
+    pub(super) has_torch: bool,
+}
+
+/// The cards of one trace by view.
+#[derive(Debug, Serialize)]
+pub(super) struct TraceCards {
+    headline: Headline,
+    /// Empty for a complete trace.
+    losses: Vec<Node>,
+    findings: Vec<Node>,
+    /// By index of the device.
+    devices: Vec<DeviceCards>,
+    leaks: Vec<Node>,
+    oom: Vec<Node>,
+    gaps: Vec<GapCard>,
+    causes: BTreeMap<CauseKind, String>,
+    run: Vec<Node>,
+}
+
+/// Writes the cards of one trace.
+pub(super) fn trace_cards(trace: &CardTrace<'_>) -> TraceCards {
+    TraceCards {
+        headline: headline::headline(trace),
+        losses: headline::losses(trace),
+        findings: findings::cards(trace),
+        devices: figures::cards(trace),
+        leaks: leaks::cards(trace),
+        oom: oom::cards(trace),
+        gaps: fragmentation::cards(trace),
+        causes: fragmentation::cause_names(trace),
+        run: run::cards(trace),
+    }
+}
+
+/// Writes the cards of the view of ranks. Empty for a single rank.
+pub(super) fn rank_cards(traces: &[CardTrace<'_>]) -> Vec<Node> {
+    traces.first().map(|first| ranks::cards(first.report, traces)).unwrap_or_default()
+}
+
+impl CardTrace<'_> {
+    fn site(&self, site: &Site) -> Option<&CardSite> {
+        self.sites.get(site.id.as_str())
+    }
+
+    fn color(&self, site: &Site) -> Color {
+        Color::Site(self.site(site).map(|site| site.index))
+    }
+
+    /// The source line of a call site, if the page may show it.
+    fn source(&self, site: &Site) -> Option<Element> {
+        let source = self.site(site)?.source.as_deref()?;
+        Some(element("pre").class("source").add(source))
+    }
+
+    /// The index of a device in the page; `None` if the page has no history of it.
+    fn device_index(&self, ordinal: u32) -> Option<usize> {
+        self.devices.iter().position(|device| device.ordinal == ordinal)
+    }
+
+    /// The name of a call site. If the page has it, a click selects it in this or another view.
+    fn site_link(&self, site: &Site, view: Option<&str>) -> Element {
+        let name = short_site(site);
+        match self.site(site) {
+            None => element("span").class("muted").add(name),
+            Some(_) => link_button(&name).opens(view, &json!({ "site": site.id })),
+        }
+    }
+}
+
+/// The nodes of some content.
+fn nodes(content: impl Content) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    content.add_to(&mut nodes);
+    nodes
+}
+
+/// A button that looks like a link.
+fn link_button(text: &str) -> Element {
+    element("button").class("link").add(text)
+}
+
+/// A card of a view with a severity.
+fn case(tag: &'static str, severity: &str) -> Element {
+    element(tag).class("card case").with("data-severity", severity)
+}
+
+fn paragraph(content: impl Content) -> Element {
+    element("p").add(content)
+}
+
+/// A paragraph `Held by train.kept (list, 34 items).`
+fn held_by(holder: &str) -> Element {
+    paragraph("Held by ").add(element("code").add(holder)).add(".")
+}
+
+/// A button that opens another view.
+fn view_button(text: &str, view: &str, change: &Value) -> Element {
+    element("button").add(text).opens(Some(view), change)
+}
+
+/// A link to another view.
+fn view_link(text: &str, view: &str, change: &Value) -> Element {
+    element("a").class("more-link").add(text).opens(Some(view), change)
+}
+
+/// `931.87 MiB (977,137,664 B)`
+fn exact_bytes(bytes: u64) -> String {
+    format!("{} ({} B)", format_bytes(bytes), format_number(bytes))
+}
+
+/// A number of bytes, or that it is unknown.
+fn known_bytes(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unknown".to_owned(), format_bytes)
+}

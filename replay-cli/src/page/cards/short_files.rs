@@ -1,0 +1,110 @@
+//! A copy of the report in which files are as short as in the labels of the page.
+//!
+//! Sentences are made from this copy, so they name a call site as charts and tables do.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{Cause, Oom, RemedyKind, Site, VerdictEvidence};
+
+use crate::page::labels::Labels;
+use crate::render::wording::fill_report;
+
+/// Copies a report and words it anew. `labels` has one entry for each trace.
+pub(in crate::page) fn shorten_files(report: &Report, labels: &[Labels]) -> Report {
+    let mut copy = report.clone();
+    for (trace, site) in sites_of_cards(&mut copy) {
+        let Some(labels) = labels.get(trace) else { continue };
+        site.file = site.file.as_deref().map(|file| labels.short_file(file));
+        for frame in &mut site.stack {
+            frame.file = frame.file.as_deref().map(|file| labels.short_file_of_frame(file));
+        }
+    }
+    fill_report(&mut copy);
+    copy
+}
+
+/// The sites that cards name, with the index of their trace.
+fn sites_of_cards(report: &mut Report) -> Vec<(usize, &mut Site)> {
+    let mut all: Vec<(usize, &mut Site)> = Vec::new();
+    all.extend(report.steps.iter_mut().filter_map(|steps| steps.site.as_mut()).map(|site| (0, site)));
+    for leak in report.leaks.iter_mut().flatten() {
+        let sites = [Some(&mut leak.site), leak.leaf.as_mut(), leak.freed_siblings.site.as_mut()];
+        let sites = sites.into_iter().flatten().chain(&mut leak.backward_calls).chain(&mut leak.members);
+        all.extend(sites.map(|site| (leak.trace, site)));
+    }
+    for assessment in report.leak_assessment.iter_mut().flatten() {
+        all.extend(assessment.growth.iter_mut().map(|growth| (assessment.trace, &mut growth.site)));
+    }
+    for oom in report.oom.iter_mut().flatten() {
+        let trace = oom.trace;
+        all.extend(sites_of_oom(oom).into_iter().map(|site| (trace, site)));
+    }
+    for gap in report.fragmentation.iter_mut().flatten() {
+        all.extend(sites_of_causes(&mut gap.causes).map(|site| (gap.trace, site)));
+    }
+    for peak in report.peak.iter_mut().flatten() {
+        all.extend(peak.sites.iter_mut().map(|share| (peak.trace, &mut share.site)));
+    }
+    for verdict in report.verdicts.iter_mut().flatten() {
+        let trace = verdict.trace;
+        all.extend(sites_of_evidence(&mut verdict.evidence).into_iter().map(|site| (trace, site)));
+    }
+    if let Some(ranks) = &mut report.ranks {
+        let trace_of = |row: u64| ranks.rows.get(row as usize).map_or(0, |row| row.trace);
+        let worst = trace_of(ranks.worst);
+        all.extend(ranks.more_by_site.iter_mut().map(|more| (worst, &mut more.site)));
+        all.extend(ranks.first_cause.iter_mut().map(|cause| (trace_of(cause.row), &mut cause.site)));
+    }
+    all
+}
+
+fn sites_of_oom(oom: &mut Oom) -> Vec<&mut Site> {
+    let mut all = vec![&mut oom.site];
+    for remedy in &mut oom.remedies {
+        match &mut remedy.kind {
+            RemedyKind::FixLeak { site, .. } => all.push(site),
+            RemedyKind::UseTorchAllocator
+            | RemedyKind::RaiseMpsLimit
+            | RemedyKind::ExpandableSegments
+            | RemedyKind::UseOneStream { .. }
+            | RemedyKind::ReleasePools { .. }
+            | RemedyKind::EmptyCache
+            | RemedyKind::RequestLess
+            | RemedyKind::HoldLess { .. } => {}
+        }
+    }
+    all.extend(oom.sites.iter_mut().map(|share| &mut share.site));
+    all.extend(oom.growth.iter_mut().map(|line| &mut line.site));
+    all.extend(oom.unchanged.iter_mut().map(|line| &mut line.site));
+    all.extend(sites_of_causes(&mut oom.unused_causes));
+    all
+}
+
+fn sites_of_causes(causes: &mut [Cause]) -> impl Iterator<Item = &mut Site> {
+    causes.iter_mut().flat_map(|cause| &mut cause.culprits).map(|culprit| &mut culprit.site)
+}
+
+fn sites_of_evidence(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
+    match evidence {
+        VerdictEvidence::Leak { site, .. }
+        | VerdictEvidence::Oom { site, .. }
+        | VerdictEvidence::FailedCalls { site: Some(site), .. } => vec![site],
+        VerdictEvidence::TransientSpike { more_by_site, .. } => {
+            more_by_site.iter_mut().map(|more| &mut more.site).collect()
+        }
+        VerdictEvidence::FailedCalls { site: None, .. }
+        | VerdictEvidence::Incomplete(_)
+        | VerdictEvidence::TotalMismatch { .. }
+        | VerdictEvidence::SegmentMismatch { .. }
+        | VerdictEvidence::UnmatchedBlocks { .. }
+        | VerdictEvidence::UncoveredCalls { .. }
+        | VerdictEvidence::HighPressure(_)
+        | VerdictEvidence::CachePressure(_)
+        | VerdictEvidence::FragmentationLike { .. }
+        | VerdictEvidence::StrandedMemory { .. }
+        | VerdictEvidence::ReservedOverhang { .. }
+        | VerdictEvidence::HiddenMemory { .. }
+        | VerdictEvidence::PersistentDrift { .. }
+        | VerdictEvidence::CreepConfirmed { .. }
+        | VerdictEvidence::Imbalance { .. } => Vec::new(),
+    }
+}
