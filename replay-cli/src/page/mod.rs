@@ -12,16 +12,18 @@ mod data;
 mod document;
 mod groups;
 mod labels;
+mod reductions;
 mod source;
 mod trace_data;
 
-use gpumemtrace_replay::{KeyframeReason, Report, RunHistory};
+use gpumemtrace_replay::{Report, RunHistory};
 
 use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
 use document::{Document, PageBlobs};
 use labels::Labels;
+use reductions::Reductions;
 use source::SourceLines;
 
 /// What a page is made from.
@@ -130,67 +132,4 @@ fn encode_histories(
     };
     let data = serde_json::to_vec(&data).unwrap_or_default();
     PageBlobs::encode(columns.bytes(), &data)
-}
-
-/// What was merged or left out to make the page smaller.
-#[derive(Debug, Default)]
-struct Reductions {
-    dropped_states: usize,
-}
-
-impl Reductions {
-    /// Makes the histories smaller. False if that is not possible any more.
-    fn shrink(&mut self, histories: &mut [RunHistory]) -> bool {
-        let devices = || histories.iter().flat_map(|history| &history.devices);
-        let rows: usize = devices().map(|device| device.blocks.rows.len()).sum();
-        let placed: usize =
-            devices().flat_map(|device| &device.states).map(|state| state.blocks().len()).sum();
-        let can_merge = devices().any(|device| device.blocks.bins > 16);
-        let is_interval = |why: KeyframeReason| why == KeyframeReason::Interval;
-        let can_drop = devices().flat_map(|device| &device.states).any(|state| is_interval(state.why));
-        if can_drop && (placed >= rows || !can_merge) {
-            for device in histories.iter_mut().flat_map(|history| &mut history.devices) {
-                let mut index = 0;
-                let before = device.states.len();
-                device.states.retain(|state| {
-                    index += usize::from(is_interval(state.why));
-                    !is_interval(state.why) || index % 2 == 0
-                });
-                self.dropped_states += before - device.states.len();
-            }
-            return true;
-        }
-        if can_merge {
-            let all = histories.iter_mut().flat_map(|history| &mut history.devices);
-            all.for_each(|device| device.blocks.merge_bins());
-        }
-        can_merge
-    }
-
-    fn sentences(&self, histories: &[RunHistory]) -> Vec<String> {
-        let mut sentences = Vec::new();
-        let devices = histories.iter().flat_map(|history| &history.devices);
-        let widths = devices.map(|device| device.blocks.width_ns / device.bins_width_ns.max(1));
-        if let Some(times) = widths.max().filter(|times| *times > 1) {
-            sentences.push(format!(
-                "Moments of the flame graph are up to {times} times farther apart than those of the timeline."
-            ));
-        }
-        if self.dropped_states > 0 {
-            sentences.push(format!(
-                "{} states of the segment map are left out, to keep the page small.",
-                self.dropped_states
-            ));
-        }
-        for history in histories {
-            if history.step_distance > 1 {
-                sentences.push("The run has many steps: the page shows times instead of steps.".to_owned());
-            }
-            if history.omitted_phase_turns > 0 {
-                sentences
-                    .push(format!("{} later turns of phases are left out.", history.omitted_phase_turns));
-            }
-        }
-        sentences
-    }
 }

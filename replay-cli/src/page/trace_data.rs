@@ -202,6 +202,8 @@ fn keyframe(state: &AllocatorState, columns: &mut Columns) -> KeyframeData {
             KeyframeReason::PeakReserved => "peak_reserved",
             KeyframeReason::LargestGap => "largest_gap",
             KeyframeReason::End => "end",
+            KeyframeReason::OutOfMemory => "oom",
+            KeyframeReason::Mark => "mark",
             KeyframeReason::Interval => "interval",
         },
         live_bytes: blocks().map(|(_, bytes, _)| bytes).sum(),

@@ -80,13 +80,20 @@ struct HistoryTables {
     /// That of the live set that is shown.
     lifetimes: Option<LifetimeTable>,
     keyframes: Vec<Keyframe>,
+    /// Number of errors and marks without a state.
+    omitted_states: u64,
 }
 
 impl HistoryTables {
     fn take_from(state: &mut DeviceState) -> Self {
-        let keyframes = state.keyframes.take().map_or_else(Vec::new, |all| all.into_all());
+        let keyframes = state.keyframes.take().unwrap_or_default();
+        let omitted_states = keyframes.omitted();
         let history = if state.has_torch() { state.torch.history_mut() } else { state.driver.history_mut() };
-        Self { lifetimes: history.map(|history| std::mem::take(&mut history.blocks)), keyframes }
+        Self {
+            lifetimes: history.map(|history| std::mem::take(&mut history.blocks)),
+            keyframes: keyframes.into_all(),
+            omitted_states,
+        }
     }
 }
 
@@ -128,7 +135,7 @@ impl HistoryBuilder<'_> {
         let live_set = state.main();
         let (has_torch, has_driver) = (state.has_torch(), !state.driver.is_empty());
         let is_known = [true, has_torch && analysis.knows_reserved(), has_driver];
-        let HistoryTables { lifetimes, keyframes } = tables;
+        let HistoryTables { lifetimes, keyframes, omitted_states } = tables;
         let series = live_set.history().map(|history| &history.series);
         let values = |index: usize| {
             let (series, is_known) = (series.filter(|_| is_known[index / 2]), index % 2);
@@ -156,6 +163,7 @@ impl HistoryBuilder<'_> {
             blocks: self.blocks(live_set, lifetimes),
             gap: gap_points(analysis, state),
             states: keyframes.into_iter().map(|one| self.state(&one)).collect(),
+            omitted_states,
         }
     }
 
@@ -181,13 +189,14 @@ impl HistoryBuilder<'_> {
         let bins = live_set.bins();
         let start_ns = bins.start_ns().saturating_sub(self.analysis.start_ns);
         let Some(table) = table else {
-            return BlockHistory { start_ns, width_ns: 1, bins: 0, rows: Vec::new() };
+            return BlockHistory { start_ns, width_ns: 1, bins: 0, merged: 1, rows: Vec::new() };
         };
         let count = u16::try_from(table.bins()).unwrap_or(u16::MAX - 1);
         BlockHistory {
             start_ns,
             width_ns: bins.width_ns() << table.shift(),
             bins: count,
+            merged: 1 << table.shift(),
             rows: block_sums(table.into_rows(), count, |stack| self.stack(stack)),
         }
     }

@@ -76,6 +76,8 @@ pub struct DeviceHistory {
     pub gap: Vec<GapPoint>,
     /// Exact states by time.
     pub states: Vec<AllocatorState>,
+    /// Number of out-of-memory errors and marks without a state.
+    pub omitted_states: u64,
 }
 
 /// Blocks by the bins of their birth and death.
@@ -90,6 +92,8 @@ pub struct BlockHistory {
     pub width_ns: u64,
     /// Number of bins, also the death bin of blocks that were not freed.
     pub bins: u16,
+    /// Number of bins that were merged into each, at least 1.
+    pub merged: u64,
     /// The rows by birth and death.
     pub rows: Vec<BlockSum>,
 }
@@ -155,6 +159,29 @@ pub struct SegmentPlace {
     pub is_expandable: bool,
 }
 
+impl DeviceHistory {
+    /// Number of values in the series of sites, categories and pools.
+    pub fn composition_values(&self) -> usize {
+        self.bin_live.len() * (self.site_series.len() + self.categories.len() + self.pools.len())
+    }
+
+    /// Merges the bins of the composition in pairs: the moment of more live bytes remains.
+    pub fn merge_composition(&mut self) {
+        let pairs = self.bin_live.chunks(2);
+        let picks: Vec<usize> =
+            pairs.map(|pair| usize::from(pair.get(1).is_some_and(|second| *second > pair[0]))).collect();
+        let merge = |values: &mut Vec<u64>| {
+            *values = values.chunks(2).zip(&picks).map(|(pair, pick)| pair[*pick]).collect();
+        };
+        merge(&mut self.bin_times_ns);
+        merge(&mut self.bin_live);
+        self.site_series.iter_mut().for_each(|(_, values)| merge(values));
+        self.categories.iter_mut().for_each(|(_, values)| merge(values));
+        self.pools.iter_mut().for_each(|(_, values)| merge(values));
+        self.bins_width_ns = self.bins_width_ns.saturating_mul(2);
+    }
+}
+
 impl AllocatorState {
     /// Live blocks by address: address, bytes, and index in [`RunHistory::stacks`].
     pub fn blocks(&self) -> impl ExactSizeIterator<Item = (u64, u64, u32)> + '_ {
@@ -178,6 +205,7 @@ impl BlockHistory {
         halve_rows(&mut rows);
         rows.shrink_to_fit();
         self.bins = self.bins.div_ceil(2);
+        self.merged = self.merged.saturating_mul(2);
         self.width_ns = self.width_ns.saturating_mul(2);
         self.rows = block_sums(rows, self.bins, |stack| stack.0);
     }

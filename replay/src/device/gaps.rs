@@ -77,6 +77,23 @@ impl DeviceState {
         }
     }
 
+    /// Keeps the present state for viewers, if the options ask for it and there is room.
+    pub(crate) fn keep_state(
+        &mut self,
+        why: KeyframeReason,
+        time: EventTime,
+        ranges: &BTreeMap<u64, MemoryRange>,
+        ordinal: u8,
+    ) {
+        let (is_torch, blocks) = (!self.torch.is_empty(), self.torch.total().blocks);
+        let Some(mut keyframes) = self.keyframes.take() else { return };
+        if is_torch && keyframes.take_room(blocks) {
+            let request = GapRequest { time_ns: time.time_ns, reserved: self.reserved, pool: None };
+            keyframes.add_moment(why, self.snapshot(request, ranges, ordinal), time.step);
+        }
+        self.keyframes = Some(keyframes);
+    }
+
     /// How many requests of each common size the free pieces of a gap could serve.
     pub(crate) fn fit_for_sizes(&self, gap: &Gap) -> Vec<FitForSize> {
         fit_for_sizes(gap, &self.requests)
@@ -107,7 +124,7 @@ impl DeviceState {
         let gap = explain_gap(&snapshot, &self.torch_ranges, site);
         self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);
         if let Some(keyframes) = &mut self.keyframes {
-            keyframes.add(KeyframeReason::Interval, snapshot, step);
+            keyframes.add_interval(snapshot, step);
         }
     }
 

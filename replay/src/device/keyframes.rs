@@ -1,8 +1,9 @@
 //! Exact states of a device's allocator at some moments of the run, for viewers.
 //!
 //! States are kept at the observations of the gap ([`crate::fragmentation::history`]), which visit
-//! every block anyway, and at the key moments. Memory is limited: when [`MAX_BLOCKS`] or
-//! [`MAX_INTERVALS`] are exceeded, every other interval is dropped.
+//! every block anyway, at out-of-memory errors and marks, and at the key moments. Memory is limited:
+//! when [`MAX_BLOCKS`] or [`MAX_INTERVALS`] are exceeded, every other interval is dropped. Of errors
+//! and marks the first are kept.
 
 use crate::device::placed_blocks::PlacedBlocks;
 use crate::fragmentation::AllocatorSnapshot;
@@ -10,8 +11,10 @@ use crate::state::segments::Segment;
 
 /// Limit of states at even distances.
 const MAX_INTERVALS: usize = 48;
-/// Limit of blocks in all of them.
+/// Limit of blocks in all of them, and of blocks at errors and marks.
 const MAX_BLOCKS: usize = 1 << 19;
+/// Limit of states at errors and marks together.
+const MAX_MOMENTS: usize = 32;
 
 /// Why a state was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,10 @@ pub enum KeyframeReason {
     LargestGap,
     /// The end of the program.
     End,
+    /// An out-of-memory error.
+    OutOfMemory,
+    /// A mark of the program.
+    Mark,
     /// One of the moments at even distances.
     Interval,
 }
@@ -46,6 +53,10 @@ pub(crate) struct Keyframe {
 #[derive(Debug, Default)]
 pub(crate) struct Keyframes {
     all: Vec<Keyframe>,
+    /// States at errors and marks.
+    moments: Vec<Keyframe>,
+    /// Number of errors and marks without a state.
+    omitted: u64,
     /// Number of intervals skipped after each one that is kept.
     skip: u64,
     count: u64,
@@ -53,12 +64,12 @@ pub(crate) struct Keyframes {
 
 impl Keyframes {
     /// Keeps a state at one of the even distances, or skips it. Times ascend.
-    pub(crate) fn add(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
+    pub(crate) fn add_interval(&mut self, snapshot: AllocatorSnapshot, step: u32) {
         if self.count.is_multiple_of(self.skip + 1) {
-            self.all.push(Keyframe::new(why, snapshot, step));
+            self.all.push(Keyframe::new(KeyframeReason::Interval, snapshot, step));
         }
         self.count += 1;
-        let blocks: usize = self.all.iter().map(|one| one.blocks.len()).sum();
+        let blocks = count_blocks(&self.all);
         if self.all.len() > 1 && (self.all.len() > MAX_INTERVALS || blocks > MAX_BLOCKS) {
             self.skip = self.skip * 2 + 1;
             let mut index = 0usize;
@@ -69,6 +80,24 @@ impl Keyframes {
         }
     }
 
+    /// True if the state of so many blocks at another error or mark may be kept; counts the others.
+    pub(crate) fn take_room(&mut self, blocks: u64) -> bool {
+        let kept = count_blocks(&self.moments) as u64;
+        let has_room = self.moments.len() < MAX_MOMENTS && kept.saturating_add(blocks) <= MAX_BLOCKS as u64;
+        self.omitted += u64::from(!has_room);
+        has_room
+    }
+
+    /// Keeps the state at an error or a mark, for which there is room.
+    pub(crate) fn add_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
+        self.moments.push(Keyframe::new(why, snapshot, step));
+    }
+
+    /// Number of errors and marks without a state.
+    pub(crate) fn omitted(&self) -> u64 {
+        self.omitted
+    }
+
     /// Keeps the state at a key moment.
     pub(crate) fn add_key_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
         self.all.push(Keyframe::new(why, snapshot, step));
@@ -76,6 +105,7 @@ impl Keyframes {
 
     /// Sorts the states by time.
     pub(crate) fn sort(&mut self) {
+        self.all.append(&mut self.moments);
         self.all.sort_by_key(|one| one.time_ns);
     }
 
@@ -83,6 +113,10 @@ impl Keyframes {
     pub(crate) fn into_all(self) -> Vec<Keyframe> {
         self.all
     }
+}
+
+fn count_blocks(states: &[Keyframe]) -> usize {
+    states.iter().map(|one| one.blocks.len()).sum()
 }
 
 impl Keyframe {

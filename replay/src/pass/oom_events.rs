@@ -17,6 +17,8 @@ use super::ReplayPass;
 use super::oom_growth::{StackAtOom, measure_growth};
 use crate::device::GapRequest;
 use crate::device::device_states::device_of;
+use crate::device::keyframes::KeyframeReason;
+use crate::event_analysis::EventTime;
 use crate::fragmentation::Gap;
 use crate::state::live_set::LiveSet;
 use crate::state::pool_key::{PoolKey, segment_bytes};
@@ -78,6 +80,8 @@ impl ReplayPass {
         let pool = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
         let request = GapRequest { time_ns: event.time_ns, reserved: event.aux[1], pool };
         let site_of = |stack| symbols.stack_info(stack).site;
+        let time = EventTime { time_ns: event.time_ns, step };
+        device.keep_state(KeyframeReason::OutOfMemory, time, self.driver.ranges(), event.device);
         let gap = device.explain_gap(request, self.driver.ranges(), event.device, site_of);
         let record = OomRecord {
             event: *event,

@@ -8,6 +8,7 @@
 use gpumemtrace_format::{Event, EventKind};
 
 use super::ReplayPass;
+use crate::device::keyframes::KeyframeReason;
 use crate::event_analysis::EventTime;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
 use crate::timeline::marks::{AwaitedMark, mark_name};
@@ -133,6 +134,12 @@ impl ReplayPass {
         let due = self.schedule.take_due_at_mark(name);
         let is_since = self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(name));
         self.take_snapshots(&due);
+        let now = self.now();
+        for (ordinal, device) in (0..=u8::MAX).zip(&mut self.devices.all) {
+            if let Some(device) = device {
+                device.keep_state(KeyframeReason::Mark, now, self.driver.ranges(), ordinal);
+            }
+        }
         if is_since {
             self.begin_scope(self.time_ns);
         }

@@ -202,7 +202,7 @@ export interface GapHistory {
 export interface Keyframe {
   time_ns: number;
   step: number | null;
-  /** Why this moment: `peak`, `peak_reserved`, `largest_gap`, `end`, `interval`. */
+  /** Why this moment: `peak`, `peak_reserved`, `largest_gap`, `end`, `oom`, `mark`, `interval`. */
   why: string;
   live_bytes: number;
   reserved_bytes: number;

@@ -21,6 +21,8 @@ const WHY: Record<string, string> = {
   peak_reserved: "peak of reserved memory",
   largest_gap: "most unused reserved memory",
   end: "end of the program",
+  oom: "out-of-memory error",
+  mark: "mark of the program",
   interval: "regular interval",
 };
 

@@ -1,0 +1,128 @@
+//! Makes the history of a page smaller, and says what was merged or left out.
+
+use gpumemtrace_replay::{AllocatorState, DeviceHistory, KeyframeReason, RunHistory};
+
+/// Columns of the table of blocks, and of the blocks of a state.
+const BLOCK_COLUMNS: usize = 5;
+const PLACE_COLUMNS: usize = 3;
+/// Bins are not merged below these numbers.
+const MIN_BLOCK_BINS: u16 = 16;
+const MIN_COMPOSITION_BINS: usize = 64;
+
+/// What was merged or left out to make the page smaller.
+#[derive(Debug)]
+pub(super) struct Reductions {
+    dropped_states: usize,
+    /// Number of bins of the timeline that were merged into each.
+    merged_composition: usize,
+}
+
+impl Default for Reductions {
+    fn default() -> Self {
+        Self { dropped_states: 0, merged_composition: 1 }
+    }
+}
+
+/// A part of the page that can be made smaller.
+#[derive(Clone, Copy)]
+enum Part {
+    /// States of the segment map that no other view names.
+    States,
+    Blocks,
+    Composition,
+    /// All states but the first one of each device.
+    KeyStates,
+}
+
+impl Reductions {
+    /// Makes the largest part of the histories smaller. False if that is not possible any more.
+    pub(super) fn shrink(&mut self, histories: &mut [RunHistory]) -> bool {
+        let devices = || histories.iter().flat_map(|history| &history.devices);
+        let states = || devices().flat_map(|device| &device.states);
+        let minor = || states().filter(|state| is_minor(state));
+        let parts = [
+            (Part::States, minor().map(count_places).sum(), minor().count() > 0),
+            (
+                Part::Blocks,
+                devices().map(|device| device.blocks.rows.len() * BLOCK_COLUMNS).sum(),
+                devices().any(|device| device.blocks.bins > MIN_BLOCK_BINS),
+            ),
+            (
+                Part::Composition,
+                devices().map(DeviceHistory::composition_values).sum(),
+                devices().any(|device| device.bin_live.len() > MIN_COMPOSITION_BINS),
+            ),
+            // Only if nothing else is left.
+            (Part::KeyStates, 0, devices().any(|device| device.states.len() > 1)),
+        ];
+        let possible = parts.into_iter().filter(|(.., is_possible)| *is_possible);
+        let largest = possible.max_by_key(|(_, values, _): &(Part, usize, bool)| *values);
+        let Some((part, ..)) = largest else { return false };
+        for device in histories.iter_mut().flat_map(|history| &mut history.devices) {
+            let before = device.states.len();
+            match part {
+                Part::States => drop_every_other(device),
+                Part::KeyStates => device.states.truncate(device.states.len() / 2 + before % 2),
+                Part::Blocks => device.blocks.merge_bins(),
+                Part::Composition => device.merge_composition(),
+            }
+            self.dropped_states += before - device.states.len();
+        }
+        if matches!(part, Part::Composition) {
+            self.merged_composition *= 2;
+        }
+        true
+    }
+
+    /// What a reader of the page must know, one sentence each.
+    pub(super) fn sentences(&self, histories: &[RunHistory]) -> Vec<String> {
+        let mut sentences = Vec::new();
+        let devices = || histories.iter().flat_map(|history| &history.devices);
+        let merged = devices().map(|device| device.blocks.merged).max().unwrap_or(1);
+        if merged > 1 {
+            sentences.push(format!("The flame graph knows one of {merged} moments, to keep the page small."));
+        }
+        if self.merged_composition > 1 {
+            let merged = self.merged_composition;
+            sentences.push(format!("The timeline knows one of {merged} moments, to keep the page small."));
+        }
+        let omitted: u64 = devices().map(|device| device.omitted_states).sum();
+        let left_out = self.dropped_states as u64 + omitted;
+        if left_out > 0 {
+            sentences
+                .push(format!("{left_out} states of the segment map are left out, to keep the page small."));
+        }
+        for history in histories {
+            if history.step_distance > 1 {
+                sentences.push("The run has many steps: the page shows times instead of steps.".to_owned());
+            }
+            if history.omitted_phase_turns > 0 {
+                sentences
+                    .push(format!("{} later turns of phases are left out.", history.omitted_phase_turns));
+            }
+        }
+        sentences
+    }
+}
+
+fn is_minor(state: &AllocatorState) -> bool {
+    match state.why {
+        KeyframeReason::Interval | KeyframeReason::Mark | KeyframeReason::OutOfMemory => true,
+        KeyframeReason::Peak
+        | KeyframeReason::PeakReserved
+        | KeyframeReason::LargestGap
+        | KeyframeReason::End => false,
+    }
+}
+
+fn count_places(state: &AllocatorState) -> usize {
+    state.blocks().len() * PLACE_COLUMNS
+}
+
+fn drop_every_other(device: &mut DeviceHistory) {
+    let mut index = 0;
+    device.states.retain(|state| {
+        index += usize::from(is_minor(state));
+        !is_minor(state) || index % 2 == 0
+    });
+}
