@@ -111,7 +111,8 @@ fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
     let (shown, before) = analyses.split_at(args.traces.len());
     let report = full_report(shown, &mut resolver);
     let before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
-    let histories = analyses.iter().map(|analysis| named_history(analysis, &mut resolver)).collect();
+    let named = |analysis| named_history(analysis, &mut resolver);
+    let histories: Vec<RunHistory> = analyses.into_iter().map(named).collect();
     resolver.save_cache();
     let mut json = Vec::new();
     write_json(&report, &mut json)?;
@@ -119,14 +120,7 @@ fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
     TextRenderer.render(&report, &RenderContext::new(Style::for_files()), &mut summary)?;
     let summary = String::from_utf8_lossy(&summary);
     let is_complete = report.traces.iter().all(|trace| trace.complete);
-    let source = PageSource {
-        analyses: &analyses,
-        histories,
-        report: &report,
-        json: &json,
-        summary: &summary,
-        before: before.as_ref(),
-    };
+    let source = PageSource { histories, report: &report, json, summary: &summary, before: before.as_ref() };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
     Ok((make_page(source, PageOptions { max_bytes, has_source: !args.no_source }), is_complete))
 }
@@ -139,10 +133,11 @@ fn full_report(analyses: &[Analysis], resolver: &mut Resolver) -> Report {
     report
 }
 
-fn named_history(analysis: &Analysis, resolver: &mut Resolver) -> RunHistory {
-    let mut history = analysis.history().unwrap_or_default();
+/// The history of an analysis, which is dropped.
+fn named_history(mut analysis: Analysis, resolver: &mut Resolver) -> RunHistory {
+    let mut history = analysis.take_history().unwrap_or_default();
     let sites = history.stacks.iter_mut().map(|(site, _)| site);
-    symbolize_sites(sites, analysis, NameScope::ALL, resolver);
+    symbolize_sites(sites, &analysis, NameScope::ALL, resolver);
     history
 }
 

@@ -16,30 +16,34 @@ pub(super) struct Columns {
 impl Columns {
     /// Adds a column and returns its number.
     pub(super) fn add(&mut self, values: impl IntoIterator<Item = u64>) -> Column {
-        let values: Vec<u64> = values.into_iter().collect();
-        self.put(values.len() as u64);
-        let mut before = 0u64;
+        let begin = self.bytes.len();
+        let (mut before, mut count) = (0u64, 0u64);
         for value in values {
             let difference = value.wrapping_sub(before).cast_signed();
-            self.put(((difference << 1) ^ (difference >> 63)).cast_unsigned());
+            put_number(&mut self.bytes, ((difference << 1) ^ (difference >> 63)).cast_unsigned());
             before = value;
+            count += 1;
         }
+        // The count is known only now. Moving the column is cheaper than storing its values first.
+        let mut prefix = Vec::new();
+        put_number(&mut prefix, count);
+        self.bytes.splice(begin..begin, prefix);
         self.count += 1;
         self.count - 1
-    }
-
-    fn put(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
     }
 
     /// All columns in the order of their numbers.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+fn put_number(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
 }
 
 #[cfg(test)]

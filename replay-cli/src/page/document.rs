@@ -14,24 +14,19 @@ const STYLE_HASH: &str = include_str!("../../web/dist/report.css.sha256");
 /// Compression level of the blobs, 0 to 10.
 const LEVEL: u8 = 6;
 
-/// The parts of a page.
-pub(super) struct Document<'a> {
-    pub title: &'a str,
-    /// The summary of `replay` as text.
-    pub summary: &'a str,
-    /// The exact JSON report.
-    pub report: &'a [u8],
-    pub columns: &'a [u8],
-    pub data: &'a [u8],
+/// A page in parts, so that its length is known before its text is made.
+pub(super) struct Document {
+    head: String,
+    report: String,
+    tail: String,
 }
 
-impl Document<'_> {
-    /// The page as text; the same for the same parts.
-    pub(super) fn to_html(&self) -> String {
-        let [title, summary] = [self.title, self.summary].map(escape_html);
-        let [report, columns, data] =
-            [("report", self.report), ("columns", self.columns), ("data", self.data)].map(encode_blob);
-        format!(
+impl Document {
+    /// A page without columns and data. `summary` is that of `replay` as text, `report` the exact
+    /// JSON report.
+    pub(super) fn new(title: &str, summary: &str, report: &[u8]) -> Self {
+        let [title, summary] = [title, summary].map(escape_html);
+        let head = format!(
             "<!doctype html>\n\
              <html lang=\"en\">\n\
              <head>\n\
@@ -47,18 +42,45 @@ impl Document<'_> {
              <div id=\"app\"></div>\n\
              <noscript><p>This page needs JavaScript for its charts. The summary of the run:</p>\n\
              <pre>{summary}</pre></noscript>\n\
-             <pre id=\"summary\" hidden>{summary}</pre>\n\
-             {report}{columns}{data}\
-             <script>{SCRIPT}</script>\n\
-             </body>\n\
-             </html>\n"
-        )
+             <pre id=\"summary\" hidden>{summary}</pre>\n"
+        );
+        let tail = format!("<script>{SCRIPT}</script>\n</body>\n</html>\n");
+        Self { head, report: encode_blob("report", report), tail }
+    }
+
+    /// Length of the page with these blobs, in bytes.
+    pub(super) fn len_with(&self, blobs: &PageBlobs) -> usize {
+        self.parts(blobs).iter().map(|part| part.len()).sum()
+    }
+
+    /// The page as text; the same for the same parts.
+    pub(super) fn to_html(&self, blobs: &PageBlobs) -> String {
+        self.parts(blobs).concat()
+    }
+
+    fn parts<'a>(&'a self, blobs: &'a PageBlobs) -> [&'a str; 5] {
+        [&self.head, &self.report, &blobs.columns, &blobs.data, &self.tail]
     }
 }
 
-fn encode_blob((id, bytes): (&str, &[u8])) -> String {
-    let text = STANDARD.encode(miniz_oxide::deflate::compress_to_vec(bytes, LEVEL));
-    format!("<script type=\"application/octet-stream\" id=\"{id}\">{text}</script>\n")
+/// The encoded history of a page.
+pub(super) struct PageBlobs {
+    columns: String,
+    data: String,
+}
+
+impl PageBlobs {
+    pub(super) fn encode(columns: &[u8], data: &[u8]) -> Self {
+        Self { columns: encode_blob("columns", columns), data: encode_blob("data", data) }
+    }
+}
+
+fn encode_blob(id: &str, bytes: &[u8]) -> String {
+    let compressed = miniz_oxide::deflate::compress_to_vec(bytes, LEVEL);
+    let mut text = format!("<script type=\"application/octet-stream\" id=\"{id}\">");
+    STANDARD.encode_string(compressed, &mut text);
+    text.push_str("</script>\n");
+    text
 }
 
 fn escape_html(text: &str) -> String {

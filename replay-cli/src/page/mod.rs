@@ -2,6 +2,8 @@
 //!
 //! The page has a fixed size budget, not one per event. If it is larger, the history is made
 //! coarser until it fits, and the page says what was merged.
+//!
+//! A page is made after the analyses are dropped, so it needs no more memory than they did.
 
 mod call_tree;
 mod cards;
@@ -13,25 +15,23 @@ mod labels;
 mod source;
 mod trace_data;
 
-use gpumemtrace_replay::{Analysis, KeyframeReason, Report, RunHistory};
+use gpumemtrace_replay::{KeyframeReason, Report, RunHistory};
 
 use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
-use document::Document;
+use document::{Document, PageBlobs};
 use labels::Labels;
 use source::SourceLines;
 
 /// What a page is made from.
 pub(crate) struct PageSource<'a> {
-    /// The traces, and the report of all that are not compared with.
-    pub(crate) analyses: &'a [Analysis],
     /// One history for each trace.
     pub(crate) histories: Vec<RunHistory>,
-    /// The report that the page embeds.
+    /// The report that the page embeds, on all traces that are not compared with.
     pub(crate) report: &'a Report,
     /// Its JSON, byte for byte as `replay --json` prints it.
-    pub(crate) json: &'a [u8],
+    pub(crate) json: Vec<u8>,
     /// Its summary as text.
     pub(crate) summary: &'a str,
     /// The last trace is the one to compare with, and has a report of its own.
@@ -42,7 +42,7 @@ impl PageSource<'_> {
     /// The index of a trace in its report, and the report.
     fn report_of(&self, trace: usize) -> (usize, &Report) {
         match self.before {
-            Some(before) if trace + 1 == self.analyses.len() => (0, before),
+            Some(before) if trace + 1 == self.histories.len() => (0, before),
             _ => (trace, self.report),
         }
     }
@@ -61,11 +61,14 @@ pub(crate) struct PageOptions {
 pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> String {
     let mut sources = SourceLines::new(options.has_source);
     let mut reductions = Reductions::default();
+    let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
+    let document = Document::new(title, source.summary, &std::mem::take(&mut source.json));
     let cards = PageCards::new(&source, &mut sources);
     loop {
-        let page = build(&source, &cards, &reductions, options.has_source, &mut sources);
-        if page.len() <= options.max_bytes || !reductions.shrink(&mut source.histories) {
-            return page;
+        let blobs = encode_histories(&source, &cards, &reductions, options.has_source, &mut sources);
+        let fits = document.len_with(&blobs) <= options.max_bytes;
+        if fits || !reductions.shrink(&mut source.histories) {
+            return document.to_html(&blobs);
         }
     }
 }
@@ -84,7 +87,7 @@ impl PageCards {
         let before = source.before.map(|before| shorten_files(before, &labels[labels.len() - 1..]));
         let traces = sites.iter().zip(&source.histories).enumerate().map(|(index, (sites, history))| {
             let (trace, _) = source.report_of(index);
-            let before = before.as_ref().filter(|_| index + 1 == source.analyses.len());
+            let before = before.as_ref().filter(|_| index + 1 == source.histories.len());
             let sites = sites.iter().enumerate();
             let sites = sites
                 .map(|(index, site)| (site.id.as_str(), CardSite { index, source: sources.line_of(site) }));
@@ -104,20 +107,19 @@ impl PageCards {
     }
 }
 
-fn build(
+fn encode_histories(
     source: &PageSource<'_>,
     cards: &PageCards,
     reductions: &Reductions,
     has_source: bool,
     sources: &mut SourceLines,
-) -> String {
+) -> PageBlobs {
     let mut columns = Columns::default();
-    let last = source.analyses.len().saturating_sub(1);
-    let traces =
-        source.analyses.iter().zip(&source.histories).enumerate().map(|(index, (analysis, history))| {
-            let (trace, report) = source.report_of(index);
-            trace_data::trace_data((trace, analysis, report), history, &mut columns, sources)
-        });
+    let last = source.histories.len().saturating_sub(1);
+    let traces = source.histories.iter().enumerate().map(|(index, history)| {
+        let (trace, report) = source.report_of(index);
+        trace_data::trace_data((trace, report), history, &mut columns, sources)
+    });
     let data = PageData {
         version: 1,
         traces: traces.collect(),
@@ -127,9 +129,7 @@ fn build(
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
     let data = serde_json::to_vec(&data).unwrap_or_default();
-    let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
-    let (summary, report, columns) = (source.summary, source.json, columns.bytes());
-    Document { title, summary, report, columns, data: &data }.to_html()
+    PageBlobs::encode(columns.bytes(), &data)
 }
 
 /// What was merged or left out to make the page smaller.
@@ -143,7 +143,8 @@ impl Reductions {
     fn shrink(&mut self, histories: &mut [RunHistory]) -> bool {
         let devices = || histories.iter().flat_map(|history| &history.devices);
         let rows: usize = devices().map(|device| device.blocks.rows.len()).sum();
-        let placed: usize = devices().flat_map(|device| &device.states).map(|state| state.blocks.len()).sum();
+        let placed: usize =
+            devices().flat_map(|device| &device.states).map(|state| state.blocks().len()).sum();
         let can_merge = devices().any(|device| device.blocks.bins > 16);
         let is_interval = |why: KeyframeReason| why == KeyframeReason::Interval;
         let can_drop = devices().flat_map(|device| &device.states).any(|state| is_interval(state.why));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpumemtrace_replay::report::{Category, Site};
 use gpumemtrace_replay::{
-    AllocatorState, Analysis, BlockHistory, DeviceHistory, GapPoint, KeyframeReason, Report, RunHistory,
+    AllocatorState, BlockHistory, DeviceHistory, GapPoint, KeyframeReason, Report, RunHistory,
 };
 
 use super::call_tree::CallTree;
@@ -20,7 +20,7 @@ use super::source::SourceLines;
 
 /// Encodes one trace. `trace` is its index in the report.
 pub(super) fn trace_data(
-    (trace, analysis, report): (usize, &Analysis, &Report),
+    (trace, report): (usize, &Report),
     history: &RunHistory,
     columns: &mut Columns,
     sources: &mut SourceLines,
@@ -43,14 +43,14 @@ pub(super) fn trace_data(
     });
     let info = &report.traces[trace];
     let starts = &history.step_starts_ns;
-    let source = analysis.step_source().filter(|_| !starts.is_empty());
+    let source = history.step_source.filter(|_| !starts.is_empty());
     TraceData {
         path: info.path.clone(),
         rank: info.rank,
-        end_ns: analysis.end_ns.saturating_sub(analysis.start_ns),
+        end_ns: history.duration_ns,
         steps: source.map(|source| StepData {
             source: json_word(source),
-            count: analysis.steps,
+            count: history.steps,
             // A number that is only nearly right would be worse than none.
             start_ns: columns.add(starts.iter().copied().filter(|_| history.step_distance == 1)),
         }),
@@ -170,7 +170,7 @@ fn block_columns(blocks: &BlockHistory, columns: &mut Columns) -> BlockColumns {
         bins: blocks.bins,
         birth: columns.add(rows.iter().map(|row| u64::from(row.birth))),
         death: columns.add(rows.iter().map(|row| u64::from(row.death))),
-        stack: columns.add(rows.iter().map(|row| row.stack as u64)),
+        stack: columns.add(rows.iter().map(|row| u64::from(row.stack))),
         bytes: columns.add(rows.iter().map(|row| row.bytes)),
         count: columns.add(rows.iter().map(|row| row.count)),
     }
@@ -193,7 +193,7 @@ fn gap_columns(points: &[GapPoint], columns: &mut Columns) -> Option<GapColumns>
 }
 
 fn keyframe(state: &AllocatorState, columns: &mut Columns) -> KeyframeData {
-    let (segments, blocks) = (&state.segments, &state.blocks);
+    let (segments, blocks) = (&state.segments, || state.blocks());
     KeyframeData {
         time_ns: state.time_ns,
         step: state.step,
@@ -204,7 +204,7 @@ fn keyframe(state: &AllocatorState, columns: &mut Columns) -> KeyframeData {
             KeyframeReason::End => "end",
             KeyframeReason::Interval => "interval",
         },
-        live_bytes: blocks.iter().map(|(_, bytes, _)| bytes).sum(),
+        live_bytes: blocks().map(|(_, bytes, _)| bytes).sum(),
         reserved_bytes: state.reserved,
         segments: (!segments.is_empty()).then(|| SegmentColumns {
             addr: columns.add(segments.iter().map(|one| one.addr)),
@@ -214,9 +214,9 @@ fn keyframe(state: &AllocatorState, columns: &mut Columns) -> KeyframeData {
             is_expandable: columns.add(segments.iter().map(|one| u64::from(one.is_expandable))),
         }),
         blocks: PlacedBlockColumns {
-            addr: columns.add(blocks.iter().map(|(addr, ..)| *addr)),
-            bytes: columns.add(blocks.iter().map(|(_, bytes, _)| *bytes)),
-            stack: columns.add(blocks.iter().map(|(_, _, stack)| *stack as u64)),
+            addr: columns.add(blocks().map(|(addr, ..)| addr)),
+            bytes: columns.add(blocks().map(|(_, bytes, _)| bytes)),
+            stack: columns.add(blocks().map(|(.., stack)| u64::from(stack))),
         },
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod filter;
 mod fragmentation;
+mod history_builder;
 pub(crate) mod mps_samples;
 mod oom;
 mod oom_growth;

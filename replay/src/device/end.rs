@@ -45,7 +45,7 @@ impl DeviceState {
 
     /// The state of the allocator at the end of the program.
     pub(super) fn end_snapshot(&self, present: PresentState<'_>) -> AllocatorSnapshot {
-        let blocks = self.torch.end_blocks().into_iter().map(|one| (one.addr, one.block)).collect();
+        let blocks = self.torch.end_blocks().collect();
         AllocatorSnapshot { blocks, ..self.moments.end().snapshot(present) }
     }
 }

@@ -4,9 +4,9 @@
 //! every block anyway, and at the key moments. Memory is limited: when [`MAX_BLOCKS`] or
 //! [`MAX_INTERVALS`] are exceeded, every other interval is dropped.
 
+use crate::device::placed_blocks::PlacedBlocks;
 use crate::fragmentation::AllocatorSnapshot;
 use crate::state::segments::Segment;
-use crate::util::ids::StackId;
 
 /// Limit of states at even distances.
 const MAX_INTERVALS: usize = 48;
@@ -28,14 +28,6 @@ pub enum KeyframeReason {
     Interval,
 }
 
-/// A live block with its address.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockPlace {
-    pub addr: u64,
-    pub bytes: u64,
-    pub stack: StackId,
-}
-
 /// The state of the allocator at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyframe {
@@ -46,8 +38,8 @@ pub(crate) struct Keyframe {
     pub reserved: u64,
     /// Segments by address; empty without PyTorch's tracker.
     pub segments: Vec<Segment>,
-    /// Live blocks by address.
-    pub blocks: Vec<BlockPlace>,
+    /// Live blocks by address; their stacks are those of the pass.
+    pub blocks: PlacedBlocks,
 }
 
 /// The states that are kept.
@@ -88,21 +80,18 @@ impl Keyframes {
     }
 
     /// The states by time. Complete after [`Self::sort`].
-    pub(crate) fn all(&self) -> &[Keyframe] {
-        &self.all
+    pub(crate) fn into_all(self) -> Vec<Keyframe> {
+        self.all
     }
 }
 
 impl Keyframe {
     fn new(why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) -> Self {
-        let AllocatorSnapshot { time_ns, reserved, segments, blocks, .. } = snapshot;
-        let place = |(addr, block): (u64, crate::state::live_set::LiveBlock)| BlockPlace {
-            addr,
-            bytes: block.bytes,
-            stack: block.stack,
-        };
-        let mut blocks: Vec<BlockPlace> = blocks.into_iter().map(place).collect();
-        blocks.sort_unstable_by_key(|block| block.addr);
+        let AllocatorSnapshot { time_ns, reserved, mut segments, mut blocks, .. } = snapshot;
+        segments.shrink_to_fit();
+        blocks.sort_unstable_by_key(|(addr, _)| *addr);
+        let places = blocks.iter().map(|(addr, block)| (*addr, block.bytes, block.stack.0));
+        let blocks = PlacedBlocks::pack(places);
         Self { why, time_ns, step, reserved, segments, blocks }
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod driver_peak;
 mod end;
 pub(crate) mod gaps;
 pub(crate) mod keyframes;
+pub(crate) mod placed_blocks;
 mod restart;
 
 use std::collections::BTreeMap;

@@ -46,8 +46,9 @@ pub fn add_peak_blocks(report: &mut crate::Report, analyses: &[Analysis]) {
 }
 
 fn list_blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<PeakBlockRow> {
-    let categorized = categorize_blocks(analysis, ordinal, state, &state.main().peak_blocks());
-    let row = |one: &CategorizedBlock| {
+    let blocks = state.main().peak_blocks();
+    let categorized = categorize_blocks(analysis, ordinal, state, &blocks);
+    let row = |one: &CategorizedBlock<'_>| {
         let block = one.block.block;
         PeakBlockRow {
             addr: one.block.addr,
@@ -67,8 +68,9 @@ fn list_blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<Pea
 
 fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Peak {
     let live_set = state.main();
-    let categorized = categorize_blocks(analysis, ordinal, state, &live_set.peak_blocks());
-    let mut by_site: SeededMap<SiteId, Vec<&CategorizedBlock>> = SeededMap::default();
+    let blocks = live_set.peak_blocks();
+    let categorized = categorize_blocks(analysis, ordinal, state, &blocks);
+    let mut by_site: SeededMap<SiteId, Vec<&CategorizedBlock<'_>>> = SeededMap::default();
     for one in &categorized {
         by_site.entry(one.site).or_default().push(one);
     }
@@ -79,7 +81,7 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
         .collect();
     sites.sort_by_key(|(id, held)| (Reverse(held.bytes), *id));
     let phase_of_block = analysis.peak_phases.get(&ordinal).filter(|_| state.has_torch());
-    let phases = |blocks: &[&CategorizedBlock]| Some(sum_by_phase(analysis, phase_of_block?, blocks));
+    let phases = |blocks: &[&CategorizedBlock<'_>]| Some(sum_by_phase(analysis, phase_of_block?, blocks));
     let share = |(id, held): (SiteId, BlockTotals)| {
         let blocks = by_site.get(&id).map_or(&[][..], Vec::as_slice);
         SiteShare {
@@ -115,7 +117,7 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
 }
 
 /// Categories with the rules that decided them, most bytes first.
-fn share_of_categories(categorized: &[CategorizedBlock]) -> Vec<CategoryShare> {
+fn share_of_categories(categorized: &[CategorizedBlock<'_>]) -> Vec<CategoryShare> {
     type RuleUsed = (CategoryRule, Option<Confidence>);
     let mut all: BTreeMap<Category, (BlockTotals, BTreeMap<RuleUsed, u64>)> = BTreeMap::new();
     for CategorizedBlock { block, verdict, .. } in categorized {
@@ -159,7 +161,7 @@ fn overall_confidence(
     ascending.into_iter().find(|confidence| is_enough(bytes_up_to(*confidence))).or(Some(Confidence::High))
 }
 
-fn sum_by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
+fn sum_by_category(blocks: &[&CategorizedBlock<'_>]) -> Vec<CategoryBytes> {
     let mut all: BTreeMap<Category, BlockTotals> = BTreeMap::new();
     for one in blocks {
         all.entry(one.verdict.category).or_default().add(one.block.block.bytes);
@@ -174,7 +176,7 @@ fn sum_by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
     all.into_iter().map(bytes).collect()
 }
 
-fn sum_by_pass(categorized: &[CategorizedBlock]) -> Vec<PassBytes> {
+fn sum_by_pass(categorized: &[CategorizedBlock<'_>]) -> Vec<PassBytes> {
     let mut all: BTreeMap<TrainingPass, u64> = BTreeMap::new();
     for one in categorized {
         let bytes = all.entry(one.allocated_in.pass()).or_default();
@@ -189,7 +191,7 @@ fn sum_by_pass(categorized: &[CategorizedBlock]) -> Vec<PassBytes> {
 fn sum_by_phase(
     analysis: &Analysis,
     phase_of_block: &SeededMap<u64, usize>,
-    blocks: &[&CategorizedBlock],
+    blocks: &[&CategorizedBlock<'_>],
 ) -> Vec<PhaseBytes> {
     let mut all: BTreeMap<Option<usize>, u64> = BTreeMap::new();
     for one in blocks {
@@ -216,7 +218,7 @@ fn compare_with_step_before(
     analysis: &Analysis,
     live_set: &LiveSet,
     before: &StepPeak,
-    (at_peak, at_step_before): (&[CategorizedBlock], &[CategorizedBlock]),
+    (at_peak, at_step_before): (&[CategorizedBlock<'_>], &[CategorizedBlock<'_>]),
 ) -> SincePreviousStep {
     // Categories depend on the other blocks of a moment. A block in both moments has the same
     // category.

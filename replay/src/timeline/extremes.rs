@@ -33,12 +33,20 @@ impl<const N: usize> ExtremeSeries<N> {
         if time_ns >= self.end_ns {
             self.append_until(time_ns);
         }
-        self.last = values;
-        if let (Some(least), Some(most)) = (self.least.last_mut(), self.most.last_mut()) {
-            for (value, (least, most)) in values.into_iter().zip(least.iter_mut().zip(most)) {
-                *least = value.min(*least);
-                *most = value.max(*most);
+        for (series, value) in values.into_iter().enumerate() {
+            // Most events change one of the series.
+            if value != self.last[series] {
+                self.set(series, value);
             }
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, series: usize, value: u64) {
+        self.last[series] = value;
+        if let (Some(least), Some(most)) = (self.least.last_mut(), self.most.last_mut()) {
+            least[series] = value.min(least[series]);
+            most[series] = value.max(most[series]);
         }
     }
 

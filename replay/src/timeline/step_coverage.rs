@@ -25,7 +25,7 @@ pub struct StepCoverage {
 impl StepCoverage {
     /// The allocations after the last boundary, as a number of steps. About 1 is normal; `None` if
     /// the length of a step is unknown.
-    pub fn steps_after_last(&self) -> Option<f64> {
+    pub(crate) fn steps_after_last(&self) -> Option<f64> {
         let per_step = self.allocations_per_step.filter(|per_step| *per_step > 0.0)?;
         Some(self.allocations_after_last_step as f64 / per_step)
     }

@@ -16,7 +16,7 @@ type Block = (u32, u64, u64, Option<u64>);
 
 fn history_of(run: &Synthetic) -> RunHistory {
     let options = AnalysisOptions { keeps_history: true, ..AnalysisOptions::default() };
-    analyse_part(&run.file(1000), options).history().expect("a history")
+    analyse_part(&run.file(1000), options).take_history().expect("a history")
 }
 
 fn blocks_of(run: &Synthetic) -> Vec<Block> {
@@ -56,7 +56,7 @@ fn rows_by_line(
 ) -> BTreeMap<u32, u64> {
     let rows = device.blocks.rows.iter();
     let counted = rows.filter(|row| is_counted(usize::from(row.birth), usize::from(row.death)));
-    let line = |stack: usize| history.stacks[stack].0.line.expect("a line");
+    let line = |stack: u32| history.stacks[stack as usize].0.line.expect("a line");
     sum_by_line(counted.map(|row| (line(row.stack), row.bytes)))
 }
 
@@ -148,6 +148,6 @@ fn snapshot_at_an_edge_has_the_same_sites() {
 #[test]
 fn history_is_kept_only_if_asked_for() {
     let run = random_run(&[(200, 1, 3), (200, 2, 5)], 1);
-    assert!(run.analyse().history().is_none());
+    assert!(run.analyse().take_history().is_none());
     assert_eq!(history_of(&run).devices.len(), 1);
 }

@@ -21,7 +21,7 @@ type Block = GroupedBlock<(u64, u64, bool)>;
 
 fn history_of(bytes: &[u8]) -> DeviceHistory {
     let options = AnalysisOptions { keeps_history: true, ..AnalysisOptions::default() };
-    let mut history = analyse_part(bytes, options).history().expect("a history");
+    let mut history = analyse_part(bytes, options).take_history().expect("a history");
     history.devices.swap_remove(0)
 }
 

@@ -34,8 +34,8 @@ const WORKSPACE_LIBRARIES: &[&str] =
 
 /// A block with its category.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CategorizedBlock {
-    pub block: PeakBlock,
+pub(crate) struct CategorizedBlock<'a> {
+    pub block: &'a PeakBlock,
     pub site: SiteId,
     /// Context of the allocation.
     pub allocated_in: CallContext,
@@ -44,12 +44,12 @@ pub(crate) struct CategorizedBlock {
 
 /// Decides the categories of a device's blocks at one moment. `blocks` must be in the order of
 /// allocation; the result has the same order.
-pub(crate) fn categorize_blocks(
+pub(crate) fn categorize_blocks<'a>(
     analysis: &Analysis,
     ordinal: u8,
     state: &DeviceState,
-    blocks: &[PeakBlock],
-) -> Vec<CategorizedBlock> {
+    blocks: &'a [PeakBlock],
+) -> Vec<CategorizedBlock<'a>> {
     let mut verdicts = if state.has_torch() {
         EvidenceCollector::new(analysis, ordinal, state.main()).judge_blocks(blocks)
     } else {
@@ -60,7 +60,7 @@ pub(crate) fn categorize_blocks(
         .iter()
         .zip(verdicts)
         .map(|(block, (_, verdict))| CategorizedBlock {
-            block: *block,
+            block,
             site: analysis.symbols.stack_info(block.block.stack).site,
             allocated_in: analysis.symbols.stack_info(block.block.stack).context,
             verdict,

@@ -31,7 +31,8 @@ pub(crate) fn categories_over_time(
     let live_set = state.main();
     let Some(history) = live_set.history().filter(|_| state.has_torch()) else { return BTreeMap::new() };
     let collector = EvidenceCollector::new(analysis, ordinal, live_set);
-    let blocks = categorize_blocks(analysis, ordinal, state, &live_set.peak_blocks());
+    let peak_blocks = live_set.peak_blocks();
+    let blocks = categorize_blocks(analysis, ordinal, state, &peak_blocks);
     let at_peak = categories_by_size(analysis, &blocks);
     let highs = history.composition.highs();
     let mut all: BTreeMap<Category, Vec<u64>> = BTreeMap::new();
@@ -57,7 +58,10 @@ pub(crate) fn categories_over_time(
 }
 
 /// The category of most bytes at the peak, of blocks of one size and class.
-fn categories_by_size(analysis: &Analysis, blocks: &[CategorizedBlock]) -> SeededMap<SizedClass, Category> {
+fn categories_by_size(
+    analysis: &Analysis,
+    blocks: &[CategorizedBlock<'_>],
+) -> SeededMap<SizedClass, Category> {
     let mut sums: SeededMap<SizedClass, BTreeMap<Category, u64>> = SeededMap::default();
     for one in blocks {
         let by_category = sums.entry(sized_class(analysis, one)).or_default();
@@ -67,7 +71,7 @@ fn categories_by_size(analysis: &Analysis, blocks: &[CategorizedBlock]) -> Seede
     sums.into_iter().filter_map(|(class, sums)| Some((class, largest(sums)?.0))).collect()
 }
 
-fn sized_class(analysis: &Analysis, one: &CategorizedBlock) -> SizedClass {
+fn sized_class(analysis: &Analysis, one: &CategorizedBlock<'_>) -> SizedClass {
     let (block, free) = (&one.block.block, one.block.free);
     let context = |stack| analysis.symbols.stack_info(stack).context;
     let outcome = match free {
@@ -76,7 +80,7 @@ fn sized_class(analysis: &Analysis, one: &CategorizedBlock) -> SizedClass {
     };
     let end = free.map_or(analysis.steps, |free| free.step);
     let age_steps = end.saturating_sub(block.step).min(MAX_AGE_STEPS);
-    (one.allocated_in, outcome, age_steps, tensor_size(&one.block))
+    (one.allocated_in, outcome, age_steps, tensor_size(one.block))
 }
 
 impl EvidenceCollector<'_> {

@@ -65,6 +65,13 @@ impl PeakBlocks {
         self.freed.push((addr, *block, free));
     }
 
+    /// The blocks of the peak in arbitrary order. `live` are the present blocks.
+    pub(crate) fn blocks<'a>(&'a self, live: &'a BlockMap) -> impl Iterator<Item = (u64, LiveBlock)> + 'a {
+        let still = live.iter().filter(|(_, block)| block.serial <= self.newest);
+        let freed = self.freed.iter().map(|(addr, block, _)| (*addr, *block));
+        still.map(|(addr, block)| (addr, *block)).chain(freed)
+    }
+
     /// The blocks of the peak in the order of their allocation. `live` are the present blocks.
     pub(crate) fn collect(&self, live: &BlockMap) -> Vec<PeakBlock> {
         let frees_before = self.freed.len() as u64;

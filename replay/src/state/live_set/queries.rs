@@ -73,17 +73,17 @@ impl LiveSet {
         self.end_total
     }
 
-    /// The blocks live when the program ended, in the order of their allocation.
-    pub(crate) fn end_blocks(&self) -> Vec<PeakBlock> {
-        self.end_blocks.collect(&self.live)
+    /// The blocks live when the program ended with their addresses, in arbitrary order.
+    pub(crate) fn end_blocks(&self) -> impl Iterator<Item = (u64, LiveBlock)> + '_ {
+        self.end_blocks.blocks(&self.live)
     }
 
     /// The sites with blocks live when the program ended, most bytes first. They sum to
     /// [`Self::end_total`].
     pub(crate) fn end_sites(&self) -> Vec<(SiteId, BlockTotals)> {
         let mut totals: BTreeMap<SiteId, BlockTotals> = BTreeMap::new();
-        for one in self.end_blocks() {
-            totals.entry(self.site_of(one.block.stack)).or_default().add(one.block.bytes);
+        for (_, block) in self.end_blocks() {
+            totals.entry(self.site_of(block.stack)).or_default().add(block.bytes);
         }
         let mut sites: Vec<_> = totals.into_iter().collect();
         sites.sort_by_key(|(id, live)| (Reverse(live.bytes), *id));

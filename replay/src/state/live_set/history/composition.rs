@@ -198,11 +198,16 @@ impl Composition {
 
     /// The bytes of each group by bin. Complete after the last [`Self::end_bin`].
     pub(crate) fn values(&self, grouping: Grouping) -> impl Iterator<Item = Vec<u64>> {
-        self.groups[grouping as usize].groups.iter().map(|group| {
-            let mut values = group.bins.clone();
+        self.filled_values(grouping).map(|filled| {
+            let mut values = filled.to_vec();
             values.resize(self.highs.len(), 0);
             values
         })
+    }
+
+    /// As [`Self::values`], without copies and without the last bins that have 0.
+    pub(crate) fn filled_values(&self, grouping: Grouping) -> impl Iterator<Item = &[u64]> {
+        self.groups[grouping as usize].groups.iter().map(|group| group.bins.as_slice())
     }
 }
 

@@ -40,6 +40,18 @@ pub(crate) struct LifeClass {
     pub bytes: u64,
 }
 
+/// How the life of a block ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LifeEnd {
+    /// `None` if the block was live at the end of the run.
+    free: Option<BlockFree>,
+    step: u32,
+    /// The event that removed it.
+    event: u64,
+    /// The last event in a backward pass up to then.
+    last_backward: u64,
+}
+
 /// Allocations of one step by plain program code just before a forward pass.
 #[derive(Clone, Copy, Debug)]
 struct BeforeForward {
@@ -103,10 +115,15 @@ impl LifeClasses {
         }
     }
 
-    /// How a block ended that was freed so.
-    pub(crate) fn outcome_of(&self, free: BlockFree) -> BlockOutcome {
-        let context = free.stack.and_then(|stack| self.contexts.get(stack.0 as usize));
-        context.map_or(BlockOutcome::Unknown, |context| BlockOutcome::FreedIn(*context))
+    /// The end of a block that event number `event` removes.
+    #[inline]
+    pub(crate) fn end_of_life(&self, free: BlockFree, event: u64) -> LifeEnd {
+        LifeEnd { free: Some(free), step: free.step, event, last_backward: self.last_backward }
+    }
+
+    /// The end of blocks that are never freed. `step` is the last step.
+    pub(crate) fn end_of_run(&self, step: u32) -> LifeEnd {
+        LifeEnd { free: None, step, event: u64::MAX, last_backward: self.last_backward }
     }
 
     /// Follows an out-of-memory error.
@@ -128,28 +145,31 @@ impl LifeClasses {
         self.contexts[stack] = context;
     }
 
-    /// The class of a block that ends now. `step` is that of its free or of the end.
-    #[inline]
-    pub(crate) fn class_of(&self, block: &LiveBlock, outcome: BlockOutcome, step: u32) -> LifeClass {
-        let allocated_in = self.contexts.get(block.stack.0 as usize).copied().unwrap_or_default();
-        let age_steps = step.saturating_sub(block.step).min(MAX_AGE_STEPS);
+    /// The number of a block's class.
+    pub(crate) fn number_of_block(&mut self, block: &LiveBlock, life: LifeEnd) -> usize {
+        let context_of = |stack: StackId| self.contexts.get(stack.0 as usize).copied();
+        let allocated_in = context_of(block.stack).unwrap_or_default();
+        let outcome = life.free.map_or(BlockOutcome::Live, |free| {
+            free.stack.and_then(context_of).map_or(BlockOutcome::Unknown, BlockOutcome::FreedIn)
+        });
+        let age_steps = life.step.saturating_sub(block.step).min(MAX_AGE_STEPS);
         let is_freed = matches!(outcome, BlockOutcome::FreedIn(_));
         let stays = age_steps == MAX_AGE_STEPS || !is_freed;
         let is_compared = stays && matches!(allocated_in, CallContext::Program | CallContext::Backward)
             || workspace_size(block.bytes).is_some();
-        LifeClass {
+        self.number_of(LifeClass {
             allocated_in,
             outcome,
             age_steps,
-            saw_backward: self.last_backward > block.serial,
-            is_before_forward: allocated_in == CallContext::Program && self.is_before_forward(block),
+            saw_backward: life.last_backward > block.serial,
+            is_before_forward: allocated_in == CallContext::Program
+                && self.is_before_forward(block, life.event),
             is_of_failed_step: self.failed_steps.contains(&block.step),
             bytes: if is_compared { block.requested_bytes.unwrap_or(block.bytes) } else { 0 },
-        }
+        })
     }
 
-    /// The number of a class.
-    pub(crate) fn number_of(&mut self, class: LifeClass) -> usize {
+    fn number_of(&mut self, class: LifeClass) -> usize {
         if let Some(number) = self.numbers.get(&class) {
             return *number;
         }
@@ -162,8 +182,10 @@ impl LifeClasses {
         number
     }
 
-    fn is_before_forward(&self, block: &LiveBlock) -> bool {
-        let is_in = |one: &&BeforeForward| one.begin < block.serial && block.serial < one.end;
+    /// True if the block, removed by event number `removed`, was there when the pass began.
+    fn is_before_forward(&self, block: &LiveBlock, removed: u64) -> bool {
+        let is_in =
+            |one: &&BeforeForward| one.begin < block.serial && block.serial < one.end && one.end < removed;
         self.before_forward.iter().rev().find(is_in).is_some_and(|one| one.step == block.step)
     }
 

@@ -211,11 +211,12 @@ impl LifetimeTable {
             self.rows.push(LifetimeRow { birth, death: NEVER, stack: block.stack, bytes, count: 1 });
         }
         self.limit_rows();
+        self.rows.shrink_to_fit();
     }
 
     /// The rows by birth, death and stack. Complete after [`Self::finish`].
-    pub(crate) fn rows(&self) -> &[LifetimeRow] {
-        &self.rows
+    pub(crate) fn into_rows(self) -> Vec<LifetimeRow> {
+        self.rows
     }
 
     /// Number of bins of the table.
@@ -303,8 +304,8 @@ mod tests {
                 })
                 .collect();
             table.finish(still.iter());
-            prop_assert!(table.rows().len() <= max_rows.max(5) || table.shift() == MAX_SHIFT);
-            let counted: u64 = table.rows().iter().map(|row| row.count).sum();
+            prop_assert!(table.rows.len() <= max_rows.max(5) || table.shift() == MAX_SHIFT);
+            let counted: u64 = table.rows.iter().map(|row| row.count).sum();
             prop_assert_eq!(counted, blocks.len() as u64);
             for edge in 1..=table.bins() {
                 let last_event = (edge as u64 * (width << table.shift())).min(events);
@@ -313,7 +314,7 @@ mod tests {
                 };
                 for stack in 0..5 {
                     let expected: u64 = blocks.iter().filter(|one| one.0 == stack).filter(is_live).map(|one| one.1).sum();
-                    let rows = table.rows().iter().filter(|row| row.stack == StackId(stack));
+                    let rows = table.rows.iter().filter(|row| row.stack == StackId(stack));
                     let at_edge = rows.filter(|row| usize::from(row.birth) < edge && edge <= usize::from(row.death));
                     prop_assert_eq!(at_edge.map(|row| row.bytes).sum::<u64>(), expected);
                 }

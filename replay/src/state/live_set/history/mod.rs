@@ -14,14 +14,13 @@ use gpumemtrace_format::Detail;
 
 use crate::callsite::symbols::StackSite;
 use crate::state::live_set::LiveBlock;
-use crate::state::live_set::live_block::BlockOutcome;
 use crate::state::live_set::peak_blocks::BlockFree;
 use crate::state::pool_key::PoolKey;
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::extremes::ExtremeSeries;
 use crate::util::ids::SiteId;
 use composition::{Composition, Grouping, LiveHighs};
-use life_class::{LifeClass, LifeClasses};
+use life_class::{LifeClass, LifeClasses, LifeEnd};
 use lifetimes::LifetimeTable;
 use pool_numbers::PoolNumbers;
 
@@ -40,18 +39,19 @@ pub(crate) struct LiveHistory {
     pub(crate) composition: Composition,
     /// Blocks allocated and removed in the current bin that were live at its high. A new high
     /// drops them, so most never cost more than their place here.
-    waiting: Vec<GroupedBlock>,
+    waiting: Vec<WaitingBlock>,
     /// Stream and pool of the event that follows, which frees a block; `None` if unknown.
     pub(crate) next_free: Option<Detail>,
 }
 
-/// A block that was live at a high, with its groups.
+/// A removed block, with what its groups need.
 #[derive(Clone, Copy, Debug)]
-struct GroupedBlock {
-    bytes: u64,
-    class: LifeClass,
+struct WaitingBlock {
+    block: LiveBlock,
     site: SiteId,
-    pool: Option<PoolKey>,
+    life: LifeEnd,
+    /// Stream and pool, if known.
+    detail: Option<Detail>,
 }
 
 impl LiveHistory {
@@ -78,23 +78,28 @@ impl LiveHistory {
     }
 
     fn add_removed(&mut self, block: &LiveBlock, site: SiteId, free: BlockFree, event: u64) {
-        let class = self.classes.class_of(block, self.classes.outcome_of(free), free.step);
+        let life = self.classes.end_of_life(free, event);
         let detail = self.next_free.filter(|_| free.stack.is_some());
-        let pool = detail.map(|detail| PoolKey::of_request(detail, block.bytes));
-        let grouped = GroupedBlock { bytes: block.bytes, class, site, pool };
         if self.composition.was_at_ended_high(block.serial) || self.waiting.len() >= MAX_WAITING {
-            self.add_to_groups(&grouped, self.composition.highs_of_block(block.serial, event));
+            let pool = detail.map(|detail| PoolKey::of_request(detail, block.bytes));
+            let highs = self.composition.highs_of_block(block.serial, event);
+            self.add_to_groups((block, site, pool), life, highs);
         } else {
-            self.waiting.push(grouped);
+            self.waiting.push(WaitingBlock { block: *block, site, life, detail });
         }
     }
 
-    fn add_to_groups(&mut self, block: &GroupedBlock, highs: LiveHighs) {
-        let class = self.classes.number_of(block.class);
-        let pool = self.pools.number_of(block.pool);
+    fn add_to_groups(
+        &mut self,
+        (block, site, pool): (&LiveBlock, SiteId, Option<PoolKey>),
+        life: LifeEnd,
+        highs: LiveHighs,
+    ) {
+        let class = self.classes.number_of_block(block, life);
+        let pool = self.pools.number_of(pool);
         let all = &mut self.composition;
         all.add(Grouping::Class, class, highs, block.bytes);
-        all.add(Grouping::Site, block.site.0 as usize, highs, block.bytes);
+        all.add(Grouping::Site, site.0 as usize, highs, block.bytes);
         all.add(Grouping::Pool, pool, highs, block.bytes);
     }
 
@@ -116,9 +121,12 @@ impl LiveHistory {
     #[inline(never)] // Once per bin.
     fn end_bin(&mut self) {
         let highs = self.composition.current_high();
-        for block in std::mem::take(&mut self.waiting) {
-            self.add_to_groups(&block, highs);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for WaitingBlock { block, site, life, detail } in waiting.drain(..) {
+            let pool = detail.map(|detail| PoolKey::of_request(detail, block.bytes));
+            self.add_to_groups((&block, site, pool), life, highs);
         }
+        self.waiting = waiting;
         self.composition.end_bin();
     }
 
@@ -149,10 +157,10 @@ impl LiveHistory {
         I: Iterator<Item = (&'a LiveBlock, SiteId, Option<PoolKey>)>,
     {
         self.end_bin();
+        let life = self.classes.end_of_run(step);
         for (block, site, pool) in live() {
-            let class = self.classes.class_of(block, BlockOutcome::Live, step);
-            let grouped = GroupedBlock { bytes: block.bytes, class, site, pool };
-            self.add_to_groups(&grouped, self.composition.highs_of_block(block.serial, u64::MAX));
+            let highs = self.composition.highs_of_block(block.serial, u64::MAX);
+            self.add_to_groups((block, site, pool), life, highs);
         }
         self.composition.end_bin();
         self.blocks.finish(live().map(|(block, ..)| block));
