@@ -80,11 +80,14 @@ impl Reductions {
         let devices = || histories.iter().flat_map(|history| &history.devices);
         let merged = devices().map(|device| device.blocks.merged).max().unwrap_or(1);
         if merged > 1 {
-            sentences.push(format!("The flame graph knows one of {merged} moments, to keep the page small."));
+            sentences.push(format!(
+                "Every {merged} moments of the flame graph are merged, to keep the page small."
+            ));
         }
         if self.merged_composition > 1 {
             let merged = self.merged_composition;
-            sentences.push(format!("The timeline knows one of {merged} moments, to keep the page small."));
+            sentences
+                .push(format!("Every {merged} moments of the timeline are merged, to keep the page small."));
         }
         let omitted: u64 = devices().map(|device| device.omitted_states).sum();
         let left_out = self.dropped_states as u64 + omitted;
