@@ -49,7 +49,7 @@ impl Reductions {
             ),
             (
                 Part::Composition,
-                devices().map(DeviceHistory::composition_values).sum(),
+                devices().map(count_composition).sum(),
                 devices().any(|device| device.bin_live.len() > MIN_COMPOSITION_BINS),
             ),
             // Only if nothing else is left.
@@ -64,7 +64,7 @@ impl Reductions {
                 Part::States => drop_every_other(device),
                 Part::KeyStates => device.states.truncate(device.states.len() / 2 + before % 2),
                 Part::Blocks => device.blocks.merge_bins(),
-                Part::Composition => device.merge_composition(),
+                Part::Composition => merge_composition(device),
             }
             self.dropped_states += before - device.states.len();
         }
@@ -120,6 +120,28 @@ fn is_minor(state: &AllocatorState) -> bool {
 
 fn count_places(state: &AllocatorState) -> usize {
     state.blocks().len() * PLACE_COLUMNS
+}
+
+/// Number of values of sites, categories and pools over time.
+fn count_composition(device: &DeviceHistory) -> usize {
+    device.bin_live.len() * (device.site_series.len() + device.categories.len() + device.pools.len())
+}
+
+/// Merges the bins of the timeline in pairs: the moment of more live bytes remains.
+fn merge_composition(device: &mut DeviceHistory) {
+    let pairs = device.bin_live.chunks(2);
+    let picks: Vec<usize> =
+        pairs.map(|pair| usize::from(pair.get(1).is_some_and(|second| *second > pair[0]))).collect();
+    let merge = |values: &mut Vec<u64>| {
+        *values = values.chunks(2).zip(&picks).map(|(pair, pick)| pair[*pick]).collect();
+    };
+    merge(&mut device.bin_times_ns);
+    merge(&mut device.bin_live);
+    let sites = device.site_series.iter_mut().map(|(_, values)| values);
+    let categories = device.categories.iter_mut().map(|(_, values)| values);
+    let pools = device.pools.iter_mut().map(|(_, values)| values);
+    sites.chain(categories).chain(pools).for_each(merge);
+    device.bins_width_ns = device.bins_width_ns.saturating_mul(2);
 }
 
 fn drop_every_other(device: &mut DeviceHistory) {

@@ -159,29 +159,6 @@ pub struct SegmentPlace {
     pub is_expandable: bool,
 }
 
-impl DeviceHistory {
-    /// Number of values in the series of sites, categories and pools.
-    pub fn composition_values(&self) -> usize {
-        self.bin_live.len() * (self.site_series.len() + self.categories.len() + self.pools.len())
-    }
-
-    /// Merges the bins of the composition in pairs: the moment of more live bytes remains.
-    pub fn merge_composition(&mut self) {
-        let pairs = self.bin_live.chunks(2);
-        let picks: Vec<usize> =
-            pairs.map(|pair| usize::from(pair.get(1).is_some_and(|second| *second > pair[0]))).collect();
-        let merge = |values: &mut Vec<u64>| {
-            *values = values.chunks(2).zip(&picks).map(|(pair, pick)| pair[*pick]).collect();
-        };
-        merge(&mut self.bin_times_ns);
-        merge(&mut self.bin_live);
-        self.site_series.iter_mut().for_each(|(_, values)| merge(values));
-        self.categories.iter_mut().for_each(|(_, values)| merge(values));
-        self.pools.iter_mut().for_each(|(_, values)| merge(values));
-        self.bins_width_ns = self.bins_width_ns.saturating_mul(2);
-    }
-}
-
 impl AllocatorState {
     /// Live blocks by address: address, bytes, and index in [`RunHistory::stacks`].
     pub fn blocks(&self) -> impl ExactSizeIterator<Item = (u64, u64, u32)> + '_ {

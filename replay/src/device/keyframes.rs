@@ -1,9 +1,9 @@
 //! Exact states of a device's allocator at some moments of the run, for viewers.
 //!
 //! States are kept at the observations of the gap ([`crate::fragmentation::history`]), which visit
-//! every block anyway, at out-of-memory errors and marks, and at the key moments. Memory is limited:
-//! when [`MAX_BLOCKS`] or [`MAX_INTERVALS`] are exceeded, every other interval is dropped. Of errors
-//! and marks the first are kept.
+//! every block anyway, at out-of-memory errors and marks, and at the key moments. Memory is
+//! limited: when [`MAX_BLOCKS`] or [`MAX_INTERVALS`] are exceeded, every other interval is dropped.
+//! Of errors and marks the first ones are kept.
 
 use crate::device::placed_blocks::PlacedBlocks;
 use crate::fragmentation::AllocatorSnapshot;
@@ -27,7 +27,7 @@ pub enum KeyframeReason {
     LargestGap,
     /// The end of the program.
     End,
-    /// An out-of-memory error.
+    /// An out-of-memory error that PyTorch reported.
     OutOfMemory,
     /// A mark of the program.
     Mark,

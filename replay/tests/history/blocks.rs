@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpumemtrace_format::{EventKind, NodeId};
-use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, RunHistory, TimeSpec, report};
+use gpumemtrace_format::event::MARK_NAMED;
+use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
+use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, KeyframeReason, RunHistory, TimeSpec, report};
 use proptest::prelude::*;
 
 use crate::STARTED_NS;
@@ -150,4 +151,42 @@ fn history_is_kept_only_if_asked_for() {
     let run = random_run(&[(200, 1, 3), (200, 2, 5)], 1);
     assert!(run.analyse().take_history().is_none());
     assert_eq!(history_of(&run).devices.len(), 1);
+}
+
+#[test]
+fn states_at_errors_and_marks_have_the_blocks_of_that_moment() {
+    let mut run = Synthetic::new();
+    run.codes.push(CodeDef { id: CodeId(900), name: "epoch".to_owned(), ..CodeDef::default() });
+    let line = run.frame(NodeId::NONE, "/work/a.py", "f", 1);
+    let mut live: Vec<u64> = Vec::new();
+    let mut expected = Vec::new();
+    for round in 0..60u64 {
+        live.push(run.alloc(line, 512 * (round + 1)));
+        if round % 3 == 2 {
+            let freed = live.swap_remove(round as usize % live.len());
+            run.release(freed, line);
+        }
+        let why = match round % 7 {
+            2 => KeyframeReason::Mark,
+            5 => KeyframeReason::OutOfMemory,
+            _ => continue,
+        };
+        match why {
+            KeyframeReason::Mark => run.event(EventKind::MARK, 0, 0, [MARK_NAMED, 900], line),
+            _ => run.oom(line, 1 << 40),
+        }
+        let mut blocks: Vec<(u64, u64)> = live.iter().map(|addr| (*addr, run.size_of(*addr))).collect();
+        blocks.sort_unstable();
+        expected.push((why, run.time_ns - STARTED_NS, blocks));
+    }
+    let history = history_of(&run);
+    let device = &history.devices[0];
+    let is_moment = |why| matches!(why, KeyframeReason::Mark | KeyframeReason::OutOfMemory);
+    let states = device.states.iter().filter(|state| is_moment(state.why));
+    let found = states.map(|state| {
+        let blocks: Vec<(u64, u64)> = state.blocks().map(|(addr, bytes, _)| (addr, bytes)).collect();
+        (state.why, state.time_ns, blocks)
+    });
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    assert_eq!(device.omitted_states, 0);
 }

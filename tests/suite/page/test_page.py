@@ -292,6 +292,33 @@ def test_views_are_accessible_and_fit(browser, page_of, kind):  # noqa: F811
     assert browser.problems() == []
 
 
+@pytest.mark.parametrize("kind", ["leak", "fragmented", "oom"])
+def test_timeline_divides_memory_as_its_data(browser, page_of, kind):  # noqa: F811
+    page = page_of(kind)
+    device = page.file.data["traces"][0]["devices"][0]
+    live = page.file.column(device["bins"]["live"])
+    highest = live.index(max(live))
+    browser.open(page.path)
+    browser.go_to("timeline")
+    offered = []
+    for groups in device["bins"]["groups"]:
+        if len(groups["groups"]) < 2:
+            continue
+        label = {"category": "Categories", "stream": "Streams", "pool": "Pools"}[groups["by"]]
+        browser.evaluate(f"""{{
+            [...document.querySelectorAll("[data-view=timeline] button")].find((each) => each.textContent === "{label}").click();
+            null;
+        }}""")
+        offered.append(groups["by"])
+        text = browser.text()
+        held = {group["name"]: page.file.column(group["bytes"])[highest] for group in groups["groups"]}
+        assert sum(held.values()) == max(live)
+        for name, size in held.items():
+            assert not size or (name in text and bytes_text(size) in text), (groups["by"], name)
+    assert {"category", "pool"} <= set(offered)
+    assert browser.problems() == []
+
+
 #: Controls that the Tab key must reach.
 CONTROLS = "a[href], button, select, input, textarea, summary, [tabindex='0']"
 
