@@ -21,17 +21,27 @@ pub(super) struct Headline {
     program: String,
 }
 
-/// The most severe finding that is more than a remark, and the program.
+/// The most severe finding of the trace that is more than a remark, else that of another rank, and
+/// the program.
 pub(super) fn headline(trace: &CardTrace<'_>) -> Headline {
     let (severity, verdict) = verdict(trace);
     Headline { severity, verdict: sanitize(&verdict), program: program(trace) }
 }
 
 fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
-    let mut verdicts = trace.report.verdicts.iter().flatten();
-    let worst = verdicts.find(|verdict| verdict.trace == trace.trace && verdict.severity != Severity::Info);
-    if let Some(verdict) = worst {
+    let problems = || {
+        let all = trace.report.verdicts.iter().flatten();
+        all.filter(|verdict| verdict.severity != Severity::Info)
+    };
+    if let Some(verdict) = problems().find(|verdict| verdict.trace == trace.trace) {
         return (verdict.severity.name(), verdict.summary.clone());
+    }
+    if let Some(verdict) = problems().next() {
+        let name = match trace.report.traces[verdict.trace].rank {
+            Some(rank) => format!("rank {rank}"),
+            None => format!("trace {}", verdict.trace + 1),
+        };
+        return (verdict.severity.name(), format!("On {name}: {}", verdict.summary));
     }
     let status = find_assessment(trace.report, trace.trace).map(|assessment| assessment.status);
     match status {

@@ -17,7 +17,8 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
         ),
         TraceLoss::AbsentFiles { detail } => detail.clone(),
         TraceLoss::Damage { file, offset_bytes, bytes, detail } => {
-            format!("damage at {} ({}): {detail}", place(file.as_ref(), *offset_bytes), format_bytes(*bytes))
+            let place = place(file.as_ref(), *offset_bytes);
+            format!("damage at {place}, {} unreadable: {detail}", format_bytes(*bytes))
         }
         TraceLoss::MoreDamage { regions } => format_count(*regions, "more damaged region"),
         TraceLoss::CutBlock { file, offset_bytes, content } => {
