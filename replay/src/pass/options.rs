@@ -18,8 +18,8 @@ pub struct AnalysisOptions {
     pub stream: Option<StreamId>,
     /// Also records the peak of the step before the peak, at three comparisons per event.
     pub step_before_peak: bool,
-    /// Also keeps what [`Analysis::history`](crate::Analysis::history) returns. Ignored with
-    /// `since`.
+    /// Also keeps what [`Analysis::take_history`](crate::Analysis::take_history) returns. Ignored
+    /// with `since`.
     pub keeps_history: bool,
     /// Analyses beyond those of every trace.
     pub more_analyses: &'static [AnalysisRow],

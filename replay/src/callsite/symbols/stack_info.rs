@@ -56,9 +56,9 @@ pub(crate) struct StackInfo {
     pub native: NodeId,
     /// The call site: the user line, or its fallback.
     pub site: SiteId,
-    /// Index in [`StackSymbols::optimizer_lines`], plus 1; 0 for none.
+    /// Index in [`super::StackSymbols::optimizer_lines`], plus 1; 0 for none.
     pub optimizer: u16,
-    /// What the stack says about steps: [`RECURRING`], or else `optimizer`.
+    /// What the stack says about steps: [`RECURRING`](super::RECURRING), or else `optimizer`.
     pub step_hint: u16,
     /// The outermost Python frame.
     pub root: StackRoot,
