@@ -33,8 +33,8 @@ impl Columns {
     }
 
     /// All columns in the order of their numbers.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 }
 
@@ -56,6 +56,6 @@ mod tests {
         assert_eq!(columns.add([3, 1, 300]), 0);
         assert_eq!(columns.add([]), 1);
         // 3 values: +3, -2, +299. Then no value.
-        assert_eq!(columns.bytes(), [3, 6, 3, 0xd6, 4, 0]);
+        assert_eq!(columns.into_bytes(), [3, 6, 3, 0xd6, 4, 0]);
     }
 }

@@ -63,6 +63,23 @@ impl Document {
     }
 }
 
+/// The history of a page before its compression.
+pub(super) struct RawBlobs {
+    pub(super) columns: Vec<u8>,
+    pub(super) data: Vec<u8>,
+}
+
+impl RawBlobs {
+    pub(super) fn len(&self) -> usize {
+        self.columns.len() + self.data.len()
+    }
+
+    /// Compresses the history, which takes most of the time that a page takes.
+    pub(super) fn encode(&self) -> PageBlobs {
+        PageBlobs { columns: encode_blob("columns", &self.columns), data: encode_blob("data", &self.data) }
+    }
+}
+
 /// The encoded history of a page.
 pub(super) struct PageBlobs {
     columns: String,
@@ -70,8 +87,8 @@ pub(super) struct PageBlobs {
 }
 
 impl PageBlobs {
-    pub(super) fn encode(columns: &[u8], data: &[u8]) -> Self {
-        Self { columns: encode_blob("columns", columns), data: encode_blob("data", data) }
+    pub(super) fn len(&self) -> usize {
+        self.columns.len() + self.data.len()
     }
 }
 

@@ -21,10 +21,13 @@ use gpumemtrace_replay::{Report, RunHistory};
 use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
-use document::{Document, PageBlobs};
+use document::{Document, RawBlobs};
 use labels::Labels;
 use reductions::Reductions;
 use source::SourceLines;
+
+/// A try is not compressed if this part of its expected size is too large.
+const SURE_PART: f64 = 0.9;
 
 /// What a page is made from.
 pub(crate) struct PageSource<'a> {
@@ -66,8 +69,16 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
     let document = Document::new(title, source.summary, &std::mem::take(&mut source.json));
     let cards = PageCards::new(&source, &mut sources);
+    // Encoded bytes per raw byte of the last try.
+    let mut rate = 0.0;
     loop {
-        let blobs = encode_histories(&source, &cards, &reductions, options.has_source, &mut sources);
+        let raw = raw_histories(&source, &cards, &reductions, options.has_source, &mut sources);
+        let is_hopeless = raw.len() as f64 * rate * SURE_PART > options.max_bytes as f64;
+        if is_hopeless && reductions.shrink(&mut source.histories) {
+            continue;
+        }
+        let blobs = raw.encode();
+        rate = blobs.len() as f64 / raw.len().max(1) as f64;
         let fits = document.len_with(&blobs) <= options.max_bytes;
         if fits || !reductions.shrink(&mut source.histories) {
             return document.to_html(&blobs);
@@ -109,13 +120,13 @@ impl PageCards {
     }
 }
 
-fn encode_histories(
+fn raw_histories(
     source: &PageSource<'_>,
     cards: &PageCards,
     reductions: &Reductions,
     has_source: bool,
     sources: &mut SourceLines,
-) -> PageBlobs {
+) -> RawBlobs {
     let mut columns = Columns::default();
     let last = source.histories.len().saturating_sub(1);
     let traces = source.histories.iter().enumerate().map(|(index, history)| {
@@ -131,5 +142,5 @@ fn encode_histories(
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
     let data = serde_json::to_vec(&data).unwrap_or_default();
-    PageBlobs::encode(columns.bytes(), &data)
+    RawBlobs { columns: columns.into_bytes(), data }
 }

@@ -43,6 +43,8 @@ pub(crate) struct LiveHighs {
     end: usize,
     /// The high of the current bin, if the block was live there.
     open: Option<u64>,
+    /// The block is live at the end, so it was live at all highs from `begin` on.
+    is_live: bool,
 }
 
 /// The bytes of the groups of a live set at the high of each bin.
@@ -98,7 +100,8 @@ impl Composition {
             let is_beyond = index >= self.max_bins;
             let len = if is_beyond { self.max_bins } else { index + 1 };
             while self.highs.len() < len {
-                let begin_ns = self.start_ns.saturating_add(self.highs.len() as u64 * self.width_ns);
+                let begin_ns =
+                    self.start_ns.saturating_add((self.highs.len() as u64).saturating_mul(self.width_ns));
                 self.highs.push(BinHigh { live, time_ns: begin_ns.min(time_ns), event });
             }
             if !is_beyond {
@@ -144,6 +147,14 @@ impl Composition {
         }
     }
 
+    /// Completes the groups after the last block.
+    pub(crate) fn end_run(&mut self) {
+        self.end_bin();
+        for groups in &mut self.groups {
+            groups.end_run();
+        }
+    }
+
     /// The event of the last high; 0 before the first bin.
     #[inline]
     fn latest(&self) -> u64 {
@@ -165,15 +176,17 @@ impl Composition {
     /// The high of the current bin.
     pub(crate) fn current_high(&self) -> LiveHighs {
         let end = self.highs.len().saturating_sub(1);
-        LiveHighs { begin: end, end, open: Some(self.latest()) }
+        LiveHighs { begin: end, end, open: Some(self.latest()), is_live: false }
     }
 
-    /// The highs at which a block was live, allocated and removed by these events.
+    /// The highs at which a block was live, allocated and removed by these events; `removed` is
+    /// `u64::MAX` for a block that is live at the end.
     pub(crate) fn highs_of_block(&self, allocated: u64, removed: u64) -> LiveHighs {
         let end = self.highs.len().saturating_sub(1);
         let begin = self.highs[..end].partition_point(|high| high.event < allocated);
         let latest = self.latest();
-        LiveHighs { begin, end, open: (allocated <= latest && latest < removed).then_some(latest) }
+        let open = (allocated <= latest && latest < removed).then_some(latest);
+        LiveHighs { begin, end, open, is_live: removed == u64::MAX }
     }
 
     /// Adds a removed block to its group, which the caller numbers.
@@ -196,7 +209,7 @@ impl Composition {
         &self.highs
     }
 
-    /// The bytes of each group by bin. Complete after the last [`Self::end_bin`].
+    /// The bytes of each group by bin. Complete after [`Self::end_run`].
     pub(crate) fn values(&self, grouping: Grouping) -> impl Iterator<Item = Vec<u64>> {
         self.filled_values(grouping).map(|filled| {
             let mut values = filled.to_vec();
@@ -224,6 +237,8 @@ struct GroupBytes {
     /// Bytes of blocks that were live at the event `high` and removed since.
     open: u64,
     high: u64,
+    /// Bytes of blocks that are live at the end, at the first high that they were live at.
+    rising: Vec<u64>,
 }
 
 impl GroupSeries {
@@ -232,7 +247,10 @@ impl GroupSeries {
             self.groups.resize(group + 1, GroupBytes::default());
         }
         let group = &mut self.groups[group];
-        if highs.begin < highs.end {
+        if highs.begin < highs.end && highs.is_live {
+            group.rising.resize(highs.end, 0);
+            group.rising[highs.begin] = group.rising[highs.begin].saturating_add(bytes);
+        } else if highs.begin < highs.end {
             group.bins.resize(highs.end.max(group.bins.len()), 0);
             for sum in &mut group.bins[highs.begin..highs.end] {
                 *sum = sum.saturating_add(bytes);
@@ -252,6 +270,18 @@ impl GroupSeries {
             if group.high == high && bytes > 0 {
                 group.bins.resize(group.bins.len().max(bin + 1), 0);
                 group.bins[bin] = group.bins[bin].saturating_add(bytes);
+            }
+        }
+    }
+
+    /// Adds the blocks that are live at the end.
+    fn end_run(&mut self) {
+        for group in &mut self.groups {
+            group.bins.resize(group.bins.len().max(group.rising.len()), 0);
+            let mut live = 0u64;
+            for (sum, rise) in group.bins.iter_mut().zip(std::mem::take(&mut group.rising)) {
+                live = live.saturating_add(rise);
+                *sum = sum.saturating_add(live);
             }
         }
     }
@@ -310,7 +340,7 @@ mod tests {
             for (group, size, allocated, _) in blocks.iter().filter(|block| block.3.is_none()) {
                 all.add(Grouping::Site, *group, all.highs_of_block(*allocated, u64::MAX), *size);
             }
-            all.end_bin();
+            all.end_run();
             let values: Vec<Vec<u64>> = all.values(Grouping::Site).collect();
             for (bin, high) in all.highs().iter().enumerate() {
                 let mut expected = vec![0; values.len()];

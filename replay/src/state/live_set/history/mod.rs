@@ -162,7 +162,7 @@ impl LiveHistory {
             let highs = self.composition.highs_of_block(block.serial, u64::MAX);
             self.add_to_groups((block, site, pool), life, highs);
         }
-        self.composition.end_bin();
+        self.composition.end_run();
         self.blocks.finish(live().map(|(block, ..)| block));
     }
 
