@@ -26,6 +26,7 @@ use crate::state::live_set::history::lifetimes::LifetimeTable;
 use crate::state::pool_key::PoolKey;
 use crate::timeline::extremes::ExtremeSeries;
 use crate::timeline::run_times::RunTimes;
+use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};
 
 /// Sites with a series of their own, per device.
@@ -176,6 +177,7 @@ impl HistoryBuilder<'_> {
         sites.sort_by_key(|(most, id, _)| (Reverse(*most), *id));
         let others = sites.len().saturating_sub(MAX_SITE_SERIES) as u64;
         sites.truncate(MAX_SITE_SERIES);
+        sites.sort_by_key(|(_, id, values)| (Reverse(saturating_sum(values.iter().copied())), *id));
         let bins = composition.map_or(0, |bins| bins.highs().len());
         let all_bins = |values: &[u64]| {
             let mut all = values.to_vec();

@@ -61,7 +61,8 @@ pub struct DeviceHistory {
     pub bin_times_ns: Vec<u64>,
     /// Live bytes at that moment.
     pub bin_live: Vec<u64>,
-    /// Live bytes at that moment by site (an index in `sites`), sites with the most bytes first.
+    /// Live bytes at that moment by site (an index in `sites`): the sites with the most bytes in any
+    /// bin, those with the most bytes over time first.
     pub site_series: Vec<(usize, Vec<u64>)>,
     /// Number of sites without a series of their own.
     pub other_sites: u64,

@@ -159,7 +159,7 @@ export interface SiteBins {
   /** The instant of the most live bytes of each bin. */
   time_ns: Column;
   live: Column;
-  /** Sites with the most bytes in any bin, most first. */
+  /** Sites with the most bytes in any bin; those with the most bytes over time first. */
   sites: { site: number; bytes: Column }[];
   others: Column;
   /** Number of sites in `others`. */

@@ -1,7 +1,7 @@
 /**
  * The colour of each call site, equal in all views and both themes.
  *
- * Eight hues go to the sites with the most bytes in any bin; all others are grey. The hues were
+ * Eight hues go to the sites with the most bytes over time; all others are grey. The hues were
  * picked for the largest least distance under normal vision, protanopia, deuteranopia and
  * tritanopia, with a contrast of at least 3:1 to the background of both themes.
  */
@@ -15,17 +15,18 @@ export const GREY = "#80868f";
 
 /** Colours by `site.id`. The same id has the same colour in every trace. */
 export function rankColors(model: Model): Map<string, string> {
-  const most = new Map<string, number>();
+  const areas = new Map<string, number>();
   for (const trace of model.traces) {
     for (const device of trace.devices) {
-      for (const { site, bytes } of device.data.bins.sites) {
-        const id = trace.sites[site].id;
-        const largest = device.column(bytes).reduce((a, b) => Math.max(a, b), 0);
-        most.set(id, Math.max(most.get(id) ?? 0, largest));
+      const { sites, width_ns } = device.data.bins;
+      for (const { site, bytes } of sites) {
+        const { id } = trace.sites[site];
+        const area = device.column(bytes).reduce((a, b) => a + b, 0) * width_ns;
+        areas.set(id, (areas.get(id) ?? 0) + area);
       }
     }
   }
-  const ranked = [...most].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const ranked = [...areas].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
   return new Map(ranked.slice(0, HUES.length).map(([id], rank) => [id, HUES[rank]]));
 }
 

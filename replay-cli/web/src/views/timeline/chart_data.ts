@@ -114,19 +114,23 @@ function siteBands(
   return bands;
 }
 
-/** The groups, most bytes first; undefined if the trace does not divide memory so. */
+/** The groups, most bytes over time first; undefined if the trace does not divide memory so. */
 function groupBands(device: DeviceModel, stacking: Stacking): Band[] | undefined {
   const found = device.data.bins.groups.find(({ by }) => by === stacking);
   const bands = found?.groups.map(({ name, bytes }) => {
     const values = device.column(bytes);
     return { label: name, title: name, site: null, color: GREY, values, most: largest(values) };
-  }).sort((a, b) => b.most - a.most);
+  }).sort((a, b) => sum(b.values) - sum(a.values));
   bands?.forEach((band, index) => {
     const isKnown = band.label !== "unknown" && index < HUES.length;
     if (stacking === "category") band.color = categoryColor(band.label);
     else if (isKnown) band.color = HUES[index];
   });
   return bands;
+}
+
+function sum(values: Float64Array): number {
+  return values.reduce((a, b) => a + b, 0);
 }
 
 export function largest(values: ArrayLike<number>): number {
