@@ -319,6 +319,28 @@ def test_timeline_divides_memory_as_its_data(browser, page_of, kind):  # noqa: F
     assert browser.problems() == []
 
 
+def test_two_traces_are_compared_at_the_selected_step(browser, page_of):  # noqa: F811
+    page = page_of("compared")
+    traces = page.file.data["traces"]
+    compare = page.file.data["compare"]
+    # A moment in the middle of step 3 of the trace that is shown.
+    starts = page.file.column(traces[0]["steps"]["start_ns"])
+    browser.open(page.path)
+    browser.go_to(f"flame?from={(starts[2] + starts[3]) // 2}&o.flame.mode=traces")
+    text = browser.evaluate("""document.querySelector("[data-view=flame] [aria-label^='Flame graph.']").ariaLabel""")
+    for index in (compare["before"], compare["after"]):
+        trace, [device] = traces[index], traces[index]["devices"]
+        end_of_step = page.file.column(trace["steps"]["start_ns"])[3] - 1
+        edges = browser.call("edges", index, 0)
+        edge = min(range(len(edges)), key=lambda number: abs(edges[number] - end_of_step))
+        blocks = device["blocks"]
+        rows = zip(*(page.file.column(blocks[name]) for name in ("birth", "death", "bytes")))
+        live = sum(size for birth, death, size in rows if birth < edge <= death)
+        assert live and bytes_text(live) in text, (index, live)
+        assert f"live in {trace['path']} at step" in text
+    assert browser.problems() == []
+
+
 #: Controls that the Tab key must reach.
 CONTROLS = "a[href], button, select, input, textarea, summary, [tabindex='0']"
 

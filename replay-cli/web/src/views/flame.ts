@@ -12,7 +12,7 @@ import { selectedDevice, siteIndex } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
 import { FlameChart } from "./flame/chart.js";
 import { nodeFacts, nodeName } from "./flame/describe.js";
-import { comparePeaks, defaultMode, type Figures, findKeyframe, measure, type Mode }
+import { compareTraces, defaultMode, type Figures, findKeyframe, measure, type Mode }
   from "./flame/figures.js";
 import { differenceColor } from "./flame/frame_colors.js";
 import { createGraph, type Graph, lightStacks, searchGraph } from "./flame/graph.js";
@@ -82,7 +82,7 @@ class FlamePage {
     const settings = readSettings(selection, fallback, modes);
     const pair = settings.mode === "traces" ? this.#comparedTraces() : null;
     const figures = pair
-      ? comparePeaks(pair.traces, pair.devices)
+      ? compareTraces(pair.traces, pair.devices, this.#trace, selection)
       : measure(settings.mode, this.#trace, this.#device, selection);
     const traces = pair?.traces ?? [this.#trace];
     const { frames, tree } = trees.get(traces, settings);
@@ -139,7 +139,7 @@ class FlamePage {
   #showStrip(figures: Figures): void {
     const { data } = this.#device;
     const selection = this.#context.selection();
-    // Two traces are compared at their peaks, which are not on the axis of one of them.
+    // The peaks of two traces are not on the axis of one of them.
     this.#stripCard.hidden = figures.times.length === 0;
     const times = [selection.from_ns, selection.to_ns].filter((time) => time !== null);
     this.#strip.show({

@@ -120,31 +120,57 @@ export function programEnd(trace: TraceModel, device: DeviceModel): number {
   return findKeyframe(device, "end")?.time_ns ?? trace.data.end_ns;
 }
 
-/** Live blocks of the peak of two traces, the earlier one first. */
-export function comparePeaks(
+/**
+ * Live blocks of two traces, the earlier one first: at the selected step's end or, without steps,
+ * at the selected time; at their peaks if no moment is selected.
+ */
+export function compareTraces(
   traces: [TraceModel, TraceModel],
   devices: [DeviceModel, DeviceModel],
+  selected: TraceModel,
+  selection: Selection,
 ): Figures {
-  const sides = [0, 1].map((i) => {
-    const keyframe = findKeyframe(devices[i], "peak");
-    const last = devices[i].data.blocks.bins;
-    return {
-      totals: keyframe
-        ? sumKeyframe(traces[i], devices[i], keyframe)
-        : devices[i].liveAtEdge(last),
-      text: keyframe
-        ? `peak of ${traces[i].data.path} at ${describeExactMoment(traces[i], keyframe.time_ns)}`
-        : `end of ${traces[i].data.path}; its peak is unknown`,
-    };
-  });
+  const moment = selectedMoment(selection);
+  const sides = traces.map((trace, i) => moment === null
+    ? sideAtPeak(trace, devices[i])
+    : sideAt(trace, devices[i], moment, selected.stepAt(moment)));
+  const own = traces.indexOf(selected);
   return {
     after: sides[1].totals,
     before: sides[0].totals,
     fresh: null,
     caption: `A: ${sides[0].text}. B: ${sides[1].text}. Frames are matched by function and file.`,
     snapped: null,
-    times: [],
+    times: moment === null || own < 0 ? [] : [sides[own].time],
   };
+}
+
+/** One of two traces: its blocks, a phrase on the moment, and the moment. */
+interface Side {
+  totals: ByStack;
+  text: string;
+  time: number;
+}
+
+function sideAtPeak(trace: TraceModel, device: DeviceModel): Side {
+  const keyframe = findKeyframe(device, "peak");
+  if (!keyframe) {
+    const { bins } = device.data.blocks;
+    const text = `end of ${trace.data.path}; its peak is unknown`;
+    return { totals: device.liveAtEdge(bins), text, time: trace.data.end_ns };
+  }
+  const { time_ns } = keyframe;
+  const text = `peak of ${trace.data.path} at ${describeExactMoment(trace, time_ns)}`;
+  return { totals: sumKeyframe(trace, device, keyframe), text, time: time_ns };
+}
+
+function sideAt(trace: TraceModel, device: DeviceModel, time: number, step: number | null): Side {
+  const starts = trace.stepStarts;
+  const hasStep = step !== null && starts.length > 0;
+  const wanted = hasStep ? (starts[step] ?? programEnd(trace, device) + 1) - 1 : time;
+  const edge = device.nearestEdge(wanted);
+  const text = `live in ${trace.data.path} at ${describeEdge(trace, device, edge)}`;
+  return { totals: device.liveAtEdge(edge), text, time: edgeTime(device, edge) };
 }
 
 export function findKeyframe(device: DeviceModel, why: string): Keyframe | null {
