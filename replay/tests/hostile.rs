@@ -128,6 +128,11 @@ proptest! {
             keep_sites(&mut report, &SiteFilter::from("*.py:1"));
             truncate_lists(&mut report, 1);
         }
+        let history = || {
+            let options = AnalysisOptions { keeps_history: true, ..AnalysisOptions::default() };
+            analyse_part(&file, options).take_history().map(|history| format!("{history:?}"))
+        };
+        prop_assert_eq!(history(), history());
         let (first, amounts) = analyse_by_steps(&file).unwrap();
         let profile = Profile::new(&first, &amounts);
         prop_assert!(!compare(&profile, &profile).differs);

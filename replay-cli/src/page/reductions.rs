@@ -1,10 +1,15 @@
 //! Makes the history of a page smaller, and says what was merged or left out.
 
+use std::collections::HashSet;
+
 use gpumemtrace_replay::{AllocatorState, DeviceHistory, KeyframeReason, RunHistory};
 
-/// Columns of the table of blocks, and of the blocks of a state.
+use crate::terminal::format::format_count;
+
+/// Columns of the table of blocks, and of the blocks and the segments of a state.
 const BLOCK_COLUMNS: usize = 5;
 const PLACE_COLUMNS: usize = 3;
+const SEGMENT_COLUMNS: usize = 5;
 /// Bins are not merged below these numbers.
 const MIN_BLOCK_BINS: u16 = 16;
 const MIN_COMPOSITION_BINS: usize = 64;
@@ -13,24 +18,25 @@ const MIN_COMPOSITION_BINS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Reductions {
     dropped_states: usize,
+    merged_blocks: bool,
     /// Number of bins of the timeline that were merged into each.
     merged_composition: usize,
 }
 
 impl Default for Reductions {
     fn default() -> Self {
-        Self { dropped_states: 0, merged_composition: 1 }
+        Self { dropped_states: 0, merged_blocks: false, merged_composition: 1 }
     }
 }
 
 /// A part of the page that can be made smaller.
 #[derive(Clone, Copy)]
 enum Part {
-    /// States of the segment map that no other view names.
+    /// States at even distances and at marks.
     States,
     Blocks,
     Composition,
-    /// All states but the first one of each device.
+    /// All states but the first one of each device. Only if nothing else is left.
     KeyStates,
 }
 
@@ -52,12 +58,15 @@ impl Reductions {
                 devices().map(count_composition).sum(),
                 devices().any(|device| device.bin_live.len() > MIN_COMPOSITION_BINS),
             ),
-            // Only if nothing else is left.
-            (Part::KeyStates, 0, devices().any(|device| device.states.len() > 1)),
         ];
         let possible = parts.into_iter().filter(|(.., is_possible)| *is_possible);
         let largest = possible.max_by_key(|(_, values, _): &(Part, usize, bool)| *values);
-        let Some((part, ..)) = largest else { return false };
+        let has_key_states = devices().any(|device| device.states.len() > 1);
+        let part = match largest {
+            Some((part, ..)) => part,
+            None if has_key_states => Part::KeyStates,
+            None => return false,
+        };
         for device in histories.iter_mut().flat_map(|history| &mut history.devices) {
             let before = device.states.len();
             match part {
@@ -68,8 +77,10 @@ impl Reductions {
             }
             self.dropped_states += before - device.states.len();
         }
-        if matches!(part, Part::Composition) {
-            self.merged_composition *= 2;
+        match part {
+            Part::Composition => self.merged_composition *= 2,
+            Part::Blocks => self.merged_blocks = true,
+            Part::States | Part::KeyStates => {}
         }
         true
     }
@@ -79,21 +90,26 @@ impl Reductions {
         let mut sentences = Vec::new();
         let devices = || histories.iter().flat_map(|history| &history.devices);
         let merged = devices().map(|device| device.blocks.merged).max().unwrap_or(1);
+        let why = if self.merged_blocks { "to keep the page small" } else { "because the run has so many" };
         if merged > 1 {
-            sentences.push(format!(
-                "Every {merged} moments of the flame graph are merged, to keep the page small."
-            ));
+            sentences.push(format!("Every {merged} moments of the flame graph are merged, {why}."));
         }
         if self.merged_composition > 1 {
             let merged = self.merged_composition;
             sentences
                 .push(format!("Every {merged} moments of the timeline are merged, to keep the page small."));
         }
+        let count_states = |states| format_count(states, "state");
+        if self.dropped_states > 0 {
+            let states = count_states(self.dropped_states as u64);
+            sentences.push(format!("{states} of the segment map are left out, to keep the page small."));
+        }
         let omitted: u64 = devices().map(|device| device.omitted_states).sum();
-        let left_out = self.dropped_states as u64 + omitted;
-        if left_out > 0 {
-            sentences
-                .push(format!("{left_out} states of the segment map are left out, to keep the page small."));
+        if omitted > 0 {
+            let states = count_states(omitted);
+            sentences.push(format!(
+                "{states} of the segment map at errors and marks were not kept: the run has too many."
+            ));
         }
         for history in histories {
             if history.step_distance > 1 {
@@ -104,14 +120,18 @@ impl Reductions {
                     .push(format!("{} later turns of phases are left out.", history.omitted_phase_turns));
             }
         }
+        // Ranks of one run have the same limits.
+        let mut seen = HashSet::new();
+        sentences.retain(|sentence| seen.insert(sentence.clone()));
         sentences
     }
 }
 
 fn is_minor(state: &AllocatorState) -> bool {
     match state.why {
-        KeyframeReason::Interval | KeyframeReason::Mark | KeyframeReason::OutOfMemory => true,
-        KeyframeReason::Peak
+        KeyframeReason::Interval | KeyframeReason::Mark => true,
+        KeyframeReason::OutOfMemory
+        | KeyframeReason::Peak
         | KeyframeReason::PeakReserved
         | KeyframeReason::LargestGap
         | KeyframeReason::End => false,
@@ -119,7 +139,7 @@ fn is_minor(state: &AllocatorState) -> bool {
 }
 
 fn count_places(state: &AllocatorState) -> usize {
-    state.blocks().len() * PLACE_COLUMNS
+    state.blocks().len() * PLACE_COLUMNS + state.segments.len() * SEGMENT_COLUMNS
 }
 
 /// Number of values of sites, categories and pools over time.

@@ -206,7 +206,7 @@ fn keyframe(state: &AllocatorState, columns: &mut Columns) -> KeyframeData {
             KeyframeReason::Mark => "mark",
             KeyframeReason::Interval => "interval",
         },
-        live_bytes: blocks().map(|(_, bytes, _)| bytes).sum(),
+        live_bytes: blocks().fold(0, |sum, (_, bytes, _)| sum.saturating_add(bytes)),
         reserved_bytes: state.reserved,
         segments: (!segments.is_empty()).then(|| SegmentColumns {
             addr: columns.add(segments.iter().map(|one| one.addr)),

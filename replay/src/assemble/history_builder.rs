@@ -139,10 +139,10 @@ impl HistoryBuilder<'_> {
         let HistoryTables { lifetimes, keyframes, omitted_states } = tables;
         let series = live_set.history().map(|history| &history.series);
         let values = |index: usize| {
-            let (series, is_known) = (series.filter(|_| is_known[index / 2]), index % 2);
+            let (series, is_most) = (series.filter(|_| is_known[index / 2]), index % 2 == 1);
             let least = || series.into_iter().flat_map(|series| series.least(index / 2)).collect();
             let most = || series.into_iter().flat_map(|series| series.most(index / 2)).collect();
-            if is_known == 0 { least() } else { most() }
+            if is_most { most() } else { least() }
         };
         let composition = live_set.history().map(|history| &history.composition);
         let highs = || composition.into_iter().flat_map(Composition::highs);

@@ -61,8 +61,8 @@ pub struct DeviceHistory {
     pub bin_times_ns: Vec<u64>,
     /// Live bytes at that moment.
     pub bin_live: Vec<u64>,
-    /// Live bytes at that moment by site (an index in `sites`): the sites with the most bytes in any
-    /// bin, those with the most bytes over time first.
+    /// Live bytes at that moment by site, an index in `sites`. These are the sites with the most
+    /// bytes in any bin; those with the most bytes over time come first.
     pub site_series: Vec<(usize, Vec<u64>)>,
     /// Number of sites without a series of their own.
     pub other_sites: u64,
@@ -77,7 +77,7 @@ pub struct DeviceHistory {
     pub gap: Vec<GapPoint>,
     /// Exact states by time.
     pub states: Vec<AllocatorState>,
-    /// Number of out-of-memory errors and marks without a state.
+    /// Number of marks, and of errors in the report, without a state.
     pub omitted_states: u64,
 }
 

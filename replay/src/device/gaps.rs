@@ -87,7 +87,7 @@ impl DeviceState {
     ) {
         let (is_torch, blocks) = (!self.torch.is_empty(), self.torch.total().blocks);
         let Some(mut keyframes) = self.keyframes.take() else { return };
-        if is_torch && keyframes.take_room(blocks) {
+        if is_torch && keyframes.take_room(why, blocks) {
             let request = GapRequest { time_ns: time.time_ns, reserved: self.reserved, pool: None };
             keyframes.add_moment(why, self.snapshot(request, ranges, ordinal), time.step);
         }

@@ -3,7 +3,7 @@
 //! States are kept at the observations of the gap ([`crate::fragmentation::history`]), which visit
 //! every block anyway, at out-of-memory errors and marks, and at the key moments. Memory is
 //! limited: when [`MAX_BLOCKS`] or [`MAX_INTERVALS`] are exceeded, every other interval is dropped.
-//! Of errors and marks the first ones are kept.
+//! Of marks the first ones are kept; of errors the first ones and the last.
 
 use crate::device::placed_blocks::PlacedBlocks;
 use crate::fragmentation::AllocatorSnapshot;
@@ -13,8 +13,8 @@ use crate::state::segments::Segment;
 const MAX_INTERVALS: usize = 48;
 /// Limit of blocks in all of them, and of blocks at errors and marks.
 const MAX_BLOCKS: usize = 1 << 19;
-/// Limit of states at errors and marks together.
-const MAX_MOMENTS: usize = 32;
+/// Limit of states at marks, and of those at errors.
+const MAX_MOMENTS: usize = 16;
 
 /// Why a state was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub(crate) struct Keyframe {
 #[derive(Debug, Default)]
 pub(crate) struct Keyframes {
     all: Vec<Keyframe>,
-    /// States at errors and marks.
-    moments: Vec<Keyframe>,
+    marks: Vec<Keyframe>,
+    errors: Vec<Keyframe>,
     /// Number of errors and marks without a state.
     omitted: u64,
     /// Number of intervals skipped after each one that is kept.
@@ -80,17 +80,27 @@ impl Keyframes {
         }
     }
 
-    /// True if the state of so many blocks at another error or mark may be kept; counts the others.
-    pub(crate) fn take_room(&mut self, blocks: u64) -> bool {
-        let kept = count_blocks(&self.moments) as u64;
-        let has_room = self.moments.len() < MAX_MOMENTS && kept.saturating_add(blocks) <= MAX_BLOCKS as u64;
-        self.omitted += u64::from(!has_room);
-        has_room
+    /// True if the state of `blocks` blocks at another mark or error may be kept. Another error
+    /// takes the place of the one before if there is no room for both.
+    pub(crate) fn take_room(&mut self, why: KeyframeReason, blocks: u64) -> bool {
+        let is_full = |states: &[Keyframe]| {
+            let kept = count_blocks(states) as u64;
+            states.len() >= MAX_MOMENTS || kept.saturating_add(blocks) > MAX_BLOCKS as u64
+        };
+        if why == KeyframeReason::Mark {
+            self.omitted += u64::from(is_full(&self.marks));
+            return !is_full(&self.marks);
+        }
+        while is_full(&self.errors) && self.errors.pop().is_some() {
+            self.omitted += 1;
+        }
+        true
     }
 
-    /// Keeps the state at an error or a mark, for which there is room.
+    /// Keeps the state at a mark or an error, for which there is room.
     pub(crate) fn add_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
-        self.moments.push(Keyframe::new(why, snapshot, step));
+        let states = if why == KeyframeReason::Mark { &mut self.marks } else { &mut self.errors };
+        states.push(Keyframe::new(why, snapshot, step));
     }
 
     /// Number of errors and marks without a state.
@@ -105,7 +115,8 @@ impl Keyframes {
 
     /// Sorts the states by time.
     pub(crate) fn sort(&mut self) {
-        self.all.append(&mut self.moments);
+        self.all.append(&mut self.marks);
+        self.all.append(&mut self.errors);
         self.all.sort_by_key(|one| one.time_ns);
     }
 

@@ -1,7 +1,7 @@
 //! Sizes of the workspaces that PyTorch allocates for NVIDIA's libraries.
 
 /// How strongly a size indicates a library's workspace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum WorkspaceSize {
     /// Hardly any tensor has this size.
     Distinctive,

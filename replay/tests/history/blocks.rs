@@ -190,3 +190,22 @@ fn states_at_errors_and_marks_have_the_blocks_of_that_moment() {
     assert_eq!(found.collect::<Vec<_>>(), expected);
     assert_eq!(device.omitted_states, 0);
 }
+
+#[test]
+fn last_of_many_errors_has_a_state_and_others_are_counted() {
+    let mut run = Synthetic::new();
+    run.codes.push(CodeDef { id: CodeId(900), name: "epoch".to_owned(), ..CodeDef::default() });
+    let line = run.frame(NodeId::NONE, "/work/a.py", "f", 1);
+    for _ in 0..40 {
+        run.alloc(line, 512);
+        run.event(EventKind::MARK, 0, 0, [MARK_NAMED, 900], line);
+        run.oom(line, 1 << 40);
+    }
+    let last_ns = run.time_ns - STARTED_NS;
+    let history = history_of(&run);
+    let device = &history.devices[0];
+    let times = |why| device.states.iter().filter(move |state| state.why == why).map(|state| state.time_ns);
+    assert_eq!(times(KeyframeReason::OutOfMemory).last(), Some(last_ns));
+    let kept = times(KeyframeReason::OutOfMemory).count() + times(KeyframeReason::Mark).count();
+    assert_eq!((kept as u64 + device.omitted_states, kept), (80, 32));
+}

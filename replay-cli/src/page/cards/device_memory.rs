@@ -84,7 +84,12 @@ fn split_device(device: &Device, trace: &CardTrace<'_>) -> Vec<DevicePart> {
         return Vec::new();
     }
     let free = device.total_bytes.and_then(|total| total.checked_sub(sum_bytes(&parts)));
-    parts.extend(free.map(|free| part("free", "free on the GPU", free)));
+    let free_name = if device.residual_bytes.is_some() {
+        "free on the GPU"
+    } else {
+        "free, or used outside recorded calls"
+    };
+    parts.extend(free.map(|free| part("free", free_name, free)));
     parts.retain(|part| part.bytes > 0);
     parts
 }

@@ -56,7 +56,9 @@ fn figures(device: Option<&Device>, trace: &CardTrace<'_>) -> Vec<Node> {
     let source = trace.report.steps.as_ref().filter(|_| trace.trace == 0).and_then(|steps| steps.source);
     let source = source.map(|source| format!(" ({})", source.name())).unwrap_or_default();
     let steps = count_steps(trace.report, trace.trace);
-    let steps = steps.map_or_else(|| "none found".to_owned(), |steps| format_number(steps) + &source);
+    // The report has the steps of the first trace, and those of ranks.
+    let missing = if trace.trace == 0 { "none found" } else { "unknown" };
+    let steps = steps.map_or_else(|| missing.to_owned(), |steps| format_number(steps) + &source);
     rows.push(("Steps", steps));
     let duration = trace.report.traces[trace.trace].duration_ns;
     rows.push(("Duration", duration.map_or_else(unknown, format_duration)));

@@ -3,7 +3,8 @@
 //! The rules are those of the peak ([`super::rules`]). They judge classes of blocks
 //! ([`crate::state::live_set::history::life_class`]) instead of single blocks. What comparing the
 //! blocks of the peak refined ([`super::sizes`]) applies to all blocks of equal size in the class.
-//! `replay/tests/history/` compares the result at the peak with the categories of the peak.
+//! At the peak itself, each block has its own verdict. `replay/tests/history/` compares the result
+//! with a recount of a training in which each block has one known category.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ use crate::callsite::call_context::CallContext;
 use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::state::live_set::history::life_class::{LifeClass, MAX_AGE_STEPS};
-use crate::state::workspace_size::workspace_size;
-use crate::util::seeded_map::SeededMap;
+use crate::state::workspace_size::WorkspaceSize;
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Blocks that comparing sizes treats alike: context, outcome, age in steps, requested bytes.
 type SizedClass = (CallContext, BlockOutcome, u32, u64);
@@ -35,9 +36,10 @@ pub(crate) fn categories_over_time(
     let blocks = categorize_blocks(analysis, ordinal, state, &peak_blocks);
     let at_peak = categories_by_size(analysis, &blocks);
     let highs = history.composition.highs();
+    let repeated = repeated_workspace_sizes(history.classes.all());
     let mut all: BTreeMap<Category, Vec<u64>> = BTreeMap::new();
     for (class, values) in history.class_values() {
-        let sums = all.entry(collector.category_of_class(class, &at_peak)).or_default();
+        let sums = all.entry(collector.category_of_class(class, &at_peak, &repeated)).or_default();
         sums.resize(values.len(), 0);
         for (sum, bytes) in sums.iter_mut().zip(values) {
             *sum = sum.saturating_add(bytes);
@@ -65,7 +67,8 @@ fn categories_by_size(
     let mut sums: SeededMap<SizedClass, BTreeMap<Category, u64>> = SeededMap::default();
     for one in blocks {
         let by_category = sums.entry(sized_class(analysis, one)).or_default();
-        *by_category.entry(one.verdict.category).or_default() += one.block.block.bytes;
+        let sum = by_category.entry(one.verdict.category).or_default();
+        *sum = sum.saturating_add(one.block.block.bytes);
     }
     let largest = |sums: BTreeMap<Category, u64>| sums.into_iter().max_by_key(|(_, bytes)| *bytes);
     sums.into_iter().filter_map(|(class, sums)| Some((class, largest(sums)?.0))).collect()
@@ -83,8 +86,30 @@ fn sized_class(analysis: &Analysis, one: &CategorizedBlock<'_>) -> SizedClass {
     (one.allocated_in, outcome, age_steps, tensor_size(one.block))
 }
 
+/// True for blocks that are a workspace only if there is one of their size: see
+/// [`super::clear_repeated_workspace_sizes`].
+fn may_be_repeated(class: &LifeClass) -> bool {
+    let is_freed = matches!(class.outcome, BlockOutcome::FreedIn(_));
+    class.allocated_in == CallContext::Forward
+        && class.workspace == Some(WorkspaceSize::PowerOfTwo)
+        && (class.age_steps == MAX_AGE_STEPS || !is_freed)
+}
+
+fn repeated_workspace_sizes<'a>(classes: impl Iterator<Item = (&'a LifeClass, u64)>) -> SeededSet<u64> {
+    let mut counts: SeededMap<u64, u64> = SeededMap::default();
+    for (class, count) in classes.filter(|(class, _)| may_be_repeated(class)) {
+        *counts.entry(class.bytes).or_default() += count;
+    }
+    counts.into_iter().filter(|(_, count)| *count > 1).map(|(bytes, _)| bytes).collect()
+}
+
 impl EvidenceCollector<'_> {
-    fn category_of_class(&self, class: &LifeClass, at_peak: &SeededMap<SizedClass, Category>) -> Category {
+    fn category_of_class(
+        &self,
+        class: &LifeClass,
+        at_peak: &SeededMap<SizedClass, Category>,
+        repeated: &SeededSet<u64>,
+    ) -> Category {
         let LifeClass { allocated_in, outcome, age_steps, bytes, .. } = *class;
         let is_live = outcome == BlockOutcome::Live;
         let lifetime = self.lifetime_of_age(age_steps, is_live);
@@ -97,7 +122,7 @@ impl EvidenceCollector<'_> {
             is_before_forward: class.is_before_forward,
             is_cut_short,
             line_is_freed_in_backward: false,
-            workspace: workspace_size(bytes),
+            workspace: class.workspace.filter(|_| !repeated.contains(&bytes) || !may_be_repeated(class)),
         };
         let CategoryVerdict { category, rule, .. } = judge_block(evidence);
         let is_refined = matches!(rule, KEPT | WORKSPACE | CUT);

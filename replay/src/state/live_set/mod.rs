@@ -355,8 +355,9 @@ impl LiveSet {
         if let Some(history) = &mut self.history {
             let (live, stacks) = (&self.live, &self.stacks);
             let site_of = |block: &LiveBlock| stacks[block.stack.0 as usize].site;
-            let blocks = || live.iter().map(|(addr, block)| (block, site_of(block), pool_of(addr, block)));
-            history.finish(blocks, self.step);
+            let with_groups = live.iter().map(|(addr, block)| (block, site_of(block), pool_of(addr, block)));
+            history.finish_composition(with_groups, self.step);
+            history.blocks.finish(live.iter().map(|(_, block)| block));
         }
     }
 }

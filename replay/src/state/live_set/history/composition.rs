@@ -1,19 +1,21 @@
 //! What live memory consists of at the highest moment of each of many bins: by call site, by class
-//! of lifetime, and by pool.
+//! of lifetime, and by pool. Memory is bounded by the number of groups times [`MAX_BINS`].
 //!
 //! Constraint: the high of a bin is final only when the bin ends, and the class of a block is known
 //! only when it is freed. Consequence: a removed block is added to all bins with a high at which it
 //! was live. Blocks removed in the current bin stay open until the bin ends or gets a new high. A
-//! block costs one addition per bin that it lived through, and nothing if it was live at no high.
+//! block costs two additions and a binary search, and nothing if it was live at no high.
 //!
 //! When the bins are full, or their values are too many, they are merged in pairs.
 //! `replay/tests/history/` compares all values with a recount.
+
+use super::group_series::{GroupSeries, LiveHighs};
 
 /// Limit on the number of bins.
 const MAX_BINS: usize = 2048;
 /// Limit of values of all groups, unless there are as few bins as [`MIN_BINS`].
 const MAX_VALUES: usize = 1 << 21;
-/// Bins are not merged below this number for the number of groups.
+/// Up to so many bins are never merged for the number of their values.
 const MIN_BINS: usize = 256;
 const INITIAL_WIDTH_NS: u64 = 1 << 12;
 
@@ -32,19 +34,6 @@ pub(crate) enum Grouping {
     Site,
     Class,
     Pool,
-}
-
-/// The highs at which a block was live.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LiveHighs {
-    /// The first ended bin with such a high.
-    begin: usize,
-    /// Number of ended bins.
-    end: usize,
-    /// The high of the current bin, if the block was live there.
-    open: Option<u64>,
-    /// The block is live at the end, so it was live at all highs from `begin` on.
-    is_live: bool,
 }
 
 /// The bytes of the groups of a live set at the high of each bin.
@@ -77,7 +66,8 @@ impl Composition {
     /// True if `time_ns` lies past the current bin.
     #[inline]
     pub(crate) fn needs_new_bin(&self, time_ns: u64) -> bool {
-        time_ns >= self.end_ns
+        // A damaged trace may have the last moment of all, which ends no bin.
+        time_ns >= self.end_ns && self.end_ns != u64::MAX
     }
 
     /// Records the state after an event. True if it is a new high.
@@ -126,6 +116,7 @@ impl Composition {
 
     /// Merges ended bins in pairs: the higher one of each remains.
     fn merge_pairs(&mut self) {
+        let len = self.highs.len();
         let picks: Vec<usize> = self
             .highs
             .chunks(2)
@@ -133,7 +124,7 @@ impl Composition {
             .collect();
         self.highs = self.highs.chunks(2).zip(&picks).map(|(pair, pick)| pair[*pick]).collect();
         for groups in &mut self.groups {
-            groups.merge_pairs(&picks);
+            groups.merge_pairs(len, &picks);
         }
         self.width_ns = self.width_ns.saturating_mul(2);
     }
@@ -141,7 +132,7 @@ impl Composition {
     /// Adds the open bytes of the current bin to it.
     pub(crate) fn end_bin(&mut self) {
         let Some(bin) = self.highs.len().checked_sub(1) else { return };
-        let high = self.latest();
+        let high = self.latest_event();
         for groups in &mut self.groups {
             groups.end_bin(bin, high);
         }
@@ -151,20 +142,20 @@ impl Composition {
     pub(crate) fn end_run(&mut self) {
         self.end_bin();
         for groups in &mut self.groups {
-            groups.end_run();
+            groups.end_run(self.highs.len());
         }
     }
 
     /// The event of the last high; 0 before the first bin.
     #[inline]
-    fn latest(&self) -> u64 {
+    fn latest_event(&self) -> u64 {
         self.highs.last().map_or(0, |high| high.event)
     }
 
-    /// True if a block was live at the high of a bin, as few are.
+    /// True if a block was live at the high of a bin.
     #[inline]
     pub(crate) fn was_at_high(&self, allocated: u64) -> bool {
-        allocated <= self.latest()
+        allocated <= self.latest_event()
     }
 
     /// True if a block was live at the high of a bin before the current one.
@@ -176,7 +167,7 @@ impl Composition {
     /// The high of the current bin.
     pub(crate) fn current_high(&self) -> LiveHighs {
         let end = self.highs.len().saturating_sub(1);
-        LiveHighs { begin: end, end, open: Some(self.latest()), is_live: false }
+        LiveHighs { begin: end, end, open: Some(self.latest_event()), is_live: false }
     }
 
     /// The highs at which a block was live, allocated and removed by these events; `removed` is
@@ -184,7 +175,7 @@ impl Composition {
     pub(crate) fn highs_of_block(&self, allocated: u64, removed: u64) -> LiveHighs {
         let end = self.highs.len().saturating_sub(1);
         let begin = self.highs[..end].partition_point(|high| high.event < allocated);
-        let latest = self.latest();
+        let latest = self.latest_event();
         let open = (allocated <= latest && latest < removed).then_some(latest);
         LiveHighs { begin, end, open, is_live: removed == u64::MAX }
     }
@@ -220,81 +211,7 @@ impl Composition {
 
     /// As [`Self::values`], without copies and without the last bins that have 0.
     pub(crate) fn filled_values(&self, grouping: Grouping) -> impl Iterator<Item = &[u64]> {
-        self.groups[grouping as usize].groups.iter().map(|group| group.bins.as_slice())
-    }
-}
-
-/// The bytes of each group of one grouping.
-#[derive(Clone, Debug, Default)]
-struct GroupSeries {
-    groups: Vec<GroupBytes>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct GroupBytes {
-    /// Bytes at the high of each ended bin; bins beyond its length have 0.
-    bins: Vec<u64>,
-    /// Bytes of blocks that were live at the event `high` and removed since.
-    open: u64,
-    high: u64,
-    /// Bytes of blocks that are live at the end, at the first high that they were live at.
-    rising: Vec<u64>,
-}
-
-impl GroupSeries {
-    fn add(&mut self, group: usize, highs: LiveHighs, bytes: u64) {
-        if group >= self.groups.len() {
-            self.groups.resize(group + 1, GroupBytes::default());
-        }
-        let group = &mut self.groups[group];
-        if highs.begin < highs.end && highs.is_live {
-            group.rising.resize(highs.end, 0);
-            group.rising[highs.begin] = group.rising[highs.begin].saturating_add(bytes);
-        } else if highs.begin < highs.end {
-            group.bins.resize(highs.end.max(group.bins.len()), 0);
-            for sum in &mut group.bins[highs.begin..highs.end] {
-                *sum = sum.saturating_add(bytes);
-            }
-        }
-        if let Some(high) = highs.open {
-            if group.high != high {
-                (group.high, group.open) = (high, 0);
-            }
-            group.open = group.open.saturating_add(bytes);
-        }
-    }
-
-    fn end_bin(&mut self, bin: usize, high: u64) {
-        for group in &mut self.groups {
-            let bytes = std::mem::take(&mut group.open);
-            if group.high == high && bytes > 0 {
-                group.bins.resize(group.bins.len().max(bin + 1), 0);
-                group.bins[bin] = group.bins[bin].saturating_add(bytes);
-            }
-        }
-    }
-
-    /// Adds the blocks that are live at the end.
-    fn end_run(&mut self) {
-        for group in &mut self.groups {
-            group.bins.resize(group.bins.len().max(group.rising.len()), 0);
-            let mut live = 0u64;
-            for (sum, rise) in group.bins.iter_mut().zip(std::mem::take(&mut group.rising)) {
-                live = live.saturating_add(rise);
-                *sum = sum.saturating_add(live);
-            }
-        }
-    }
-
-    fn count_values(&self) -> usize {
-        self.groups.iter().map(|group| group.bins.len()).sum()
-    }
-
-    fn merge_pairs(&mut self, picks: &[usize]) {
-        for group in &mut self.groups {
-            let pairs = group.bins.chunks(2).zip(picks);
-            group.bins = pairs.map(|(pair, pick)| pair.get(*pick).copied().unwrap_or(0)).collect();
-        }
+        self.groups[grouping as usize].filled_values()
     }
 }
 
@@ -355,5 +272,39 @@ mod tests {
             }
             prop_assert!(all.highs().len() <= 64);
         }
+    }
+
+    #[test]
+    fn many_groups_have_fewer_bins() {
+        let mut all = Composition::with_limits(16, 64, 200);
+        for bin in 0..63u64 {
+            let event = 2 * bin;
+            if all.needs_new_bin(16 * bin) {
+                all.end_bin();
+                all.begin_bin(16 * bin, 0, event);
+            }
+            all.observe(16 * bin, 5 + bin, event + 1);
+            for group in 0..20 {
+                all.add(Grouping::Site, group, all.highs_of_block(event + 1, event + 2), 1);
+            }
+        }
+        all.end_run();
+        assert!(all.highs().len() <= 64 / 4, "{}", all.highs().len());
+        assert!(all.width_ns() >= 4 * 16);
+        assert!(all.values(Grouping::Site).all(|values| values.iter().all(|bytes| *bytes == 1)));
+    }
+
+    #[test]
+    fn last_moment_of_all_ends_no_bin() {
+        let mut all = Composition::with_limits(16, 64, 200);
+        for event in 0..9 {
+            if all.needs_new_bin(u64::MAX) {
+                all.end_bin();
+                all.begin_bin(u64::MAX, event, event);
+            }
+            all.observe(u64::MAX, event + 1, event + 1);
+        }
+        assert_eq!(all.highs().len(), 1);
+        assert_eq!(all.highs()[0].live, 9);
     }
 }

@@ -10,7 +10,7 @@ use crate::callsite::call_context::CallContext;
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::live_block::BlockOutcome;
 use crate::state::live_set::peak_blocks::BlockFree;
-use crate::state::workspace_size::workspace_size;
+use crate::state::workspace_size::{WorkspaceSize, workspace_size};
 use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
 
@@ -18,6 +18,8 @@ use crate::util::seeded_map::SeededMap;
 const MAX_SIZED_CLASSES: usize = 1024;
 /// Limit of remembered allocations before forward passes. Only those of two steps are used.
 const MAX_BEFORE_FORWARD: usize = 64;
+/// Limit of remembered steps with an out-of-memory error.
+const MAX_FAILED_STEPS: usize = 64;
 /// The highest age that a class has; older blocks have it, too.
 pub(crate) const MAX_AGE_STEPS: u32 = 2;
 
@@ -36,6 +38,8 @@ pub(crate) struct LifeClass {
     pub is_before_forward: bool,
     /// Allocated in a step with an out-of-memory error.
     pub is_of_failed_step: bool,
+    /// Its size is that of a library's workspace.
+    pub workspace: Option<WorkspaceSize>,
     /// The requested bytes where blocks of equal size are compared; else 0.
     pub bytes: u64,
 }
@@ -65,6 +69,8 @@ struct BeforeForward {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LifeClasses {
     all: Vec<LifeClass>,
+    /// Number of blocks by class.
+    counts: Vec<u64>,
     numbers: SeededMap<LifeClass, usize>,
     contexts: Vec<CallContext>,
     /// The last event in a backward pass.
@@ -131,7 +137,7 @@ impl LifeClasses {
         if self.failed_steps.last() != Some(&step) {
             self.failed_steps.push(step);
         }
-        if self.failed_steps.len() > MAX_BEFORE_FORWARD {
+        if self.failed_steps.len() > MAX_FAILED_STEPS {
             self.failed_steps.remove(0);
         }
     }
@@ -155,9 +161,10 @@ impl LifeClasses {
         let age_steps = life.step.saturating_sub(block.step).min(MAX_AGE_STEPS);
         let is_freed = matches!(outcome, BlockOutcome::FreedIn(_));
         let stays = age_steps == MAX_AGE_STEPS || !is_freed;
+        let workspace = workspace_size(block.bytes);
         let is_compared = stays && matches!(allocated_in, CallContext::Program | CallContext::Backward)
-            || workspace_size(block.bytes).is_some();
-        self.number_of(LifeClass {
+            || workspace.is_some();
+        let number = self.number_of(LifeClass {
             allocated_in,
             outcome,
             age_steps,
@@ -165,8 +172,11 @@ impl LifeClasses {
             is_before_forward: allocated_in == CallContext::Program
                 && self.is_before_forward(block, life.event),
             is_of_failed_step: self.failed_steps.contains(&block.step),
+            workspace,
             bytes: if is_compared { block.requested_bytes.unwrap_or(block.bytes) } else { 0 },
-        })
+        });
+        self.counts[number] += 1;
+        number
     }
 
     fn number_of(&mut self, class: LifeClass) -> usize {
@@ -178,6 +188,7 @@ impl LifeClasses {
         }
         let number = self.all.len();
         self.all.push(class);
+        self.counts.push(0);
         self.numbers.insert(class, number);
         number
     }
@@ -189,8 +200,8 @@ impl LifeClasses {
         self.before_forward.iter().rev().find(is_in).is_some_and(|one| one.step == block.step)
     }
 
-    /// The classes by number.
-    pub(crate) fn all(&self) -> &[LifeClass] {
-        &self.all
+    /// The classes by number, with the number of blocks that were live at a high.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&LifeClass, u64)> {
+        self.all.iter().zip(self.counts.iter().copied())
     }
 }

@@ -2,10 +2,11 @@
 //! deaths, the extremes of its totals in narrow bins, and what its memory consists of over time
 //! ([`Composition`]).
 //!
-//! All have a fixed size, whatever the number of events. Bins of the table are those of the
-//! timeline, or powers of two of them. `replay/tests/history/` compares all with a plain recount.
+//! Their sizes do not grow with the number of events. Bins of the table are those of the timeline,
+//! or powers of two of them. `replay/tests/history/` compares all with a plain recount.
 
 pub(crate) mod composition;
+mod group_series;
 pub(crate) mod life_class;
 pub(crate) mod lifetimes;
 mod pool_numbers;
@@ -19,7 +20,8 @@ use crate::state::pool_key::PoolKey;
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::extremes::ExtremeSeries;
 use crate::util::ids::SiteId;
-use composition::{Composition, Grouping, LiveHighs};
+use composition::{Composition, Grouping};
+use group_series::LiveHighs;
 use life_class::{LifeClass, LifeClasses, LifeEnd};
 use lifetimes::LifetimeTable;
 use pool_numbers::PoolNumbers;
@@ -150,25 +152,27 @@ impl LiveHistory {
         self.blocks.halve();
     }
 
-    /// Completes the history with the blocks that were not freed: each with its site and its pool.
-    /// `step` is the last step.
-    pub(crate) fn finish<'a, I>(&mut self, live: impl Fn() -> I, step: u32)
-    where
-        I: Iterator<Item = (&'a LiveBlock, SiteId, Option<PoolKey>)>,
-    {
+    /// Completes the composition with the blocks that were not freed: each with its site and its
+    /// pool. `step` is the last step.
+    pub(crate) fn finish_composition<'a>(
+        &mut self,
+        live: impl Iterator<Item = (&'a LiveBlock, SiteId, Option<PoolKey>)>,
+        step: u32,
+    ) {
         self.end_bin();
         let life = self.classes.end_of_run(step);
-        for (block, site, pool) in live() {
+        for (block, site, pool) in live {
             let highs = self.composition.highs_of_block(block.serial, u64::MAX);
             self.add_to_groups((block, site, pool), life, highs);
         }
         self.composition.end_run();
-        self.blocks.finish(live().map(|(block, ..)| block));
+        self.waiting = Vec::new();
     }
 
     /// Bytes by class of lifetime at the high of each bin.
     pub(crate) fn class_values(&self) -> impl Iterator<Item = (&LifeClass, Vec<u64>)> {
-        self.classes.all().iter().zip(self.composition.values(Grouping::Class))
+        let classes = self.classes.all().map(|(class, _)| class);
+        classes.zip(self.composition.values(Grouping::Class))
     }
 
     /// Bytes by pool at the high of each bin; `None` for unknown pools.
