@@ -205,7 +205,7 @@ fn last_of_many_errors_has_a_state_and_others_are_counted() {
     let history = history_of(&run);
     let device = &history.devices[0];
     let times = |why| device.states.iter().filter(move |state| state.why == why).map(|state| state.time_ns);
-    assert_eq!(times(KeyframeReason::OutOfMemory).last(), Some(last_ns));
+    assert_eq!(times(KeyframeReason::OutOfMemory).next_back(), Some(last_ns));
     let kept = times(KeyframeReason::OutOfMemory).count() + times(KeyframeReason::Mark).count();
     assert_eq!((kept as u64 + device.omitted_states, kept), (80, 32));
 }

@@ -52,7 +52,7 @@ const BLOCKS: usize = 60_000;
 /// Limit of the bytes for each block in each exact state. The run needs 7.
 const BLOCK_BYTES: usize = 10;
 /// Limit of the bytes by call site, category and pool over time.
-const COMPOSITION_BYTES: usize = 2 << 20;
+const COMPOSITION_BYTES: usize = 3 << 20;
 /// Limit of the rest of a history: blocks by birth and death, and series.
 const OTHER_BYTES: usize = 1 << 20;
 
