@@ -1,8 +1,9 @@
 // Makes pictures of pages for the documentation: scripts/screenshots calls it.
 //
-// usage: node pictures.mjs DEMO.html OOM.html FOLDER          pictures of docs/: light ones, and the
-//                                                             overview also dark
-//        node pictures.mjs --all DEMO.html OOM.html FOLDER    each view of both pages in both themes
+// usage: node pictures.mjs DEMO.html OOM.html RANKS.html FOLDER
+//            pictures of docs/: light ones, and the overview also dark
+//        node pictures.mjs --all DEMO.html OOM.html RANKS.html FOLDER
+//            each view of all pages in both themes
 
 import { mkdir, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -19,11 +20,13 @@ const PICTURES = [
   { name: "fragmentation", page: "demo", fragment: "fragmentation" },
   { name: "oom", page: "oom", fragment: "oom" },
   { name: "sites", page: "demo", fragment: "sites" },
+  { name: "ranks", page: "ranks", fragment: "ranks" },
+  { name: "run", page: "demo", fragment: "run" },
 ];
 
 const all = process.argv[2] === "--all";
-const [demo, oom, folder] = process.argv.slice(all ? 3 : 2);
-const pages = { demo, oom };
+const [demo, oom, ranks, folder] = process.argv.slice(all ? 3 : 2);
+const pages = { demo, oom, ranks };
 
 await mkdir(folder, { recursive: true });
 await withChromium(async (browser) => {
