@@ -2,6 +2,10 @@
 //!
 //! A panic that unwinds into C code aborts the process. Every hook therefore runs its own part
 //! inside [`catch_panic`]. The real call is outside of it and happens even if our part fails.
+//!
+//! Nothing but a panic may unwind here: what Rust catches of a cancelled thread, glibc answers with
+//! an abort. So our part has no cancellation point outside of
+//! [`without_cancellation`](gpumemtrace_recorder::without_cancellation).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -17,9 +17,10 @@ use crate::stream_predicate::{CppStreamPredicate, copy_predicate};
 use crate::torch_exception::{AllocFailure, PendingThrow, build_exception};
 use crate::{device_caches, mode, trace_events};
 
-/// Runs `act`; `None` if it panicked.
+/// Runs `act`, which may call the driver; `None` if it panicked. The calling thread cannot be
+/// cancelled meanwhile: the allocator's lock would be released in the middle of a change.
 fn catch_panic<T>(act: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(act)).ok();
+    let result = gpumemtrace_recorder::without_cancellation(|| catch_unwind(AssertUnwindSafe(act)).ok());
     if result.is_none() {
         gpumemtrace_recorder::reset_hook_after_panic();
         gpumemtrace_recorder::print_diagnostic(&[

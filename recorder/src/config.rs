@@ -40,8 +40,13 @@ pub(crate) enum FullRingPolicy {
 /// The settings of one recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RecorderConfig {
-    /// `GPUMEMTRACE_OUTPUT`: file name pattern; `%p` pid, `%r` rank, `%h` host.
-    pub(crate) output: String,
+    /// `GPUMEMTRACE_OUTPUT`: pattern of a file or folder; `%p` pid, `%r` rank, `%h` host. `None`
+    /// if it is not set.
+    pub(crate) output: Option<String>,
+    /// Pattern of the file name if the user gives none.
+    pub(crate) default_name: &'static str,
+    /// `GPUMEMTRACE_COMMAND_LINE`: whether the command line is recorded, `on` (default) or `off`.
+    pub(crate) records_command_line: bool,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
     pub(crate) stacks: StackConfig,
     /// `GPUMEMTRACE_DEPTH`: largest number of frames in a stack, 1 to [`MAX_DEPTH`] (default).
@@ -95,14 +100,13 @@ impl RecorderConfig {
         let both = StackConfig { python: true, native: NativeStacks::All };
         let none = StackConfig { python: false, native: NativeStacks::None };
         Self {
-            output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()).unwrap_or_else(|| {
-                if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
-                    "run.rank%r.trace"
-                } else {
-                    "run.trace"
-                }
-                .to_owned()
-            }),
+            output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()),
+            default_name: if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
+                "run.rank%r.trace"
+            } else {
+                "run.trace"
+            },
+            records_command_line: choose("GPUMEMTRACE_COMMAND_LINE", &["on", "off"]) == 0,
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
             depth: depth(&lookup),
@@ -187,16 +191,19 @@ mod tests {
     #[test]
     fn unset_variables_give_the_documented_defaults() {
         let config = with(&[]);
-        assert_eq!((config.output.as_str(), config.on_full), ("run.trace", FullRingPolicy::Block));
+        assert_eq!((config.output, config.default_name), (None, "run.trace"));
+        assert_eq!((config.on_full, config.records_command_line), (FullRingPolicy::Block, true));
+        assert!(!with(&[("GPUMEMTRACE_COMMAND_LINE", "off")]).records_command_line);
         assert!(config.uses_counter && !with(&[("GPUMEMTRACE_CLOCK", "kernel")]).uses_counter);
         assert_eq!(config.stacks, StackConfig { python: true, native: NativeStacks::Owners });
     }
 
     #[test]
     fn rank_gets_its_own_file_unless_output_is_set() {
-        assert_eq!(with(&[("RANK", "3")]).output, "run.rank%r.trace");
-        assert_eq!(with(&[("RANK", "")]).output, "run.trace");
-        assert_eq!(with(&[("RANK", "3"), ("GPUMEMTRACE_OUTPUT", "x-%p")]).output, "x-%p");
+        assert_eq!(with(&[("RANK", "3")]).default_name, "run.rank%r.trace");
+        assert_eq!(with(&[("RANK", "")]).default_name, "run.trace");
+        let output = with(&[("RANK", "3"), ("GPUMEMTRACE_OUTPUT", "x-%p")]).output;
+        assert_eq!(output.as_deref(), Some("x-%p"));
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! stdio, no formatting and no allocation: the parts are copied into a buffer on the stack and
 //! written with one `write(2)`. Each line says what happened, why, and what to do.
 
-use crate::platform;
+use gpumemtrace_format::text::needs_escape;
+
+use crate::platform::{self, cancellation::without_cancellation};
 
 const LINE_BYTES: usize = 1024;
 
@@ -12,22 +14,44 @@ const LINE_BYTES: usize = 1024;
 /// 1024 bytes.
 pub fn print_diagnostic(parts: &[&str]) {
     let mut line = [0u8; LINE_BYTES];
-    let mut len = 0;
-    for part in ["gpumemtrace: "].iter().chain(parts) {
-        let space = LINE_BYTES - 1 - len;
-        let bytes = &part.as_bytes()[..part.len().min(space)];
-        line[len..len + bytes.len()].copy_from_slice(bytes);
-        len += bytes.len();
-    }
+    let len = escape_into(&mut line[..LINE_BYTES - 1], parts);
     line[len] = b'\n';
     let saved_errno = errno();
-    platform::signals::without_write_signals(|| {
-        if platform::has_reader(2) {
-            // SAFETY: the buffer lives across the call; a failed write has no consequence.
-            unsafe { libc::write(2, line.as_ptr().cast(), len + 1) };
-        }
+    without_cancellation(|| {
+        platform::signals::without_write_signals(|| {
+            if platform::has_reader(2) {
+                // SAFETY: the buffer lives across the call; a failed write has no consequence.
+                unsafe { libc::write(2, line.as_ptr().cast(), len + 1) };
+            }
+        });
     });
     set_errno(saved_errno);
+}
+
+/// Copies the parts with their control characters and direction marks written out, such as
+/// `\u{1b}`: paths and messages may hold any text. Returns how many bytes it wrote; what does not
+/// fit is left out.
+fn escape_into(line: &mut [u8], parts: &[&str]) -> usize {
+    let mut len = 0;
+    let mut push = |bytes: &[u8]| match line.get_mut(len..len + bytes.len()) {
+        Some(space) => {
+            space.copy_from_slice(bytes);
+            len += bytes.len();
+            true
+        }
+        None => false,
+    };
+    for c in ["gpumemtrace: "].iter().chain(parts).flat_map(|part| part.chars()) {
+        let fits = if needs_escape(c) {
+            c.escape_unicode().all(|c| push(&[c as u8]))
+        } else {
+            push(c.encode_utf8(&mut [0; 4]).as_bytes())
+        };
+        if !fits {
+            break;
+        }
+    }
+    len
 }
 
 /// Reads the `errno` of the calling thread.
@@ -49,5 +73,21 @@ pub(crate) fn error_text(error: &std::io::Error) -> String {
     match text.find(" (os error") {
         Some(at) => text[..at].to_owned(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape_into;
+
+    #[test]
+    fn messages_are_cut_at_characters_and_hold_no_controls() {
+        let mut line = [0; 40];
+        let len = escape_into(&mut line, &["\x1b[1m", "é\u{202e}"]);
+        assert_eq!(str::from_utf8(&line[..len]), Ok("gpumemtrace: \\u{1b}[1mé\\u{202e}"));
+        for size in 13..20 {
+            let len = escape_into(&mut line[..size], &["字字字"]);
+            assert!(len <= size && str::from_utf8(&line[..len]).is_ok());
+        }
     }
 }

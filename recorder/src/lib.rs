@@ -30,16 +30,19 @@ mod writer;
 
 pub use allocator::Allocator;
 pub use api::events::{
-    begin_call, increment_counter, is_recording, may_record, record_event, record_named_event,
+    begin_call, begin_call_at, increment_counter, is_recording, may_record, record_event, record_named_event,
     record_text_event, reset_hook_after_panic, trace_path,
 };
 pub use api::markers::{begin_phase, begin_step, end_phase, record_mark};
 pub use config::is_tracker_enabled;
 pub use diagnostics::{errno, print_diagnostic, set_errno};
 pub use hot::autograd::{BackwardNodeGuard, enter_backward_node, note_forward_node};
-pub use hot::record::{CallGuard, Draft};
+pub use hot::driver_call::{CallGuard, UnwindGuard};
+pub use hot::record::Draft;
 pub use lifecycle::{end_at_exit, end_at_quick_exit, end_by_program};
 pub use metadata::{HookCallbacks, read_torch_version, register_callbacks};
+pub use platform::cancellation::{uninterrupted, without_cancellation};
+pub use platform::hook_frames::StackMark;
 pub use platform::unload_counter::note_module_unload;
 pub use platform::{is_preloaded, loaded_module_counts};
 

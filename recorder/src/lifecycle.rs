@@ -14,9 +14,11 @@ use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT};
 
 use crate::config::RecorderConfig;
 use crate::diagnostics::{error_text, print_diagnostic};
+use crate::hot::nesting::release_interrupted_hook;
 use crate::hot::pending_markers::PENDING;
 use crate::hot::record::PendingMarkerWriter;
-use crate::hot::thread_state::ThreadState;
+use crate::hot::thread_state::{ThreadState, with_thread_state};
+use crate::platform::cancellation::without_cancellation;
 use crate::platform::guarded_file::GuardedFile;
 use crate::platform::signals::without_write_signals;
 use crate::ring::mapping::{self, RingMapping};
@@ -24,7 +26,7 @@ use crate::session::thread_block::ThreadBlocks;
 use crate::session::{Session, current};
 use crate::stacks::{native, python::Interpreter};
 use crate::writer::block_file::BlockFile;
-use crate::writer::paths::{self, PatternValues, ReservedOutput};
+use crate::writer::paths::{self, Obstacle, PatternValues, ReservedOutput};
 use crate::writer::rotation::Rotation;
 use crate::writer::trace_file::RotatingTrace;
 use crate::{metadata, platform, writer};
@@ -50,8 +52,7 @@ fn start() -> Option<&'static Session> {
         rank: std::env::var("RANK").unwrap_or_default(),
         host: metadata::host_name(),
     };
-    let path = PathBuf::from(values.expand(&config.output));
-    let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
+    let path = output_path(&config, &values);
     match without_write_signals(|| start_at(&config, &values, &path)) {
         Ok(session) => Some(session),
         Err(error) => {
@@ -67,34 +68,68 @@ fn start() -> Option<&'static Session> {
     }
 }
 
+/// The wanted path of the trace: `GPUMEMTRACE_OUTPUT`, or the default name in that folder.
+fn output_path(config: &RecorderConfig, values: &PatternValues) -> PathBuf {
+    let expand = |pattern: &str| {
+        let path = PathBuf::from(values.expand(pattern));
+        std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path)
+    };
+    match &config.output {
+        Some(output) => {
+            let path = expand(output);
+            let is_folder = output.ends_with('/') || path.is_dir();
+            if is_folder { path.join(values.expand(config.default_name)) } else { path }
+        }
+        None => expand(config.default_name),
+    }
+}
+
 fn start_at(config: &RecorderConfig, values: &PatternValues, path: &Path) -> io::Result<&'static Session> {
     // A file that outgrows the limit makes the kernel send the program SIGXFSZ, so check first.
     mapping::check_file_size_limit(config.memory_bytes)?;
-    let output = paths::reserve(path, values.pid)?;
-    let name = output.path.clone();
-    if output.is_wanted_name_foreign {
-        print_diagnostic(&[
-            &path.to_string_lossy(),
-            " exists and is not a trace; recording to ",
-            &name.to_string_lossy(),
-            ".",
-        ]);
+    if paths::is_in_system_folder(path) {
+        return Err(io::Error::other("it names a device or a stream, not a file"));
     }
+    let output = paths::reserve(path, values.pid)?;
+    let (name, obstacle) = (output.path.clone(), output.obstacle.clone());
     let mut trace_id = [0u8; 16];
     // A short read leaves zeros, which only makes the id less random.
     platform::fill_random(&mut trace_id);
-    let session = start_in(output, config, values, trace_id);
+    let mut created = vec![name.clone(), paths::ring_path(&name)];
+    let session = create_definitions(config, &name, trace_id)
+        .inspect(|file| created.extend(file.iter().map(|(path, _)| path.clone())))
+        .and_then(|definitions| start_in(output, definitions, config, values, trace_id));
     if session.is_err() {
         // Nothing was recorded, so leave no files behind.
-        for path in [paths::ring_path(&name), paths::stacks_path(&name, trace_id), name] {
+        for path in created {
             let _ = std::fs::remove_file(path);
         }
+    } else if let Some(Obstacle { path, what }) = obstacle {
+        let (path, name) = (path.to_string_lossy(), name.to_string_lossy());
+        print_diagnostic(&[&path, " ", &what, "; recording to ", &name, "."]);
     }
     session
 }
 
+/// Creates the file of definitions of a trace in parts.
+fn create_definitions(
+    config: &RecorderConfig,
+    trace: &Path,
+    trace_id: [u8; 16],
+) -> io::Result<Option<(PathBuf, File)>> {
+    if config.rotation.is_none() {
+        return Ok(None);
+    }
+    let path = paths::stacks_path(trace, trace_id);
+    let file = paths::create_locked(&path).map_err(|error| {
+        io::Error::other(format!("{} cannot be created: {}", path.display(), error_text(&error)))
+    })?;
+    Ok(Some((path, file)))
+}
+
 fn start_in(
     output: ReservedOutput,
+    definitions: Option<(PathBuf, File)>,
     config: &RecorderConfig,
     values: &PatternValues,
     trace_id: [u8; 16],
@@ -115,16 +150,18 @@ fn start_in(
     // The ring file comes first: a process killed in between leaves an empty trace, never one
     // without a ring.
     let notes = meta.list("notes").to_vec();
-    let trace = begin_trace(output.trace, &output.path, config, trace_id, meta).inspect_err(|_| {
-        rings.unmap();
-        blocks.unmap();
-    })?;
+    let trace =
+        begin_trace(output.trace, definitions, &output.path, config, trace_id, meta).inspect_err(|_| {
+            rings.unmap();
+            blocks.unmap();
+        })?;
     let session: &'static Session =
         Box::leak(Box::new(Session::new(config, (output.path, values.pid), python, rings, blocks)));
     if session.rings.is_memory() {
         let _ = std::fs::remove_file(paths::ring_path(&session.path));
     }
     native::prepare();
+    platform::hook_frames::prepare();
     if let Err(error) = writer::spawn(session, trace, notes) {
         // The program may be near its memory limit, so release the memory.
         session.rings.unmap();
@@ -138,14 +175,16 @@ fn start_in(
 /// itself.
 fn begin_trace(
     file: File,
+    definitions: Option<(PathBuf, File)>,
     path: &Path,
     config: &RecorderConfig,
     trace_id: [u8; 16],
     meta: Meta,
 ) -> io::Result<RotatingTrace> {
-    let (rotation, meta) = match config.rotation {
-        Some(policy) => {
-            let (rotation, first) = Rotation::begin(policy, path, trace_id, &meta)?;
+    let (rotation, meta) = match config.rotation.zip(definitions) {
+        Some((policy, (name, definitions))) => {
+            let definitions = BlockFile::begin(definitions, &name, &meta)?;
+            let (rotation, first) = Rotation::begin(policy, definitions, path, trace_id, meta);
             (Some(rotation), first)
         }
         None => (None, meta),
@@ -155,13 +194,13 @@ fn begin_trace(
 
 /// Finishes the trace. To be called when all other exit handlers of the program have run.
 pub fn end_at_exit() {
-    end(END_EXIT, 0, EXIT_PATIENCE_NS);
+    end_with_process(END_EXIT, 0, EXIT_PATIENCE_NS);
 }
 
 /// Notes that the process calls `_exit` with `status`, and finishes the trace if that takes less
 /// than half a second. Whatever is not written by then is in the ring file.
 pub fn end_at_quick_exit(status: i32) {
-    end(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS);
+    end_with_process(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS);
 }
 
 /// Finishes the trace on the program's request; the process records nothing afterwards. Returns
@@ -176,13 +215,19 @@ pub fn end_by_program() -> bool {
     true
 }
 
-fn end(kind: u32, status: i32, patience_ns: u64) {
-    let Some(session) = current::running() else { return };
-    // A child of vfork shares our memory but is another process.
-    // SAFETY: no arguments, no effect.
-    if unsafe { libc::getpid() } as u32 != session.pid {
-        return;
+/// Ends the recording on a thread that does not return to any hook, even if a signal handler of
+/// the program that interrupted one ends the process.
+fn end_with_process(kind: u32, status: i32, patience_ns: u64) {
+    if let Some(session) = current::running().filter(|session| session.is_own_process()) {
+        with_thread_state(|state| release_interrupted_hook(state, session));
     }
-    session.request_close(kind, status);
-    session.wait_until_closed(patience_ns);
+    end(kind, status, patience_ns);
+}
+
+fn end(kind: u32, status: i32, patience_ns: u64) {
+    let Some(session) = current::running().filter(|session| session.is_own_process()) else { return };
+    without_cancellation(|| {
+        session.request_close(kind, status);
+        session.wait_until_closed(patience_ns);
+    });
 }

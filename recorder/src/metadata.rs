@@ -13,6 +13,11 @@ use gpumemtrace_format::{Meta, ModuleDef};
 use crate::config::{FullRingPolicy, NativeStacks, RecorderConfig, StackConfig};
 use crate::platform::{self, clock};
 
+mod secrets;
+
+/// Most bytes of the command line that are recorded: a block of metadata must stay below 1 MiB.
+const MAX_COMMAND_BYTES: usize = 64 << 10;
+
 /// Callbacks into the hooks, for facts that the recorder cannot know.
 ///
 /// The callbacks run on the writer thread.
@@ -98,7 +103,11 @@ pub(crate) fn header(
             meta.set_number(key, number);
         }
     }
-    meta.set_list("command", platform::command_line());
+    if config.records_command_line {
+        meta.set_list("command", recorded_command(platform::command_line()));
+    } else {
+        meta.set_text("command_line", "not recorded");
+    }
     meta.set_number("started_unix_ns", clock::unix_ns());
     meta.set_number("started_ns", clock::now_ns());
     let stacks = match config.stacks {
@@ -122,6 +131,33 @@ pub(crate) fn header(
         meta.set_list("notes", vec![note]);
     }
     meta
+}
+
+/// The command line as it is recorded: without secrets, and cut after [`MAX_COMMAND_BYTES`].
+fn recorded_command(mut command: Vec<String>) -> Vec<String> {
+    let mut bytes = 0;
+    let is_kept = |argument: &&String| {
+        let fits = bytes < MAX_COMMAND_BYTES;
+        bytes += argument.len() + 1;
+        fits
+    };
+    let kept = command.iter().take_while(is_kept).count();
+    let omitted = command.len() - kept;
+    command.truncate(kept);
+    // One argument may be larger than the limit. The first cut limits the work; the second one
+    // must not cut a secret in two, so it comes after masking.
+    for argument in &mut command {
+        argument.truncate(argument.floor_char_boundary(2 * MAX_COMMAND_BYTES));
+    }
+    let mut command = secrets::mask_secrets(&command);
+    for argument in command.iter_mut().filter(|argument| argument.len() > MAX_COMMAND_BYTES) {
+        argument.truncate(argument.floor_char_boundary(MAX_COMMAND_BYTES));
+        argument.push_str("...");
+    }
+    if omitted > 0 {
+        command.push(format!("... ({omitted} more arguments)"));
+    }
+    command
 }
 
 /// The second metadata block, collected by the writer thread.
@@ -202,6 +238,26 @@ mod tests {
         assert_eq!(assigned_string(new, "cuda").as_deref(), Some("13.2"));
         assert_eq!(assigned_string(new, "hip"), None);
         assert_eq!(assigned_string("cuda = '12.1'\n", "cuda").as_deref(), Some("12.1"));
+    }
+
+    #[test]
+    fn long_command_line_is_cut_and_still_decodes() {
+        let long = |count: usize| "é".repeat(count);
+        for command in [
+            vec!["python".to_owned(), long(1 << 20), "last".to_owned()],
+            (0..200_000).map(|number| format!("file-{number}")).collect(),
+            vec![String::new(); 2 << 20],
+        ] {
+            let omitted = command.len();
+            let recorded = recorded_command(command);
+            let mut meta = Meta::default();
+            meta.set_list("command", recorded.clone());
+            assert_eq!(Meta::decode(&meta.encode()).unwrap().list("command"), recorded);
+            let omitted = omitted - (recorded.len() - 1);
+            assert_eq!(recorded.last().unwrap(), &format!("... ({omitted} more arguments)"));
+        }
+        let short = ["python", "train.py", ""].map(str::to_owned).to_vec();
+        assert_eq!(recorded_command(short.clone()), short);
     }
 
     #[test]

@@ -28,8 +28,9 @@ use models::MODELS;
 
 fn explore(model: fn()) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.max_branches = 2_000;
+    // `scripts/nightly` raises both through LOOM_MAX_PREEMPTIONS and LOOM_MAX_BRANCHES.
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.max_branches = builder.max_branches.max(2_000);
     builder.check(model);
 }
 

@@ -11,7 +11,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumemtrace_recorder::{end_by_program, is_preloaded, is_recording, may_record};
+use gpumemtrace_recorder::{end_by_program, is_preloaded, is_recording, may_record, uninterrupted};
 
 use crate::attachment;
 use crate::panic_guard::catch_panic;
@@ -47,7 +47,7 @@ extern "C" fn gpumemtrace_start() -> c_int {
         if is_recording() || is_preloaded() || attachment::is_started_by_program() {
             return Some(StartResult::Already);
         }
-        Some(install_hooks())
+        Some(uninterrupted(install_hooks))
     });
     result.unwrap_or(StartResult::Failed) as c_int
 }
@@ -95,7 +95,7 @@ fn install_hooks() -> StartResult {
 extern "C" fn gpumemtrace_look_again() {
     catch_panic(|| {
         if attachment::is_started_by_program() && !STOPPED.load(Ordering::Acquire) {
-            crate::loader::got_patch::patch_new_modules();
+            uninterrupted(crate::loader::got_patch::patch_new_modules);
         }
         Some(())
     });

@@ -10,6 +10,8 @@
 mod exported {
     use std::ffi::{CStr, c_char, c_void};
 
+    use gpumemtrace_recorder::uninterrupted;
+
     use crate::cuda::resolver::replacement_for_name;
     use crate::loader::symbols::{DlsymFn, REAL_DLSYM, resolve_dlsym};
     use crate::panic_guard::catch_panic;
@@ -60,7 +62,7 @@ mod exported {
     }
 
     /// The slow path: the real look-up, then possibly a hook in place of its result.
-    unsafe extern "C" fn dlsym_cu_name(
+    unsafe extern "C-unwind" fn dlsym_cu_name(
         handle: *mut c_void,
         name: *const c_char,
         real: DlsymFn,
@@ -73,7 +75,8 @@ mod exported {
         }
         // SAFETY: the real `dlsym` has just read it as a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(name) };
-        catch_panic(|| replacement_for_name(name, found, caller)).unwrap_or(found)
+        let replacement = || uninterrupted(|| replacement_for_name(name, found, caller));
+        catch_panic(replacement).unwrap_or(found)
     }
 }
 

@@ -7,6 +7,8 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use gpumemtrace_recorder::uninterrupted;
+
 use super::driver_lib::{driver_symbol, is_recorded_driver_known, next_symbol};
 
 /// `CUDA_ERROR_NOT_INITIALIZED`: what a call returns where there is no driver.
@@ -53,7 +55,7 @@ impl DriverFn {
         if known == MISSING {
             return std::ptr::null_mut();
         }
-        let address = (self.look_up)(self.name);
+        let address = uninterrupted(|| (self.look_up)(self.name));
         if !address.is_null() {
             self.set_once(address);
         } else if is_recorded_driver_known() {

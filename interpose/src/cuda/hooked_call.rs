@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
-use gpumemtrace_recorder::{CallGuard, Draft, begin_call};
+use gpumemtrace_recorder::{CallGuard, Draft, StackMark, begin_call_at};
 
 use super::driver_fn::DriverFn;
 use super::meminfo_sampler;
@@ -32,9 +32,14 @@ pub(crate) struct HookedFn {
 }
 
 /// Begins the event before the call. `fill` adds the arguments; it drops the event by setting
-/// its kind to `NONE`. Returns `None` if nothing is recorded.
+/// its kind to `NONE`. Returns `None` if nothing is recorded. `mark` is of the function that makes
+/// the call.
 #[inline]
-pub(crate) fn pre_call(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<CallGuard> {
+pub(crate) fn pre_call(
+    mark: StackMark,
+    mut draft: Draft,
+    fill: impl FnOnce(&mut Draft),
+) -> Option<CallGuard> {
     catch_panic(|| {
         draft.device = current_device();
         fill(&mut draft);
@@ -42,7 +47,7 @@ pub(crate) fn pre_call(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Optio
             return None;
         }
         crate::torch::before_driver_alloc(draft.kind, draft.size);
-        begin_call(&draft)
+        begin_call_at(mark, &draft)
     })
 }
 

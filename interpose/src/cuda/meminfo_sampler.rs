@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpumemtrace_format::event::{FLAG_CAPTURED, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{ApiId, Event, EventKind, NO_DEVICE};
-use gpumemtrace_recorder::Draft;
+use gpumemtrace_recorder::{Draft, uninterrupted};
 
 use super::queries::{current_device, free_and_total_bytes};
 
@@ -53,7 +53,8 @@ pub(crate) fn sample_after(event: &Event) -> Option<Draft> {
 
 #[cold]
 fn take_sample() -> Option<Draft> {
-    let (free_bytes, total_bytes) = free_and_total_bytes()?;
+    // Unlike the other queries, this one asks the device.
+    let (free_bytes, total_bytes) = uninterrupted(free_and_total_bytes)?;
     let device = current_device();
     if device == NO_DEVICE {
         return None;

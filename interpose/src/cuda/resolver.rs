@@ -9,6 +9,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
+use gpumemtrace_recorder::uninterrupted;
+
 use super::driver_fn::{DriverFn, NOT_INITIALIZED};
 use super::driver_lib::{AddressOwner, is_driver_code, owner_of_address};
 use super::hooked_call::HookedFn;
@@ -145,9 +147,10 @@ fn resolve(symbol: &str, version: c_int, flags: c_ulonglong) -> Resolution {
     }
 }
 
-type GetProcAddressV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong) -> c_int;
+type GetProcAddressV1 =
+    unsafe extern "C-unwind" fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong) -> c_int;
 type GetProcAddressV2 =
-    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong, *mut c_int) -> c_int;
+    unsafe extern "C-unwind" fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong, *mut c_int) -> c_int;
 
 /// Replaces the address that a successful look-up left in `pfn`.
 ///
@@ -162,7 +165,10 @@ unsafe fn replace_result(symbol: *const c_char, pfn: *mut *mut c_void, version: 
     if found.is_null() {
         return;
     }
-    let replacement = catch_panic(|| replacement_for_address(symbol.to_str().ok()?, found, version, flags));
+    let replacement = catch_panic(|| {
+        let symbol = symbol.to_str().ok()?;
+        uninterrupted(|| replacement_for_address(symbol, found, version, flags))
+    });
     if let Some(replacement) = replacement {
         // SAFETY: as above.
         unsafe { *pfn = replacement };
@@ -170,7 +176,7 @@ unsafe fn replace_result(symbol: *const c_char, pfn: *mut *mut c_void, version: 
 }
 
 /// The hook for `cuGetProcAddress` of CUDA 11.3.
-unsafe extern "C" fn get_proc_address_v1(
+unsafe extern "C-unwind" fn get_proc_address_v1(
     symbol: *const c_char,
     pfn: *mut *mut c_void,
     version: c_int,
@@ -192,7 +198,7 @@ unsafe extern "C" fn get_proc_address_v1(
 }
 
 /// The hook for `cuGetProcAddress` of CUDA 12.
-unsafe extern "C" fn get_proc_address_v2(
+unsafe extern "C-unwind" fn get_proc_address_v2(
     symbol: *const c_char,
     pfn: *mut *mut c_void,
     version: c_int,
@@ -224,7 +230,7 @@ mod exported {
     /// # Safety
     /// As the driver's function.
     #[unsafe(no_mangle)]
-    unsafe extern "C" fn cuGetProcAddress(
+    unsafe extern "C-unwind" fn cuGetProcAddress(
         symbol: *const c_char,
         pfn: *mut *mut c_void,
         version: c_int,
@@ -239,7 +245,7 @@ mod exported {
     /// # Safety
     /// As the driver's function.
     #[unsafe(no_mangle)]
-    unsafe extern "C" fn cuGetProcAddress_v2(
+    unsafe extern "C-unwind" fn cuGetProcAddress_v2(
         symbol: *const c_char,
         pfn: *mut *mut c_void,
         version: c_int,

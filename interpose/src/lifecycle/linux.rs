@@ -60,6 +60,8 @@ mod entry_points {
     #[unsafe(link_section = ".init_array")]
     static CONSTRUCTOR: extern "C" fn() = {
         extern "C" fn constructor() {
+            // A program starts with `errno` 0, and our look-ups fail without a driver.
+            let errno = gpumemtrace_recorder::errno();
             crate::loader::symbols::resolve_dlsym();
             crate::registration::register();
             // A panic of ours is counted; its message must not mix with the program's output.
@@ -72,6 +74,7 @@ mod entry_points {
                 super::check_driver_at_load();
                 Some(())
             });
+            gpumemtrace_recorder::set_errno(errno);
         }
         constructor
     };

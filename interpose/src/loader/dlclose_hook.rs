@@ -10,7 +10,7 @@ mod exported {
     use std::ffi::{c_int, c_void};
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    type DlcloseFn = unsafe extern "C" fn(*mut c_void) -> c_int;
+    type DlcloseFn = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
     static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -29,7 +29,7 @@ mod exported {
     /// # Safety
     /// As the real `dlclose`.
     #[unsafe(no_mangle)]
-    unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
         let real = real_dlclose();
         if real.is_null() {
             // No known C library lacks `dlclose`. Keeping the module loaded beats a call to null.
@@ -37,9 +37,17 @@ mod exported {
         }
         // SAFETY: the address was looked up under this name, which has this signature.
         let real = unsafe { std::mem::transmute::<*mut c_void, DlcloseFn>(real) };
+        // A destructor of the module may unwind: a cancelled thread, a C++ exception.
+        let _note = NoteUnload;
         // SAFETY: the caller's own argument.
-        let result = unsafe { real(handle) };
-        gpumemtrace_recorder::note_module_unload();
-        result
+        unsafe { real(handle) }
+    }
+
+    struct NoteUnload;
+
+    impl Drop for NoteUnload {
+        fn drop(&mut self) {
+            gpumemtrace_recorder::note_module_unload();
+        }
     }
 }

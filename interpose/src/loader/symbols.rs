@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The signature of `dlsym`.
-pub(crate) type DlsymFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+pub(crate) type DlsymFn = unsafe extern "C-unwind" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The real `dlsym`; null until resolved. The assembly of `cuda::dlsym_hook` reads it.
 pub(crate) static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -31,7 +31,7 @@ pub(crate) extern "C" fn resolve_dlsym() {
     REAL_DLSYM.store(find_nothing as *mut c_void, Ordering::Release);
 }
 
-extern "C" fn find_nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+extern "C-unwind" fn find_nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
     std::ptr::null_mut()
 }
 

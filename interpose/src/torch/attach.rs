@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use gpumemtrace_format::{EventKind, TrackerState};
+use gpumemtrace_recorder::uninterrupted;
 
 use super::layouts::{TRACE_ENTRY_LAYOUTS, TraceEntryLayout};
 use super::release::release_of;
@@ -92,7 +93,8 @@ pub(crate) fn attach_now() -> bool {
         return is_attached();
     }
     let errno = gpumemtrace_recorder::errno();
-    match catch_panic(|| Some(probe_allocator())).unwrap_or(AttachProbe::NotYet) {
+    let probe = || Some(uninterrupted(probe_allocator));
+    match catch_panic(probe).unwrap_or(AttachProbe::NotYet) {
         AttachProbe::NotYet => trace_tracker::search_again_later(),
         AttachProbe::NoProfilerHook => trace_tracker::give_up_silently(),
         AttachProbe::Refused(state, line) => {

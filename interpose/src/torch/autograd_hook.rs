@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use gpumemtrace_recorder::{
     BackwardNodeGuard, enter_backward_node, is_recording, note_forward_node, read_torch_version,
+    uninterrupted,
 };
 
 use super::layouts::{AUTOGRAD_NODE_LAYOUTS, AutogradNodeLayout};
@@ -56,7 +57,9 @@ fn node_layout() -> Option<&'static AutogradNodeLayout> {
 #[cold]
 fn find_layout() -> Option<&'static AutogradNodeLayout> {
     let errno = gpumemtrace_recorder::errno();
-    let version = library_at(GET_AND_INCREMENT.get()).and_then(|library| read_torch_version(library.file()));
+    let version = uninterrupted(|| {
+        library_at(GET_AND_INCREMENT.get()).and_then(|library| read_torch_version(library.file()))
+    });
     let release = version.as_ref().and_then(|(version, _)| release_of(version));
     let layout = release.and_then(|release| AUTOGRAD_NODE_LAYOUTS.iter().find(|row| row.release == release));
     let layout = layout.filter(|_| !CURRENT_THREAD_ID.get().is_null());

@@ -7,6 +7,8 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use gpumemtrace_recorder::uninterrupted;
+
 use crate::loader::symbols::{library_at, loaded_library, look_up_or_null};
 
 /// Stored instead of an address after a failed search. The caller of a hook has its libraries
@@ -40,15 +42,14 @@ impl TorchFn {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        let mut address = self.find_in(self.library);
-        if address.is_null() {
+        let address = uninterrupted(|| {
+            let address = self.find_in(self.library);
+            if !address.is_null() {
+                return address;
+            }
             let others = loaded_library_files();
-            address = others
-                .iter()
-                .map(|library| self.find_in(library))
-                .find(|at| !at.is_null())
-                .unwrap_or(address);
-        }
+            others.iter().map(|library| self.find_in(library)).find(|at| !at.is_null()).unwrap_or(address)
+        });
         self.address.store(if address.is_null() { MISSING } else { address }, Ordering::Release);
         address
     }

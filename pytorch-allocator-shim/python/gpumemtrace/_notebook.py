@@ -16,6 +16,7 @@ from ._recording.lifecycle import is_started, start
 from ._recording.markers import NotRecording, is_recording, mark, phase
 from ._reports.report import CommandFailed, report
 from ._reports.sizes import format_size
+from ._text import printable
 
 #: Call sites printed per list.
 _MAX_SITES = 5
@@ -52,7 +53,7 @@ def _run_cell(shell: Any, line: str, cell: str) -> None:
     except (RuntimeError, OSError) as error:
         problem = str(error)
     if problem:
-        print(f"gpumemtrace: {problem}")
+        print(f"gpumemtrace: {printable(problem)}")
         result = _run_code(shell, cell)
     else:
         result = _run_and_report(shell, cell, (begin, end), cell_file)
@@ -97,7 +98,7 @@ def _cell_report(begin: str, end: str, cell_file: Optional[str]) -> str:
     try:
         whole = report(None, *options)
     except (CommandFailed, NotRecording, FileNotFoundError) as error:
-        return f"gpumemtrace: no report on this cell: {error}"
+        return f"gpumemtrace: no report on this cell: {printable(str(error))}"
     snapshots: Dict[Tuple[str, int], Dict[str, Any]] = {
         (snapshot["when"], snapshot["device"]): snapshot for snapshot in whole.get("snapshots", [])
     }
@@ -111,7 +112,7 @@ def _cell_report(begin: str, end: str, cell_file: Optional[str]) -> str:
     for trace in whole["traces"]:
         if not trace["complete"]:
             lines.append(f"  The trace is incomplete; `gpumemtrace info {trace['path']}` shows what is missing.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _device_lines(

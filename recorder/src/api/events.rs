@@ -7,13 +7,15 @@ use std::path::Path;
 
 use gpumemtrace_format::Counter;
 
+use crate::hot::driver_call::{CallGuard, begin_call_inside};
 use crate::hot::event_name::EventName;
-use crate::hot::record::{
-    CallGuard, Draft, begin_call_inside, record_event_inside, record_named_event_inside,
-    record_text_event_inside,
-};
+use crate::hot::hook_levels::HookPhase;
+use crate::hot::nesting::enter_again;
+use crate::hot::record::{Draft, record_event_inside, record_named_event_inside, record_text_event_inside};
 use crate::hot::thread_state::{ThreadState, with_thread_state};
 use crate::lifecycle::start_and_flush_pending;
+use crate::platform::cancellation::uninterrupted;
+use crate::platform::hook_frames::StackMark;
 use crate::session::Session;
 use crate::session::current::{may_start, running};
 
@@ -21,13 +23,21 @@ use crate::session::current::{may_start, running};
 ///
 /// Returns `None` if the call is not recorded: recording is off, or the call is made inside another
 /// call. The caller then just makes the call.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the mark belongs to the function that makes the call")]
 pub fn begin_call(draft: &Draft) -> Option<CallGuard> {
+    begin_call_at(StackMark::here(), draft)
+}
+
+/// As [`begin_call`], for a call that is made by the function with this mark.
+#[inline]
+pub fn begin_call_at(mark: StackMark, draft: &Draft) -> Option<CallGuard> {
     with_thread_state(|state| {
-        let session = enter_hook(state)?;
+        let session = enter_hook(state, HookPhase::BeforeCall, mark)?;
         let call = begin_call_inside(state, session, draft);
-        // Stays set while the driver runs: calls that it makes itself are not the program's.
-        state.in_hook.set(call.is_some());
+        if call.is_none() {
+            state.levels.leave();
+        }
         call
     })
 }
@@ -36,9 +46,9 @@ pub fn begin_call(draft: &Draft) -> Option<CallGuard> {
 #[inline]
 pub fn record_event(draft: &Draft) {
     with_thread_state(|state| {
-        let Some(session) = enter_hook(state) else { return };
+        let Some(session) = enter_hook(state, HookPhase::Event, StackMark::here()) else { return };
         record_event_inside(state, session, draft);
-        state.in_hook.set(false);
+        state.levels.leave();
     });
 }
 
@@ -47,18 +57,18 @@ pub fn record_event(draft: &Draft) {
 /// Each number in the name becomes `#`, so that "step 1", "step 2", ... share one name.
 pub fn record_named_event(draft: &Draft, name: &[u8]) {
     with_thread_state(|state| {
-        let Some(session) = enter_hook(state) else { return };
+        let Some(session) = enter_hook(state, HookPhase::Event, StackMark::here()) else { return };
         record_named_event_inside(state, session, draft, (&EventName::new(name), 0));
-        state.in_hook.set(false);
+        state.levels.leave();
     });
 }
 
 /// Records an event with a text, which is stored unchanged. The id of the text replaces `aux[0]`.
 pub fn record_text_event(draft: &Draft, text: &[u8]) {
     with_thread_state(|state| {
-        let Some(session) = enter_hook(state) else { return };
+        let Some(session) = enter_hook(state, HookPhase::Event, StackMark::here()) else { return };
         record_text_event_inside(state, session, draft, text);
-        state.in_hook.set(false);
+        state.levels.leave();
     });
 }
 
@@ -84,25 +94,39 @@ pub fn increment_counter(counter: Counter) {
     }
 }
 
-/// Resets the calling thread after a panic was caught at an entry point. Without this call the
-/// thread would count as inside a hook for good.
+/// Leaves the hook in which a panic was caught. Without this call the thread would count as inside
+/// it for good.
 pub fn reset_hook_after_panic() {
     increment_counter(Counter::InternalErrors);
-    with_thread_state(|state| state.in_hook.set(false));
+    with_thread_state(|state| state.levels.leave());
 }
 
-/// Marks the calling thread as inside a hook. Returns `None` if it already is, or if recording is
-/// off.
+/// Marks the calling thread as inside a hook. Returns `None` if recording is off, or if the thread
+/// is inside another hook and must not record; see [`crate::hot::nesting`].
 #[inline]
-pub(super) fn enter_hook(state: &ThreadState) -> Option<&'static Session> {
-    if state.in_hook.get() {
-        increment_counter(Counter::NestedCalls);
+pub(super) fn enter_hook(state: &ThreadState, phase: HookPhase, mark: StackMark) -> Option<&'static Session> {
+    let Some(session) = running() else { return enter_and_start(state, phase, mark) };
+    let is_entered = state.levels.enter_first(phase, mark) || enter_again(state, session, phase, mark);
+    is_entered.then_some(session)
+}
+
+/// Marks the calling thread as inside a hook and starts the recording, if one may start.
+///
+/// No signal handler runs meanwhile: one that left the start by a jump would make all threads wait
+/// for a recording that never starts.
+#[cold]
+fn enter_and_start(state: &ThreadState, phase: HookPhase, mark: StackMark) -> Option<&'static Session> {
+    if !may_start() {
         return None;
     }
-    state.in_hook.set(true);
-    let session = running().or_else(|| start_and_flush_pending(state));
-    if session.is_none() {
-        state.in_hook.set(false);
-    }
-    session
+    uninterrupted(|| {
+        if !state.levels.enter_first(phase, mark) {
+            return None;
+        }
+        let session = start_and_flush_pending(state);
+        if session.is_none() {
+            state.levels.leave();
+        }
+        session
+    })
 }

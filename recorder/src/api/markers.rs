@@ -8,9 +8,12 @@ use gpumemtrace_format::{ApiId, EventKind};
 
 use super::events::{enter_hook, record_event};
 use crate::hot::event_name::EventName;
+use crate::hot::hook_levels::HookPhase;
 use crate::hot::pending_markers::{Enqueued, MarkerKind, PENDING};
 use crate::hot::record::{Draft, record_marker_inside, step_draft};
 use crate::hot::thread_state::with_thread_state;
+use crate::platform::cancellation::without_cancellation;
+use crate::platform::hook_frames::StackMark;
 use crate::platform::this_thread;
 use crate::session::current::{may_start, running};
 
@@ -38,7 +41,7 @@ pub fn end_phase() {
     let mut waited_ms = 0;
     let wait = || {
         // SAFETY: a plain sleep.
-        unsafe { libc::usleep(1_000) };
+        without_cancellation(|| unsafe { libc::usleep(1_000) });
         waited_ms += 1;
         waited_ms < PHASE_PATIENCE_MS
     };
@@ -65,8 +68,8 @@ fn record_or_enqueue(kind: MarkerKind, name: &EventName) {
         }
     }
     with_thread_state(|state| {
-        let Some(session) = enter_hook(state) else { return };
+        let Some(session) = enter_hook(state, HookPhase::Event, StackMark::here()) else { return };
         record_marker_inside(state, session, (kind, 0), name);
-        state.in_hook.set(false);
+        state.levels.leave();
     });
 }

@@ -16,8 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpumemtrace_format::ring::encode_py_node_record;
 use gpumemtrace_format::{CodeId, FrameLink, NodeId, PyNode};
 
+use super::hook_levels::HookPhase;
 use super::record::{capture_python_stack, push_definition};
 use super::thread_state::{ThreadState, with_thread_state};
+use crate::platform::hook_frames::StackMark;
 use crate::session::Session;
 use crate::session::current::running;
 use crate::session::thread_block::ThreadBlock;
@@ -66,12 +68,14 @@ fn forward_stack(thread: u64, number: u64) -> NodeId {
 /// `thread` is autograd's own number of the calling thread, `number` the node's sequence number.
 pub fn note_forward_node(thread: u64, number: u64) {
     with_thread_state(|state| {
-        let Some(session) = running().filter(|_| !state.in_hook.get()) else { return };
-        state.in_hook.set(true);
+        let Some(session) = running() else { return };
+        if !state.levels.enter_first(HookPhase::Event, StackMark::here()) {
+            return;
+        }
         if let Some(stack) = backward_frame_under_stack(state, session) {
             set_forward_stack(thread, number, stack);
         }
-        state.in_hook.set(false);
+        state.levels.leave();
     });
 }
 

@@ -4,8 +4,11 @@
 //! that hooks call.
 
 pub(crate) mod autograd;
+pub(crate) mod driver_call;
 pub(crate) mod event_name;
 pub(crate) mod event_text;
+pub(crate) mod hook_levels;
+pub(crate) mod nesting;
 pub(crate) mod pending_markers;
 pub(crate) mod record;
 pub(crate) mod thread_state;

@@ -14,19 +14,15 @@ use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::{Event, MARK_NAMED, MARK_STEP, RECORD_WORDS, STATE_DONE};
 use gpumemtrace_format::ring::{encode_code_head_record, encode_native_node_record, encode_py_node_record};
-use gpumemtrace_format::{
-    ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode,
-};
+use gpumemtrace_format::{ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NativeNode, NodeId, PyNode};
 
 use super::event_name::EventName;
 use super::event_text::EventText;
 use super::pending_markers::{MarkerKind, MarkerSink};
-use super::thread_state::{ThreadState, with_thread_state};
+use super::thread_state::ThreadState;
 use crate::config::NativeStacks;
 use crate::platform::clock::event_ns;
 use crate::platform::this_thread;
-use crate::ring::mapping::MappedRing;
-use crate::ring::protocol::ring::RingWords;
 use crate::session::Session;
 use crate::session::thread_block::{ThreadBlock, ThreadRingProducer};
 use crate::stacks::cache::FrameKey;
@@ -61,62 +57,6 @@ impl Draft {
     }
 }
 
-/// A driver call that is published in the ring and not completed yet.
-///
-/// Call [`CallGuard::complete`] when the driver returns. A call that never returns stays in the
-/// trace as in flight.
-#[derive(Debug)]
-#[must_use]
-pub struct CallGuard {
-    session: &'static Session,
-    ring: MappedRing,
-    index: usize,
-    number: u64,
-    event: Event,
-}
-
-pub(crate) fn begin_call_inside(
-    state: &ThreadState,
-    session: &'static Session,
-    draft: &Draft,
-) -> Option<CallGuard> {
-    let block = state.block(session)?;
-    let index = block.producer.index();
-    let _guard = session.enter_hook(index)?;
-    let (python_stack, native_stack) = capture_stacks(state, session, block, draft.kind);
-    if !block.producer.reserve(session, 1) {
-        session.rings.count(Counter::DroppedEvents);
-        return None;
-    }
-    let ring = *block.producer.ring()?;
-    let mut event = event_from(draft, python_stack, native_stack);
-    event.in_flight = true;
-    if draft.kind.is_ordered_before_call() {
-        event.seq = session.rings.next_seq().fetch_add(1, Ordering::Relaxed);
-    }
-    let number = block.producer.push(&event.to_words());
-    Some(CallGuard { session, ring, index, number, event })
-}
-
-impl CallGuard {
-    /// Completes the record of a call that returned `result`. `fill` adds what the call gave back.
-    #[inline]
-    pub fn complete(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
-        // If the recording has ended meanwhile, the call stays in the trace as in flight.
-        if let Some(_guard) = self.session.enter_hook(self.index) {
-            self.event.result = result;
-            self.event.in_flight = false;
-            fill(&mut self.event);
-            if self.event.seq == NO_SEQ {
-                self.event.seq = self.session.rings.next_seq().fetch_add(1, Ordering::Relaxed);
-                self.event.time_ns = event_ns();
-            }
-            self.ring.complete(self.number, &self.event.to_words());
-        }
-        with_thread_state(|state| state.in_hook.set(false));
-    }
-}
-
 /// Records an event. Returns `None` if the thread has no ring or the recording has ended.
 #[inline]
 pub(crate) fn record_event_inside(
@@ -127,8 +67,9 @@ pub(crate) fn record_event_inside(
     let block = state.block(session)?;
     let _guard = session.enter_hook(block.producer.index())?;
     let (python_stack, native_stack) = capture_stacks(state, session, block, draft.kind);
-    if block.producer.reserve(session, 1 + u64::from(draft.detail.is_some())) {
-        let mut event = event_from(draft, python_stack, native_stack);
+    let now_ns = event_ns();
+    if block.producer.reserve(session, 1 + u64::from(draft.detail.is_some()), now_ns) {
+        let mut event = event_from(draft, now_ns, python_stack, native_stack);
         event.seq = session.rings.next_seq().fetch_add(1, Ordering::Relaxed);
         if let Some(detail) = event.separate_detail_record() {
             block.producer.put(&detail);
@@ -244,9 +185,9 @@ fn define_name(session: &Session, block: &mut ThreadBlock, name: &EventName) -> 
     Some(id)
 }
 
-fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Event {
+pub(super) fn event_from(draft: &Draft, now_ns: u64, python_stack: NodeId, native_stack: NodeId) -> Event {
     Event {
-        time_ns: event_ns(),
+        time_ns: now_ns,
         device: draft.device,
         api: draft.api,
         flags: draft.flags,
@@ -265,7 +206,7 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
 /// A thread without Python frames that computes a node of the backward pass gets the forward stack
 /// of that node ([`super::autograd`]).
 #[inline]
-fn capture_stacks(
+pub(super) fn capture_stacks(
     state: &ThreadState,
     session: &Session,
     block: &mut ThreadBlock,
@@ -348,7 +289,7 @@ fn define_payload(
     head: impl FnOnce(CodeId) -> [u64; RECORD_WORDS],
 ) -> Option<CodeId> {
     let chunks = payload.chunks(gpumemtrace_format::ring::DATA_BYTES_PER_RECORD);
-    if !producer.reserve(session, 1 + chunks.len() as u64) {
+    if !producer.reserve(session, 1 + chunks.len() as u64, event_ns()) {
         return None;
     }
     let id = CodeId(session.next_code.fetch_add(1, Ordering::Relaxed));
@@ -387,7 +328,7 @@ pub(crate) fn push_definition(
     producer: &mut ThreadRingProducer,
     words: &[u64; 8],
 ) -> bool {
-    let has_space = producer.reserve(session, 1);
+    let has_space = producer.reserve(session, 1, event_ns());
     if has_space {
         producer.push(words);
     }

@@ -12,7 +12,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Our descriptors are at least this high, if the limit on descriptors allows it.
 const FIRST_DESCRIPTOR: i32 = 512;
@@ -49,6 +49,8 @@ pub(crate) struct GuardedFile {
     path: PathBuf,
     descriptor: AtomicI32,
     entry: Option<&'static DescriptorEntry>,
+    /// The program closed the descriptor, and the file was opened again.
+    was_reopened: AtomicBool,
 }
 
 impl GuardedFile {
@@ -57,7 +59,8 @@ impl GuardedFile {
         let identity = FileIdentity::of(&file)?;
         let descriptor = move_up(file).into_raw_fd();
         let entry = DESCRIPTORS.iter().find(|entry| entry.register(descriptor, identity));
-        Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), entry })
+        let was_reopened = AtomicBool::new(false);
+        Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), entry, was_reopened })
     }
 
     /// Runs `body` with the open file, and again if the program has taken the descriptor away
@@ -85,8 +88,13 @@ impl GuardedFile {
 
     #[cold]
     fn reopen(&self, lost: i32) -> io::Result<()> {
-        let closed =
-            |_| io::Error::other("the program closed the file descriptor, and the file no longer exists");
+        let closed = |error: io::Error| {
+            let why = match error.kind() {
+                io::ErrorKind::NotFound => "the file no longer exists".to_owned(),
+                _ => format!("the file cannot be opened again ({})", error.kind()),
+            };
+            io::Error::other(format!("the program closed the file descriptor, and {why}"))
+        };
         let file = OpenOptions::new()
             .read(true)
             // For a moment the file has a low descriptor, which the program may confuse with one
@@ -106,6 +114,7 @@ impl GuardedFile {
         let descriptor = file.into_raw_fd();
         match self.descriptor.compare_exchange(lost, descriptor, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
+                self.was_reopened.store(true, Ordering::Release);
                 if let Some(entry) = self.entry {
                     entry.descriptor.store(descriptor, Ordering::Release);
                 }
@@ -119,6 +128,19 @@ impl GuardedFile {
     /// True if no path names this file any more.
     pub(crate) fn is_unlinked(&self) -> bool {
         self.with(File::metadata).is_ok_and(|data| data.nlink() == 0)
+    }
+
+    /// True if the program has closed the descriptor, and the file was opened again.
+    pub(crate) fn was_reopened(&self) -> bool {
+        self.was_reopened.load(Ordering::Acquire)
+    }
+
+    /// The length of the file, asked by name and without opening it. `None` if its name is now
+    /// another file's.
+    pub(crate) fn len_at_path(&self) -> Option<u64> {
+        let found = std::fs::symlink_metadata(&self.path).ok()?;
+        let identity = FileIdentity { device: found.dev(), inode: found.ino() };
+        (identity == self.identity).then_some(found.len())
     }
 
     /// True if `path` names this file.
@@ -137,10 +159,16 @@ impl Drop for GuardedFile {
     }
 }
 
-/// Moves a file to a high descriptor. If the limit is lower, the descriptor stays as it is.
+/// Moves a file to a high descriptor: from [`FIRST_DESCRIPTOR`] on, or below the process's limit on
+/// descriptors. If none is free there, the descriptor stays as it is.
 fn move_up(file: File) -> File {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the buffer is ours.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    let below_limit = if known { limit.rlim_cur.saturating_sub(DESCRIPTORS.len() as u64) } else { u64::MAX };
+    let least = i32::try_from(below_limit).unwrap_or(i32::MAX).min(FIRST_DESCRIPTOR);
     // SAFETY: our own descriptor.
-    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) };
+    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
     // SAFETY: a new descriptor that no other code knows.
     if high < 0 { file } else { unsafe { File::from_raw_fd(high) } }
 }

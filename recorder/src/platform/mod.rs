@@ -6,8 +6,12 @@
 //! on the system. macOS has no file leases, and its kernel cannot zero a page in a forked child;
 //! its functions for these do nothing.
 
+pub(crate) mod cancellation;
 pub(crate) mod clock;
 pub(crate) mod guarded_file;
+pub(crate) mod hook_frames;
+pub(crate) mod own_thread;
+pub(crate) mod patience;
 pub(crate) mod process_memory;
 pub(crate) mod signals;
 pub(crate) mod unload_counter;

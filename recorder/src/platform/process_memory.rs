@@ -8,8 +8,11 @@
 /// Bytes that one SSE instruction compares.
 pub(crate) const WINDOW_BYTES: usize = 16;
 
-/// The content of [`WINDOW_BYTES`] bytes of memory.
-pub(crate) type Window = [u8; WINDOW_BYTES];
+/// The content of [`WINDOW_BYTES`] bytes of memory. Aligned, so that it can be an operand of an SSE
+/// instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C, align(16))]
+pub struct Window([u8; WINDOW_BYTES]);
 
 /// Read access to an address space. All methods return `None` if an address cannot be read.
 pub trait Memory {
@@ -37,12 +40,17 @@ pub trait Memory {
         Some(bytes[0])
     }
 
+    /// Reads a window. It need not be aligned in memory.
+    #[inline]
+    fn window(&self, at: usize) -> Option<Window> {
+        let mut window = Window::default();
+        self.read(at, &mut window.0)?;
+        Some(window)
+    }
+
     /// Whether both addresses still hold the content of the given windows.
     fn are_windows_unchanged(&self, at: [usize; 2], windows: &[Window; 2]) -> Option<bool> {
-        let mut now = [[0; WINDOW_BYTES]; 2];
-        self.read(at[0], &mut now[0])?;
-        self.read(at[1], &mut now[1])?;
-        Some(now == *windows)
+        Some([self.window(at[0])?, self.window(at[1])?] == *windows)
     }
 }
 
@@ -77,16 +85,18 @@ impl Memory for Direct {
     #[inline]
     #[allow(clippy::cast_ptr_alignment, reason = "these loads need no alignment")]
     fn are_windows_unchanged(&self, at: [usize; 2], windows: &[Window; 2]) -> Option<bool> {
-        use std::arch::x86_64::{__m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
+        use std::arch::x86_64::{
+            __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_load_si128, _mm_loadu_si128, _mm_movemask_epi8,
+        };
         let [first, second] = at.map(|at| at as *const __m128i);
         let [held_first, held_second] =
             windows.each_ref().map(|window| std::ptr::from_ref(window).cast::<__m128i>());
-        // SAFETY: as in `read`. The instructions are part of every x86-64, and their loads need no
-        // alignment.
+        // SAFETY: as in `read`. The instructions are part of every x86-64. The loads from `at` need
+        // no alignment, and windows are aligned.
         let equal = unsafe {
             _mm_movemask_epi8(_mm_and_si128(
-                _mm_cmpeq_epi8(_mm_loadu_si128(first), _mm_loadu_si128(held_first)),
-                _mm_cmpeq_epi8(_mm_loadu_si128(second), _mm_loadu_si128(held_second)),
+                _mm_cmpeq_epi8(_mm_loadu_si128(first), _mm_load_si128(held_first)),
+                _mm_cmpeq_epi8(_mm_loadu_si128(second), _mm_load_si128(held_second)),
             ))
         };
         Some(equal == 0xffff)

@@ -2,15 +2,25 @@
 //!
 //! Hooks store to the mapping with plain instructions while the writer thread reads it. Neither a
 //! full disk nor a fork may turn a store into a signal. So the disk blocks of a ring are allocated
-//! before the ring is used, and children do not inherit the mapping. All access is by atomics, at
+//! before the ring is used, and children do not inherit the mapping. File systems that copy on
+//! write need new blocks for a store, so their files are not mapped. All access is by atomics, at
 //! the offsets that `gpumemtrace_format::ring` defines. If the file cannot be mapped or must be
 //! given up, the same addresses hold anonymous memory.
+//!
+//! A store also raises a signal if another process has truncated the file. So every access first
+//! asks [`RingMapping::is_safe_at`] or [`RingMapping::is_intact`].
+
+mod file_check;
+mod truncation_guard;
+
+pub(crate) use file_check::RingFileState;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
@@ -22,10 +32,16 @@ use gpumemtrace_format::ring::{
 use gpumemtrace_format::{Counter, EndReason};
 
 use crate::platform;
+use crate::platform::clock;
 use crate::platform::guarded_file::GuardedFile;
 use crate::platform::signals::without_write_signals;
 use crate::ring::geometry::{RINGS, shape_within};
 use crate::ring::protocol::ring::RingWords;
+use file_check::{FIXED_HEADER_BYTES, SavedPage};
+use truncation_guard::TruncationGuard;
+
+/// Offsets in page 0 of both copies of the counters.
+const COUNTER_COPIES_AT: [usize; 2] = [COUNTERS_AT, COUNTERS_AGAIN_AT];
 
 /// The mapped ring file of a session. Never unmapped: a thread may be inside a hook at any time.
 #[derive(Debug)]
@@ -36,9 +52,15 @@ pub(crate) struct RingMapping {
     shape: RingLayout,
     /// The mapping is anonymous memory, not the file: its content dies with the process.
     is_memory: AtomicBool,
+    /// Why the rings are in anonymous memory, in the user's words.
+    memory_reason: OnceLock<&'static str>,
     /// Rings with disk space. Other rings may not even be read: on a full tmpfs that raises a
     /// signal too.
     is_allocated: [AtomicBool; RINGS],
+    /// The header as it was written.
+    header: [u8; FIXED_HEADER_BYTES],
+    guard: TruncationGuard,
+    saved: SavedPage,
 }
 
 // SAFETY: the mapping is shared memory that all threads touch through atomics only.
@@ -85,12 +107,21 @@ impl RingMapping {
         let len = shape.file_bytes() as usize;
         file.with(|file| file.set_len(len as u64))?;
         file.with(|file| platform::allocate_file_range(file, 0, PAGE_BYTES))?;
-        let (base, is_memory) = match file.with(|file| map_file(file, len)) {
-            Ok(base) => (base, false),
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(error),
-            // Some file systems have no shared mappings.
-            Err(_) => (map_anonymous(len)?, true),
+        let memory_reason = OnceLock::new();
+        let mapped = if file.with(|file| Ok(platform::copies_on_write(file)))? {
+            let _ = memory_reason
+                .set("its file system copies on write and cannot reserve space for the ring file");
+            None
+        } else {
+            match file.with(|file| map_file(file, len)) {
+                Ok(base) => Some(base),
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(error),
+                // Some file systems have no shared mappings.
+                Err(_) => None,
+            }
         };
+        let is_memory = mapped.is_none();
+        let base = mapped.map_or_else(|| map_anonymous(len), Ok)?;
         // A child must not write into its parent's trace. Old kernels refuse; the child's session
         // is reset anyway.
         // SAFETY: exactly the mapping made above.
@@ -98,12 +129,22 @@ impl RingMapping {
         let header = encode_header(trace_id, pid, &shape);
         // SAFETY: page 0 is allocated, and no other thread knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
+        let mut fixed_header = [0; FIXED_HEADER_BYTES];
+        fixed_header.copy_from_slice(&header[..FIXED_HEADER_BYTES]);
+        let guard = TruncationGuard::new(clock::now_ns(), platform::lease_break_ns());
+        if is_memory {
+            guard.set_safe_for_good();
+        }
         Ok(Self {
             base,
             file,
             shape,
             is_memory: AtomicBool::new(is_memory),
+            memory_reason,
             is_allocated: [const { AtomicBool::new(false) }; RINGS],
+            header: fixed_header,
+            guard,
+            saved: SavedPage::empty(),
         })
     }
 
@@ -159,13 +200,20 @@ impl RingMapping {
     /// Adds `times` to a counter and to its copy, which readers of the file compare.
     #[inline]
     pub(crate) fn add_count(&self, counter: Counter, times: u64) {
-        for at in [COUNTERS_AT, COUNTERS_AGAIN_AT] {
+        if !self.is_intact() {
+            self.saved.count_late(counter, times);
+            return;
+        }
+        for at in COUNTER_COPIES_AT {
             self.word(at + 8 * counter as usize).fetch_add(times, Ordering::Relaxed);
         }
     }
 
     /// Stores how the process ends, for a reader that finds only the ring file.
     pub(crate) fn set_end(&self, kind: u32, status: i32, time_ns: u64) {
+        if !self.is_intact() {
+            return;
+        }
         self.word(END_TIME_AT).store(time_ns, Ordering::Relaxed);
         self.word(END_AT).store(encode_end_word(kind, status, time_ns), Ordering::Release);
     }
@@ -180,7 +228,9 @@ impl RingMapping {
     /// Stores the length of the trace file, so that a reader detects a truncated one. 0 means
     /// unknown.
     pub(crate) fn set_trace_bytes(&self, bytes: u64) {
-        self.word(TRACE_BYTES_AT).store(bytes, Ordering::Release);
+        if self.is_intact() {
+            self.word(TRACE_BYTES_AT).store(bytes, Ordering::Release);
+        }
     }
 
     /// True if the content of the rings dies with the process.
@@ -188,33 +238,15 @@ impl RingMapping {
         self.is_memory.load(Ordering::Acquire)
     }
 
+    /// Why the rings are in anonymous memory. `None` while they are in the file.
+    pub(crate) fn memory_reason(&self) -> Option<&'static str> {
+        self.is_memory()
+            .then(|| self.memory_reason.get().copied().unwrap_or("its file system cannot map files"))
+    }
+
     /// The ring file, for operations other than loads and stores.
     pub(crate) fn file(&self) -> &GuardedFile {
         &self.file
-    }
-
-    /// Replaces the mapped file by anonymous memory with the same content, at the same addresses.
-    ///
-    /// No hook may be recording meanwhile.
-    pub(crate) fn move_to_memory(&self) -> io::Result<()> {
-        if self.is_memory() {
-            return Ok(());
-        }
-        let copy = map_anonymous(self.len_bytes())?;
-        let allocated = (0..RINGS).filter(|index| self.is_allocated(*index));
-        let parts = allocated.map(|index| self.span(index));
-        // The first page comes last: threads outside of hooks may still increment its counters.
-        for (at, len) in parts.chain([(0, PAGE_BYTES)]) {
-            // SAFETY: both mappings have this length and do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), copy.add(at), len) };
-        }
-        // SAFETY: moves a mapping that no other thread knows over one of the same length that is
-        // ours.
-        unsafe { platform::replace_mapping(copy, self.base, self.len_bytes()) }?;
-        // SAFETY: exactly our mapping.
-        unsafe { platform::hide_from_children(self.base, self.len_bytes()) };
-        self.is_memory.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Overwrites the header of the file after its content has moved, so that no reader uses the

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::Session;
 use crate::diagnostics::{errno, set_errno};
-use crate::platform::{self, clock, guarded_file};
+use crate::platform::patience::Patience;
+use crate::platform::{self, guarded_file};
 use crate::ring::protocol::start::{IDLE, OFF, StartState};
 
 /// The content of the page that is empty in a forked child.
@@ -57,12 +58,12 @@ pub(crate) fn start_once(make: impl FnOnce() -> Option<&'static Session>) -> Opt
         set_errno(saved_errno);
         session
     };
-    let mut begin_ns = None;
+    let mut patience = None;
     guard.start(make, || {
-        let begin_ns = *begin_ns.get_or_insert_with(clock::now_ns);
+        let patience = patience.get_or_insert_with(|| Patience::new(START_PATIENCE_NS));
         // SAFETY: a plain sleep.
         unsafe { libc::usleep(100) };
-        clock::now_ns() - begin_ns <= START_PATIENCE_NS
+        !patience.is_exhausted()
     })
 }
 

@@ -6,6 +6,7 @@ use gpumemtrace_format::ring::END_STOPPED;
 
 use super::{Session, WakeReason, current};
 use crate::diagnostics::print_diagnostic;
+use crate::platform::patience::Patience;
 use crate::platform::{self, clock};
 
 impl Session {
@@ -26,7 +27,12 @@ impl Session {
     }
 
     /// Notes how the process ends, and asks the writer thread to finish the trace.
+    ///
+    /// Hooks end at once. The writer may be slow to wake, and a reader refuses events that are
+    /// later than the end.
     pub(crate) fn request_close(&self, kind: u32, status: i32) {
+        self.shutdown.announce_end();
+        current::clear();
         self.rings.set_end(kind, status, clock::now_ns());
         self.is_close_requested.store(true, Ordering::Release);
         self.wake_writer(WakeReason::ThreadWaits);
@@ -36,15 +42,12 @@ impl Session {
         self.is_close_requested.load(Ordering::Acquire)
     }
 
-    /// Waits until the trace is finished, at most `patience_ns`.
+    /// Waits until the trace is finished, at most `patience_ns`. Time in which the process is
+    /// stopped does not count.
     pub(crate) fn wait_until_closed(&self, patience_ns: u64) {
-        let begin = clock::now_ns();
-        while self.closed.load(Ordering::Acquire) == 0 {
-            let waited = clock::now_ns() - begin;
-            if waited > patience_ns {
-                return;
-            }
-            platform::wait(&self.closed, 0, patience_ns - waited);
+        let mut patience = Patience::new(patience_ns);
+        while self.closed.load(Ordering::Acquire) == 0 && !patience.is_exhausted() {
+            platform::wait(&self.closed, 0, patience.nap_ns());
         }
     }
 

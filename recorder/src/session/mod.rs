@@ -7,9 +7,11 @@
 
 pub(crate) mod current;
 mod end;
+mod ring_file;
 pub(crate) mod thread_block;
 mod writer_oom;
 
+pub(crate) use ring_file::HOOK_PATIENCE_NS;
 pub(crate) use writer_oom::writer_session;
 
 use std::path::PathBuf;
@@ -18,7 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 
 use crate::config::{FullRingPolicy, NativeStacks, RecorderConfig};
-use crate::platform::{self, clock};
+use crate::platform;
+use crate::platform::cancellation::without_cancellation;
+use crate::platform::patience::Patience;
 use crate::ring::geometry::{FIRST_SMALL_RING, RINGS};
 use crate::ring::mapping::{MappedRing, RingMapping};
 use crate::ring::protocol::ownership::RingOwnership;
@@ -62,6 +66,7 @@ pub(crate) struct Session {
     writer: AtomicU32,
     has_warned_of_missing_ring: AtomicBool,
     is_ended_by_program: AtomicBool,
+    has_interrupted_hook: AtomicBool,
 }
 
 // SAFETY: the one raw pointer is a never-freed table. `ownership` gives each of its entries to one
@@ -102,6 +107,7 @@ impl Session {
             writer: AtomicU32::new(0),
             has_warned_of_missing_ring: AtomicBool::new(false),
             is_ended_by_program: AtomicBool::new(false),
+            has_interrupted_hook: AtomicBool::new(false),
         }
     }
 
@@ -111,7 +117,7 @@ impl Session {
     /// out. With `may_wait` the caller then waits for it, unless another thread has already waited
     /// in vain since a ring was last released.
     pub(crate) fn claim_ring(&self, may_wait: bool) -> Option<(usize, MappedRing, *mut ThreadBlock)> {
-        let begin = clock::now_ns();
+        let mut patience = Patience::new(RING_PATIENCE_NS);
         loop {
             if let Some(claimed) = self.try_claim_ring() {
                 return Some(claimed);
@@ -120,7 +126,7 @@ impl Session {
             if !may_wait || self.is_crowded.load(Ordering::Relaxed) {
                 return None;
             }
-            if clock::now_ns() - begin > RING_PATIENCE_NS {
+            if patience.is_exhausted() {
                 self.is_crowded.store(true, Ordering::Relaxed);
                 return None;
             }
@@ -164,8 +170,26 @@ impl Session {
     pub(crate) fn enter_hook(&'static self, index: usize) -> Option<HookGuard<'static>> {
         self.shutdown.enter_hook(index, || {
             // SAFETY: a plain sleep.
-            unsafe { libc::usleep(50) };
+            without_cancellation(|| unsafe { libc::usleep(50) });
         })
+    }
+
+    /// False in a child made by `vfork`, which shares our memory but is another process.
+    pub(crate) fn is_own_process(&self) -> bool {
+        // SAFETY: no arguments, no effect.
+        unsafe { libc::getpid() as u32 == self.pid }
+    }
+
+    /// Gives up the mark of a hook in ring `index` that will not go on. Its sequence number may be
+    /// missing, so the ring file stays: it shows that the process ended there.
+    pub(crate) fn release_hook(&'static self, index: usize) {
+        self.has_interrupted_hook.store(true, Ordering::Relaxed);
+        drop(self.enter_hook(index));
+    }
+
+    /// True if the process ends inside a hook.
+    pub(crate) fn has_interrupted_hook(&self) -> bool {
+        self.has_interrupted_hook.load(Ordering::Relaxed)
     }
 
     /// Wakes the writer thread. Makes at most one system call between two drains of the rings.

@@ -2,4 +2,5 @@
 
 pub(crate) mod cache;
 pub(crate) mod native;
+pub(crate) mod node_cache;
 pub(crate) mod python;

@@ -5,9 +5,12 @@
 //! of its definitions. Events leave the batch in small slices while it is filled. The writer saves
 //! a batch and advances the tails before it fills the next one.
 
+use std::io;
+
 use gpumemtrace_format::ring::{RecordDecoder, RingRecord};
 use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
 
+use super::damaged_ring_file;
 use crate::ring::geometry::RINGS;
 use crate::ring::protocol::ring::RingWords;
 use crate::session::Session;
@@ -17,6 +20,8 @@ use crate::session::Session;
 const MAX_RECORDS: usize = 1 << 17;
 /// Events that are buffered before they are passed on.
 const EVENTS_PER_SLICE: usize = 4096;
+/// Records between two checks that the process was not stopped for long.
+const RECORDS_PER_CHECK: usize = 64;
 
 /// How far one drain goes in each ring: to the head as it was when the drain began. A thread that
 /// fills its ring all the time cannot keep the writer from the other rings.
@@ -48,7 +53,8 @@ pub(crate) struct RecordBatch {
 impl RecordBatch {
     /// Fills the batch with complete records from ring `first` on, and passes the events to `put`.
     ///
-    /// Returns the ring to continue with, or `None` after the last one. If the recording is
+    /// Returns the ring to continue with, or `None` after the last one; an error if another process
+    /// has truncated the ring file. If the recording is
     /// closing, a call in flight is taken as it is, because the writer will not wait for it.
     pub(crate) fn fill(
         &mut self,
@@ -56,10 +62,10 @@ impl RecordBatch {
         first: usize,
         is_closing: bool,
         put: &mut dyn FnMut(&[Event]),
-    ) -> Option<usize> {
+    ) -> io::Result<Option<usize>> {
         self.clear();
         let max_records = MAX_RECORDS.min(session.rings.largest_ring_records());
-        let mut records = 0;
+        let (mut records, mut is_lost) = (0, false);
         for (index, thread) in session.rings_in_use().filter(|(index, _)| *index >= first) {
             let ring = session.rings.ring(index);
             let mut left = limit.0[index].saturating_sub(ring.released());
@@ -81,18 +87,25 @@ impl RecordBatch {
                 }
                 records += 1;
                 left -= 1;
+                if records % RECORDS_PER_CHECK == 0 && !session.secure_rings() {
+                    is_lost = true;
+                    return false;
+                }
                 // Never stop inside a definition: the slots of visited records are released.
                 left > 0 && (records < max_records || !decoder.is_between_records())
             });
+            if is_lost {
+                return Err(damaged_ring_file());
+            }
             put(&self.events);
             self.events.clear();
             self.malformed += decoder.malformed();
             self.tails.push((index, tail));
             if records >= max_records {
-                return Some(index);
+                return Ok(Some(index));
             }
         }
-        None
+        Ok(None)
     }
 
     fn clear(&mut self) {

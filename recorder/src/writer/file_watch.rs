@@ -9,9 +9,9 @@
 
 use std::io;
 
-use gpumemtrace_format::Meta;
+use gpumemtrace_format::{EndReason, Meta};
 
-use super::{HOOK_PATIENCE_NS, NAP_NS, WriterThread, paths};
+use super::{NAP_NS, WriterThread, paths};
 use crate::diagnostics::print_diagnostic;
 use crate::platform::{self, LeaseRequest, clock};
 use crate::session::Session;
@@ -25,7 +25,6 @@ const OPEN_PATIENCE_US: u32 = 5_000;
 pub(super) struct FileWatch {
     /// The notes in the trace's metadata.
     notes: Vec<String>,
-    has_lease: bool,
     /// The rings are in anonymous memory, and the user was notified.
     is_ring_file_lost: bool,
     has_reported_truncation: bool,
@@ -33,19 +32,19 @@ pub(super) struct FileWatch {
 
 impl FileWatch {
     pub(super) fn new(notes: Vec<String>) -> Self {
-        Self { notes, has_lease: false, is_ring_file_lost: false, has_reported_truncation: false }
-    }
-
-    /// Takes the lease on the ring file, if the file system has leases and no process has it open.
-    pub(super) fn begin(&mut self, session: &Session) {
-        if session.rings.is_memory() {
-            return;
-        }
-        self.has_lease = session.rings.file().with(|file| Ok(platform::take_lease(file))).unwrap_or(false);
+        Self { notes, is_ring_file_lost: false, has_reported_truncation: false }
     }
 
     pub(super) fn nap_ns(&self, session: &Session) -> u64 {
         if session.rings.is_memory() || self.is_ring_file_lost { MEMORY_NAP_NS } else { NAP_NS }
+    }
+}
+
+/// Takes the lease on the ring file, if the file system has leases and no process has it open.
+pub(super) fn take_lease(session: &Session) {
+    if !session.rings.is_memory() {
+        let is_held = session.rings.file().with(|file| Ok(platform::take_lease(file))).unwrap_or(false);
+        session.rings.set_lease(is_held);
     }
 }
 
@@ -69,60 +68,61 @@ impl WriterThread {
         if self.files.is_ring_file_lost {
             return Ok(());
         }
-        if self.session.rings.is_memory() {
-            self.report_lost_ring_file("its file system cannot map files")?;
-        } else if self.session.rings.file().is_unlinked() {
-            self.move_rings_to_memory()?;
-            self.report_lost_ring_file("its ring file was removed")?;
-        } else {
+        if self.session.rings.file().is_unlinked() {
+            self.session.give_up_ring_file("its ring file was removed")?;
+        } else if !self.session.rings.is_memory() {
             self.handle_lease_request()?;
         }
-        Ok(())
+        match self.session.rings.memory_reason() {
+            Some(reason) => self.leave_ring_file(reason),
+            None => Ok(()),
+        }
     }
 
     fn handle_lease_request(&mut self) -> io::Result<()> {
-        let ring = self.session.rings.file();
-        if !self.files.has_lease {
-            self.files.begin(self.session);
+        let rings = &self.session.rings;
+        if !rings.has_lease() {
+            take_lease(self.session);
             return Ok(());
         }
-        match ring.with(|file| Ok(platform::lease_request(file))) {
+        match rings.file().with(|file| Ok(platform::lease_request(file))) {
             Ok(LeaseRequest::Read) => {
-                self.files.has_lease = false;
-                ring.with(|file| {
-                    platform::release_lease(file);
-                    Ok(())
-                })?;
+                self.release_lease();
                 // SAFETY: a plain sleep.
                 unsafe { libc::usleep(OPEN_PATIENCE_US) };
-                self.files.begin(self.session);
+                take_lease(self.session);
+                Ok(())
             }
-            Ok(LeaseRequest::Write) => {
-                self.move_rings_to_memory()?;
-                self.session.rings.invalidate_file()?;
-                self.release_lease();
-                self.report_lost_ring_file("another program has its ring file open for writing")?;
-            }
+            Ok(LeaseRequest::Write) => self.session.give_up_ring_file(self.session.unprotected_reason()),
             // No process waits, or the program closed our descriptor.
-            Ok(LeaseRequest::None) | Err(_) => {}
+            Ok(LeaseRequest::None) | Err(_) => Ok(()),
         }
-        Ok(())
     }
 
-    /// Drains the rings into the trace, then replaces the mapped file by anonymous memory.
-    fn move_rings_to_memory(&mut self) -> io::Result<()> {
-        let begin = clock::now_ns();
-        let mut result = Ok(());
-        while !self.session.pause_hooks() && result.is_ok() && clock::now_ns() - begin < HOOK_PATIENCE_NS {
-            // A hook may be waiting for space in its ring.
-            result = self.drain_rings(false);
-            // SAFETY: a plain sleep.
-            unsafe { libc::usleep(200) };
+    /// Lets waiting processes in after the rings have moved to memory, and reports it.
+    fn leave_ring_file(&mut self, reason: &str) -> io::Result<()> {
+        if self.session.rings.has_lease() {
+            self.session.rings.invalidate_file()?;
+            self.release_lease();
         }
-        let moved =
-            result.and_then(|()| self.drain_rings(false)).and_then(|()| self.session.rings.move_to_memory());
-        self.session.resume_hooks();
-        moved
+        self.report_lost_ring_file(reason)?;
+        self.drain_rings(false)
+    }
+
+    /// Ends a recording when another process has destroyed the content of the rings. The trace says
+    /// so.
+    pub(super) fn end_without_rings(&mut self) -> io::Result<()> {
+        self.session.rings.abandon_file()?;
+        let ring = paths::ring_path(&self.session.path);
+        let why = format!(
+            "another program truncated {} while this one was stopped, so the events in it are lost",
+            ring.to_string_lossy()
+        );
+        self.session.stop_with(&[&why]);
+        let time_ns = clock::now_ns();
+        self.finish_trace(EndReason::Stopped, time_ns, why)?;
+        self.remove_ring_file();
+        Ok(())
     }
 
     /// Reports once that a kill now loses the last events, on stderr and in the trace.
@@ -165,13 +165,14 @@ impl WriterThread {
     /// late store of a hook must not hit a file that another process truncates.
     pub(super) fn release_files(&mut self) {
         if self.session.is_stopped() {
-            let _ = self.session.rings.move_to_memory();
+            let _ = self.session.rings.move_to_memory("recording has stopped");
         }
         self.release_lease();
     }
 
     pub(super) fn release_lease(&mut self) {
-        if std::mem::take(&mut self.files.has_lease) {
+        if self.session.rings.has_lease() {
+            self.session.rings.set_lease(false);
             let _ = self.session.rings.file().with(|file| {
                 platform::release_lease(file);
                 Ok(())

@@ -23,9 +23,11 @@ use gpumemtrace_format::{Counter, Counters, End, EndReason, definitions};
 use crate::config::NativeStacks;
 use crate::diagnostics::error_text;
 use crate::metadata;
-use crate::platform::{self, clock, signals};
+use crate::platform::patience::Patience;
+use crate::platform::{self, clock, own_thread, signals};
+use crate::ring::mapping::RingFileState;
 use crate::ring::protocol::ring::RingWords;
-use crate::session::{Session, WakeReason};
+use crate::session::{HOOK_PATIENCE_NS, Session, WakeReason};
 use drain::{DrainLimit, RecordBatch};
 use file_watch::FileWatch;
 use trace_file::RotatingTrace;
@@ -34,8 +36,6 @@ use trace_file::RotatingTrace;
 const NAP_NS: u64 = 250_000_000;
 /// How long records stay in rings that have space. They are safe there.
 const MAX_REST_NS: u64 = 5_000_000_000;
-/// How long hooks may take to finish the event they are recording when the process exits.
-const HOOK_PATIENCE_NS: u64 = 300_000_000;
 /// Time between two calls of the sampling callback.
 const SAMPLE_INTERVAL_NS: u64 = 1_000_000_000;
 /// Definitions in one block.
@@ -70,10 +70,7 @@ fn start(mut writer: WriterThread) -> io::Result<()> {
             }
         }
     };
-    signals::with_all_blocked(|| {
-        std::thread::Builder::new().name("gpumemtrace".to_owned()).stack_size(512 << 10).spawn(run)
-    })?;
-    Ok(())
+    signals::with_all_blocked(|| own_thread::spawn(c"gpumemtrace", 512 << 10, Box::new(run)))
 }
 
 /// The reason why [`WriterThread::run`] returned.
@@ -99,6 +96,10 @@ fn exit_for_the_program(mut writer: WriterThread) {
     std::process::exit(0);
 }
 
+fn damaged_ring_file() -> io::Error {
+    io::Error::other("another program truncated the ring file")
+}
+
 struct WriterThread {
     session: &'static Session,
     trace: RotatingTrace,
@@ -122,7 +123,7 @@ impl WriterThread {
         self.trace.add_meta(&meta);
         self.add_changed_metadata();
         let mut result = self.flush();
-        self.files.begin(self.session);
+        file_watch::take_lease(self.session);
         // A short run must report a missing ring file too.
         if self.session.rings.is_memory() && result.is_ok() {
             result = self.check_files();
@@ -130,6 +131,12 @@ impl WriterThread {
         while result.is_ok() && !self.session.is_stopped() {
             let nap_ns = self.files.nap_ns(self.session);
             let reason = self.session.wait_for_wake(nap_ns.min(self.clock.nap_ns()));
+            // The process may have been stopped during the sleep.
+            if !self.session.recheck_ring_file() {
+                result = Err(damaged_ring_file());
+                break;
+            }
+            self.session.rings.save_counters();
             if self.session.is_close_requested() {
                 result = self.close();
                 break;
@@ -142,7 +149,9 @@ impl WriterThread {
             if reason == Some(WakeReason::ThreadWaits) || self.is_worth_writing() {
                 result = self.drain_rings(false);
             }
-            self.release_rings_of_ended_threads();
+            if result.is_ok() && self.session.secure_rings() {
+                self.release_rings_of_ended_threads();
+            }
             if reason.is_none() && platform::is_last_thread(self.session.pid) {
                 return WriterExit::ProgramExited;
             }
@@ -151,8 +160,11 @@ impl WriterThread {
             }
         }
         if let Err(error) = result {
-            self.session.rings.count(Counter::WriteErrors);
             self.trace.truncate_partial_write();
+            if self.session.rings.check_file() == RingFileState::Damaged {
+                let _ = self.end_without_rings();
+            }
+            self.session.rings.count(Counter::WriteErrors);
             let path = self.session.path.to_string_lossy();
             self.session.stop_with(&["cannot write ", &path, ": ", &error_text(&error)]);
         }
@@ -178,7 +190,7 @@ impl WriterThread {
         while let Some(first) = next {
             let trace = &mut self.trace;
             let mut put = |events: &[_]| trace.push_events(events);
-            next = batch.fill((self.session, &limit), first, is_closing, &mut put);
+            next = batch.fill((self.session, &limit), first, is_closing, &mut put)?;
             self.write_batch(&batch)?;
         }
         self.batch = batch;
@@ -206,6 +218,9 @@ impl WriterThread {
         trace.end_block();
         self.session.rings.add_count(Counter::InternalErrors, batch.malformed);
         self.flush()?;
+        if !self.session.secure_rings() {
+            return Err(damaged_ring_file());
+        }
         for (index, tail) in &batch.tails {
             self.session.rings.ring(*index).release_until(*tail);
         }
@@ -260,35 +275,43 @@ impl WriterThread {
 
     /// Writes the remaining records and the last block, and removes the ring file.
     fn close(&mut self) -> io::Result<()> {
-        let begin = clock::now_ns();
+        let mut patience = Patience::new(HOOK_PATIENCE_NS);
         let mut is_idle = self.session.end_hooks();
-        while !is_idle && clock::now_ns() - begin < HOOK_PATIENCE_NS {
+        while !is_idle && !patience.is_exhausted() {
             // A hook may be waiting for space in its ring.
             self.drain_rings(false)?;
             // SAFETY: a plain sleep.
             unsafe { libc::usleep(200) };
             is_idle = self.session.end_hooks();
         }
+        // A hook that began before the end may have been delayed. A reader refuses events that are
+        // later than the end.
+        let hooks_ended_ns = clock::now_ns();
         self.drain_rings(true)?;
         if self.session.is_ended_by_program() {
             self.add_note("the program ended the recording (gpumemtrace.stop()) and went on".to_owned());
         }
+        let end = self.session.rings.stored_end();
+        let (reason, time_ns) = end.unwrap_or((EndReason::Exit, clock::now_ns()));
+        self.finish_trace(reason, time_ns.max(hooks_ended_ns), String::new())?;
+        // Everything is in the trace now, unless a thread was stopped inside a hook: its event then
+        // goes to the ring file. Leave the file if its name belongs to another process by now.
+        if is_idle && !self.session.has_interrupted_hook() {
+            self.remove_ring_file();
+        }
+        Ok(())
+    }
+
+    /// Writes the last block.
+    fn finish_trace(&mut self, reason: EndReason, time_ns: u64, message: String) -> io::Result<()> {
         let rings = &self.session.rings;
         let mut counters = Counters::default();
         for (counter, _) in Counter::ALL {
             counters.set(*counter, rings.counter(*counter));
         }
-        let (reason, time_ns) = rings.stored_end().unwrap_or((EndReason::Exit, clock::now_ns()));
         let events = rings.next_seq().load(Ordering::Relaxed);
-        let end = End { reason, events, time_ns, message: String::new(), counters };
         self.repair_trace()?;
-        self.trace.finish(&end)?;
-        // Everything is in the trace now, unless a thread was stopped inside a hook: its event then
-        // goes to the ring file. Leave the file if its name belongs to another process by now.
-        if is_idle {
-            self.remove_ring_file();
-        }
-        Ok(())
+        self.trace.finish(&End { reason, events, time_ns, message, counters })
     }
 
     fn release_rings_of_ended_threads(&self) {

@@ -2,19 +2,26 @@
 //!
 //! Many processes may start in one folder at once (ranks, notebooks, restarts). A finished trace
 //! must be kept, a trace that is being written must not be touched, and a prepared symlink must not
-//! redirect us. So a trace is created under a temporary name and locked (`flock`, which ends with
-//! the process). Then it is renamed in a step that fails if the name is taken. If the name belongs
-//! to a trace that no process has locked, that trace is moved aside; otherwise the new trace gets a
-//! name with its pid. A file that is not a trace is never touched.
+//! redirect us. So trace and ring file are created under temporary names and locked (`flock`, which
+//! ends with the process). Then they are renamed in steps that fail if a name is taken. If the name
+//! belongs to a trace that no process has locked, that trace is moved aside. If anything else has
+//! the name of the trace or of its ring file, both get a name with the pid. No file of the user is
+//! touched.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::block::FILE_MAGIC;
+use gpumemtrace_format::ring::RING_MAGIC;
+
+use crate::diagnostics::error_text;
+use occupant::Occupant;
+
+mod occupant;
 
 /// The files of a new trace, created and named.
 #[derive(Debug)]
@@ -25,8 +32,16 @@ pub(crate) struct ReservedOutput {
     pub(crate) ring: File,
     /// The name that the trace got.
     pub(crate) path: PathBuf,
-    /// True if the wanted name belongs to a file that is not a trace.
-    pub(crate) is_wanted_name_foreign: bool,
+    /// What prevented a better name, unless that is a running recording.
+    pub(crate) obstacle: Option<Obstacle>,
+}
+
+/// A file that keeps a name from being used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Obstacle {
+    pub(crate) path: PathBuf,
+    /// Follows the path in a sentence: "is a folder".
+    pub(crate) what: String,
 }
 
 /// Values for the placeholders in an output pattern.
@@ -84,6 +99,14 @@ fn short_id(trace_id: [u8; 16]) -> String {
     format!("{:08x}", u128::from_be_bytes(trace_id) >> 96)
 }
 
+/// True for a path in `/dev` or `/proc`, where names belong to devices and streams. New files
+/// beside them would take memory, or be visible to the whole system.
+pub(crate) fn is_in_system_folder(path: &Path) -> bool {
+    path.parent().is_some_and(|folder| {
+        folder == Path::new("/dev") || folder == Path::new("/dev/fd") || folder.starts_with("/proc")
+    })
+}
+
 /// Creates a file that must not exist yet, and locks it.
 pub(crate) fn create_locked(path: &Path) -> io::Result<File> {
     let file = create_new(path)?;
@@ -97,12 +120,9 @@ pub(crate) fn reserve(path: &Path, pid: u32) -> io::Result<ReservedOutput> {
     let temporary = with_suffix(path, &format!("new.{pid}-{}", random_suffix()));
     let trace = create_locked(&temporary)?;
     let ring_temporary = ring_path(&temporary);
-    let result = create_new(&ring_temporary)
-        .and_then(|ring| publish(&temporary, path, pid).map(|(path, foreign)| (ring, path, foreign)));
+    let result = create_locked(&ring_temporary).and_then(|ring| Ok((ring, publish(&temporary, path, pid)?)));
     match result {
-        Ok((ring, path, is_wanted_name_foreign)) => {
-            Ok(ReservedOutput { trace, ring, path, is_wanted_name_foreign })
-        }
+        Ok((ring, (path, obstacle))) => Ok(ReservedOutput { trace, ring, path, obstacle }),
         Err(error) => {
             let _ = std::fs::remove_file(&temporary);
             let _ = std::fs::remove_file(&ring_temporary);
@@ -111,105 +131,124 @@ pub(crate) fn reserve(path: &Path, pid: u32) -> io::Result<ReservedOutput> {
     }
 }
 
-/// Gives both files their public names. Returns the trace's name, and whether the wanted name
-/// belongs to a file that is not a trace.
-fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<(PathBuf, bool)> {
-    let mut is_wanted_name_foreign = false;
+/// Gives both files their public names. Returns the trace's name, and what prevented a better one.
+fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<(PathBuf, Option<Obstacle>)> {
+    let mut first_obstacle = None;
     let own = with_suffix(wanted, &pid.to_string());
     let last = with_suffix(wanted, &format!("{pid}-{}", random_suffix()));
     for name in [wanted, &own, &last] {
         // Each failed attempt means that another process took the name meanwhile; then try the next
         // name.
         for _ in 0..16 {
-            if rename_both(temporary, name)? {
-                return Ok((name.to_owned(), is_wanted_name_foreign));
-            }
-            match move_aside(name)? {
-                MoveAside::NameIsFree => {}
-                MoveAside::NotATrace => {
-                    is_wanted_name_foreign |= name == wanted;
+            match claim(temporary, name)? {
+                Claim::Taken => return Ok((name.to_owned(), first_obstacle)),
+                Claim::Changed => {}
+                Claim::InUse => break,
+                Claim::Blocked(obstacle) => {
+                    first_obstacle.get_or_insert(obstacle);
                     break;
                 }
-                MoveAside::StillTaken => break,
             }
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "another process is still writing a trace of that name"))
+    let text = match first_obstacle {
+        Some(Obstacle { path, what }) => format!("{} {what}", path.display()),
+        None => "another process is still writing a trace of that name".to_owned(),
+    };
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
 }
 
-/// Renames trace and ring file. Returns false if the trace's name is taken; nothing is replaced
-/// then.
-fn rename_both(temporary: &Path, name: &Path) -> io::Result<bool> {
+/// The outcome of [`claim`].
+enum Claim {
+    /// Both files have the name now.
+    Taken,
+    /// Another process changed the folder; try again.
+    Changed,
+    /// A live process writes a trace of this name, or all numbers for a finished one are taken.
+    InUse,
+    Blocked(Obstacle),
+}
+
+/// Tries to give both files a name. Without success, they keep the temporary one.
+fn claim(temporary: &Path, name: &Path) -> io::Result<Claim> {
+    let blocked = |path: &Path, what: String| Ok(Claim::Blocked(Obstacle { path: path.to_owned(), what }));
+    let finished = match occupant::find(name, &FILE_MAGIC, "a trace")? {
+        Occupant::None => None,
+        Occupant::Ours(lock) => Some(lock),
+        Occupant::InUse => return Ok(Claim::InUse),
+        Occupant::Changed => return Ok(Claim::Changed),
+        Occupant::Foreign(what) => return blocked(name, what),
+    };
+    let ring = ring_path(name);
+    // Opening the ring file of a live process would break its lease, so this comes second.
+    let old_ring = match occupant::find(&ring, &RING_MAGIC, "a ring file")? {
+        Occupant::None => None,
+        Occupant::Ours(lock) => Some(lock),
+        // A process that starts at the same time may just have taken both names.
+        Occupant::InUse if finished.is_none() && exists(name) => {
+            return Ok(Claim::Changed);
+        }
+        Occupant::InUse => return blocked(&ring, "is in use by another process".to_owned()),
+        Occupant::Changed => return Ok(Claim::Changed),
+        Occupant::Foreign(what) => return blocked(&ring, what),
+    };
+    if finished.is_some() {
+        match move_aside(name, old_ring.is_some()) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Claim::InUse),
+            // A file of another user in a sticky folder.
+            Err(error) => return blocked(name, format!("cannot be renamed: {}", error_text(&error))),
+        }
+    }
     // The trace comes first: its name decides which process owns the pair. Readers ignore a ring
     // file with another id.
     if !rename_to_new(temporary, name)? {
-        return Ok(false);
+        return Ok(Claim::Changed);
     }
-    std::fs::rename(ring_path(temporary), ring_path(name))?;
-    Ok(true)
+    match place_ring(&ring_path(temporary), &ring, old_ring.is_some()) {
+        Ok(true) => Ok(Claim::Taken),
+        outcome => {
+            rename_to_new(name, temporary)?;
+            match outcome {
+                Err(error) => blocked(&ring, format!("cannot be replaced: {}", error_text(&error))),
+                Ok(_) => Ok(Claim::Changed),
+            }
+        }
+    }
 }
 
-/// The outcome of [`move_aside`].
-enum MoveAside {
-    /// The name is free now.
-    NameIsFree,
-    /// A live process writes the trace, or all numbers are taken.
-    StillTaken,
-    /// The file is not a trace.
-    NotATrace,
+/// Gives the ring file its name, in place of the ring file of a dead process. Returns false if
+/// another file has taken the name.
+fn place_ring(temporary: &Path, ring: &Path, has_old_ring: bool) -> io::Result<bool> {
+    if has_old_ring {
+        match std::fs::remove_file(ring) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    rename_to_new(temporary, ring)
 }
 
 /// Largest number that is tried for a finished trace.
 const MAX_NUMBER: u32 = 10_000;
 
-/// Renames a finished trace to `name.1.ext`, `name.2.ext`, ... Nothing else is ever moved.
-fn move_aside(path: &Path) -> io::Result<MoveAside> {
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MoveAside::NameIsFree),
-        Err(error) => return Err(error),
-    };
-    if !found.is_file() {
-        return Err(io::Error::other("it is a folder, a link, or a device, not a file"));
-    }
-    let mut file =
-        match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MoveAside::NameIsFree),
-            // Another user's file, perhaps a trace.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Ok(MoveAside::StillTaken);
-            }
-            Err(error) => return Err(error),
-        };
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(MoveAside::StillTaken),
-        Err(TryLockError::Error(error)) => return Err(error),
-    }
-    // Before the lock was taken, another process may have moved this file and put its own, live
-    // trace here. From now on no process can: moving a trace requires its lock.
-    let locked = file.metadata()?;
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => {}
-        Ok(_) => return Ok(MoveAside::NameIsFree),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MoveAside::NameIsFree),
-        Err(error) => return Err(error),
-    }
-    if !locked.is_file() || !is_trace_or_empty(&mut file)? {
-        return Ok(MoveAside::NotATrace);
-    }
+/// Renames a finished trace, which must be locked, to `name.1.ext`, `name.2.ext`, ... Returns false
+/// if all numbers are taken.
+fn move_aside(path: &Path, has_ring: bool) -> io::Result<bool> {
     for number in 1..=MAX_NUMBER {
         let aside = with_suffix(path, &number.to_string());
-        if std::fs::symlink_metadata(&aside).is_ok() || !link_ring(path, &aside)? {
+        if exists(&aside) || exists(&ring_path(&aside)) || has_ring && !link_ring(path, &aside)? {
             continue;
         }
-        if rename_to_new(path, &aside)? {
-            return Ok(MoveAside::NameIsFree);
+        let moved = rename_to_new(path, &aside);
+        if !matches!(moved, Ok(true)) && has_ring {
+            undo_second_name(&ring_path(path), &ring_path(&aside));
         }
-        let _ = std::fs::remove_file(ring_path(&aside));
+        if moved? {
+            return Ok(true);
+        }
     }
-    Ok(MoveAside::StillTaken)
+    Ok(false)
 }
 
 /// Gives the ring file its new name before the trace is moved. As soon as the trace is gone,
@@ -226,10 +265,13 @@ fn link_ring(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-fn is_trace_or_empty(file: &mut File) -> io::Result<bool> {
-    let mut head = [0; FILE_MAGIC.len()];
-    let len = file.read(&mut head)?;
-    Ok(len == 0 || len == FILE_MAGIC.len() && head == FILE_MAGIC)
+/// Takes a second name away from a file, or gives it the first one back if it was renamed.
+pub(crate) fn undo_second_name(first: &Path, second: &Path) {
+    let _ = if exists(first) { std::fs::remove_file(second) } else { std::fs::rename(second, first) };
+}
+
+fn exists(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
 }
 
 fn random_suffix() -> String {
@@ -252,18 +294,27 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn create_new(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
-        .mode(0o600)
+        .mode(OWNER_ONLY)
         .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
+        .open(path)?;
+    // The umask may have removed the owner's rights, and readers need them.
+    if file.metadata()?.mode() & OWNER_ONLY != OWNER_ONLY {
+        // A file system without modes, or a sandbox, may refuse; recording does not need them.
+        let _ = file.set_permissions(Permissions::from_mode(OWNER_ONLY));
+    }
+    Ok(file)
 }
+
+/// Mode of all our files: a trace names files and functions of its user.
+const OWNER_ONLY: u32 = 0o600;
 
 /// Renames unless the new name exists. Returns false if it exists, or if another process has moved
 /// the old file.
-fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
+pub(crate) fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
     let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
     let (from_c, to_c) = (path(from)?, path(to)?);
     let Err(error) = crate::platform::rename_no_replace(&from_c, &to_c) else { return Ok(true) };
@@ -273,7 +324,9 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
         // the name exists.
         Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::ENOTSUP) => match std::fs::hard_link(from, to)
         {
-            Ok(()) => std::fs::remove_file(from).map(|()| true),
+            Ok(()) => std::fs::remove_file(from).map(|()| true).inspect_err(|_| {
+                let _ = std::fs::remove_file(to);
+            }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
         },

@@ -16,7 +16,7 @@ use gpumemtrace_format::Meta;
 use gpumemtrace_format::size_arg::PartLimit;
 
 use super::block_file::BlockFile;
-use super::paths::{create_locked, part_path, stacks_path};
+use super::paths::{create_locked, part_path, rename_to_new, undo_second_name};
 use crate::config::RotationPolicy;
 use crate::diagnostics::{error_text, print_diagnostic};
 use crate::platform::clock;
@@ -46,36 +46,37 @@ pub(crate) struct Rotation {
     completed: VecDeque<CompletedPart>,
     dropped_parts: u64,
     dropped_events: u64,
+    /// After a failed rotation: the size of the current part at which to try again.
+    retry_at_bytes: u64,
     has_reported_failure: bool,
 }
 
 impl Rotation {
-    /// Creates the file of definitions beside the trace `path`. Also returns the metadata of the
-    /// first part.
+    /// The rotation of the trace `path` with its file of definitions. Also returns the metadata of
+    /// the first part.
     pub(crate) fn begin(
         policy: RotationPolicy,
+        definitions: BlockFile,
         path: &Path,
         trace_id: [u8; 16],
-        meta: &Meta,
-    ) -> io::Result<(Self, Meta)> {
-        let name = stacks_path(path, trace_id);
-        let definitions = BlockFile::begin(create_locked(&name)?, &name, meta);
-        let definitions = definitions.inspect_err(|_| drop(std::fs::remove_file(&name)))?;
+        meta: Meta,
+    ) -> (Self, Meta) {
         let rotation = Self {
             definitions,
             policy,
             path: path.to_owned(),
             trace_id,
-            meta: meta.clone(),
+            meta,
             number: 1,
             begun_ns: clock::now_ns(),
             completed: VecDeque::new(),
             dropped_parts: 0,
             dropped_events: 0,
+            retry_at_bytes: 0,
             has_reported_failure: false,
         };
         let first = rotation.meta_of_part(1);
-        Ok((rotation, first))
+        (rotation, first)
     }
 
     fn meta_of_part(&self, number: u64) -> Meta {
@@ -92,7 +93,7 @@ impl Rotation {
     /// True if the current part has reached the size or the age at which it is rotated.
     pub(crate) fn is_due(&self, current: &BlockFile) -> bool {
         let PartLimit { bytes, ns } = self.policy.limit;
-        let is_large = bytes.is_some_and(|most| current.len_bytes() >= most);
+        let is_large = bytes.is_some_and(|most| current.len_bytes() >= most.max(self.retry_at_bytes));
         let is_old = ns.is_some_and(|most| clock::now_ns() - self.begun_ns >= most);
         current.events() > 0 && (is_large || is_old)
     }
@@ -102,6 +103,7 @@ impl Rotation {
     pub(crate) fn begin_next_part(&mut self, current: &mut BlockFile) -> io::Result<()> {
         // Set even if this fails, so that the next attempt is one part later.
         self.begun_ns = clock::now_ns();
+        self.retry_at_bytes = current.len_bytes() + self.policy.limit.bytes.unwrap_or(0);
         match self.close_and_begin(current) {
             Ok(next) => {
                 let finished = std::mem::replace(current, next);
@@ -112,6 +114,7 @@ impl Rotation {
                     events: finished.events(),
                 });
                 self.number += 1;
+                self.retry_at_bytes = 0;
                 self.drop_oldest(current.len_bytes())
             }
             Err(error) => {
@@ -134,10 +137,9 @@ impl Rotation {
         if !current.is_at(&self.path) {
             return Err(io::Error::other("the file was moved or removed"));
         }
-        current.finish(None)?;
         let temporary = part_path(&self.path, self.trace_id, self.number + 1);
-        let file = create_locked(&temporary)?;
-        let result = self.exchange_parts(file, &temporary);
+        let file = create_locked(&temporary).map_err(|error| name_file(&temporary, &error))?;
+        let result = current.finish(None).and_then(|()| self.exchange_parts(file, &temporary));
         if result.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }
@@ -148,11 +150,16 @@ impl Rotation {
     fn exchange_parts(&self, file: File, temporary: &Path) -> io::Result<BlockFile> {
         let next = BlockFile::begin(file, &self.path, &self.meta_of_part(self.number + 1))?;
         let name = part_path(&self.path, self.trace_id, self.number);
-        if std::fs::hard_link(&self.path, &name).is_err() {
+        let is_named = match std::fs::hard_link(&self.path, &name) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             // Without hard links, no file has the trace's name for a moment.
-            std::fs::rename(&self.path, &name)?;
+            Err(_) => rename_to_new(&self.path, &name)?,
+        };
+        if !is_named {
+            return Err(name_file(&name, &io::ErrorKind::AlreadyExists.into()));
         }
-        std::fs::rename(temporary, &self.path)?;
+        std::fs::rename(temporary, &self.path).inspect_err(|_| undo_second_name(&self.path, &name))?;
         Ok(next)
     }
 
@@ -177,4 +184,9 @@ impl Rotation {
         }
         Ok(())
     }
+}
+
+/// An error that names the file it is about.
+fn name_file(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{}: {}", path.display(), error_text(error)))
 }

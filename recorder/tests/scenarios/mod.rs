@@ -245,7 +245,7 @@ pub fn run_scenario(name: &str) -> ! {
         }
         "nested" => {
             let outer = begin_call(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
-            record_call(EventKind::DEVICE_ALLOC, 1, 1);
+            call_through_libc();
             outer.complete(0, |event| event.addr = 9);
             gpumemtrace_recorder::end_at_exit();
         }
@@ -253,6 +253,17 @@ pub fn run_scenario(name: &str) -> ! {
         other => panic!("{other}"),
     }
     std::process::exit(0);
+}
+
+/// Makes a call as a driver does: between the two hooks lies a frame of another library.
+fn call_through_libc() {
+    unsafe extern "C" fn compare(_: *const libc::c_void, _: *const libc::c_void) -> libc::c_int {
+        record_call(EventKind::DEVICE_ALLOC, 1, 1);
+        0
+    }
+    let (key, table) = (1_u8, [1_u8]);
+    // SAFETY: a table of one element, and a function that does not read it.
+    unsafe { libc::bsearch((&raw const key).cast(), table.as_ptr().cast(), 1, 1, Some(compare)) };
 }
 
 /// Threads that share a few addresses, so that another thread reuses each address at once. Like a

@@ -175,16 +175,20 @@ macro_rules! driver_hooks {
             }
             // SAFETY: the address was looked up under this name, which has the row's signature.
             let real = unsafe {
-                std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>(real)
+                std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($ty),*) -> std::ffi::c_int>(real)
             };
-            let call = $crate::cuda::hooked_call::pre_call(Draft::new(EventKind::$kind, API), |_draft| {
+            let mark = gpumemtrace_recorder::StackMark::here();
+            let call = $crate::cuda::hooked_call::pre_call(mark, Draft::new(EventKind::$kind, API), |_draft| {
                 $(
                     let $draft = _draft;
                     $before
                 )?
             });
-            // SAFETY: the caller's own arguments.
+            let unwinding = gpumemtrace_recorder::UnwindGuard::new(call.as_ref());
+            // SAFETY: the caller's own arguments. A cancelled thread or a C++ exception unwinds
+            // through here ("C-unwind").
             let result = unsafe { real($($arg),*) };
+            unwinding.disarm();
             $crate::cuda::hooked_call::post_call(call, result, |_event| {
                 $(
                     let $event = _event;
@@ -196,7 +200,7 @@ macro_rules! driver_hooks {
     };
     (@entry $name:ident ($($arg:ident: $ty:ty),* $(,)?) $source:ident #[$attribute:meta]) => {
         #[$attribute]
-        pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> std::ffi::c_int {
+        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> std::ffi::c_int {
             // SAFETY: the caller's own arguments, and a function of this name.
             unsafe { recorded::$name($($arg,)* $source::$name.get()) }
         }

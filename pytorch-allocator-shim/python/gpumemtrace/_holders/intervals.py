@@ -158,6 +158,8 @@ class IntervalScans:
 
 def print_line(text: str) -> None:
     """One line on standard error. The program may have replaced `sys.stderr`."""
+    # A copy of `printable` in the package's _text.py, which may not be installed here.
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     try:
         os.write(2, f"gpumemtrace: {text}\n".encode("utf-8", "replace"))
     except OSError:

@@ -12,6 +12,8 @@ import ctypes
 import sys
 from typing import Any, Callable
 
+from .._text import printable
+
 #: What the library takes for "unknown".
 _UNKNOWN = 2**64 - 1
 _CounterPair = ctypes.c_uint64 * 2
@@ -46,6 +48,6 @@ def _warn_once(what: str) -> None:
     if not _has_warned:
         _has_warned = True
         try:
-            sys.stderr.write(f"gpumemtrace: {what}; these samples are unknown (the report counts them)\n")
+            sys.stderr.write(f"gpumemtrace: {printable(what)}; these samples are unknown (the report counts them)\n")
         except Exception:  # stderr may be closed or missing.
             pass

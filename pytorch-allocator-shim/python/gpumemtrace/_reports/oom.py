@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional, Type, TypeVar, Union
 from .._command import find_command
 from .._platform import untraced
 from .._recording.markers import NotRecording, trace_path, wrap_function
+from .._text import printable
 from .report import report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -96,4 +97,4 @@ def _warn_once(line: str) -> None:
 def _print_line(line: str) -> None:
     # A service may have closed stderr.
     if sys.stderr is not None:
-        print(f"gpumemtrace: {line}", file=sys.stderr)
+        print(f"gpumemtrace: {printable(line)}", file=sys.stderr)

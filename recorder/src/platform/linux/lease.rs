@@ -5,8 +5,9 @@
 //! has its own or blocks the signal. With a lease (`fcntl(2)`) the kernel notifies us first and
 //! makes the other process wait, at most `/proc/sys/fs/lease-break-time`. It notifies with a
 //! signal, which goes to the writer thread alone, where all signals are blocked; the writer checks
-//! at every nap. Not every file system has leases, and a file that another process is reading
-//! cannot be leased.
+//! at every nap. A process that is stopped for longer loses the lease
+//! (`ring/mapping/truncation_guard.rs`). Not every file system has leases, and a file that another
+//! process is reading cannot be leased.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -49,6 +50,13 @@ pub(crate) fn lease_request(file: &File) -> LeaseRequest {
         libc::F_RDLCK => LeaseRequest::Read,
         _ => LeaseRequest::None,
     }
+}
+
+/// How long the kernel waits for the answer of a process that holds a lease; 0 means for ever.
+/// `None` if `/proc` does not say.
+pub(crate) fn lease_break_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/fs/lease-break-time").ok()?;
+    text.trim().parse::<u64>().ok()?.checked_mul(1_000_000_000)
 }
 
 /// Releases the lease, so that waiting processes continue. To be called by the thread that took it.

@@ -24,6 +24,26 @@ pub(crate) unsafe fn zero_in_children(at: *mut u8, len: usize) {
     unsafe { libc::madvise(at.cast(), len, libc::MADV_WIPEONFORK) };
 }
 
+/// Fills a range of private anonymous memory with zeros, and gives its whole pages back.
+///
+/// # Safety
+/// The range is a part of a mapping of ours, and no reference to it is in use.
+pub(crate) unsafe fn zero_private_memory(at: *mut u8, len: usize) {
+    const PAGE: usize = 4096;
+    let head = at.align_offset(PAGE).min(len);
+    let pages = (len - head) / PAGE * PAGE;
+    let tail = len - head - pages;
+    // SAFETY: the caller's promise; the three parts make up the range. The kernel gives pages that
+    // were given back as zeros (madvise(2)).
+    unsafe {
+        at.write_bytes(0, head);
+        if libc::madvise(at.add(head).cast(), pages, libc::MADV_DONTNEED) != 0 {
+            at.add(head).write_bytes(0, pages);
+        }
+        at.add(head + pages).write_bytes(0, tail);
+    }
+}
+
 /// Replaces the mapping at `to` by the mapping at `from`, in one step.
 ///
 /// # Safety
@@ -43,6 +63,20 @@ pub(crate) fn allocate_file_range(file: &File, at: usize, len: usize) -> io::Res
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
     }
+}
+
+/// True if the file system may need new space for a store to a mapped block that is allocated. It
+/// then raises SIGBUS on a full disk or at a quota (`page_mkwrite` of these file systems;
+/// `tests/suite/durability/test_copy_on_write.py`).
+pub(crate) fn copies_on_write(file: &File) -> bool {
+    const BTRFS: i64 = 0x9123_683e;
+    const BCACHEFS: i64 = 0xca45_1a4e;
+    const NILFS: i64 = 0x3434;
+    // SAFETY: an all-zero buffer is valid.
+    let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: our own descriptor; the buffer is ours.
+    let known = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut facts) } == 0;
+    known && [BTRFS, BCACHEFS, NILFS].contains(&facts.f_type)
 }
 
 /// Does the same as [`allocate_file_range`] through the mapping: the kernel returns an error where

@@ -14,16 +14,16 @@ use std::io;
 pub(crate) use barrier::{barrier_on_all_threads, register as prepare_barrier};
 pub(crate) use futex::{wait, wake};
 pub(crate) use last_thread::is_last_thread;
-pub(crate) use lease::{lease_request, release_lease, take_lease};
+pub(crate) use lease::{lease_break_ns, lease_request, release_lease, take_lease};
 pub(crate) use memory::{
-    allocate_file_range, hide_from_children, populate_for_writing, read_memory, replace_mapping,
-    zero_in_children,
+    allocate_file_range, copies_on_write, hide_from_children, populate_for_writing, read_memory,
+    replace_mapping, zero_in_children, zero_private_memory,
 };
 pub(crate) use modules::loaded_modules;
 pub use modules::{is_preloaded, loaded_module_counts};
 pub(crate) use threads::{
-    discard_pending_signal, errno_location, has_thread_ended, lower_priority, stack_of_this_thread,
-    this_thread,
+    discard_pending_signal, errno_location, has_thread_ended, lower_priority, name_this_thread,
+    stack_of_this_thread, this_thread,
 };
 
 /// A clock that never goes back and does not count suspended time.
@@ -34,8 +34,9 @@ pub(crate) const LIBC10: &str = "libc10.so";
 
 /// Fills `bytes` with random data. A short read leaves the rest unchanged.
 pub(crate) fn fill_random(bytes: &mut [u8]) {
+    // glibc has the function `getrandom` since 2.25 only.
     // SAFETY: the length is that of the buffer.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
+    unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), libc::GRND_NONBLOCK) };
 }
 
 /// Renames a file. Fails if the new name exists.
@@ -75,7 +76,8 @@ pub(crate) fn command_line() -> Vec<String> {
     let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let parts = bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned());
     let mut parts: Vec<String> = parts.collect();
-    parts.pop();
+    // Each argument ends with a NUL, except in a title that the program has set.
+    parts.pop_if(|last| last.is_empty());
     parts
 }
 

@@ -1,12 +1,14 @@
 //! Threads: ids, liveness, priority, stacks, `errno` and pending signals.
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
 /// The id of the calling thread.
 #[inline]
 pub(crate) fn this_thread() -> u32 {
+    // glibc has the function `gettid` since 2.30 only.
     // SAFETY: no arguments, no effect.
-    unsafe { libc::gettid() as u32 }
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// True if the given thread of this process has ended.
@@ -19,6 +21,12 @@ pub(crate) fn has_thread_ended(process: u32, thread: u32) -> bool {
 pub(crate) fn lower_priority() {
     // SAFETY: 0 is the calling thread on Linux.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+}
+
+/// Names the calling thread; the kernel keeps 15 bytes.
+pub(crate) fn name_this_thread(name: &CStr) {
+    // SAFETY: a NUL-terminated name; affects only the calling thread.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// The address of the calling thread's `errno`.

@@ -25,6 +25,15 @@ pub(crate) unsafe fn hide_from_children(at: *mut u8, len: usize) {
 /// No requirement; the signature is that of Linux.
 pub(crate) unsafe fn zero_in_children(_: *mut u8, _: usize) {}
 
+/// Fills a range of private anonymous memory with zeros.
+///
+/// # Safety
+/// The range is a part of a mapping of ours, and no reference to it is in use.
+pub(crate) unsafe fn zero_private_memory(at: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { at.write_bytes(0, len) };
+}
+
 /// Replaces the mapping at `to` by the mapping at `from`, in one step.
 ///
 /// # Safety
@@ -55,6 +64,11 @@ pub(crate) unsafe fn replace_mapping(from: *mut u8, to: *mut u8, len: usize) -> 
         libc::munmap(from.cast(), len);
     }
     Ok(())
+}
+
+/// Always false: APFS writes in place unless a snapshot shares the block.
+pub(crate) fn copies_on_write(_: &File) -> bool {
+    false
 }
 
 /// Allocates disk space for a range of a file that was never written, so that stores through a

@@ -17,12 +17,12 @@ pub(crate) use futex::{wait, wake};
 pub(crate) use images::loaded_modules;
 pub use images::{is_preloaded, loaded_module_counts};
 pub(crate) use memory::{
-    allocate_file_range, hide_from_children, populate_for_writing, read_memory, replace_mapping,
-    zero_in_children,
+    allocate_file_range, copies_on_write, hide_from_children, populate_for_writing, read_memory,
+    replace_mapping, zero_in_children, zero_private_memory,
 };
 pub(crate) use threads::{
     discard_pending_signal, errno_location, has_thread_ended, is_last_thread, lower_priority,
-    stack_of_this_thread, this_thread,
+    name_this_thread, stack_of_this_thread, this_thread,
 };
 
 use super::LeaseRequest;
@@ -55,6 +55,11 @@ pub(crate) fn take_lease(_: &File) -> bool {
 /// See [`take_lease`]: macOS has no file leases.
 pub(crate) fn lease_request(_: &File) -> LeaseRequest {
     LeaseRequest::None
+}
+
+/// See [`take_lease`]: macOS has no file leases.
+pub(crate) fn lease_break_ns() -> Option<u64> {
+    None
 }
 
 /// See [`take_lease`]: macOS has no file leases.

@@ -1,5 +1,6 @@
 //! Threads: ids, liveness, priority, stacks, `errno` and pending signals.
 
+use std::ffi::CStr;
 use std::ffi::{c_int, c_void};
 
 /// `PROC_PIDTHREADID64INFO` of `sys/proc_info.h`: information about a thread by its id.
@@ -44,6 +45,12 @@ pub(crate) fn lower_priority() {
     // SAFETY: affects only the calling thread, which is ours. (`setpriority` affects the whole
     // process on macOS.)
     unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) };
+}
+
+/// Names the calling thread.
+pub(crate) fn name_this_thread(name: &CStr) {
+    // SAFETY: a NUL-terminated name; affects only the calling thread.
+    unsafe { libc::pthread_setname_np(name.as_ptr()) };
 }
 
 /// The address of the calling thread's `errno`.

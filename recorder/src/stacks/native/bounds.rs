@@ -5,6 +5,7 @@
 //! every address is checked against them. A stack pointer outside of the bounds belongs to an
 //! alternate signal stack, a fibre or a coroutine. The bounds of those are unknown.
 
+use crate::platform::cancellation::uninterrupted;
 use crate::platform::process_memory::Memory;
 
 /// The address range of a thread's stack. All zero bytes are a valid, empty range.
@@ -18,7 +19,7 @@ impl StackBounds {
     /// The range of the calling thread; empty if the C library does not know it.
     #[cold]
     pub(crate) fn of_this_thread() -> Self {
-        let (low, high) = crate::platform::stack_of_this_thread().unwrap_or_default();
+        let (low, high) = uninterrupted(crate::platform::stack_of_this_thread).unwrap_or_default();
         Self { low, high }
     }
 

@@ -6,6 +6,7 @@
 
 use gpumemtrace_format::NodeId;
 
+use crate::platform::cancellation::uninterrupted;
 use crate::stacks::cache::{FrameKey, MAX_DEPTH, WalkExtent};
 
 /// The last stack of a thread that the complete unwinder walked. All zero bytes are a valid, empty
@@ -68,7 +69,7 @@ impl FallbackMemo {
         let mut slots = 0;
         // SAFETY: the unsynchronised form only forbids symbol resolution at the same time, which
         // this process never does through this crate.
-        unsafe {
+        uninterrupted(|| unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 if walk.depth == frames.len() {
                     walk.is_truncated = true;
@@ -93,7 +94,7 @@ impl FallbackMemo {
                 walk.depth += 1;
                 true
             });
-        }
+        });
         // A signal frame was not called, so it has no return address below it: such a stack is
         // walked each time.
         (self.from, self.depth) = if is_regular { (from, slots) } else { (0, 0) };

@@ -7,6 +7,7 @@
 //! which takes the lock; it is called once for each address, where the C++ runtime calls it for
 //! every frame of every exception.
 
+use crate::platform::cancellation::uninterrupted;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `struct dl_find_object` of glibc (64 bit), which `_dl_find_object` fills in.
@@ -78,7 +79,9 @@ impl LoadedModule {
         let mut search = (address, None);
         // SAFETY: the callback has the expected type, gets our pair back, and does not call the
         // loader.
-        unsafe { libc::dl_iterate_phdr(Some(match_module), (&raw mut search).cast()) };
+        let iterate = || unsafe { libc::dl_iterate_phdr(Some(match_module), (&raw mut search).cast()) };
+        // Under the loader's lock.
+        uninterrupted(iterate);
         search.1
     }
 

@@ -5,7 +5,8 @@
 //! The result of a walk follows from its first frame and from these words alone. A walk may reach a
 //! frame of the memo with the same registers. If the words of all outer frames are unchanged then,
 //! the rest of the stack is the same; it is neither walked nor interned again. Return addresses
-//! *and* saved frame pointers are compared, because either may change alone.
+//! are compared, and saved frame pointers as far as an outer frame is found through them: either
+//! may change alone.
 //!
 //! Only words that were read within the thread's stack are compared; words below the caller's frame
 //! are never read.
@@ -15,38 +16,41 @@ use gpumemtrace_format::NodeId;
 use super::rule::{CheckedWords, UnwindFrame, UnwindRule, UnwindStep, UnwindStop, without_signature};
 use super::rule_cache::RuleCache;
 use crate::platform::process_memory::Memory;
-use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
+use crate::stacks::cache::{FrameKey, MAX_DEPTH};
+use crate::stacks::node_cache::{NodeCache, StackPrefix};
 
 /// Entries of one stack: its frames, and further words that they were found through.
 const MAX_ENTRIES: usize = MAX_DEPTH + 64;
 
-/// One entry, and the stack from its outermost frame to it.
-///
-/// Has no padding and is compared word by word: a load that spans several smaller stores is slow.
+/// The registers of one entry.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 struct NativeMemoEntry {
     sp: usize,
     fp: usize,
-    node: NodeId,
-    /// Number of frames, from the outermost one on.
-    depth: u16,
-    /// A combination of [`IS_FRAME`] and [`IS_INTERRUPTED`].
-    flags: u16,
-    hash: StackHash,
+    /// A combination of [`IS_FRAME`] and the constants after it.
+    flags: usize,
 }
 
 /// Flag: the entry is a frame, not a further word that a frame was found through.
-const IS_FRAME: u16 = 1;
+const IS_FRAME: usize = 1;
 /// Flag: a signal interrupted the frame.
-const IS_INTERRUPTED: u16 = 2;
+const IS_INTERRUPTED: usize = 2;
+/// Flag: the caller is found through this frame's frame pointer.
+const USES_FP: usize = 4;
+/// Flag: the caller has the same frame pointer.
+const KEEPS_FP: usize = 8;
+/// Flag: an outer frame is found through this frame's frame pointer. Most code is compiled without
+/// frame pointers. The register then holds arbitrary values, which must not make two stacks differ.
+const NEEDS_FP: usize = 16;
 
 impl NativeMemoEntry {
+    /// Notes how the rule of this frame treats the frame pointer.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-    fn new(frame: &UnwindFrame, is_frame: bool) -> Self {
-        let flags = u16::from(is_frame) * IS_FRAME + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
-        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, hash: StackHash::default() }
+    fn note_rule(&mut self, rule: &UnwindRule) {
+        let uses = usize::from(rule.uses_fp()) * USES_FP;
+        let keeps = usize::from(!rule.saves_fp()) * KEEPS_FP;
+        self.flags = self.flags & !USES_FP | uses | keeps;
     }
 
     fn is_frame(&self) -> bool {
@@ -69,6 +73,7 @@ pub(crate) struct NativeStackMemo {
     words: [CheckedWords; MAX_ENTRIES],
     /// Separate from `words`, which is compared at every event.
     entries: [NativeMemoEntry; MAX_ENTRIES],
+    prefixes: [StackPrefix; MAX_ENTRIES],
     nodes: NodeCache,
     /// The entries that are new in this walk, innermost first.
     fresh: [(CheckedWords, NativeMemoEntry); MAX_ENTRIES],
@@ -153,6 +158,9 @@ impl NativeStackMemo {
         loop {
             let (rule, rule_at) = cache.find_or_read(callee, (frame.pc, frame.is_interrupted), &read);
             callee = rule_at;
+            if let Some((_, entry)) = self.fresh[..change.fresh].last_mut() {
+                entry.note_rule(&rule);
+            }
             let step = match rule.step(within, &frame) {
                 Ok(step) => step,
                 Err(UnwindStop::Fallback) => return Err(UnwindStop::Fallback),
@@ -182,7 +190,7 @@ impl NativeStackMemo {
                 }
             }
             frame = step.frame;
-            if !self.push(&mut change, &mut depth, &step.words, &NativeMemoEntry::new(&frame, true)) {
+            if !self.push(&mut change, &mut depth, &step.words, &frame, true) {
                 return Ok(change);
             }
         }
@@ -209,7 +217,7 @@ impl NativeStackMemo {
 
     /// Whether a stack of `valid` old entries and the new ones fits.
     fn fits(&self, valid: usize, change: &NativeStackChange, depth: usize) -> bool {
-        self.entries[valid - 1].depth as usize + depth <= self.max_depth()
+        usize::from(self.prefixes[valid - 1].depth) + depth <= self.max_depth()
             && valid + change.fresh <= MAX_ENTRIES
     }
 
@@ -221,15 +229,28 @@ impl NativeStackMemo {
         change: &mut NativeStackChange,
         depth: &mut usize,
         words: &CheckedWords,
-        entry: &NativeMemoEntry,
+        frame: &UnwindFrame,
+        is_frame: bool,
     ) -> bool {
-        if change.fresh == MAX_ENTRIES || entry.is_frame() && *depth == self.max_depth() {
+        if change.fresh == MAX_ENTRIES || is_frame && *depth == self.max_depth() {
             change.is_truncated = true;
             return false;
         }
-        self.fresh[change.fresh] = (*words, *entry);
+        // Word by word: a copy of values that were just stored would load two of them at once, and
+        // a load that spans two stores waits for both.
+        let (new_words, entry) = &mut self.fresh[change.fresh];
+        let ([ra_at, fp_at], [ra, fp]) = (words.addresses, words.values);
+        new_words.addresses[0] = ra_at;
+        new_words.addresses[1] = fp_at;
+        new_words.values[0] = ra;
+        new_words.values[1] = fp;
+        entry.sp = frame.sp;
+        entry.fp = frame.fp;
+        // The rule of the frame is not known yet.
+        entry.flags =
+            usize::from(is_frame) * IS_FRAME + usize::from(frame.is_interrupted) * IS_INTERRUPTED + USES_FP;
         change.fresh += 1;
-        *depth += usize::from(entry.is_frame());
+        *depth += usize::from(is_frame);
         true
     }
 
@@ -238,7 +259,7 @@ impl NativeStackMemo {
     /// either.
     #[cold]
     fn push_word(&mut self, change: &mut NativeStackChange, frame: &UnwindFrame, words: &CheckedWords) {
-        self.push(change, &mut 0, words, &NativeMemoEntry::new(frame, false));
+        self.push(change, &mut 0, words, frame, false);
     }
 
     /// Whether a step reached the address of an entry, with the same registers.
@@ -247,13 +268,13 @@ impl NativeStackMemo {
     fn is_same_entry(&self, place: usize, step: &UnwindStep) -> bool {
         let (words, entry) = (&self.words[place], &self.entries[place]);
         let frame = &step.frame;
-        let are_flags_same = entry.flags == u16::from(frame.is_interrupted) * IS_INTERRUPTED + IS_FRAME;
+        let flags = IS_FRAME + usize::from(frame.is_interrupted) * IS_INTERRUPTED;
         words.addresses[0] == step.words.addresses[0]
             && words.values[0] == step.words.values[0]
-            && words.addresses[1] == step.words.addresses[1]
-            && entry.fp == frame.fp
             && entry.sp == frame.sp
-            && are_flags_same
+            && entry.flags & (IS_FRAME | IS_INTERRUPTED) == flags
+            && (entry.flags & NEEDS_FP == 0
+                || words.addresses[1] == step.words.addresses[1] && entry.fp == frame.fp)
     }
 
     /// Applies a change and returns the node of the new stack.
@@ -267,40 +288,42 @@ impl NativeStackMemo {
         change: &NativeStackChange,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
-        let old_len = self.len;
-        let (mut parent, mut hash, mut depth) = match change.valid {
-            0 => (NodeId::NONE, StackHash::default(), 0),
-            valid => {
-                let entry = &self.entries[valid - 1];
-                (entry.node, entry.hash, entry.depth)
-            }
-        };
         self.forget();
-        (self.len, self.is_truncated, self.generation) =
-            (change.valid, change.is_truncated, change.generation);
-        for (words, entry) in self.fresh[..change.fresh].iter().rev() {
+        (self.is_truncated, self.generation) = (change.is_truncated, change.generation);
+        let Self { words, entries, prefixes, nodes, fresh, .. } = self;
+        let (mut last, mut needs_fp) = match change.valid {
+            0 => (StackPrefix::default(), change.is_truncated),
+            valid => (prefixes[valid - 1], entries[valid - 1].flags & NEEDS_FP != 0),
+        };
+        let mut len = change.valid;
+        for (new_words, entry) in fresh[..change.fresh].iter().rev() {
+            (words[len], entries[len]) = (*new_words, *entry);
             if entry.is_frame() {
-                let key = FrameKey { code: 0, instr: without_signature(words.values[0]), tag: 0 };
-                let inner_hash = hash.with_frame(&key);
-                // A frame that moved but has the same return address keeps its node.
-                parent = if self.len < old_len && self.entries[self.len].hash == inner_hash {
-                    self.entries[self.len].node
-                } else {
-                    match self.nodes.find_or_define(inner_hash, || define(parent, &key)) {
-                        Some(node) => node,
-                        None => return parent,
-                    }
-                };
-                hash = inner_hash;
-                depth += 1;
+                last = last.with_frame(&key_of(new_words));
+                needs_fp = entry.flags & USES_FP != 0 || needs_fp && entry.flags & KEEPS_FP != 0;
+                entries[len].flags |= usize::from(needs_fp) * NEEDS_FP;
+                if !needs_fp {
+                    words[len] = new_words.without_fp();
+                }
+            } else {
+                last = last.with_hidden_entry();
             }
-            self.words[self.len] = *words;
-            self.entries[self.len] = NativeMemoEntry { node: parent, depth, hash, ..*entry };
-            self.len += 1;
+            prefixes[len] = last;
+            len += 1;
         }
-        (self.from, self.node) = (change.from, parent);
-        parent
+        let (known, node) =
+            nodes.resolve(&mut prefixes[..len], |parent, at| define(parent, &key_of(&words[at])));
+        self.len = known;
+        if known == len {
+            (self.from, self.node) = (change.from, node);
+        }
+        node
     }
+}
+
+/// The frame that was found through these words.
+fn key_of(words: &CheckedWords) -> FrameKey {
+    FrameKey { code: 0, instr: without_signature(words.values[0]), tag: 0 }
 }
 
 #[inline(always)]

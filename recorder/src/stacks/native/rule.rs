@@ -89,6 +89,13 @@ pub(crate) struct CheckedWords {
     pub values: [usize; 2],
 }
 
+impl CheckedWords {
+    /// The return address alone.
+    pub(crate) fn without_fp(&self) -> Self {
+        Self { addresses: [self.addresses[0]; 2], values: [self.values[0]; 2] }
+    }
+}
+
 /// One step from a frame to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UnwindStep {
@@ -136,6 +143,20 @@ impl UnwindRule {
         self.flags & flag != 0
     }
 
+    /// Whether the caller is found through the frame pointer.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
+    pub(crate) fn uses_fp(&self) -> bool {
+        self.method < UnwindMethod::Outermost && self.starts_from_fp()
+    }
+
+    /// Whether the function saved its caller's frame pointer, or has no caller.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
+    pub(crate) fn saves_fp(&self) -> bool {
+        self.has(Self::SAVES_FP) || self.method == UnwindMethod::Outermost
+    }
+
     /// Computes the caller of a frame.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
@@ -181,12 +202,18 @@ impl UnwindRule {
             .then(|| self.base(frame).wrapping_add_signed(self.offset as isize))
     }
 
-    /// The register that `method` starts from. Tests the number, because a match compiles to a jump
-    /// table.
+    /// The register that `method` starts from.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn base(&self, frame: &UnwindFrame) -> usize {
-        if self.method as u8 & UnwindMethod::FromFp as u8 != 0 { frame.fp } else { frame.sp }
+        if self.starts_from_fp() { frame.fp } else { frame.sp }
+    }
+
+    /// Tests the number, because a match compiles to a jump table.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    fn starts_from_fp(&self) -> bool {
+        self.method as u8 & UnwindMethod::FromFp as u8 != 0
     }
 }
 

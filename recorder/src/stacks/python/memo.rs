@@ -9,13 +9,19 @@
 //! Only the content matters. A frame may return, and another one may be entered at the same address
 //! with the same code at the same instruction. Both are then the same frame of a stack.
 
+use std::hint::select_unpredictable;
+
 use gpumemtrace_format::NodeId;
 
 use super::fingerprint::RecentFingerprints;
 use super::layout::PythonLayout;
-use super::walk::{FrameContent, FrameRecord, MAX_LINKS, innermost_frame, is_unchanged, read_frame};
+use super::walk::{
+    FrameContent, FrameRecord, MAX_LINKS, innermost_frame, is_shown, is_unchanged,
+    is_unchanged_unpredictably, read_frame,
+};
 use crate::platform::process_memory::Memory;
-use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
+use crate::stacks::cache::{FrameKey, MAX_DEPTH};
+use crate::stacks::node_cache::{NodeCache, StackHash, StackPrefix};
 
 /// Entries of one stack: its frames, and hidden frames between them.
 const MAX_ENTRIES: usize = MAX_DEPTH + MAX_DEPTH / 4;
@@ -25,38 +31,32 @@ const MAX_NEW: usize = 8;
 /// less one.
 const MAX_SEARCHED: usize = 4;
 
-/// The stack from its outermost frame to one entry.
-#[derive(Clone, Copy, Debug)]
-struct PythonMemoEntry {
-    hash: StackHash,
-    node: NodeId,
-    /// Number of shown frames.
-    depth: u32,
-}
-
 /// The last stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub struct PythonStackMemo {
     len: usize,
     /// How much the depth limit is below [`MAX_DEPTH`].
     depth_reduction: usize,
-    contents: [FrameContent; MAX_ENTRIES],
-    /// Separate from `contents`, which is compared at every event.
-    entries: [PythonMemoEntry; MAX_ENTRIES],
     /// Hash of the stack that was captured last.
     hash: StackHash,
+    contents: [FrameContent; MAX_ENTRIES],
+    /// The frames of `contents`. Separate, because `contents` is compared at every event.
+    keys: [FrameKey; MAX_ENTRIES],
+    prefixes: [StackPrefix; MAX_ENTRIES],
     nodes: NodeCache,
     /// The frames that are new in this capture, innermost first.
     fresh: [FrameRecord; MAX_ENTRIES],
 }
 
-/// How a stack differs from the last one.
+/// How a stack differs from the last one. Small enough to be returned in a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PythonStackChange {
     /// Number of entries that are still valid, from the outermost one on.
-    valid: usize,
-    /// Number of new entries in `PythonStackMemo::fresh`.
-    fresh: usize,
+    valid: u16,
+    /// Number of entries after them that were read again in their places.
+    reread: u16,
+    /// Number of new entries in `PythonStackMemo::fresh`, further in.
+    fresh: u16,
     /// True if outer frames were omitted.
     pub is_truncated: bool,
 }
@@ -71,7 +71,7 @@ enum ValidPrefix {
 
 impl PythonStackChange {
     /// The change to a thread without Python frames.
-    pub const EMPTY: Self = Self { valid: 0, fresh: 0, is_truncated: false };
+    pub const EMPTY: Self = Self { valid: 0, reread: 0, fresh: 0, is_truncated: false };
 }
 
 impl PythonStackMemo {
@@ -108,7 +108,7 @@ impl PythonStackMemo {
         let mut depth = 0;
         for fresh in 0..MAX_NEW {
             if frame == 0 && depth <= self.max_depth() {
-                return Some(PythonStackChange { valid: 0, fresh, is_truncated: false });
+                return Some(PythonStackChange { fresh: fresh as u16, ..PythonStackChange::EMPTY });
             }
             if frame == 0 {
                 break;
@@ -142,24 +142,55 @@ impl PythonStackMemo {
     #[allow(clippy::inline_always, reason = "as above")]
     fn valid_prefix<M: Memory>(&self, memory: &M, layout: &PythonLayout, at: usize) -> Option<ValidPrefix> {
         let (mut valid, mut recent) = (at + 1, RecentFingerprints::default());
-        for (place, content) in self.contents[..valid].iter().enumerate().rev() {
-            // The caller is part of the comparison. The next frame is read at its old address, so
-            // that the processor need not wait for the load of the caller; it branches only if
-            // something has changed.
+        // The caller is part of the comparison. The next frame is read at its old address, so that
+        // the processor need not wait for the load of the caller; it branches only if something
+        // has changed.
+        for (place, content) in self.contents[..=at].iter().enumerate().rev() {
             if is_unchanged(memory, layout, content, &mut recent)? {
                 continue;
             }
-            valid = place;
-            let caller = if place == 0 { 0 } else { self.contents[place - 1].frame };
-            if memory.word(content.frame + layout.frame_previous)? != caller {
+            if !self.has_same_caller(memory, layout, place)? {
                 return Some(ValidPrefix::Relinked);
+            }
+            let has_callee_changed = valid <= at && valid == place + 1;
+            valid = place;
+            if has_callee_changed {
+                return self.valid_prefix_of_new_stack(memory, layout, valid, &mut recent);
             }
         }
         Some(ValidPrefix::Entries(valid))
     }
 
-    /// Reads the frames of the entries from `at` down to `valid` again. The result is truncated if
-    /// the stack has become too deep for the memo.
+    /// The same for the entries before `valid`, if a frame and its caller have changed. Which of
+    /// the others changed cannot be predicted, so no branch depends on it.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    fn valid_prefix_of_new_stack<M: Memory>(
+        &self,
+        memory: &M,
+        layout: &PythonLayout,
+        mut valid: usize,
+        recent: &mut RecentFingerprints,
+    ) -> Option<ValidPrefix> {
+        for (place, content) in self.contents[..valid].iter().enumerate().rev() {
+            if !self.has_same_caller(memory, layout, place)? {
+                return Some(ValidPrefix::Relinked);
+            }
+            let is_same = is_unchanged_unpredictably(memory, layout, content, recent)?;
+            valid = select_unpredictable(is_same, valid, place);
+        }
+        Some(ValidPrefix::Entries(valid))
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    fn has_same_caller<M: Memory>(&self, memory: &M, layout: &PythonLayout, place: usize) -> Option<bool> {
+        let caller = if place == 0 { 0 } else { self.contents[place - 1].frame };
+        Some(memory.word(self.contents[place].frame + layout.frame_previous)? == caller)
+    }
+
+    /// Reads the frames of the entries from `valid` to `at` again, in their places. The result is
+    /// truncated if the stack has become too deep for the memo.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn read_changed<M: Memory>(
@@ -168,20 +199,22 @@ impl PythonStackMemo {
         layout: &PythonLayout,
         code_type: usize,
         (valid, at): (usize, usize),
-        (mut fresh, mut depth): (usize, usize),
+        (fresh, mut depth): (usize, usize),
     ) -> Option<PythonStackChange> {
-        for place in (valid..=at).rev() {
-            let record = read_frame(memory, layout, code_type, self.contents[place].frame)?;
-            if fresh == MAX_ENTRIES {
-                return Some(PythonStackChange { valid, fresh, is_truncated: true });
-            }
-            self.fresh[fresh] = record;
-            fresh += 1;
+        self.len = valid;
+        for (content, key) in self.contents[valid..=at].iter_mut().zip(&mut self.keys[valid..=at]) {
+            let record = read_frame(memory, layout, code_type, content.frame)?;
+            (*content, *key) = (record.content, record.key);
             depth += usize::from(record.is_shown());
         }
-        let below = if valid == 0 { 0 } else { self.entries[valid - 1].depth as usize };
-        let fits = below + depth <= self.max_depth() && valid + fresh <= MAX_ENTRIES;
-        Some(PythonStackChange { valid, fresh, is_truncated: !fits })
+        let below = if valid == 0 { 0 } else { usize::from(self.prefixes[valid - 1].depth) };
+        let fits = below + depth <= self.max_depth() && at + 1 + fresh <= MAX_ENTRIES;
+        Some(PythonStackChange {
+            valid: valid as u16,
+            reread: (at + 1 - valid) as u16,
+            fresh: fresh as u16,
+            is_truncated: !fits,
+        })
     }
 
     #[inline(never)]
@@ -195,11 +228,15 @@ impl PythonStackMemo {
         let (mut fresh, mut depth) = (0, 0);
         for _ in 0..MAX_LINKS {
             if frame == 0 {
-                return Some(PythonStackChange { valid: 0, fresh, is_truncated: false });
+                return Some(PythonStackChange { fresh: fresh as u16, ..PythonStackChange::EMPTY });
             }
             let record = read_frame(memory, layout, code_type, frame)?;
             if record.is_shown() && depth == self.max_depth() || fresh == MAX_ENTRIES {
-                return Some(PythonStackChange { valid: 0, fresh, is_truncated: true });
+                return Some(PythonStackChange {
+                    fresh: fresh as u16,
+                    is_truncated: true,
+                    ..PythonStackChange::EMPTY
+                });
             }
             self.fresh[fresh] = record;
             fresh += 1;
@@ -228,44 +265,56 @@ impl PythonStackMemo {
     pub fn apply(
         &mut self,
         change: PythonStackChange,
+        define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> NodeId {
+        let valid = usize::from(change.valid);
+        if change == (PythonStackChange { valid: change.valid, ..PythonStackChange::EMPTY }) {
+            let last = valid.checked_sub(1).map_or(StackPrefix::default(), |at| self.prefixes[at]);
+            if valid == 0 || last.node() != NodeId::NONE {
+                (self.len, self.hash) = (valid, last.hash);
+                return last.node();
+            }
+        }
+        self.apply_new(change, define)
+    }
+
+    #[inline(never)]
+    fn apply_new(
+        &mut self,
+        change: PythonStackChange,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
-        let old_len = self.len;
-        let (mut parent, mut depth);
-        (parent, self.hash, depth) = match change.valid {
-            0 => (NodeId::NONE, StackHash::default(), 0),
-            valid => {
-                let entry = &self.entries[valid - 1];
-                (entry.node, entry.hash, entry.depth)
-            }
+        let Self { contents, keys, prefixes, nodes, .. } = self;
+        let (valid, reread) = (usize::from(change.valid), usize::from(change.reread));
+        let mut last = valid.checked_sub(1).map_or(StackPrefix::default(), |at| prefixes[at]);
+        let mut len = valid + reread;
+        for (key, prefix) in keys[valid..len].iter().zip(&mut prefixes[valid..len]) {
+            last = with_entry(&last, key);
+            *prefix = last;
+        }
+        for record in self.fresh[..usize::from(change.fresh)].iter().rev() {
+            last = with_entry(&last, &record.key);
+            (contents[len], keys[len], prefixes[len]) = (record.content, record.key, last);
+            len += 1;
+        }
+        let (known, node) = nodes.resolve(&mut prefixes[..len], |parent, at| define(parent, &keys[at]));
+        self.hash = if known == len {
+            last.hash
+        } else {
+            known.checked_sub(1).map_or(StackHash::default(), |at| prefixes[at].hash)
         };
-        self.len = change.valid;
-        for record in self.fresh[..change.fresh].iter().rev() {
-            if record.is_shown() {
-                let hash = self.hash.with_frame(&record.key);
-                // A frame that moved but runs the same code at the same instruction keeps its node.
-                let node = if self.len < old_len && self.entries[self.len].hash == hash {
-                    self.entries[self.len].node
-                } else {
-                    match self.nodes.find_or_define(hash, || define(parent, &record.key)) {
-                        Some(node) => node,
-                        None => return parent,
-                    }
-                };
-                (parent, self.hash) = (node, hash);
-                depth += 1;
-            }
-            self.contents[self.len] = record.content;
-            self.entries[self.len] = PythonMemoEntry { hash: self.hash, node: parent, depth };
-            self.len += 1;
-        }
-        if change.is_truncated {
-            // The outermost entry has callers that are not known, so the next capture starts
-            // afresh.
-            self.len = 0;
-        }
-        parent
+        // The outermost entry of a truncated stack has callers that are not known, so the next
+        // capture starts afresh.
+        self.len = if change.is_truncated { 0 } else { known };
+        node
     }
+}
+
+/// The stack with one more inner entry.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "part of the loops of `apply`")]
+fn with_entry(stack: &StackPrefix, key: &FrameKey) -> StackPrefix {
+    if is_shown(key) { stack.with_frame(key) } else { stack.with_hidden_entry() }
 }
 
 #[cfg(test)]

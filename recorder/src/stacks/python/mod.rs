@@ -106,11 +106,12 @@ impl Interpreter {
         if tstate == 0 {
             return PythonStackChange::EMPTY;
         }
-        // A finalizing interpreter frees the states and frames of daemon threads while they still
-        // run native code.
-        // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
-        let finalizing = unsafe { &*self.finalizing }.load(Ordering::Relaxed);
-        if finalizing != 0 && finalizing != tstate {
+        self.find_change_of(tstate, memo)
+    }
+
+    #[inline(never)]
+    fn find_change_of(&self, tstate: usize, memo: &mut PythonStackMemo) -> PythonStackChange {
+        if self.is_finalizing_elsewhere(|| tstate) {
             return PythonStackChange::EMPTY;
         }
         match self.state.load(Ordering::Relaxed) {
@@ -143,12 +144,36 @@ impl Interpreter {
         change.unwrap_or(PythonStackChange::EMPTY)
     }
 
-    /// Copies the code object of a frame that [`Self::find_change`] has just found.
+    /// True if another thread finalizes the interpreter. It frees the states of daemon threads
+    /// while they still run native code.
+    ///
+    /// Only the state is freed. Its frames stay, and so do the code objects that they refer to:
+    /// `_PyThreadState_DeleteExcept` (up to 3.12) and `_PyThreadState_DeleteList` (from 3.13 on)
+    /// do not call `clear_datastack`, and `PyThreadState_Clear` does not touch frames
+    /// (<https://github.com/python/cpython/blob/main/Python/pystate.c>). So a walk that began
+    /// before remains valid.
+    fn is_finalizing_elsewhere(&self, tstate: impl FnOnce() -> usize) -> bool {
+        // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
+        let finalizing = unsafe { &*self.finalizing }.load(Ordering::Acquire);
+        finalizing != 0 && finalizing != tstate()
+    }
+
+    /// True if objects of the interpreter may still be read after a wait for ring space.
+    fn is_alive(&self) -> bool {
+        // SAFETY: as in `find_change`.
+        !self.is_finalizing_elsewhere(|| unsafe { (self.thread_state)() })
+    }
+
+    /// Copies the code object of a frame that [`Self::find_change`] has just found. `None` if it
+    /// cannot be read, or if the interpreter has begun to finalize.
     pub(crate) fn copy_code(
         &self,
         frame: &FrameKey,
         scratch: &mut [u8; SCRATCH_BYTES],
     ) -> Option<CopiedCode> {
+        if !self.is_alive() {
+            return None;
+        }
         // SAFETY: the frame was found on this thread's stack in this same call of the hook, so its
         // code object is alive.
         let memory = unsafe { Direct::new() };
@@ -162,6 +187,9 @@ impl Interpreter {
         if self.layout.code.copies.is_some() {
             // Another thread may replace and free the list of copies meanwhile.
             return code::offset_in_code(&Guarded, &self.layout, frame.code, instr);
+        }
+        if !self.is_alive() {
+            return -1;
         }
         // SAFETY: as in `copy_code`.
         let memory = unsafe { Direct::new() };

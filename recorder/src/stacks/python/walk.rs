@@ -8,11 +8,13 @@
 //! Another code object may have lived at the same address before. The serial number distinguishes
 //! both (from 3.12 on), or a fingerprint of names and line table ([`super::fingerprint`]).
 
+use std::hint::select_unpredictable;
+
 use gpumemtrace_format::FrameLink;
 
 use super::fingerprint::{RecentFingerprints, code_fingerprint};
 use super::layout::{BytecodeCopies, InstructionKind, OWNER_GENERATOR, PythonLayout};
-use crate::platform::process_memory::{Memory, WINDOW_BYTES, Window};
+use crate::platform::process_memory::{Memory, Window};
 use crate::stacks::cache::{FrameKey, MAX_DEPTH, WalkExtent};
 
 /// The content of a frame when it was read. Fills one cache line, because all frames of a stack are
@@ -67,8 +69,14 @@ impl FrameRecord {
     /// Whether stacks show this frame.
     #[inline]
     pub(crate) fn is_shown(&self) -> bool {
-        self.key != HIDDEN
+        is_shown(&self.key)
     }
+}
+
+/// Whether stacks show the frame of this key. Code objects do not lie at address 0.
+#[inline]
+pub(crate) fn is_shown(key: &FrameKey) -> bool {
+    key.code != HIDDEN.code
 }
 
 /// Longest chain that is followed. A longer one is a loop, which a wrong layout causes.
@@ -107,9 +115,7 @@ pub(crate) fn read_frame<M: Memory>(
         && (!layout.frame_runs_any_object
             || code != 0 && memory.word(code + layout.object.ob_type)? == code_type);
     let addresses = window_addresses(layout, frame);
-    let mut windows = [[0; WINDOW_BYTES]; 2];
-    memory.read(addresses[0], &mut windows[0])?;
-    memory.read(addresses[1], &mut windows[1])?;
+    let windows = [memory.window(addresses[0])?, memory.window(addresses[1])?];
     let key = if runs_code {
         let at = frame + layout.frame_instr;
         let instr = match layout.instruction {
@@ -202,6 +208,26 @@ pub(crate) fn is_unchanged<M: Memory>(
         None => recent.get(memory, layout, content.check_at)? ^ entry_flag(memory, layout, content.frame)?,
     };
     Some(check == content.check)
+}
+
+/// The same as [`is_unchanged`] for a frame that must be on the stack, without a branch that
+/// depends on the answer where code objects have serial numbers.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+pub(crate) fn is_unchanged_unpredictably<M: Memory>(
+    memory: &M,
+    layout: &PythonLayout,
+    content: &FrameContent,
+    recent: &mut RecentFingerprints,
+) -> Option<bool> {
+    if layout.code.serial.is_none() {
+        return is_unchanged(memory, layout, content, recent);
+    }
+    let are_same = memory.are_windows_unchanged(window_addresses(layout, content.frame), &content.windows)?;
+    // If the code object may be gone, a word of the frame is read instead.
+    let check_at = select_unpredictable(are_same, content.check_at, content.frame + layout.frame_previous);
+    let is_same_code = u64::from(memory.half(check_at)?) == content.check;
+    Some(are_same & is_same_code)
 }
 
 /// Writes the frames of the thread state `tstate`, innermost first. Returns `None` if memory cannot

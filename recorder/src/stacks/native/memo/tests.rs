@@ -94,7 +94,7 @@ impl FakeProgram {
             FunctionShape::Plain(words) => (caller.sp - 8 - words * 8, caller.fp),
             FunctionShape::Saves(words) => {
                 put(caller.sp - 16, caller.fp);
-                (caller.sp - 16 - words * 8, 0xdead)
+                (caller.sp - 16 - words * 8, 0xdead + line)
             }
             FunctionShape::Uses(words) => {
                 put(caller.sp - 16, caller.fp);
@@ -238,6 +238,34 @@ fn change_of_any_word_is_noticed() {
         assert_eq!(tester.memo.node_if_unchanged(&program.words, &here, 1), None, "{at:#x}");
         program.words.words.insert(at, before);
         assert!(tester.memo.node_if_unchanged(&program.words, &here, 1).is_some());
+    }
+}
+
+/// Frames that only save the frame pointer, whose value differs from capture to capture.
+#[test]
+fn frame_pointer_that_no_frame_needs_may_change() {
+    let save = (0..FUNCTIONS.len()).find(|at| matches!(FUNCTIONS[*at], FunctionShape::Saves(_))).unwrap();
+    let uses = (0..FUNCTIONS.len()).find(|at| matches!(FUNCTIONS[*at], FunctionShape::Uses(_))).unwrap();
+    for (functions, is_needed) in [([save, 0, save], false), ([uses, 0, save], true)] {
+        let (mut program, mut tester) = (FakeProgram::new(), StackTester::new());
+        for function in functions {
+            program.call(function, 0);
+        }
+        tester.capture(&program, 1);
+        let defined = tester.nodes.len();
+        let here = *program.frames.last().unwrap();
+        // The innermost function saved the frame pointer of its caller, next to its return address.
+        let saved_at = program.frames[2].sp - 16;
+        *program.words.words.get_mut(&saved_at).unwrap() ^= 0x7ff0;
+        let is_same = tester.memo.node_if_unchanged(&program.words, &here, 1).is_some();
+        assert_eq!(is_same, !is_needed, "{functions:?}");
+        if !is_needed {
+            // A walk that comes from another frame stops at the same entry.
+            program.leave(1);
+            program.call(save, 1);
+            assert_eq!(tester.capture(&program, 1), (program.expected(), false));
+            assert!(tester.nodes.len() <= defined + 1);
+        }
     }
 }
 

@@ -94,9 +94,12 @@ impl FakeThread {
         }
     }
 
+    fn find_change(&mut self) -> PythonStackChange {
+        self.memo.find_change(&self.fake, &self.layout, TSTATE, CODE_TYPE).unwrap()
+    }
+
     /// The stack according to the memo, innermost first.
-    fn stack(&mut self) -> Vec<FrameKey> {
-        let change = self.memo.find_change(&self.fake, &self.layout, TSTATE, CODE_TYPE).unwrap();
+    fn apply(&mut self, change: PythonStackChange) -> Vec<FrameKey> {
         let defined = &mut self.defined;
         let mut node = self.memo.apply(change, |parent, key| {
             let id = NodeId(defined.len() as u32 + 1);
@@ -115,7 +118,8 @@ impl FakeThread {
     fn check(&mut self) {
         let mut frames = [FrameKey::default(); MAX_DEPTH];
         let whole = walk(&self.fake, &self.layout, TSTATE, CODE_TYPE, &mut frames).unwrap();
-        assert_eq!(self.stack(), frames[..whole.depth]);
+        let change = self.find_change();
+        assert_eq!(self.apply(change), frames[..whole.depth]);
     }
 }
 
@@ -168,22 +172,37 @@ fn unchanged_frames_are_not_read_again() {
     }
     thread.check();
     let capture = |thread: &mut FakeThread| {
-        thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap()
+        let change = thread.find_change();
+        thread.apply(change);
+        change
     };
-    assert_eq!(capture(&mut thread), PythonStackChange { valid: 40, fresh: 0, is_truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { valid: 40, ..PythonStackChange::EMPTY });
     thread.advance(0, 3);
-    assert_eq!(capture(&mut thread), PythonStackChange { valid: 39, fresh: 1, is_truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { valid: 39, reread: 1, ..PythonStackChange::EMPTY });
+    thread.advance(0, 2);
     thread.push(0, 1, 1, false);
     assert_eq!(
         capture(&mut thread),
-        PythonStackChange { valid: 39, fresh: 2, is_truncated: false },
+        PythonStackChange { valid: 39, reread: 1, fresh: 1, ..PythonStackChange::EMPTY },
         "a call from another line"
     );
     thread.check();
     for _ in 0..3 {
         thread.pop();
     }
-    assert_eq!(capture(&mut thread), PythonStackChange { valid: 38, fresh: 0, is_truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { valid: 38, ..PythonStackChange::EMPTY });
+}
+
+#[test]
+fn change_that_was_not_applied_is_found_again() {
+    let mut thread = FakeThread::new(0x030c);
+    for depth in 0..9 {
+        thread.push(0, depth % CODES, depth % 3, false);
+    }
+    thread.check();
+    thread.advance(3, 3);
+    thread.find_change();
+    thread.check();
 }
 
 #[test]
@@ -195,7 +214,7 @@ fn stack_too_deep_for_the_memo_is_truncated_like_a_walk() {
             thread.check();
         }
     }
-    let change = thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    let change = thread.find_change();
     assert!(change.is_truncated && change.valid == 0);
     for _ in 0..20 {
         thread.pop();
@@ -209,7 +228,7 @@ fn failed_definition_truncates_the_stack_and_is_retried() {
     for code in 0..4 {
         thread.push(0, code, 1, false);
     }
-    let change = thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    let change = thread.find_change();
     let mut first = None;
     let outer = thread.memo.apply(change, |_, key| {
         first.get_or_insert(*key);

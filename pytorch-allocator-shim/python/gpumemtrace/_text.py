@@ -1,0 +1,8 @@
+"""Makes text safe for terminals."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """One line without control characters and direction marks: these are written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,0 +1,145 @@
+//! The hooks that a thread is inside of.
+
+use std::cell::Cell;
+
+use crate::platform::hook_frames::StackMark;
+
+/// Hooks of one thread that can be open at a time: each but the first in a signal handler.
+pub(super) const LEVELS: usize = 4;
+/// Values of [`HookLevels::position`] for each level.
+const STEP: u32 = 4;
+
+/// What a hook of ours is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum HookPhase {
+    /// Publishes a call that is made afterwards.
+    BeforeCall = 1,
+    /// Records an event that has happened.
+    Event = 2,
+    /// Completes a call that has returned.
+    AfterCall = 3,
+}
+
+/// The open hooks of a thread. All zero bytes are a thread outside of any hook.
+#[derive(Debug)]
+pub(crate) struct HookLevels {
+    /// Number of hooks whose real function is running, times [`STEP`], plus a [`HookPhase`] if the
+    /// recorder is at work inside them.
+    position: Cell<u32>,
+    /// The stack pointer of each open hook.
+    pub(super) marks: [Cell<StackMark>; LEVELS],
+    /// The number of the call of each open hook in its ring.
+    pub(super) calls: [Cell<u64>; LEVELS],
+}
+
+impl HookLevels {
+    pub(crate) const fn new() -> Self {
+        Self {
+            position: Cell::new(0),
+            marks: [const { Cell::new(StackMark::NONE) }; LEVELS],
+            calls: [const { Cell::new(0) }; LEVELS],
+        }
+    }
+
+    /// Enters a hook from outside of any hook. False if the thread is inside one.
+    #[inline]
+    pub(crate) fn enter_first(&self, phase: HookPhase, mark: StackMark) -> bool {
+        let is_outside = self.position.get() == 0;
+        if is_outside {
+            self.position.set(phase as u32);
+            self.marks[0].set(mark);
+        }
+        is_outside
+    }
+
+    /// Ends the recorder's work, in the hook that is at work.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.position.set(self.position.get() / STEP * STEP);
+    }
+
+    /// Passes from [`HookPhase::BeforeCall`] to the real function. Returns the hook's level.
+    #[inline]
+    pub(crate) fn begin_real_call(&self, number: u64) -> u32 {
+        let level = self.position.get() / STEP;
+        if let Some(call) = self.calls.get(level as usize) {
+            call.set(number);
+        }
+        self.position.set((level + 1) * STEP);
+        level
+    }
+
+    /// Passes from the real function to [`HookPhase::AfterCall`].
+    #[inline]
+    pub(crate) fn end_real_call(&self, level: u32) {
+        self.position.set(level * STEP + HookPhase::AfterCall as u32);
+    }
+
+    /// Leaves a hook whose call has returned.
+    #[inline]
+    pub(crate) fn leave_level(&self, level: u32) {
+        self.position.set(level * STEP);
+    }
+
+    /// True if the recorder is at work in this thread.
+    pub(crate) fn is_at_work(&self) -> bool {
+        !self.position.get().is_multiple_of(STEP)
+    }
+
+    /// True if a signal handler's hook is at work inside another hook. The ring cannot be drained
+    /// beyond the call of the outer hook.
+    pub(crate) fn is_nested(&self) -> bool {
+        self.position.get() >= STEP
+    }
+
+    /// The innermost hook: its level, and what the recorder does there; `None` while its real
+    /// function runs.
+    pub(super) fn innermost(&self) -> Option<(usize, Option<HookPhase>)> {
+        let position = self.position.get();
+        let phase = match position % STEP {
+            1 => HookPhase::BeforeCall,
+            2 => HookPhase::Event,
+            3 => HookPhase::AfterCall,
+            _ => return Some(((position / STEP).checked_sub(1)? as usize, None)),
+        };
+        Some(((position / STEP) as usize, Some(phase)))
+    }
+
+    /// Enters a hook of this level, inside the real functions of those below it. `level` is less
+    /// than [`LEVELS`].
+    pub(super) fn enter_level(&self, level: usize, phase: HookPhase, mark: StackMark) {
+        self.marks[level].set(mark);
+        self.position.set(level as u32 * STEP + phase as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_follows_calls_of_nested_hooks() {
+        let levels = HookLevels::new();
+        assert_eq!(levels.innermost(), None);
+        assert!(levels.enter_first(HookPhase::BeforeCall, StackMark::here()));
+        assert!(!levels.enter_first(HookPhase::Event, StackMark::here()));
+        assert_eq!(levels.innermost(), Some((0, Some(HookPhase::BeforeCall))));
+        assert_eq!(levels.begin_real_call(7), 0);
+        assert_eq!(
+            (levels.innermost(), levels.is_at_work(), levels.is_nested()),
+            (Some((0, None)), false, true)
+        );
+        levels.enter_level(1, HookPhase::BeforeCall, StackMark::here());
+        assert_eq!(levels.begin_real_call(9), 1);
+        assert_eq!(levels.innermost(), Some((1, None)));
+        levels.end_real_call(1);
+        assert_eq!(levels.innermost(), Some((1, Some(HookPhase::AfterCall))));
+        levels.leave_level(1);
+        assert_eq!(levels.innermost(), Some((0, None)), "the outer call still runs");
+        levels.end_real_call(0);
+        levels.leave_level(0);
+        assert_eq!(levels.innermost(), None);
+        assert_eq!((levels.calls[0].get(), levels.calls[1].get()), (7, 9));
+    }
+}

@@ -1,0 +1,126 @@
+//! Where a thread is in the hooks, and what a hook does that begins inside another one.
+//!
+//! A hook that begins while its thread is inside another hook has one of three causes:
+//!
+//! * The real function makes the call: a driver, or a library that forwards to it. The outer hook
+//!   records the program's call, so this one is not recorded.
+//! * A signal handler interrupted the outer hook. Its calls are the program's. They are recorded
+//!   if the handler interrupted the real function. They are counted as lost if it interrupted
+//!   the recorder itself, which may have left the ring and the caches half changed.
+//! * The outer hook no longer exists: a handler left it by `siglongjmp`. Its call stays in flight,
+//!   an event that it was recording is counted as lost, and recording goes on.
+//!
+//! The cause is not visible in the arguments, so the thread's call chain decides
+//! ([`crate::platform::hook_frames`]). That takes microseconds, and happens only in these cases.
+
+use gpumemtrace_format::Counter;
+use gpumemtrace_format::event::STATE_LEFT;
+use gpumemtrace_format::ring::is_in_flight;
+
+use super::hook_levels::{HookPhase, LEVELS};
+use super::thread_state::ThreadState;
+use crate::diagnostics::{errno, set_errno};
+use crate::platform::cancellation::uninterrupted;
+use crate::platform::hook_frames::{OuterHook, StackMark, find_outer_hook};
+use crate::ring::mapping::MappedRing;
+use crate::ring::protocol::ring::RingWords;
+use crate::session::Session;
+
+/// Enters a hook from inside another one. False if the new hook must not record; its call has then
+/// been counted.
+#[cold]
+#[inline(never)]
+pub(crate) fn enter_again(
+    state: &ThreadState,
+    session: &'static Session,
+    phase: HookPhase,
+    mark: StackMark,
+) -> bool {
+    let saved_errno = errno();
+    let refused = uninterrupted(|| refuse_or_enter(state, session, phase, mark));
+    if let Some(counter) = refused {
+        session.rings.count(counter);
+    }
+    set_errno(saved_errno);
+    refused.is_none()
+}
+
+/// Enters a hook from inside another one, or returns what to count.
+fn refuse_or_enter(
+    state: &ThreadState,
+    session: &'static Session,
+    phase: HookPhase,
+    mark: StackMark,
+) -> Option<Counter> {
+    let levels = &state.levels;
+    loop {
+        let Some((level, own_work)) = levels.innermost() else {
+            levels.enter_first(phase, mark);
+            return None;
+        };
+        let Some(outer) = levels.marks.get(level) else { return Some(Counter::InterruptedEvents) };
+        match find_outer_hook(outer.get()) {
+            OuterHook::Left => close_left_hook(state, session, level, own_work),
+            OuterHook::Calling if own_work.is_none() => return Some(Counter::NestedCalls),
+            OuterHook::Interrupted if own_work.is_none() && level + 1 < LEVELS => {
+                levels.enter_level(level + 1, phase, mark);
+                return None;
+            }
+            _ => return Some(Counter::InterruptedEvents),
+        }
+    }
+}
+
+/// Closes the innermost hook, which a jump has left, and repairs what it left half changed.
+fn close_left_hook(
+    state: &ThreadState,
+    session: &'static Session,
+    level: usize,
+    own_work: Option<HookPhase>,
+) {
+    if let Some((index, ring)) = state.claimed_ring(session)
+        && let Some(_guard) = session.enter_hook(index)
+        && session.rings.is_intact()
+    {
+        let number = state.levels.calls[level].get();
+        match own_work {
+            None | Some(HookPhase::AfterCall) => leave_call(ring, number),
+            Some(HookPhase::BeforeCall) => leave_unnoted_call(state, ring, level),
+            Some(HookPhase::Event) => session.rings.count(Counter::InterruptedEvents),
+        }
+        if own_work.is_some() {
+            state.reset_block(session, index, ring);
+        }
+    }
+    state.levels.leave_level(level as u32);
+}
+
+/// A hook that publishes a call notes its number afterwards. If it was left in between, the call is
+/// the last record of the ring.
+fn leave_unnoted_call(state: &ThreadState, ring: MappedRing, level: usize) {
+    let Some(number) = ring.published().checked_sub(1) else { return };
+    if !state.levels.calls[..level].iter().any(|outer| outer.get() == number) {
+        leave_call(ring, number);
+    }
+}
+
+/// Marks a call as left, if it is still in flight, so that the writer does not wait for it. Its
+/// outcome is unknown.
+pub(crate) fn leave_call(ring: MappedRing, number: u64) {
+    let mut words = ring.load(number);
+    if number >= ring.released() && is_in_flight(words[7]) {
+        words[7] = words[7] & !(7 << 48) | u64::from(STATE_LEFT) << 48;
+        ring.complete(number, &words);
+    }
+}
+
+/// The thread that ends the process never returns to a hook that a signal handler interrupted.
+/// Releases that hook, so that the end does not wait for it. Its event, if it was not published,
+/// stays a gap in the ring file, as after a kill.
+pub(crate) fn release_interrupted_hook(state: &ThreadState, session: &'static Session) {
+    if state.levels.is_at_work()
+        && let Some((index, _)) = state.claimed_ring(session)
+    {
+        session.release_hook(index);
+    }
+}
