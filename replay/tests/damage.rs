@@ -11,7 +11,6 @@
 
 mod synthetic;
 
-use std::io::Read;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use gpumemtrace_format::block::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, encode_block,
 };
 use gpumemtrace_format::definitions::encode_names;
-use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
+use gpumemtrace_format::reader::{Item, OpenError, TraceBytes, TraceReader};
 use gpumemtrace_format::ring::{
     NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node_record, encode_py_node_record,
 };
@@ -27,7 +26,7 @@ use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
     NodeId, ThreadId, definitions,
 };
-use gpumemtrace_replay::ingest::{MissingEvents, TraceHead, count_missing_events, find_losses, read_events};
+use gpumemtrace_replay::ingest::{MissingEvents, TraceHead, find_losses, read_events};
 use gpumemtrace_replay::report::TraceLoss;
 use gpumemtrace_replay::{Input, RingFile};
 use synthetic::{Synthetic, in_flight, ring_file_of};
@@ -47,7 +46,7 @@ struct ReadEvents {
 
 /// Reads the files. Also returns the losses.
 fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<TraceLoss>), OpenError> {
-    let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn Read + Send>);
+    let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn TraceBytes>);
     let ring = ring.map_or(RingFile::Absent, |bytes| match RingImage::decode(bytes) {
         Ok(image) => RingFile::Loaded(Box::new(image)),
         Err(error) => RingFile::Unusable(error.to_string()),
@@ -65,8 +64,7 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<Trace
         events.push(*event);
         ControlFlow::Continue(())
     })?;
-    let missing = count_missing_events(&head, &body, THREADS);
-    let losses = find_losses(&head, &body, missing, 0);
+    let (missing, losses) = find_losses(&head, &body, THREADS);
     let rest = if losses.is_empty() { rest_of(&head) } else { String::new() };
     Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, losses))
 }

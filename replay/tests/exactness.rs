@@ -138,6 +138,13 @@ fn call_in_flight_is_not_a_loss_and_a_missing_event_is() {
     let ring = RingImage::decode(&ring_file(&[in_flight(last)], count)).unwrap();
     let analysis = analyse_bytes(&run.file_without_end(50), RingFile::Loaded(Box::new(ring)));
     assert_eq!((analysis.losses.dropped_events, analysis.losses.in_flight_calls), (0, 1));
+    // A free that had not returned. It has a sequence number, because it took it before the call.
+    let mut last: Event = run.events[0];
+    (last.kind, last.seq) = (EventKind::DEVICE_FREE, count);
+    let ring = RingImage::decode(&ring_file(&[in_flight(last)], count + 1)).unwrap();
+    let analysis = analyse_bytes(&run.file_without_end(50), RingFile::Loaded(Box::new(ring)));
+    assert_eq!((analysis.losses.dropped_events, analysis.losses.in_flight_calls), (0, 1));
+    assert!(analysis.incomplete.is_empty());
     // More missing events than threads.
     let mut events = run.events.clone();
     events.drain(20..30);
@@ -316,4 +323,18 @@ fn gap_with_tracker_has_requested_sizes_and_streams() {
             .iter()
             .any(|verdict| matches!(verdict.evidence, VerdictEvidence::SegmentMismatch { .. }))
     );
+}
+
+#[test]
+fn long_search_for_steps_counts_each_event_once() {
+    let mut run = Synthetic::new();
+    let stack = run.frame(NodeId::NONE, "train.py", "main", 1);
+    for _ in 0..50_000 {
+        let block = run.alloc(stack, 1000);
+        run.release(block, stack);
+    }
+    // More than step detection buffers, so they are read again.
+    assert!(run.events.len() > 100_000);
+    let report = run.report();
+    assert_eq!(report.traces[0].events.values().sum::<u64>(), run.events.len() as u64);
 }

@@ -23,6 +23,7 @@ pub mod meta;
 pub mod reader;
 pub mod ring;
 pub mod size_arg;
+pub mod text;
 mod wire;
 
 pub use definitions::{

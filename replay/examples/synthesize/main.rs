@@ -5,7 +5,8 @@
 //! Memory grows only with the live blocks: a billion events would take a hundred gigabytes.
 //!
 //! With STACKS, each step also serves requests: blocks of that many call stacks, of any size, that
-//! live between one step and thousands. Such a run fills a large HTML page (`scripts/bench-html`).
+//! live between one step and thousands. Such a run fills a large HTML page
+//! (`scripts/benchmarks/html`).
 //!
 //! usage: synthesize EVENTS FILE [STACKS]
 

@@ -9,18 +9,13 @@ use crate::util::ids::StackId;
 /// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]
 pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &mut DeviceState {
-    let DeviceStates { all, used, span_ns, first_step, follows_step_peaks, keeps_history } = devices;
-    all[ordinal as usize].get_or_insert_with(|| {
-        used.push(ordinal);
-        let mut state = DeviceState::at_step(step, *span_ns).starting_at_step(*first_step);
-        if *follows_step_peaks {
-            state.torch.follow_step_peaks();
-        }
-        if *keeps_history {
-            state.keep_history(*span_ns);
-        }
-        Box::new(state)
-    })
+    if devices.all[usize::from(ordinal)].is_none() {
+        devices.begin(ordinal, step);
+    }
+    match &mut devices.all[usize::from(ordinal)] {
+        Some(device) => device,
+        None => unreachable!("it was created above"),
+    }
 }
 
 /// The states of all devices.
@@ -40,6 +35,19 @@ pub(crate) struct DeviceStates {
 }
 
 impl DeviceStates {
+    #[cold]
+    fn begin(&mut self, ordinal: u8, step: u32) {
+        self.used.push(ordinal);
+        let mut state = DeviceState::at_step(step, self.span_ns).starting_at_step(self.first_step);
+        if self.follows_step_peaks {
+            state.torch.follow_step_peaks();
+        }
+        if self.keeps_history {
+            state.keep_history(self.span_ns);
+        }
+        self.all[usize::from(ordinal)] = Some(Box::new(state));
+    }
+
     /// Applies `change` to each state that exists.
     pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut DeviceState)) {
         for ordinal in &self.used {

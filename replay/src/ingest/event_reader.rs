@@ -1,27 +1,30 @@
 //! The second reading of a trace: all events in the order of their sequence numbers.
 //!
 //! Decompressing blocks takes nearly as long as analysing them, so an `unpack` thread runs up to
-//! [`BLOCKS_AHEAD`] blocks ahead of the analysis. A block decodes to megabytes of events, and fresh
-//! pages cost as much as filling them; consumed buffers therefore return to the unpacker for reuse.
+//! [`CHUNKS_AHEAD`] chunks of events ahead of the analysis. A whole block decodes to megabytes of
+//! events, more than the caches hold, and fresh pages cost as much as filling them. Chunks are
+//! therefore small, and consumed buffers return to the unpacker for reuse.
 //! If no thread can be started, the caller's thread does both with the same result. The [`Merger`]
 //! restores the order. `replay/benches/million.rs` measures the whole path.
 
-use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use gpumemtrace_format::reader::{CorruptRegion, Item, OpenError, TraceReader};
+use gpumemtrace_format::reader::{CorruptRegion, Item, OpenError, TraceBytes, TraceReader};
 use gpumemtrace_format::ring::RingRecord;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::ingest::merger::{EventBatch, Merger, OrderSummary};
+use crate::ingest::event_batch::EventBatch;
+use crate::ingest::merger::{MergedSlice, Merger, OrderSummary};
 use crate::ingest::{DamageList, TraceHead};
 
-/// Blocks that the unpacker may decode ahead. The recorder writes at most 65,536 events per block.
-const BLOCKS_AHEAD: usize = 4;
+/// Chunks that the unpacker may decode ahead.
+const CHUNKS_AHEAD: usize = 4;
+/// Buffers that are kept for reuse. Chunks of several threads wait for each other in the merger.
+const SPARE_BUFFERS: usize = 64;
 
 /// Opens a trace from its start. Each call must yield the same bytes.
-pub(crate) type OpenTrace<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
+pub(crate) type OpenTrace<'a> = dyn Fn() -> std::io::Result<Box<dyn TraceBytes>> + 'a;
 
 /// Findings of the second reading besides the events.
 #[derive(Debug, Default)]
@@ -34,6 +37,8 @@ pub struct TraceBody {
     pub unknown_events: u64,
     /// Events with a time outside the run.
     pub misdated_events: u64,
+    /// Frames that are used and not defined, if that was counted.
+    pub undefined_frames: u64,
 }
 
 /// Passes all events to `sink` in order, until it breaks.
@@ -62,18 +67,15 @@ pub(crate) fn read_event_slices(
     let earliest_ns = *valid_times.start();
     let max_span_ns = valid_times.end().checked_sub(earliest_ns);
     let is_valid = |time_ns: u64| max_span_ns.is_some_and(|span| time_ns.wrapping_sub(earliest_ns) <= span);
-    let sink = &mut |events: &[Event]| {
-        let mut has_invalid_time = false;
-        for event in events {
-            unknown += u64::from(!is_known_kind[usize::from(event.kind.0)]);
-            has_invalid_time |= !is_valid(event.time_ns);
+    let is_regular = |event: &Event| is_known_kind[usize::from(event.kind.0)] && is_valid(event.time_ns);
+    let sink = &mut |slice: MergedSlice<'_>| {
+        if !slice.needs_check {
+            last_ns = slice.events.last().map_or(last_ns, |event| event.time_ns);
+            return sink(slice.events);
         }
-        if !has_invalid_time {
-            last_ns = events.last().map_or(last_ns, |event| event.time_ns);
-            return sink(events);
-        }
-        let mut events = events.to_vec();
+        let mut events = slice.events.to_vec();
         for event in &mut events {
+            unknown += u64::from(!is_known_kind[usize::from(event.kind.0)]);
             if is_valid(event.time_ns) {
                 last_ns = event.time_ns;
             } else {
@@ -84,9 +86,9 @@ pub(crate) fn read_event_slices(
         sink(&events)
     };
     let mut merger = Merger::new();
-    let (return_buffer, returned_buffers) = sync_channel(BLOCKS_AHEAD);
-    let reader = TraceReader::new(open()?)?.events_only();
-    let unpacker = BlockUnpacker { reader, returned_buffers, has_buffer: false };
+    let (return_buffer, returned_buffers) = sync_channel(SPARE_BUFFERS);
+    let reader = TraceReader::new(open()?)?.passing_holes().events_only();
+    let unpacker = BlockUnpacker { reader, returned_buffers, is_regular };
     let stopped = for_each_block_item(unpacker, &mut |item| match item {
         BlockItem::Events(batch) => {
             let flow = merger.push_batch(batch, sink);
@@ -124,56 +126,59 @@ enum BlockItem {
 }
 
 /// Decodes event blocks into buffers that the consumer returned.
-struct BlockUnpacker {
-    reader: TraceReader<Box<dyn Read + Send>>,
+struct BlockUnpacker<IsRegular> {
+    reader: TraceReader<Box<dyn TraceBytes>>,
     returned_buffers: Receiver<Vec<Event>>,
-    /// The reader holds a returned buffer for the next block.
-    has_buffer: bool,
+    /// True for an event with a known kind and a time within the run.
+    is_regular: IsRegular,
 }
 
-impl BlockUnpacker {
-    /// The next event block or damaged region; `None` at the end of the trace.
-    fn next_item(&mut self) -> Option<BlockItem> {
-        loop {
-            if !self.has_buffer
-                && let Ok(events) = self.returned_buffers.try_recv()
-            {
-                self.reader.reuse_events(events);
-                self.has_buffer = true;
-            }
-            match self.reader.next()? {
-                Item::Events(events) => {
-                    self.has_buffer = false;
-                    return Some(BlockItem::Events(EventBatch::from_events(events)));
+impl<IsRegular: Fn(&Event) -> bool> BlockUnpacker<IsRegular> {
+    /// Passes on all events and damaged regions, until `deliver` breaks.
+    fn unpack(&mut self, deliver: &mut dyn FnMut(BlockItem) -> ControlFlow<()>) -> ControlFlow<()> {
+        let mut flow = ControlFlow::Continue(());
+        while flow.is_continue() {
+            let item = self.reader.next_with_event_chunks(&mut |events| {
+                let needs_check = !events.iter().all(&self.is_regular);
+                flow = deliver(BlockItem::Events(EventBatch::new(events, needs_check)));
+                flow?;
+                ControlFlow::Continue(self.returned_buffers.try_recv().unwrap_or_default())
+            });
+            match item {
+                Some(Item::CorruptRegion(damage)) if damage.is_in_block && flow.is_continue() => {
+                    flow = deliver(BlockItem::Damage(damage));
                 }
-                Item::CorruptRegion(damage) if damage.is_in_block => return Some(BlockItem::Damage(damage)),
                 // The first reading used all other items.
-                _ => {}
+                Some(_) => {}
+                None => break,
             }
         }
+        flow
     }
 }
 
 /// Runs `unpacker` on its own thread and passes its items to `consume` on this one.
 fn for_each_block_item(
-    unpacker: BlockUnpacker,
+    unpacker: BlockUnpacker<impl Fn(&Event) -> bool + Send>,
     consume: &mut impl FnMut(BlockItem) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     // Shared instead of moved: if the thread cannot be started, this thread unpacks.
     let unpacker = std::sync::Mutex::new(unpacker);
-    let next_item = || unpacker.lock().ok()?.next_item();
+    let unpack = |deliver: &mut dyn FnMut(BlockItem) -> ControlFlow<()>| match unpacker.lock() {
+        Ok(mut unpacker) => unpacker.unpack(deliver),
+        Err(_) => ControlFlow::Break(()),
+    };
     std::thread::scope(|scope| {
-        let (sender, items) = sync_channel(BLOCKS_AHEAD);
-        let unpack = move || {
-            while let Some(item) = next_item() {
-                if sender.send(item).is_err() {
-                    break;
-                }
-            }
+        let (sender, items) = sync_channel(CHUNKS_AHEAD);
+        let send_all = move || {
+            let _ = unpack(&mut |item| match sender.send(item) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            });
         };
-        match std::thread::Builder::new().name("unpack".to_owned()).spawn_scoped(scope, unpack) {
+        match std::thread::Builder::new().name("unpack".to_owned()).spawn_scoped(scope, send_all) {
             Ok(_) => items.into_iter().try_for_each(&mut *consume),
-            Err(_) => std::iter::from_fn(next_item).try_for_each(&mut *consume),
+            Err(_) => unpack(consume),
         }
     })
 }

@@ -1,8 +1,8 @@
 //! Losses of a trace: missing events, damage and calls in flight at exit.
 //!
-//! [`count_missing_events`] separates lost events from calls in flight, and
-//! [`find_losses`] lists everything that is missing. Both run once per trace, after
-//! the second reading. `replay/tests/damage.rs` checks them against traces with known damage.
+//! [`find_losses`] separates lost events from calls in flight and lists everything that is missing.
+//! It runs once per trace, after the second reading. `replay/tests/damage.rs` checks it against
+//! traces with known damage.
 
 use gpumemtrace_format::Counter;
 use gpumemtrace_format::block::BlockKind;
@@ -29,7 +29,7 @@ pub struct MissingEvents {
 /// A thread takes its sequence number before it completes its record, so a process that died or
 /// still runs leaves at most one gap per thread. Gaps count as calls in flight only if the trace
 /// shows no other cause, such as damage or dropped events.
-pub fn count_missing_events(head: &TraceHead, body: &TraceBody, threads: u64) -> MissingEvents {
+fn count_missing_events(head: &TraceHead, body: &TraceBody, threads: u64) -> MissingEvents {
     let ring = head.ring.as_ref();
     // A thread delayed past the end of the recording writes its last event to the ring only.
     let events_at_end = head.end.as_ref().map_or(0, |end| end.events);
@@ -51,14 +51,11 @@ pub fn count_missing_events(head: &TraceHead, body: &TraceBody, threads: u64) ->
     }
 }
 
-/// Everything that is missing from the trace; empty for a complete trace. `dropped` is the number
-/// of events that the recorder dropped by its own count.
-pub fn find_losses(
-    head: &TraceHead,
-    body: &TraceBody,
-    missing: MissingEvents,
-    dropped: u64,
-) -> Vec<TraceLoss> {
+/// Everything that is missing from the trace; empty for a complete trace. `threads` is the number
+/// of threads that have events.
+pub fn find_losses(head: &TraceHead, body: &TraceBody, threads: u64) -> (MissingEvents, Vec<TraceLoss>) {
+    let missing = count_missing_events(head, body, threads);
+    let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
     let mut losses = Vec::new();
     let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
     add_count(dropped, TraceLoss::DroppedEvents { events: dropped });
@@ -109,7 +106,11 @@ pub fn find_losses(
     add_count(threads, TraceLoss::ThreadsWithoutRing { threads });
     let errors = counter(Counter::InternalErrors);
     add_count(errors, TraceLoss::InternalErrors { errors });
-    losses
+    let events = counter(Counter::InterruptedEvents);
+    add_count(events, TraceLoss::InterruptedEvents { events });
+    let frames = body.undefined_frames;
+    add_count(frames, TraceLoss::UndefinedFrames { frames });
+    (missing, losses)
 }
 
 /// The first damaged regions, and the number of the others.

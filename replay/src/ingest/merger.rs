@@ -14,6 +14,8 @@ use std::ops::ControlFlow;
 
 use gpumemtrace_format::{Event, NO_SEQ};
 
+use crate::ingest::event_batch::EventBatch;
+
 /// Events that may wait for a missing sequence number.
 pub(crate) const MAX_WAITING: usize = 1 << 20;
 /// Longest slice passed to the sink at once: few enough to stay in the L1 cache.
@@ -28,31 +30,16 @@ struct ThreadRun {
     batch: usize,
     at: usize,
     end: usize,
+    /// The piece of the batch that contains `at`.
+    piece: usize,
 }
 
-/// The events of one block, split into ascending runs.
-#[derive(Debug)]
-pub(crate) struct EventBatch {
-    events: Vec<Event>,
-    /// First sequence number and end index of each run.
-    runs: Vec<(u64, usize)>,
-    /// Runs with events that were not passed on.
-    pending_runs: usize,
-}
-
-impl EventBatch {
-    /// Splits `events` into runs. Call it on the thread that decoded them, while they are cached.
-    pub(crate) fn from_events(events: Vec<Event>) -> Self {
-        let mut end = 0;
-        let runs: Vec<(u64, usize)> = events
-            .chunk_by(|a, b| a.seq < b.seq)
-            .map(|run| {
-                end += run.len();
-                (run[0].seq, end)
-            })
-            .collect();
-        Self { pending_runs: runs.len(), events, runs }
-    }
+/// Events with consecutive sequence numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MergedSlice<'a> {
+    pub(crate) events: &'a [Event],
+    /// As given to [`EventBatch::new`].
+    pub(crate) needs_check: bool,
 }
 
 /// Merges batches of events into one ordered stream.
@@ -110,16 +97,16 @@ impl Merger {
     pub(crate) fn push(
         &mut self,
         events: Vec<Event>,
-        sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
+        sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.push_batch(EventBatch::from_events(events), sink)
+        self.push_batch(EventBatch::new(events, true), sink)
     }
 
     /// Like [`Self::push`], for events that are already split into runs.
     pub(crate) fn push_batch(
         &mut self,
         batch: EventBatch,
-        sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
+        sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if batch.events.is_empty() {
             return ControlFlow::Continue(());
@@ -138,22 +125,30 @@ impl Merger {
     }
 
     fn insert_batch(&mut self, slot: usize, batch: EventBatch) {
-        let mut at = 0;
-        for (seq, end) in &batch.runs {
-            self.heap.push(Reverse(ThreadRun { seq: *seq, batch: slot, at, end: *end }));
-            at = *end;
+        for pieces in batch.runs() {
+            let (first, last) = (&batch.pieces[pieces.start], &batch.pieces[pieces.end - 1]);
+            self.heap.push(Reverse(ThreadRun {
+                seq: first.first_seq,
+                batch: slot,
+                at: first.begin,
+                end: last.end,
+                piece: pieces.start,
+            }));
         }
         self.resident += batch.events.len();
         self.batches[slot] = Some(batch);
     }
 
     /// Passes on all waiting events, and counts the sequence numbers between them as missing.
-    pub(crate) fn skip_missing_events(&mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) {
+    pub(crate) fn skip_missing_events(&mut self, sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>) {
         let _ = self.drain(0, sink);
     }
 
     /// Passes on all waiting events and summarizes the order.
-    pub(crate) fn finish(mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) -> OrderSummary {
+    pub(crate) fn finish(
+        mut self,
+        sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>,
+    ) -> OrderSummary {
         self.skip_missing_events(sink);
         OrderSummary {
             next_seq: self.next_seq,
@@ -167,7 +162,7 @@ impl Merger {
     fn drain(
         &mut self,
         max_waiting: usize,
-        sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
+        sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         while let Some(Reverse(top)) = self.heap.peek() {
             if top.seq > self.next_seq && top.seq != NO_SEQ {
@@ -188,40 +183,38 @@ impl Merger {
             let mut flow = ControlFlow::Continue(());
             // A local copy stays in a register.
             let mut next_seq = self.next_seq;
-            while let [event, ..] = &batch.events[run.at..run.end] {
-                if event.seq == NO_SEQ {
+            // The pieces say which numbers follow, so the sink is the first to touch the events.
+            while run.at < run.end && flow.is_continue() {
+                let piece_end = batch.pieces[run.piece].end;
+                if run.seq == NO_SEQ {
                     if self.unplaced.len() < MAX_UNPLACED {
-                        self.unplaced.push(*event);
+                        self.unplaced.push(batch.events[run.at]);
                     } else {
                         self.unplaced_not_kept += 1;
                     }
                     run.at += 1;
-                } else if event.seq < next_seq {
-                    self.repeated += 1;
-                    run.at += 1;
-                } else if event.seq == next_seq {
-                    let slice_end = run.end.min(run.at + MAX_SLICE_EVENTS);
-                    let rest = &batch.events[run.at..slice_end];
-                    let gap = rest.iter().position(|event| {
-                        let is_next = event.seq == next_seq && event.seq != NO_SEQ;
-                        next_seq += u64::from(is_next);
-                        !is_next
-                    });
-                    let len = gap.unwrap_or(rest.len());
-                    run.at += len;
-                    flow = sink(&rest[..len]);
-                    if flow.is_break() {
-                        break;
+                } else if run.seq <= next_seq {
+                    let repeated = (next_seq - run.seq).min((piece_end - run.at) as u64);
+                    self.repeated += repeated;
+                    run.at += repeated as usize;
+                    let events = &batch.events[run.at..piece_end.min(run.at + MAX_SLICE_EVENTS)];
+                    run.at += events.len();
+                    run.seq += repeated + events.len() as u64;
+                    next_seq += events.len() as u64;
+                    if !events.is_empty() {
+                        flow = sink(MergedSlice { events, needs_check: batch.needs_check });
                     }
                 } else {
                     break;
                 }
+                if run.at == piece_end && run.at < run.end {
+                    run.piece += 1;
+                    run.seq = batch.pieces[run.piece].first_seq;
+                }
             }
             self.next_seq = next_seq;
             self.waiting -= run.at - begin;
-            if run.at < run.end {
-                run.seq = batch.events[run.at].seq;
-            } else {
+            if run.at == run.end {
                 let Reverse(run) = PeekMut::pop(top);
                 batch.pending_runs -= 1;
                 if batch.pending_runs == 0 {
@@ -249,7 +242,7 @@ impl Merger {
         self.waiting = rest.len();
         self.resident = 0;
         self.batches.push(None);
-        self.insert_batch(0, EventBatch::from_events(rest));
+        self.insert_batch(0, EventBatch::new(rest, true));
     }
 }
 
@@ -283,8 +276,8 @@ mod tests {
         let mut merger = Merger::new();
         merger.max_waiting = max_waiting;
         let mut seqs = Vec::new();
-        let mut sink = |events: &[Event]| {
-            seqs.extend(events.iter().map(|event| event.seq));
+        let mut sink = |slice: MergedSlice<'_>| {
+            seqs.extend(slice.events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
         for batch in batches {
@@ -356,8 +349,8 @@ mod tests {
     #[test]
     fn skip_missing_events_passes_on_waiting_events() {
         let (mut merger, mut seqs) = (Merger::new(), Vec::new());
-        let mut sink = |events: &[Event]| {
-            seqs.extend(events.iter().map(|event| event.seq));
+        let mut sink = |slice: MergedSlice<'_>| {
+            seqs.extend(slice.events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
         let _ = merger.push([5, 6, 9].map(|seq| event(seq, 1)).to_vec(), &mut sink);
@@ -372,7 +365,7 @@ mod tests {
     #[test]
     fn spent_buffers_are_returned_once() {
         let mut merger = Merger::new();
-        let sink = &mut |_: &[Event]| ControlFlow::Continue(());
+        let sink = &mut |_: MergedSlice<'_>| ControlFlow::Continue(());
         let _ = merger.push(vec![event(1, 1)], sink);
         assert_eq!(merger.take_spent_buffers().count(), 0, "event 1 waits for event 0");
         let _ = merger.push(vec![event(0, 1)], sink);

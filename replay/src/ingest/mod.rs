@@ -6,10 +6,12 @@
 //! them. The crate opens no files itself; [`Input`] carries a function that opens the trace.
 
 pub(crate) mod definitions;
+pub(crate) mod event_batch;
 pub(crate) mod event_reader;
 pub(crate) mod losses;
 pub(crate) mod merger;
 pub(crate) mod metal_totals;
+pub(crate) mod survey;
 pub(crate) mod trace_head;
 
 use gpumemtrace_format::block::BlockKind;
@@ -19,8 +21,9 @@ use gpumemtrace_format::ring::RingImage;
 pub use self::{
     definitions::Definitions,
     event_reader::{TraceBody, read_events},
-    losses::{MissingEvents, count_missing_events, find_losses},
+    losses::{MissingEvents, find_losses},
     merger::OrderSummary,
+    survey::survey_events,
     trace_head::{RingProblem, TraceHead},
 };
 pub(crate) use crate::ingest::event_reader::{OpenTrace, read_event_slices};
@@ -52,7 +55,7 @@ pub struct Input<'a> {
     pub is_locked: bool,
     /// The parts of the trace in order. May be empty for a trace in one file.
     pub files: Vec<FileSpan>,
-    /// Missing files of the trace, one sentence each.
+    /// Files of the trace that are missing, cut or unreadable, one sentence each.
     pub absent: Vec<String>,
 }
 

@@ -53,7 +53,7 @@ pub struct TraceHead {
     pub last_file_bytes: u64,
     /// The parts of the trace in order. May be empty for a trace in one file.
     pub files: Vec<FileSpan>,
-    /// Missing files of the trace, one sentence each.
+    /// Files of the trace that are missing, cut or unreadable, one sentence each.
     pub absent: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl TraceHead {
             files: input.files,
             ..Self::without_events(Meta::default(), None, input.absent)
         };
-        let mut reader = TraceReader::new((input.open)()?)?.without_events();
+        let mut reader = TraceReader::new((input.open)()?)?.passing_holes().without_events();
         for item in reader.by_ref() {
             match item {
                 Item::Meta(meta) => head.meta.merge(meta),

@@ -69,9 +69,8 @@ impl ReplayPass {
             device.torch.observe(StateSample { device: bytes, ..now });
         }
         if self.driver.has_changed_ranges {
-            for device in self.devices.all.iter_mut().flatten() {
-                device.on_ranges_changed(&self.driver.removed_ranges);
-            }
+            let removed = &self.driver.removed_ranges;
+            self.devices.change_all(|device| device.on_ranges_changed(removed));
         }
     }
 

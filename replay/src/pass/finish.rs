@@ -6,7 +6,7 @@ use super::program_end::ProgramEnd;
 use super::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
 use super::{Analysis, ReplayPass};
 use crate::device::DeviceState;
-use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
+use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
 use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
@@ -45,7 +45,8 @@ impl ReplayPass {
         let events = self.counts.iter().sum::<u64>().max(1);
         let all_counts = self.counts;
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
-        let MissingEvents { lost, in_flight } = count_missing_events(head, body, self.threads.len() as u64);
+        let (MissingEvents { lost, in_flight }, mut incomplete) =
+            find_losses(head, body, self.threads.len() as u64);
         let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
         let dropped = counter(Counter::DroppedEvents);
         let losses = Losses {
@@ -54,10 +55,9 @@ impl ReplayPass {
             truncated_stacks: counter(Counter::TruncatedStacks),
             unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
             uncovered_calls: counter(Counter::UncoveredCalls),
-            in_flight_calls: in_flight + body.order.unplaced.len() as u64,
+            in_flight_calls: in_flight + self.driver.in_flight_calls + body.order.unplaced.len() as u64,
             tracker_mismatches: counter(Counter::TrackerMismatches),
         };
-        let mut incomplete = find_losses(head, body, MissingEvents { lost, in_flight }, dropped);
         let undefined = symbols.undefined_frames();
         if undefined > 0 {
             incomplete.push(TraceLoss::UndefinedFrames { frames: undefined });

@@ -20,7 +20,7 @@ use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
 use crate::callsite::symbols::StackSymbols;
 use crate::ingest::definitions::Definitions;
-use crate::ingest::merger::Merger;
+use crate::ingest::merger::{MergedSlice, Merger};
 use crate::report::Site;
 use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
@@ -159,7 +159,7 @@ impl RunFollower {
         let (next_seq, waiting) = (self.merger.next_seq(), &mut self.waiting);
         events.retain(|event| event.seq != NO_SEQ && event.seq >= next_seq && waiting.insert(event.seq));
         let (state, symbols) = (&mut self.state, &mut self.symbols);
-        let _ = self.merger.push(events, &mut |events| {
+        let _ = self.merger.push(events, &mut |MergedSlice { events, .. }| {
             for event in events {
                 state.on_event(event, symbols);
             }
@@ -173,7 +173,7 @@ impl RunFollower {
     /// arrives later, because its call was in flight, is ignored.
     pub fn skip_missing_events(&mut self) {
         let (state, symbols) = (&mut self.state, &mut self.symbols);
-        self.merger.skip_missing_events(&mut |events| {
+        self.merger.skip_missing_events(&mut |MergedSlice { events, .. }| {
             for event in events {
                 state.on_event(event, symbols);
             }

@@ -347,9 +347,8 @@ impl ReplayPass {
 
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
     fn begin_step(&mut self, first: EventKind) {
-        for device in self.devices.all.iter_mut().flatten() {
-            device.end_step(self.time_ns, &self.driver);
-        }
+        let (time_ns, driver) = (self.time_ns, &self.driver);
+        self.devices.change_all(|device| device.end_step(time_ns, driver));
         self.host.end_step();
         self.step += 1;
         self.run_times.iter_mut().for_each(|times| times.begin_step(self.time_ns));

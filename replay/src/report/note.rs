@@ -139,6 +139,11 @@ pub enum TraceLoss {
         /// The number of errors.
         errors: u64,
     },
+    /// Signal handlers interrupted the recorder and called the GPU, or left it by a jump.
+    InterruptedEvents {
+        /// The events that were lost.
+        events: u64,
+    },
     /// Stack frames are used and not defined in the file.
     UndefinedFrames {
         /// The number of frames.

@@ -33,7 +33,7 @@ impl StepSeries {
 
     /// Sets the value from the end of `step` on. Steps must ascend.
     pub(crate) fn record(&mut self, step: u32, value: BlockTotals) {
-        let step = step.next_multiple_of(self.stride);
+        let step = represented_step(step, self.stride);
         match self.points.last_mut() {
             Some((last, last_value)) if *last == step => *last_value = value,
             Some((_, last_value)) if *last_value == value => return,
@@ -49,7 +49,7 @@ impl StepSeries {
         self.stride *= 2;
         let mut points: Vec<(u32, BlockTotals)> = Vec::with_capacity(self.points.len());
         for (step, value) in self.points.drain(..) {
-            let step = step.next_multiple_of(self.stride);
+            let step = represented_step(step, self.stride);
             match points.last_mut() {
                 Some((last, last_value)) if *last == step => *last_value = value,
                 _ => points.push((step, value)),
@@ -103,6 +103,12 @@ impl StepSeries {
         let after = self.points.partition_point(|(at, _)| *at <= step);
         after.checked_sub(1).map_or(BlockTotals::default(), |index| self.points[index].1)
     }
+}
+
+/// The first step end from `step` on that a series with this stride, a power of two, represents.
+#[inline]
+fn represented_step(step: u32, stride: u32) -> u32 {
+    (step + (stride - 1)) & !(stride - 1)
 }
 
 #[cfg(test)]

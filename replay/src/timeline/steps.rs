@@ -155,6 +155,8 @@ impl OptimizerBursts {
 #[derive(Clone, Debug)]
 pub(crate) struct StepClock {
     source: StepRule,
+    /// The hint of events that begin steps; `None` if the rule does not go by hints.
+    hint: Option<u16>,
     bursts: OptimizerBursts,
     /// The unseen call of an optimizer rule that has not been counted, else the largest number.
     unseen_call: u64,
@@ -172,8 +174,15 @@ impl StepClock {
             StepRule::Allocations { every, .. } => every,
             _ => 0,
         };
+        let hint = match source {
+            StepRule::Range(name) => Some(name),
+            StepRule::Optimizer { line, .. } => Some(line),
+            StepRule::Period { token: StepToken::Path(_), .. } => Some(RECURRING),
+            _ => None,
+        };
         Self {
             source,
+            hint,
             bursts: OptimizerBursts::default(),
             unseen_call: unseen_call.unwrap_or(u64::MAX),
             allocations_left,
@@ -189,13 +198,18 @@ impl StepClock {
     #[inline]
     pub(crate) fn begins_step(&mut self, event: &Event, stack: StackId, hint: u16) -> bool {
         // The common case: the event is neither in an optimizer call nor the first after one.
-        if let StepRule::Optimizer { line, .. } = self.source
-            && hint != line
+        if self.hint.is_some_and(|of_steps| of_steps != hint)
             && self.bursts.inside != Some(event.thread)
             && event.seq < self.unseen_call
         {
             return false;
         }
+        self.applies_to(event, stack, hint)
+    }
+
+    /// As [`Self::begins_step`], for any event.
+    #[inline(never)] // Inlined, it would take registers from the loop over events.
+    fn applies_to(&mut self, event: &Event, stack: StackId, hint: u16) -> bool {
         match self.source {
             StepRule::Marks => event.kind == EventKind::MARK && event.aux[0] == MARK_STEP,
             StepRule::Range(name) => event.kind == EventKind::RANGE_BEGIN && hint == name,

@@ -6,10 +6,10 @@
 #![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
 
 use std::collections::HashMap;
-use std::io::Read;
 
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::event::RECORD_BYTES;
+use gpumemtrace_format::reader::TraceBytes;
 use gpumemtrace_format::ring::{
     HEADER_BYTES, NEXT_SEQ_AT, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RingLayout,
     TRACE_BYTES_AT, encode_header, seal,
@@ -379,7 +379,7 @@ pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, PerStepTotals)> {
 
 fn with_input<T>(bytes: &[u8], ring: RingFile, read: impl FnOnce(Input<'_>) -> T) -> T {
     let bytes = std::sync::Arc::<[u8]>::from(bytes);
-    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
+    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn TraceBytes>);
     let path = "run.trace";
     read(Input { path, open: &open, ring, is_locked: false, files: Vec::new(), absent: Vec::new() })
 }

@@ -87,6 +87,10 @@ pub const STATE_DONE: u16 = 1;
 /// Record state: the driver call has begun and has not returned.
 #[doc(hidden)]
 pub const STATE_IN_FLIGHT: u16 = 2;
+/// Record state: the driver call was left without a return, by a jump, an exception or the end of
+/// its thread. Nothing will complete the record.
+#[doc(hidden)]
+pub const STATE_LEFT: u16 = 3;
 
 /// An allocation, a free, a driver call or a report of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,8 +112,7 @@ pub struct Event {
     pub flags: u8,
     /// `CUresult` of a driver call, 0 is success; 0 for all other kinds.
     pub result: u16,
-    /// The process died before the call returned: `result`, and `addr` of an allocation, are
-    /// unknown.
+    /// The call did not return: `result`, and `addr` of an allocation, are unknown.
     pub in_flight: bool,
     /// Address, or a handle, by kind.
     pub addr: u64,
@@ -196,7 +199,7 @@ impl Event {
         let last = words[7];
         let kind = EventKind(last as u8);
         let state = (last >> 48) as u16;
-        if kind.is_ring_only() || !matches!(state, STATE_DONE | STATE_IN_FLIGHT) {
+        if kind.is_ring_only() || !matches!(state, STATE_DONE | STATE_IN_FLIGHT | STATE_LEFT) {
             return None;
         }
         let mut event = Self {
@@ -208,7 +211,7 @@ impl Event {
             api: ApiId((last >> 16) as u8),
             flags: (last >> 24) as u8 & !HAS_DETAIL,
             result: (last >> 32) as u16,
-            in_flight: state == STATE_IN_FLIGHT,
+            in_flight: state != STATE_DONE,
             addr: words[2],
             size: words[3],
             aux: [words[4], words[5]],

@@ -1,12 +1,11 @@
-//! The columns of a payload while they are read, and the rows decoded so far.
+//! The columns of a payload while they are read.
 //!
 //! Columns are read [`BATCH_ROWS`] rows at a time. How many numbers a column owes for a batch is
 //! known before it is read, and an age is checked against the allocations before it.
 
 use super::planes::{BATCH_ROWS, NumberBatch, NumberColumn};
-use super::row_predictor::{RowPredictor, StackPredictor};
-use super::{API, COLUMNS, DEVICE, FLAGS, KIND, RUNS};
-use crate::event::Event;
+use super::row_predictor::StackPredictor;
+use super::{API, COLUMNS, DEVICE, FLAGS, KIND, RUNS, SEQ};
 use crate::ids::{NodeId, ThreadId};
 use crate::wire::{Cursor, WireError, add_delta};
 
@@ -92,6 +91,29 @@ impl<'a> EventColumns<'a> {
         Ok(())
     }
 
+    /// Reads the next sequence numbers. Most are one above the number before.
+    pub(super) fn fill_seqs(
+        &mut self,
+        last: &mut u64,
+        seqs: &mut NumberBatch,
+        len: usize,
+    ) -> Result<(), WireError> {
+        let numbers = &mut self.numbers[usize::from(SEQ)];
+        if numbers.skip_zeros(len) {
+            for (seq, above) in seqs[..len].iter_mut().zip(1..) {
+                *seq = last.wrapping_add(above);
+            }
+            *last = last.wrapping_add(len as u64);
+            return Ok(());
+        }
+        numbers.fill(seqs, len)?;
+        for seq in &mut seqs[..len] {
+            *last = add_delta(last.wrapping_add(1), *seq);
+            *seq = *last;
+        }
+        Ok(())
+    }
+
     /// Reads the next stacks.
     pub(super) fn fill_stacks(
         &mut self,
@@ -144,15 +166,4 @@ impl<'a> EventColumns<'a> {
             && self.numbers.iter().all(NumberColumn::is_used_up)
             && [self.devices, self.apis, self.flags].into_iter().all(ByteColumn::is_used_up)
     }
-}
-
-/// The rows decoded so far, and what the next row may refer to.
-pub(super) struct DecodedRows<'a> {
-    pub(super) last: RowPredictor,
-    pub(super) shift: u8,
-    /// Row numbers of the allocations.
-    pub(super) allocations: Vec<u32>,
-    /// Addresses of the frees that named an allocation.
-    pub(super) freed_addrs: Vec<u64>,
-    pub(super) events: &'a mut Vec<Event>,
 }

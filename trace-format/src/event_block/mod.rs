@@ -37,6 +37,7 @@
 mod allocations;
 mod aux_predictor;
 mod decode;
+mod decoded_rows;
 mod encode;
 mod event_columns;
 mod planes;
@@ -45,7 +46,7 @@ mod row_predictor;
 
 use crate::event::EventKind;
 pub use decode::decode;
-pub(crate) use decode::decode_into;
+pub(crate) use decode::{ChunkSink, EventDecoder};
 pub use encode::{EncodedEvents, EventEncoder, encode};
 
 /// Largest number of rows in a block.

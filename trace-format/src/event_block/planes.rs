@@ -79,7 +79,7 @@ impl PlaneWriter {
 }
 
 /// Rows that are decoded together.
-pub(super) const BATCH_ROWS: usize = 128;
+pub(super) const BATCH_ROWS: usize = 256;
 /// The numbers of one column in those rows.
 pub(super) type NumberBatch = [u64; BATCH_ROWS];
 

@@ -5,12 +5,12 @@
 //! by row, with a shorter loop for batches of PyTorch blocks only, which nearly all batches are.
 
 use super::aux_predictor::AuxPredictor;
-use super::event_columns::{DecodedRows, EventColumns};
+use super::decoded_rows::{DecodedRows, NamedAllocation};
+use super::event_columns::EventColumns;
 use super::planes::{BATCH_ROWS, NumberBatch};
-use super::row_predictor::RowPredictor;
 use super::{
     ADDR, AGE, AUX0, AUX1, HAS_DETAIL, IN_FLIGHT, NATIVE, POOL, PYTHON, Pairing, REQUESTED, RESULT, REUSE,
-    SEQ, SIZE, STREAM, TIME, is_torch_block, pairing, round_up,
+    SIZE, STREAM, TIME, is_torch_block, pairing, round_up,
 };
 use crate::event::{Detail, Event, EventKind};
 use crate::ids::{ApiId, NodeId, ThreadId};
@@ -44,8 +44,8 @@ pub(super) struct RowBatch {
     sizes: NumberBatch,
 }
 
-impl RowBatch {
-    pub(super) fn new() -> Self {
+impl Default for RowBatch {
+    fn default() -> Self {
         let none = [0; BATCH_ROWS];
         Self {
             threads: [ThreadId(0); BATCH_ROWS],
@@ -68,12 +68,15 @@ impl RowBatch {
             sizes: none,
         }
     }
+}
 
-    /// Decodes the next rows and appends them to `rows`.
+impl RowBatch {
+    /// Decodes the next rows and appends them to `events`.
     pub(super) fn fill(
         &mut self,
         columns: &mut EventColumns<'_>,
-        rows: &mut DecodedRows<'_>,
+        rows: &mut DecodedRows,
+        events: &mut Vec<Event>,
     ) -> Result<(), WireError> {
         let here = BATCH_ROWS.min(columns.kinds.len());
         let (kinds, rest) = columns.kinds.split_at(here);
@@ -81,8 +84,8 @@ impl RowBatch {
         columns.fill_threads(&mut self.threads[..here])?;
         columns.apis.fill(&mut self.apis[..here])?;
         columns.flags.fill(&mut self.flags[..here])?;
-        columns.fill(SEQ, &mut self.seqs, here)?;
-        columns.fill(TIME, &mut self.times, here)?;
+        columns.fill_seqs(&mut rows.last.seq, &mut self.seqs, here)?;
+        columns.fill_running(TIME, &mut rows.last.units, &mut self.times, here)?;
         columns.fill(AUX0, &mut self.aux0s, here)?;
         columns.fill(AUX1, &mut self.aux1s, here)?;
         columns.fill(RESULT, &mut self.results, here)?;
@@ -92,14 +95,15 @@ impl RowBatch {
         columns.fill_stacks(PYTHON, &mut rows.last.python, &mut self.pythons[..here])?;
         columns.fill_stacks(NATIVE, &mut rows.last.native, &mut self.natives[..here])?;
         let details = self.fill_uneven(columns, rows, kinds)?;
-        let begin = rows.events.len();
-        self.put_even(rows, kinds);
+        let begin = events.len();
+        self.put_even(rows.shift, kinds, events);
+        let events = &mut events[begin..];
         match details {
-            DetailPresence::AllBlocks => self.put_blocks(rows, kinds, begin, true)?,
-            DetailPresence::NoBlock => self.put_blocks(rows, kinds, begin, false)?,
-            DetailPresence::Mixed => self.put_uneven(rows, kinds, begin)?,
+            DetailPresence::AllBlocks => self.put_blocks::<true>(rows, events)?,
+            DetailPresence::NoBlock => self.put_blocks::<false>(rows, events)?,
+            DetailPresence::Mixed => self.put_uneven(rows, events)?,
         }
-        self.put_aux(&mut rows.last.aux, &mut rows.events[begin..]);
+        self.put_aux(&mut rows.last.aux, events);
         Ok(())
     }
 
@@ -107,7 +111,7 @@ impl RowBatch {
     fn fill_uneven(
         &mut self,
         columns: &mut EventColumns<'_>,
-        rows: &mut DecodedRows<'_>,
+        rows: &mut DecodedRows,
         kinds: &[u8],
     ) -> Result<DetailPresence, WireError> {
         let here = kinds.len();
@@ -162,15 +166,12 @@ impl RowBatch {
     }
 
     /// Appends the rows with the fields that each row has a number for.
-    fn put_even(&self, rows: &mut DecodedRows<'_>, kinds: &[u8]) {
-        let RowPredictor { mut seq, mut units, .. } = rows.last;
-        rows.events.extend(kinds.iter().enumerate().map(|(row, kind)| {
-            seq = add_delta(seq.wrapping_add(1), self.seqs[row]);
-            units = add_delta(units, self.times[row]);
+    fn put_even(&self, shift: u8, kinds: &[u8], events: &mut Vec<Event>) {
+        events.extend(kinds.iter().enumerate().map(|(row, kind)| {
             let flags = self.flags[row];
             Event {
-                seq,
-                time_ns: units << rows.shift,
+                seq: self.seqs[row],
+                time_ns: self.times[row] << shift,
                 thread: self.threads[row],
                 kind: EventKind(*kind),
                 device: 0,
@@ -186,60 +187,52 @@ impl RowBatch {
                 detail: None,
             }
         }));
-        (rows.last.seq, rows.last.units) = (seq, units);
     }
 
     /// Sets address, size, device and detail in a batch of PyTorch blocks, all with a detail or
     /// none.
-    fn put_blocks(
+    fn put_blocks<const HAS_DETAILS: bool>(
         &self,
-        rows: &mut DecodedRows<'_>,
-        kinds: &[u8],
-        begin: usize,
-        has_details: bool,
+        rows: &mut DecodedRows,
+        events: &mut [Event],
     ) -> Result<(), WireError> {
         let (mut ages, mut reuses, mut addrs) = (self.ages.iter(), self.reuses.iter(), self.addrs.iter());
         let mut alone = 0;
-        for (done, kind) in (begin..).zip(kinds) {
-            let (before, events) = rows.events.split_at_mut_checked(done).ok_or(WireError::Range)?;
-            let event = events.first_mut().ok_or(WireError::Range)?;
+        for event in events {
+            let is_free = event.kind == EventKind::BLOCK_FREE;
             let mut reuse = 0;
-            if *kind == EventKind::BLOCK_FREE.0 {
+            if is_free {
                 let age = ages.next().copied().unwrap_or(0);
                 if age > 0 {
-                    copy_allocation(event, named_allocation(before, &rows.allocations, age)?, has_details)?;
-                    rows.freed_addrs.push(event.addr);
+                    rows.copy_named(event, age, HAS_DETAILS)?;
                     continue;
                 }
             } else {
-                rows.allocations.push(done as u32);
                 reuse = reuses.next().copied().unwrap_or(0);
             }
-            event.addr = if reuse > 0 {
-                reused_addr(&rows.freed_addrs, reuse)?
-            } else {
-                addrs.next().copied().unwrap_or(0)
-            };
-            event.size = self.sizes[alone % BATCH_ROWS];
-            event.device = self.devices[alone % BATCH_ROWS];
-            event.detail = has_details.then(|| self.detail(alone % BATCH_ROWS));
+            let addr = if reuse > 0 { rows.reused_addr(reuse)? } else { addrs.next().copied().unwrap_or(0) };
+            let (size, device) = (self.sizes[alone % BATCH_ROWS], self.devices[alone % BATCH_ROWS]);
+            let detail = HAS_DETAILS.then(|| self.detail(alone % BATCH_ROWS));
             alone += 1;
+            let allocation = NamedAllocation { addr, size, device, detail };
+            allocation.copy_to(event);
+            if !is_free {
+                rows.add_allocation(allocation);
+            }
         }
         Ok(())
     }
 
     /// Sets address, size, device and detail in any batch.
-    fn put_uneven(&self, rows: &mut DecodedRows<'_>, kinds: &[u8], begin: usize) -> Result<(), WireError> {
-        let last = &mut rows.last;
+    fn put_uneven(&self, rows: &mut DecodedRows, events: &mut [Event]) -> Result<(), WireError> {
         let mut at = BatchCursor::default();
-        for ((row, kind), done) in kinds.iter().enumerate().zip(begin..) {
-            let kind = EventKind(*kind);
-            let has_detail = self.flags[row] & HAS_DETAIL != 0;
+        for (event, flags) in events.iter_mut().zip(&self.flags) {
+            let kind = event.kind;
+            let has_detail = flags & HAS_DETAIL != 0;
             let pairing = pairing(kind);
             let (mut age, mut reuse) = (0, 0);
             match pairing {
                 Pairing::Allocates => {
-                    rows.allocations.push(done as u32);
                     reuse = self.reuses[at.allocation];
                     at.allocation += 1;
                 }
@@ -249,17 +242,14 @@ impl RowBatch {
                 }
                 Pairing::Neither => {}
             }
-            let (before, events) = rows.events.split_at_mut_checked(done).ok_or(WireError::Range)?;
-            let event = events.first_mut().ok_or(WireError::Range)?;
             if age > 0 {
-                copy_allocation(event, named_allocation(before, &rows.allocations, age)?, has_detail)?;
-                rows.freed_addrs.push(event.addr);
+                rows.copy_named(event, age, has_detail)?;
             } else {
                 event.addr = if reuse > 0 {
-                    reused_addr(&rows.freed_addrs, reuse)?
+                    rows.reused_addr(reuse)?
                 } else {
                     at.addr += 1;
-                    last.decode_addr(kind, pairing, self.addrs[at.addr - 1])
+                    rows.last.decode_addr(kind, pairing, self.addrs[at.addr - 1])
                 };
                 event.device = self.devices[at.alone];
                 at.alone += 1;
@@ -271,6 +261,10 @@ impl RowBatch {
                 at.size += 1;
                 event.size =
                     event.detail.map_or(number, |detail| add_delta(round_up(detail.requested_bytes), number));
+            }
+            if pairing == Pairing::Allocates {
+                let Event { addr, size, device, detail, .. } = *event;
+                rows.add_allocation(NamedAllocation { addr, size, device, detail });
             }
         }
         Ok(())
@@ -289,30 +283,6 @@ impl RowBatch {
     }
 }
 
-/// The allocation that an AGE names.
-#[inline]
-fn named_allocation<'a>(before: &'a [Event], allocations: &[u32], age: u64) -> Result<&'a Event, WireError> {
-    let number = usize::try_from(age).ok().and_then(|age| allocations.len().checked_sub(age));
-    number.and_then(|number| before.get(allocations[number] as usize)).ok_or(WireError::Range)
-}
-
-/// The address that a REUSE names.
-#[inline]
-fn reused_addr(freed_addrs: &[u64], reuse: u64) -> Result<u64, WireError> {
-    let number = usize::try_from(reuse).ok().and_then(|reuse| freed_addrs.len().checked_sub(reuse));
-    number.and_then(|number| freed_addrs.get(number)).copied().ok_or(WireError::Range)
-}
-
-/// Copies what a free that names an allocation does not repeat.
-#[inline]
-fn copy_allocation(event: &mut Event, made: &Event, has_detail: bool) -> Result<(), WireError> {
-    if made.detail.is_some() != has_detail {
-        return Err(WireError::Range);
-    }
-    (event.addr, event.device, event.size, event.detail) = (made.addr, made.device, made.size, made.detail);
-    Ok(())
-}
-
 /// Which rows of a batch have a detail.
 #[derive(Clone, Copy)]
 enum DetailPresence {
@@ -324,10 +294,11 @@ enum DetailPresence {
     Mixed,
 }
 
-/// Counts bytes, in a batch at most: the count fits in a byte.
+/// Counts bytes. Counts in slices, so that a byte holds each count.
 #[inline]
 fn count(bytes: &[u8], is_one: impl Fn(u8) -> bool) -> usize {
-    usize::from(bytes.iter().take(BATCH_ROWS).map(|byte| u8::from(is_one(*byte))).sum::<u8>())
+    let slices = bytes.chunks(BATCH_ROWS / 2);
+    slices.map(|some| usize::from(some.iter().map(|byte| u8::from(is_one(*byte))).sum::<u8>())).sum()
 }
 
 /// The next number of each column in which not every row has one.

@@ -74,6 +74,12 @@ pub(super) struct RowPredictor {
     pub(super) aux: AuxPredictor,
 }
 
+impl Default for RowPredictor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl RowPredictor {
     pub(super) fn new() -> Self {
         Self {

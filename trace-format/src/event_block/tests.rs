@@ -3,6 +3,7 @@ use crate::event::{Detail, Event};
 use crate::ids::{ApiId, NodeId, ThreadId};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::ops::ControlFlow;
 
 /// Few addresses, kinds and details, so that rows refer to each other; now and then any number at
 /// all.
@@ -58,7 +59,13 @@ proptest! {
             .iter()
             .map(|event| Event { time_ns: event.time_ns >> shift << shift, ..*event })
             .collect();
-        prop_assert_eq!(decode(&encoded.payload).unwrap(), expected);
+        prop_assert_eq!(&decode(&encoded.payload).unwrap(), &expected);
+        let mut chunks = Vec::new();
+        let in_chunks = EventDecoder::default().decode(&encoded.payload, 1, &mut |events| {
+            chunks.push(events);
+            ControlFlow::Continue(Vec::new())
+        });
+        prop_assert_eq!((in_chunks, chunks.concat()), (Ok(()), expected));
 
         // A truncated payload is refused unless whole columns are missing, which read as zeros:
         // only the checksum of the block detects that.

@@ -36,6 +36,9 @@ counters! {
     /// Blocks whose tracker entry did not match PyTorch's report to the profiler. Recorded without
     /// details.
     TrackerMismatches = 9, "tracker_mismatches";
+    /// Events not recorded because a signal handler interrupted the recorder: calls that the
+    /// handler made meanwhile, and events that it left by a jump.
+    InterruptedEvents = 10, "interrupted_events";
 }
 
 /// The values of all counters.

@@ -6,29 +6,37 @@
 //! skipped silently: a test flips every bit of a small file.
 
 use std::io::{ErrorKind, Read};
+use std::ops::ControlFlow;
 
 use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, PayloadUnpacker,
     file_version,
 };
 use crate::event::Event;
+use crate::event_block::{ChunkSink, EventDecoder};
 use crate::index::{Index, TraceTail};
 use crate::meta::{End, Meta};
-use crate::{FORMAT_VERSION, definitions, event_block};
+use crate::{FORMAT_VERSION, definitions};
 
 mod item;
 mod limits;
+mod source;
 
 pub use item::{CorruptRegion, Item, OpenError};
 use limits::{BlockFilter, UnpackBudget};
+pub use source::TraceBytes;
 
 /// Bytes to read at a time, at least.
 const MIN_READ_BYTES: usize = 1 << 16;
+/// Events in a chunk: half a megabyte.
+const CHUNK_EVENTS: usize = 4096;
 
 /// Iterates over the blocks of a trace, from any source of bytes.
 #[derive(Debug)]
 pub struct TraceReader<R> {
     source: R,
+    /// Passes over a hole in the source, see [`TraceBytes::skip_hole`].
+    skip_hole: fn(&mut R) -> u64,
     /// Unread bytes are those from `used` to `filled`; the first of them is at `offset` in the
     /// file.
     buffer: Vec<u8>,
@@ -41,8 +49,7 @@ pub struct TraceReader<R> {
     filter: BlockFilter,
     budget: UnpackBudget,
     unpacker: PayloadUnpacker,
-    /// Memory for the next events.
-    events: Vec<Event>,
+    decoder: EventDecoder,
 }
 
 impl<R: Read> TraceReader<R> {
@@ -84,6 +91,7 @@ impl<R: Read> TraceReader<R> {
     pub fn resume(source: R, offset: u64) -> Self {
         Self {
             source,
+            skip_hole: |_| 0,
             buffer: Vec::new(),
             used: 0,
             filled: 0,
@@ -94,8 +102,18 @@ impl<R: Read> TraceReader<R> {
             filter: BlockFilter::All,
             budget: UnpackBudget::default(),
             unpacker: PayloadUnpacker::default(),
-            events: Vec::new(),
+            decoder: EventDecoder::default(),
         }
+    }
+
+    /// Passes over the holes of a sparse file at once where it searches for the next block.
+    #[must_use]
+    pub fn passing_holes(mut self) -> Self
+    where
+        R: TraceBytes,
+    {
+        self.skip_hole = R::skip_hole;
+        self
     }
 
     /// Skips blocks of events without unpacking them: each is an [`Item::Skipped`].
@@ -112,10 +130,15 @@ impl<R: Read> TraceReader<R> {
         self
     }
 
-    /// Gives back a vector for the next events: new memory for each block takes as long as decoding
-    /// it.
-    pub fn reuse_events(&mut self, events: Vec<Event>) {
-        self.events = events;
+    /// Like [`Iterator::next`], but passes events to `sink`, in chunks that stay in the processor's
+    /// caches; their block becomes an [`Item::Skipped`]. `sink` returns memory for the next chunk.
+    /// If it breaks, the rest of the block is skipped. A damaged block may follow some of its
+    /// events.
+    pub fn next_with_event_chunks(
+        &mut self,
+        sink: &mut dyn FnMut(Vec<Event>) -> ControlFlow<(), Vec<Event>>,
+    ) -> Option<Item> {
+        self.next_item(CHUNK_EVENTS, sink)
     }
 
     /// Offset in the file of the next block.
@@ -155,7 +178,7 @@ impl<R: Read> TraceReader<R> {
 
     /// Skips to the next valid block header, or to the end, and returns what it skipped.
     fn resync(&mut self) -> CorruptRegion {
-        let begin = self.offset;
+        let (begin, mut hole_bytes) = (self.offset, 0);
         self.consume(1);
         loop {
             let unread = self.unread();
@@ -171,17 +194,25 @@ impl<R: Read> TraceReader<R> {
                 self.consume(self.unread().len());
                 break;
             }
+            // The unread bytes may be the start of a header. Nothing of it lies in a hole if they
+            // are zeros like the hole.
+            if self.unread().iter().all(|byte| *byte == 0) {
+                let skipped = (self.skip_hole)(&mut self.source);
+                hole_bytes += skipped;
+                self.offset += skipped;
+            }
             self.fill(MIN_READ_BYTES);
         }
-        CorruptRegion {
-            offset: begin,
-            len: self.offset - begin,
-            why: "no valid block header".to_owned(),
-            is_in_block: false,
-        }
+        let why = match hole_bytes {
+            0 => "no valid block header".to_owned(),
+            bytes => {
+                format!("no valid block header; {bytes} of these bytes are a hole in the file, without data")
+            }
+        };
+        CorruptRegion { offset: begin, len: self.offset - begin, why, is_in_block: false }
     }
 
-    fn next_item(&mut self) -> Option<Item> {
+    fn next_item(&mut self, chunk_events: usize, sink: &mut ChunkSink<'_>) -> Option<Item> {
         if let Some(damage) = self.header_damage.take() {
             return Some(Item::CorruptRegion(damage));
         }
@@ -230,7 +261,14 @@ impl<R: Read> TraceReader<R> {
             }));
         }
         let stored = &self.buffer[self.used + BLOCK_HEADER_BYTES..self.used + total];
-        let item = decode_block(&header, stored, &mut self.unpacker, &mut self.events);
+        let payload = self.unpacker.unpack(&header, stored).map_err(|error| error.to_string());
+        let item = payload.and_then(|payload| {
+            if header.kind.is_events() {
+                let decoded = self.decoder.decode(payload, chunk_events, sink);
+                return decoded.map(|()| Item::Skipped(header.kind)).map_err(|error| error.to_string());
+            }
+            decode_block(header.kind, payload)
+        });
         self.consume(total);
         Some(item.unwrap_or_else(|why| {
             Item::CorruptRegion(CorruptRegion { offset, len: total as u64, why, is_in_block: true })
@@ -249,7 +287,12 @@ impl<R: Read> Iterator for TraceReader<R> {
     type Item = Item;
 
     fn next(&mut self) -> Option<Item> {
-        self.next_item()
+        let mut all = None;
+        let item = self.next_item(usize::MAX, &mut |events| {
+            all = Some(events);
+            ControlFlow::Continue(Vec::new())
+        })?;
+        Some(all.map_or(item, Item::Events))
     }
 }
 
@@ -257,19 +300,10 @@ fn header_at(bytes: &[u8]) -> Option<BlockHeader> {
     BlockHeader::decode(bytes.first_chunk()?)
 }
 
-fn decode_block(
-    header: &BlockHeader,
-    stored: &[u8],
-    unpacker: &mut PayloadUnpacker,
-    events: &mut Vec<Event>,
-) -> Result<Item, String> {
-    let payload = unpacker.unpack(header, stored).map_err(|error| error.to_string())?;
-    let decoded = match header.kind {
+fn decode_block(kind: BlockKind, payload: &[u8]) -> Result<Item, String> {
+    let decoded = match kind {
         BlockKind::META => return Meta::decode(payload).map(Item::Meta).map_err(|error| error.to_string()),
         BlockKind::END => return End::decode(payload).map(Item::End).map_err(|error| error.to_string()),
-        BlockKind::EVENTS => {
-            event_block::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events)))
-        }
         BlockKind::CODES => definitions::decode_codes(payload).map(Item::Codes),
         BlockKind::PY_NODES => definitions::decode_py_nodes(payload).map(Item::PyNodes),
         BlockKind::FRAME_LINKS => definitions::decode_frame_links(payload).map(Item::FrameLinks),

@@ -2,6 +2,7 @@ use super::limits::{max_definition_bytes, max_event_bytes};
 use super::*;
 use crate::block::{encode_block, file_header};
 use crate::definitions::PyNode;
+use crate::event_block;
 use crate::meta::{Counters, EndReason};
 use proptest::prelude::*;
 
@@ -135,6 +136,58 @@ fn filtered_blocks_are_skipped() {
         kinds(TraceReader::new(&bytes[..]).unwrap().without_events()),
         [false, true, false, false, false]
     );
+}
+
+/// A file with one block of events.
+fn file_of_events(payload: &[u8]) -> Vec<u8> {
+    let mut file = file_header().to_vec();
+    file.extend(encode_block(BlockKind::EVENTS, payload, 3));
+    file
+}
+
+/// Allocations and frees of one address, the first number 0.
+fn blocks(rows: u64) -> Vec<Event> {
+    let kinds = [crate::EventKind::BLOCK_ALLOC, crate::EventKind::BLOCK_FREE];
+    (0..rows).map(|seq| Event { seq, addr: 4096, size: 512, ..Event::new(kinds[seq as usize % 2]) }).collect()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "calls libzstd")]
+fn chunks_hold_the_events_of_the_block() {
+    let events = blocks(3 * CHUNK_EVENTS as u64 + 5);
+    let file = file_of_events(&event_block::encode(&events, 0).payload);
+    let mut reader = TraceReader::new(&file[..]).unwrap();
+    let mut chunks: Vec<Vec<Event>> = Vec::new();
+    let item = reader.next_with_event_chunks(&mut |chunk| {
+        chunks.push(chunk);
+        ControlFlow::Continue(Vec::new())
+    });
+    assert_eq!(item, Some(Item::Skipped(BlockKind::EVENTS)));
+    assert_eq!(
+        chunks.iter().map(Vec::len).collect::<Vec<_>>(),
+        [CHUNK_EVENTS, CHUNK_EVENTS, CHUNK_EVENTS, 5]
+    );
+    assert_eq!(chunks.concat(), events);
+    assert_eq!(read(&file), [Item::Events(events)]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "calls libzstd")]
+fn malformed_block_is_reported_after_its_valid_chunks() {
+    let marks = vec![Event::new(crate::EventKind::MARK); CHUNK_EVENTS];
+    let mut payload = event_block::encode(&[marks, blocks(2)].concat(), 0).payload;
+    // The age column of the only free: id 8, length, count, the age. Two names no allocation.
+    let age = payload.windows(4).position(|bytes| bytes == [8, 2, 1, 1]).unwrap() + 3;
+    payload[age] = 2;
+    let file = file_of_events(&payload);
+    let mut rows = 0;
+    let item = TraceReader::new(&file[..]).unwrap().next_with_event_chunks(&mut |chunk| {
+        rows += chunk.len();
+        ControlFlow::Continue(chunk)
+    });
+    assert_eq!(rows, CHUNK_EVENTS);
+    assert!(matches!(item, Some(Item::CorruptRegion(damage)) if damage.is_in_block));
+    assert!(matches!(&read(&file)[..], [Item::CorruptRegion(_)]), "a whole block is refused");
 }
 
 #[test]

@@ -16,7 +16,7 @@
 //! Until the record is complete, its state says so and the check covers words 6 and 7 only, which
 //! do not change.
 
-use crate::event::{RECORD_WORDS, STATE_DONE, STATE_IN_FLIGHT};
+use crate::event::{RECORD_WORDS, STATE_DONE, STATE_IN_FLIGHT, STATE_LEFT};
 use crate::meta::EndReason;
 use crate::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
@@ -78,7 +78,7 @@ pub fn clear_check(last: u64) -> u64 {
 pub fn unseal(words: &[u64; RECORD_WORDS], number: u64, thread: u32) -> Option<[u64; RECORD_WORDS]> {
     let last = words[7] & ((1 << CHECK_AT) - 1);
     let expected = match state_of(last) {
-        STATE_DONE | STATE_IN_FLIGHT => check(words, last, number, thread),
+        STATE_DONE | STATE_IN_FLIGHT | STATE_LEFT => check(words, last, number, thread),
         STATE_COMPLETING => check(&[0, 0, 0, 0, 0, 0, words[6], 0], last, number, thread),
         _ => return None,
     };
@@ -127,15 +127,14 @@ mod tests {
     proptest! {
         #[test]
         fn record_round_trips_and_every_flipped_bit_is_detected(
-            words: [u64; 8], in_flight: bool, number: u64, thread: u32,
+            words: [u64; 8], state in STATE_DONE..=STATE_LEFT, number: u64, thread: u32,
         ) {
-            let state = if in_flight { STATE_IN_FLIGHT } else { STATE_DONE };
             let mut words = words;
             words[7] = with_state(words[7], state);
             let plain = words;
             words[7] = seal(&words, number, thread);
             prop_assert_eq!(unseal(&words, number, thread), Some(plain));
-            prop_assert_eq!(is_in_flight(words[7]), in_flight);
+            prop_assert_eq!(is_in_flight(words[7]), state == STATE_IN_FLIGHT);
             prop_assert_eq!(clear_check(words[7]), plain[7]);
             for bit in 0..512 {
                 words[bit / 64] ^= 1 << (bit % 64);

@@ -39,7 +39,7 @@ use crate::event::RECORD_BYTES;
 use layout::{CLASSES_AT, CLASSES_END};
 
 /// First bytes of a ring file.
-const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
+pub const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
 /// Version of the ring file.
 const RING_VERSION: u32 = 1;
 /// Length of page 0; rings are rounded up to a multiple of it.

@@ -118,6 +118,8 @@ pub(crate) struct DriverState {
     pub(crate) removed_ranges: Vec<MemoryRange>,
     /// True if the last event added or removed ranges.
     pub(crate) has_changed_ranges: bool,
+    /// Number of calls in flight that have a sequence number: frees take theirs before the call.
+    pub(crate) in_flight_calls: u64,
     /// Number of calls that returned an error.
     pub(crate) failed_calls: u64,
     /// The stack of the first failed call.
@@ -135,6 +137,7 @@ impl DriverState {
         self.removed_ranges.clear();
         self.has_changed_ranges = false;
         if event.in_flight {
+            self.in_flight_calls += 1;
             return;
         }
         if event.result != 0 {

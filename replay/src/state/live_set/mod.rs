@@ -119,15 +119,17 @@ impl LiveSet {
         let StackSite { stack, site, context } = origin;
         self.advance_bin(now);
         self.events += 1;
-        let block = LiveBlock { bytes, stack, step: now.step, serial: self.events, requested_bytes };
-        let lost = self.live.insert(addr, block);
+        // Made twice: a block whose address is taken would be copied through the stack.
+        let serial = self.events;
+        let block = || LiveBlock { bytes, stack, step: now.step, serial, requested_bytes };
+        let lost = self.live.insert(addr, block());
         if let Some(old) = lost {
             self.on_lost_free(addr, old, now.step);
         }
         self.update_totals(stack, site, |totals| totals.add(bytes)).outcomes.allocated += 1;
         self.total.add(bytes);
         if let Some(history) = &mut self.history {
-            history.classes.on_alloc(&block, context);
+            history.classes.on_alloc(&block(), context);
         }
         if let Some(peaks) = &mut self.step_peaks {
             peaks.on_growth(self.total.bytes, now.time_ns, self.events);
