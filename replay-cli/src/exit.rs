@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::terminal::stderr::print_message;
+
 /// The exit code of the command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CliExit {
@@ -68,7 +70,7 @@ pub(crate) fn report_error(error: &anyhow::Error) -> CliExit {
     if pipe_closed {
         return CliExit::Done;
     }
-    eprintln!("gpumemtrace: {error:#}");
+    print_message(format_args!("gpumemtrace: {error:#}"));
     if error.downcast_ref::<UnreadableInput>().is_some() {
         CliExit::Unreadable
     } else if error.downcast_ref::<UsageError>().is_some() {

@@ -3,7 +3,6 @@
 //! Stdout holds only the report, stderr at most a few sentences. The exit code says how the command
 //! ended (see [`exit`]).
 #![deny(unsafe_code)]
-#![allow(clippy::print_stderr)] // For messages; stdout goes through one writer.
 
 mod commands;
 mod exit;
@@ -17,6 +16,7 @@ mod trace;
 use clap::{Parser, Subcommand};
 
 use crate::exit::CliExit;
+use crate::terminal::stderr::print_usage_error;
 
 /// A GPU memory profiler for PyTorch and CUDA
 ///
@@ -76,7 +76,7 @@ fn main() -> std::process::ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version arrive here too. A closed stdout is not an error.
-            let _ = error.print();
+            print_usage_error::<Cli>(&error);
             return if error.use_stderr() { CliExit::Usage } else { CliExit::Done }.into();
         }
     };

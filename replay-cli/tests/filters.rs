@@ -91,7 +91,12 @@ proptest! {
             }
         }
         let (_, shown, _) = folder.run(&["replay", "a.trace", "--peak"], &columns);
-        let last: String = file.chars().filter(|c| !c.is_control() && *c != '\u{202e}').collect();
+        let written_out = |c: char| match c {
+            '\n' => "\\n".to_owned(),
+            c if c.is_control() || c == '\u{202e}' => c.escape_unicode().to_string(),
+            c => c.to_string(),
+        };
+        let last: String = file.chars().map(written_out).collect();
         let squeezed: String = shown.chars().filter(|c| !c.is_whitespace()).collect();
         prop_assert!(squeezed.contains(&format!("{last}.py:7")), "{shown}");
         for args in [&["replay", "a.trace", "--json"][..], &["info", "a.trace"], &["dump", "a.trace", "--stacks"]] {

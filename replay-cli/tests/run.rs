@@ -74,7 +74,8 @@ fn python_files_and_modules_run_in_python() {
 fn options_become_environment_variables_and_ld_preload_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo $LD_PRELOAD; echo $GPUMEMTRACE_OUTPUT; echo $GPUMEMTRACE_STACKS; \
-                  echo $GPUMEMTRACE_ON_FULL; echo $GPUMEMTRACE_MAX_TOTAL_SIZE";
+                  echo $GPUMEMTRACE_ON_FULL; echo $GPUMEMTRACE_MAX_TOTAL_SIZE; \
+                  echo $GPUMEMTRACE_COMMAND_LINE";
     let output = command(folder.path())
         .env("LD_PRELOAD", "/other.so")
         .args([
@@ -87,6 +88,7 @@ fn options_become_environment_variables_and_ld_preload_is_kept() {
             "drop",
             "--max-total-size",
             "10GiB",
+            "--no-command-line",
             "--",
             "sh",
             "-c",
@@ -105,8 +107,30 @@ fn options_become_environment_variables_and_ld_preload_is_kept() {
             "both",
             "drop",
             "10GiB",
+            "off",
         ]
     );
+}
+
+#[test]
+fn device_is_no_output_and_folder_from_the_environment_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        command(folder.path()).args(["run", "-o", "/dev/null", "--", "echo", "ran"]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("/dev/null is a device; a trace needs a file"), "{errors}");
+
+    fs::create_dir(folder.path().join("traces")).unwrap();
+    let trace = Synthetic::train(2, |_, _, _| {}).file(1000);
+    fs::write(folder.path().join("trace"), &trace).unwrap();
+    let output = command(folder.path())
+        .env("GPUMEMTRACE_OUTPUT", "traces")
+        .args(["run", "--", "cp", "trace", "traces/run.trace"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("wrote traces/run.trace"), "{errors}");
 }
 
 #[test]

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Counter, Event, EventKind, FrameLink, Meta, MetaValue, NO_DEVICE, NO_SEQ};
 use gpumemtrace_replay::callsite::line_at;
-use gpumemtrace_replay::ingest::{TraceHead, count_missing_events, find_losses, read_events};
+use gpumemtrace_replay::ingest::{TraceHead, find_losses, read_events, survey_events};
 use gpumemtrace_replay::{MemoryByPlace, MemoryPlace};
 
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::wording::describe_loss;
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::{escape_text, needs_escape};
 use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
 
@@ -33,23 +33,16 @@ pub(crate) struct DumpArgs {
 pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let head = file.with_input(ring, TraceHead::read)?;
-    let mut threads = std::collections::BTreeSet::new();
     let mut events = 0u64;
     let unreadable = |error| UnreadableInput(format!("{} {error}", file.name));
-    let body = read_events(&|| file.open(), &head, &mut |event| {
-        threads.insert(event.thread);
-        events += 1;
-        ControlFlow::Continue(())
-    })
-    .map_err(unreadable)?;
-    let missing = count_missing_events(&head, &body, threads.len() as u64);
+    let (body, threads) = survey_events(&|| file.open(), &head, &mut |_| events += 1).map_err(unreadable)?;
+    let (missing, losses) = find_losses(&head, &body, threads);
     let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
     let dropped = counter(Counter::DroppedEvents);
-    let reasons = find_losses(&head, &body, missing, dropped);
 
     let mut out = stdout();
     for (name, value) in head.meta.entries() {
-        writeln!(out, "# meta {name}={}", quote_word(&format_value(value)))?;
+        writeln!(out, "# meta {}={}", quote_word(name), quote_word(&format_value(value)))?;
     }
     writeln!(
         out,
@@ -59,11 +52,11 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
         counter(Counter::TruncatedStacks),
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
-    for reason in &reasons {
-        writeln!(out, "# incomplete {}", sanitize(&describe_loss(reason)))?;
+    for loss in &losses {
+        writeln!(out, "# incomplete {}", escape_text(&describe_loss(loss)))?;
     }
     let (ending, detail) = head.ending();
-    let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
+    let detail = detail.map(|detail| format!(" ({})", escape_text(&detail))).unwrap_or_default();
     writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
 
     let mut failed = None;
@@ -91,7 +84,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
         write_definitions(&mut out, &head)?;
     }
     out.flush()?;
-    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
+    Ok(if losses.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
 /// Driver memory per place, updated event by event.
@@ -222,9 +215,9 @@ fn format_value(value: &MetaValue) -> String {
     }
 }
 
-/// The text as one word: with spaces, quotes or control characters it is quoted as in Rust.
+/// The text as one word: with spaces, quotes or characters to escape it is quoted as in Rust.
 fn quote_word(text: &str) -> String {
     let is_word = !text.is_empty()
-        && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');
+        && text.chars().all(|c| !c.is_whitespace() && !needs_escape(c) && c != '"' && c != '\\');
     if is_word { text.to_owned() } else { format!("{text:?}") }
 }

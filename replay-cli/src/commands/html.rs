@@ -18,8 +18,11 @@ use crate::page::{PageOptions, PageSource, make_page};
 use crate::render::json::write_json;
 use crate::render::wording::fill_report;
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
+use crate::terminal::escape::escape_path;
 use crate::terminal::format::put_line;
 use crate::terminal::status_line;
+use crate::terminal::stderr::print_message;
+use crate::terminal::stdout::print_text;
 use crate::terminal::style::Style;
 use crate::terminal::units::format_bytes;
 use crate::trace::open::TraceSource;
@@ -65,8 +68,8 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     write_file(&output, page.as_bytes())?;
     let mut message = String::new();
     let size = format_bytes(page.len() as u64);
-    put_line(&mut message, format_args!("{} ({size})", output.display()));
-    crate::terminal::stdout::stdout().write_all(message.as_bytes())?;
+    put_line(&mut message, format_args!("{} ({size})", escape_path(&output)));
+    print_text(&message)?;
     if args.open {
         open_in_browser(&output);
     }
@@ -169,6 +172,9 @@ fn open_in_browser(page: &Path) {
     let mut command = Command::new(program);
     let started = command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     if let Err(error) = started {
-        eprintln!("gpumemtrace: cannot start {program}: {error}; open {} in a browser", page.display());
+        print_message(format_args!(
+            "gpumemtrace: cannot start {program}: {error}; open {} in a browser",
+            page.display()
+        ));
     }
 }

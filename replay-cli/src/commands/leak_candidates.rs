@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::exit::CliExit;
 use crate::render::json::write_json;
+use crate::render::wording::describe_loss;
 use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
 
@@ -24,7 +25,8 @@ pub(crate) fn run(args: &LeakCandidatesArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let analysis = file.with_input(ring, |input| analyse_with(input, AnalysisOptions::default()))?;
     let mut out = stdout();
-    write_json(&json!({ "leaks": blocks_of_leaks(&analysis) }), &mut out)?;
+    let incomplete: Vec<String> = analysis.incomplete.iter().map(describe_loss).collect();
+    write_json(&json!({ "leaks": blocks_of_leaks(&analysis), "incomplete": incomplete }), &mut out)?;
     out.flush()?;
-    Ok(CliExit::Done)
+    Ok(if incomplete.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }

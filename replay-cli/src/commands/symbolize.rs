@@ -6,30 +6,34 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::ops::{ControlFlow, Range};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::definitions::encode_names;
-use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::{AddressNames, Counter, Meta, ModuleNames};
+use gpumemtrace_format::reader::{Item, TraceBytes, TraceReader};
+use gpumemtrace_format::{AddressNames, Meta, ModuleNames};
 use gpumemtrace_replay::callsite::symbolize_address;
-use gpumemtrace_replay::ingest::{Definitions, TraceHead, count_missing_events, find_losses, read_events};
+use gpumemtrace_replay::ingest::{Definitions, TraceHead, find_losses, survey_events};
 use gpumemtrace_replay::report::UnnamedReason;
 
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::describe_loss;
 use crate::render::wording::recording::explain_unnamed;
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::{escape_path, escape_text};
 use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;
-use crate::trace::open::{TraceSource, ring_path};
+use crate::trace::open::TraceSource;
+use crate::trace::ring::ring_path;
 
 /// Addresses per NAMES block; a block with a payload over the limit is split.
 const BLOCK_ADDRESSES: usize = 8192;
+/// Bytes to copy at a time.
+const COPY_BYTES: usize = 1 << 20;
 /// The recorder's zstd level.
 const LEVEL: i32 = 3;
 
@@ -72,19 +76,23 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
     }
 
     let mut out = String::new();
-    writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
+    writeln!(out, "{}: {} of {} native addresses have names", escape_path(&target), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
         let module = module.as_deref().map_or_else(|| "no module".to_owned(), straighten_path);
-        writeln!(out, "  no names for {addresses} in {}: {}", sanitize(&module), explain_unnamed(*why))?;
+        writeln!(out, "  no names for {addresses} in {}: {}", escape_text(&module), explain_unnamed(*why))?;
     }
     if named.all == 0 {
         writeln!(out, "  the trace has no native stacks; record them with --stacks both")?;
     }
     if head.ring.is_some() {
-        writeln!(out, "  the last events are in {}: keep both files together", ring_path(&target).display())?;
+        writeln!(
+            out,
+            "  the last events are in {}: keep both files together",
+            escape_path(&ring_path(&target))
+        )?;
     }
     for reason in &reasons {
-        writeln!(out, "  incomplete, like the trace: {}", sanitize(reason))?;
+        writeln!(out, "  incomplete, like the trace: {}", escape_text(reason))?;
     }
     print_text(&out)?;
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
@@ -105,15 +113,9 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 
 /// The losses of the trace, a sentence each. Reads all events.
 fn incomplete_reasons(file: &TraceSource, head: &TraceHead) -> Result<Vec<String>, UnreadableInput> {
-    let mut threads = BTreeSet::new();
-    let body = read_events(&|| file.open(), head, &mut |event| {
-        threads.insert(event.thread);
-        ControlFlow::Continue(())
-    })
-    .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
-    let missing = count_missing_events(head, &body, threads.len() as u64);
-    let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    Ok(find_losses(head, &body, missing, dropped).iter().map(describe_loss).collect())
+    let (body, threads) = survey_events(&|| file.open(), head, &mut |_| {})
+        .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
+    Ok(find_losses(head, &body, threads).1.iter().map(describe_loss).collect())
 }
 
 /// The names of all native addresses of a trace, by build ID.
@@ -191,11 +193,11 @@ fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyh
     let has_parts = file.parts.files.len() > 1;
     let mut at = FILE_HEADER_BYTES as u64;
     for names in old {
-        std::io::copy(&mut source.by_ref().take(names.start - at), &mut copy)?;
+        copy_bytes(&mut source, names.start - at, copy.as_file_mut())?;
         std::io::copy(&mut source.by_ref().take(names.end - names.start), &mut std::io::sink())?;
         at = names.end;
     }
-    std::io::copy(&mut source, &mut copy)?;
+    copy_bytes(&mut source, u64::MAX, copy.as_file_mut())?;
     if has_parts {
         let mut one_file = Meta::default();
         one_file.set_number("part", 0);
@@ -206,12 +208,34 @@ fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyh
     Ok(())
 }
 
+/// Copies at most `bytes`, with the holes of a sparse file as holes.
+fn copy_bytes(source: &mut dyn TraceBytes, mut bytes: u64, copy: &mut File) -> std::io::Result<()> {
+    let mut buffer = vec![0; COPY_BYTES];
+    while bytes > 0 {
+        let hole = source.skip_hole();
+        if hole > 0 {
+            let end = copy.seek(SeekFrom::Current(hole as i64))?;
+            copy.set_len(end)?;
+        }
+        bytes -= hole.min(bytes);
+        let most = buffer.len().min(bytes as usize);
+        let read = source.read(&mut buffer[..most])?;
+        if read == 0 {
+            break;
+        }
+        copy.write_all(&buffer[..read])?;
+        bytes -= read as u64;
+    }
+    Ok(())
+}
+
 /// The bytes to leave out of the copy: old NAMES blocks, and the index of each part. Readers would
 /// take the latter for the index of the whole trace.
 fn replaced_spans(file: &TraceSource) -> Result<Vec<Range<u64>>, UnreadableInput> {
     let refuse = |error: &dyn std::fmt::Display| UnreadableInput(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;
-    let mut reader = TraceReader::new(source).map_err(|error| refuse(&error))?.without_events();
+    let mut reader =
+        TraceReader::new(source).map_err(|error| refuse(&error))?.passing_holes().without_events();
     let has_parts = file.parts.files.len() > 1;
     let mut found = Vec::new();
     loop {

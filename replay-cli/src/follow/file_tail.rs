@@ -6,13 +6,16 @@
 
 use std::cmp::Ordering;
 use std::fs::{File, TryLockError};
-use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::Meta;
-use gpumemtrace_format::block::{FILE_HEADER_BYTES, file_header};
+use gpumemtrace_format::block::FILE_HEADER_BYTES;
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
+
+use crate::trace::bytes::FileBytes;
+use crate::trace::parts::first_block;
 
 /// How a file changed since the previous poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,9 +61,7 @@ impl FileTail {
 
     /// The metadata in its first block.
     pub(crate) fn first_meta(&self) -> Option<Meta> {
-        let mut file = &self.file;
-        file.rewind().ok()?;
-        match TraceReader::new(file).ok()?.next()? {
+        match TraceReader::new(first_block(self.file.try_clone().ok()?)).ok()?.next()? {
             Item::Meta(meta) => Some(meta),
             _ => None,
         }
@@ -90,14 +91,12 @@ impl FileTail {
     /// Passes the new blocks up to the measured length to `take`; true if there were any.
     pub(crate) fn read(&mut self, take: &mut impl FnMut(Item)) -> Result<bool, OpenError> {
         let begin = self.read_bytes;
-        self.file.seek(SeekFrom::Start(begin))?;
-        // The reader expects a file header.
-        let more = (&self.file).take(self.length_bytes.saturating_sub(begin));
-        let mut reader = TraceReader::new(Cursor::new(file_header()).chain(more))?;
+        let more = FileBytes::new(self.file.try_clone()?, begin, self.length_bytes);
+        let mut reader = TraceReader::resume(more, begin).passing_holes();
         while let Some(item) = reader.next() {
             let is_sound = !matches!(item, Item::CorruptRegion(_) | Item::TruncatedBlock { .. });
             if is_sound {
-                self.read_bytes = begin + reader.offset() - FILE_HEADER_BYTES as u64;
+                self.read_bytes = reader.offset();
                 take(item);
             }
         }
@@ -115,7 +114,7 @@ impl FileTail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::block::{BlockKind, encode_block};
+    use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
     use std::io::Write;
 
     fn block(number: u64) -> Vec<u8> {

@@ -19,7 +19,8 @@ use crate::exit::UnreadableInput;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_duration};
 use crate::terminal::status_line;
-use crate::trace::open::{read_ring, ring_path};
+use crate::terminal::stderr::print_message;
+use crate::trace::ring::RingReader;
 use file_tail::TailChange;
 use followed_trace::FollowedTrace;
 
@@ -75,12 +76,19 @@ fn follow(
     user_code: &UserCodePaths,
 ) -> Result<TailChange, gpumemtrace_format::reader::OpenError> {
     let mut live = RunFollower::new(user_code.clone());
+    let (mut ring_reader, mut has_said_unanswered) = (RingReader::new(path), false);
     let mut trace_id = None;
     let mut ended: Option<Instant> = None;
     let mut quiet_polls = 0;
     let mut printed = (Instant::now(), RunView::default());
     loop {
-        let ring = read_ring(&ring_path(path));
+        let ring = ring_reader.read();
+        if ring_reader.is_unanswered()
+            && !std::mem::replace(&mut has_said_unanswered, true)
+            && let RingFile::Unusable(why) = &ring
+        {
+            print_line(&format!("gpumemtrace: the ring file {why}"));
+        }
         let is_locked = trace.is_locked();
         let found = trace.poll(&mut |item| match item {
             Item::Meta(meta) => {
@@ -127,13 +135,12 @@ fn follow(
 }
 
 fn print_line(sentence: &str) {
-    status_line::erase();
-    eprintln!("{sentence}");
+    print_message(format_args!("{sentence}"));
 }
 
 /// Draws over the previous line on a terminal; otherwise prints a new line.
 fn print_totals(line: &str) {
-    if status_line::is_terminal() { status_line::draw(line) } else { eprintln!("{line}") }
+    if status_line::is_terminal() { status_line::draw(line) } else { print_message(format_args!("{line}")) }
 }
 
 fn format_totals(view: &RunView) -> String {

@@ -54,9 +54,14 @@ fn parse_tokens(name: &str) -> Vec<PatternToken> {
     tokens
 }
 
-/// Turns `run.12.trace` into `run.trace` and `run.12` into `run`. `None` without a number.
+/// Turns `run.12.trace` into `run.trace` and `run.12` into `run`. `None` without a number. The
+/// recorder adds a random part, `run.12-0a1b2c3d.trace`, if another process has the same ID.
 fn strip_number(name: &str) -> Option<String> {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = |text: &str| {
+        let (number, random) = text.split_once('-').unwrap_or((text, "00000000"));
+        let is_digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_digits && random.len() == 8 && random.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
     let (stem, extension) = name.rsplit_once('.')?;
     if is_number(extension) {
         return Some(stem.to_owned());
@@ -88,8 +93,8 @@ mod tests {
         for (pattern, yes, no) in [
             (
                 "/x/run.trace",
-                &["run.trace", "run.1.trace", "run.4242.trace"][..],
-                &["run.x.trace", "data"][..],
+                &["run.trace", "run.1.trace", "run.4242.trace", "run.42-0a1b2c3d.trace"][..],
+                &["run.x.trace", "run.42-.trace", "run.0a1b2c3d.part1.trace", "data"][..],
             ),
             ("/x/run", &["run", "run.7"], &["run.trace", "runs"]),
             ("/x/%p.rank%r@%h%%", &["12.rank3@node%", "12.rank@%"], &["x.rank3@node%", "12.rank3@node"]),

@@ -18,6 +18,8 @@ mod trace_data;
 
 use gpumemtrace_replay::{Report, RunHistory};
 
+use crate::terminal::escape::{escape_text, needs_escape};
+
 use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
@@ -67,7 +69,7 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut sources = SourceLines::new(options.has_source);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
-    let document = Document::new(title, source.summary, &std::mem::take(&mut source.json));
+    let document = Document::new(&escape_text(title), source.summary, &std::mem::take(&mut source.json));
     let cards = PageCards::new(&source, &mut sources);
     // Encoded bytes per raw byte of the last try.
     let mut rate = 0.0;
@@ -120,6 +122,22 @@ impl PageCards {
     }
 }
 
+/// JSON in which texts show what [`needs_escape`] names, as the cards do. serde_json has escaped
+/// everything of ASCII.
+fn escape_names(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if needs_escape(c) {
+            // The backslash of the text is escaped in JSON.
+            escaped.push('\\');
+            escaped.push_str(&escape_text(c.encode_utf8(&mut [0; 4])));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
 fn raw_histories(
     source: &PageSource<'_>,
     cards: &PageCards,
@@ -141,6 +159,6 @@ fn raw_histories(
         page_card: page_card(&reductions.sentences(&source.histories), has_source),
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
-    let data = serde_json::to_vec(&data).unwrap_or_default();
-    RawBlobs { columns: columns.into_bytes(), data }
+    let data = escape_names(&serde_json::to_string(&data).unwrap_or_default());
+    RawBlobs { columns: columns.into_bytes(), data: data.into_bytes() }
 }

@@ -1,7 +1,7 @@
 //! A checked budget as JUnit XML: one test case per limit.
 //!
-//! Names come from a trace and may hold any character. The writer escapes what XML can hold;
-//! [`sanitize_xml`] replaces the rest by spaces.
+//! Names come from a trace and may hold any character. What XML cannot hold is written out; the
+//! writer escapes what has a meaning in XML.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use quick_xml::events::BytesText;
 
 use super::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check};
 use super::{OutputFormat, RenderContext, Renderer};
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::escape_text;
 
 /// The format `junit`, for `check` only.
 pub(crate) struct JunitRenderer;
@@ -46,14 +46,14 @@ fn write_suites(check: &BudgetCheck, out: &mut dyn Write) -> io::Result<()> {
         ("skipped", &*skipped),
         ("time", "0"),
     ];
-    let name = sanitize_xml(&format!("gpumemtrace check {}", check.trace));
+    let name = escape_text(&format!("gpumemtrace check {}", check.trace));
     let mut writer = Writer::new_with_indent(&mut *out, b' ', 2);
     writer.create_element("testsuites").with_attributes(counts).write_inner_content(|writer| {
         let suite =
             writer.create_element("testsuite").with_attribute(("name", &*name)).with_attributes(counts);
         suite.write_inner_content(|writer| {
             check.budgets.iter().try_for_each(|outcome| write_test_case(writer, outcome))?;
-            writer.create_element("system-out").write_text_content(BytesText::new(&sanitize_xml(
+            writer.create_element("system-out").write_text_content(BytesText::new(&escape_text(
                 &format!("{}: {}", check.budget, summarize_check(check)),
             )))?;
             Ok(())
@@ -64,13 +64,13 @@ fn write_suites(check: &BudgetCheck, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_test_case(writer: &mut Writer<impl Write>, outcome: &CheckedLimit) -> io::Result<()> {
-    let (name, message) = (sanitize_xml(&outcome.name), sanitize_xml(&format_numbers(outcome)));
+    let (name, message) = (escape_text(&outcome.name), escape_text(&format_numbers(outcome)));
     let attributes = [("classname", "gpumemtrace.budget"), ("name", &*name), ("time", "0")];
     let element = writer.create_element("testcase").with_attributes(attributes);
     match (outcome.fails, outcome.state) {
         (true, state) => {
             let kind = if state == CheckState::Unknown { "unknown" } else { "exceeded" };
-            let details = sanitize_xml(
+            let details = escape_text(
                 &std::iter::once(format_numbers(outcome))
                     .chain(list_contributors(outcome, MAX_CONTRIBUTORS).iter().map(ToString::to_string))
                     .collect::<Vec<_>>()
@@ -98,9 +98,4 @@ fn write_test_case(writer: &mut Writer<impl Write>, outcome: &CheckedLimit) -> i
         }
     }
     Ok(())
-}
-
-/// Text with a space for each character that XML cannot hold.
-fn sanitize_xml(text: &str) -> String {
-    sanitize(text).replace(['\u{fffe}', '\u{ffff}'], " ")
 }

@@ -11,8 +11,8 @@ use super::outcome::{
     MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_contributors, summarize_check,
 };
 use super::{OutputFormat, RenderContext, Renderer};
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::put_line;
-use crate::terminal::marks::sanitize;
 
 /// The format `markdown`, for `check` only.
 pub(crate) struct MarkdownRenderer;
@@ -88,7 +88,7 @@ fn outcome_mark(outcome: &CheckedLimit) -> &'static str {
 
 /// Text in code quotes, safe in a table cell.
 fn quote_code(text: &str) -> String {
-    let text = sanitize(text).replace('|', "¦");
+    let text = escape_text(text).replace('|', "¦");
     let mut longest = 0;
     let mut run = 0;
     for c in text.chars() {
@@ -102,7 +102,7 @@ fn quote_code(text: &str) -> String {
 
 /// Text without quotes, safe in a table cell.
 fn escape_cell(text: &str) -> String {
-    sanitize(text).replace('|', "¦").replace('<', "&lt;")
+    escape_text(text).replace('|', "¦").replace('<', "&lt;")
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn names_stay_inside_their_quotes_and_cell() {
         assert_eq!(quote_code("train.py:3 in <module>"), "`train.py:3 in <module>`");
-        assert_eq!(quote_code("a|b\n`c``d"), "``` a¦b `c``d ```");
+        assert_eq!(quote_code("a|b\n`c``d"), "``` a¦b\\n`c``d ```");
         assert_eq!(escape_cell("<b>|"), "&lt;b>¦");
     }
 }

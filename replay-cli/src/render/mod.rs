@@ -22,7 +22,7 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, Section};
 
-use crate::terminal::stdout::stdout;
+use crate::terminal::stdout::{colored_stdout, stdout};
 use crate::terminal::style::Style;
 pub(crate) use json::JsonRenderer;
 pub(crate) use junit::JunitRenderer;
@@ -141,7 +141,7 @@ pub(crate) fn print_document<Document, R>(
 where
     R: Renderer<Document> + ?Sized,
 {
-    let mut out = stdout();
+    let mut out = if context.style.color { colored_stdout() } else { stdout() };
     renderer.render(document, context, &mut out)?;
     out.flush()?;
     Ok(())

@@ -7,8 +7,8 @@ use gpumemtrace_replay::report::AmountUnit;
 
 use super::wording::contributor_name;
 use super::wording::sites::short_site;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number};
-use crate::terminal::marks::sanitize;
 use crate::terminal::units::format_bytes;
 
 /// Most contributors listed of a measured value.
@@ -52,7 +52,7 @@ pub(in crate::render) fn format_limit(outcome: &CheckedLimit) -> String {
 /// The measured value, or why it is unknown.
 pub(in crate::render) fn format_measured(outcome: &CheckedLimit) -> String {
     match (&outcome.why, outcome.measured) {
-        (Some(why), _) => format!("unknown: {}", sanitize(&why.message)),
+        (Some(why), _) => format!("unknown: {}", escape_text(&why.message)),
         (None, Some(value)) => format_amount(outcome, value),
         (None, None) => "unknown".to_owned(),
     }
@@ -87,7 +87,7 @@ pub(in crate::render) fn list_contributors(outcome: &CheckedLimit, most: usize) 
         };
         ContributorText {
             amount: format_in_unit(outcome.contributor_unit, part.amount),
-            name: sanitize(&name),
+            name: escape_text(&name),
         }
     };
     let mut parts: Vec<ContributorText> = outcome.contributors.iter().take(most).map(text).collect();

@@ -1,13 +1,17 @@
 //! Formats numbers for people, and appends lines to a text.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Appends one line. Line breaks in the arguments become spaces; trailing spaces are removed.
+use super::escape::escape_except;
+use super::marks::is_mark;
+
+/// Appends one line. Line breaks in the arguments are escaped; trailing spaces are removed.
 pub(crate) fn put_line(out: &mut String, line: std::fmt::Arguments<'_>) {
     let begin = out.len();
     let _ = out.write_fmt(line);
-    if out[begin..].contains('\n') {
-        let line = out.split_off(begin).replace('\n', " ");
+    if let Cow::Owned(line) = escape_except(&out[begin..], is_mark) {
+        out.truncate(begin);
         out.push_str(&line);
     }
     while out.len() > begin && out.ends_with(' ') {

@@ -1,4 +1,5 @@
-//! The last step of every text: filters harmful characters, fits lines to the width, adds colours.
+//! The last step of every text: escapes what steers a terminal, fits lines to the width, and adds
+//! colours.
 //!
 //! Names in a trace may hold anything, and many places build text from them. Those places write
 //! plain lines with the marks of `marks.rs`; only here do they become terminal output. A line that
@@ -10,7 +11,9 @@
 
 use unicode_width::UnicodeWidthChar;
 
-use super::marks::{BOLD, DIM, HANG, PLAIN, WARN, is_harmful, is_mark};
+use super::escape::escape_except;
+use super::marks::{BOLD, DIM, HANG, PLAIN, WARN, is_mark};
+use super::stdout::SGR_CODES;
 use super::style::Style;
 
 /// Least width of the indented lines that continue a wrapped line.
@@ -29,7 +32,7 @@ fn char_width(c: char) -> usize {
 pub(crate) fn finish_text(text: &str, style: Style) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     for line in text.lines() {
-        let line: String = line.chars().map(|c| if is_harmful(c) { ' ' } else { c }).collect();
+        let line = escape_except(line, is_mark);
         let line = line.trim_end();
         let lines = if style.wraps { wrap_line(line, style) } else { vec![line.to_owned()] };
         for line in lines {
@@ -43,10 +46,10 @@ pub(crate) fn finish_text(text: &str, style: Style) -> String {
 fn write_painted(out: &mut String, line: &str, color: bool) {
     for c in line.chars() {
         let code = match c {
-            BOLD => "\x1b[1m",
-            WARN => "\x1b[1;33m",
-            DIM => "\x1b[2m",
-            PLAIN => "\x1b[0m",
+            BOLD => SGR_CODES[0],
+            WARN => SGR_CODES[1],
+            DIM => SGR_CODES[2],
+            PLAIN => SGR_CODES[3],
             c if is_mark(c) => continue,
             c => {
                 out.push(c);
@@ -221,7 +224,7 @@ fn shorten_path(word: &str, room: usize, style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::marks::sanitize;
+    use super::super::escape::{escape_text, needs_escape};
     use super::*;
     use proptest::prelude::*;
 
@@ -282,10 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn harmful_characters_become_spaces() {
+    fn escape_sequences_are_written_out() {
         let evil = "a\x1b[31mb\u{9b}2Jc\rd\u{202e}e\u{7f}f";
-        assert_eq!(finish_text(evil, style(80)), "a [31mb 2Jc d e f\n");
-        assert_eq!(sanitize("a\u{fdd0}\nb"), "a  b");
+        let shown = "a\\u{1b}[31mb\\u{9b}2Jc\\rd\\u{202e}e\\u{7f}f\n";
+        assert_eq!(finish_text(evil, style(80)), shown);
+        let all = Style { color: true, ..style(80) };
+        assert_eq!(finish_text(&escape_text("a\u{fdd0}\nb"), all), "a\\u{fdd0}\\nb\n");
     }
 
     proptest! {
@@ -303,12 +308,12 @@ mod tests {
             let plain = shown.replace("\x1b[1m", "").replace("\x1b[1;33m", "").replace("\x1b[2m", "").replace("\x1b[0m", "");
             for line in plain.lines() {
                 prop_assert!(display_width(line) <= width, "{width}: {line:?}");
-                prop_assert!(!line.chars().any(|c| is_harmful(c) || is_mark(c)), "{line:?}");
+                prop_assert!(!line.contains(needs_escape), "{line:?}");
             }
             // The part of each word behind its last slash is still there.
             let squeezed: String = plain.chars().filter(|c| !c.is_whitespace()).collect();
-            for word in words.iter().flat_map(|word| word.split(|c: char| is_harmful(c))) {
-                let word: String = word.chars().filter(|c| !is_mark(*c)).collect();
+            for word in &words {
+                let word: String = escape_except(word, is_mark).chars().filter(|c| !is_mark(*c)).collect();
                 let last = word.rsplit('/').next().unwrap_or("");
                 prop_assert!(squeezed.contains(last), "{last} of {word} in {plain}");
             }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::escape_text;
 
 /// Folders of installed packages. A path starts behind them.
 const LIBRARIES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
@@ -47,7 +47,7 @@ pub(crate) fn shorten_command(arguments: &[String]) -> String {
 
 /// A sentence of the report with each path as [`short_file`] prints it.
 pub(crate) fn shorten_paths_in(text: &str) -> String {
-    sanitize(&shorten_sentence(text, std::env::current_dir().ok().as_deref()))
+    escape_text(&shorten_sentence(text, std::env::current_dir().ok().as_deref()))
 }
 
 fn shorten_sentence(text: &str, here: Option<&Path>) -> String {

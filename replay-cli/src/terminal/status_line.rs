@@ -9,6 +9,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::escape::escape_text;
 use super::style::stderr_width;
 
 /// The exit code after SIGINT, as shells use it.
@@ -29,7 +30,7 @@ pub(crate) fn is_terminal() -> bool {
 pub(crate) fn draw(line: &str) {
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let width = WIDTH.get_or_init(stderr_width).saturating_sub(1);
-    let shown: String = line.chars().filter(|char| !char.is_control()).take(width).collect();
+    let shown: String = escape_text(line).chars().take(width).collect();
     *drawn = write!(std::io::stderr(), "\r{shown}\x1b[K").is_ok();
 }
 

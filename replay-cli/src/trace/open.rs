@@ -5,17 +5,17 @@
 //! the trace ends at the same length.
 
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 
-use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
+use gpumemtrace_format::reader::{OpenError, TraceBytes};
 use gpumemtrace_replay::{Input, RingFile};
 
 use crate::exit::UnreadableInput;
 use crate::trace::parts::TraceParts;
 use crate::trace::progress::{ProgressLine, ReadCounter};
+use crate::trace::ring::read_ring;
 
 /// A trace on disk that can be read several times.
 pub(crate) struct TraceSource {
@@ -42,14 +42,14 @@ impl TraceSource {
             return Err(refuse("is a directory; give the trace file in it".to_owned()));
         }
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
-        let ring = read_ring(&ring_path(path));
+        let ring = read_ring(path);
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
         let (parts, counter) = (TraceParts::find(path, length_bytes), Arc::default());
         Ok((Self { parts, name, is_locked, counter }, ring))
     }
 
     /// Opens the whole trace from its start, and restarts the progress counter.
-    pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
+    pub(crate) fn open(&self) -> std::io::Result<Box<dyn TraceBytes>> {
         Ok(Box::new(self.counter.begin(self.parts.open()?)))
     }
 
@@ -76,42 +76,6 @@ impl TraceSource {
     pub(crate) fn is_locked(&self) -> bool {
         self.is_locked
     }
-}
-
-/// The path of the ring file of a trace.
-pub(crate) fn ring_path(trace: &Path) -> PathBuf {
-    let mut name = trace.as_os_str().to_owned();
-    name.push(".ring");
-    PathBuf::from(name)
-}
-
-/// Reads and decodes a ring file.
-pub(crate) fn read_ring(path: &Path) -> RingFile {
-    match read_ring_bytes(path) {
-        Ok(bytes) => match RingImage::decode(&bytes) {
-            Ok(image) => RingFile::Loaded(Box::new(image)),
-            Err(error) => RingFile::Unusable(error.to_string()),
-        },
-        Err(why) => why,
-    }
-}
-
-/// Reads the first page, checks it, then reads as many bytes as that page announces.
-fn read_ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
-    let unreadable = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => RingFile::Absent,
-        _ => RingFile::Unusable(format!("cannot be read ({error})")),
-    };
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(RingFile::Unusable("is not a regular file".to_owned()));
-    }
-    let mut file = File::open(path).map_err(unreadable)?;
-    let mut bytes = Vec::with_capacity(PAGE_BYTES);
-    file.by_ref().take(PAGE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
-    let all =
-        RingImage::expected_file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
-    file.take(all - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
 }
 
 fn describe_open_error(error: &std::io::Error) -> String {

@@ -2,20 +2,24 @@
 //!
 //! The user names the last part. Its metadata holds the trace ID and the part number. The other
 //! parts are the files beside it with that ID in their name and in their metadata. Missing parts,
-//! dropped by the recorder or removed since, are reported. Blocks do not depend on the file they
-//! lie in, so the parts are read one after the other.
+//! dropped by the recorder or removed since, are reported,
+//! and so are unreadable ones. Blocks do not depend on the file they
+//! lie in, so the parts are read one after the other. A finished file ends in a TAIL; one without
+//! it was cut.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::Meta;
-use gpumemtrace_format::block::FILE_HEADER_BYTES;
-use gpumemtrace_format::index::{IndexLocation, locate_index};
-use gpumemtrace_format::reader::{Item, TraceReader};
+use gpumemtrace_format::block::{BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES};
+use gpumemtrace_format::index::{IndexLocation, TAIL_BYTES, TraceTail, locate_index};
+use gpumemtrace_format::reader::{Item, OpenError, TraceBytes, TraceReader};
 use gpumemtrace_replay::ingest::FileSpan;
+
+use super::bytes::{FileBytes, JoinedBytes};
 
 /// One file of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +34,7 @@ pub(crate) struct PartFile {
 pub(crate) struct TraceParts {
     /// The definitions, then the parts; the file that the user named is the last one.
     pub(crate) files: Vec<PartFile>,
-    /// The missing files, a sentence each.
+    /// The files that are missing, cut or unreadable, a sentence each.
     pub(crate) absent: Vec<String>,
 }
 
@@ -39,56 +43,75 @@ impl TraceParts {
     pub(crate) fn find(path: &Path, len_bytes: u64) -> Self {
         let named = PartFile { path: path.to_owned(), len_bytes };
         let alone = Self { files: vec![named.clone()], absent: Vec::new() };
-        let Some(meta) = read_first_meta(path) else { return alone };
+        let Ok(Some(meta)) = read_first_meta(path) else { return alone };
         let (Some(number @ 1..), Some(id)) = (meta.number("part"), meta.text("trace_id")) else {
             return alone;
         };
         let discovery = PartDiscovery::beside(path, id, number);
         let mut parts = Self { files: Vec::new(), absent: Vec::new() };
         let dropped = discovery.count_dropped_parts();
+        let is_known = |part: &u64| {
+            discovery.parts.contains_key(part) || discovery.unreadable.contains_key(&Some(*part))
+        };
+        let gone: Vec<u64> = (dropped + 1..number).filter(|part| !is_known(part)).collect();
+        for (part, (path, why)) in &discovery.unreadable {
+            let effect = match part {
+                Some(_) => "its events are missing",
+                None => "call sites are unknown",
+            };
+            parts.absent.push(format!("{} {why}: {effect}", path.display()));
+        }
         match discovery.stacks {
-            Some(stacks) => parts.add(stacks),
+            // The recorder finishes this file before it closes the trace, and no sooner.
+            Some(stacks) if is_closed(path, len_bytes) => parts.add_finished(&stacks, "call sites are unknown"),
+            Some(stacks) => drop(parts.add(&stacks)),
+            None if discovery.unreadable.contains_key(&None) => {}
             None => parts.absent.push(
                 "the stacks file of this trace (named *.stacks.trace) is not beside it: no event has a call site"
                     .to_owned(),
             ),
         }
-        let gone: Vec<u64> =
-            (dropped + 1..number).filter(|part| !discovery.parts.contains_key(part)).collect();
         if let [first, .., last] | [first @ last] = gone[..] {
             let (count, s) = (gone.len(), if gone.len() == 1 { "" } else { "s" });
             parts.absent.push(format!(
                 "{count} part{s} from {first} to {last} not found beside this trace: their events are missing"
             ));
         }
-        discovery.parts.into_values().for_each(|part| parts.add(part));
+        for part in discovery.parts.into_values() {
+            parts.add_finished(&part, "events are missing");
+        }
         parts.files.push(named);
         parts
     }
 
-    fn add(&mut self, path: PathBuf) {
-        // A killed program may leave half a block; the reader would take the next file for its
-        // rest.
-        if let Ok(file) = File::open(&path)
-            && let Ok(facts) = file.metadata()
-        {
-            let len_bytes =
-                locate_file_index(&file, facts.len()).map_or(facts.len(), |places| places.whole_bytes);
-            self.files.push(PartFile { path, len_bytes });
+    /// Adds a file that the recorder finished. If its end is missing, it was cut since.
+    fn add_finished(&mut self, path: &Path, effect: &str) {
+        if self.add(path) == Some(false) {
+            self.absent.push(format!(
+                "{} was cut or changed, because it does not end in its last block: {effect}",
+                path.display()
+            ));
         }
     }
 
+    /// Adds a file. Returns whether the recorder finished it, or `None` if it is gone by now.
+    fn add(&mut self, path: &Path) -> Option<bool> {
+        let file = File::open(path).ok()?;
+        let len_bytes = file.metadata().ok()?.len();
+        // A killed program may leave half a block; the reader would take the next file for its
+        // rest.
+        let whole_bytes = locate_file_index(&file, len_bytes).map_or(len_bytes, |places| places.whole_bytes);
+        self.files.push(PartFile { path: path.to_owned(), len_bytes: whole_bytes });
+        Some(has_tail(&file, len_bytes))
+    }
+
     /// Opens all files as one trace, from its start.
-    pub(crate) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
-        let mut all: Box<dyn Read + Send> = Box::new(io::empty());
-        for (number, part) in self.files.iter().enumerate() {
-            let mut file = File::open(&part.path)?.take(part.len_bytes);
-            if number > 0 {
-                io::copy(&mut file.by_ref().take(FILE_HEADER_BYTES as u64), &mut io::sink())?;
-            }
-            all = if number == 0 { Box::new(file) } else { Box::new(all.chain(file)) };
-        }
-        Ok(all)
+    pub(crate) fn open(&self) -> io::Result<Box<dyn TraceBytes>> {
+        let open = |(number, part): (usize, &PartFile)| {
+            let begin = if number > 0 { FILE_HEADER_BYTES as u64 } else { 0 };
+            Ok(FileBytes::new(File::open(&part.path)?, begin, part.len_bytes))
+        };
+        Ok(Box::new(JoinedBytes(self.files.iter().enumerate().map(open).collect::<io::Result<_>>()?)))
     }
 
     /// The position of each file in the whole trace.
@@ -108,15 +131,42 @@ pub(crate) fn locate_file_index(file: &File, len_bytes: u64) -> Option<IndexLoca
     locate_index(len_bytes, |at, buffer| file.read_exact_at(buffer, at).is_ok())
 }
 
-/// The metadata in the first block of a file.
-fn read_first_meta(path: &Path) -> Option<Meta> {
+/// True if the last block of a file is a TAIL.
+fn has_tail(file: &File, len_bytes: u64) -> bool {
+    let mut last = [0; TAIL_BYTES];
+    let at = len_bytes.checked_sub(TAIL_BYTES as u64);
+    at.is_some_and(|at| file.read_exact_at(&mut last, at).is_ok())
+        && TraceTail::from_last_bytes(&last).is_some()
+}
+
+/// True if the first `len_bytes` of a trace contain the block END.
+fn is_closed(path: &Path, len_bytes: u64) -> bool {
+    let places = File::open(path).ok().and_then(|file| locate_file_index(&file, len_bytes));
+    places.is_some_and(|places| places.end.is_some())
+}
+
+/// The bytes in which the first block of a file lies, however long the file is.
+pub(crate) fn first_block(file: File) -> FileBytes {
+    FileBytes::new(file, 0, (FILE_HEADER_BYTES + BLOCK_HEADER_BYTES + MAX_PAYLOAD_BYTES) as u64)
+}
+
+/// The metadata in the first block of a file; `None` if that block is damaged. Fails with a phrase
+/// if the file cannot be read as a trace.
+fn read_first_meta(path: &Path) -> Result<Option<Meta>, String> {
+    let unreadable = |error: io::Error| format!("cannot be read ({error})");
     // Checked before opening it, because opening a pipe blocks.
-    let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
-    let file = is_file.then(|| File::open(path)).and_then(Result::ok)?;
-    match TraceReader::new(file).ok()?.next()? {
-        Item::Meta(meta) => Some(meta),
-        _ => None,
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("is not a regular file".to_owned());
     }
+    let file = File::open(path).map_err(unreadable)?;
+    let mut reader = TraceReader::new(first_block(file)).map_err(|error| match error {
+        OpenError::Empty => "is empty".to_owned(),
+        error => error.to_string(),
+    })?;
+    Ok(match reader.next() {
+        Some(Item::Meta(meta)) => Some(meta),
+        _ => None,
+    })
 }
 
 /// The files beside a part that belong to the same trace.
@@ -126,6 +176,9 @@ pub(crate) struct PartDiscovery {
     pub(crate) stacks: Option<PathBuf>,
     /// Earlier parts, by number.
     pub(crate) parts: BTreeMap<u64, PathBuf>,
+    /// Files with such a name that cannot be read, and why: parts by number, the stacks file at
+    /// `None`.
+    pub(crate) unreadable: BTreeMap<Option<u64>, (PathBuf, String)>,
 }
 
 impl PartDiscovery {
@@ -136,6 +189,11 @@ impl PartDiscovery {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             discovery.inspect(&entry.path(), id, number);
         }
+        let Self { stacks, parts, unreadable } = &mut discovery;
+        unreadable.retain(|part, _| match part {
+            Some(number) => !parts.contains_key(number),
+            None => stacks.is_none(),
+        });
         discovery
     }
 
@@ -147,26 +205,33 @@ impl PartDiscovery {
         let number = what.strip_prefix("part").map(|rest| rest.split('.').next().unwrap_or_default());
         let number = number.and_then(|number| number.parse::<u64>().ok());
         let is_stacks = what == "stacks" || what.starts_with("stacks.");
-        if !(is_stacks || number.is_some_and(|number| number < before)) {
+        if !(is_stacks || number.is_some_and(|number| (1..before).contains(&number))) {
             return;
         }
-        let Some(meta) = read_first_meta(path).filter(|meta| meta.text("trace_id") == Some(id)) else {
-            return;
+        let is_ours = match read_first_meta(path) {
+            Ok(Some(meta)) => {
+                meta.text("trace_id") == Some(id) && (is_stacks || meta.number("part") == number)
+            }
+            // Only the name tells. The reader reports the damage.
+            Ok(None) => true,
+            Err(why) => {
+                self.unreadable.insert(number, (path.to_owned(), why));
+                false
+            }
         };
         match number {
-            Some(number) if meta.number("part") == Some(number) => {
-                self.parts.insert(number, path.to_owned());
-            }
-            None if is_stacks => self.stacks = Some(path.to_owned()),
-            _ => {}
+            _ if !is_ours => {}
+            Some(number) => drop(self.parts.insert(number, path.to_owned())),
+            None => self.stacks = Some(path.to_owned()),
         }
     }
 
     /// The number of parts that the recorder dropped, from the metadata of the stacks file.
     fn count_dropped_parts(&self) -> u64 {
         let Some(file) = self.stacks.as_ref().and_then(|path| File::open(path).ok()) else { return 0 };
-        let Ok(reader) = TraceReader::new(file) else { return 0 };
-        let dropped = reader.without_events().filter_map(|item| match item {
+        let bytes = FileBytes::new(file, 0, u64::MAX);
+        let Ok(reader) = TraceReader::new(bytes) else { return 0 };
+        let dropped = reader.passing_holes().without_events().filter_map(|item| match item {
             Item::Meta(meta) => meta.number("dropped_parts"),
             _ => None,
         });

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gpumemtrace_format::reader::TraceBytes;
+
 use crate::terminal::units::format_bytes;
 
 use crate::terminal::status_line;
@@ -47,6 +49,14 @@ impl<R: Read> Read for CountingReader<R> {
         let read = self.source.read(buffer)?;
         self.counter.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+}
+
+impl<R: TraceBytes> TraceBytes for CountingReader<R> {
+    fn skip_hole(&mut self) -> u64 {
+        let skipped = self.source.skip_hole();
+        self.counter.bytes.fetch_add(skipped, Ordering::Relaxed);
+        skipped
     }
 }
 

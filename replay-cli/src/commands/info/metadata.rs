@@ -14,6 +14,7 @@ const LABELS: &[(&str, &str)] = &[
     ("pid", "process ID"),
     ("local_rank", "local rank"),
     ("world_size", "world size"),
+    ("command_line", "command line"),
     ("started_unix_ns", "started"),
     ("started_ns", "clock at start"),
     ("stacks", "call stacks"),

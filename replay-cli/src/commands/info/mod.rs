@@ -5,21 +5,20 @@
 
 mod metadata;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use gpumemtrace_format::EventKind;
 use gpumemtrace_format::index::IndexTotals;
-use gpumemtrace_format::{Counter, EventKind};
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::ingest::{
-    OrderSummary, RingProblem, TraceBody, TraceHead, count_missing_events, find_losses, read_events,
+    OrderSummary, RingProblem, TraceBody, TraceHead, find_losses, survey_events,
 };
 
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::wording::describe_loss;
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::escape_text;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
@@ -98,14 +97,9 @@ impl TraceContents {
     fn from_events(file: &TraceSource, ring: RingFile) -> Result<Self, UnreadableInput> {
         let head = file.with_input(ring, TraceHead::read)?;
         let mut counts = [0u64; 256];
-        let mut threads = BTreeSet::new();
-        let body = read_events(&|| file.open(), &head, &mut |event| {
-            counts[event.kind.0 as usize] += 1;
-            threads.insert(event.thread);
-            ControlFlow::Continue(())
-        })
-        .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
-        let threads = threads.len() as u64;
+        let (body, threads) =
+            survey_events(&|| file.open(), &head, &mut |event| counts[event.kind.0 as usize] += 1)
+                .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
         let definitions = &head.definitions;
         let numbers = [
             definitions.codes.len(),
@@ -127,9 +121,7 @@ impl TraceContents {
 }
 
 fn incomplete_reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<String> {
-    let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    let missing = count_missing_events(head, body, threads);
-    find_losses(head, body, missing, dropped).iter().map(describe_loss).collect()
+    find_losses(head, body, threads).1.iter().map(describe_loss).collect()
 }
 
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
@@ -143,10 +135,10 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     let TraceContents { head, reasons, .. } = &contents;
 
     let mut out = String::new();
-    writeln!(out, "{}", file.name)?;
+    writeln!(out, "{}", escape_text(&file.name))?;
     let (ending, detail) = head.ending();
     let ending = describe_ending(ending, detail.as_deref());
-    writeln!(out, "  recording closed by: {}", sanitize(&ending))?;
+    writeln!(out, "  recording closed by: {}", escape_text(&ending))?;
     writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
     let ring = match (&head.ring_problem, head.ring.is_some()) {
         (Some(RingProblem::Foreign), _) => "belongs to another trace".to_owned(),
@@ -155,9 +147,9 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
         (None, false) if has_ring => "not used".to_owned(),
         (None, false) => "none".to_owned(),
     };
-    writeln!(out, "  ring file: {ring}")?;
+    writeln!(out, "  ring file: {}", escape_text(&ring))?;
     for (name, value) in head.meta.entries() {
-        writeln!(out, "  {}", sanitize(&describe_entry(name, value, args.verbose)))?;
+        writeln!(out, "  {}", escape_text(&describe_entry(name, value, args.verbose)))?;
     }
     let [codes, python, native, modules] = contents.definitions;
     writeln!(
@@ -176,12 +168,12 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     }
     if let Some(counters) = head.counters() {
         for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
-            writeln!(out, "  recorder counter {name}: {value}")?;
+            writeln!(out, "  recorder counter {}: {value}", escape_text(name))?;
         }
     }
     writeln!(out, "  complete: {}", if reasons.is_empty() { "yes" } else { "no" })?;
     for reason in reasons {
-        writeln!(out, "    {}", sanitize(reason))?;
+        writeln!(out, "    {}", escape_text(reason))?;
     }
     if contents.is_from_index {
         writeln!(out, "  counts are from the index of the trace; --verify reads every block")?;

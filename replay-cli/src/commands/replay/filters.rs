@@ -11,6 +11,7 @@ use gpumemtrace_replay::{Analysis, AnalysisOptions, Report, SiteFilter, StreamId
 
 use crate::exit::UsageError;
 use crate::terminal::format::{format_count, format_duration};
+use crate::terminal::stderr::print_message;
 use crate::trace::open::TraceSource;
 
 /// Most marks that an error lists.
@@ -91,8 +92,10 @@ impl FilterArgs {
         }
         analyses.retain(|one| rank(one).is_some_and(|rank| self.rank.contains(&rank)));
         if !unnamed.is_empty() {
-            crate::terminal::status_line::erase();
-            eprintln!("gpumemtrace: skipped, because the trace has no rank: {}", unnamed.join(", "));
+            print_message(format_args!(
+                "gpumemtrace: skipped, because the trace has no rank: {}",
+                unnamed.join(", ")
+            ));
         }
         Ok(())
     }
@@ -168,10 +171,9 @@ impl FilterArgs {
     pub(crate) fn apply_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
         if !keep_sites(report, &SiteFilter::from(site.as_str())) {
-            crate::terminal::status_line::erase();
-            eprintln!(
+            print_message(format_args!(
                 "gpumemtrace: no call site of this report matches --site {site:?}; all rows are summed up"
-            );
+            ));
         }
     }
 

@@ -16,6 +16,7 @@ use gpumemtrace_format::EventKind;
 use tempfile::TempDir;
 
 use super::candidate_server::CandidateServer;
+use crate::terminal::stderr::print_message;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
 
@@ -76,10 +77,10 @@ pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
         Some(kinds.iter().any(|(kind, count)| *kind == EventKind::HOLDERS.0 && *count > 0))
     };
     if !traces.is_empty() && traces.iter().all(|path| has_scan(path) == Some(false)) {
-        eprintln!(
+        print_message(format_args!(
             "gpumemtrace: --holders: no scan ran: Python ended by os._exit or a signal, ran with -I, -E or -S, or is older \
              than 3.8"
-        );
+        ));
     }
 }
 

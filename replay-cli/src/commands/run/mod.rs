@@ -11,6 +11,8 @@ mod program;
 mod traces;
 
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -26,6 +28,7 @@ use crate::exit::{CliExit, UsageError};
 use crate::launch::library::{check_preloadable, find_library};
 use crate::launch::platform::Platform;
 use crate::launch::preload;
+use crate::terminal::stderr::print_message;
 use traces::{ExpectedTraces, finish_traces};
 
 /// Smaller parts would consist mostly of headers.
@@ -57,6 +60,9 @@ pub(crate) struct RunArgs {
     /// Whether to attach PyTorch's trace tracker: requested sizes, streams and pools
     #[arg(long, value_enum)]
     tracker: Option<TrackerArg>,
+    /// Do not record the command line; without this option, only secrets in it are masked
+    #[arg(long)]
+    no_command_line: bool,
     /// Record the Python references that hold leaked blocks: during the run and at its end
     #[arg(long)]
     holders: bool,
@@ -137,7 +143,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     let (variables, blocker) =
         preload::environment(Platform::HOST, &library, what, &HostFileSystem, |name| std::env::var_os(name));
     if let Some(blocker) = &blocker {
-        eprintln!("gpumemtrace: not recorded: {blocker}");
+        print_message(format_args!("gpumemtrace: not recorded: {blocker}"));
     }
     command.envs(variables);
     let given = args.output.clone().map(|output| resolve_output(&here, &output)).transpose()?;
@@ -156,6 +162,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     }
     if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
         command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
+    }
+    if args.no_command_line {
+        command.env("GPUMEMTRACE_COMMAND_LINE", "off");
     }
     let amounts = [
         ("GPUMEMTRACE_MEMORY", &args.memory),
@@ -184,7 +193,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
         Ok(child) => child,
         Err(error) => {
             // The exit codes of a shell: 127 not found, 126 not executable.
-            eprintln!("gpumemtrace: cannot start {name}: {error}");
+            print_message(format_args!("gpumemtrace: cannot start {name}: {error}"));
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
             return Ok(CliExit::Code(if not_found { 127 } else { 126 }));
         }
@@ -208,7 +217,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     // With a blocker, the line above already says that nothing is recorded.
     if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {
         let hint = if expected.is_relative { " (or changed folder: use --output)" } else { "" };
-        eprintln!("gpumemtrace: no trace: the command made no GPU call{hint}");
+        print_message(format_args!("gpumemtrace: no trace: the command made no GPU call{hint}"));
     }
     if holders.is_some() {
         holders::warn_if_not_scanned(&new);
@@ -224,9 +233,9 @@ fn write_page(traces: &[PathBuf], here: &Path) {
     match html::write_page_of_run(traces) {
         Ok(page) => {
             let page = page.strip_prefix(here).unwrap_or(&page).to_owned();
-            eprintln!("gpumemtrace: wrote {}; open it in a browser", page.display());
+            print_message(format_args!("gpumemtrace: wrote {}; open it in a browser", page.display()));
         }
-        Err(error) => eprintln!("gpumemtrace: no page: {error:#}"),
+        Err(error) => print_message(format_args!("gpumemtrace: no page: {error:#}")),
     }
 }
 
@@ -241,15 +250,24 @@ fn exit_code(status: ExitStatus) -> u8 {
 /// The absolute path of `--output`; for a folder, the default file in it. A missing folder is an
 /// error now, before the command has run for hours.
 fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
-    let path = here.join(output);
-    let names_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/");
-    let file = if names_folder || path.is_dir() { path.join(default_trace_name()) } else { path };
+    let file = expand_folder(&here.join(output));
+    let kind = fs::metadata(&file).map(|facts| facts.file_type());
+    if kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device()) {
+        let shown = output.display();
+        return Err(UsageError(format!("--output: {shown} is a device; a trace needs a file")).into());
+    }
     let folder = file.parent().unwrap_or(here);
     if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
         let shown = folder.strip_prefix(here).unwrap_or(folder).display();
         return Err(UsageError(format!("--output: folder {shown} does not exist; create it first")).into());
     }
     Ok(file)
+}
+
+/// For a folder, the recorder's default file in it.
+fn expand_folder(path: &Path) -> PathBuf {
+    let names_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if names_folder || path.is_dir() { path.join(default_trace_name()) } else { path.to_owned() }
 }
 
 /// The recorder's default file name.

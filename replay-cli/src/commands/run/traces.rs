@@ -14,6 +14,7 @@ use gpumemtrace_format::index::{TAIL_BYTES, TraceTail};
 use gpumemtrace_format::reader::{Item, TraceReader};
 
 use crate::launch::output_pattern::OutputPattern;
+use crate::terminal::stderr::print_message;
 
 const ZSTD_LEVEL: i32 = 3;
 
@@ -32,7 +33,7 @@ impl ExpectedTraces {
         // A launcher such as torchrun sets a rank for each of its processes.
         let names = named.map_or_else(
             || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
-            |name| vec![here.join(name)],
+            |name| vec![super::expand_folder(&here.join(name))],
         );
         Self { patterns: names.iter().filter_map(|name| OutputPattern::new(name)).collect(), is_relative }
     }
@@ -77,13 +78,17 @@ pub(super) fn finish_traces(
     for path in &new {
         let shown = path.strip_prefix(here).unwrap_or(path).display();
         if is_locked(path) {
-            eprintln!("gpumemtrace: {shown} is still being written by a child process of the command");
+            print_message(format_args!(
+                "gpumemtrace: {shown} is still being written by a child process of the command"
+            ));
             continue;
         }
         if let Err(error) = append_wait_status(path, pid, status) {
-            eprintln!("gpumemtrace: {shown}: cannot add the exit status of the command: {error:#}");
+            print_message(format_args!(
+                "gpumemtrace: {shown}: cannot add the exit status of the command: {error:#}"
+            ));
         }
-        eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
+        print_message(format_args!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}"));
     }
     new
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::escape_text;
 
 /// An element or a text.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Content for Element {
 
 impl Content for &str {
     fn add_to(self, nodes: &mut Vec<Node>) {
-        nodes.push(Node::Text(sanitize(self)));
+        nodes.push(Node::Text(escape_text(self)));
     }
 }
 

@@ -7,7 +7,7 @@ use super::element::{Node, element, list};
 use super::{CardTrace, nodes};
 use crate::render::wording::assessment::find_assessment;
 use crate::render::wording::recording::{describe_ending, format_extent, name_torch};
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::escape_text;
 use crate::terminal::paths::shorten_command;
 
 /// The verdict without any finding.
@@ -25,7 +25,7 @@ pub(super) struct Headline {
 /// the program.
 pub(super) fn headline(trace: &CardTrace<'_>) -> Headline {
     let (severity, verdict) = verdict(trace);
-    Headline { severity, verdict: sanitize(&verdict), program: program(trace) }
+    Headline { severity, verdict: escape_text(&verdict), program: program(trace) }
 }
 
 fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
@@ -61,7 +61,7 @@ fn program(trace: &CardTrace<'_>) -> String {
     let extent = extent.map(|extent| format!("{extent}, ")).unwrap_or_default();
     let ending = describe_ending(info.end, info.end_detail.as_deref());
     let state = if info.complete { "complete" } else { "incomplete" };
-    sanitize(&format!("{rank}{command}{torch}, {extent}{ending}; trace {state}"))
+    escape_text(&format!("{rank}{command}{torch}, {extent}{ending}; trace {state}"))
 }
 
 /// What is missing from the trace; empty if it is complete.

@@ -8,9 +8,10 @@ use crate::render::outcome::{
     ContributorText, MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check,
 };
 use crate::render::text::header::{format_program, render_losses, trace_state};
+use crate::terminal::escape::{escape_path, escape_text};
 use crate::terminal::format::put_line;
 use crate::terminal::layout;
-use crate::terminal::marks::{HANG, sanitize};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Columns of the first column: the state.
@@ -33,14 +34,14 @@ pub(super) fn render_check(check: &BudgetCheck, style: Style) -> String {
     out.push('\n');
     let summary = summarize_check(check);
     let summary = if check.passed { style.bold(&summary) } else { style.warn(&summary) };
-    put_line(&mut out, format_args!("{summary} ({})", check.budget));
+    put_line(&mut out, format_args!("{summary} ({})", escape_text(&check.budget)));
     let longest = check.budgets.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
     let width = name_width(longest, style);
     for outcome in &check.budgets {
         let word = outcome_word(outcome);
         let padding = " ".repeat(STATE_WIDTH - word.len());
         let word = if outcome.fails { style.warn(word) } else { word.to_owned() };
-        let name = sanitize(&outcome.name);
+        let name = escape_text(&outcome.name);
         let numbers = format_numbers(outcome);
         if style.wraps && name.chars().count() > width {
             put_line(&mut out, format_args!("{word}{padding}{name}"));
@@ -72,7 +73,7 @@ fn name_width(longest: usize, style: Style) -> usize {
 /// The message of `check --write`.
 pub(crate) fn render_written_budget(path: &Path, incomplete: &[String], style: Style) -> String {
     let mut out = String::new();
-    let path = path.display();
+    let path = escape_path(path);
     put_line(
         &mut out,
         format_args!("wrote {path} with this run's values as limits; review them and the tolerance"),
@@ -80,7 +81,7 @@ pub(crate) fn render_written_budget(path: &Path, incomplete: &[String], style: S
     for reason in incomplete {
         put_line(
             &mut out,
-            format_args!("  ! the limits may be too low, the trace is incomplete: {}", sanitize(reason)),
+            format_args!("  ! the limits may be too low, the trace is incomplete: {}", escape_text(reason)),
         );
     }
     layout::finish_text(&out, style)

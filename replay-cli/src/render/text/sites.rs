@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame, StackOrder};
 
 use crate::render::wording::sites::format_frame;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, put_line};
-use crate::terminal::marks::{HANG, sanitize};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most frames of a stack without `--stacks`.
@@ -41,7 +42,7 @@ impl SiteFormatter {
             Some(text.lines().map(str::to_owned).collect())
         });
         let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
-        let shown: String = sanitize(text).chars().take(MAX_SOURCE_CHARS).collect();
+        let shown: String = escape_text(text).chars().take(MAX_SOURCE_CHARS).collect();
         (!shown.is_empty()).then_some(shown)
     }
 }

@@ -68,6 +68,9 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
         TraceLoss::InternalErrors { errors } => {
             format!("{} of the recorder", format_count(*errors, "internal error"))
         }
+        TraceLoss::InterruptedEvents { events } => {
+            format!("{} lost where a signal handler interrupted the recorder", format_count(*events, "event"))
+        }
         TraceLoss::UndefinedFrames { frames } => {
             let frames = count_are(*frames, "stack frame");
             format!("{frames} not defined in the file: some call sites are unknown")

@@ -6,12 +6,14 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{EndMoment, Ending, PluggableMode, TraceInfo, UnnamedReason};
 
 use super::steps::count_steps;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_duration};
-use crate::terminal::marks::sanitize;
 
 /// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code,
 /// `exited`: the recorder sees that the process runs its exit handlers, not with which code.
 pub(crate) fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
+    let detail = detail.map(escape_text);
+    let detail = detail.as_deref();
     let reason = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
     match ending {
         Ending::Exit => match (detail.and_then(exit_code), detail) {
@@ -52,7 +54,7 @@ pub(crate) fn format_versions(info: &TraceInfo) -> String {
     if let (Some(rank), Some(size)) = (info.rank, info.world_size) {
         facts.push(format!("rank {rank} of {size}"));
     }
-    if facts.is_empty() { String::new() } else { format!(" ({})", sanitize(&facts.join(", "))) }
+    if facts.is_empty() { String::new() } else { format!(" ({})", escape_text(&facts.join(", "))) }
 }
 
 /// `PyTorch 2.15.0`; `None` if the version is unknown.

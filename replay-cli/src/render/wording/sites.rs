@@ -2,7 +2,7 @@
 
 use gpumemtrace_replay::report::{FrameKind, RankRow, Site, StackFrame};
 
-use crate::terminal::marks::sanitize;
+use crate::terminal::escape::escape_text;
 use crate::terminal::paths::short_file;
 
 /// Longest name of a native function, in characters. Names of templates can fill many lines.
@@ -77,7 +77,7 @@ pub(crate) fn short_site_in_file(site: &Site, file: Option<String>) -> String {
         shown.module = Some(file_name(module).to_owned());
         shown.function = shown.function.as_deref().map(shorten_function);
     }
-    sanitize(&format_site(&shown))
+    escape_text(&format_site(&shown))
 }
 
 /// The last part of a path.
@@ -137,7 +137,7 @@ pub(crate) fn format_frame(frame: &StackFrame) -> String {
             format!("{file}:{line} in {function}")
         }
     };
-    sanitize(&text)
+    escape_text(&text)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{StepSource, Steps};
 
 use super::sites::short_site;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::format_count;
-use crate::terminal::marks::sanitize;
 
 /// `optimizer.step() at train.py:43 in train()`. Step 0 comes before the first mark or range.
 pub(crate) fn describe_steps(steps: &Steps) -> String {
@@ -19,7 +19,7 @@ pub(crate) fn describe_steps(steps: &Steps) -> String {
         StepSource::Marks => format!("{name}; step 0 is before the first call"),
         StepSource::Nvtx => {
             let range = steps.range.as_deref().unwrap_or("unknown");
-            format!("{name} \"{}\"; step 0 is before the first", sanitize(range))
+            format!("{name} \"{}\"; step 0 is before the first", escape_text(range))
         }
         StepSource::Period => name.to_owned(),
     }

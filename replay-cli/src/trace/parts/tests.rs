@@ -28,9 +28,10 @@ fn parts_match_by_metadata_and_read_as_one_trace() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let block = encode_block(BlockKind(99), b"x", 3);
+    let finished = [&block[..], &TraceTail { index_bytes: 0, end_bytes: 0 }.encode_block()].concat();
     let last = write(folder, "other.name", ID, Some(3), &block);
-    write(folder, "run.01234567.part2.trace", ID, Some(2), &block);
-    write(folder, "run.01234567.part1.trace", ID, Some(1), &block);
+    write(folder, "run.01234567.part2.trace", ID, Some(2), &finished);
+    write(folder, "run.01234567.part1.trace", ID, Some(1), &finished);
     // Half a block at the end, as a killed program leaves it.
     write(folder, "run.01234567.stacks.trace", ID, None, &block[..block.len() - 1]);
     // Files of another trace: another ID, the named part, a wrong part number, no trace at all.
@@ -46,7 +47,7 @@ fn parts_match_by_metadata_and_read_as_one_trace() {
     let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len());
     let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
     let unknown = items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count();
-    assert_eq!((items.len(), unknown), (7, 3), "{items:?}");
+    assert_eq!((items.len(), unknown), (9, 3), "{items:?}");
     let first = parts.files[0].len_bytes;
     let spans = parts.spans();
     assert_eq!((spans[0].start, spans[0].skipped), (0, 0));
@@ -60,8 +61,11 @@ fn missing_parts_are_reported_unless_recorder_dropped_them() {
     write(folder.path(), "run.01234567.part3.trace", ID, Some(3), b"");
     let (files, absent) = found(&last);
     assert_eq!(files, ["run.01234567.part3.trace", "run.trace"]);
-    assert_eq!(absent.len(), 2, "{absent:?}");
+    assert_eq!(absent.len(), 3, "{absent:?}");
     assert!(absent[0].contains("stacks") && absent[1].contains("3 parts from 1 to 4"), "{absent:?}");
+    assert!(absent[2].contains("part3.trace was cut"), "{absent:?}");
+    let tail = TraceTail { index_bytes: 0, end_bytes: 0 }.encode_block();
+    write(folder.path(), "run.01234567.part3.trace", ID, Some(3), &tail);
 
     let mut meta = Meta::default();
     meta.set_number("dropped_parts", 2);

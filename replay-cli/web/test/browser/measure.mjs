@@ -1,4 +1,4 @@
-// Measures how fast a page opens and answers in Chromium, for scripts/bench-html. Prints JSON.
+// Measures how fast a page opens and answers in Chromium, for scripts/benchmarks/html. Prints JSON.
 //
 // usage: node measure.mjs PAGE.html [ROUNDS]
 //

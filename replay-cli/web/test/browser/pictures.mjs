@@ -1,4 +1,4 @@
-// Makes pictures of pages for the documentation: scripts/screenshots calls it.
+// Makes pictures of pages for the documentation: scripts/generate/screenshots calls it.
 //
 // usage: node pictures.mjs DEMO.html OOM.html RANKS.html FOLDER
 //            pictures of docs/: light ones, and the overview also dark

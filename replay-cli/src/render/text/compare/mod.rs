@@ -11,9 +11,9 @@ use gpumemtrace_replay::report::Quantity;
 use crate::render::text::header::{format_program, render_losses, trace_state};
 use crate::render::wording::sites::short_site;
 use crate::render::wording::steps::name_step_source;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::layout;
-use crate::terminal::marks::sanitize;
 use crate::terminal::style::Style;
 
 /// Headers, then what differs, with at most `most` call sites.
@@ -43,7 +43,7 @@ pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Sty
 fn render_runs(out: &mut String, comparison: &Comparison, style: Style) {
     for (name, run) in ["before:", "after:"].iter().zip(&comparison.runs) {
         let program = style.bold(&format_program(&run.path, run.command.as_deref(), style));
-        let torch = run.torch.as_ref().map(|version| format!(" (PyTorch {})", sanitize(version)));
+        let torch = run.torch.as_ref().map(|version| format!(" (PyTorch {})", escape_text(version)));
         let steps = run.steps.map(|steps| format!(", {}", format_count(steps, "step")));
         put_line(
             out,

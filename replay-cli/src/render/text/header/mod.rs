@@ -12,9 +12,9 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{TraceLoss, Worded};
 
 use crate::render::wording::recording::{describe_ending, format_extent, format_versions};
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::put_line;
 use crate::terminal::layout::display_width;
-use crate::terminal::marks::sanitize;
 use crate::terminal::paths::shorten_command;
 use crate::terminal::style::Style;
 
@@ -41,7 +41,7 @@ pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, sty
     }
     render_losses(out, &info.incomplete, style);
     for caveat in caveats::list_caveats(report, info) {
-        put_line(out, format_args!("  Note: {}.", sanitize(&caveat)));
+        put_line(out, format_args!("  Note: {}.", escape_text(&caveat)));
     }
     if style.is_verbose {
         recording::render_recording(out, report, trace);
@@ -56,7 +56,7 @@ pub(in crate::render::text) fn trace_state(is_complete: bool, style: Style) -> S
 /// A line for each part that is missing from the trace, and what that means for the numbers.
 pub(in crate::render::text) fn render_losses(out: &mut String, losses: &[Worded<TraceLoss>], style: Style) {
     for loss in losses {
-        put_line(out, format_args!("  {}", style.warn(&format!("! {}", sanitize(&loss.message)))));
+        put_line(out, format_args!("  {}", style.warn(&format!("! {}", escape_text(&loss.message)))));
     }
     if !losses.is_empty() {
         put_line(out, format_args!("  Note: because of this, all numbers are lower bounds."));
@@ -70,8 +70,9 @@ pub(in crate::render::text) fn format_program(
     command: Option<&[String]>,
     style: Style,
 ) -> String {
+    let path = escape_text(path);
     let Some(command) = command else { return format!("{path}: unknown command") };
-    let mut command = sanitize(&shorten_command(command));
+    let mut command = escape_text(&shorten_command(command));
     if style.wraps && !style.is_verbose && command.chars().count() > style.width {
         let kept: String = command.chars().take(style.width).collect();
         let kept = kept.rsplit_once(' ').map_or(&*kept, |(words, _)| words);

@@ -1,6 +1,7 @@
 //! The table of a GPU: allocated, reserved and driver memory, at their peaks and at the end.
 
 use crate::render::wording::Vocabulary;
+use crate::terminal::escape::escape_text;
 use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Fragmentation, GapReason};
@@ -77,7 +78,7 @@ fn format_title(device: &Device, words: &Vocabulary) -> String {
         let recommended = if words.is_metal { " recommended" } else { "" };
         format!("{}{recommended}", format_bytes(bytes))
     });
-    let facts: Vec<String> = device.name.clone().into_iter().chain(total).collect();
+    let facts: Vec<String> = device.name.as_deref().map(escape_text).into_iter().chain(total).collect();
     let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
     format!("GPU {}{facts}", device.device)
 }

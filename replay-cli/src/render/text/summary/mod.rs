@@ -8,6 +8,7 @@ mod verdicts;
 
 use std::fmt::Write as _;
 
+use crate::terminal::escape::escape_text;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Phase, ResidualSource};
@@ -60,7 +61,7 @@ fn render_phases(out: &mut String, report: &Report, trace: usize, style: Style) 
 
 /// `eval: 3 times, 1.2 s; GPU 0: peak 40.00 MiB, net growth 0 B`.
 fn describe_phase(phase: &Phase) -> String {
-    let name = phase.name.as_deref().unwrap_or("(name lost)");
+    let name = escape_text(phase.name.as_deref().unwrap_or("(name lost)"));
     let mut line =
         format!("{name}: {}, {}", format_count(phase.count, "time"), format_duration(phase.time_ns));
     for usage in &phase.devices {

@@ -6,6 +6,7 @@ use gpumemtrace_replay::report::{Holder, HolderCoverage, HolderScan, Leak, LeakK
 use super::{describe_trigger, explain_unresolved};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::moment::format_step;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_duration, format_number};
 
 /// Why there are no holders, and what to do; `None` without a scan or without tensors.
@@ -54,7 +55,7 @@ pub(crate) fn format_holder(holder: &Holder) -> String {
     for link in &holder.chain {
         text = format!("{text} -> {link}");
     }
-    text
+    escape_text(&text)
 }
 
 /// `2 blocks (no variable leads to their tensors)`, by reason; `None` if all blocks have a holder.
@@ -79,7 +80,7 @@ pub(crate) fn describe_scan(scan: &HolderScan) -> String {
     let when = describe_trigger(scan.trigger);
     let scanned = format!("Holder scan: {when}{}", format_step(", in step ", scan.step));
     if let Some(why) = &scan.failed {
-        return format!("{scanned}; it failed: {why}.");
+        return format!("{scanned}; it failed: {}.", escape_text(why));
     }
     let time = scan.walk_ns.map(|ns| format!(", {}", format_duration(ns))).unwrap_or_default();
     if scan.is_cut == Some(true) {

@@ -4,6 +4,7 @@ use gpumemtrace_replay::report::Mark;
 
 use super::ChartFrame;
 use crate::render::wording::moment::format_moment;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -31,7 +32,7 @@ pub(super) fn render_marks(
         if *place == ' ' && range.contains(mark.time_ns) {
             *place = letter;
         }
-        let name = mark.name.as_deref().unwrap_or("(name lost)");
+        let name = escape_text(mark.name.as_deref().unwrap_or("(name lost)"));
         rows.push(format!("{letter} {HANG}{name} ({})", format_moment(mark.time_ns, mark.step)));
     }
     put_line(out, format_args!("{:margin$}  {}", "", letters.iter().collect::<String>().trim_end()));

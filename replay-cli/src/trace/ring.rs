@@ -1,0 +1,192 @@
+//! Reads the ring file beside a trace without waiting for a program that does not answer.
+//!
+//! The recorder holds a lease on its ring file (`recorder/src/platform/linux/lease.rs`). `open(2)`
+//! waits until the recorder has released it, or until `/proc/sys/fs/lease-break-time` (45 s) has
+//! passed; a stopped program never answers. So a ring of a program that is known to be stopped is
+//! not opened at all, because even an attempt takes the lease away in the end. Any other ring is
+//! opened with `O_NONBLOCK`, which fails until the recorder has answered.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
+use gpumemtrace_replay::RingFile;
+use rustix::fs::OFlags;
+
+/// How long to wait for the recorder. Its writer thread looks for waiting readers four times a
+/// second.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(3);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// After a program did not answer, its ring is not opened again for this long. By then the kernel
+/// has taken the lease away.
+const NEXT_ATTEMPT: Duration = Duration::from_mins(1);
+
+/// The path of the ring file of a trace.
+pub(crate) fn ring_path(trace: &Path) -> PathBuf {
+    let mut name = trace.as_os_str().to_owned();
+    name.push(".ring");
+    PathBuf::from(name)
+}
+
+/// Reads and decodes the ring file of a trace.
+pub(crate) fn read_ring(trace: &Path) -> RingFile {
+    RingReader::new(trace).read()
+}
+
+/// Reads one ring file once or several times.
+pub(crate) struct RingReader {
+    path: PathBuf,
+    /// When the program did not answer.
+    unanswered: Option<Instant>,
+}
+
+impl RingReader {
+    /// Reads the ring file of the trace `trace`.
+    pub(crate) fn new(trace: &Path) -> Self {
+        Self { path: ring_path(trace), unanswered: None }
+    }
+
+    /// Reads and decodes the file. Waits for the recorder for at most a few seconds.
+    pub(crate) fn read(&mut self) -> RingFile {
+        match self.read_bytes() {
+            Ok(bytes) => match RingImage::decode(&bytes) {
+                Ok(image) => RingFile::Loaded(Box::new(image)),
+                Err(error) => RingFile::Unusable(error.to_string()),
+            },
+            Err(why) => why,
+        }
+    }
+
+    /// True if the program did not answer at the last attempt.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.unanswered.is_some()
+    }
+
+    /// Reads the first page, checks it, then reads as many bytes as that page announces.
+    fn read_bytes(&mut self) -> Result<Vec<u8>, RingFile> {
+        let mut file = self.open()?;
+        let mut bytes = Vec::with_capacity(PAGE_BYTES);
+        file.by_ref().take(PAGE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+        let all =
+            RingImage::expected_file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
+        file.take(all - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+        Ok(bytes)
+    }
+
+    fn open(&mut self) -> Result<File, RingFile> {
+        let facts = std::fs::metadata(&self.path).map_err(unreadable)?;
+        if !facts.is_file() {
+            return Err(RingFile::Unusable("is not a regular file".to_owned()));
+        }
+        let owner = lease_owner(&facts);
+        if owner.is_some_and(is_stopped)
+            || self.unanswered.is_some_and(|since| since.elapsed() < NEXT_ATTEMPT)
+        {
+            self.unanswered.get_or_insert_with(Instant::now);
+            return Err(does_not_answer(owner));
+        }
+        let begin = Instant::now();
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+        loop {
+            match options.open(&self.path) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                other => {
+                    self.unanswered = None;
+                    return other.map_err(unreadable);
+                }
+            }
+            if begin.elapsed() > MAX_ANSWER_TIME {
+                self.unanswered = Some(Instant::now());
+                return Err(does_not_answer(owner));
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` passes it")]
+fn unreadable(error: std::io::Error) -> RingFile {
+    match error.kind() {
+        ErrorKind::NotFound => RingFile::Absent,
+        _ => RingFile::Unusable(format!("cannot be read ({error})")),
+    }
+}
+
+/// The text completes "the ring file ...".
+fn does_not_answer(pid: Option<u32>) -> RingFile {
+    let pid = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    RingFile::Unusable(format!(
+        "cannot be read, because the program{pid} does not answer; it is probably stopped (SIGSTOP, a debugger or a \
+         frozen cgroup). Its last events are not included; continue the program and run this again"
+    ))
+}
+
+/// The process that holds a lease on the file; `None` if there is none, or if it is in another
+/// process namespace.
+#[cfg(target_os = "linux")]
+fn lease_owner(facts: &std::fs::Metadata) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let device = (rustix::fs::major(facts.dev()), rustix::fs::minor(facts.dev()));
+    find_lease(&std::fs::read_to_string("/proc/locks").ok()?, device, facts.ino())
+}
+
+/// macOS has no file leases.
+#[cfg(not(target_os = "linux"))]
+fn lease_owner(_: &std::fs::Metadata) -> Option<u32> {
+    None
+}
+
+/// Finds the lease in the text of `/proc/locks` (`proc_locks(5)`). There the device is that of the
+/// file system, which on btrfs is not the device of `stat(2)`; such a lease is not found.
+#[cfg(any(target_os = "linux", test))]
+fn find_lease(locks: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
+        // "5: LEASE  ACTIVE    WRITE 4711 08:01:123456 0 EOF"
+        match *line.split_whitespace().collect::<Vec<_>>() {
+            [_, "LEASE", _, _, pid, place, ..] if place == file => pid.parse().ok().filter(|pid| *pid > 0),
+            _ => None,
+        }
+    })
+}
+
+/// True if a signal or a debugger has stopped the process. A frozen cgroup does not show here.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| has_stopped_state(&stat))
+}
+
+/// The state follows the name, which may contain anything (`proc_pid_stat(5)`).
+fn has_stopped_state(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_is_found_by_device_and_inode() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 11 fe:00:77 0 EOF\n\
+                     2: LEASE  ACTIVE    WRITE 12 fe:00:78 0 EOF\n\
+                     3: LEASE  BREAKING  READ  13 fe:00:77 0 EOF\n\
+                     4: LEASE  ACTIVE    WRITE 0 fe:00:79 0 EOF\n";
+        let device = (0xfe, 0);
+        assert_eq!(find_lease(locks, device, 77), Some(13));
+        assert_eq!(find_lease(locks, device, 78), Some(12));
+        assert_eq!(find_lease(locks, device, 79), None, "the process is in another namespace");
+        assert_eq!(find_lease(locks, (0xfe, 1), 77), None);
+    }
+
+    #[test]
+    fn state_follows_a_hostile_process_name() {
+        assert!(has_stopped_state("7 (a) S 1) T 1 7"));
+        assert!(has_stopped_state("7 (python) t 1 7"));
+        assert!(!has_stopped_state("7 (a) T 1) S 1 7"));
+        assert!(!has_stopped_state(""));
+    }
+}
