@@ -1,11 +1,12 @@
 //! Whole files: traces, cached names, libraries and programs.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use gpumemtrace_cli::{launch::injectable, symbolize};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
+use gpumemtrace_format::reader::TraceBytes;
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
 use gpumemtrace_replay::callsite::{NameScope, Symbolizer};
@@ -64,7 +65,7 @@ fn put_block(file: &mut Vec<u8>, kind: u8, payload: &[u8]) {
 
 fn replay(bytes: &[u8], ring: RingFile) {
     let bytes = std::sync::Arc::<[u8]>::from(bytes);
-    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
+    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn TraceBytes>);
     let Ok(analysis) = analyse(Input {
         path: "run.trace",
         open: &open,

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import COMMAND, VENVS, WORKLOADS, environment, gpumemtrace, run_program
 
-#: Events per rank thread, and children of the fork storm. scripts/checks/soak raises both.
+#: Events per rank thread, and children of the fork storm. scripts/checks/processes raises both.
 SCALE = int(os.environ.get("GPUMEMTRACE_SCALE", "1"))
 FORKS = int(os.environ.get("GPUMEMTRACE_FORKS", "60"))
 

@@ -3,18 +3,32 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 from collections import defaultdict
 
 import pytest
 
-from conftest import LIBRARY, driver_calls, dump, environment, gpumemtrace, read_log
+from conftest import DRIVER, LIBRARY, WORKLOADS, driver_calls, dump, environment, gpumemtrace, read_log
 from ground_truth import NOT_EVENTS
 
 
 def skip_or_fail(what):
     reason = f"not checked: {what} here"
     pytest.fail(reason) if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip(reason)
+
+
+def build_programs(folder, names):
+    """Builds programs and preloaded libraries of tests/workloads/driver beside the simulated
+    driver, which is named libcuda.so.1."""
+    shutil.copy(DRIVER, folder / "libcuda.so.1")
+    compiler = shutil.which(os.environ.get("CC", "cc")) or skip_or_fail("there is no C compiler")
+    for name in names:
+        source = WORKLOADS / "driver" / f"{name.removesuffix('.so')}.c"
+        options = ["-shared", "-fPIC"] if name.endswith(".so") else ["-l:libcuda.so.1", "-lpthread"]
+        subprocess.run([compiler, "-O1", "-g", "-Wall", "-Werror", "-o", folder / name, source, f"-L{folder}",
+                        f"-Wl,-rpath,{folder}", *options, "-ldl"], check=True)
+    return folder
 
 
 class Case:

@@ -5,10 +5,13 @@
 #include "../../routes/driver.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,12 +100,23 @@ int main(int argc, char **argv) {
 #define ENDING(name) (!strcmp(ending, name) && (is = 1))
     setvbuf(stdout, 0, _IOLBF, 0);
     if (ENDING("nothing")) return 3;
+    if (ENDING("main_thread_ends_without_proc")) { /* as in a sandbox */
+        CHECK(unshare(CLONE_NEWNS) == 0 && mount("none", "/", 0, MS_REC | MS_PRIVATE, 0) == 0);
+        CHECK(mount("none", "/proc", "tmpfs", 0, 0) == 0);
+    }
     begin();
     if (ENDING("forever")) {
         begin_storm(1 << 30);
         wait_for_line("begun");
         goes_on = 0;
         end_storm();
+    } else if (ENDING("now_and_then")) { /* until a line arrives, and a little longer */
+        struct pollfd input = {.fd = 0, .events = POLLIN};
+        printf("begun\n");
+        for (int left = 200; left > 0; left -= poll(&input, 1, 0)) {
+            pairs(1);
+            usleep(1000);
+        }
     } else if (ENDING("in_two_parts")) { /* with a pause in between, in which others do something */
         storm(500);
         wait_for_line("first part");
@@ -150,7 +164,7 @@ int main(int argc, char **argv) {
         usleep(20000);
         exit(10);
     }
-    if (ENDING("main_thread_ends")) {
+    if (ENDING("main_thread_ends") || ENDING("main_thread_ends_without_proc")) {
         begin_storm(500);
         pthread_exit(0);
     }
@@ -222,6 +236,11 @@ int main(int argc, char **argv) {
     }
     if (ENDING("closes_all")) {
         for (int number = 3; number < 1024; number++) close(number);
+        pairs(5000);
+    }
+    if (ENDING("closes_all_and_waits")) {
+        for (int number = 3; number < 1024; number++) close(number);
+        wait_for_line("closed");
         pairs(5000);
     }
     CHECK(is || !*ending || !strcmp(ending, "works"));

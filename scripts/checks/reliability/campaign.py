@@ -1,0 +1,106 @@
+"""Runs many rounds of `kills`, writes a line for each, and prints a summary by host and phase."""
+
+import multiprocessing
+import os
+import shutil
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+
+from . import kills, oracle
+from .hosts import BY_NAME, ORDER, can_mount
+
+#: Undisturbed runs of each host that give its life; the shortest counts.
+MEASURED_RUNS = 2
+
+
+def measure_life(programs, host, folder):
+    """Runs a host to its end; its trace must be complete."""
+    lives = []
+    for number in range(MEASURED_RUNS):
+        place = folder / f"{host.name}-{number}"
+        try:
+            _, life = kills.run_host(programs, host, place)
+        except oracle.Wrong as error:
+            raise RuntimeError(f"{host.name}, undisturbed: {error}; see {place}") from error
+        shutil.rmtree(place)
+        lives.append(life)
+    return min(lives, key=lambda life: life.end)
+
+
+def hosts_here(names):
+    """Returns the names of hosts in the order of rounds, and those that cannot run here."""
+    order = [name for name in ORDER if not names or name in names]
+    fills = {name for name in order if BY_NAME[name].disk_fills}
+    if fills and not can_mount():
+        return [name for name in order if name not in fills], sorted(fills)
+    return order, []
+
+
+def run(programs, options):
+    """Returns the exit code and the result as a dict."""
+    hosts, absent = hosts_here(options.host)
+    folder = kills.FOLDER / f"rounds-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    rounds, log = [], open(options.log, "w") if options.log else None
+    if log:
+        print(f"# scripts/soak --kills {options.kills} --seed {options.seed}\n# {kills.COLUMNS}", file=log, flush=True)
+    numbers = range(options.kills) if options.round is None else [options.round]
+    used = dict.fromkeys(hosts[number % len(hosts)] for number in numbers)
+    # Workers are forked while this process has no thread.
+    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        measured = [pool.submit(measure_life, programs, BY_NAME[name], folder) for name in used]
+        lives = dict(zip(used, (future.result() for future in measured)))
+        for name, life in lives.items():
+            print(f"{name:13} begins at {life.begun:.3f} s, leaves at {life.leaving:.3f} s, ends at {life.end:.3f} s", flush=True)
+        pending = [pool.submit(kills.run_round, programs, options.seed, number, hosts, lives, folder) for number in numbers]
+        for future in pending:
+            for result in future.result():
+                rounds.append(result)
+                line = result.line()
+                if log:
+                    print(line, file=log, flush=True)
+                if result.verdict.startswith("FAILED"):
+                    names = "".join(f" --host {name}" for name in options.host or [])
+                    print(f"{line}\n   repeat: scripts/soak --round {result.number} --seed {options.seed}{names}", flush=True)
+    shutil.rmtree(folder)
+    result = summary(rounds, options, absent, time.monotonic() - began)
+    for line in table(rounds):
+        print(line)
+    if log:
+        print("\n".join(f"# {line}" for line in table(rounds)), file=log)
+        log.close()
+    return (1 if result["failed"] or result["unreported"] else 0), result
+
+
+def summary(rounds, options, absent, seconds):
+    outcomes = [one.outcome for one in rounds]
+    return {
+        "seed": options.seed, "seconds": round(seconds), "kills": sum(one.killed for one in rounds),
+        "ended_before_kill": sum(one.verdict == "ended" for one in rounds), "calls": sum(one.calls for one in outcomes),
+        "events": sum(one.events for one in outcomes), "in_flight": sum(one.in_flight for one in outcomes),
+        "missing": sum(one.missing for one in outcomes), "unreported": sum(one.missing - one.reported for one in outcomes),
+        "failed": sum(one.verdict.startswith("FAILED") for one in rounds), "not_run": absent,
+    }
+
+
+def table(rounds):
+    """The rows of the summary, as Markdown."""
+    rows = ["| host | kills | at start | running | forking | at exit | aimed at rotation | aimed at a file call | calls logged | events read | in flight | missing, reported | missing, unreported | failed |",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    by_host = defaultdict(list)
+    for one in rounds:
+        by_host[one.host].append(one)
+    for name, group in [*by_host.items(), ("all", rounds)]:
+        phases = Counter(one.phase for one in group if one.killed)
+        moments = Counter(one.moment for one in group if one.killed)
+        outs = [one.outcome for one in group]
+        numbers = [sum(one.killed for one in group), phases["start"], phases["run"], phases["fork"], phases["exit"], moments["rotation"],
+                   moments["file call"], sum(out.calls for out in outs), sum(out.events for out in outs), sum(out.in_flight for out in outs),
+                   sum(out.reported for out in outs), sum(out.missing - out.reported for out in outs),
+                   sum(one.verdict.startswith("FAILED") for one in group)]
+        title = BY_NAME[name].title if name in BY_NAME else name
+        rows.append(f"| {title} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
+    return rows

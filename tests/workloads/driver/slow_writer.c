@@ -1,0 +1,14 @@
+/* Preload: each write of the recorder's thread takes a second, as on a slow disk. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+ssize_t pwrite64(int file, const void *data, size_t bytes, off_t at) {
+    ssize_t (*real)(int, const void *, size_t, off_t) = dlsym(RTLD_NEXT, "pwrite64");
+    char name[16] = "";
+    prctl(PR_GET_NAME, name);
+    if (!strcmp(name, "gpumemtrace")) sleep(1);
+    return real(file, data, bytes, at);
+}
