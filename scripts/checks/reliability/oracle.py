@@ -35,7 +35,7 @@ class Outcome:
     #: Events of all kinds in the trace.
     events: int = 0
     complete: bool = False
-    end: str = "no trace"
+    end: str = "unknown"
     incomplete: list = field(default_factory=list)
 
 
@@ -122,8 +122,10 @@ def compare_thread(thread, known, calls, in_flight, drops_oldest):
     check(len(in_flight) <= 1, f"thread {thread} has {len(in_flight)} calls in flight")
     first = 0
     if drops_oldest:
-        # The kept calls are the last ones, but for a call that is in flight.
-        starts = [len(calls) - len(known)] + ([len(calls) - len(known) - 1] if in_flight else [])
+        # The kept calls are the last ones, but for one that is logged and in flight. Its position
+        # comes first: no kept call matches at the very end too.
+        is_last_in_flight = bool(in_flight and calls) and in_flight[0][0] == calls[-1][0]
+        starts = [len(calls) - len(known) - 1] * is_last_in_flight + [len(calls) - len(known)]
         matches = lambda at: at >= 0 and all(equal(event, call) for event, call in zip(known, calls[at:]))
         first = next((at for at in starts if matches(at)), 0)
     check(len(known) <= len(calls) - first, f"thread {thread} has {len(known)} calls in the trace and {len(calls)} in the log")

@@ -90,6 +90,26 @@ def test_oracle_detects(killed, tmp_path, change):
         oracle.compare(COMMAND, folder / "run.trace", log, pid)
 
 
+ALLOC, FREE = ("cuMemAlloc_v2", "0", "0x10", 512), ("cuMemFree_v2", "0", "0x10", 0)
+
+
+@pytest.mark.parametrize("known, calls, in_flight, missing", [
+    ([], [ALLOC], [ALLOC], (0, [], [ALLOC])),
+    ([], [FREE, ALLOC], [ALLOC], (1, [], [ALLOC])),
+    ([ALLOC], [ALLOC, FREE], [FREE], (0, [], [FREE])),
+    ([ALLOC], [ALLOC, ALLOC], [ALLOC], (0, [], [ALLOC])),
+    # The call in flight is not logged yet.
+    ([FREE], [ALLOC, FREE], [ALLOC], (1, [], [])),
+    ([], [ALLOC], [FREE], (1, [], [])),
+    ([], [ALLOC], [], (1, [], [])),
+    ([FREE], [FREE, FREE], [], (1, [], [])),
+])
+def test_oracle_counts_a_call_in_flight_where_old_parts_are_deleted(known, calls, in_flight, missing):
+    """A program that was killed in its first call has lost nothing."""
+    shown = [(call[0], "?") for call in in_flight]
+    assert oracle.compare_thread(1, known, calls, shown, drops_oldest=True) == missing
+
+
 def test_oracle_detects_a_missing_ring_file(killed, tmp_path):
     folder, pid = killed
     shutil.copy(folder / "run.trace", tmp_path)
