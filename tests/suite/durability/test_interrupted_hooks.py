@@ -144,9 +144,14 @@ def test_handler_does_not_wait_for_ring_space_behind_the_interrupted_call(run):
 
 @pytest.mark.parametrize("way", ["handler_storm", "handler_storm_other_stack"])
 def test_calls_of_a_handler_that_interrupted_the_recorder_are_counted(run, way):
-    compared = Comparison(run(way, 1000))
-    assert compared.missing == compared.lost("interrupted_events").get("interrupted_events", 0)
-    assert compared.in_flight == 0
+    # On a loaded machine a run may have few handlers, and none of them in the recorder.
+    for _ in range(5):
+        compared = Comparison(run(way, 1000))
+        lost = compared.lost("interrupted_events").get("interrupted_events", 0)
+        assert (compared.missing, compared.in_flight) == (lost, 0)
+        if lost:
+            return
+    pytest.fail("no handler interrupted the recorder")
 
 
 # Signal handlers that jump.
