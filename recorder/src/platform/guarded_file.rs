@@ -9,7 +9,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -57,7 +57,7 @@ impl GuardedFile {
     /// Takes over an open file with the name `path`.
     pub(crate) fn adopt(file: File, path: &Path) -> io::Result<Self> {
         let identity = FileIdentity::of(&file)?;
-        let descriptor = move_up(file).into_raw_fd();
+        let descriptor = move_up(file.into_raw_fd(), identity);
         let entry = DESCRIPTORS.iter().find(|entry| entry.register(descriptor, identity));
         let was_reopened = AtomicBool::new(false);
         Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), entry, was_reopened })
@@ -109,9 +109,11 @@ impl GuardedFile {
         // The lock went with the old descriptor. Another process that holds it now only checks the
         // file.
         let _ = file.try_lock();
-        let file = move_up(file);
-        clear_append_mode(&file);
-        let descriptor = file.into_raw_fd();
+        let descriptor = move_up(file.into_raw_fd(), self.identity);
+        if FileIdentity::of_descriptor(descriptor) != Some(self.identity) {
+            return Ok(());
+        }
+        clear_append_mode(descriptor);
         match self.descriptor.compare_exchange(lost, descriptor, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 self.was_reopened.store(true, Ordering::Release);
@@ -160,25 +162,34 @@ impl Drop for GuardedFile {
 }
 
 /// Moves a file to a high descriptor: from [`FIRST_DESCRIPTOR`] on, or below the process's limit on
-/// descriptors. If none is free there, the descriptor stays as it is.
-fn move_up(file: File) -> File {
+/// descriptors. If none is free there, or the program has given the low descriptor to a file of its
+/// own meanwhile, that one stays as it is.
+fn move_up(low: i32, identity: FileIdentity) -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
     let below_limit = if known { limit.rlim_cur.saturating_sub(DESCRIPTORS.len() as u64) } else { u64::MAX };
     let least = i32::try_from(below_limit).unwrap_or(i32::MAX).min(FIRST_DESCRIPTOR);
-    // SAFETY: our own descriptor.
-    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
-    // SAFETY: a new descriptor that no other code knows.
-    if high < 0 { file } else { unsafe { File::from_raw_fd(high) } }
+    // SAFETY: copies a descriptor, which has no effect on the file.
+    let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) };
+    if high < 0 {
+        return low;
+    }
+    if FileIdentity::of_descriptor(high) != Some(identity) {
+        // SAFETY: a new descriptor that no other code knows.
+        unsafe { libc::close(high) };
+        return low;
+    }
+    close_if(low, identity);
+    high
 }
 
 /// Makes positioned writes go to their position again, not to the end of the file.
-fn clear_append_mode(file: &File) {
+fn clear_append_mode(descriptor: i32) {
     // SAFETY: our own descriptor.
     unsafe {
-        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_APPEND);
+        let flags = libc::fcntl(descriptor, libc::F_GETFL);
+        libc::fcntl(descriptor, libc::F_SETFL, flags & !libc::O_APPEND);
     }
 }
 
@@ -234,12 +245,28 @@ pub(crate) fn close_inherited() {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
     fn file_in(folder: &Path, name: &str) -> (File, PathBuf) {
         let path = folder.join(name);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
         (file, path)
+    }
+
+    #[test]
+    fn low_descriptor_reused_by_the_program_stays_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, _) = file_in(folder.path(), "ours");
+        let identity = FileIdentity::of(&file).unwrap();
+        let (precious, _) = file_in(folder.path(), "precious");
+        let low = file.into_raw_fd();
+        // SAFETY: gives the descriptor to another file.
+        unsafe { libc::dup2(precious.as_raw_fd(), low) };
+        assert_eq!(move_up(low, identity), low);
+        assert_eq!(FileIdentity::of_descriptor(low), Some(FileIdentity::of(&precious).unwrap()));
+        // SAFETY: closes the copy made above.
+        unsafe { libc::close(low) };
     }
 
     #[test]
