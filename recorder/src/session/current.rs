@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use super::Session;
 use crate::diagnostics::{errno, set_errno};
 use crate::platform::patience::Patience;
-use crate::platform::{self, guarded_file};
+use crate::platform::{self, fork_gate, guarded_file};
 use crate::ring::protocol::start::{IDLE, OFF, StartState};
 
 /// The content of the page that is empty in a forked child.
@@ -89,9 +89,11 @@ fn make_guard() -> Option<&'static ForkGuard> {
     // SAFETY: our page, which no other thread knows yet.
     unsafe { page.write(ForkGuard::idle()) };
     match GUARD.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: a handler without arguments that only uses atomics and `close`.
+        // The allocator of the program has registered its handlers by now, so ours run before them:
+        // the writer can allocate while a fork waits for it.
+        // SAFETY: handlers without arguments that only use atomics, futexes and `close`.
         Ok(_) => unsafe {
-            libc::pthread_atfork(None, None, Some(reset_in_child));
+            libc::pthread_atfork(Some(begin_fork), Some(end_fork), Some(reset_in_child));
         },
         // Another thread was first.
         // SAFETY: exactly our page, which no other thread knows.
@@ -102,7 +104,20 @@ fn make_guard() -> Option<&'static ForkGuard> {
     guard()
 }
 
+extern "C" fn begin_fork() {
+    let saved = errno();
+    fork_gate::begin_fork();
+    set_errno(saved);
+}
+
+extern "C" fn end_fork() {
+    let saved = errno();
+    fork_gate::end_fork();
+    set_errno(saved);
+}
+
 extern "C" fn reset_in_child() {
+    fork_gate::reset_in_child();
     if let Some(guard) = guard() {
         let has_recorded = SESSIONS_STARTED.load(Ordering::Acquire) != 0;
         guard.end(if has_recorded { OFF } else { IDLE });

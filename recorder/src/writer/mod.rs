@@ -23,6 +23,7 @@ use gpumemtrace_format::{Counter, Counters, End, EndReason, definitions};
 use crate::config::NativeStacks;
 use crate::diagnostics::error_text;
 use crate::metadata;
+use crate::platform::fork_gate::outside_forks;
 use crate::platform::patience::Patience;
 use crate::platform::{self, clock, own_thread, signals};
 use crate::ring::mapping::RingFileState;
@@ -119,7 +120,7 @@ impl WriterThread {
         platform::lower_priority();
         platform::prepare_barrier();
         self.session.set_writer();
-        let meta = metadata::late_metadata(metadata::python_version());
+        let meta = outside_forks(|| metadata::late_metadata(metadata::python_version()));
         self.trace.add_meta(&meta);
         self.add_changed_metadata();
         let mut result = self.flush();
@@ -144,7 +145,7 @@ impl WriterThread {
             self.clock.calibrate();
             if clock::now_ns() - self.last_sample_ns > SAMPLE_INTERVAL_NS {
                 self.last_sample_ns = clock::now_ns();
-                metadata::record_samples();
+                outside_forks(metadata::record_samples);
             }
             if reason == Some(WakeReason::ThreadWaits) || self.is_worth_writing() {
                 result = self.drain_rings(false);
@@ -244,7 +245,7 @@ impl WriterThread {
     /// Adds metadata that has changed: how calls are intercepted, and which functions went past the
     /// hooks.
     fn add_changed_metadata(&mut self) {
-        if let Some(meta) = metadata::mode_if_changed(&mut self.mode) {
+        if let Some(meta) = outside_forks(|| metadata::mode_if_changed(&mut self.mode)) {
             self.trace.add_meta(&meta);
         }
         let calls = metadata::uncovered_calls();
@@ -261,7 +262,7 @@ impl WriterThread {
         if self.session.native == NativeStacks::None {
             return;
         }
-        let counts = platform::loaded_module_counts();
+        let counts = outside_forks(platform::loaded_module_counts);
         if self.modules == Some(counts) {
             return;
         }
@@ -269,7 +270,7 @@ impl WriterThread {
             platform::unload_counter::note_module_unload();
         }
         self.modules = Some(counts);
-        let modules = platform::loaded_modules();
+        let modules = outside_forks(platform::loaded_modules);
         self.trace.add(BlockKind::MODULES, &definitions::encode_modules(&modules), modules.len());
     }
 

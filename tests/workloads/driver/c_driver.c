@@ -57,6 +57,7 @@ int cuInit(unsigned flags) { return flags ? 1 : 0; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetPCIBusId(char *text, int size, int device) { return device || snprintf(text, size, "0000:01:00.0") >= size; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)(intptr_t)(16 + device); return 0; }
 int cuCtxSetCurrent(void *context) { return context ? 0 : 1; }
 int cuCtxGetCurrent(void **context) { *context = (void *)16; return 0; }

@@ -19,7 +19,7 @@ static void refused(int number) {
     pid_t child = fork();
     if (child == 0) {
         dptr address;
-        observe("child");
+        observe("forked-child");
         say("a forked child is refused: %d", cuMemAlloc_v2(&address, 512));
         if (number % 2) _exit(number);
         exit(number);

@@ -1,0 +1,67 @@
+/* Forks while the recorder may be inside the loader or NVML (slow_nvml.c).
+
+   usage: forks WAY. It prints what happened.
+   loop           forks until NVML was asked twice; counts the children that were forked inside it
+   constructor    forks in the constructor of a library (fork_in_constructor.c), while the recorder
+                  waits for the loader */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(uint64_t *, size_t);
+#define CHECK(condition) do { if (!(condition)) { printf("failed: %s, line %d\n", #condition, __LINE__); abort(); } } while (0)
+
+/* Calls in progress, and finished queries of the library. */
+volatile int nvml_calls, nvml_queries;
+
+static double now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static void use_gpu(void) {
+    void *context;
+    uint64_t at;
+    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    CHECK(cuMemAlloc_v2(&at, 512) == 0);
+}
+
+/* Returns whether the child was forked inside the library. */
+static int fork_child(void) {
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(nvml_calls != 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, 0, _IONBF, 0);
+    CHECK(argc == 2);
+    use_gpu();
+    if (!strcmp(argv[1], "loop")) {
+        int inside = 0, slow = 0;
+        for (double end = now_s() + 20; nvml_queries < 4 && now_s() < end;) {
+            double start = now_s();
+            inside += fork_child();
+            slow += now_s() - start > 0.9;
+            usleep(1000);
+        }
+        printf("queries %s, children inside %d, slow forks %d\n", nvml_queries < 4 ? "missing" : "made", inside, slow);
+    } else {
+        double start = now_s();
+        CHECK(dlopen(argv[1], RTLD_NOW));
+        printf("loaded within %s\n", now_s() - start < 10 ? "10 s" : "a long time");
+    }
+    return 0;
+}
