@@ -4,7 +4,14 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+mod distinct;
+mod firefox;
+mod folded;
+mod pprof;
+mod protobuf;
 mod run;
+mod speedscope;
+mod stacks;
 mod window;
 
 use std::io::Write;
@@ -14,10 +21,16 @@ use gpumemtrace_replay::Report;
 
 use crate::render::OutputFormat;
 pub(crate) use run::{ExportRun, read_for_export};
+pub(crate) use stacks::StackValue;
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] = &[];
+pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
+    &folded::FoldedExporter,
+    &speedscope::SpeedscopeExporter,
+    &pprof::PprofExporter,
+    &firefox::FirefoxExporter,
+];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
@@ -42,6 +55,8 @@ pub(crate) struct ExportJob {
     pub(crate) report: Report,
     /// Finds the names of native functions.
     pub(crate) resolver: Resolver,
+    /// The value to show first, or alone, in formats of stacks.
+    pub(crate) value: StackValue,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
     pub(crate) notes: Vec<String>,
 }

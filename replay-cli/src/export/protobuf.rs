@@ -33,6 +33,12 @@ impl Message {
         self.bytes.clear();
     }
 
+    /// Appends the fields of another message to this one.
+    pub(crate) fn append(&mut self, other: &Self) -> &mut Self {
+        self.bytes.extend_from_slice(&other.bytes);
+        self
+    }
+
     /// A field of type `uint32`, `uint64`, `bool` or of an enum.
     pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, WireType::Varint);
