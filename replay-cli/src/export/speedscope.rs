@@ -94,7 +94,8 @@ fn number_stacks(
 ) -> Vec<(Vec<usize>, Amount)> {
     let mut ordered: Vec<(&[NamedFrame], Amount)> =
         amounts.iter().map(|(stack, amount)| (stacks.frames(*stack), *amount)).collect();
-    ordered.sort_by_key(|(stack, _)| *stack);
+    // Equal stacks keep the order of their numbers only in a stable sort, so the amount decides.
+    ordered.sort_unstable_by_key(|(stack, amount)| (*stack, amount.bytes, amount.blocks));
     let mut number_all =
         |stack: &[NamedFrame]| stack.iter().map(|frame| frames.number(frame.clone())).collect();
     ordered.into_iter().map(|(stack, amount)| (number_all(stack), amount)).collect()

@@ -300,6 +300,6 @@ fn totals_of_stacks(members: &[Candidate]) -> Vec<(u32, u64, u64)> {
         total.blocks += grown.blocks;
     }
     let mut rows: Vec<_> = totals.iter().map(|(stack, total)| (stack.0, total.bytes, total.blocks)).collect();
-    rows.sort_by_key(|(stack, bytes, _)| (std::cmp::Reverse(*bytes), *stack));
+    rows.sort_unstable_by_key(|(stack, bytes, _)| (std::cmp::Reverse(*bytes), *stack));
     rows
 }

@@ -77,6 +77,8 @@ impl CounterSamples {
         let (begin, end) = place.window_ns;
         let mut samples = Self { length: 0, time: Vec::new(), count: Vec::new() };
         let mut before = 0i64;
+        // The last time, if it was left out because the value was that of the time before.
+        let mut skipped_ms = None;
         for (bin, bytes) in (0u64..).zip(series) {
             let first = device.series_start_ns.saturating_add(bin.saturating_mul(device.series_width_ns));
             if first.saturating_add(device.series_width_ns) <= begin || first > end {
@@ -88,10 +90,19 @@ impl CounterSamples {
                 samples.push(time_ms, 0);
             }
             let now = i64::try_from(*bytes).unwrap_or(i64::MAX);
-            if now != before || samples.length == 1 {
-                samples.push(time_ms, now - before);
+            if now == before && samples.length > 1 {
+                skipped_ms = Some(time_ms);
+                continue;
             }
+            // Viewers draw a line between samples.
+            if let Some(skipped_ms) = skipped_ms.take() {
+                samples.push(skipped_ms, 0);
+            }
+            samples.push(time_ms, now - before);
             before = now;
+        }
+        if let Some(skipped_ms) = skipped_ms {
+            samples.push(skipped_ms, 0);
         }
         samples
     }

@@ -10,30 +10,36 @@ use super::units::milliseconds;
 use crate::render::wording::sites::format_site;
 
 /// The schemas of the markers below, as the profile's `markerSchema`.
-pub(super) fn marker_schemas() -> Value {
-    let everywhere = ["timeline-overview", "marker-chart", "marker-table"];
-    let schema = |name: &str, label: &str, fields: Value| {
-        json!({ "name": name, "tooltipLabel": label, "tableLabel": label, "chartLabel": label,
-                "display": everywhere, "fields": fields })
-    };
-    let text = |key: &str, label: &str| json!({ "key": key, "label": label, "format": "string" });
-    let bytes = |key: &str, label: &str| json!({ "key": key, "label": label, "format": "bytes" });
-    json!([
-        schema("Step", "Step {marker.data.steps}", json!([text("steps", "Steps")])),
-        schema("Phase", "{marker.data.name}", json!([text("name", "Name")])),
-        schema("Mark", "{marker.data.name}", json!([text("name", "Name")])),
+pub(super) fn marker_schemas() -> [Value; 4] {
+    [
+        schema("Step", "Step {marker.data.steps}", &[("steps", "Steps", "string")]),
+        schema("Phase", "{marker.data.name}", &[("name", "Name", "string")]),
+        schema("Mark", "{marker.data.name}", &[("name", "Name", "string")]),
         schema(
             "OutOfMemory",
             "Out of memory: {marker.data.requested}",
-            json!([
-                bytes("requested", "Requested"),
-                bytes("live", "Live"),
-                bytes("reserved", "Reserved by PyTorch"),
-                text("site", "Call site"),
-                text("why", "Why"),
-            ])
+            &[
+                ("requested", "Requested", "bytes"),
+                ("live", "Live", "bytes"),
+                ("reserved", "Reserved by PyTorch", "bytes"),
+                ("site", "Call site", "string"),
+                ("why", "Why", "string"),
+            ],
         ),
-    ])
+    ]
+}
+
+/// `fields`: key, label and format.
+#[inline(never)] // Copies would be large.
+fn schema(name: &str, label: &str, fields: &[(&str, &str, &str)]) -> Value {
+    let mut rows = Vec::new();
+    for (key, label, format) in fields {
+        rows.push(json!({ "key": key, "label": label, "format": format }));
+    }
+    json!({
+        "name": name, "tooltipLabel": label, "tableLabel": label, "chartLabel": label,
+        "display": ["timeline-overview", "marker-chart", "marker-table"], "fields": rows,
+    })
 }
 
 /// The markers of a thread, in columns of equal length. Times are milliseconds since the start of
@@ -81,15 +87,15 @@ impl MarkerTable {
                 Some(next) => MarkerSpan::Interval(*start, *next),
                 None => MarkerSpan::Begun(*start),
             };
-            self.add("Step", span, json!({ "type": "Step", "steps": steps }), (times, tables));
+            self.add("Step", span, text_data("Step", "steps", &steps), (times, tables));
         }
         for (name, begin, end) in &history.phase_turns {
-            let data = json!({ "type": "Phase", "name": name });
-            self.add("Phase", MarkerSpan::Interval(*begin, *end), data, (times, tables));
+            let span = MarkerSpan::Interval(*begin, *end);
+            self.add("Phase", span, text_data("Phase", "name", name), (times, tables));
         }
         for (name, time, _) in &history.marks {
-            let data = json!({ "type": "Mark", "name": name });
-            self.add("Mark", MarkerSpan::Instant(*time), data, (times, tables));
+            let span = MarkerSpan::Instant(*time);
+            self.add("Mark", span, text_data("Mark", "name", name), (times, tables));
         }
     }
 
@@ -125,4 +131,10 @@ impl MarkerTable {
         self.category.push(0);
         self.data.push(data);
     }
+}
+
+/// The data of a marker with one text.
+#[inline(never)] // Copies would be large.
+fn text_data(kind: &str, key: &str, text: &str) -> Value {
+    json!({ "type": kind, key: text })
 }

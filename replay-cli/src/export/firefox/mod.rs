@@ -48,11 +48,14 @@ impl Exporter for FirefoxExporter {
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
-        let layers: Vec<BTreeMap<u8, BlockLayer>> =
-            (0..job.runs.len()).map(|run| devices_of_run(&job.report, run).collect()).collect();
+        let mut layers: Vec<BTreeMap<u8, BlockLayer>> = Vec::new();
         let mut counts = RowCounts::default();
-        for (run, layers) in job.runs.iter_mut().zip(&layers) {
-            count_rows(run, layers, &mut counts)?;
+        for (index, run) in job.runs.iter_mut().enumerate() {
+            run.end_before_teardown();
+            let mut of_run = BTreeMap::new();
+            of_run.extend(devices_of_run(&job.report, index));
+            count_rows(run, &of_run, &mut counts)?;
+            layers.push(of_run);
         }
         let sampling = counts.sampling(MAX_ROWS);
         let mut profile = ProfileBuilder::new(job);

@@ -1,13 +1,11 @@
 //! The whole profile: a process per run, a thread per device.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::counters::{CounterPlace, MemoryCounter, counters_of_device};
 use super::markers::{MarkerTable, MarkerTimes, marker_schemas};
-use super::rows::AllocationRows;
+use super::rows::RunRows;
 use super::tables::{CATEGORIES, SharedData, SharedTables};
 use super::thread::{DeviceThread, NativeAllocations, no_samples};
 use super::units::milliseconds;
@@ -36,11 +34,14 @@ impl ProfileBuilder {
     }
 
     /// Adds the devices of a run: their allocations and frees, markers and counters.
-    pub(super) fn add_run(&mut self, job: &mut ExportJob, index: usize, rows: BTreeMap<u8, AllocationRows>) {
+    pub(super) fn add_run(&mut self, job: &mut ExportJob, index: usize, rows: RunRows) {
+        let RunRows { by_device: rows, last_ns } = rows;
         let ExportJob { runs, report, resolver, .. } = job;
         let (run, info) = (&runs[index], &report.traces[index]);
         let offset_ns = info.started_unix_ns.unwrap_or_default().saturating_sub(self.start_unix_ns);
-        let window_ns = run.window.span_ns;
+        // After the last event, the course is not known.
+        let last_ns = last_ns.unwrap_or(run.window.span_ns.1);
+        let window_ns = (run.window.span_ns.0, last_ns.min(run.window.span_ns.1));
         let times = MarkerTimes { offset_ns, window_ns };
         let stacks =
             NamedStacks::new(run, rows.values().flat_map(|rows| rows.stacks.iter().copied()), resolver);
@@ -82,15 +83,13 @@ impl ProfileBuilder {
 
     /// The profile. `sampled` says what was left out.
     pub(super) fn finish(self, job: &ExportJob, sampled: Option<&str>) -> FirefoxProfile {
-        let categories = CATEGORIES
-            .map(|(name, color)| json!({ "name": name, "color": color, "subcategories": ["Other"] }));
-        let text = |label: &str, value: &str| json!({ "label": label, "format": "string", "value": value });
+        let categories = CATEGORIES.map(|(name, color)| category(name, color));
         let traces: Vec<&str> = job.report.traces.iter().map(|trace| file_name(&trace.path)).collect();
         let entries = [
-            text("Written by", concat!("gpumemtrace ", env!("CARGO_PKG_VERSION"))),
-            text("Traces", &traces.join(", ")),
-            text("Sizes", SIZES),
-            text("Sampling", sampled.unwrap_or("None: all allocations and frees are shown")),
+            info_entry("Written by", concat!("gpumemtrace ", env!("CARGO_PKG_VERSION"))),
+            info_entry("Traces", &traces.join(", ")),
+            info_entry("Sizes", SIZES),
+            info_entry("Sampling", sampled.unwrap_or("None: all allocations and frees are shown")),
         ];
         let all_threads: Vec<usize> = (0..self.threads.len()).collect();
         FirefoxProfile {
@@ -133,4 +132,15 @@ pub(super) struct FirefoxProfile {
 /// `python train.py` of `/venv/bin/python3 /work/train.py --lr 1`.
 fn name_command(arguments: &[String]) -> String {
     arguments.iter().take(2).map(|argument| file_name(argument)).collect::<Vec<_>>().join(" ")
+}
+
+#[inline(never)] // Copies would be large.
+fn category(name: &str, color: &str) -> Value {
+    json!({ "name": name, "color": color, "subcategories": ["Other"] })
+}
+
+/// A row of the viewer's panel about the profile.
+#[inline(never)] // Copies would be large.
+fn info_entry(label: &str, value: &str) -> Value {
+    json!({ "label": label, "format": "string", "value": value })
 }

@@ -21,6 +21,14 @@ pub(super) struct AllocationRows {
     pub(super) threads: Vec<u32>,
 }
 
+/// The rows of a run.
+#[derive(Debug)]
+pub(super) struct RunRows {
+    pub(super) by_device: BTreeMap<u8, AllocationRows>,
+    /// The time of the last event in the window; `None` if it has no events.
+    pub(super) last_ns: Option<u64>,
+}
+
 impl AllocationRows {
     fn push(&mut self, time_ns: u64, weight_bytes: i64, stack: u32, block: (u64, u32)) {
         let (address, thread) = block;
@@ -56,11 +64,11 @@ pub(super) fn read_rows(
     run: &mut ExportRun,
     layers: &BTreeMap<u8, BlockLayer>,
     sampling: ByteSampling,
-) -> anyhow::Result<BTreeMap<u8, AllocationRows>> {
-    let mut rows: BTreeMap<u8, AllocationRows> =
-        layers.keys().map(|device| (*device, AllocationRows::default())).collect();
+) -> anyhow::Result<RunRows> {
+    let mut rows: BTreeMap<u8, AllocationRows> = BTreeMap::new();
+    rows.extend(layers.keys().map(|device| (*device, AllocationRows::default())));
     let mut live_before: BTreeMap<(u8, u64), WalkedBlock> = BTreeMap::new();
-    run.walk(&mut |walked| {
+    let end = run.walk(&mut |walked| {
         if walked.is_inside {
             for ((device, _), block) in std::mem::take(&mut live_before) {
                 let (Some(rows), Some(bytes)) = (rows.get_mut(&device), sampling.weight(&block)) else {
@@ -85,7 +93,7 @@ pub(super) fn read_rows(
         }
         ControlFlow::Continue(())
     })?;
-    Ok(rows)
+    Ok(RunRows { by_device: rows, last_ns: end.span_ns.map(|(_, last)| last) })
 }
 
 /// The blocks of the given layer of each device that an event allocates (true) or frees.

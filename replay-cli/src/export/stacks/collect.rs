@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::ThreadId;
-use gpumemtrace_replay::TimeSpec;
 use gpumemtrace_replay::report::{
     BlockChange, BlockLayer, Category, LeakKind, MemoryLayer, Report, WalkedBlock, WalkedEvent,
 };
@@ -127,13 +126,14 @@ pub(crate) fn collect_stacks(
     report: &Report,
     has_labels: bool,
 ) -> anyhow::Result<CollectedRun> {
-    // Not the frees of interpreter teardown.
-    run.window.until.get_or_insert(TimeSpec::End);
+    run.end_before_teardown();
     let mut collector = StackCollector {
-        devices: devices_of_run(report, index).map(|device| (device.0, Device::new(device.1))).collect(),
+        devices: BTreeMap::new(),
         categories: has_labels.then(|| PeakCategories::of_run(run)),
         is_inside: false,
     };
+    let devices = devices_of_run(report, index);
+    collector.devices.extend(devices.map(|(ordinal, layer)| (ordinal, Device::new(layer))));
     let end = run.walk(&mut |walked| {
         collector.on_event(walked);
         ControlFlow::Continue(())

@@ -1,7 +1,5 @@
 //! Frames as viewers of stacks show them.
 
-use std::collections::BTreeMap;
-
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 
@@ -92,7 +90,8 @@ impl NamedFrame {
 /// The stacks of a run by number, each with its frames, outermost first.
 #[derive(Debug, Default)]
 pub(crate) struct NamedStacks {
-    by_number: BTreeMap<u32, Vec<NamedFrame>>,
+    /// By number.
+    stacks: Vec<(u32, Vec<NamedFrame>)>,
 }
 
 impl NamedStacks {
@@ -106,12 +105,13 @@ impl NamedStacks {
         numbers.sort_unstable();
         numbers.dedup();
         let sites = run.sites_of_stacks(&numbers, resolver);
-        Self { by_number: numbers.into_iter().zip(sites.iter().map(frames_of_site)).collect() }
+        Self { stacks: numbers.into_iter().zip(sites.iter().map(frames_of_site)).collect() }
     }
 
     /// The frames of a stack, outermost first; never empty.
     pub(crate) fn frames(&self, stack: u32) -> &[NamedFrame] {
-        self.by_number.get(&stack).map_or(&[], Vec::as_slice)
+        let found = self.stacks.binary_search_by_key(&stack, |(number, _)| *number);
+        found.map_or(&[], |at| &self.stacks[at].1)
     }
 }
 
