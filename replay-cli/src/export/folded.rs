@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::stacks::{DeviceStacks, NamedFrame, NamedStacks, collect_stacks};
+use super::stacks::{DeviceStacks, NamedFrame, NamedStacks, StackValue, collect_stacks};
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::terminal::escape::escape_text;
@@ -45,7 +45,11 @@ impl Exporter for FoldedExporter {
             }
         }
         if lines.lines.is_empty() {
-            job.notes.push(format!("no memory was {}: the file is empty", job.value.title()));
+            job.notes.push(match job.value {
+                // Leaks may not have been judged.
+                StackValue::Leaked => "the report names no leak: the file is empty".to_owned(),
+                value => format!("no memory was {}: the file is empty", value.title()),
+            });
         }
         lines.write(devices > 1, out)
     }

@@ -9,7 +9,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::distinct::Distinct;
-use super::stacks::{Amount, NamedFrame, NamedStacks, StackValue, collect_stacks};
+use super::stacks::{Amount, EMPTY_NOTE, NamedFrame, NamedStacks, StackValue, collect_stacks};
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::render::wording::sites::file_name;
@@ -48,7 +48,7 @@ impl Exporter for SpeedscopeExporter {
         }
         let mut profiles: Vec<SampledProfile> = by_value.into_iter().flatten().collect();
         if profiles.is_empty() {
-            job.notes.push("no memory was allocated in the window: the profile is empty".to_owned());
+            job.notes.push(EMPTY_NOTE.to_owned());
             profiles.push(SampledProfile::new("no memory".to_owned(), "bytes", Vec::new()));
         }
         let name =

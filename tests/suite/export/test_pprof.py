@@ -94,6 +94,7 @@ def test_pprof_summarizes_filters_and_compares(stack_run, tmp_path):
     top = pprof("-top", "-unit=B", whole)
     assert "Type: inuse_space" in top and f"{run.total('end')}B total" in top
     assert re.search(r"^\s*[\d.]+B?.* keep_features$", top, re.MULTILINE), top
+    assert re.search(r" <module>$", top, re.MULTILINE), "a name was demangled"
     categories = {row["category"]: row["bytes"] for row in run.report["peak"][0]["categories"]}
     for category in ["parameters", "optimizer_state"]:
         found = pprof("-top", "-unit=B", "-sample_index=peak_space", f"-tagfocus=category={category}", whole)

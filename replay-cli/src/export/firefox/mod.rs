@@ -22,7 +22,7 @@ use gpumemtrace_replay::report::BlockLayer;
 use self::profile::ProfileBuilder;
 use self::rows::{count_rows, read_rows};
 use self::sampling::{ByteSampling, RowCounts};
-use super::stacks::devices_of_run;
+use super::stacks::{EMPTY_NOTE, devices_of_run};
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::terminal::units::format_bytes;
@@ -67,6 +67,9 @@ impl Exporter for FirefoxExporter {
         serde_json::to_writer(&mut *out, &profile.finish(job, sampled.as_deref()))?;
         out.write_all(b"\n")?;
         job.notes.extend(sampled);
+        if counts.total() == 0 {
+            job.notes.push(EMPTY_NOTE.to_owned());
+        }
         Ok(())
     }
 }

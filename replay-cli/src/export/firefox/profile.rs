@@ -45,8 +45,9 @@ impl ProfileBuilder {
         let times = MarkerTimes { offset_ns, window_ns };
         let stacks =
             NamedStacks::new(run, rows.values().flat_map(|rows| rows.stacks.iter().copied()), resolver);
-        // Two hosts may use the same process ID.
-        let pid = format!("{index}:{}", info.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()));
+        let pid = info.pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+        // Processes on two hosts may have the same ID.
+        let pid = if report.traces.len() > 1 { format!("{index}:{pid}") } else { pid };
         let first_thread = self.threads.len();
         for (device, rows) in rows {
             let mut markers = MarkerTable::default();

@@ -14,7 +14,9 @@ use flate2::{Compression, GzBuilder};
 
 use self::tables::PprofTables;
 use super::protobuf::Message;
-use super::stacks::{CollectedRun, DeviceStacks, NamedStacks, RowLabels, StackRow, collect_stacks};
+use super::stacks::{
+    CollectedRun, DeviceStacks, EMPTY_NOTE, NamedStacks, RowLabels, StackRow, collect_stacks,
+};
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::render::wording::sites::file_name;
@@ -59,9 +61,11 @@ impl Exporter for PprofExporter {
         let traces = &job.report.traces;
         let program = traces.iter().map(|trace| file_name(&trace.path)).collect::<Vec<_>>().join(", ");
         let mut profile = PprofProfile::new(program);
+        let mut is_empty = true;
         for index in 0..job.runs.len() {
             let run = &mut job.runs[index];
             let CollectedRun { devices, span_ns } = collect_stacks(run, index, &job.report, true)?;
+            is_empty &= devices.iter().all(|device| device.rows.is_empty());
             let rank = job.report.traces[index].rank;
             for device in &devices {
                 let stacks = NamedStacks::new(run, device.stacks(), &mut job.resolver);
@@ -74,6 +78,9 @@ impl Exporter for PprofExporter {
         let mut gzip = GzBuilder::new().mtime(0).write(out, Compression::default());
         gzip.write_all(profile.finish().as_bytes())?;
         gzip.finish()?;
+        if is_empty {
+            job.notes.push(EMPTY_NOTE.to_owned());
+        }
         Ok(())
     }
 }

@@ -53,8 +53,9 @@ impl PprofTables {
         let (id, is_new) = id_of(self.functions.number_if_new((name.to_owned(), file.to_owned())));
         if is_new {
             let (name, file) = (self.string(name), self.string(file));
+            // Without a system name: readers would demangle an equal one, and `<module>` away.
             let mut function = Message::new();
-            function.uint(1, id).uint(2, name).uint(3, name).uint(4, file);
+            function.uint(1, id).uint(2, name).uint(4, file);
             self.rows.message(5, &function);
         }
         id

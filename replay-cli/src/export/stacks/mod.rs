@@ -5,6 +5,9 @@ mod frames;
 mod peak_categories;
 mod value;
 
+/// The note of an export without any block.
+pub(crate) const EMPTY_NOTE: &str = "no memory was allocated in this part of the run: the file is empty";
+
 pub(crate) use collect::{
     Amount, CollectedRun, DeviceStacks, RowLabels, StackRow, collect_stacks, device_name, devices_of_run,
 };
