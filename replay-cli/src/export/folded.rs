@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::stacks::{DeviceStacks, NamedFrame, NamedStacks, StackValue, collect_stacks};
+use super::stacks::{DeviceStacks, NamedStacks, StackValue, ViewerFrame, collect_stacks};
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::terminal::escape::escape_text;
@@ -62,13 +62,13 @@ struct FoldedLines {
 }
 
 impl FoldedLines {
-    fn add(&mut self, device: &DeviceStacks, frames: &[NamedFrame], bytes: u64) {
+    fn add(&mut self, device: &DeviceStacks, frames: &[ViewerFrame], bytes: u64) {
         let key = (device.run, device.device, fold_frames(frames));
         let (_, sum_bytes) = self.lines.entry(key).or_insert_with(|| (device.name.clone(), 0));
         *sum_bytes = sum_bytes.saturating_add(bytes);
     }
 
-    /// Several devices are told apart by an outermost frame.
+    /// With `has_device_frames`, the outermost frame is the device.
     fn write(&self, has_device_frames: bool, out: &mut dyn Write) -> anyhow::Result<()> {
         for ((.., stack), (device, bytes)) in &self.lines {
             if has_device_frames {
@@ -80,7 +80,7 @@ impl FoldedLines {
     }
 }
 
-fn fold_frames(frames: &[NamedFrame]) -> String {
+fn fold_frames(frames: &[ViewerFrame]) -> String {
     let mut stack = frames.iter().map(|frame| fold_frame(&frame.with_place())).collect::<Vec<_>>().join(";");
     // Readers would take a number at the end of the innermost name for a second value.
     if let Some((_, last)) = stack.rsplit_once(' ')
@@ -107,8 +107,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn frame(function: &str) -> NamedFrame {
-        NamedFrame::label(function)
+    fn frame(function: &str) -> ViewerFrame {
+        ViewerFrame::label(function)
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_name_is_one_frame_of_one_line(names in prop::collection::vec(any::<String>(), 1..5), bytes: u64) {
-            let frames: Vec<NamedFrame> = names.iter().map(|name| frame(name)).collect();
+            let frames: Vec<ViewerFrame> = names.iter().map(|name| frame(name)).collect();
             let line = format!("{} {bytes}", fold_frames(&frames));
             prop_assert_eq!(line.lines().count(), 1);
             let (stack, value) = line.rsplit_once(' ').unwrap();

@@ -9,7 +9,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::distinct::Distinct;
-use super::stacks::{Amount, EMPTY_NOTE, NamedFrame, NamedStacks, StackValue, collect_stacks};
+use super::stacks::{Amount, EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_stacks};
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::render::wording::sites::file_name;
@@ -88,16 +88,16 @@ fn profiles_of_value(
 /// The stacks as numbers of frames, outermost first. Ordered by frames, so that equal callers are
 /// neighbours.
 fn number_stacks(
-    frames: &mut Distinct<NamedFrame>,
+    frames: &mut Distinct<ViewerFrame>,
     stacks: &NamedStacks,
     amounts: &BTreeMap<u32, Amount>,
 ) -> Vec<(Vec<usize>, Amount)> {
-    let mut ordered: Vec<(&[NamedFrame], Amount)> =
+    let mut ordered: Vec<(&[ViewerFrame], Amount)> =
         amounts.iter().map(|(stack, amount)| (stacks.frames(*stack), *amount)).collect();
     // Equal stacks keep the order of their numbers only in a stable sort, so the amount decides.
     ordered.sort_unstable_by_key(|(stack, amount)| (*stack, amount.bytes, amount.blocks));
     let mut number_all =
-        |stack: &[NamedFrame]| stack.iter().map(|frame| frames.number(frame.clone())).collect();
+        |stack: &[ViewerFrame]| stack.iter().map(|frame| frames.number(frame.clone())).collect();
     ordered.into_iter().map(|(stack, amount)| (number_all(stack), amount)).collect()
 }
 
@@ -128,7 +128,7 @@ struct SpeedscopeFrame {
 }
 
 impl SpeedscopeFrame {
-    fn of(frame: NamedFrame) -> Self {
+    fn of(frame: ViewerFrame) -> Self {
         let line = frame.line.filter(|_| frame.file.is_some());
         Self { name: frame.function, file: frame.file.or(frame.module), line }
     }

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from profiler_cli import loaded_profile
-from stack_exports import Recount, deepest_user_lines, peak_lines, stack_run  # noqa: F401 (fixture)
+from stack_exports import Recount, deepest_user_lines, peak_lines
+from stack_exports import stack_run  # noqa: F401 (fixture)
 
 #: Columns of the tables in version 62 of the format, src/types/profile.ts of the viewer.
 COLUMNS = {
@@ -48,7 +49,7 @@ def stack_places(profile):
 
 
 def replayed(profile, thread=0):
-    """Returns the live and peak bytes of a thread's allocations, checking that each free has its allocation."""
+    """Returns live bytes at the end and at the peak, and the blocks of the peak; frees must match."""
     live, peak = {}, 0
     at_peak = {}
     for row in rows(profile["threads"][thread]["nativeAllocations"]):

@@ -8,7 +8,8 @@ import pytest
 
 from conftest import COMMAND
 from speedscope_page import open_in_speedscope
-from stack_exports import VALUES, Recount, deepest_user_lines, peak_lines, stack_run  # noqa: F401 (fixture)
+from stack_exports import VALUES, Recount, deepest_user_lines, peak_lines
+from stack_exports import stack_run  # noqa: F401 (fixture)
 
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)", re.DOTALL)
 

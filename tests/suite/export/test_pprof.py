@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from readers import run_reader, skip_or_fail
-from stack_exports import Recount, deepest_user_lines, peak_lines, stack_run  # noqa: F401 (fixture)
+from stack_exports import Recount, deepest_user_lines, peak_lines
+from stack_exports import stack_run  # noqa: F401 (fixture)
 
 TYPES = ["alloc_objects/count", "alloc_space/bytes", "inuse_objects/count", "inuse_space/bytes[dflt]", "peak_space/bytes"]
 

@@ -6,7 +6,8 @@ import pytest
 
 from readers import node_package, read_with_python
 from speedscope_page import format_size, open_in_speedscope
-from stack_exports import deepest_user_lines, peak_lines, stack_run  # noqa: F401 (fixture)
+from stack_exports import deepest_user_lines, peak_lines
+from stack_exports import stack_run  # noqa: F401 (fixture)
 
 TITLES = {"peak": "live at the peak", "end": "live at the end", "allocated": "allocated", "leaked": "leaked"}
 VALIDATE = """

@@ -13,7 +13,7 @@ ATTEMPTS = 20
 
 
 class ProfilerCli:
-    """A loaded profile."""
+    """A session of profiler-cli with one profile."""
 
     def __init__(self, folder):
         self.program = ["node", node_package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"]
@@ -25,7 +25,7 @@ class ProfilerCli:
         return done.stdout
 
     def load(self, path):
-        """Loads a profile. Its daemon gives up on itself after half a second, too little on a busy machine."""
+        """Loads a profile. On a busy machine the half second that it waits for its daemon is short."""
         for _ in range(ATTEMPTS):
             done = subprocess.run([*self.program, "load", path], capture_output=True, text=True, timeout=120, env=self.env)
             if done.returncode == 0:

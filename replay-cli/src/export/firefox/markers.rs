@@ -75,7 +75,7 @@ enum MarkerSpan {
 }
 
 impl MarkerTable {
-    /// The steps, phases and marks of a run.
+    /// Adds the steps, phases and marks of a run that lie in the window.
     pub(super) fn add_run(&mut self, history: &RunHistory, times: MarkerTimes, tables: &mut SharedTables) {
         let distance = history.step_distance.max(1);
         let starts = &history.step_starts_ns;
@@ -99,7 +99,7 @@ impl MarkerTable {
         }
     }
 
-    /// An out-of-memory error.
+    /// Adds an out-of-memory error, unless it lies outside the window.
     pub(super) fn add_oom(&mut self, oom: &Oom, times: MarkerTimes, tables: &mut SharedTables) {
         let data = json!({
             "type": "OutOfMemory",

@@ -13,7 +13,7 @@ use crate::export::ExportRun;
 pub(super) struct AllocationRows {
     /// Nanoseconds since the start of recording.
     pub(super) times_ns: Vec<u64>,
-    /// Negative for frees.
+    /// The bytes that a block stands for; negative for frees.
     pub(super) weights_bytes: Vec<i64>,
     /// The stack that allocated or freed.
     pub(super) stacks: Vec<u32>,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::export::distinct::Distinct;
-use crate::export::stacks::{FrameOrigin, NamedFrame};
+use crate::export::stacks::{FrameOrigin, ViewerFrame};
 use crate::render::wording::sites::file_name;
 
 /// The categories of frames: name and colour, in the order of their numbers. One must be grey.
@@ -40,14 +40,14 @@ impl SharedTables {
     }
 
     /// The number of a stack; `None` for no frames.
-    pub(super) fn stack(&mut self, frames: &[NamedFrame]) -> Option<usize> {
+    pub(super) fn stack(&mut self, frames: &[ViewerFrame]) -> Option<usize> {
         frames.iter().fold(None, |caller, frame| {
             let frame = self.frame(frame);
             Some(self.stacks.number((caller, frame)))
         })
     }
 
-    fn frame(&mut self, frame: &NamedFrame) -> usize {
+    fn frame(&mut self, frame: &ViewerFrame) -> usize {
         let name = self.string(&frame.function);
         let source = frame.file.as_ref().map(|file| self.sources.number(file.clone()));
         let resource = frame.module.as_ref().map(|module| self.resources.number(module.clone()));
@@ -161,7 +161,7 @@ struct FuncTable {
     is_js: Vec<bool>,
     #[serde(rename = "relevantForJS")]
     relevant_for_js: Vec<bool>,
-    /// -1 for none.
+    /// The library; -1 for none.
     resource: Vec<i64>,
     source: Vec<Option<usize>>,
     line_number: NullColumn,

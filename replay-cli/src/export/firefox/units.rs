@@ -1,6 +1,6 @@
 //! Numbers as the format has them.
 
-/// Nanoseconds as milliseconds.
+/// Nanoseconds as milliseconds, the unit of all times in the format.
 pub(super) fn milliseconds(time_ns: u64) -> f64 {
     time_ns as f64 / 1e6
 }

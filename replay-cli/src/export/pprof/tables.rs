@@ -2,7 +2,7 @@
 
 use super::Message;
 use crate::export::distinct::Distinct;
-use crate::export::stacks::{FrameOrigin, NamedFrame};
+use crate::export::stacks::{FrameOrigin, ViewerFrame};
 
 /// The tables of a profile. Strings count from 0, which is the empty string. Ids count from 1.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct PprofTables {
     mappings: Distinct<String>,
     /// By name and file.
     functions: Distinct<(String, String)>,
-    locations: Distinct<NamedFrame>,
+    locations: Distinct<ViewerFrame>,
     /// The encoded tables but the strings.
     rows: Message,
 }
@@ -62,7 +62,7 @@ impl PprofTables {
     }
 
     /// The id of the location of a frame.
-    pub(super) fn location(&mut self, frame: &NamedFrame) -> u64 {
+    pub(super) fn location(&mut self, frame: &ViewerFrame) -> u64 {
         let (id, is_new) = id_of(self.locations.number_if_new(frame.clone()));
         if is_new {
             let module = frame.module.clone().filter(|_| frame.origin == FrameOrigin::Native);

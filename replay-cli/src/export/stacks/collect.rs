@@ -40,7 +40,7 @@ impl Amount {
     }
 }
 
-/// What tells the rows of a device apart.
+/// What distinguishes the rows of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RowKey {
     /// The stack, as in [`WalkedBlock::stack`].
@@ -81,7 +81,7 @@ pub(crate) struct DeviceStacks {
     pub(crate) device: u8,
     /// The device in words, and the run if there are several.
     pub(crate) name: String,
-    /// By key.
+    /// Ordered by their keys.
     pub(crate) rows: Vec<StackRow>,
     /// The leaks of the whole run by stack.
     pub(crate) leaked: BTreeMap<u32, Amount>,
@@ -90,12 +90,16 @@ pub(crate) struct DeviceStacks {
 impl DeviceStacks {
     /// The stacks with at least one such block, by number.
     pub(crate) fn by_stack(&self, value: StackValue) -> BTreeMap<u32, Amount> {
-        if value == StackValue::Leaked {
-            return self.leaked.clone();
-        }
+        let amount_of: fn(&StackRow) -> Amount = match value {
+            StackValue::Peak => |row| row.peak,
+            StackValue::End => |row| row.end,
+            StackValue::Allocated => |row| row.allocated,
+            StackValue::Leaked => return self.leaked.clone(),
+        };
         let mut sums: BTreeMap<u32, Amount> = BTreeMap::new();
         for row in &self.rows {
-            sums.entry(row.key.stack).or_default().add(value.in_row(row));
+            let amount = amount_of(row);
+            sums.entry(row.key.stack).or_default().add(amount);
         }
         sums.retain(|_, amount| amount.blocks > 0);
         sums
@@ -110,7 +114,7 @@ impl DeviceStacks {
 /// The stacks of a run.
 #[derive(Debug)]
 pub(crate) struct CollectedRun {
-    /// By ordinal.
+    /// Ordered by their ordinals.
     pub(crate) devices: Vec<DeviceStacks>,
     /// Times of the first and the last event inside the window, since the start of recording.
     pub(crate) span_ns: Option<(u64, u64)>,
@@ -118,8 +122,8 @@ pub(crate) struct CollectedRun {
 
 /// Walks the events of the run with this index in the report, up to the end of its window.
 ///
-/// On a device with blocks of PyTorch's allocator these are counted, else driver memory. Rows are
-/// told apart by labels if `has_labels`.
+/// On a device with blocks of PyTorch's allocator these are counted, else driver memory. Rows have
+/// labels if `has_labels`.
 pub(crate) fn collect_stacks(
     run: &mut ExportRun,
     index: usize,
@@ -133,7 +137,7 @@ pub(crate) fn collect_stacks(
         is_inside: false,
     };
     let devices = devices_of_run(report, index);
-    collector.devices.extend(devices.map(|(ordinal, layer)| (ordinal, Device::new(layer))));
+    collector.devices.extend(devices.map(|(ordinal, layer)| (ordinal, DeviceRows::new(layer))));
     let end = run.walk(&mut |walked| {
         collector.on_event(walked);
         ControlFlow::Continue(())
@@ -188,7 +192,7 @@ fn leaked_by_stack(report: &Report, run: usize, device: u8) -> BTreeMap<u32, Amo
 }
 
 struct StackCollector {
-    devices: BTreeMap<u8, Device>,
+    devices: BTreeMap<u8, DeviceRows>,
     categories: Option<PeakCategories>,
     is_inside: bool,
 }
@@ -200,7 +204,7 @@ impl StackCollector {
         }
         if walked.is_inside && !self.is_inside {
             self.is_inside = true;
-            self.devices.values_mut().for_each(Device::begin_window);
+            self.devices.values_mut().for_each(DeviceRows::begin_window);
         }
         for change in walked.changes {
             let (BlockChange::Allocated(block) | BlockChange::Freed(block) | BlockChange::Lost(block)) =
@@ -228,7 +232,7 @@ impl StackCollector {
 }
 
 /// The rows of one device, and its peak.
-struct Device {
+struct DeviceRows {
     layer: BlockLayer,
     live_bytes: u64,
     peak_bytes: u64,
@@ -254,7 +258,7 @@ impl GrowingRow {
     }
 }
 
-impl Device {
+impl DeviceRows {
     fn new(layer: BlockLayer) -> Self {
         Self { layer, live_bytes: 0, peak_bytes: 0, peaks: 0, rows: Vec::new(), by_key: HashMap::new() }
     }

@@ -15,7 +15,7 @@ const UNKNOWN_FUNCTION: &str = "(unknown function)";
 
 /// A frame with everything that viewers show of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct NamedFrame {
+pub(crate) struct ViewerFrame {
     /// The function, or for a native address without a name `libfoo.so+0x12`.
     pub(crate) function: String,
     /// The source file. From the folder of installed packages on, if it lies in one.
@@ -33,13 +33,13 @@ pub(crate) enum FrameOrigin {
     User,
     /// Python code of an installed package or the standard library.
     Library,
-    /// Machine code.
+    /// Machine code of a library.
     Native,
     /// Not a function: a marker, or the device.
     Label,
 }
 
-impl NamedFrame {
+impl ViewerFrame {
     fn of(frame: &StackFrame) -> Self {
         if frame.is_backward() {
             return Self::label(BACKWARD);
@@ -90,8 +90,8 @@ impl NamedFrame {
 /// The stacks of a run by number, each with its frames, outermost first.
 #[derive(Debug, Default)]
 pub(crate) struct NamedStacks {
-    /// By number.
-    stacks: Vec<(u32, Vec<NamedFrame>)>,
+    /// Ordered by their numbers.
+    stacks: Vec<(u32, Vec<ViewerFrame>)>,
 }
 
 impl NamedStacks {
@@ -109,16 +109,16 @@ impl NamedStacks {
     }
 
     /// The frames of a stack, outermost first; never empty.
-    pub(crate) fn frames(&self, stack: u32) -> &[NamedFrame] {
+    pub(crate) fn frames(&self, stack: u32) -> &[ViewerFrame] {
         let found = self.stacks.binary_search_by_key(&stack, |(number, _)| *number);
         found.map_or(&[], |at| &self.stacks[at].1)
     }
 }
 
-fn frames_of_site(site: &Site) -> Vec<NamedFrame> {
-    let mut frames: Vec<NamedFrame> = site.stack.iter().rev().map(NamedFrame::of).collect();
+fn frames_of_site(site: &Site) -> Vec<ViewerFrame> {
+    let mut frames: Vec<ViewerFrame> = site.stack.iter().rev().map(ViewerFrame::of).collect();
     if frames.is_empty() {
-        frames.push(NamedFrame::label(NO_STACK));
+        frames.push(ViewerFrame::label(NO_STACK));
     }
     frames
 }

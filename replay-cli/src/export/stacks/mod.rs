@@ -11,5 +11,5 @@ pub(crate) const EMPTY_NOTE: &str = "no memory was allocated in this part of the
 pub(crate) use collect::{
     Amount, CollectedRun, DeviceStacks, RowLabels, StackRow, collect_stacks, device_name, devices_of_run,
 };
-pub(crate) use frames::{FrameOrigin, NamedFrame, NamedStacks};
+pub(crate) use frames::{FrameOrigin, NamedStacks, ViewerFrame};
 pub(crate) use value::StackValue;

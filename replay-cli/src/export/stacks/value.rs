@@ -2,8 +2,6 @@
 
 use clap::ValueEnum;
 
-use super::collect::{Amount, StackRow};
-
 /// What is shown of each stack. Formats with several values show all, this one first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StackValue {
@@ -34,16 +32,6 @@ impl StackValue {
             Self::End => "live at the end",
             Self::Allocated => "allocated",
             Self::Leaked => "leaked",
-        }
-    }
-
-    /// The value in a row; leaks are not in rows.
-    pub(super) fn in_row(self, row: &StackRow) -> Amount {
-        match self {
-            Self::Peak => row.peak,
-            Self::End => row.end,
-            Self::Allocated => row.allocated,
-            Self::Leaked => Amount::default(),
         }
     }
 }
