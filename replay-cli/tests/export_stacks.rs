@@ -41,6 +41,11 @@ fn hostile_run() -> Synthetic {
     run
 }
 
+/// The names as formats with strings hold them.
+fn shown_names() -> [&'static str; 9] {
+    NAMES.map(|name| if name.is_empty() { "(unknown function)" } else { name })
+}
+
 fn write_trace(folder: &Path, name: &str, run: &Synthetic) -> String {
     let path = folder.join(name);
     std::fs::write(&path, run.file(100)).expect("a trace");
@@ -97,12 +102,12 @@ fn hostile_names_stay_in_their_place() {
     let speedscope = export_json("speedscope", &trace, &[]);
     let frames = speedscope["shared"]["frames"].as_array().expect("frames");
     let names: Vec<&str> = frames.iter().filter_map(|frame| frame["name"].as_str()).collect();
-    assert!(NAMES.iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(shown_names().iter().all(|name| names.contains(name)), "{names:?}");
     assert_eq!(speedscope["profiles"][0]["endValue"], peak);
 
     let firefox = export_json("firefox", &trace, &[]);
     let strings = firefox["shared"]["stringArray"].as_array().expect("strings");
-    assert!(NAMES.iter().all(|name| strings.iter().any(|string| string == name)), "{strings:?}");
+    assert!(shown_names().iter().all(|name| strings.iter().any(|string| string == name)), "{strings:?}");
 }
 
 #[test]
@@ -155,7 +160,7 @@ fn many_events_are_sampled_and_said_to_be() {
     let mut run = Synthetic::new();
     let small = run.frame(NodeId::NONE, "/work/a.py", "small", 1);
     let large = run.frame(NodeId::NONE, "/work/a.py", "large", 2);
-    for round in 0..220_000u64 {
+    for round in 0..160_000u64 {
         let stack = if round % 100 == 0 { large } else { small };
         let block = run.alloc(stack, if round % 100 == 0 { 32 << 20 } else { 2048 });
         if round % 1000 != 999 {
@@ -194,5 +199,17 @@ fn run_without_memory_gives_files_that_say_so() {
         let (bytes, notes) = export(format, &trace, &[]);
         assert_eq!(bytes.is_empty(), format == "folded", "{format}");
         assert!(notes.contains("empty"), "{format}: {notes:?}");
+    }
+}
+
+#[test]
+fn values_that_a_format_lacks_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = write_trace(folder.path(), "run.trace", &hostile_run());
+    for (format, value) in [("pprof", "leaked"), ("firefox", "peak")] {
+        let output = gpumemtrace(&["export", format, &trace, "--output", "-", "--value", value]);
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(format) && output.stdout.is_empty(), "{error}");
     }
 }

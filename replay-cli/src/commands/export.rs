@@ -33,9 +33,9 @@ pub(crate) struct ExportArgs {
     /// File to write; - for stdout [default: the trace with the suffix of the format]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Value of each stack in folded; speedscope shows it first
-    #[arg(long, value_name = "VALUE", default_value = "peak")]
-    value: StackValue,
+    /// Value of each stack in folded [default: peak]; speedscope and pprof show it first
+    #[arg(long, value_name = "VALUE")]
+    value: Option<StackValue>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -51,6 +51,10 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     }
     if args.traces.len() > exporter.max_runs() {
         let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
+        return Err(UsageError(why).into());
+    }
+    if args.value.is_some() && !exporter.chooses_value() {
+        let why = format!("{} has no choice of a value; --value is for formats of stacks", exporter.name());
         return Err(UsageError(why).into());
     }
     let mut job = read_job(args)?;

@@ -29,15 +29,20 @@ impl Exporter for FoldedExporter {
         ".folded"
     }
 
+    fn chooses_value(&self) -> bool {
+        true
+    }
+
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut lines = FoldedLines::default();
+        let value = job.value.unwrap_or_default();
         let mut devices = 0;
         for index in 0..job.runs.len() {
             let run = &mut job.runs[index];
             let of_run = collect_stacks(run, index, &job.report, false)?.devices;
             devices += of_run.len();
             for device in of_run {
-                let amounts = device.by_stack(job.value);
+                let amounts = device.by_stack(value);
                 let stacks = NamedStacks::new(run, amounts.keys().copied(), &mut job.resolver);
                 for (stack, amount) in &amounts {
                     lines.add(&device, stacks.frames(*stack), amount.bytes);
@@ -45,7 +50,7 @@ impl Exporter for FoldedExporter {
             }
         }
         if lines.lines.is_empty() {
-            job.notes.push(match job.value {
+            job.notes.push(match value {
                 // Leaks may not have been judged.
                 StackValue::Leaked => "the report names no leak: the file is empty".to_owned(),
                 value => format!("no memory was {}: the file is empty", value.title()),

@@ -42,6 +42,11 @@ pub(crate) trait Exporter: OutputFormat {
         usize::MAX
     }
 
+    /// True if it shows several values of each stack, or one of several.
+    fn chooses_value(&self) -> bool {
+        false
+    }
+
     /// Writes the runs. Returns errors of `out` and of reading the traces.
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()>;
 }
@@ -55,8 +60,9 @@ pub(crate) struct ExportJob {
     pub(crate) report: Report,
     /// Finds the names of native functions.
     pub(crate) resolver: Resolver,
-    /// The value to show first, or alone, in formats of stacks.
-    pub(crate) value: StackValue,
+    /// The value that the user wants to see first, or alone. Only for exporters that
+    /// [choose a value](Exporter::chooses_value).
+    pub(crate) value: Option<StackValue>,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
     pub(crate) notes: Vec<String>,
 }

@@ -33,6 +33,10 @@ impl Exporter for SpeedscopeExporter {
         ".speedscope.json"
     }
 
+    fn chooses_value(&self) -> bool {
+        true
+    }
+
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut frames = Distinct::default();
         let mut by_value: Vec<Vec<SampledProfile>> = vec![Vec::new(); 4];
@@ -40,7 +44,7 @@ impl Exporter for SpeedscopeExporter {
             let run = &mut job.runs[index];
             for device in collect_stacks(run, index, &job.report, false)?.devices {
                 let stacks = NamedStacks::new(run, device.stacks(), &mut job.resolver);
-                for (profiles, value) in by_value.iter_mut().zip(job.value.and_others()) {
+                for (profiles, value) in by_value.iter_mut().zip(job.value.unwrap_or_default().and_others()) {
                     let amounts = number_stacks(&mut frames, &stacks, &device.by_stack(value));
                     profiles.extend(profiles_of_value(&device.name, value, &amounts));
                 }

@@ -50,18 +50,18 @@ def stack_places(profile):
 
 def replayed(profile, thread=0):
     """Returns live bytes at the end and at the peak, and the blocks of the peak; frees must match."""
-    live, peak = {}, 0
+    live, total, peak = {}, 0, 0
     at_peak = {}
     for row in rows(profile["threads"][thread]["nativeAllocations"]):
+        total += row["weight"]
         if row["weight"] >= 0:
             assert row["memoryAddress"] not in live
             live[row["memoryAddress"]] = row
-            if sum(one["weight"] for one in live.values()) > peak:
-                peak = sum(one["weight"] for one in live.values())
-                at_peak = dict(live)
+            if total > peak:
+                peak, at_peak = total, dict(live)
         else:
             assert live.pop(row["memoryAddress"])["weight"] == -row["weight"]
-    return sum(row["weight"] for row in live.values()), peak, at_peak.values()
+    return total, peak, at_peak.values()
 
 
 @pytest.mark.parametrize("name", ["leak", "phases", "oom", "hostile", "ranks"])

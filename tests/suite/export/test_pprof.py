@@ -110,6 +110,12 @@ def test_pprof_summarizes_filters_and_compares(stack_run, tmp_path):
     assert int(re.search(r"accounting for (-?\d+)B", more)[1]) == grown > 0
 
 
+def test_value_is_the_type_that_is_shown_first(stack_run):
+    run = stack_run("leak")
+    for value, name in [("peak", "peak_space"), ("end", "inuse_space"), ("allocated", "alloc_space")]:
+        assert f"Type: {name}\n" in pprof("-top", run.export("pprof", "--value", value))
+
+
 def test_hostile_names_arrive(stack_run):
     raw = pprof("-raw", stack_run("hostile").export("pprof"))
     for name in ["</script><script>window.hostile=1</script>", "__proto__", "&lt;b&gt;&amp; ${window.hostile=1}"]:

@@ -15,9 +15,10 @@ use flate2::{Compression, GzBuilder};
 use self::tables::PprofTables;
 use super::protobuf::Message;
 use super::stacks::{
-    CollectedRun, DeviceStacks, EMPTY_NOTE, NamedStacks, RowLabels, StackRow, collect_stacks,
+    CollectedRun, DeviceStacks, EMPTY_NOTE, NamedStacks, RowLabels, StackRow, StackValue, collect_stacks,
 };
 use super::{ExportJob, Exporter};
+use crate::exit::UsageError;
 use crate::render::OutputFormat;
 use crate::render::wording::sites::file_name;
 
@@ -26,12 +27,14 @@ type SampleType = (&'static str, &'static str, fn(&StackRow) -> u64);
 
 const SAMPLE_TYPES: [SampleType; 5] = [
     ("alloc_objects", "count", |row| row.allocated.blocks),
-    ("alloc_space", "bytes", |row| row.allocated.bytes),
+    (ALLOC_SPACE, "bytes", |row| row.allocated.bytes),
     ("inuse_objects", "count", |row| row.end.blocks),
-    (DEFAULT_TYPE, "bytes", |row| row.end.bytes),
-    ("peak_space", "bytes", |row| row.peak.bytes),
+    (INUSE_SPACE, "bytes", |row| row.end.bytes),
+    (PEAK_SPACE, "bytes", |row| row.peak.bytes),
 ];
-const DEFAULT_TYPE: &str = "inuse_space";
+const ALLOC_SPACE: &str = "alloc_space";
+const INUSE_SPACE: &str = "inuse_space";
+const PEAK_SPACE: &str = "peak_space";
 const COMMENTS: [&str; 4] = [
     concat!("gpumemtrace ", env!("CARGO_PKG_VERSION")),
     "Sizes are as the allocator rounded them up.",
@@ -56,7 +59,19 @@ impl Exporter for PprofExporter {
         ".pb.gz"
     }
 
+    fn chooses_value(&self) -> bool {
+        true
+    }
+
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
+        let default_type = match job.value {
+            None | Some(StackValue::End) => INUSE_SPACE,
+            Some(StackValue::Peak) => PEAK_SPACE,
+            Some(StackValue::Allocated) => ALLOC_SPACE,
+            Some(StackValue::Leaked) => {
+                return Err(UsageError("pprof shows no leaks; use folded or speedscope".to_owned()).into());
+            }
+        };
         // The viewer shows the first mapping as the name of the profiled file.
         let traces = &job.report.traces;
         let program = traces.iter().map(|trace| file_name(&trace.path)).collect::<Vec<_>>().join(", ");
@@ -76,7 +91,7 @@ impl Exporter for PprofExporter {
         }
         // A time in the header would make equal profiles unequal files.
         let mut gzip = GzBuilder::new().mtime(0).write(out, Compression::default());
-        gzip.write_all(profile.finish().as_bytes())?;
+        gzip.write_all(profile.finish(default_type).as_bytes())?;
         gzip.finish()?;
         if is_empty {
             job.notes.push(EMPTY_NOTE.to_owned());
@@ -147,7 +162,7 @@ impl PprofProfile {
         self.span_unix_ns = Some((begin.min(first), end.max(last)));
     }
 
-    fn finish(mut self) -> Message {
+    fn finish(mut self, default_type: &str) -> Message {
         if let Some((begin, end)) = self.span_unix_ns {
             self.message.uint(9, begin.min(i64::MAX as u64)).uint(10, (end - begin).min(i64::MAX as u64));
         }
@@ -156,7 +171,7 @@ impl PprofProfile {
         self.message.message(11, &period_type).uint(12, 1);
         let comments = COMMENTS.map(|comment| self.tables.string(comment));
         self.message.packed(13, comments);
-        let default_type = self.tables.string(DEFAULT_TYPE);
+        let default_type = self.tables.string(default_type);
         self.message.uint(14, default_type);
         self.tables.write(&mut self.message);
         self.message
