@@ -9,7 +9,9 @@ use gpumemtrace_replay::{report, symbolize_report};
 
 use super::trace_args::TraceArgs;
 use crate::exit::{CliExit, UsageError};
-use crate::export::{EXPORTERS, ExportJob, ExportRun, ExportWindow, Exporter, WindowArgs, read_for_export};
+use crate::export::{
+    EXPORTERS, ExportJob, ExportRun, ExportWindow, Exporter, StackValue, WindowArgs, read_for_export,
+};
 use crate::render::format_parser;
 use crate::render::wording::fill_report;
 use crate::terminal::escape::escape_path;
@@ -31,6 +33,9 @@ pub(crate) struct ExportArgs {
     /// File to write; - for stdout [default: the trace with the suffix of the format]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Value of each stack in folded [default: peak]; speedscope and pprof show it first
+    #[arg(long, value_name = "VALUE")]
+    value: Option<StackValue>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -46,6 +51,10 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     }
     if args.traces.len() > exporter.max_runs() {
         let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
+        return Err(UsageError(why).into());
+    }
+    if args.value.is_some() && !exporter.chooses_value() {
+        let why = format!("{} has no choice of a value; --value is for formats of stacks", exporter.name());
         return Err(UsageError(why).into());
     }
     let mut job = read_job(args)?;
@@ -90,7 +99,7 @@ fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    Ok(ExportJob { runs, report, resolver, notes: Vec::new() })
+    Ok(ExportJob { runs, report, resolver, value: args.value, notes: Vec::new() })
 }
 
 /// `run.trace` as `run.folded`, in the same folder.

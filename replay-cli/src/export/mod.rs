@@ -4,7 +4,14 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+mod distinct;
+mod firefox;
+mod folded;
+mod pprof;
+mod protobuf;
 mod run;
+mod speedscope;
+mod stacks;
 mod window;
 
 use std::io::Write;
@@ -14,10 +21,16 @@ use gpumemtrace_replay::Report;
 
 use crate::render::OutputFormat;
 pub(crate) use run::{ExportRun, read_for_export};
+pub(crate) use stacks::StackValue;
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] = &[];
+pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
+    &folded::FoldedExporter,
+    &speedscope::SpeedscopeExporter,
+    &pprof::PprofExporter,
+    &firefox::FirefoxExporter,
+];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
@@ -27,6 +40,11 @@ pub(crate) trait Exporter: OutputFormat {
     /// Number of runs that a file can hold; more are refused.
     fn max_runs(&self) -> usize {
         usize::MAX
+    }
+
+    /// True if it shows several values of each stack, or one of several.
+    fn chooses_value(&self) -> bool {
+        false
     }
 
     /// Writes the runs. Returns errors of `out` and of reading the traces.
@@ -42,6 +60,9 @@ pub(crate) struct ExportJob {
     pub(crate) report: Report,
     /// Finds the names of native functions.
     pub(crate) resolver: Resolver,
+    /// The value that the user wants to see first, or alone. Only for exporters that
+    /// [choose a value](Exporter::chooses_value).
+    pub(crate) value: Option<StackValue>,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
     pub(crate) notes: Vec<String>,
 }

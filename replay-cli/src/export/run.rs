@@ -7,7 +7,9 @@ use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{Site, WalkEnd, WalkedEvent};
-use gpumemtrace_replay::{Analysis, AnalysisOptions, RunHistory, analyse_with_head, symbolize_sites};
+use gpumemtrace_replay::{
+    Analysis, AnalysisOptions, RunHistory, TimeSpec, analyse_with_head, symbolize_sites,
+};
 
 use super::ExportWindow;
 use crate::exit::UnreadableInput;
@@ -46,6 +48,12 @@ impl ExportRun {
         let bounds = (window.since.as_ref(), window.until.as_ref());
         let walked = analysis.walk(&|| file.open(), head, bounds, visit);
         Ok(walked.map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?)
+    }
+
+    /// Ends the window at the end of the program, unless the user chose another end. Interpreter
+    /// teardown frees all blocks.
+    pub(crate) fn end_before_teardown(&mut self) {
+        self.window.until.get_or_insert(TimeSpec::End);
     }
 
     /// The call sites of stacks, with all frames and names, in the same order.

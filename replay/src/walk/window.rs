@@ -18,6 +18,10 @@ pub(super) enum MomentDetector {
         device: u8,
         left: u64,
     },
+    /// The end of the program: before the event of this number.
+    Event(u64),
+    /// The end of the recording.
+    Never,
     /// The moment was passed.
     Past,
 }
@@ -30,7 +34,7 @@ impl MomentDetector {
         match spec {
             TimeSpec::Elapsed { .. } | TimeSpec::Step(_) => Self::At(spec.clone()),
             TimeSpec::Mark(name) => Self::Mark(AwaitedMark::new(name)),
-            TimeSpec::End => at_ns(analysis.end.time.time_ns),
+            TimeSpec::End => analysis.end.next_seq.map_or(Self::Never, Self::Event),
             TimeSpec::Peak => {
                 let known = analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE);
                 let highest = known.rev().max_by_key(|(_, state)| state.main().peak().live);
@@ -55,10 +59,11 @@ impl MomentDetector {
         definitions: &Definitions,
     ) -> bool {
         let is_past = match self {
-            Self::Past => true,
+            Self::Past | Self::BlockEvents { left: 0, .. } => true,
+            Self::Never => false,
+            Self::Event(seq) => event.seq >= *seq,
             Self::At(spec) => spec.is_reached(time_ns, step),
             Self::Mark(awaited) => mark_name(event, definitions).is_some_and(|name| awaited.observe(name)),
-            Self::BlockEvents { left: 0, .. } => true,
             Self::BlockEvents { device, left } => {
                 let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
                 *left -= u64::from(is_block && event.device == *device);
