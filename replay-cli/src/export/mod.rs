@@ -4,7 +4,10 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+mod perfetto;
+mod protobuf;
 mod run;
+mod series;
 mod window;
 
 use std::io::Write;
@@ -17,7 +20,7 @@ pub(crate) use run::{ExportRun, read_for_export};
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] = &[];
+pub(crate) static EXPORTERS: &[&dyn Exporter] = &[&perfetto::PerfettoExporter];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
