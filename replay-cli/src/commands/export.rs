@@ -31,6 +31,9 @@ pub(crate) struct ExportArgs {
     /// File to write; - for stdout [default: the trace with the suffix of the format]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Also show what torch.profiler's export_chrome_trace() wrote (perfetto); may be repeated
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -46,6 +49,10 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     }
     if args.traces.len() > exporter.max_runs() {
         let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
+        return Err(UsageError(why).into());
+    }
+    if !args.with.is_empty() && !exporter.takes_profiles() {
+        let why = format!("{} has no place for a profile of PyTorch; --with needs perfetto", exporter.name());
         return Err(UsageError(why).into());
     }
     let mut job = read_job(args)?;
@@ -90,7 +97,7 @@ fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    Ok(ExportJob { runs, report, resolver, notes: Vec::new() })
+    Ok(ExportJob { runs, report, profiles: args.with.clone(), resolver, notes: Vec::new() })
 }
 
 /// `run.trace` as `run.folded`, in the same folder.

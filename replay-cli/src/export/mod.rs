@@ -11,6 +11,7 @@ mod series;
 mod window;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::Report;
@@ -32,6 +33,11 @@ pub(crate) trait Exporter: OutputFormat {
         usize::MAX
     }
 
+    /// True if a file can also hold what torch.profiler wrote.
+    fn takes_profiles(&self) -> bool {
+        false
+    }
+
     /// Writes the runs. Returns errors of `out` and of reading the traces.
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()>;
 }
@@ -43,6 +49,8 @@ pub(crate) struct ExportJob {
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.
     pub(crate) report: Report,
+    /// Files of torch.profiler to merge. Empty unless [`Exporter::takes_profiles`].
+    pub(crate) profiles: Vec<PathBuf>,
     /// Finds the names of native functions.
     pub(crate) resolver: Resolver,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.

@@ -137,9 +137,7 @@ impl<'a> DeviceProfile<'a> {
         let mut samples = Message::new();
         let mut changed = changed.iter().peekable();
         loop {
-            while let Some((stack, totals)) =
-                changed.next_if(|_| samples.as_bytes().len() < PACKET_BYTES)
-            {
+            while let Some((stack, totals)) = changed.next_if(|_| samples.as_bytes().len() < PACKET_BYTES) {
                 samples.message(2, &sample(*stack, *totals));
             }
             let mut dump = Message::new();

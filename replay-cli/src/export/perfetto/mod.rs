@@ -7,7 +7,9 @@ mod counter_bins;
 mod counters;
 mod heap_profile;
 mod heap_totals;
+mod numbering;
 mod packets;
+mod profile;
 mod run_tracks;
 mod slices;
 mod stack_table;
@@ -52,6 +54,10 @@ impl Exporter for PerfettoExporter {
         ".pftrace"
     }
 
+    fn takes_profiles(&self) -> bool {
+        true
+    }
+
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut packets = PacketWriter::new(out);
         let all_tracks = place_runs(job);
@@ -61,7 +67,7 @@ impl Exporter for PerfettoExporter {
         let devices = job.runs.iter().map(|run| run.history.devices.len()).sum();
         let max_bins = counters::bins_per_counter(devices);
         let mut widest_ns = None;
-        let ExportJob { runs, report, resolver, notes } = job;
+        let ExportJob { runs, report, resolver, notes, profiles } = job;
         for (trace, (run, tracks)) in runs.iter_mut().zip(&all_tracks).enumerate() {
             run.name_history(resolver);
             tracks.describe_process(&mut packets, &process_name(&report.traces[trace]))?;
@@ -69,6 +75,10 @@ impl Exporter for PerfettoExporter {
             widest_ns = widest_ns.max(counters::write_counters(&mut packets, tracks, run, max_bins)?);
             heap_profile::write_heap_profiles(&mut packets, tracks, &run.history, clock)?;
             notes.extend(omissions(&report.traces[trace], run));
+        }
+        for (number, path) in profiles.iter().enumerate() {
+            let runs = (&all_tracks[..], &report.traces[..]);
+            notes.extend(profile::write_profile(&mut packets, path, runs, number)?);
         }
         if let Some(width_ns) = widest_ns {
             let width = format_duration(width_ns);

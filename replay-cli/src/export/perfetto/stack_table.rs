@@ -3,14 +3,13 @@
 //! Readers know frames by their name and address. So stacks with the same frames are one stack
 //! here: two with separate totals would be taken for one whose totals fall.
 
-use std::collections::HashMap;
-use std::hash::Hash;
-
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 
 use crate::export::protobuf::Message;
 use crate::render::wording::sites::format_frame;
 use crate::terminal::paths::short_file;
+
+use super::numbering::Numbering;
 
 /// Fields of `InternedData`.
 mod interned {
@@ -25,29 +24,10 @@ mod interned {
 
 /// The name of the one frame of a stack without frames.
 const NO_STACK: &str = "(no stack)";
+/// The name of the marker between the frames of an autograd thread and those of the forward call.
+const BACKWARD_PASS: &str = "(backward pass)";
 /// Number of the empty build ID, which every mapping has.
 const BUILD_ID: u64 = 1;
-
-/// Numbers of equal values, from 1.
-#[derive(Debug)]
-struct Numbering<T> {
-    numbers: HashMap<T, u64>,
-}
-
-impl<T> Default for Numbering<T> {
-    fn default() -> Self {
-        Self { numbers: HashMap::new() }
-    }
-}
-
-impl<T: Hash + Eq> Numbering<T> {
-    /// The number of a value, and whether it is new.
-    fn number(&mut self, value: T) -> (u64, bool) {
-        let next = self.numbers.len() as u64 + 1;
-        let number = *self.numbers.entry(value).or_insert(next);
-        (number, number == next)
-    }
-}
 
 /// A frame by the numbers of its parts.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -90,10 +70,12 @@ impl StackTable {
 
     fn frame(&mut self, frame: &StackFrame, data: &mut Message) -> u64 {
         if frame.is_backward() {
-            return self.placeless_frame(format_frame(frame), data);
+            return self.placeless_frame(BACKWARD_PASS.to_owned(), data);
         }
         let (mapping, place, kind) = match frame.kind {
-            FrameKind::Python => (frame.file.as_deref(), u64::from(frame.line.unwrap_or(0)), KIND_INTERPRETED),
+            FrameKind::Python => {
+                (frame.file.as_deref(), u64::from(frame.line.unwrap_or(0)), KIND_INTERPRETED)
+            }
             FrameKind::Native => (frame.module.as_deref(), frame.offset.unwrap_or(0), KIND_NATIVE),
         };
         let name = self.name(frame_name(frame), data);

@@ -100,12 +100,12 @@ fn write_slices(
     let mut lanes: Vec<u64> = Vec::new();
     let indexed = spans.iter().enumerate();
     let indexed = indexed.map(|(index, (_, begin_ns, end_ns))| SliceSpan {
-        begin_ns: *begin_ns,
-        end_ns: *end_ns,
+        begin_ns: *begin_ns as i64,
+        end_ns: *end_ns as i64,
         index,
     });
     for_each_edge(indexed.collect(), &mut |time_ns, edge| {
-        let (SliceEdge::Begin(_, lane) | SliceEdge::End(lane)) = edge;
+        let (SliceEdge::Begin(_, lane) | SliceEdge::End(_, lane)) = edge;
         if lane == lanes.len() {
             let numbered = format!("{name} {}", lane + 1);
             let name = if lane == 0 { name } else { &numbered };
@@ -117,9 +117,9 @@ fn write_slices(
                 event.str(event::NAME, &spans[index].0);
                 event
             }
-            SliceEdge::End(_) => new_event(EventType::SliceEnd, lanes[lane]),
+            SliceEdge::End(..) => new_event(EventType::SliceEnd, lanes[lane]),
         };
-        packets.write(&event_packet(tracks.sequence, tracks.clock.unix_ns(time_ns), &event))
+        packets.write(&event_packet(tracks.sequence, tracks.clock.unix_ns(time_ns as u64), &event))
     })
 }
 

@@ -38,7 +38,7 @@ impl StableIds {
     }
 
     /// The numbers of a part.
-    fn below(self, name: &str) -> Self {
+    pub(super) fn below(self, name: &str) -> Self {
         // FNV-1a. The zero byte separates names.
         let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         Self { hash: name.as_bytes().iter().chain(&[0]).fold(self.hash, step) }

@@ -1,0 +1,291 @@
+//! A profile of torch.profiler on the timeline of the runs.
+//!
+//! The file is read twice. Its slices become begins and ends, which readers sort by time. Of equal
+//! times the one that comes first in the file is first, so all ends are written before all begins:
+//! a slice that ends when another one begins is then closed. A slice of length 0 is not split.
+
+mod annotations;
+mod gzip;
+mod places;
+mod reader;
+mod survey;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::Path;
+
+use gpumemtrace_replay::report::TraceInfo;
+
+use crate::export::protobuf::Message;
+
+use super::numbering::Numbering;
+use super::packets::{FLAG_NEEDS_STATE, FLAG_STATE_CLEARED, PacketWriter, new_packet, packet, packet_at};
+use super::run_tracks::RunTracks;
+use super::slices::{SliceEdge, SliceSpan, for_each_edge};
+use super::track_events::{EventType, event, event_packet, new_event};
+use super::tracks::{StableIds, TrackSpec, track_packet};
+use annotations::add_argument;
+use reader::{AllArgs, ProfileEvent, read_profile};
+use survey::{ProfileSurvey, SliceCounter, survey_profile};
+
+/// Most names that are interned, and the longest of them in bytes.
+const MAX_NAMES: usize = 1 << 16;
+const MAX_NAME_BYTES: usize = 256;
+
+/// Writes the events of a profile beside those of the run that it is of. Returns what is left out,
+/// one sentence each.
+pub(super) fn write_profile(
+    packets: &mut PacketWriter<'_>,
+    path: &Path,
+    runs: (&[RunTracks], &[TraceInfo]),
+    number: usize,
+) -> anyhow::Result<Vec<String>> {
+    let ids = StableIds::new(&format!("profile {number}"));
+    let mut survey = survey_profile(path, ids)?;
+    let slices = std::mem::take(&mut survey.slices);
+    let run = run_of_profile(&survey, runs);
+    let ids = run.map_or(ids, |(run, _)| run.ids.below("profile"));
+    let sequence = ids.sequence("profile");
+    let tracks = survey.places.describe(packets, (ids, sequence), run)?;
+    let mut writer = ProfileWriter {
+        packets,
+        survey: &survey,
+        ids,
+        sequence,
+        tracks,
+        lanes: HashMap::new(),
+        counters: HashSet::new(),
+        names: Numbering::default(),
+        categories: Numbering::default(),
+    };
+    writer.write_ends(slices)?;
+    writer.write_state_cleared()?;
+    let (mut slices, mut places) = (SliceCounter::default(), places::Places::default());
+    read_profile(path, &mut |event: ProfileEvent<AllArgs>| {
+        // Places have the numbers of the first reading: both see the same events.
+        writer.write_event(&event, &mut slices, &mut places)
+    })?;
+    Ok(notes(path, &survey, run))
+}
+
+/// The run that a profile is of, and its process id: of the same rank, else of the same process.
+fn run_of_profile<'a>(
+    survey: &ProfileSurvey,
+    (tracks, infos): (&'a [RunTracks], &[TraceInfo]),
+) -> Option<(&'a RunTracks, u64)> {
+    let runs = || {
+        let known = tracks.iter().zip(infos).filter_map(|(tracks, info)| Some((tracks, info, info.pid?)));
+        known.filter(|(_, _, pid)| survey.places.has_process(*pid))
+    };
+    let of_rank = runs().find(|(_, info, _)| survey.head.rank.is_some() && info.rank == survey.head.rank);
+    of_rank.or_else(|| runs().next()).map(|(tracks, _, pid)| (tracks, pid))
+}
+
+fn notes(path: &Path, survey: &ProfileSurvey, run: Option<(&RunTracks, u64)>) -> Vec<String> {
+    let path = path.display();
+    let mut notes: Vec<String> =
+        survey.omitted.iter().map(|(what, count)| format!("{path}: {count} {what} are left out")).collect();
+    let Some((run, _)) = run else {
+        notes.push(format!("{path} is of none of the recorded processes"));
+        return notes;
+    };
+    let base_ns = survey.head.base_unix_ns;
+    let overlaps = survey.span_ns.is_none_or(|(first_ns, last_ns)| {
+        let started_ns = run.clock.unix_ns(run.window_ns.0);
+        unix_ns(base_ns, last_ns) >= started_ns
+            && unix_ns(base_ns, first_ns) <= run.clock.unix_ns(run.window_ns.1)
+    });
+    if !overlaps {
+        notes.push(format!("{path} has no events in the time of the recording; its clock may differ"));
+    }
+    notes
+}
+
+/// A time of the profile in nanoseconds since the Unix epoch.
+fn unix_ns(base_ns: i64, time_ns: i64) -> u64 {
+    u64::try_from(base_ns.saturating_add(time_ns)).unwrap_or(0)
+}
+
+/// Writes the events of one profile.
+struct ProfileWriter<'a, 'b> {
+    packets: &'a mut PacketWriter<'b>,
+    survey: &'a ProfileSurvey,
+    ids: StableIds,
+    sequence: u32,
+    /// By place.
+    tracks: Vec<u64>,
+    /// The tracks of slices that overlap others.
+    lanes: HashMap<usize, u64>,
+    /// Counters that are described.
+    counters: HashSet<u64>,
+    names: Numbering<String>,
+    categories: Numbering<String>,
+}
+
+impl ProfileWriter<'_, '_> {
+    fn unix_ns(&self, time_ns: i64) -> u64 {
+        unix_ns(self.survey.head.base_unix_ns, time_ns)
+    }
+
+    /// Writes the ends of all slices that have a length, and chooses the tracks of those that
+    /// overlap.
+    fn write_ends(&mut self, slices: BTreeMap<usize, Vec<SliceSpan>>) -> io::Result<()> {
+        for (place, spans) in slices {
+            let mut lanes = vec![self.tracks[place]];
+            for_each_edge(spans, &mut |time_ns, edge| {
+                let (SliceEdge::Begin(_, lane) | SliceEdge::End(_, lane)) = edge;
+                if lane == lanes.len() {
+                    lanes.push(self.describe_lane(lanes[0], lane)?);
+                }
+                match edge {
+                    SliceEdge::Begin(index, 1..) => _ = self.lanes.insert(index, lanes[lane]),
+                    SliceEdge::End(begin_ns, _) if begin_ns < time_ns => {
+                        self.write_end(time_ns, lanes[lane])?;
+                    }
+                    SliceEdge::Begin(..) | SliceEdge::End(..) => {}
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn describe_lane(&mut self, parent: u64, lane: usize) -> io::Result<u64> {
+        let uuid = self.ids.track(&format!("lane {parent} {lane}"));
+        let name = format!("overlapping {lane}");
+        let rank = lane as u64;
+        let spec = TrackSpec { uuid, name: &name, description: "", rank, is_counter: false };
+        self.packets.write(&track_packet(self.sequence, Some(parent), spec))?;
+        Ok(uuid)
+    }
+
+    fn write_end(&mut self, time_ns: i64, track: u64) -> io::Result<()> {
+        let end = new_event(EventType::SliceEnd, track);
+        let packet = event_packet(self.sequence, self.unix_ns(time_ns), &end);
+        self.packets.write(&packet)
+    }
+
+    fn write_state_cleared(&mut self) -> io::Result<()> {
+        let mut packet = new_packet(self.sequence);
+        packet.uint(packet::SEQUENCE_FLAGS, FLAG_STATE_CLEARED);
+        self.packets.write(&packet)
+    }
+
+    fn write_event(
+        &mut self,
+        event: &ProfileEvent<AllArgs>,
+        slices: &mut SliceCounter,
+        places: &mut places::Places,
+    ) -> io::Result<()> {
+        let Some(time_ns) = event.time_ns().filter(|_| event.ph != "M") else { return Ok(()) };
+        match (event.ph.as_str(), event.duration_ns()) {
+            ("X", Some(duration_ns)) => {
+                let place = places.place(event);
+                let number = slices.count(place, time_ns);
+                let track = self.lanes.get(&number).copied().unwrap_or(self.tracks[place]);
+                let mut begin = new_event(EventType::SliceBegin, track);
+                for flow in self.survey.flows.get(&number).into_iter().flatten() {
+                    let field = if flow.is_target { event::TERMINATING_FLOW_IDS } else { event::FLOW_IDS };
+                    begin.fixed64(field, flow.id);
+                }
+                self.write_named(event, time_ns, &mut begin)?;
+                if duration_ns == 0 {
+                    self.write_end(time_ns, track)?;
+                }
+                Ok(())
+            }
+            ("s" | "t" | "f", _) => {
+                places.place(event);
+                Ok(())
+            }
+            ("i" | "I" | "R", _) => {
+                let place = places.place(event);
+                let mut instant = new_event(EventType::Instant, self.tracks[place]);
+                self.write_named(event, time_ns, &mut instant)
+            }
+            ("C", _) => {
+                let place = places.place(event);
+                self.write_counter(event, time_ns, self.tracks[place])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes an event with the name, the category and the arguments of `source`.
+    fn write_named(
+        &mut self,
+        source: &ProfileEvent<AllArgs>,
+        time_ns: i64,
+        event: &mut Message,
+    ) -> io::Result<()> {
+        let mut data = Message::new();
+        let name = source.name.as_str().unwrap_or_default();
+        let fields = (event::NAME_IID, event::NAME, EVENT_NAMES);
+        intern(&mut self.names, name, fields, (event, &mut data));
+        if let Some(category) = source.cat.as_str() {
+            let fields = (event::CATEGORY_IIDS, event::CATEGORIES, EVENT_CATEGORIES);
+            intern(&mut self.categories, category, fields, (event, &mut data));
+        }
+        for (name, value) in source.args.iter().flatten() {
+            add_argument(event, name, value);
+        }
+        let mut packet = packet_at(self.sequence, self.unix_ns(time_ns));
+        packet.uint(packet::SEQUENCE_FLAGS, FLAG_NEEDS_STATE).message(packet::TRACK_EVENT, event);
+        if !data.as_bytes().is_empty() {
+            packet.message(packet::INTERNED_DATA, &data);
+        }
+        self.packets.write(&packet)
+    }
+
+    /// Writes the values of a counter event, each on a track of its own.
+    fn write_counter(&mut self, source: &ProfileEvent<AllArgs>, time_ns: i64, parent: u64) -> io::Result<()> {
+        for (key, value) in source.args.iter().flatten() {
+            let Some(value) = value.as_f64() else { continue };
+            let name = format!("{} {key}", source.name.as_str().unwrap_or_default());
+            let name = name.trim_end();
+            let uuid = self.ids.track(&format!("counter {parent} {name}"));
+            if self.counters.insert(uuid) {
+                self.packets.write(&counter_descriptor(self.sequence, uuid, parent, name))?;
+            }
+            let mut counter = new_event(EventType::Counter, uuid);
+            counter.double(event::DOUBLE_COUNTER_VALUE, value);
+            let packet = event_packet(self.sequence, self.unix_ns(time_ns), &counter);
+            self.packets.write(&packet)?;
+        }
+        Ok(())
+    }
+}
+
+/// Fields of `InternedData`.
+const EVENT_CATEGORIES: u32 = 1;
+const EVENT_NAMES: u32 = 2;
+
+/// Adds a name to an event: by its number if it is short, else as it is. A new number is added to
+/// `data`.
+fn intern(
+    numbers: &mut Numbering<String>,
+    name: &str,
+    (by_number, by_name, interned): (u32, u32, u32),
+    (event, data): (&mut Message, &mut Message),
+) {
+    if name.len() > MAX_NAME_BYTES || numbers.len() >= MAX_NAMES {
+        event.str(by_name, name);
+        return;
+    }
+    let (number, is_new) = numbers.number(name.to_owned());
+    event.uint(by_number, number);
+    if is_new {
+        let mut entry = Message::new();
+        entry.uint(1, number).str(2, name);
+        data.message(interned, &entry);
+    }
+}
+
+/// Describes a counter without a unit.
+fn counter_descriptor(sequence: u32, uuid: u64, parent: u64, name: &str) -> Message {
+    let mut track = Message::new();
+    track.uint(1, uuid).uint(5, parent).str(2, name).message(8, &Message::new());
+    let mut packet = new_packet(sequence);
+    packet.message(packet::TRACK_DESCRIPTOR, &track);
+    packet
+}
