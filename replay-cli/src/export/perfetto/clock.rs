@@ -28,9 +28,9 @@ impl RunClock {
         self.started_unix_ns.saturating_add(time_ns)
     }
 
-    /// The start of recording, in nanoseconds since the Unix epoch.
-    pub(super) fn started_unix_ns(self) -> u64 {
-        self.started_unix_ns
+    /// A time of the wall clock since the start of recording; 0 if it is earlier.
+    pub(super) fn since_start_ns(self, unix_ns: u64) -> u64 {
+        unix_ns.saturating_sub(self.started_unix_ns)
     }
 }
 

@@ -34,11 +34,14 @@ pub(super) struct CounterBins {
     width_ns: u64,
     value: Option<u64>,
     end: Option<CounterPoint>,
+    /// The bins before the last cut, and the greatest width of those that left out changes.
+    done: Vec<ValueBin>,
+    done_width_ns: Option<u64>,
 }
 
 impl CounterBins {
     pub(super) fn new(max_bins: usize) -> Self {
-        Self { bins: Vec::new(), max_bins: max_bins.max(2), width_ns: FIRST_WIDTH_NS, value: None, end: None }
+        Self { bins: Vec::new(), max_bins: max_bins.max(2), width_ns: FIRST_WIDTH_NS, value: None, end: None, done: Vec::new(), done_width_ns: None }
     }
 
     /// Takes the value at a moment.
@@ -55,10 +58,17 @@ impl CounterBins {
         }
     }
 
+    /// Begins narrow bins anew: what follows is as fine as if nothing had been before.
+    pub(super) fn cut(&mut self) {
+        self.done_width_ns = self.summed_width_ns();
+        self.done.append(&mut self.bins);
+        self.width_ns = FIRST_WIDTH_NS;
+    }
+
     /// Says that the last value still holds at a later moment.
     pub(super) fn repeat_last(&mut self, time_ns: u64) {
         if let Some(bytes) = self.value
-            && self.bins.last().is_some_and(|bin| bin.last.time_ns < time_ns)
+            && self.bins.last().or(self.done.last()).is_some_and(|bin| bin.last.time_ns < time_ns)
         {
             self.end = Some(CounterPoint { time_ns, bytes });
         }
@@ -90,14 +100,16 @@ impl CounterBins {
         });
     }
 
-    /// Width of the bins if they left out changes, else `None`.
+    /// Greatest width of bins that left out changes; `None` if none did.
     pub(super) fn summed_width_ns(&self) -> Option<u64> {
-        self.bins.iter().any(|bin| bin.changes > bin.points().count() as u64).then_some(self.width_ns)
+        let has_left_out = |bin: &ValueBin| bin.changes > bin.points().count() as u64;
+        let width_ns = self.bins.iter().any(has_left_out).then_some(self.width_ns);
+        width_ns.max(self.done_width_ns)
     }
 
     /// The points by time.
     pub(super) fn points(&self) -> impl Iterator<Item = CounterPoint> {
-        self.bins.iter().flat_map(ValueBin::points).chain(self.end)
+        self.done.iter().chain(&self.bins).flat_map(ValueBin::points).chain(self.end)
     }
 }
 
@@ -131,5 +143,65 @@ impl ValueBin {
         points[..2].sort_by_key(|point| point.time_ns);
         let mut before = None;
         points.into_iter().filter(move |point| before.replace(*point) != Some(*point))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn points(bins: &CounterBins) -> Vec<(u64, u64)> {
+        bins.points().map(|point| (point.time_ns, point.bytes)).collect()
+    }
+
+    #[test]
+    fn few_changes_are_exact() {
+        let mut bins = CounterBins::new(8);
+        for (time_ns, bytes) in [(10, 5), (5_000, 7), (6_500, 7), (9_000, 0)] {
+            bins.observe(time_ns, bytes);
+        }
+        bins.repeat_last(20_000);
+        assert_eq!(points(&bins), [(10, 5), (5_000, 7), (9_000, 0), (20_000, 0)]);
+        assert_eq!(bins.summed_width_ns(), None);
+    }
+
+    #[test]
+    fn cut_keeps_what_follows_fine() {
+        let mut bins = CounterBins::new(2);
+        for step in 0..100u64 {
+            bins.observe(step << 20, step % 7);
+        }
+        assert!(bins.summed_width_ns().is_some());
+        bins.cut();
+        bins.observe(1 << 30, 50);
+        bins.observe((1 << 30) + 2_000, 60);
+        assert_eq!(points(&bins)[points(&bins).len() - 2..], [(1 << 30, 50), ((1 << 30) + 2_000, 60)]);
+    }
+
+    proptest! {
+        #[test]
+        fn extremes_and_the_last_value_are_exact(
+            max_bins in 2usize..20,
+            changes in prop::collection::vec((0u64..100_000, 0u64..50), 1..200),
+        ) {
+            let mut bins = CounterBins::new(max_bins);
+            let mut now_ns = 0;
+            let mut all = Vec::new();
+            for (pause_ns, bytes) in changes {
+                now_ns += pause_ns;
+                bins.observe(now_ns, bytes);
+                all.push((now_ns, bytes));
+            }
+            let shown = points(&bins);
+            prop_assert!(shown.len() <= max_bins * POINTS_PER_BIN);
+            prop_assert!(shown.is_sorted_by_key(|(time_ns, _)| *time_ns));
+            prop_assert!(shown.iter().all(|point| all.contains(point)), "no value is made up");
+            let bytes = |points: &[(u64, u64)]| points.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
+            prop_assert_eq!(bytes(&shown).iter().max(), bytes(&all).iter().max());
+            prop_assert_eq!(bytes(&shown).iter().min(), bytes(&all).iter().min());
+            prop_assert_eq!(bytes(&shown).last(), bytes(&all).last());
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use gpumemtrace_replay::RunHistory;
-use gpumemtrace_replay::report::{CauseKind, GapPoint};
+use gpumemtrace_replay::report::{CauseKind, GapPoint, WalkedEvent};
 
 use crate::export::ExportRun;
 use crate::export::series::{KnownSeries, LevelTracker, Levels};
@@ -23,10 +23,28 @@ const MAX_BINS: usize = 1 << 16;
 const FIRST_RANK: u64 = 10;
 const RANKS_PER_DEVICE: u64 = 10;
 
-/// Bins per counter of a file with this many devices in all its runs.
-pub(super) fn bins_per_counter(devices: usize) -> usize {
+/// Bins per counter and part of a file with this many devices in all its runs, and this many
+/// parts.
+pub(super) fn bins_per_counter(devices: usize, parts: usize) -> usize {
     // Three counters by event, and one for each cause of the gap, which has few points.
-    (MAX_POINTS / (3 * POINTS_PER_BIN * devices.max(1))).min(MAX_BINS)
+    (MAX_POINTS / (3 * POINTS_PER_BIN * devices.max(1) * parts.max(1))).min(MAX_BINS)
+}
+
+/// How to read the counters of a run.
+#[derive(Clone, Debug)]
+pub(super) struct CounterPlan {
+    pub(super) max_bins: usize,
+    /// Where bins begin anew, ascending, in nanoseconds since the start of recording.
+    pub(super) cuts_ns: Vec<u64>,
+}
+
+/// What the counters of a window show.
+#[derive(Debug, Default)]
+pub(super) struct CounterSummary {
+    /// Greatest width of bins that left out changes; `None` if the counters have all.
+    pub(super) summed_width_ns: Option<u64>,
+    /// The sequence number of the event that reached the peak, by device.
+    pub(super) peaks: BTreeMap<u8, u64>,
 }
 
 /// The counters of one device.
@@ -37,9 +55,25 @@ struct DeviceCounters {
     series: [CounterBins; 3],
     /// The levels before the window.
     before: Option<Levels>,
+    /// Most live bytes of the window, and the event that reached them.
+    peak: Option<(u64, u64)>,
+    /// Number of cuts that are over.
+    cuts: usize,
 }
 
 impl DeviceCounters {
+    fn observe_event(&mut self, walked: &WalkedEvent<'_>, levels: Levels, cuts_ns: &[u64]) {
+        while cuts_ns.get(self.cuts).is_some_and(|cut_ns| *cut_ns <= walked.time_ns) {
+            self.series.iter_mut().for_each(CounterBins::cut);
+            self.cuts += 1;
+        }
+        let live = if self.known.live { levels.live_bytes } else { levels.device_bytes };
+        if self.peak.is_none_or(|(most, _)| live > most) {
+            self.peak = Some((live, walked.event.seq));
+        }
+        self.observe(walked.time_ns, levels);
+    }
+
     fn observe(&mut self, time_ns: u64, levels: Levels) {
         let values = [levels.live_bytes, levels.reserved_bytes, levels.device_bytes];
         for (series, bytes) in self.series.iter_mut().zip(values) {
@@ -48,16 +82,15 @@ impl DeviceCounters {
     }
 }
 
-/// Reads the events of a window and writes its counters. Returns the widest bins that left out
-/// changes, or `None` if the counters have all of them.
+/// Reads the events of a window and writes its counters.
 pub(super) fn write_counters(
     packets: &mut PacketWriter<'_>,
     tracks: &RunTracks,
     run: &mut ExportRun,
-    max_bins: usize,
-) -> anyhow::Result<Option<u64>> {
-    let devices = read_counters(run, tracks.window_ns, max_bins)?;
-    let mut widest_ns = None;
+    plan: &CounterPlan,
+) -> anyhow::Result<CounterSummary> {
+    let devices = read_counters(run, tracks.window_ns, plan)?;
+    let mut summary = CounterSummary::default();
     for (ordinal, counters) in &devices {
         let known = [counters.known.live, counters.known.reserved, counters.known.device];
         let texts = [
@@ -73,23 +106,26 @@ pub(super) fn write_counters(
                 let name = format!("GPU {ordinal} {name}");
                 let track = tracks.describe(packets, (&name, description), rank, true)?;
                 write_points(packets, tracks, track, series.points())?;
-                widest_ns = widest_ns.max(series.summed_width_ns());
+                summary.summed_width_ns = summary.summed_width_ns.max(series.summed_width_ns());
             }
         }
+        summary.peaks.extend(counters.peak.map(|(_, seq)| (*ordinal, seq)));
         write_gap(packets, tracks, &run.history, (*ordinal, rank + 3))?;
     }
-    Ok(widest_ns)
+    Ok(summary)
 }
 
 fn read_counters(
     run: &mut ExportRun,
     (begin_ns, end_ns): (u64, u64),
-    max_bins: usize,
+    plan: &CounterPlan,
 ) -> anyhow::Result<BTreeMap<u8, DeviceCounters>> {
     let counters = |history: &RunHistory, ordinal: u8| DeviceCounters {
         known: KnownSeries::of_device(history, ordinal),
-        series: std::array::from_fn(|_| CounterBins::new(max_bins)),
+        series: std::array::from_fn(|_| CounterBins::new(plan.max_bins)),
         before: Some(Levels::default()),
+        peak: None,
+        cuts: 0,
     };
     let ordinals = run.history.devices.iter().map(|device| device.ordinal);
     let mut devices: BTreeMap<u8, DeviceCounters> =
@@ -102,7 +138,7 @@ fn read_counters(
                 if let Some(before) = device.before.take() {
                     device.observe(begin_ns, before);
                 }
-                device.observe(walked.time_ns, levels);
+                device.observe_event(walked, levels, &plan.cuts_ns);
             } else {
                 device.before = Some(levels);
             }

@@ -5,8 +5,8 @@
 mod clock;
 mod counter_bins;
 mod counters;
+mod heap_dumps;
 mod heap_profile;
-mod heap_totals;
 mod numbering;
 mod packets;
 mod profile;
@@ -27,7 +27,10 @@ use crate::terminal::format::format_duration;
 
 use super::{ExportJob, Exporter};
 use clock::{FileClock, RunClock};
+use counters::CounterPlan;
+use heap_dumps::HeapMoments;
 use packets::PacketWriter;
+use profile::MergedProfile;
 use run_tracks::RunTracks;
 use tracks::StableIds;
 
@@ -64,23 +67,33 @@ impl Exporter for PerfettoExporter {
         let monotonic_ns = job.runs.iter().map(|run| run.analysis.start_ns);
         let clock = FileClock::new(all_tracks.iter().map(|tracks| tracks.clock).zip(monotonic_ns));
         packets.write(&clock.snapshot_packet(StableIds::new("clock").sequence("clock")))?;
+        let profiles = read_profiles(job, &all_tracks)?;
+        let spans = profiles.iter().filter(|profile| profile.run_span_ns.is_some()).count();
         let devices = job.runs.iter().map(|run| run.history.devices.len()).sum();
-        let max_bins = counters::bins_per_counter(devices);
-        let mut widest_ns = None;
-        let ExportJob { runs, report, resolver, notes, profiles } = job;
+        let max_bins = counters::bins_per_counter(devices, 1 + 2 * spans);
+        let mut summed_width_ns = None;
+        let ExportJob { runs, report, resolver, notes, .. } = job;
         for (trace, (run, tracks)) in runs.iter_mut().zip(&all_tracks).enumerate() {
-            run.name_history(resolver);
             tracks.describe_process(&mut packets, &process_name(&report.traces[trace]))?;
             timeline::write_timeline(&mut packets, tracks, &run.history, (report, trace))?;
-            widest_ns = widest_ns.max(counters::write_counters(&mut packets, tracks, run, max_bins)?);
-            heap_profile::write_heap_profiles(&mut packets, tracks, &run.history, clock)?;
-            notes.extend(omissions(&report.traces[trace], run));
+            let of_run = profiles.iter().filter(|profile| profile.run == Some(trace));
+            let cuts_ns = moments_in(of_run.filter_map(|profile| profile.run_span_ns), tracks.window_ns);
+            let plan = CounterPlan { max_bins, cuts_ns: cuts_ns.clone() };
+            let summary = counters::write_counters(&mut packets, tracks, run, &plan)?;
+            summed_width_ns = summed_width_ns.max(summary.summed_width_ns);
+            let end_ns = heap_dumps::program_end_ns(&run.history).min(tracks.window_ns.1);
+            let mut times_ns = cuts_ns;
+            times_ns.push(end_ns.max(tracks.window_ns.0));
+            times_ns.sort_unstable();
+            let moments = HeapMoments { peaks: summary.peaks, times_ns };
+            let of_heaps = (&moments, clock);
+            let omitted = heap_profile::write_heap_profiles(&mut packets, tracks, (run, resolver), of_heaps)?;
+            notes.extend(omissions(&report.traces[trace], run, omitted));
         }
-        for (number, path) in profiles.iter().enumerate() {
-            let runs = (&all_tracks[..], &report.traces[..]);
-            notes.extend(profile::write_profile(&mut packets, path, runs, number)?);
+        for profile in profiles {
+            notes.extend(profile.write(&mut packets, &all_tracks)?);
         }
-        if let Some(width_ns) = widest_ns {
+        if let Some(width_ns) = summed_width_ns {
             let width = format_duration(width_ns);
             notes.push(format!(
                 "counters show the least, the greatest and the last value of each {width} with a change"
@@ -121,8 +134,23 @@ fn process_name(info: &TraceInfo) -> String {
     name
 }
 
-/// What the history of a run lacks.
-fn omissions(info: &TraceInfo, run: &super::ExportRun) -> Vec<String> {
+/// Reads the profiles of PyTorch once.
+fn read_profiles(job: &ExportJob, tracks: &[RunTracks]) -> anyhow::Result<Vec<MergedProfile>> {
+    let paths = job.profiles.iter().zip(0u32..);
+    paths.map(|(path, number)| MergedProfile::read(path, (tracks, &job.report.traces), number)).collect()
+}
+
+/// The begins and ends of spans, as far as they are in a window.
+fn moments_in(spans: impl Iterator<Item = (u64, u64)>, (begin_ns, end_ns): (u64, u64)) -> Vec<u64> {
+    let edges = spans.flat_map(|(first_ns, last_ns)| [first_ns, last_ns]);
+    let mut edges: Vec<u64> = edges.filter(|edge_ns| (begin_ns..=end_ns).contains(edge_ns)).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    edges
+}
+
+/// What a file lacks of a run.
+fn omissions(info: &TraceInfo, run: &super::ExportRun, undumped: u64) -> Vec<String> {
     let mut notes = Vec::new();
     let history = &run.history;
     if info.started_unix_ns.is_none() {
@@ -140,9 +168,8 @@ fn omissions(info: &TraceInfo, run: &super::ExportRun) -> Vec<String> {
         let omitted = history.omitted_phase_turns;
         notes.push(format!("{omitted} phases after the first {} are left out", history.phase_turns.len()));
     }
-    let states: u64 = history.devices.iter().map(|device| device.omitted_states).sum();
-    if states > 0 {
-        notes.push(format!("{states} marks and out-of-memory errors have no flame graph"));
+    if undumped > 0 {
+        notes.push(format!("{undumped} marks and out-of-memory errors have no flame graph"));
     }
     notes
 }

@@ -12,7 +12,7 @@ mod survey;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpumemtrace_replay::report::TraceInfo;
 
@@ -32,78 +32,89 @@ use survey::{ProfileSurvey, SliceCounter, survey_profile};
 const MAX_NAMES: usize = 1 << 16;
 const MAX_NAME_BYTES: usize = 256;
 
-/// Writes the events of a profile beside those of the run that it is of. Returns what is left out,
-/// one sentence each.
-pub(super) fn write_profile(
-    packets: &mut PacketWriter<'_>,
-    path: &Path,
-    runs: (&[RunTracks], &[TraceInfo]),
-    number: usize,
-) -> anyhow::Result<Vec<String>> {
-    let ids = StableIds::new(&format!("profile {number}"));
-    let mut survey = survey_profile(path, ids)?;
-    let slices = std::mem::take(&mut survey.slices);
-    let run = run_of_profile(&survey, runs);
-    let ids = run.map_or(ids, |(run, _)| run.ids.below("profile"));
-    let sequence = ids.sequence("profile");
-    let tracks = survey.places.describe(packets, (ids, sequence), run)?;
-    let mut writer = ProfileWriter {
-        packets,
-        survey: &survey,
-        ids,
-        sequence,
-        tracks,
-        lanes: HashMap::new(),
-        counters: HashSet::new(),
-        names: Numbering::default(),
-        categories: Numbering::default(),
-    };
-    writer.write_ends(slices)?;
-    writer.write_state_cleared()?;
-    let (mut slices, mut places) = (SliceCounter::default(), places::Places::default());
-    read_profile(path, &mut |event: ProfileEvent<AllArgs>| {
-        // Places have the numbers of the first reading: both see the same events.
-        writer.write_event(&event, &mut slices, &mut places)
-    })?;
-    Ok(notes(path, &survey, run))
+/// A profile that was read once.
+pub(super) struct MergedProfile {
+    path: PathBuf,
+    ids: StableIds,
+    survey: ProfileSurvey,
+    /// Index of the run that it is of.
+    pub(super) run: Option<usize>,
+    /// Its process id in the profile.
+    pid: u64,
+    /// Its time in that run, in nanoseconds since the start of recording. `None` if it lies outside
+    /// the window.
+    pub(super) run_span_ns: Option<(u64, u64)>,
 }
 
-/// The run that a profile is of, and its process id: of the same rank, else of the same process.
-fn run_of_profile<'a>(
-    survey: &ProfileSurvey,
-    (tracks, infos): (&'a [RunTracks], &[TraceInfo]),
-) -> Option<(&'a RunTracks, u64)> {
-    let runs = || {
-        let known = tracks.iter().zip(infos).filter_map(|(tracks, info)| Some((tracks, info, info.pid?)));
-        known.filter(|(_, _, pid)| survey.places.has_process(*pid))
-    };
-    let of_rank = runs().find(|(_, info, _)| survey.head.rank.is_some() && info.rank == survey.head.rank);
-    of_rank.or_else(|| runs().next()).map(|(tracks, _, pid)| (tracks, pid))
-}
-
-fn notes(path: &Path, survey: &ProfileSurvey, run: Option<(&RunTracks, u64)>) -> Vec<String> {
-    let path = path.display();
-    let mut notes: Vec<String> =
-        survey.omitted.iter().map(|(what, count)| format!("{path}: {count} {what} are left out")).collect();
-    let Some((run, _)) = run else {
-        notes.push(format!("{path} is of none of the recorded processes"));
-        return notes;
-    };
-    let base_ns = survey.head.base_unix_ns;
-    let overlaps = survey.span_ns.is_none_or(|(first_ns, last_ns)| {
-        let started_ns = run.clock.unix_ns(run.window_ns.0);
-        unix_ns(base_ns, last_ns) >= started_ns
-            && unix_ns(base_ns, first_ns) <= run.clock.unix_ns(run.window_ns.1)
-    });
-    if !overlaps {
-        notes.push(format!("{path} has no events in the time of the recording; its clock may differ"));
+impl MergedProfile {
+    /// Reads a profile and finds its run: that of the same rank, else of the same process.
+    pub(super) fn read(
+        path: &Path,
+        (tracks, infos): (&[RunTracks], &[TraceInfo]),
+        number: u32,
+    ) -> anyhow::Result<Self> {
+        let ids = StableIds::new(&format!("profile {number}"));
+        let survey = survey_profile(path, ids)?;
+        let known = infos.iter().enumerate().filter_map(|(run, info)| Some((run, info, info.pid?)));
+        let runs: Vec<_> = known.filter(|(_, _, pid)| survey.places.has_process(*pid)).collect();
+        let rank = survey.head.rank;
+        let of_rank = runs.iter().find(|(_, info, _)| rank.is_some() && info.rank == rank);
+        let of_process = of_rank.or(runs.first());
+        let run = of_process.map(|(run, ..)| *run);
+        let run_span_ns = run.zip(survey.span_ns).and_then(|(run, (first_ns, last_ns))| {
+            let RunTracks { clock, window_ns: (begin_ns, end_ns), .. } = tracks[run];
+            let time_ns = |time_ns| clock.since_start_ns(survey.unix_ns(time_ns));
+            let (first_ns, last_ns) = (time_ns(first_ns), time_ns(last_ns));
+            (first_ns <= end_ns && last_ns > begin_ns).then_some((first_ns, last_ns))
+        });
+        let ids = run.map_or(ids, |run| tracks[run].ids.below(&format!("profile {number}")));
+        let pid = of_process.map_or(0, |(_, _, pid)| *pid);
+        Ok(Self { path: path.to_owned(), ids, survey, run, pid, run_span_ns })
     }
-    notes
-}
 
-/// A time of the profile in nanoseconds since the Unix epoch.
-fn unix_ns(base_ns: i64, time_ns: i64) -> u64 {
-    u64::try_from(base_ns.saturating_add(time_ns)).unwrap_or(0)
+    /// Reads the profile again and writes its events. Returns what is left out, one sentence each.
+    pub(super) fn write(
+        mut self,
+        packets: &mut PacketWriter<'_>,
+        runs: &[RunTracks],
+    ) -> anyhow::Result<Vec<String>> {
+        let slices = std::mem::take(&mut self.survey.slices);
+        let sequence = self.ids.sequence("profile");
+        let run = self.run.map(|run| (&runs[run], self.pid));
+        let tracks = self.survey.places.describe(packets, (self.ids, sequence), run)?;
+        let mut writer = ProfileWriter {
+            packets,
+            survey: &self.survey,
+            ids: self.ids,
+            sequence,
+            tracks,
+            lanes: HashMap::new(),
+            counters: HashSet::new(),
+            names: Numbering::default(),
+            categories: Numbering::default(),
+        };
+        writer.write_ends(slices)?;
+        writer.write_state_cleared()?;
+        let (mut slices, mut places) = (SliceCounter::default(), places::Places::default());
+        read_profile(&self.path, &mut |event: ProfileEvent<AllArgs>| {
+            // Places have the numbers of the first reading: both see the same events.
+            writer.write_event(&event, &mut slices, &mut places)
+        })?;
+        Ok(self.notes())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let path = self.path.display();
+        let omitted = self.survey.omitted.iter();
+        let mut notes: Vec<String> =
+            omitted.map(|(what, count)| format!("{path}: {count} {what} are left out")).collect();
+        if self.run.is_none() {
+            notes.push(format!("{path} is of none of the recorded processes"));
+        } else if self.run_span_ns.is_none() && self.survey.span_ns.is_some() {
+            notes.push(format!("{path} has no events in the exported part; its clock may differ"));
+        }
+        notes
+    }
 }
 
 /// Writes the events of one profile.
@@ -124,7 +135,7 @@ struct ProfileWriter<'a, 'b> {
 
 impl ProfileWriter<'_, '_> {
     fn unix_ns(&self, time_ns: i64) -> u64 {
-        unix_ns(self.survey.head.base_unix_ns, time_ns)
+        self.survey.unix_ns(time_ns)
     }
 
     /// Writes the ends of all slices that have a length, and chooses the tracks of those that

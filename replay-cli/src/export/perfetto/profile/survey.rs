@@ -113,6 +113,11 @@ impl ProfileSurvey {
         self.flows.entry(number).or_default().push(FlowEnd { id, is_target: event.ph == "f" });
     }
 
+    /// A time of the profile in nanoseconds since the Unix epoch.
+    pub(super) fn unix_ns(&self, time_ns: i64) -> u64 {
+        u64::try_from(self.head.base_unix_ns.saturating_add(time_ns)).unwrap_or(0)
+    }
+
     fn omit(&mut self, what: &str) {
         match self.omitted.get_mut(what) {
             Some(count) => *count += 1,
