@@ -4,7 +4,9 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+mod csv;
 mod run;
+mod series;
 mod window;
 
 use std::io::Write;
@@ -17,7 +19,8 @@ pub(crate) use run::{ExportRun, read_for_export};
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] = &[];
+pub(crate) static EXPORTERS: &[&dyn Exporter] =
+    &[&csv::CsvSitesExporter, &csv::CsvTimelineExporter];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
