@@ -4,6 +4,7 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+mod csv;
 mod perfetto;
 mod protobuf;
 mod run;
@@ -21,7 +22,8 @@ pub(crate) use run::{ExportRun, read_for_export};
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] = &[&perfetto::PerfettoExporter];
+pub(crate) static EXPORTERS: &[&dyn Exporter] =
+    &[&perfetto::PerfettoExporter, &csv::CsvSitesExporter, &csv::CsvTimelineExporter];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
