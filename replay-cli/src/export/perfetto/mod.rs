@@ -105,13 +105,14 @@ impl Exporter for PerfettoExporter {
 
 /// Gives each run its process.
 fn place_runs(job: &ExportJob) -> Vec<RunTracks> {
-    let mut taken = BTreeSet::new();
+    let (mut taken, mut identities) = (BTreeSet::new(), BTreeSet::new());
     let runs = job.runs.iter().zip(&job.report.traces).zip(0u64..);
     let place = |((run, info), index): ((&super::ExportRun, &TraceInfo), u64)| {
         // Ranks in containers often have equal process ids.
         let pid = info.pid.filter(|pid| taken.insert(*pid)).unwrap_or(FIRST_SYNTHETIC_PID + index);
-        let identity = run.analysis.meta.text("trace_id").map(str::to_owned);
-        let ids = StableIds::new(&identity.unwrap_or_else(|| format!("{index} {}", info.path)));
+        // The same trace may be given twice.
+        let identity = run.analysis.meta.text("trace_id").filter(|id| identities.insert((*id).to_owned()));
+        let ids = identity.map_or_else(|| StableIds::new(&format!("{index} {}", info.path)), StableIds::new);
         RunTracks {
             ids,
             sequence: ids.sequence("timeline"),
