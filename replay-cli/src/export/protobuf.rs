@@ -70,7 +70,7 @@ impl Message {
         self.bytes(field, value.as_bytes())
     }
 
-    /// A nested message.
+    /// A nested message, with its length.
     pub(crate) fn message(&mut self, field: u32, value: &Message) -> &mut Self {
         self.bytes(field, &value.bytes)
     }

@@ -1,7 +1,7 @@
 """`gpumemtrace.profile()`: torch.profiler's trace and the memory of a run in one file.
 
-The oracle is Perfetto's trace processor: what it reads from the JSON of torch.profiler alone must be
-in the merged file, at the same time on the wall clock.
+The oracle is Perfetto's trace processor: what it reads from the JSON of torch.profiler alone must
+be in the merged file, at the same time on the wall clock.
 """
 
 import functools

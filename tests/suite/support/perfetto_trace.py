@@ -14,7 +14,7 @@ PROBLEMS = "select name, value from stats where severity in ('error', 'data_loss
 
 
 class PerfettoTrace:
-    """A decoded trace."""
+    """A trace, decoded and checked."""
 
     def __init__(self, path):
         self.path = path

@@ -37,9 +37,9 @@ class profile:
         with torch.profiler.profile() as prof, gpumemtrace.profile(prof, "run.pftrace"):
             train()
 
-    The file is written when the profiler has its trace: when it stops, or with a schedule at the end
-    of each cycle, as `run.pftrace`, `run.2.pftrace` and so on. The profiler's own handler runs before
-    that. Without an output, the file is beside the trace of this process.
+    The file is written when the profiler has its trace: when it stops, or with a schedule at the
+    end of each cycle, as `run.pftrace`, `run.2.pftrace` and so on. The profiler's own handler runs
+    before that. Without an output, the file is beside the trace of this process.
 
     If the process is not being recorded, or anything fails, stderr says so in one line; the program
     goes on. Raises `TypeError` if `profiler` is not a `torch.profiler.profile`.

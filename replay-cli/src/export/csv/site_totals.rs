@@ -71,7 +71,9 @@ impl LayerTotals {
                 }
                 site
             }
-            Entry::Vacant(entry) => entry.insert(SiteTotals { stack: block.stack, peak, ..SiteTotals::default() }),
+            Entry::Vacant(entry) => {
+                entry.insert(SiteTotals { stack: block.stack, peak, ..SiteTotals::default() })
+            }
         }
     }
 
@@ -110,7 +112,8 @@ impl LayerTotals {
                 site.at_peak = site.at_end;
             }
         }
-        let is_used = |site: &SiteTotals| site.at_peak.blocks + site.at_end.blocks + site.allocated.blocks > 0;
+        let is_used =
+            |site: &SiteTotals| site.at_peak.blocks + site.at_end.blocks + site.allocated.blocks > 0;
         let mut sites: Vec<SiteTotals> = self.sites.into_values().filter(is_used).collect();
         // Stacks are numbered equally in every walk.
         sites.sort_unstable_by_key(|site| {

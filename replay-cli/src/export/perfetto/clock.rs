@@ -1,7 +1,7 @@
 //! From times of a run to the wall clock.
 //!
-//! All times of a file are on `CLOCK_REALTIME`. A trace has the start of its recording on that clock
-//! and on `CLOCK_MONOTONIC`, on which its events are. torch.profiler converts its times to
+//! All times of a file are on `CLOCK_REALTIME`. A trace has the start of its recording on that
+//! clock and on `CLOCK_MONOTONIC`, on which its events are. torch.profiler converts its times to
 //! `CLOCK_REALTIME`, too, so a file that merges both needs no other relation.
 //! `tests/suite/export/test_profile.py` compares the times of equal allocations.
 

@@ -22,7 +22,7 @@ struct ValueBin {
     least: CounterPoint,
     most: CounterPoint,
     last: CounterPoint,
-    /// Number of values.
+    /// How many values it was given.
     changes: u64,
 }
 
@@ -41,7 +41,15 @@ pub(super) struct CounterBins {
 
 impl CounterBins {
     pub(super) fn new(max_bins: usize) -> Self {
-        Self { bins: Vec::new(), max_bins: max_bins.max(2), width_ns: FIRST_WIDTH_NS, value: None, end: None, done: Vec::new(), done_width_ns: None }
+        Self {
+            bins: Vec::new(),
+            max_bins: max_bins.max(2),
+            width_ns: FIRST_WIDTH_NS,
+            value: None,
+            end: None,
+            done: Vec::new(),
+            done_width_ns: None,
+        }
     }
 
     /// Takes the value at a moment.
@@ -198,10 +206,11 @@ mod tests {
             prop_assert!(shown.len() <= max_bins * POINTS_PER_BIN);
             prop_assert!(shown.is_sorted_by_key(|(time_ns, _)| *time_ns));
             prop_assert!(shown.iter().all(|point| all.contains(point)), "no value is made up");
-            let bytes = |points: &[(u64, u64)]| points.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
-            prop_assert_eq!(bytes(&shown).iter().max(), bytes(&all).iter().max());
-            prop_assert_eq!(bytes(&shown).iter().min(), bytes(&all).iter().min());
-            prop_assert_eq!(bytes(&shown).last(), bytes(&all).last());
+            let summary = |points: &[(u64, u64)]| {
+                let bytes = || points.iter().map(|(_, bytes)| *bytes);
+                (bytes().max(), bytes().min(), bytes().next_back())
+            };
+            prop_assert_eq!(summary(&shown), summary(&all));
         }
     }
 }

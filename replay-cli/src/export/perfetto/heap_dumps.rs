@@ -15,7 +15,7 @@ use crate::export::ExportRun;
 /// Most dumps of a device at marks and errors.
 const MAX_EVENT_DUMPS: usize = 32;
 
-/// Bytes and blocks.
+/// Bytes, and the number of their blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BlockAmount {
     pub(super) bytes: u64,
@@ -166,7 +166,8 @@ impl HeapReader<'_> {
             }
         }
         for change in walked.changes {
-            let (BlockChange::Allocated(block) | BlockChange::Freed(block) | BlockChange::Lost(block)) = change;
+            let (BlockChange::Allocated(block) | BlockChange::Freed(block) | BlockChange::Lost(block)) =
+                change;
             if let Some(heap) = self.heaps.get_mut(&block.device) {
                 heap.on_change(change);
             }
@@ -184,7 +185,8 @@ impl HeapReader<'_> {
 
     /// Dumps the moments before an event of this time.
     fn dump_times(&mut self, time_ns: u64) {
-        while let Some(moment_ns) = self.moments.times_ns.get(self.passed).filter(|moment| **moment < time_ns) {
+        while let Some(moment_ns) = self.moments.times_ns.get(self.passed).filter(|moment| **moment < time_ns)
+        {
             self.heaps.values_mut().for_each(|heap| heap.dump(*moment_ns));
             self.passed += 1;
         }

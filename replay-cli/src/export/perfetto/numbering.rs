@@ -23,7 +23,7 @@ impl<T: Hash + Eq> Numbering<T> {
         (number, number == next)
     }
 
-    /// Number of values.
+    /// How many values have a number.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }

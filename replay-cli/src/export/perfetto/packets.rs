@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use crate::export::protobuf::Message;
 
-/// Fields of `TracePacket`.
+/// The numbers of fields of `TracePacket`.
 pub(super) mod packet {
     pub(in super::super) const CLOCK_SNAPSHOT: u32 = 6;
     pub(super) const TIMESTAMP: u32 = 8;
@@ -20,7 +20,7 @@ pub(super) mod packet {
     pub(in super::super) const TRACK_DESCRIPTOR: u32 = 60;
 }
 
-/// Values of `BuiltinClock`.
+/// The values of the enum `BuiltinClock`.
 pub(super) mod builtin_clock {
     pub(in super::super) const REALTIME: u64 = 1;
     pub(in super::super) const MONOTONIC: u64 = 3;

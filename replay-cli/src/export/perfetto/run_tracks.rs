@@ -24,7 +24,7 @@ impl RunTracks {
         self.ids.track("process")
     }
 
-    /// Describes the process.
+    /// Describes the process of the run, by its name.
     pub(super) fn describe_process(&self, packets: &mut PacketWriter<'_>, name: &str) -> io::Result<()> {
         packets.write(&process_packet(self.sequence, self.process(), self.pid, name))
     }

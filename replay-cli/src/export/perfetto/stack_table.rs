@@ -11,7 +11,7 @@ use crate::terminal::paths::short_file;
 
 use super::numbering::Numbering;
 
-/// Fields of `InternedData`.
+/// The numbers of fields of `InternedData`.
 mod interned {
     pub(super) const FUNCTION_NAMES: u32 = 5;
     pub(super) const FRAMES: u32 = 6;
@@ -31,7 +31,7 @@ const BUILD_ID: u64 = 1;
 
 /// A frame by the numbers of its parts.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct FrameKey {
+struct ProfileFrameKey {
     name: u64,
     mapping: u64,
     /// Line of a Python frame, offset of a native one.
@@ -44,7 +44,7 @@ pub(super) struct StackTable {
     names: Numbering<String>,
     mappings: Numbering<String>,
     sources: Numbering<String>,
-    frames: Numbering<FrameKey>,
+    frames: Numbering<ProfileFrameKey>,
     stacks: Numbering<Vec<u64>>,
 }
 
@@ -54,7 +54,7 @@ impl StackTable {
         // The bottom frame is first.
         let mut frames: Vec<u64> = site.stack.iter().rev().map(|frame| self.frame(frame, data)).collect();
         if frames.is_empty() {
-            frames.push(self.placeless_frame(NO_STACK.to_owned(), data));
+            frames.push(self.placeless_frame(NO_STACK, data));
         }
         let (number, is_new) = self.stacks.number(frames.clone());
         if is_new {
@@ -70,7 +70,7 @@ impl StackTable {
 
     fn frame(&mut self, frame: &StackFrame, data: &mut Message) -> u64 {
         if frame.is_backward() {
-            return self.placeless_frame(BACKWARD_PASS.to_owned(), data);
+            return self.placeless_frame(BACKWARD_PASS, data);
         }
         let (mapping, place, kind) = match frame.kind {
             FrameKind::Python => {
@@ -78,9 +78,9 @@ impl StackTable {
             }
             FrameKind::Native => (frame.module.as_deref(), frame.offset.unwrap_or(0), KIND_NATIVE),
         };
-        let name = self.name(frame_name(frame), data);
+        let name = self.name(&frame_name(frame), data);
         let mapping = self.mapping(mapping.unwrap_or("(unknown)"), data);
-        let (number, is_new) = self.frames.number(FrameKey { name, mapping, place });
+        let (number, is_new) = self.frames.number(ProfileFrameKey { name, mapping, place });
         if is_new {
             let mut message = Message::new();
             message.uint(1, number).uint(2, name).uint(3, mapping).uint(4, place);
@@ -97,10 +97,10 @@ impl StackTable {
     }
 
     /// A frame that stands for no code.
-    fn placeless_frame(&mut self, name: String, data: &mut Message) -> u64 {
+    fn placeless_frame(&mut self, name: &str, data: &mut Message) -> u64 {
         let name = self.name(name, data);
         let mapping = self.mapping("", data);
-        let (number, is_new) = self.frames.number(FrameKey { name, mapping, place: 0 });
+        let (number, is_new) = self.frames.number(ProfileFrameKey { name, mapping, place: 0 });
         if is_new {
             let mut message = Message::new();
             message.uint(1, number).uint(2, name).uint(3, mapping).uint(4, 0);
@@ -109,12 +109,12 @@ impl StackTable {
         number
     }
 
-    fn name(&mut self, name: String, data: &mut Message) -> u64 {
+    fn name(&mut self, name: &str, data: &mut Message) -> u64 {
         number_text(&mut self.names, name, (interned::FUNCTION_NAMES, data))
     }
 
     fn source(&mut self, file: &str, data: &mut Message) -> u64 {
-        number_text(&mut self.sources, file.to_owned(), (interned::SOURCE_PATHS, data))
+        number_text(&mut self.sources, file, (interned::SOURCE_PATHS, data))
     }
 
     fn mapping(&mut self, path: &str, data: &mut Message) -> u64 {
@@ -133,15 +133,15 @@ impl StackTable {
     }
 }
 
-/// Values of `Frame.Kind`.
+/// The values of the enum `Frame.Kind`.
 const KIND_NATIVE: u64 = 1;
 const KIND_INTERPRETED: u64 = 3;
 
 /// The number of a text, which is added to `data` if it is new.
-fn number_text(numbers: &mut Numbering<String>, text: String, (field, data): (u32, &mut Message)) -> u64 {
-    let (number, is_new) = numbers.number(text.clone());
+fn number_text(numbers: &mut Numbering<String>, text: &str, (field, data): (u32, &mut Message)) -> u64 {
+    let (number, is_new) = numbers.number(text.to_owned());
     if is_new {
-        data.message(field, &interned_text(number, &text));
+        data.message(field, &interned_text(number, text));
     }
     number
 }

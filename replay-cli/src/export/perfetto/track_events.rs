@@ -4,7 +4,7 @@ use crate::export::protobuf::Message;
 
 use super::packets::{packet, packet_at};
 
-/// Fields of `TrackEvent`.
+/// The numbers of fields of `TrackEvent`.
 pub(super) mod event {
     pub(in super::super) const CATEGORY_IIDS: u32 = 3;
     pub(in super::super) const DEBUG_ANNOTATIONS: u32 = 4;

@@ -7,7 +7,7 @@ use crate::export::protobuf::Message;
 
 use super::packets::{new_packet, packet};
 
-/// Fields of `TrackDescriptor`.
+/// The numbers of fields of `TrackDescriptor`.
 mod descriptor {
     pub(super) const UUID: u32 = 1;
     pub(super) const NAME: u32 = 2;
@@ -20,7 +20,7 @@ mod descriptor {
     pub(super) const DESCRIPTION: u32 = 14;
 }
 
-/// `UNIT_SIZE_BYTES`.
+/// The unit `UNIT_SIZE_BYTES` of a counter.
 const UNIT_BYTES: u64 = 3;
 /// Children have the order of their ranks.
 const ORDERING_EXPLICIT: u64 = 3;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use crate::export::ExportRun;
 use super::levels::{LevelTracker, Levels};
+use crate::export::ExportRun;
 
 /// Limit on the number of intervals of a window.
 pub(in crate::export) const MAX_INTERVALS: u64 = 4096;
@@ -75,7 +75,9 @@ impl DeviceIntervals {
 }
 
 /// Walks the window of a run; returns the intervals of each device.
-pub(in crate::export) fn read_intervals(run: &mut ExportRun) -> anyhow::Result<BTreeMap<u8, DeviceIntervals>> {
+pub(in crate::export) fn read_intervals(
+    run: &mut ExportRun,
+) -> anyhow::Result<BTreeMap<u8, DeviceIntervals>> {
     let (begin_ns, end_ns) = run.window.span_ns;
     let width_ns = (end_ns.saturating_sub(begin_ns) / MAX_INTERVALS + 1).max(1);
     let mut tracker = LevelTracker::default();
@@ -121,7 +123,9 @@ mod tests {
         device.extend_to(149);
         let found: Vec<_> = device
             .iter()
-            .map(|(span, interval)| (span, interval.least.live_bytes, interval.most.live_bytes, interval.step))
+            .map(|(span, interval)| {
+                (span, interval.least.live_bytes, interval.most.live_bytes, interval.step)
+            })
             .collect();
         assert_eq!(
             found,

@@ -45,7 +45,11 @@ struct DeviceTotals {
 
 impl LevelTracker {
     /// Applies an event and passes the levels after it, at least of each device that it changed.
-    pub(in crate::export) fn on_event(&mut self, walked: &WalkedEvent<'_>, mut visit: impl FnMut(u8, Levels)) {
+    pub(in crate::export) fn on_event(
+        &mut self,
+        walked: &WalkedEvent<'_>,
+        mut visit: impl FnMut(u8, Levels),
+    ) {
         let event = walked.event;
         for change in walked.changes {
             self.apply(change);

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::export::perfetto::track_events::event;
 use crate::export::protobuf::Message;
 
-/// Fields of `DebugAnnotation`.
+/// The numbers of fields of `DebugAnnotation`.
 mod annotation {
     pub(super) const BOOL: u32 = 2;
     pub(super) const UINT: u32 = 3;

@@ -19,7 +19,7 @@ pub(super) struct GzipReader<R> {
 }
 
 impl<R: Read> GzipReader<R> {
-    /// Reads the header.
+    /// Reads the header. Fails if it is cut.
     pub(super) fn new(input: R) -> io::Result<Self> {
         let mut input = BufReader::with_capacity(1 << 16, input);
         let mut header = [0; 10];

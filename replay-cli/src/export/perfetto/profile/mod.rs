@@ -123,7 +123,7 @@ struct ProfileWriter<'a, 'b> {
     survey: &'a ProfileSurvey,
     ids: StableIds,
     sequence: u32,
-    /// By place.
+    /// The track of each place.
     tracks: Vec<u64>,
     /// The tracks of slices that overlap others.
     lanes: HashMap<usize, u64>,
@@ -267,7 +267,7 @@ impl ProfileWriter<'_, '_> {
     }
 }
 
-/// Fields of `InternedData`.
+/// The numbers of fields of `InternedData`.
 const EVENT_CATEGORIES: u32 = 1;
 const EVENT_NAMES: u32 = 2;
 

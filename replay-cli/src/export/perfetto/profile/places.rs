@@ -54,7 +54,7 @@ struct ProcessNames {
 /// The threads, streams and other rows of a profile.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    places: BTreeMap<(PlaceId, PlaceId), usize>,
+    numbers: BTreeMap<(PlaceId, PlaceId), usize>,
     processes: BTreeMap<PlaceId, ProcessNames>,
     threads: BTreeMap<(PlaceId, PlaceId), String>,
 }
@@ -62,8 +62,8 @@ pub(super) struct Places {
 impl Places {
     /// The number of the place of an event.
     pub(super) fn place<A>(&mut self, event: &ProfileEvent<A>) -> usize {
-        let next = self.places.len();
-        *self.places.entry((PlaceId::new(&event.pid), PlaceId::new(&event.tid))).or_insert(next)
+        let next = self.numbers.len();
+        *self.numbers.entry((PlaceId::new(&event.pid), PlaceId::new(&event.tid))).or_insert(next)
     }
 
     /// Takes the names of processes and threads.
@@ -84,7 +84,7 @@ impl Places {
     /// True if events name this process.
     pub(super) fn has_process(&self, pid: u64) -> bool {
         let pid = PlaceId::Number(pid as i64);
-        self.places.keys().any(|(place, _)| *place == pid)
+        self.numbers.keys().any(|(place, _)| *place == pid)
     }
 
     /// Describes the tracks of all places with events; returns their numbers in the order of the
@@ -96,8 +96,8 @@ impl Places {
         run: Option<(&RunTracks, u64)>,
     ) -> io::Result<Vec<u64>> {
         let mut processes: BTreeMap<&PlaceId, ProfileProcess> = BTreeMap::new();
-        let mut tracks = vec![0; self.places.len()];
-        for ((place, number), rank) in self.places.iter().zip(0u64..) {
+        let mut tracks = vec![0; self.numbers.len()];
+        for ((place, number), rank) in self.numbers.iter().zip(0u64..) {
             let (pid, tid) = place;
             let process = match processes.entry(pid) {
                 std::collections::btree_map::Entry::Occupied(known) => *known.get(),

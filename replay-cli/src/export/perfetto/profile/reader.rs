@@ -116,9 +116,9 @@ pub(super) fn read_profile<A: DeserializeOwned>(
         open(path).map_err(|error| UnreadableInput(format!("cannot read {}: {error}", path.display())))?;
     let mut failed = None;
     let mut head = ProfileHead::default();
-    let document = Document { head: &mut head, visit, failed: &mut failed, args: PhantomData };
+    let whole = ProfileDocument { head: &mut head, visit, failed: &mut failed, args: PhantomData };
     let mut json = serde_json::Deserializer::from_reader(file);
-    let read = document.deserialize(&mut json).and_then(|()| json.end());
+    let read = whole.deserialize(&mut json).and_then(|()| json.end());
     if let Some(error) = failed {
         return Err(error.into());
     }
@@ -127,7 +127,7 @@ pub(super) fn read_profile<A: DeserializeOwned>(
 }
 
 /// The whole file: an object with `traceEvents`, or only the list of events.
-struct Document<'a, A> {
+struct ProfileDocument<'a, A> {
     head: &'a mut ProfileHead,
     visit: &'a mut dyn FnMut(ProfileEvent<A>) -> io::Result<()>,
     /// The error of `visit`, which ends the reading.
@@ -135,7 +135,7 @@ struct Document<'a, A> {
     args: PhantomData<A>,
 }
 
-impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for Document<'_, A> {
+impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for ProfileDocument<'_, A> {
     type Value = ();
 
     fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -143,7 +143,7 @@ impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for Document<'_, A> {
     }
 }
 
-impl<'de, A: DeserializeOwned> Visitor<'de> for Document<'_, A> {
+impl<'de, A: DeserializeOwned> Visitor<'de> for ProfileDocument<'_, A> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
