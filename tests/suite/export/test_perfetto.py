@@ -96,8 +96,8 @@ def test_heap_profiles_are_the_live_blocks(training, tmp_path):
     stacks = by_time[device["peak"]["time_ns"]]["stacks"]
     for row in peak["sites"]:
         function, line = row["site"]["function"], row["site"]["line"]
-        is_below = lambda frame: frame.split(" (")[0] == function and frame.endswith(f":{line})")  # noqa: E731
-        below = [bytes for frames, bytes, _ in stacks if any(map(is_below, frames))]
+        below = [bytes for frames, bytes, _ in stacks
+                 if any(frame.split(" (")[0] == function and frame.endswith(f":{line})") for frame in frames)]
         # Other sites may lie below this line, too.
         assert function is None or sum(below) >= row["bytes"], row
     last = max(by_time)

@@ -1,7 +1,7 @@
 //! Tracks: the processes, and the rows of the timeline below them.
 //!
 //! Numbers of tracks and sequences are hashes of the run and of a name. So they are the same in
-//! each export of a trace, and differ between runs: files that are joined with `cat` stay apart.
+//! each export of a trace, and differ between runs.
 
 use crate::export::protobuf::Message;
 

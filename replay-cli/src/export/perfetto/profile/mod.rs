@@ -300,3 +300,81 @@ fn counter_descriptor(sequence: u32, uuid: u64, parent: u64, name: &str) -> Mess
     packet.message(packet::TRACK_DESCRIPTOR, &track);
     packet
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PROFILE: &str = r#"{"baseTimeNanoseconds": 1790857026000000000, "distributedInfo": {"rank": 1},
+        "traceEvents": [
+        {"ph": "M", "name": "process_name", "ts": 1.5, "pid": 7, "tid": 0, "args": {"name": "python"}},
+        {"ph": "M", "name": "process_labels", "pid": 0, "tid": 0, "args": {"labels": "GPU 0"}},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 8, "ts": 10.001, "dur": 5,
+         "args": {"External id": 3, "Dims": [[1, 2], []], "none": null, "deep": {"a": -1.5}}},
+        {"ph": "s", "id": 1, "pid": 7, "tid": 8, "ts": 10.001, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "X", "name": "overlaps", "pid": 7, "tid": 8, "ts": 12, "dur": 50},
+        {"ph": "X", "name": "kernel", "pid": 0, "tid": 7, "ts": "20", "dur": 0},
+        {"ph": "f", "id": 1, "pid": 0, "tid": 7, "ts": "20", "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        {"ph": "C", "name": "memory", "pid": 7, "tid": 8, "ts": 30, "args": {"bytes": 5, "text": "x"}},
+        {"ph": "i", "name": "marker", "pid": "Traces", "tid": "Trace", "ts": 31, "s": "g"},
+        {"ph": "b", "name": "asynchronous", "id": 2, "pid": 7, "tid": 8, "ts": 32}]}"#;
+
+    /// The packets of a profile, and the notes.
+    fn merged(profile: &[u8]) -> anyhow::Result<(Vec<u8>, Vec<String>)> {
+        let mut file = tempfile::NamedTempFile::new()?;
+        file.write_all(profile)?;
+        let mut out = Vec::new();
+        let notes =
+            MergedProfile::read(file.path(), (&[], &[]), 0)?.write(&mut PacketWriter::new(&mut out), &[])?;
+        Ok((out, notes))
+    }
+
+    fn contains(bytes: &[u8], text: &str) -> bool {
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    #[test]
+    fn every_kind_of_event_is_written_or_counted() {
+        let (out, notes) = merged(PROFILE.as_bytes()).unwrap();
+        for text in ["aten::mm", "overlapping 1", "kernel", "memory bytes", "marker", "GPU 0", "External id"]
+        {
+            assert!(contains(&out, text), "{text}");
+        }
+        assert!(!contains(&out, "asynchronous"));
+        assert!(notes[0].ends_with("1 events of phase \"b\" are left out"), "{notes:?}");
+        assert!(notes[1].ends_with("is of none of the recorded processes"), "{notes:?}");
+    }
+
+    #[test]
+    fn list_of_events_is_a_profile() {
+        let list = &PROFILE[PROFILE.find('[').unwrap()..PROFILE.len() - 1];
+        assert!(contains(&merged(list.as_bytes()).unwrap().0, "aten::mm"));
+    }
+
+    proptest! {
+        /// A damaged profile is an error or is read, and never ends the command otherwise.
+        #[test]
+        fn damaged_profiles_are_errors_or_read(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            length in any::<prop::sample::Index>(),
+            is_cut: bool,
+        ) {
+            let mut profile = PROFILE.as_bytes().to_vec();
+            for (at, byte) in changes {
+                let at = at.index(profile.len());
+                // Digits stay digits, so that most damage is valid JSON.
+                profile[at] = if profile[at].is_ascii_digit() { b'0' + byte % 10 } else { byte };
+            }
+            if is_cut {
+                profile.truncate(length.index(profile.len()));
+            }
+            if let Err(error) = merged(&profile) {
+                prop_assert!(format!("{error}").contains("is not a trace of torch.profiler"), "{error}");
+            }
+        }
+    }
+}
