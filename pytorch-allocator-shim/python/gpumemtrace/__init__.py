@@ -20,6 +20,7 @@ from ._recording.markers import NotRecording, is_recording, mark, phase, step, s
 from ._reports.holders import holders
 from ._reports.oom import capture_oom
 from ._reports.page import Page, html
+from ._reports.profile import profile
 from ._reports.report import CommandFailed, leaks, report
 from ._version import __version__
 
@@ -38,6 +39,7 @@ __all__ = [
     "mark",
     "memory_stats",
     "phase",
+    "profile",
     "report",
     "reset_peak_memory_stats",
     "start",

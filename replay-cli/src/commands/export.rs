@@ -36,6 +36,9 @@ pub(crate) struct ExportArgs {
     /// Value of each stack in folded [default: peak]; speedscope and pprof show it first
     #[arg(long, value_name = "VALUE")]
     value: Option<StackValue>,
+    /// Also show what torch.profiler's export_chrome_trace() wrote (perfetto); may be repeated
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -55,6 +58,10 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     }
     if args.value.is_some() && !exporter.chooses_value() {
         let why = format!("{} has no choice of a value; --value is for formats of stacks", exporter.name());
+        return Err(UsageError(why).into());
+    }
+    if !args.with.is_empty() && !exporter.takes_profiles() {
+        let why = format!("{} has no place for a profile of PyTorch; --with needs perfetto", exporter.name());
         return Err(UsageError(why).into());
     }
     let mut job = read_job(args)?;
@@ -99,7 +106,8 @@ fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    Ok(ExportJob { runs, report, resolver, value: args.value, notes: Vec::new() })
+    let profiles = args.with.clone();
+    Ok(ExportJob { runs, report, profiles, resolver, value: args.value, notes: Vec::new() })
 }
 
 /// `run.trace` as `run.folded`, in the same folder.

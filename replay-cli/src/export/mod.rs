@@ -4,17 +4,21 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+mod csv;
 mod distinct;
 mod firefox;
 mod folded;
+mod perfetto;
 mod pprof;
 mod protobuf;
 mod run;
+mod series;
 mod speedscope;
 mod stacks;
 mod window;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::Report;
@@ -26,10 +30,13 @@ pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
 pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
+    &perfetto::PerfettoExporter,
     &folded::FoldedExporter,
     &speedscope::SpeedscopeExporter,
     &pprof::PprofExporter,
     &firefox::FirefoxExporter,
+    &csv::CsvSitesExporter,
+    &csv::CsvTimelineExporter,
 ];
 
 /// Writes runs in the format of another tool.
@@ -47,6 +54,11 @@ pub(crate) trait Exporter: OutputFormat {
         false
     }
 
+    /// True if a file can also hold what torch.profiler wrote.
+    fn takes_profiles(&self) -> bool {
+        false
+    }
+
     /// Writes the runs. Returns errors of `out` and of reading the traces.
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()>;
 }
@@ -58,6 +70,8 @@ pub(crate) struct ExportJob {
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.
     pub(crate) report: Report,
+    /// Files of torch.profiler to merge. Empty unless [`Exporter::takes_profiles`].
+    pub(crate) profiles: Vec<PathBuf>,
     /// Finds the names of native functions.
     pub(crate) resolver: Resolver,
     /// The value that the user wants to see first, or alone. Only for exporters that

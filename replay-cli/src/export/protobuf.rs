@@ -76,9 +76,15 @@ impl Message {
         self.bytes(field, value.as_bytes())
     }
 
-    /// A nested message.
+    /// A nested message, with its length.
     pub(crate) fn message(&mut self, field: u32, value: &Message) -> &mut Self {
         self.bytes(field, &value.bytes)
+    }
+
+    /// All fields of another message of the same type.
+    pub(crate) fn append(&mut self, other: &Message) -> &mut Self {
+        self.bytes.extend_from_slice(&other.bytes);
+        self
     }
 
     /// A repeated field of integers, packed. Writes nothing without values.

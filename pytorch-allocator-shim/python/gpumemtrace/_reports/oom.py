@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Type, TypeVar, Union
 from .._command import find_command
 from .._platform import untraced
 from .._recording.markers import NotRecording, trace_path, wrap_function
-from .._text import printable
+from .._text import print_line
 from .report import report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ class capture_oom:
             except NotRecording as why:
                 _warn_once(f"out of GPU memory, but no report was written: {why}")
             except Exception as why:  # The program's own error must not be replaced.
-                _print_line(f"out of GPU memory, but the report failed: {why}")
+                print_line(f"out of GPU memory, but the report failed: {why}")
 
     def __call__(self, function: _Function) -> _Function:
         return wrap_function(self, function, "capture_oom")
@@ -76,7 +76,7 @@ def _write_report(path: Optional[str]) -> None:
         raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
     _write_file(stem + ".txt", done.stdout)
     _write_file(stem + ".json", json.dumps(report(trace, "--oom"), indent=1).encode())
-    _print_line(f"out of GPU memory: report written to {stem}.txt")
+    print_line(f"out of GPU memory: report written to {stem}.txt")
 
 
 def _write_file(path: str, content: bytes) -> None:
@@ -91,10 +91,4 @@ def _warn_once(line: str) -> None:
     global _has_warned
     if not _has_warned:
         _has_warned = True
-        _print_line(line)
-
-
-def _print_line(line: str) -> None:
-    # A service may have closed stderr.
-    if sys.stderr is not None:
-        print(f"gpumemtrace: {printable(line)}", file=sys.stderr)
+        print_line(line)
