@@ -5,8 +5,11 @@
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
 mod csv;
+mod json_object;
 mod run;
 mod series;
+mod stormlog;
+mod traceml;
 mod window;
 
 use std::io::Write;
@@ -19,8 +22,12 @@ pub(crate) use run::{ExportRun, read_for_export};
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] =
-    &[&csv::CsvSitesExporter, &csv::CsvTimelineExporter];
+pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
+    &csv::CsvSitesExporter,
+    &csv::CsvTimelineExporter,
+    &stormlog::StormlogExporter,
+    &traceml::TracemlExporter,
+];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {

@@ -3,7 +3,6 @@
 //! The peak is known only when it has passed. Each total keeps its value at the last peak so far,
 //! and copies it at its first change after that peak, so an event costs the same at any peak.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap};
 use std::ops::ControlFlow;
 
@@ -71,7 +70,9 @@ impl LayerTotals {
                 }
                 site
             }
-            Entry::Vacant(entry) => entry.insert(SiteTotals { stack: block.stack, peak, ..SiteTotals::default() }),
+            Entry::Vacant(entry) => {
+                entry.insert(SiteTotals { stack: block.stack, peak, ..SiteTotals::default() })
+            }
         }
     }
 
@@ -110,7 +111,8 @@ impl LayerTotals {
                 site.at_peak = site.at_end;
             }
         }
-        let is_used = |site: &SiteTotals| site.at_peak.blocks + site.at_end.blocks + site.allocated.blocks > 0;
+        let is_used =
+            |site: &SiteTotals| site.at_peak.blocks + site.at_end.blocks + site.allocated.blocks > 0;
         let mut sites: Vec<SiteTotals> = self.sites.into_values().filter(is_used).collect();
         // Stacks are numbered equally in every walk.
         sites.sort_unstable_by_key(|site| {
@@ -120,28 +122,46 @@ impl LayerTotals {
     }
 }
 
+/// The layers of all devices. A run has few.
+#[derive(Default)]
+struct LayerTable {
+    all: Vec<(LayerKey, LayerTotals)>,
+}
+
+impl LayerTable {
+    fn of_block(&mut self, block: &WalkedBlock) -> &mut LayerTotals {
+        let key = (block.layer, block.device);
+        let index = self.all.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
+            self.all.push((key, LayerTotals::default()));
+            self.all.len() - 1
+        });
+        &mut self.all[index].1
+    }
+}
+
 /// Walks the window of a run; returns the sites of each layer of each device.
-pub(super) fn read_site_totals(run: &mut ExportRun) -> anyhow::Result<BTreeMap<LayerKey, Vec<SiteTotals>>> {
-    let mut layers = BTreeMap::<LayerKey, LayerTotals>::new();
+pub(super) fn read_site_totals(run: &mut ExportRun) -> anyhow::Result<Vec<(LayerKey, Vec<SiteTotals>)>> {
+    let mut layers = LayerTable::default();
     let mut was_inside = false;
     run.walk(&mut |walked| {
         if walked.is_inside && !was_inside {
             // The window begins with the memory that is live then.
-            layers.values_mut().for_each(LayerTotals::restart_peak);
+            layers.all.iter_mut().for_each(|(_, layer)| layer.restart_peak());
             was_inside = true;
         }
         for change in walked.changes {
             let (block, is_alloc) = change_parts(change);
-            let layer = layers.entry((block.layer, block.device)).or_default();
+            let layer = layers.of_block(block);
             if is_alloc { layer.allocate(block, walked.is_inside) } else { layer.free(block) }
         }
         if walked.is_inside {
             for change in walked.changes {
                 let block = change_parts(change).0;
-                layers.entry((block.layer, block.device)).or_default().note_peak();
+                layers.of_block(block).note_peak();
             }
         }
         ControlFlow::Continue(())
     })?;
-    Ok(layers.into_iter().map(|(key, layer)| (key, layer.into_sites())).collect())
+    layers.all.sort_unstable_by_key(|(key, _)| *key);
+    Ok(layers.all.into_iter().map(|(key, layer)| (key, layer.into_sites())).collect())
 }
