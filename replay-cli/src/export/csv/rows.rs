@@ -1,7 +1,7 @@
 //! Rows of comma-separated values as RFC 4180 defines them.
 //!
-//! A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@` as a formula, and names come from
-//! the traced program. Such a text gets a leading apostrophe, as
+//! A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@` as a formula, and names come
+//! from the traced program. Such a text gets a leading apostrophe, as
 //! [OWASP](https://owasp.org/www-community/attacks/CSV_Injection) recommends.
 
 use std::io::Write;

@@ -50,7 +50,7 @@ pub(super) type LayerKey = (BlockLayer, u8);
 
 /// The call sites of one layer of a device, by number.
 #[derive(Debug, Default)]
-struct LayerTotals {
+struct LayerSites {
     live: MemoryTotal,
     most_bytes: u64,
     /// Number of the last peak.
@@ -58,7 +58,7 @@ struct LayerTotals {
     sites: HashMap<u32, SiteTotals>,
 }
 
-impl LayerTotals {
+impl LayerSites {
     /// The site of a block, with its value at the last peak copied.
     fn site(&mut self, block: &WalkedBlock) -> &mut SiteTotals {
         let peak = self.peak;
@@ -125,14 +125,14 @@ impl LayerTotals {
 /// The layers of all devices. A run has few.
 #[derive(Default)]
 struct LayerTable {
-    all: Vec<(LayerKey, LayerTotals)>,
+    all: Vec<(LayerKey, LayerSites)>,
 }
 
 impl LayerTable {
-    fn of_block(&mut self, block: &WalkedBlock) -> &mut LayerTotals {
+    fn of_block(&mut self, block: &WalkedBlock) -> &mut LayerSites {
         let key = (block.layer, block.device);
         let index = self.all.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
-            self.all.push((key, LayerTotals::default()));
+            self.all.push((key, LayerSites::default()));
             self.all.len() - 1
         });
         &mut self.all[index].1

@@ -27,7 +27,7 @@ const COLUMNS: [&str; 14] = [
     "allocated_blocks",
 ];
 
-/// The format `csv-sites`.
+/// The format `csv-sites`: live and allocated memory by call site.
 pub(crate) struct CsvSitesExporter;
 
 impl OutputFormat for CsvSitesExporter {

@@ -1,6 +1,6 @@
 //! Live, reserved and driver bytes of each device, event by event.
 //!
-//! The rules are those of the analysis: `replay-cli/tests/export_tables.rs` compares the maxima with
+//! The rules are those of the analysis: `tests/suite/export/test_csv.py` compares the maxima with
 //! the report.
 
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
@@ -31,7 +31,7 @@ impl Levels {
 /// The present levels of all devices.
 #[derive(Debug, Default)]
 pub(in crate::export) struct LevelTracker {
-    /// By ordinal.
+    /// The totals of a device are at its ordinal.
     devices: Vec<DeviceTotals>,
 }
 

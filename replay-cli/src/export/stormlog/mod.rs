@@ -11,7 +11,7 @@ use crate::export::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use session::{rank_of_job, session_name, write_session};
 
-/// The format `stormlog`.
+/// The format `stormlog`: samples, phases and errors for each GPU.
 pub(crate) struct StormlogExporter;
 
 impl OutputFormat for StormlogExporter {

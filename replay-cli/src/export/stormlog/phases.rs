@@ -19,7 +19,7 @@ pub(super) struct PhaseBoundary<'a> {
 }
 
 impl PhaseBoundary<'_> {
-    /// Stormlog's `phase_scope`.
+    /// The value of `metadata.phase_scope`.
     pub(super) fn scope(&self) -> Value {
         let is_begin = self.sequence.is_multiple_of(2);
         object([

@@ -28,7 +28,7 @@ pub(super) struct EventSource<'a> {
 
 /// The counters of an event; `None` where they are unknown.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Counters {
+pub(super) struct SampleCounters {
     pub(super) allocated_bytes: Option<u64>,
     pub(super) reserved_bytes: Option<u64>,
     pub(super) used_bytes: Option<u64>,
@@ -41,9 +41,9 @@ pub(super) struct EventParts {
     /// Nanoseconds since the Unix epoch.
     pub(super) timestamp_ns: u64,
     pub(super) event_type: &'static str,
-    pub(super) counters: Counters,
+    pub(super) counters: SampleCounters,
     pub(super) context: Option<String>,
-    /// Members of `metadata`.
+    /// Members of `metadata`, beside the capabilities.
     pub(super) metadata: Vec<(&'static str, Value)>,
 }
 

@@ -6,7 +6,7 @@ use gpumemtrace_replay::report::{Ending, Oom, TraceInfo};
 use gpumemtrace_replay::{Report, RunHistory};
 
 use super::phases::{PhaseBoundary, phase_boundaries};
-use super::record::{Counters, EventParts, EventSource};
+use super::record::{EventParts, EventSource, SampleCounters};
 use crate::export::json_object::object;
 use crate::export::series::{DeviceIntervals, KnownSeries, LevelInterval, read_intervals};
 use crate::export::{ExportJob, ExportWindow};
@@ -79,12 +79,14 @@ pub(super) fn write_session(
         let others = all.others(source, &samples, events.is_empty());
         events.extend(samples.into_iter().chain(others).map(|event| (source, event)));
     }
-    // Equal times: in the order above.
-    let mut order: Vec<(u64, usize)> =
-        events.iter().enumerate().map(|(index, (_, event))| (event.timestamp_ns, index)).collect();
+    // Equal times: the start, then in the order above.
+    let key = |(index, (_, event)): (usize, &(&EventSource<'_>, EventParts))| {
+        (event.timestamp_ns, if event.event_type == "start" { 0 } else { index + 1 }, index)
+    };
+    let mut order: Vec<(u64, usize, usize)> = events.iter().enumerate().map(key).collect();
     order.sort_unstable();
     let mut events: Vec<Option<_>> = events.into_iter().map(Some).collect();
-    for (_, index) in order {
+    for (.., index) in order {
         if let Some((source, event)) = events[index].take() {
             write_json_line(&source.event(event), out)?;
         }
@@ -129,7 +131,7 @@ impl RunEvents<'_> {
             EventParts {
                 timestamp_ns: self.timestamp_ns(end_ns.min(self.window.span_ns.1)),
                 event_type: "sample",
-                counters: Counters {
+                counters: SampleCounters {
                     allocated_bytes: known.live.then_some(most.live_bytes),
                     reserved_bytes: known.reserved.then_some(most.reserved_bytes),
                     used_bytes: known.device.then_some(most.device_bytes),
@@ -161,7 +163,7 @@ impl RunEvents<'_> {
         for event in &mut events {
             let later = samples.partition_point(|sample| sample.timestamp_ns <= event.timestamp_ns);
             let sample = &samples[later.saturating_sub(1)];
-            event.counters = Counters { change_bytes: None, ..sample.counters };
+            event.counters = SampleCounters { change_bytes: None, ..sample.counters };
         }
         events
     }
@@ -213,5 +215,11 @@ impl RunEvents<'_> {
 
 /// An event without counters.
 fn event(timestamp_ns: u64, event_type: &'static str, context: Option<String>) -> EventParts {
-    EventParts { timestamp_ns, event_type, counters: Counters::default(), context, metadata: Vec::new() }
+    EventParts {
+        timestamp_ns,
+        event_type,
+        counters: SampleCounters::default(),
+        context,
+        metadata: Vec::new(),
+    }
 }

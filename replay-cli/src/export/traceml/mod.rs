@@ -30,7 +30,7 @@ use steps::{MAX_STEPS, read_steps};
 
 const SCHEMA_VERSION: f64 = 1.9;
 
-/// The format `traceml`.
+/// The format `traceml`: means over the steps of each rank.
 pub(crate) struct TracemlExporter;
 
 impl OutputFormat for TracemlExporter {
