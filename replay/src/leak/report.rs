@@ -1,5 +1,7 @@
 //! From candidates to the leaks of the report.
 
+use std::collections::BTreeMap;
+
 use crate::leak::candidate::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
 use crate::leak::growth::Growth;
 use crate::leak::merge::Finding;
@@ -159,6 +161,7 @@ impl LeakReporter<'_> {
         leak.grows_by = GrowsBy::Blocks;
         self.describe_outcomes(&mut leak, members);
         leak.stacks = stacks_of(members);
+        leak.by_stack = totals_of_stacks(members);
         if let Some((holders, coverage)) = self.find_holders(&leak.stacks) {
             leak.holders = Some(holders);
             leak.holder_coverage = Some(coverage);
@@ -259,6 +262,7 @@ impl LeakReporter<'_> {
             holders: None,
             holder_coverage: None,
             stacks: Vec::new(),
+            by_stack: Vec::new(),
             evidence: LeakEvidence {
                 judged_at_step: has_steps.then_some(steps),
                 growth_steps: growth.rising_steps,
@@ -285,4 +289,17 @@ fn stacks_of(members: &[Candidate]) -> Vec<(StackId, Option<u32>)> {
         member.grown.iter().map(move |(stack, _)| (*stack, base)).collect::<Vec<_>>()
     };
     members.iter().flat_map(of_member).collect()
+}
+
+/// Settled survivors by stack: its number, bytes and blocks. Most bytes first.
+fn totals_of_stacks(members: &[Candidate]) -> Vec<(u32, u64, u64)> {
+    let mut totals: BTreeMap<StackId, BlockTotals> = BTreeMap::new();
+    for (stack, grown) in members.iter().flat_map(|member| &member.grown) {
+        let total = totals.entry(*stack).or_default();
+        total.bytes = total.bytes.saturating_add(grown.bytes);
+        total.blocks += grown.blocks;
+    }
+    let mut rows: Vec<_> = totals.iter().map(|(stack, total)| (stack.0, total.bytes, total.blocks)).collect();
+    rows.sort_unstable_by_key(|(stack, bytes, _)| (std::cmp::Reverse(*bytes), *stack));
+    rows
 }

@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from exported_runs import driver_run, ranks_run, stepped_run  # noqa: F401 (fixtures)
+from exported_runs import driver_run, newest, ranks_run, stepped_run  # noqa: F401 (fixtures)
 from conftest import WORKLOADS
 from readers import read_with_python
 
@@ -53,8 +53,8 @@ def test_sites_equal_the_peak_of_replay(stepped_run, torch_version):
     assert (row["file"], row["line"], row["function"]) == (named["file"], named["line"], named["function"])
 
 
-def test_sites_of_a_window_are_the_state_at_its_end(stepped_run, torch_version):
-    run = stepped_run(torch_version)
+def test_sites_of_a_window_are_the_state_at_its_end(stepped_run, newest):
+    run = stepped_run(newest)
     rows = read(run.export("csv-sites", "--since", "step:5", "--until", "step:9"))
     [snapshot] = [one for one in run.report("--at", "step:9")["snapshots"] if one["layer"] == "torch"]
     found = {row["site"]: row["live_at_end_bytes"] for row in rows if row["layer"] == "torch" and row["live_at_end_bytes"]}
@@ -63,6 +63,9 @@ def test_sites_of_a_window_are_the_state_at_its_end(stepped_run, torch_version):
     line = 1 + next(number for number, text in enumerate(STEPPED.read_text().splitlines()) if "kept.append" in text)
     [leak] = [row for row in rows if row["line"] == line]
     assert (leak["allocated_bytes"], leak["allocated_blocks"]) == (4 << 20, 4)
+    [found] = run.report()["leaks"]
+    assert (leak["leaked_bytes"], leak["leaked_blocks"]) == (found["bytes"], found["blocks"])
+    assert sum(row["leaked_bytes"] for row in rows) == found["bytes"]
 
 
 def test_timeline_has_the_peaks_of_replay(stepped_run, torch_version):
@@ -79,8 +82,8 @@ def test_timeline_has_the_peaks_of_replay(stepped_run, torch_version):
     assert all(row["end_ns"] == after["begin_ns"] for row, after in zip(rows, rows[1:]))
 
 
-def test_ranks_have_rows_of_their_own(ranks_run, torch_version):
-    run = ranks_run(torch_version)
+def test_ranks_have_rows_of_their_own(ranks_run, newest):
+    run = ranks_run(newest)
     rows, report = read(run.export("csv-timeline")), run.report()
     for rank, device in enumerate(report["devices"]):
         of_rank = [row for row in rows if row["rank"] == rank]

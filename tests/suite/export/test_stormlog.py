@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from conftest import VENVS
-from exported_runs import driver_run, ranks_run, stepped_run  # noqa: F401 (fixtures)
+from exported_runs import driver_run, newest, ranks_run, stepped_run  # noqa: F401 (fixtures)
 from readers import read_with_python, reader_program, run_reader
 
 LOAD = """
@@ -59,8 +59,8 @@ def test_samples_have_the_peaks_of_replay(stepped_run, torch_version):
     assert len(samples) <= 4096
 
 
-def test_lifecycle_phases_and_errors_are_events(stepped_run, torch_version):
-    run = stepped_run(torch_version)
+def test_lifecycle_phases_and_errors_are_events(stepped_run, newest):
+    run = stepped_run(newest)
     report = run.report()
     [session], [trace] = load(export(run)), report["traces"]
     assert session["status"] == "completed"
@@ -81,8 +81,8 @@ def test_lifecycle_phases_and_errors_are_events(stepped_run, torch_version):
     assert math.isclose(sum(end - begin for _, begin, end in session["spans"]), phase["time_ns"], rel_tol=0.05)
 
 
-def test_stormlog_analyses_all_ranks(ranks_run, torch_version, tmp_path):
-    run = ranks_run(torch_version)
+def test_stormlog_analyses_all_ranks(ranks_run, newest, tmp_path):
+    run = ranks_run(newest)
     path, report = export(run), run.report()
     [session] = load(path)
     assert {(event["rank"], event["world_size"]) for event in session["events"]} == {(0, 2), (1, 2)}
@@ -90,7 +90,7 @@ def test_stormlog_analyses_all_ranks(ranks_run, torch_version, tmp_path):
     assert {row["rank"]: row["value"] for row in rows} == {
         rank: device["peak"]["live_bytes"] for rank, device in enumerate(report["devices"])}
     # The command needs an importable PyTorch; any does.
-    packages = next(Path(VENVS["2.15.0"]).glob("lib/python3*/site-packages"))
+    packages = next(Path(VENVS[newest]).glob("lib/python3*/site-packages"))
     script = "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv[0] = 'gpumemprof'; " \
              "from stormlog.cli import main; sys.exit(main())"
     result = tmp_path / "analysis.json"
@@ -99,8 +99,8 @@ def test_stormlog_analyses_all_ranks(ranks_run, torch_version, tmp_path):
     assert cross["participating_ranks"] == [0, 1] and not cross["missing_ranks"]
 
 
-def test_window_has_the_events_inside(stepped_run, torch_version):
-    run = stepped_run(torch_version)
+def test_window_has_the_events_inside(stepped_run, newest):
+    run = stepped_run(newest)
     [session], [trace] = load(export(run, "--since", "step:5", "--until", "step:9")), run.report()["traces"]
     events = session["events"]
     assert {event["event_type"] for event in events} == {"sample", "phase_enter", "phase_exit"}

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from exported_runs import driver_run, ranks_run, stepped_run  # noqa: F401 (fixtures)
+from exported_runs import driver_run, newest, ranks_run, stepped_run  # noqa: F401 (fixtures)
 from readers import read_with_python, reader_program, run_reader
 
 #: TraceML's own classes check the blocks of a section against each other.
@@ -58,8 +58,8 @@ def test_memory_is_the_mean_of_pytorchs_peaks_of_steps(stepped_run, torch_versio
     assert summary["duration_s"] == pytest.approx(report["traces"][0]["duration_ns"] / 1e9)
 
 
-def test_leak_is_a_finding_with_its_line(stepped_run, torch_version):
-    run = stepped_run(torch_version)
+def test_leak_is_a_finding_with_its_line(stepped_run, newest):
+    run = stepped_run(newest)
     path = export(run)
     [issue] = load(path)["step_memory"]["issues"]
     [leak] = run.report()["leaks"]
@@ -71,8 +71,8 @@ def test_leak_is_a_finding_with_its_line(stepped_run, torch_version):
     assert "MEMORY CREEP" in card and "24 common steps" in card
 
 
-def test_traceml_compares_and_renders_it(stepped_run, ranks_run, torch_version, tmp_path):
-    one, other = export(stepped_run(torch_version)), export(ranks_run(torch_version))
+def test_traceml_compares_and_renders_it(stepped_run, ranks_run, newest, tmp_path):
+    one, other = export(stepped_run(newest)), export(ranks_run(newest))
     traceml("compare", one, other, "--output", tmp_path / "compared")
     compared = json.loads((tmp_path / "compared.json").read_text())
     assert compared["verdict"]["comparability"]["overall"]["state"] == "comparable"
@@ -84,8 +84,8 @@ def test_traceml_compares_and_renders_it(stepped_run, ranks_run, torch_version, 
     assert "MEMORY CREEP" in page.read_text()
 
 
-def test_ranks_are_rows(ranks_run, torch_version):
-    run = ranks_run(torch_version)
+def test_ranks_are_rows(ranks_run, newest):
+    run = ranks_run(newest)
     section = load(export(run))["step_memory"]
     rows = section["groups"]["rows"]
     assert list(rows) == ["0", "1"]
@@ -96,8 +96,8 @@ def test_ranks_are_rows(ranks_run, torch_version):
         fmean(row["metrics"]["peak_allocated_bytes"] for row in rows.values()))
 
 
-def test_window_has_its_whole_steps(stepped_run, torch_version):
-    run = stepped_run(torch_version)
+def test_window_has_its_whole_steps(stepped_run, newest):
+    run = stepped_run(newest)
     section = load(export(run, "--since", "step:5", "--until", "step:9"))["step_memory"]
     peaks = json.loads((run.folder / "peaks").read_text())
     window = section["global"]["window"]

@@ -14,6 +14,14 @@ from conftest import DRIVER, VENVS, WORKLOADS, environment, gpumemtrace, run_pro
 RANKS = 2
 
 
+@pytest.fixture(scope="session")
+def newest():
+    """The newest PyTorch. The versions differ in what they record, not in how it is exported."""
+    if not VENVS:
+        raise pytest.UsageError("GPUMEMTRACE_VENVS is not set: run scripts/test, which makes the environments")
+    return max(VENVS, key=lambda version: [int(part) for part in version.split(".")])
+
+
 @dataclass
 class ExportedRun:
     """The traces of a run, by rank, and a folder for what is made of them."""

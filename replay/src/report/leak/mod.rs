@@ -130,6 +130,12 @@ pub struct Leak {
     /// The growing stacks, and the last step before the growth of each.
     #[serde(skip)]
     pub(crate) stacks: Vec<(StackId, Option<u32>)>,
+    /// `bytes` and `blocks` by stack, most bytes first: the stack as in [`WalkedBlock`], bytes and
+    /// blocks. Empty if only the size grows.
+    ///
+    /// [`WalkedBlock`]: super::WalkedBlock
+    #[serde(skip)]
+    pub by_stack: Vec<(u32, u64, u64)>,
 }
 
 impl Leak {
