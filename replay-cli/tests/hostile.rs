@@ -307,6 +307,20 @@ const ROWS: &[(&str, &[&str])] = &[
         &["@run.trace", "@run.trace --verify -v", "@part.trace", "@part.trace --verify", "@notes", "NOFILE"],
     ),
     ("dump", &["@run.trace", "@run.trace --stacks --totals", "@part.trace --stacks", "NOFILE"]),
+    // `FORMAT` is each format in turn.
+    (
+        "export",
+        &[
+            "FORMAT @run.trace -o @exported",
+            "FORMAT @run.trace @other.trace -o @exported",
+            "FORMAT @part.trace -o @exported --around peak",
+            "FORMAT @run.trace -o EVIL/x",
+            "FORMAT @run.trace --since mark:EVIL",
+            "FORMAT @run.trace --around EVIL",
+            "FORMAT NOFILE",
+            "EVIL @run.trace",
+        ],
+    ),
     (
         "symbolize",
         &[
@@ -324,6 +338,16 @@ const ROWS: &[(&str, &[&str])] = &[
     ("man", &["", "replay", "EVIL"]),
     ("help", &["", "replay", "EVIL"]),
 ];
+
+/// The formats of `export`, as completions for bash list them.
+fn export_formats() -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let script = command(false, None, folder.path()).args(["completions", "bash"]).output().unwrap().stdout;
+    let script = String::from_utf8(script).unwrap();
+    let options = script.lines().find(|line| line.contains("--around")).expect("the options of export");
+    let after = options.rsplit_once("--").expect("options come first").1;
+    after.trim_end_matches('"').split_whitespace().skip(1).map(str::to_owned).collect()
+}
 
 /// Everything that completions for bash know: the commands, hidden ones too, and all formats.
 fn commands_of_bash_completions() -> (BTreeSet<String>, BTreeSet<String>) {
@@ -354,8 +378,15 @@ fn no_command_prints_what_steers_a_terminal() {
     let files = HostileFolder::new();
     let cache = files.root.path().join("cache");
     let mut problems = Vec::new();
+    let formats = export_formats();
+    assert!(formats.len() > 3, "{formats:?}");
     for (name, rows) in ROWS {
-        for words in rows.iter().chain(&["--EVIL"]) {
+        let each_format = |words: &str| match words.contains("FORMAT") {
+            true => formats.iter().map(|format| words.replace("FORMAT", format)).collect(),
+            false => vec![words.to_owned()],
+        };
+        for words in &rows.iter().chain(&["--EVIL"]).flat_map(|words| each_format(words)).collect::<Vec<_>>()
+        {
             for (color, columns) in [(false, None), (true, Some("60")), (true, None)] {
                 let mut command = command(color, columns, &cache);
                 let done: Output = command

@@ -24,7 +24,7 @@ use crate::terminal::units::format_bytes;
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Format to write
+    /// Format of the file to write
     #[arg(value_name = "FORMAT", value_parser = format_parser(EXPORTERS))]
     format: &'static dyn Exporter,
     /// Trace files; several are ranks of one run

@@ -8,6 +8,7 @@ mod csv;
 mod distinct;
 mod firefox;
 mod folded;
+mod json_object;
 mod perfetto;
 mod pprof;
 mod protobuf;
@@ -15,6 +16,8 @@ mod run;
 mod series;
 mod speedscope;
 mod stacks;
+mod stormlog;
+mod traceml;
 mod window;
 
 use std::io::Write;
@@ -37,6 +40,8 @@ pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
     &firefox::FirefoxExporter,
     &csv::CsvSitesExporter,
     &csv::CsvTimelineExporter,
+    &stormlog::StormlogExporter,
+    &traceml::TracemlExporter,
 ];
 
 /// Writes runs in the format of another tool.

@@ -31,7 +31,7 @@ NOT_RUN = [
     ("python.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "text", ""}
-SUBCOMMANDS = ("run", "replay", "html", "compare", "check", "info", "dump", "symbolize", "doctor")
+SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "check", "info", "dump", "symbolize", "doctor")
 
 
 class Reader:

@@ -1,5 +1,6 @@
 //! Tables for spreadsheets and data frames: call sites, and memory over time.
 
+mod leaked;
 mod rows;
 mod site_totals;
 mod sites;

@@ -1,12 +1,12 @@
 //! Rows of comma-separated values as RFC 4180 defines them.
 //!
-//! A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@` as a formula, and names come from
-//! the traced program. Such a text gets a leading apostrophe, as
+//! A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@` as a formula, and names come
+//! from the traced program. Such a text gets a leading apostrophe, as
 //! [OWASP](https://owasp.org/www-community/attacks/CSV_Injection) recommends.
 
-use std::io::Write;
+use std::io::{self, Write};
 
-use csv::{Terminator, Writer, WriterBuilder};
+use csv::{ErrorKind, Terminator, Writer, WriterBuilder};
 
 use crate::terminal::escape::escape_text;
 
@@ -21,26 +21,37 @@ impl<'a> CsvRows<'a> {
         columns: impl IntoIterator<Item = &'static str>,
     ) -> anyhow::Result<Self> {
         let mut writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(out);
-        writer.write_record(columns)?;
+        writer.write_record(columns).map_err(unwrap_io)?;
         Ok(Self { writer })
     }
 
     /// A cell with text from the trace; empty if there is none.
     pub(super) fn text(&mut self, text: Option<&str>) -> anyhow::Result<()> {
-        Ok(self.writer.write_field(guarded_text(text.unwrap_or_default()))?)
+        Ok(self.writer.write_field(guarded_text(text.unwrap_or_default())).map_err(unwrap_io)?)
     }
 
     /// A cell with a number; empty if it is unknown.
     pub(super) fn number(&mut self, number: Option<u64>) -> anyhow::Result<()> {
-        Ok(self.writer.write_field(number.map(|number| number.to_string()).unwrap_or_default())?)
+        Ok(self
+            .writer
+            .write_field(number.map(|number| number.to_string()).unwrap_or_default())
+            .map_err(unwrap_io)?)
     }
 
     pub(super) fn end_row(&mut self) -> anyhow::Result<()> {
-        Ok(self.writer.write_record(None::<&[u8]>)?)
+        Ok(self.writer.write_record(None::<&[u8]>).map_err(unwrap_io)?)
     }
 
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         Ok(self.writer.flush()?)
+    }
+}
+
+/// The I/O error of a writer, so that a closed pipe is recognized.
+fn unwrap_io(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
     }
 }
 

@@ -3,7 +3,6 @@
 //! The peak is known only when it has passed. Each total keeps its value at the last peak so far,
 //! and copies it at its first change after that peak, so an event costs the same at any peak.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap};
 use std::ops::ControlFlow;
 
@@ -51,7 +50,7 @@ pub(super) type LayerKey = (BlockLayer, u8);
 
 /// The call sites of one layer of a device, by number.
 #[derive(Debug, Default)]
-struct LayerTotals {
+struct LayerSites {
     live: MemoryTotal,
     most_bytes: u64,
     /// Number of the last peak.
@@ -59,7 +58,7 @@ struct LayerTotals {
     sites: HashMap<u32, SiteTotals>,
 }
 
-impl LayerTotals {
+impl LayerSites {
     /// The site of a block, with its value at the last peak copied.
     fn site(&mut self, block: &WalkedBlock) -> &mut SiteTotals {
         let peak = self.peak;
@@ -123,28 +122,46 @@ impl LayerTotals {
     }
 }
 
+/// The layers of all devices. A run has few.
+#[derive(Default)]
+struct LayerTable {
+    all: Vec<(LayerKey, LayerSites)>,
+}
+
+impl LayerTable {
+    fn of_block(&mut self, block: &WalkedBlock) -> &mut LayerSites {
+        let key = (block.layer, block.device);
+        let index = self.all.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
+            self.all.push((key, LayerSites::default()));
+            self.all.len() - 1
+        });
+        &mut self.all[index].1
+    }
+}
+
 /// Walks the window of a run; returns the sites of each layer of each device.
-pub(super) fn read_site_totals(run: &mut ExportRun) -> anyhow::Result<BTreeMap<LayerKey, Vec<SiteTotals>>> {
-    let mut layers = BTreeMap::<LayerKey, LayerTotals>::new();
+pub(super) fn read_site_totals(run: &mut ExportRun) -> anyhow::Result<Vec<(LayerKey, Vec<SiteTotals>)>> {
+    let mut layers = LayerTable::default();
     let mut was_inside = false;
     run.walk(&mut |walked| {
         if walked.is_inside && !was_inside {
             // The window begins with the memory that is live then.
-            layers.values_mut().for_each(LayerTotals::restart_peak);
+            layers.all.iter_mut().for_each(|(_, layer)| layer.restart_peak());
             was_inside = true;
         }
         for change in walked.changes {
             let (block, is_alloc) = change_parts(change);
-            let layer = layers.entry((block.layer, block.device)).or_default();
+            let layer = layers.of_block(block);
             if is_alloc { layer.allocate(block, walked.is_inside) } else { layer.free(block) }
         }
         if walked.is_inside {
             for change in walked.changes {
                 let block = change_parts(change).0;
-                layers.entry((block.layer, block.device)).or_default().note_peak();
+                layers.of_block(block).note_peak();
             }
         }
         ControlFlow::Continue(())
     })?;
-    Ok(layers.into_iter().map(|(key, layer)| (key, layer.into_sites())).collect())
+    layers.all.sort_unstable_by_key(|(key, _)| *key);
+    Ok(layers.all.into_iter().map(|(key, layer)| (key, layer.into_sites())).collect())
 }

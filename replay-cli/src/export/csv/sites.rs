@@ -4,13 +4,14 @@ use std::io::Write;
 
 use gpumemtrace_replay::report::{BlockLayer, Site};
 
+use super::leaked::LeakedSites;
 use super::rows::CsvRows;
-use super::site_totals::{LayerKey, MemoryTotal, read_site_totals};
+use super::site_totals::{LayerKey, read_site_totals};
 use super::{RUN_COLUMNS, device_number, write_run};
 use crate::export::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 16] = [
     "layer",
     "device",
     "site",
@@ -25,9 +26,11 @@ const COLUMNS: [&str; 14] = [
     "live_at_end_blocks",
     "allocated_bytes",
     "allocated_blocks",
+    "leaked_bytes",
+    "leaked_blocks",
 ];
 
-/// The format `csv-sites`.
+/// The format `csv-sites`: live and allocated memory by call site.
 pub(crate) struct CsvSitesExporter;
 
 impl OutputFormat for CsvSitesExporter {
@@ -36,7 +39,7 @@ impl OutputFormat for CsvSitesExporter {
     }
 
     fn help(&self) -> &'static str {
-        "CSV: memory by call site, at the peak, at the end, and allocated"
+        "CSV: memory by call site, at the peak, at the end, allocated, and leaked"
     }
 }
 
@@ -47,16 +50,19 @@ impl Exporter for CsvSitesExporter {
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut rows = CsvRows::new(out, RUN_COLUMNS.into_iter().chain(COLUMNS))?;
-        for (run, info) in job.runs.iter_mut().zip(&job.report.traces) {
+        for trace in 0..job.runs.len() {
+            let leaked = LeakedSites::of_run(job, trace);
+            let (run, info) = (&mut job.runs[trace], &job.report.traces[trace]);
             for (layer, totals) in read_site_totals(run)? {
                 let stacks: Vec<u32> = totals.iter().map(|site| site.stack).collect();
                 let sites = run.sites_of_stacks(&stacks, &mut job.resolver);
                 for (site, totals) in sites.iter().zip(totals) {
                     write_run(&mut rows, info)?;
                     write_place(&mut rows, layer, site)?;
-                    for MemoryTotal { bytes, blocks } in [totals.at_peak, totals.at_end, totals.allocated] {
-                        rows.number(Some(bytes))?;
-                        rows.number(Some(blocks))?;
+                    let known = [totals.at_peak, totals.at_end, totals.allocated].map(Some);
+                    for total in known.into_iter().chain([leaked.at(layer, &site.id)]) {
+                        rows.number(total.map(|total| total.bytes))?;
+                        rows.number(total.map(|total| total.blocks))?;
                     }
                     rows.end_row()?;
                 }

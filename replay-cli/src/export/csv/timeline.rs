@@ -21,7 +21,7 @@ const COLUMNS: [&str; 10] = [
     "device_max_bytes",
 ];
 
-/// The format `csv-timeline`.
+/// The format `csv-timeline`: memory of each device by interval.
 pub(crate) struct CsvTimelineExporter;
 
 impl OutputFormat for CsvTimelineExporter {

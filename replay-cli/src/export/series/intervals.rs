@@ -1,6 +1,5 @@
 //! The extremes of a device's series in intervals of equal length.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::levels::{LevelTracker, Levels};
@@ -74,14 +73,12 @@ impl DeviceIntervals {
     }
 }
 
-/// Walks the window of a run; returns the intervals of each device.
-pub(in crate::export) fn read_intervals(
-    run: &mut ExportRun,
-) -> anyhow::Result<BTreeMap<u8, DeviceIntervals>> {
+/// Walks the window of a run; returns the intervals of each device, by ordinal.
+pub(in crate::export) fn read_intervals(run: &mut ExportRun) -> anyhow::Result<Vec<(u8, DeviceIntervals)>> {
     let (begin_ns, end_ns) = run.window.span_ns;
     let width_ns = (end_ns.saturating_sub(begin_ns) / MAX_INTERVALS + 1).max(1);
     let mut tracker = LevelTracker::default();
-    let mut devices = BTreeMap::<u8, DeviceIntervals>::new();
+    let mut devices: [Option<DeviceIntervals>; 256] = [const { None }; 256];
     let mut step = 0;
     run.walk(&mut |walked| {
         step = walked.step;
@@ -89,21 +86,25 @@ pub(in crate::export) fn read_intervals(
             if !walked.is_inside {
                 // The window begins with the levels before its first event.
                 let first = || DeviceIntervals::new(begin_ns, width_ns, levels, step);
-                devices.entry(device).or_insert_with(first).restart(levels, step);
+                devices[usize::from(device)].get_or_insert_with(first).restart(levels, step);
                 return;
             }
             let first = || {
                 let offset_ns = walked.time_ns.saturating_sub(begin_ns) / width_ns * width_ns;
                 DeviceIntervals::new(begin_ns + offset_ns, width_ns, levels, step)
             };
-            devices.entry(device).or_insert_with(first).observe(walked.time_ns, levels, step);
+            devices[usize::from(device)].get_or_insert_with(first).observe(walked.time_ns, levels, step);
         });
         ControlFlow::Continue(())
     })?;
-    for device in devices.values_mut() {
-        device.extend_to(end_ns);
+    let mut found = Vec::new();
+    for (device, intervals) in (0..=u8::MAX).zip(devices) {
+        if let Some(mut intervals) = intervals {
+            intervals.extend_to(end_ns);
+            found.push((device, intervals));
+        }
     }
-    Ok(devices)
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! Live, reserved and driver bytes of each device, event by event.
 //!
-//! The rules are those of the analysis: `replay-cli/tests/export_tables.rs` compares the maxima with
+//! The rules are those of the analysis: `tests/suite/export/test_csv.py` compares the maxima with
 //! the report.
-
-use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock, WalkedEvent};
@@ -33,10 +31,11 @@ impl Levels {
 /// The present levels of all devices.
 #[derive(Debug, Default)]
 pub(in crate::export) struct LevelTracker {
-    devices: BTreeMap<u8, DeviceTotals>,
+    /// The totals of a device are at its ordinal.
+    devices: Vec<DeviceTotals>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct DeviceTotals {
     levels: Levels,
     /// Sum of PyTorch's segments, as far as its tracker reported them.
@@ -56,30 +55,36 @@ impl LevelTracker {
         }
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
-                self.devices.entry(event.device).or_default().levels.reserved_bytes = event.aux[1];
+                self.device(event.device).levels.reserved_bytes = event.aux[1];
             }
             EventKind::SEGMENT_ALLOC
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_FREE
             | EventKind::SEGMENT_UNMAP => {
-                self.devices.entry(event.device).or_default().on_segment_event(event);
+                self.device(event.device).on_segment_event(event);
             }
             _ if walked.changes.is_empty() => return,
             _ => {}
         }
         let of_changes = walked.changes.iter().map(|change| change_parts(change).0.device);
         for device in of_changes.filter(|device| *device != event.device).chain([event.device]) {
-            if let Some(totals) = self.devices.get(&device)
-                && device != NO_DEVICE
-            {
-                visit(device, totals.levels);
+            if device != NO_DEVICE {
+                visit(device, self.device(device).levels);
             }
         }
     }
 
+    fn device(&mut self, ordinal: u8) -> &mut DeviceTotals {
+        let index = usize::from(ordinal);
+        if self.devices.len() <= index {
+            self.devices.resize(index + 1, DeviceTotals::default());
+        }
+        &mut self.devices[index]
+    }
+
     fn apply(&mut self, change: &BlockChange) {
         let (block, is_alloc) = change_parts(change);
-        let levels = &mut self.devices.entry(block.device).or_default().levels;
+        let levels = &mut self.device(block.device).levels;
         let bytes = match block.layer {
             BlockLayer::Torch => &mut levels.live_bytes,
             BlockLayer::Driver => &mut levels.device_bytes,

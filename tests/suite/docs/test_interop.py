@@ -1,0 +1,28 @@
+"""docs/interop.md has a row for each format of `export`, with the versions of the readers."""
+
+import re
+import subprocess
+
+from conftest import COMMAND, REPOSITORY
+
+SCRIPT = REPOSITORY / "scripts" / "benchmarks" / "exports"
+
+
+def test_each_format_has_a_row_with_present_versions():
+    text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
+    formats = re.findall(r"^ +- ([\w-]+):", text, re.M)
+    assert len(formats) >= 4
+    page = (REPOSITORY / "docs" / "interop.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", page, re.M)
+    assert [format for format, _ in rows] == formats, f"run {SCRIPT.relative_to(REPOSITORY)}"
+    readers = (REPOSITORY / "tests" / "readers.txt").read_text() + (REPOSITORY / "tests" / "readers" / "package.json").read_text()
+    for _, named in rows:
+        for name, version in re.findall(r"([@\w./-]+) (\d[\d.]*)(?=,|$)", named):
+            assert f"{name}=={version}" in readers or f'"{name}": "{version}"' in readers, f"{name} {version} is not what is installed"
+
+
+def test_each_format_is_in_the_index_of_exports():
+    text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
+    index = (REPOSITORY / "docs" / "exports" / "index.md").read_text()
+    for format in re.findall(r"^ +- ([\w-]+):", text, re.M):
+        assert f"`{format}`" in index, f"docs/exports/index.md does not name {format}"
