@@ -81,12 +81,6 @@ impl Message {
         self.bytes(field, &value.bytes)
     }
 
-    /// All fields of another message of the same type.
-    pub(crate) fn append(&mut self, other: &Message) -> &mut Self {
-        self.bytes.extend_from_slice(&other.bytes);
-        self
-    }
-
     /// A repeated field of integers, packed. Writes nothing without values.
     pub(crate) fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) -> &mut Self {
         let mut packed = Vec::new();
