@@ -31,6 +31,11 @@ pub(crate) struct ExportArgs {
     /// File to write; - for stdout [default: the trace with the suffix of the format]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Most events in a torch-snapshot; the first ones of the window are left out
+    ///
+    /// PyTorch's viewer becomes slow above the default.
+    #[arg(long, value_name = "COUNT", default_value_t = 250_000)]
+    max_events: u64,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -90,7 +95,7 @@ fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    Ok(ExportJob { runs, report, resolver, notes: Vec::new() })
+    Ok(ExportJob { runs, report, resolver, max_events: args.max_events, notes: Vec::new() })
 }
 
 /// `run.trace` as `run.folded`, in the same folder.

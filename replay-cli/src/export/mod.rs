@@ -5,6 +5,7 @@
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
 mod run;
+mod torch_snapshot;
 mod window;
 
 use std::io::Write;
@@ -14,10 +15,12 @@ use gpumemtrace_replay::Report;
 
 use crate::render::OutputFormat;
 pub(crate) use run::{ExportRun, read_for_export};
+use torch_snapshot::TorchSnapshotExporter;
 pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
-pub(crate) static EXPORTERS: &[&dyn Exporter] = &[];
+pub(crate) static EXPORTERS: &[&dyn Exporter] =
+    &[&TorchSnapshotExporter::Pickle, &TorchSnapshotExporter::Json];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
@@ -42,6 +45,8 @@ pub(crate) struct ExportJob {
     pub(crate) report: Report,
     /// Finds the names of native functions.
     pub(crate) resolver: Resolver,
+    /// The most entries that a snapshot of PyTorch gets.
+    pub(crate) max_events: u64,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
     pub(crate) notes: Vec<String>,
 }
