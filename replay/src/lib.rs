@@ -63,4 +63,5 @@ pub use crate::{
     state::driver::totals::MemoryByPlace,
     timeline::step_coverage::StepCoverage,
     timeline::time_spec::TimeSpec,
+    walk::live_segments::LiveSegments,
 };

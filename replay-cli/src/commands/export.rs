@@ -39,6 +39,11 @@ pub(crate) struct ExportArgs {
     /// Also show what torch.profiler's export_chrome_trace() wrote (perfetto); may be repeated
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
+    /// Most events in a torch-snapshot; the first ones of the window are left out
+    ///
+    /// PyTorch's viewer becomes slow above the default.
+    #[arg(long, value_name = "COUNT", default_value_t = 250_000)]
+    max_events: u64,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -106,8 +111,15 @@ fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    let profiles = args.with.clone();
-    Ok(ExportJob { runs, report, profiles, resolver, value: args.value, notes: Vec::new() })
+    Ok(ExportJob {
+        runs,
+        report,
+        profiles: args.with.clone(),
+        resolver,
+        value: args.value,
+        max_events: args.max_events,
+        notes: Vec::new(),
+    })
 }
 
 /// `run.trace` as `run.folded`, in the same folder.

@@ -17,6 +17,7 @@ mod series;
 mod speedscope;
 mod stacks;
 mod stormlog;
+mod torch_snapshot;
 mod traceml;
 mod window;
 
@@ -33,6 +34,8 @@ pub(crate) use window::{ExportWindow, WindowArgs};
 
 /// The formats of `export`, in the order of its help.
 pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
+    &torch_snapshot::TorchSnapshotExporter::Pickle,
+    &torch_snapshot::TorchSnapshotExporter::Json,
     &perfetto::PerfettoExporter,
     &folded::FoldedExporter,
     &speedscope::SpeedscopeExporter,
@@ -82,6 +85,8 @@ pub(crate) struct ExportJob {
     /// The value that the user wants to see first, or alone. Only for exporters that
     /// [choose a value](Exporter::chooses_value).
     pub(crate) value: Option<StackValue>,
+    /// The most entries that a snapshot of PyTorch gets.
+    pub(crate) max_events: u64,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
     pub(crate) notes: Vec<String>,
 }

@@ -67,6 +67,7 @@ fn build_snapshot(segments: &[GeneratedSegment], request: PoolKey) -> (Allocator
             is_expandable: segment.is_expandable,
             serial: 1,
             stack: StackId(0),
+            time_ns: 0,
         });
         let mut used = vec![false; (bytes / UNIT) as usize];
         let mut unit = 0;
@@ -182,6 +183,7 @@ fn pages_are_driver_mappings_where_the_trace_has_them() {
         is_expandable: true,
         serial: 1,
         stack: StackId(0),
+        time_ns: 0,
     };
     let range = |page: u64| MemoryRange {
         addr: (1 << 40) + (page << 25),

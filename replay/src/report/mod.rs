@@ -67,7 +67,7 @@ pub use self::{
     timeline::{Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint},
     trace::{Losses, Naming, NamingReason, TraceInfo},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
-    walk::{BlockChange, BlockLayer, WalkEnd, WalkedBlock, WalkedEvent},
+    walk::{BlockChange, BlockLayer, SegmentChange, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment},
 };
 
 /// A number that is printed without a fraction if it has none.

@@ -65,6 +65,13 @@ pub struct WalkedBlock {
     pub thread: ThreadId,
 }
 
+impl WalkedBlock {
+    /// True for device memory from the driver.
+    pub fn is_driver_memory(&self) -> bool {
+        self.layer == BlockLayer::Driver
+    }
+}
+
 /// The allocator that a block came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockLayer {
@@ -78,6 +85,36 @@ pub enum BlockLayer {
     Managed,
     /// Memory of another process or another API.
     Foreign,
+}
+
+/// A segment of PyTorch's allocator, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalkedSegment {
+    /// Ordinal of the device.
+    pub device: u8,
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The stream that it serves, if known.
+    pub stream: Option<u64>,
+    /// The pool that it serves, if known; as in [`WalkedBlock::pool`].
+    pub pool: Option<u64>,
+    /// A piece that was mapped into an expandable segment: the next piece may follow it directly.
+    pub is_expandable: bool,
+    /// The stack that requested it.
+    pub stack: u32,
+    /// Nanoseconds from the start of recording to its allocation.
+    pub time_ns: u64,
+}
+
+/// A change of the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentChange {
+    /// The segment exists from now on.
+    Added(WalkedSegment),
+    /// The segment, or this part of it, no longer exists.
+    Removed(WalkedSegment),
 }
 
 /// The state at the end of a walk.

@@ -27,6 +27,8 @@ pub(crate) struct Segment {
     pub serial: u64,
     /// The stack that requested it.
     pub stack: StackId,
+    /// Time of the event that reported it.
+    pub time_ns: u64,
 }
 
 impl Segment {
@@ -57,6 +59,7 @@ impl Segments {
                     is_expandable: event.kind == EventKind::SEGMENT_MAP,
                     serial: self.created,
                     stack,
+                    time_ns: event.time_ns,
                 };
                 // Remove segments at these addresses: the events of their removal were lost.
                 let removed = self.remove_range(segment.addr, segment.end());
@@ -111,6 +114,12 @@ impl Segments {
     pub(crate) fn at(&self, addr: u64) -> Option<&Segment> {
         let (_, segment) = self.by_addr.range(..=addr).next_back()?;
         (addr < segment.end()).then_some(segment)
+    }
+
+    /// The first segment with addresses from `begin` to `end`.
+    pub(crate) fn first_in(&self, begin: u64, end: u64) -> Option<&Segment> {
+        let inside = || self.by_addr.range(begin..end.max(begin)).next().map(|(_, segment)| segment);
+        self.at(begin).or_else(inside)
     }
 
     /// The segments by ascending address.

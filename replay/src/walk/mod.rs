@@ -6,6 +6,7 @@
 //! the report.
 
 mod blocks;
+pub(crate) mod live_segments;
 mod window;
 
 use std::ops::ControlFlow;
