@@ -8,7 +8,6 @@ mod category_rule;
 mod device;
 mod filters;
 mod fragmentation;
-mod history;
 mod holders;
 pub(crate) mod json_enum;
 mod leak;
@@ -18,13 +17,12 @@ mod oom;
 mod peak;
 mod ranks;
 mod recording;
+mod run;
 mod section;
 mod site;
 mod snapshot;
-mod timeline;
 mod trace;
 mod verdict;
-mod walk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +43,6 @@ pub use self::{
         FragmentationOverTime, GapMoment, GapReason, GapSample, PinningSite, PoolBlocks, PoolBytes, PoolInfo,
         PoolRow,
     },
-    history::{GapPoint, SegmentPlace},
     holders::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason},
     leak::{
         AmountUnit, AssessmentLimit, AssessmentStatus, BenignGrowth, BenignRule, BlocksOfLeak, BlocksOfStack,
@@ -61,13 +58,16 @@ pub use self::{
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
+    run::{
+        BlockChange, BlockLayer, GapPoint, Mark, Phase, PhaseOnDevice, SegmentChange, SegmentPlace,
+        StepSource, Steps, Timeline, TimelineBand, TimelinePoint, WalkEnd, WalkedBlock, WalkedEvent,
+        WalkedSegment,
+    },
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,
-    timeline::{Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint},
     trace::{Losses, Naming, NamingReason, TraceInfo},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
-    walk::{BlockChange, BlockLayer, SegmentChange, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment},
 };
 
 /// A number that is printed without a fraction if it has none.

@@ -1,7 +1,5 @@
 //! Compares what a walk passes with the report of the same run.
 
-mod synthetic;
-
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -11,7 +9,8 @@ use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, Report, WalkEnd, WalkedBlock, WalkedEvent};
 use gpumemtrace_replay::{Analysis, AnalysisOptions, Input, RingFile, TimeSpec, analyse_with_head, report};
 use proptest::prelude::*;
-use synthetic::Synthetic;
+
+use crate::synthetic::Synthetic;
 
 /// A walk through a run, and the report of the whole run.
 struct Walked {

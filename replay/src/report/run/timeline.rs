@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::json_enum::json_enum;
-use super::{Omitted, Site};
+use crate::report::json_enum::json_enum;
+use crate::report::{Omitted, Site};
 
 /// How the steps of the first trace were found.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

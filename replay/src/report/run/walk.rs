@@ -75,13 +75,13 @@ impl WalkedBlock {
 /// The allocator that a block came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockLayer {
-    /// PyTorch's caching allocator.
+    /// PyTorch's caching allocator for devices.
     Torch,
     /// Device memory from the driver, which includes the segments of PyTorch's allocator.
     Driver,
-    /// Page-locked host memory.
+    /// Page-locked memory of the host.
     Host,
-    /// Managed memory.
+    /// Managed memory, which migrates between host and devices.
     Managed,
     /// Memory of another process or another API.
     Foreign,

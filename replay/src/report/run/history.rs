@@ -1,6 +1,6 @@
 //! Values of a run over time, for viewers.
 
-use super::CauseKind;
+use crate::report::CauseKind;
 
 /// Unused reserved bytes at one moment.
 #[derive(Debug)]

@@ -1,0 +1,13 @@
+//! Values over the events of a run: for reports, viewers and exports.
+
+mod history;
+mod timeline;
+mod walk;
+
+pub use self::history::{GapPoint, SegmentPlace};
+pub use self::timeline::{
+    Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint,
+};
+pub use self::walk::{
+    BlockChange, BlockLayer, SegmentChange, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,
+};
