@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 use gpumemtrace_replay::LiveSegments;
-use gpumemtrace_replay::report::{BlockChange, WalkedBlock, WalkedEvent};
+use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock, WalkedEvent};
 
-use super::coverage::DriverRanges;
+use super::driver_ranges::DriverRanges;
 use super::entry::{SnapshotAction, SnapshotEntry};
 use super::labels::MomentLabels;
 
@@ -114,10 +114,10 @@ impl AllocatorModel {
         self.on_segment_changes(walked, &changes);
         for change in walked.changes {
             match change {
-                BlockChange::Allocated(block) if block.is_driver_memory() => {
+                BlockChange::Allocated(block) if block.layer == BlockLayer::Driver => {
                     self.on_driver_alloc(walked, block);
                 }
-                BlockChange::Freed(block) | BlockChange::Lost(block) if block.is_driver_memory() => {
+                BlockChange::Freed(block) | BlockChange::Lost(block) if block.layer == BlockLayer::Driver => {
                     if self.torch_devices.contains(&block.device) {
                         let addrs = (block.addr, block.addr.saturating_add(1));
                         self.on_driver_free(walked, block.device, addrs);

@@ -2,7 +2,6 @@
 
 use gpumemtrace_format::{Detail, ThreadId};
 use gpumemtrace_replay::RunHistory;
-use gpumemtrace_replay::report::BlockLayer;
 use proptest::prelude::*;
 
 use super::*;

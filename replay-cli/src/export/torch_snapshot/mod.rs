@@ -7,6 +7,7 @@
 
 mod allocator;
 mod coverage;
+mod driver_ranges;
 mod entry;
 mod frames;
 mod json_values;
@@ -22,7 +23,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::NO_DEVICE;
-use gpumemtrace_replay::report::WalkEnd;
+use gpumemtrace_replay::report::{BlockLayer, WalkEnd};
 
 use super::{ExportJob, ExportRun, Exporter};
 use crate::render::OutputFormat;
@@ -42,7 +43,6 @@ const FORMAT_VERSION: u64 = 1;
 
 /// The two forms of a snapshot.
 pub(crate) enum TorchSnapshotExporter {
-    /// What PyTorch writes.
     Pickle,
     /// For programs without an unpickler. Each entry repeats its frames.
     Json,
@@ -151,7 +151,9 @@ fn new_model(run: &ExportRun) -> AllocatorModel {
 /// PyTorch.
 fn driver_bytes_outside(end: &WalkEnd, model: &AllocatorModel, run: &ExportRun) -> u64 {
     let mut driver: BTreeMap<u8, u64> = BTreeMap::new();
-    for block in end.live.iter().filter(|block| block.is_driver_memory() && block.device != NO_DEVICE) {
+    for block in
+        end.live.iter().filter(|block| block.layer == BlockLayer::Driver && block.device != NO_DEVICE)
+    {
         *driver.entry(block.device).or_default() += block.size_bytes;
     }
     let outside = run.history.devices.iter().filter(|device| device.has_torch).map(|device| {

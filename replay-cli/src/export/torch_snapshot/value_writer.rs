@@ -33,10 +33,10 @@ pub(super) type WriteValue<'a> = dyn FnMut(&mut dyn ValueWriter) -> io::Result<(
 /// Identifies a value that occurs many times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum SharedValue {
-    /// The frames of a stack.
+    /// The list of frames of a stack.
     Stack(u32),
-    /// One frame.
+    /// A frame, by its number among all frames.
     Frame(u32),
-    /// The id of a pool.
+    /// The id of a pool, with both halves in one number.
     Pool(u64),
 }

@@ -65,13 +65,6 @@ pub struct WalkedBlock {
     pub thread: ThreadId,
 }
 
-impl WalkedBlock {
-    /// True for device memory from the driver.
-    pub fn is_driver_memory(&self) -> bool {
-        self.layer == BlockLayer::Driver
-    }
-}
-
 /// The allocator that a block came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockLayer {
@@ -94,7 +87,7 @@ pub struct WalkedSegment {
     pub device: u8,
     /// Address of its first byte.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length of it in bytes.
     pub bytes: u64,
     /// The stream that it serves, if known.
     pub stream: Option<u64>,
