@@ -1,0 +1,161 @@
+"""Reads PyTorch snapshots of many versions, and compares every number with their own segments.
+
+The files are those in tests/golden/snapshots/, and those below GPUMEMTRACE_CORPUS if it is set.
+"""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import VENVS, assert_report_is_consistent
+from snapshot_oracle import LIVE, PENDING
+from snapshot_reports import blocks_of_dump, contents, gap_at_end, name_of, oracle, report_of, rows_by_device, run_command, snapshot_files
+
+pytestmark = pytest.mark.parametrize("path", snapshot_files(), ids=name_of)
+
+
+def test_oracle_explains_every_block(path):
+    """Replayed by PyTorch's rules, the events lead to the segments in the file."""
+    for history in oracle(path).values():
+        assert not history.mismatches
+        assert history.course[-1] == history.end
+
+
+def test_end_equals_the_segments(path):
+    code, report = report_of(path)
+    devices = rows_by_device(report["devices"])
+    assert set(devices) == {device for device, history in oracle(path).items() if history.segments or history.events}
+    for device, history in oracle(path).items():
+        end = devices[device]["end"]
+        assert (end["live_bytes"], end["reserved_bytes"]) == (history.end.live, history.end.reserved)
+        # A snapshot has no driver calls.
+        assert end["device_bytes"] is None and devices[device]["peak"]["device_bytes"] is None
+
+
+def test_causes_of_the_gap_equal_the_segments(path):
+    code, report = report_of(path)
+    assert_report_is_consistent(report)
+    for gap in report["fragmentation"]:
+        assert gap["gap_bytes"] == gap["reserved_bytes"] - gap["requested_bytes"]
+    for device, history in oracle(path).items():
+        gap, causes = gap_at_end(report, device)
+        if gap is None:
+            assert history.end.reserved == 0
+            continue
+        assert (gap["reserved_bytes"], gap["requested_bytes"]) == (history.end.reserved, history.end.requested)
+        assert sum(causes.values()) == history.end.reserved - history.end.requested
+        assert causes.get("pending_free", 0) == history.end.pending
+        assert causes.get("rounding", 0) == history.end.live - history.end.requested
+        assert "unexplained" not in causes
+
+
+def test_printed_events_leave_the_blocks_of_the_segments(path):
+    expected = {
+        (str(device), f"{block.addr:#x}"): [block.size, block.requested, block.state == PENDING]
+        for device, history in oracle(path).items() for block in history.blocks.values()
+    }
+    assert blocks_of_dump(path) == expected
+
+
+def test_peak_is_the_highest_point_of_the_history(path):
+    code, report = report_of(path)
+    devices = rows_by_device(report["devices"])
+    peaks = rows_by_device(row for row in report["peak"] if row["layer"] == "torch")
+    for device, history in oracle(path).items():
+        # A block that is older than the history may be larger than the oracle derives, by a rest
+        # that PyTorch does not split off.
+        slack = history.uncertain << 20
+        assert abs(devices[device]["peak"]["live_bytes"] - history.peak.live) <= slack
+        assert devices[device]["peak"]["reserved_bytes"] == max(totals.reserved for totals in history.course)
+        if history.peak.live and not slack:
+            assert_sites_equal(peaks[device]["sites"], history.peak_by_stack())
+
+
+def assert_sites_equal(sites, by_stack):
+    """Compares bytes by site. The site of a stack is its innermost frame that is one of the sites."""
+    named = {(row["site"]["file"], row["site"]["line"], row["site"]["function"]): 0 for row in sites}
+    for frames, size in by_stack.items():
+        # Without a user's frame a stack has another site; those are compared as one.
+        site = next((frame for frame in frames or () if frame in named), None)
+        named[site] = named.get(site, 0) + size
+    reported = {}
+    for row in sites:
+        site = row["site"]["file"], row["site"]["line"], row["site"]["function"]
+        site = site if named.get(site) else None
+        reported[site] = reported.get(site, 0) + row["bytes"]
+    assert reported == {site: size for site, size in named.items() if size}
+
+
+def test_missing_history_is_said_and_sets_the_exit_code(path):
+    code, report = report_of(path)
+    late = any(history.begins_late for history in oracle(path).values())
+    assert code == (6 if late else 0)
+    assert report["traces"][0]["complete"] == (not late)
+    assert run_command("info", path).returncode in (0, code)
+
+
+def torch_viz():
+    """PyTorch's own reader of snapshots, printing plain numbers."""
+    folder = next(Path(list(VENVS.values())[-1]).glob("lib/python3.*/site-packages/torch/cuda"))
+    spec = importlib.util.spec_from_file_location("memory_viz", folder / "_memory_viz.py")
+    viz = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(viz)
+    viz.Bytes = int
+    return viz
+
+
+def test_torch_reads_the_same_numbers(path):
+    if not VENVS:
+        pytest.skip("GPUMEMTRACE_VENVS is not set")
+    viz, snapshot = torch_viz(), contents(path)
+    code, report = report_of(path)
+    totals = dict(re.findall(r"^(total_reserved|total_allocated): (\d+)", viz.segsum(snapshot), re.M))
+    assert int(totals["total_reserved"]) == sum(row["end"]["reserved_bytes"] for row in report["devices"])
+    gaps = [gap_at_end(report, row["device"])[0] for row in report["devices"]]
+    # What PyTorch calls allocated here is the requested bytes.
+    assert int(totals["total_allocated"]) == sum(gap["requested_bytes"] for gap in gaps if gap)
+    printed = viz.trace(snapshot).splitlines()
+    counts = report["traces"][0]["events"]
+    assert counts["oom"] == sum(line.startswith("raise OutOfMemoryError") for line in printed)
+    before = sum(len(history.before) for history in oracle(path).values())
+    allocated = sum(bool(re.match(r"\w+ = (?!cudaMalloc)", line)) for line in printed)
+    assert counts["block_alloc"] == allocated + before
+
+
+def test_report_equals_that_of_our_trace(path):
+    """The same run, recorded by the preloaded library."""
+    trace = path.parent / "run.trace"
+    if not trace.exists():
+        pytest.skip("no trace of this run")
+    code, report = report_of(path)
+    _, ours = report_of(trace)
+    for row in ours["devices"]:
+        device, mine = row["device"], rows_by_device(report["devices"]).get(row["device"])
+        if not row["end"]["reserved_bytes"] and mine is None:
+            continue
+        for name in ("live_bytes", "reserved_bytes"):
+            assert mine["end"][name] == row["end"][name]
+        (gap, causes), (wanted, wanted_causes) = gap_at_end(report, device), gap_at_end(ours, device)
+        assert causes == wanted_causes and gap["requested_bytes"] == wanted["requested_bytes"]
+        if not oracle(path)[device].begins_late:
+            assert mine["peak"]["live_bytes"] == row["peak"]["live_bytes"]
+
+
+def test_stats_of_torch_at_the_dump(path):
+    """`torch.cuda.memory_stats()`, written beside the snapshot when it was dumped."""
+    beside = [path.parent / "stats.json", path.parent / "stats" / f"{path.name.split('.pickle')[0]}.json"]
+    stats = next((json.loads(file.read_text()) for file in beside if file.exists()), None)
+    if stats is None:
+        pytest.skip("no statistics of this run")
+    code, report = report_of(path)
+    for device, row in rows_by_device(report["devices"]).items():
+        torch = stats["devices"][device]
+        assert row["end"]["live_bytes"] == torch["allocated_bytes.all.current"]
+        assert row["end"]["reserved_bytes"] == torch["reserved_bytes.all.current"]
+        history = oracle(path)[device]
+        assert sum(block.size for block in history.blocks.values() if block.state in (LIVE, PENDING)) == torch["active_bytes.all.current"]
+        if not history.begins_late and history.rounding.is_known:
+            assert row["peak"]["live_bytes"] == torch["allocated_bytes.all.peak"]
