@@ -3,8 +3,8 @@ gpumemtrace too.
 
 usage: make_corpus.py FOLDER LIBRARY VERSION=VENV...
 
-Each run leaves FOLDER/VERSION-ROW/ with what record.py writes, and run.trace of the same run.
-Prints one line per run; exits 1 if one failed.
+Each run leaves FOLDER/VERSION-ROW/ with what record.py writes, and run.trace of the same run. Runs
+whose folder exists are passed over. Prints one line per run; exits 1 if one failed.
 """
 
 import os
@@ -60,7 +60,8 @@ def run(folder, library, venv, arguments, variables):
 def main():
     target, library, *venvs = sys.argv[1:]
     work = [(Path(target) / f"{version}-{name}", Path(library).resolve(), venv, arguments, variables)
-            for version, _, venv in (text.partition("=") for text in venvs) for name, arguments, variables in ROWS]
+            for version, _, venv in (text.partition("=") for text in venvs) for name, arguments, variables in ROWS
+            if not (Path(target) / f"{version}-{name}").exists()]
     failed = 0
     with ThreadPoolExecutor(2) as pool:
         for job, done in zip(work, pool.map(lambda job: run(*job), work)):
