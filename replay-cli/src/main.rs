@@ -6,6 +6,7 @@
 
 mod commands;
 mod exit;
+mod export;
 mod follow;
 mod launch;
 mod page;
@@ -51,6 +52,8 @@ enum Command {
     Check(commands::check::CheckArgs),
     /// Write an offline page with charts of a trace
     Html(commands::html::HtmlArgs),
+    /// Write a trace in the format of another tool
+    Export(commands::export::ExportArgs),
     /// Show what a trace contains
     Info(commands::info::InfoArgs),
     /// Print every record of a trace as text
@@ -85,6 +88,7 @@ fn main() -> std::process::ExitCode {
         Command::Compare(args) => commands::compare::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Html(args) => commands::html::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Dump(args) => commands::dump::run(&args),
         Command::Symbolize(args) => commands::symbolize::run(&args),

@@ -20,7 +20,8 @@
 //! 9. `device`: the state of one device, and its gaps over the run.
 //! 10. `pass`: one pass over the events, and its result, [`Analysis`].
 //! 11. `leak`, `peak`, then `verdicts`, `compare`, `budget`: findings from that result.
-//! 12. `assemble`: the report.
+//! 12. `walk`: the events again, for exports.
+//! 13. `assemble`: the report.
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -39,23 +40,22 @@ mod state;
 mod timeline;
 mod util;
 mod verdicts;
+mod walk;
 
 pub use crate::{
     assemble::filter::{SiteFilter, keep_sites, truncate_lists},
     assemble::report,
-    assemble::run_history::{
-        AllocatorState, BlockHistory, BlockSum, DeviceHistory, GapPoint, RunHistory, SegmentPlace,
-    },
+    assemble::run_history::{AllocatorState, BlockHistory, BlockSum, DeviceHistory, RunHistory},
     assemble::symbolize::{symbolize_report, symbolize_sites},
     device::keyframes::KeyframeReason,
     event_analysis::{AnalysisRow, EventAnalysis, EventContext},
     ingest::{Input, RingFile},
-    leak::blocks::{BlocksOfLeak, BlocksOfStack, blocks_of_leaks},
+    leak::blocks::blocks_of_leaks,
     pass::analysis::Analysis,
     pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,
-    pass::{analyse, analyse_with},
+    pass::{analyse, analyse_with, analyse_with_head},
     peak::add_peak_blocks,
     peak::by_phase::analyse_for_peak,
     report::{Report, Section},

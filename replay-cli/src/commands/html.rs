@@ -20,6 +20,7 @@ use crate::render::wording::fill_report;
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
 use crate::terminal::escape::escape_path;
 use crate::terminal::format::put_line;
+use crate::terminal::output_file::OutputFile;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::stdout::print_text;
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.traces[0]));
     let (page, is_complete) = page_of(args)?;
-    write_file(&output, page.as_bytes())?;
+    write_page(&output, &page)?;
     let mut message = String::new();
     let size = format_bytes(page.len() as u64);
     put_line(&mut message, format_args!("{} ({size})", escape_path(&output)));
@@ -90,7 +91,7 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         trace: TraceArgs::default(),
     };
     let (page, _) = page_of(&args)?;
-    write_file(&output, page.as_bytes())?;
+    write_page(&output, &page)?;
     Ok(output)
 }
 
@@ -144,27 +145,13 @@ fn named_history(mut analysis: Analysis, resolver: &mut Resolver) -> RunHistory 
     history
 }
 
-/// Writes a file at once: if writing fails, an existing file stays as it was.
-fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let error = || format!("cannot write {}; choose another file with --output", path.display());
-    let mut file =
-        tempfile::Builder::new().prefix(".gpumemtrace-").tempfile_in(folder).with_context(error)?;
-    file.write_all(bytes).with_context(error)?;
-    let file = file.persist(path).map_err(|error| error.error).with_context(error)?;
-    make_readable(&file);
+/// If writing fails, an existing file stays as it was.
+fn write_page(path: &Path, page: &str) -> anyhow::Result<()> {
+    let mut file = OutputFile::create(path)?;
+    file.write_all(page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    file.finish()?;
     Ok(())
 }
-
-/// Temporary files are private; a page is as readable as any new file.
-#[cfg(unix)]
-fn make_readable(file: &std::fs::File) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
-}
-
-#[cfg(not(unix))]
-fn make_readable(_: &std::fs::File) {}
 
 /// Opens a page without waiting for the browser. Says on stderr if that is not possible.
 fn open_in_browser(page: &Path) {

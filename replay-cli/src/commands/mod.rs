@@ -5,6 +5,7 @@ pub(crate) mod compare;
 mod display_args;
 pub(crate) mod doctor;
 pub(crate) mod dump;
+pub(crate) mod export;
 pub(crate) mod html;
 pub(crate) mod info;
 pub(crate) mod leak_candidates;

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 
-use gpumemtrace_replay::report::{Category, Site};
-use gpumemtrace_replay::{
-    AllocatorState, BlockHistory, DeviceHistory, GapPoint, KeyframeReason, Report, RunHistory,
-};
+use gpumemtrace_replay::report::{Category, GapPoint, Site};
+use gpumemtrace_replay::{AllocatorState, BlockHistory, DeviceHistory, KeyframeReason, Report, RunHistory};
 
 use super::call_tree::CallTree;
 use super::columns::Columns;

@@ -5,6 +5,7 @@ pub(crate) mod escape;
 pub(crate) mod format;
 pub(crate) mod layout;
 pub(crate) mod marks;
+pub(crate) mod output_file;
 pub(crate) mod paths;
 pub(crate) mod status_line;
 pub(crate) mod stderr;

@@ -9,16 +9,14 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::NO_DEVICE;
 
-use super::run_history::{
-    AllocatorState, BlockHistory, DeviceHistory, GapPoint, RunHistory, SegmentPlace, block_sums,
-};
+use super::run_history::{AllocatorState, BlockHistory, DeviceHistory, RunHistory, block_sums};
 use crate::assemble::fragmentation::pool_info;
 use crate::device::DeviceState;
 use crate::device::keyframes::Keyframe;
 use crate::fragmentation::CAUSES;
 use crate::pass::Analysis;
 use crate::peak::category::over_time::categories_over_time;
-use crate::report::PoolInfo;
+use crate::report::{GapPoint, PoolInfo, SegmentPlace};
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::history::composition::{Composition, Grouping};

@@ -6,7 +6,7 @@
 
 use crate::device::keyframes::KeyframeReason;
 use crate::device::placed_blocks::PlacedBlocks;
-use crate::report::{Category, CauseKind, PoolInfo, Site, StepSource};
+use crate::report::{Category, GapPoint, PoolInfo, SegmentPlace, Site, StepSource};
 use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
 use crate::util::ids::StackId;
 
@@ -114,21 +114,6 @@ pub struct BlockSum {
     pub count: u64,
 }
 
-/// Unused reserved bytes at one moment.
-#[derive(Debug)]
-pub struct GapPoint {
-    /// Nanoseconds since the start of recording.
-    pub time_ns: u64,
-    /// Bytes reserved by PyTorch.
-    pub reserved: u64,
-    /// Bytes in live blocks.
-    pub live: u64,
-    /// Bytes reserved and not requested.
-    pub gap: u64,
-    /// The gap by cause; all causes in the same order at each moment.
-    pub causes: Vec<(CauseKind, u64)>,
-}
-
 /// The state of PyTorch's allocator at one moment.
 #[derive(Debug)]
 pub struct AllocatorState {
@@ -143,21 +128,6 @@ pub struct AllocatorState {
     /// Segments by address. Empty without PyTorch's tracker.
     pub segments: Vec<SegmentPlace>,
     pub(super) blocks: PlacedBlocks,
-}
-
-/// A segment, or a mapped piece of an expandable one.
-#[derive(Clone, Copy, Debug)]
-pub struct SegmentPlace {
-    /// Address of its first byte.
-    pub addr: u64,
-    /// Length in bytes, also of unused parts.
-    pub bytes: u64,
-    /// The stream that it serves.
-    pub stream: u64,
-    /// The pool that it serves; 0 is the default pool.
-    pub pool: u64,
-    /// A piece of an expandable segment.
-    pub is_expandable: bool,
 }
 
 impl AllocatorState {

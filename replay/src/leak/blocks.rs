@@ -8,10 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use crate::pass::Analysis;
-use crate::report::LeakKind;
+use crate::report::{BlocksOfLeak, BlocksOfStack, LeakKind};
 use crate::state::live_set::LiveSet;
 use crate::util::ids::StackId;
 
@@ -21,32 +19,6 @@ const MAX_BLOCKS: usize = 4096;
 /// Blocks listed per leak, of all its stacks together, if each gets at least [`MIN_BLOCKS`].
 const MAX_BLOCKS_OF_LEAK: usize = 50_000;
 const MIN_BLOCKS: usize = 4;
-
-/// The blocks of a leak, and the line it is reported under.
-#[derive(Clone, Debug, Serialize)]
-pub struct BlocksOfLeak {
-    /// Ordinal of the device.
-    pub device: u32,
-    /// Source file of the line, if it is known.
-    pub file: Option<String>,
-    /// Line number, if it is known.
-    pub line: Option<u32>,
-    /// Function of the line, if it is known.
-    pub function: Option<String>,
-    /// Blocks by the stack that allocated them.
-    pub stacks: Vec<BlocksOfStack>,
-}
-
-/// The leaked blocks that one stack allocated.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct BlocksOfStack {
-    /// Number of blocks, listed or not.
-    pub blocks: u64,
-    /// Their sum; saturates in a damaged trace.
-    pub bytes: u64,
-    /// Address and bytes of the listed blocks, oldest first.
-    pub listed: Vec<(u64, u64)>,
-}
 
 /// Lists the blocks of all leaks in tensors, as of the end of the trace. Repeats the leak analysis.
 pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {

@@ -105,8 +105,8 @@ pub fn analyse_with(input: Input<'_>, options: AnalysisOptions) -> Result<Analys
 }
 
 /// Like [`analyse_with`], but also returns the head, for callers that read the events once more.
-/// The definitions of the head are moved to [`Analysis::symbols`].
-pub(crate) fn analyse_with_head(
+/// The definitions of the head are moved to the analysis.
+pub fn analyse_with_head(
     input: Input<'_>,
     options: AnalysisOptions,
 ) -> Result<(Analysis, TraceHead), OpenError> {

@@ -8,6 +8,7 @@ mod category_rule;
 mod device;
 mod filters;
 mod fragmentation;
+mod history;
 mod holders;
 pub(crate) mod json_enum;
 mod leak;
@@ -23,6 +24,7 @@ mod snapshot;
 mod timeline;
 mod trace;
 mod verdict;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,10 +45,12 @@ pub use self::{
         FragmentationOverTime, GapMoment, GapReason, GapSample, PinningSite, PoolBlocks, PoolBytes, PoolInfo,
         PoolRow,
     },
+    history::{GapPoint, SegmentPlace},
     holders::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason},
     leak::{
-        AmountUnit, AssessmentLimit, AssessmentStatus, BenignGrowth, BenignRule, FreedSiblings, GrowingSite,
-        GrowsBy, GrowthClass, Leak, LeakAssessment, LeakEvidence, LeakKind, LeakShape, OomForecast, Survival,
+        AmountUnit, AssessmentLimit, AssessmentStatus, BenignGrowth, BenignRule, BlocksOfLeak, BlocksOfStack,
+        FreedSiblings, GrowingSite, GrowsBy, GrowthClass, Leak, LeakAssessment, LeakEvidence, LeakKind,
+        LeakShape, OomForecast, Survival,
     },
     mps_samples::{SampledPoint, SampledRange, TorchMemory},
     note::{BlockContent, TraceLoss, TraceNote, Worded},
@@ -63,6 +67,7 @@ pub use self::{
     timeline::{Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint},
     trace::{Losses, Naming, NamingReason, TraceInfo},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
+    walk::{BlockChange, BlockLayer, WalkEnd, WalkedBlock, WalkedEvent},
 };
 
 /// A number that is printed without a fraction if it has none.

@@ -2,6 +2,7 @@
 //! definitions.
 
 mod assessment;
+mod blocks;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,6 +11,7 @@ use super::json_enum::json_enum;
 use super::{Holder, HolderCoverage, Quantity, Site};
 use crate::util::ids::StackId;
 pub use assessment::{AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, LeakAssessment};
+pub use blocks::{BlocksOfLeak, BlocksOfStack};
 
 json_enum! {
     /// The memory that grows.

@@ -1,0 +1,99 @@
+//! `gpumemtrace export`: writes traces in the formats of other tools.
+
+use std::io::{BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::{report, symbolize_report};
+
+use super::trace_args::TraceArgs;
+use crate::exit::{CliExit, UsageError};
+use crate::export::{EXPORTERS, ExportJob, ExportRun, ExportWindow, Exporter, WindowArgs, read_for_export};
+use crate::render::format_parser;
+use crate::render::wording::fill_report;
+use crate::terminal::escape::escape_path;
+use crate::terminal::format::put_line;
+use crate::terminal::output_file::OutputFile;
+use crate::terminal::status_line;
+use crate::terminal::stderr::print_message;
+use crate::terminal::stdout::print_text;
+use crate::terminal::units::format_bytes;
+
+#[derive(clap::Args)]
+pub(crate) struct ExportArgs {
+    /// Format to write
+    #[arg(value_name = "FORMAT", value_parser = format_parser(EXPORTERS))]
+    format: &'static dyn Exporter,
+    /// Trace files; several are ranks of one run
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// File to write; - for stdout [default: the trace with the suffix of the format]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    window: WindowArgs,
+    #[command(flatten)]
+    trace: TraceArgs,
+}
+
+pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
+    status_line::exit_cleanly_on_interrupt()?;
+    let exporter = args.format;
+    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    if to_stdout && std::io::stdout().is_terminal() {
+        return Err(UsageError("stdout is a terminal; write to a file, or into a pipe".to_owned()).into());
+    }
+    if args.traces.len() > exporter.max_runs() {
+        let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
+        return Err(UsageError(why).into());
+    }
+    let mut job = read_job(args)?;
+    if to_stdout {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        exporter.export(&mut job, &mut out)?;
+        out.flush()?;
+    } else {
+        let path = args.output.clone().unwrap_or_else(|| default_output(&args.traces[0], exporter));
+        let mut file = OutputFile::create(&path)?;
+        exporter.export(&mut job, &mut file)?;
+        let written_bytes = file.finish()?;
+        let mut message = String::new();
+        let size = format_bytes(written_bytes);
+        put_line(&mut message, format_args!("{} ({size})", escape_path(&path)));
+        print_text(&message)?;
+    }
+    job.resolver.save_cache();
+    for note in &job.notes {
+        print_message(format_args!("gpumemtrace: {note}"));
+    }
+    let is_complete = job.report.traces.iter().all(|trace| trace.complete);
+    Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete })
+}
+
+/// Reads and analyses the traces, and finds the window in each.
+fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
+    let user_code = args.trace.user_code()?;
+    let (mut analyses, mut files) = (Vec::new(), Vec::new());
+    for path in &args.traces {
+        let (analysis, file) = read_for_export(path, user_code.clone(), args.trace.shows_progress())?;
+        analyses.push(analysis);
+        files.push(file);
+    }
+    let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
+    let mut report = report(&analyses, &[]);
+    symbolize_report(&mut report, &analyses, NameScope::ALL, &mut resolver);
+    fill_report(&mut report);
+    let mut runs = Vec::new();
+    for (mut analysis, file) in analyses.into_iter().zip(files) {
+        let history = analysis.take_history().unwrap_or_default();
+        let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
+        runs.push(ExportRun::new(file, (analysis, history), window));
+    }
+    Ok(ExportJob { runs, report, resolver, notes: Vec::new() })
+}
+
+/// `run.trace` as `run.folded`, in the same folder.
+fn default_output(trace: &Path, exporter: &dyn Exporter) -> PathBuf {
+    trace.with_extension(exporter.suffix().trim_start_matches('.'))
+}

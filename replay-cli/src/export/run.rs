@@ -1,0 +1,77 @@
+//! A run to export: its analysis, its history, and its events.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::report::{Site, WalkEnd, WalkedEvent};
+use gpumemtrace_replay::{Analysis, AnalysisOptions, RunHistory, analyse_with_head, symbolize_sites};
+
+use super::ExportWindow;
+use crate::exit::UnreadableInput;
+use crate::trace::open::TraceSource;
+
+/// An analysed run that can be walked again.
+pub(crate) struct ExportRun {
+    file: TraceSource,
+    head: TraceHead,
+    /// The analysis of the whole run. Its history is in `history`.
+    pub(crate) analysis: Analysis,
+    /// The whole run over time; its stacks have no names of native functions before
+    /// [`Self::name_history`].
+    pub(crate) history: RunHistory,
+    /// The part to export.
+    pub(crate) window: ExportWindow,
+}
+
+impl ExportRun {
+    /// Joins the parts of a run. The analysis must have been made with [`read_for_export`].
+    pub(crate) fn new(
+        (file, head): (TraceSource, TraceHead),
+        (analysis, history): (Analysis, RunHistory),
+        window: ExportWindow,
+    ) -> Self {
+        Self { file, head, analysis, history, window }
+    }
+
+    /// Passes the events to `visit`, in order, up to the end of the window. Those before it are
+    /// passed too.
+    pub(crate) fn walk(
+        &mut self,
+        visit: &mut dyn FnMut(&WalkedEvent<'_>) -> ControlFlow<()>,
+    ) -> anyhow::Result<WalkEnd> {
+        let Self { file, head, analysis, window, .. } = self;
+        let bounds = (window.since.as_ref(), window.until.as_ref());
+        let walked = analysis.walk(&|| file.open(), head, bounds, visit);
+        Ok(walked.map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?)
+    }
+
+    /// The call sites of stacks, with all frames and names, in the same order.
+    pub(crate) fn sites_of_stacks(&self, stacks: &[u32], resolver: &mut Resolver) -> Vec<Site> {
+        let mut sites = self.analysis.sites_of_stacks(stacks);
+        symbolize_sites(sites.iter_mut(), &self.analysis, NameScope::ALL, resolver);
+        sites
+    }
+
+    /// Gives the stacks of the history the names of native functions.
+    pub(crate) fn name_history(&mut self, resolver: &mut Resolver) {
+        let sites = self.history.stacks.iter_mut().map(|(site, _)| site);
+        symbolize_sites(sites, &self.analysis, NameScope::ALL, resolver);
+    }
+}
+
+/// Analyses a trace so that it can be walked again.
+pub(crate) fn read_for_export(
+    path: &Path,
+    user_code: UserCodePaths,
+    shows_progress: bool,
+) -> Result<(Analysis, (TraceSource, TraceHead)), UnreadableInput> {
+    let (file, ring) = TraceSource::find(path)?;
+    let progress = shows_progress.then(|| file.progress());
+    let options = AnalysisOptions { user_code, keeps_history: true, ..Default::default() };
+    let (analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
+    drop(progress);
+    Ok((analysis, (file, head)))
+}

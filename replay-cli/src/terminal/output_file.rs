@@ -1,0 +1,61 @@
+//! Files that a command writes: complete, or not there.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use tempfile::NamedTempFile;
+
+/// A new file. It takes its name when it is finished; before, an existing file stays as it was.
+pub(crate) struct OutputFile {
+    out: BufWriter<NamedTempFile>,
+    path: PathBuf,
+    written_bytes: u64,
+}
+
+impl OutputFile {
+    /// Begins a file in the folder of `path`.
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let file = tempfile::Builder::new()
+            .prefix(".gpumemtrace-")
+            .tempfile_in(folder.unwrap_or(Path::new(".")))
+            .with_context(|| describe_error(path))?;
+        Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path: path.to_owned(), written_bytes: 0 })
+    }
+
+    /// Gives the file its name. Returns its size.
+    pub(crate) fn finish(self) -> anyhow::Result<u64> {
+        let error = || describe_error(&self.path);
+        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error).with_context(error)?;
+        let file = file.persist(&self.path).map_err(|error| error.error).with_context(error)?;
+        make_readable(&file);
+        Ok(self.written_bytes)
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.written_bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn describe_error(path: &Path) -> String {
+    format!("cannot write {}; choose another file with --output", path.display())
+}
+
+/// Temporary files are private; an output is as readable as any new file.
+#[cfg(unix)]
+fn make_readable(file: &std::fs::File) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
+}
+
+#[cfg(not(unix))]
+fn make_readable(_: &std::fs::File) {}
