@@ -4,7 +4,6 @@ The files are those in tests/golden/snapshots/, and those below GPUMEMTRACE_CORP
 """
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from conftest import VENVS, assert_report_is_consistent
 from snapshot_oracle import LIVE, PENDING
-from snapshot_reports import blocks_of_dump, contents, gap_at_end, name_of, oracle, report_of, rows_by_device, run_command, snapshot_files
+from snapshot_reports import blocks_of_dump, contents, gap_at_end, name_of, oracle, report_of, rows_by_device, run_command, snapshot_files, stats_at_the_dump
 
 pytestmark = pytest.mark.parametrize("path", snapshot_files(), ids=name_of)
 
@@ -146,8 +145,7 @@ def test_report_equals_that_of_our_trace(path):
 
 def test_stats_of_torch_at_the_dump(path):
     """`torch.cuda.memory_stats()`, written beside the snapshot when it was dumped."""
-    beside = [path.parent / "stats.json", path.parent / "stats" / f"{path.name.split('.pickle')[0]}.json"]
-    stats = next((json.loads(file.read_text()) for file in beside if file.exists()), None)
+    stats = stats_at_the_dump(path)
     if stats is None:
         pytest.skip("no statistics of this run")
     code, report = report_of(path)

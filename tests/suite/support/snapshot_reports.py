@@ -12,7 +12,7 @@ from conftest import COMMAND, REPOSITORY
 GOLDEN = REPOSITORY / "tests" / "golden" / "snapshots"
 #: A folder with more snapshots, searched with its subfolders.
 CORPUS = os.environ.get("GPUMEMTRACE_CORPUS")
-SUFFIXES = (".pickle", ".pkl", ".pickle.gz", "form.json", "snapshot.json")
+SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".json.gz", "form.json", "snapshot.json")
 
 
 def snapshot_files():
@@ -20,6 +20,14 @@ def snapshot_files():
     if CORPUS:
         files += [path for path in sorted(Path(CORPUS).rglob("*")) if path.name.endswith(SUFFIXES) and path.is_file()]
     return files
+
+
+def stats_at_the_dump(path):
+    """What record.py wrote of PyTorch's statistics beside a snapshot; None if nothing."""
+    if path.parent == GOLDEN:
+        return json.loads((GOLDEN / "stats.json").read_text())[path.name.rsplit(".pickle", 1)[0].rsplit(".json", 1)[0]]
+    beside = path.parent / "stats.json"
+    return json.loads(beside.read_text()) if beside.exists() else None
 
 
 def name_of(path):
