@@ -66,34 +66,46 @@ def test_peak_is_the_highest_point_of_the_history(path):
     for device, history in oracle(path).items():
         # A block that is older than the history may be larger than the oracle derives, by a rest
         # that PyTorch does not split off.
-        slack = history.uncertain << 20
+        slack = history.uncertain << 20 if history.rounding.is_known else history.peak.live
         assert abs(devices[device]["peak"]["live_bytes"] - history.peak.live) <= slack
         assert devices[device]["peak"]["reserved_bytes"] == max(totals.reserved for totals in history.course)
-        if history.peak.live and not slack:
+        if not slack and history.peak.live:
             assert_sites_equal(peaks[device]["sites"], history.peak_by_stack())
 
 
 def assert_sites_equal(sites, by_stack):
-    """Compares bytes by site. The site of a stack is its innermost frame that is one of the sites."""
-    named = {(row["site"]["file"], row["site"]["line"], row["site"]["function"]): 0 for row in sites}
-    for frames, size in by_stack.items():
-        # Without a user's frame a stack has another site; those are compared as one.
-        site = next((frame for frame in frames or () if frame in named), None)
-        named[site] = named.get(site, 0) + size
-    reported = {}
+    """Compares bytes by site. The site of a stack is its innermost Python frame that is one.
+
+    Stacks without such a frame are compared as one.
+    """
+    reported, expected = {}, {}
     for row in sites:
         site = row["site"]["file"], row["site"]["line"], row["site"]["function"]
-        site = site if named.get(site) else None
+        site = site if is_python(site) else None
         reported[site] = reported.get(site, 0) + row["bytes"]
-    assert reported == {site: size for site, size in named.items() if size}
+    for frames, size in by_stack.items():
+        site = next((frame for frame in frames or () if is_python(frame) and frame in reported), None)
+        expected[site] = expected.get(site, 0) + size
+    assert reported == expected
+
+
+def is_python(frame):
+    return str(frame[0]).endswith((".py", ">"))
 
 
 def test_missing_history_is_said_and_sets_the_exit_code(path):
+    """Events that were overwritten make the trace incomplete; a history that began late does not."""
     code, report = report_of(path)
-    late = any(history.begins_late for history in oracle(path).values())
-    assert code == (6 if late else 0)
-    assert report["traces"][0]["complete"] == (not late)
-    assert run_command("info", path).returncode in (0, code)
+    lost = any(history.lost_events for history in oracle(path).values())
+    assert code == (6 if lost else 0)
+    assert report["traces"][0]["complete"] == (not lost)
+    text = run_command("replay", path).stdout
+    assert ("lacks its oldest events" in text) == lost
+    earlier = sum(len(history.before) for history in oracle(path).values())
+    if not any(history.events for history in oracle(path).values()):
+        assert "without a history" in text
+    elif earlier:
+        assert f"{earlier:,} block" in text and "existed before the first" in text
 
 
 def torch_viz():
@@ -137,10 +149,24 @@ def test_report_equals_that_of_our_trace(path):
             continue
         for name in ("live_bytes", "reserved_bytes"):
             assert mine["end"][name] == row["end"][name]
-        (gap, causes), (wanted, wanted_causes) = gap_at_end(report, device), gap_at_end(ours, device)
-        assert causes == wanted_causes and gap["requested_bytes"] == wanted["requested_bytes"]
-        if not oracle(path)[device].begins_late:
+        history = oracle(path)[device]
+        if not history.begins_late and history.rounding.is_known:
             assert mine["peak"]["live_bytes"] == row["peak"]["live_bytes"]
+        if ours["traces"][0]["torch_tracker"] != "attached":
+            # Without the tracker, the trace has no requested sizes and pools.
+            continue
+        (gap, causes), (wanted, wanted_causes) = gap_at_end(report, device), gap_at_end(ours, device)
+        assert gap["requested_bytes"] == wanted["requested_bytes"]
+        if history.begins_late or gap["request"] != wanted["request"]:
+            # What a free block is stranded from depends on the requests, and on known pools.
+            causes, wanted_causes = without_reason(causes), without_reason(wanted_causes)
+        assert causes == wanted_causes
+
+
+def without_reason(causes):
+    """The causes, with one for all free memory in segments that blocks keep."""
+    kept = ("pinned", "stranded_stream", "stranded_pool")
+    return {name: size for name, size in causes.items() if name not in kept} | {"kept": sum(causes.get(name, 0) for name in kept)}
 
 
 def test_stats_of_torch_at_the_dump(path):

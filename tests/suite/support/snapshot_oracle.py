@@ -165,10 +165,9 @@ class DeviceHistory:
                 cut(ranges, addr, size)
             elif action in ("segment_free", "segment_unmap"):
                 join(ranges, addr, size, action == "segment_unmap")
-        # Without the event that requested it, a completed free says that the block was live.
+        # If PyTorch was asked to skip these events, a completed free says that the block was live.
         requested = {event["addr"] for event in self.events if event["action"] == "free_requested"}
-        completed = {event["addr"] for event in self.events if event["action"] == "free_completed"}
-        skipped = completed and not requested
+        skipped = not requested and sum(event["action"] == "free_completed" for event in self.events) > 1
         starts = sorted(ranges)
         order = sorted(blocks)
         for index, addr in enumerate(order):
@@ -238,8 +237,16 @@ class DeviceHistory:
 
     @property
     def begins_late(self):
-        """True if memory was reserved or in use before the first event: earlier events are missing."""
+        """True if memory was reserved or in use before the first event."""
         return bool(self.before or self._ranges)
+
+    @property
+    def lost_events(self):
+        """True if a block has a stack but no allocation: stacks were recorded before the first event.
+
+        A history of one event is none: `enabled="state"` keeps stacks only.
+        """
+        return len(self.events) > 1 and any(block.frames for block in self.before.values())
 
     def peak_by_stack(self):
         sums = {}
