@@ -73,7 +73,12 @@ pub(crate) struct HistoryShape {
 impl HistoryShape {
     fn of(snapshot: &Snapshot, runs: &[EventRun]) -> Self {
         let mut events = runs.iter().flat_map(|run| snapshot.events.iter(*run));
-        Self { has_completions: events.any(|event| event.action == EventAction::FreeCompleted) }
+        let has_pending = |segment: &SegmentRecord| {
+            segment.blocks.iter().any(|block| block.state == BlockState::PendingFree)
+        };
+        let has_completions = snapshot.segments.iter().any(has_pending)
+            || events.any(|event| event.action == EventAction::FreeCompleted);
+        Self { has_completions }
     }
 }
 
@@ -273,7 +278,7 @@ impl StartFinder {
                 None => self.add_end_block(segment, (addr, block), (is_pending, pool)),
                 Some(AddressState::Live(number) | AddressState::Pending(number)) => match number {
                     Some(number) => {
-                        drop(self.state.end_facts.insert(number, EndFact::BlockBytes(block.size)))
+                        self.add_end_fact(number, EndFact::BlockBytes(block.size));
                     }
                     // Freed since, and pending: its size is that of now.
                     None => {
@@ -285,6 +290,10 @@ impl StartFinder {
                 Some(AddressState::Free) => self.state.contradictions += 1,
             }
         }
+    }
+
+    fn add_end_fact(&mut self, number: u64, fact: EndFact) {
+        self.state.end_facts.insert(number, fact);
     }
 
     fn add_end_block(

@@ -2,7 +2,7 @@
 
 use std::iter::Peekable;
 
-use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
+use gpumemtrace_format::event::{FLAG_EXISTED, FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_format::{Detail, Event, EventKind};
 
 use super::EventOutput;
@@ -81,7 +81,7 @@ impl<'a> DeviceEvents<'a> {
                 python_stack,
                 ..Event::new(kind)
             };
-            output.add(event, None);
+            output.add(Event { flags: FLAG_EXISTED, ..event }, None);
         }
         let mut blocks = std::mem::take(&mut self.start.blocks);
         // Pending blocks first: while they are allocated, the live bytes are above their sum.
@@ -91,10 +91,11 @@ impl<'a> DeviceEvents<'a> {
             let live = HeldBlock { is_pending: false, ..block.held };
             self.layout.hold(block.addr, live);
             let event = self.block_event(EventKind::BLOCK_ALLOC, block.addr, live);
-            output.add(Event { python_stack: stack, ..event }, None);
+            output.add(Event { python_stack: stack, flags: FLAG_EXISTED, ..event }, None);
             if block.held.is_pending {
                 self.layout.set_pending(block.addr);
-                output.add(self.block_event(EventKind::BLOCK_FREE, block.addr, live), None);
+                let freed = self.block_event(EventKind::BLOCK_FREE, block.addr, live);
+                output.add(Event { flags: FLAG_EXISTED, ..freed }, None);
             }
         }
     }

@@ -61,13 +61,13 @@ pub(super) fn add_metadata(
     writer.add_block(BlockKind::META, &meta.encode());
 }
 
-/// Adds what the events showed. `start_events` is the number of events of the trace that describe
-/// the state before the first event of the snapshot.
-pub(super) fn add_output_facts(writer: &mut TraceWriter, start_events: u64, sizes: SizeChecks) {
+/// Adds how many sizes of blocks could be checked, and how many were computed wrong.
+pub(super) fn add_size_checks(writer: &mut TraceWriter, sizes: SizeChecks) {
     let mut meta = Meta::default();
-    meta.set_number("start_events", start_events);
     add_counts(&mut meta, &[("snapshot.checked_sizes", sizes.blocks), ("snapshot.wrong_sizes", sizes.wrong)]);
-    writer.add_block(BlockKind::META, &meta.encode());
+    if !meta.entries().is_empty() {
+        writer.add_block(BlockKind::META, &meta.encode());
+    }
 }
 
 fn add_counts(meta: &mut Meta, counts: &[(&str, u64)]) {

@@ -7,7 +7,7 @@ mod stack_tree;
 mod trace_writer;
 
 use gpumemtrace_format::block::BlockKind;
-use gpumemtrace_format::event::{MARK_STEP, NO_SEQ};
+use gpumemtrace_format::event::{FLAG_EXISTED, MARK_STEP, NO_SEQ};
 use gpumemtrace_format::{
     CodeId, Counters, End, EndReason, Event, EventKind, NodeId, ThreadId, TrackerState,
 };
@@ -35,11 +35,11 @@ pub(crate) fn encode(histories: DeviceHistories) -> Result<Vec<u8>, SnapshotErro
         EventOutput { writer: &mut writer, tree: StackTree::new(), next_seq: 0, last_ns: times.first_ns };
     let mut events: Vec<DeviceEvents<'_>> =
         devices.into_iter().map(|device| DeviceEvents::new(device, &snapshot, &rules)).collect();
-    output.add(Event { aux: [TrackerState::Attached as u64, 0], ..Event::new(EventKind::TRACKER) }, None);
+    let attached = [TrackerState::Attached as u64, 0];
+    output.add(Event { aux: attached, flags: FLAG_EXISTED, ..Event::new(EventKind::TRACKER) }, None);
     for device in &mut events {
         device.add_start(&mut output);
     }
-    let start_events = output.next_seq;
     let mut annotations = AnnotationEvents::new(&annotations);
     // Devices have clocks of their own, so the next event is the earliest of all.
     while let Some((until_ns, device)) =
@@ -54,7 +54,7 @@ pub(crate) fn encode(histories: DeviceHistories) -> Result<Vec<u8>, SnapshotErro
     let sizes = events.iter().fold(SizeChecks::default(), |sum, device| device.size_checks + sum);
     drop(events);
     writer.finish_events();
-    metadata::add_output_facts(&mut writer, start_events, sizes);
+    metadata::add_size_checks(&mut writer, sizes);
     definitions.add_to(&mut writer);
     let end = End {
         reason: EndReason::Exit,

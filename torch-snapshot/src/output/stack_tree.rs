@@ -81,7 +81,9 @@ impl StackTree {
             for lines in lines.chunks(if is_native { 1 } else { MAX_LINES }) {
                 let id = CodeId(next_code);
                 next_code += 1;
-                let first_line = i32::try_from(lines[0]).unwrap_or(0);
+                // Of a frame without line numbers, PyTorch reports the offset in its library.
+                let has_lines = !(is_native && is_library(file_text));
+                let first_line = i32::try_from(lines[0]).ok().filter(|_| has_lines).unwrap_or(0);
                 let mut code = CodeDef {
                     id,
                     first_line,
@@ -152,6 +154,15 @@ fn is_python(file: &str, name: &str) -> bool {
     let has_native_name = name.contains("::") || name.contains('(') || name.starts_with('_') || name == "??";
     // Typed code and scripts without an extension, such as a console script.
     !last.is_empty() && last != "??" && !last.contains('.') && !has_native_name
+}
+
+/// True for a shared library or an executable, as opposed to a source file.
+fn is_library(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    name.contains(".so")
+        || !["c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "pyx"]
+            .iter()
+            .any(|ending| name.rsplit_once('.').is_some_and(|(_, extension)| extension == *ending))
 }
 
 /// A line table of Python 3.11 with one code unit for each line, ascending from the first.

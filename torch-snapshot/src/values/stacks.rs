@@ -66,12 +66,4 @@ impl StackTable {
     pub(crate) fn frame(&self, id: FrameId) -> SnapshotFrame {
         self.frames[id.0 as usize]
     }
-
-    pub(crate) fn frame_count(&self) -> usize {
-        self.frames.len()
-    }
-
-    pub(crate) fn stack_count(&self) -> usize {
-        self.stacks.len()
-    }
 }
