@@ -242,7 +242,7 @@ class DeviceHistory:
 
     @property
     def lost_events(self):
-        """True if a block has a stack but no allocation: stacks were recorded before the first event.
+        """True if a block has a stack but no allocation: recording began before the first event.
 
         A history of one event is none: `enabled="state"` keeps stacks only.
         """
