@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import VENVS, assert_report_is_consistent
+from conftest import VENVS, assert_report_is_consistent, sentences
 from snapshot_oracle import LIVE, PENDING
 from snapshot_reports import blocks_of_dump, contents, gap_at_end, name_of, oracle, report_of, rows_by_device, run_command, snapshot_files, stats_at_the_dump
 
@@ -99,7 +99,7 @@ def test_missing_history_is_said_and_sets_the_exit_code(path):
     lost = any(history.lost_events for history in oracle(path).values())
     assert code == (6 if lost else 0)
     assert report["traces"][0]["complete"] == (not lost)
-    text = run_command("replay", path).stdout
+    text = sentences(run_command("replay", path).stdout)
     assert ("lacks its oldest events" in text) == lost
     earlier = sum(len(history.before) for history in oracle(path).values())
     if not any(history.events for history in oracle(path).values()):
