@@ -13,9 +13,11 @@ from conftest import VENVS, assert_report_is_consistent, sentences
 from snapshot_oracle import LIVE, PENDING
 from snapshot_reports import blocks_of_dump, contents, gap_at_end, name_of, oracle, report_of, rows_by_device, run_command, snapshot_files, stats_at_the_dump
 
-pytestmark = pytest.mark.parametrize("path", snapshot_files(), ids=name_of)
+FILES = snapshot_files()
+of_each_file = pytest.mark.parametrize("path", FILES, ids=name_of)
 
 
+@of_each_file
 def test_oracle_explains_every_block(path):
     """Replayed by PyTorch's rules, the events lead to the segments in the file."""
     for history in oracle(path).values():
@@ -23,6 +25,7 @@ def test_oracle_explains_every_block(path):
         assert history.course[-1] == history.end
 
 
+@of_each_file
 def test_end_equals_the_segments(path):
     code, report = report_of(path)
     devices = rows_by_device(report["devices"])
@@ -34,6 +37,7 @@ def test_end_equals_the_segments(path):
         assert end["device_bytes"] is None and devices[device]["peak"]["device_bytes"] is None
 
 
+@of_each_file
 def test_causes_of_the_gap_equal_the_segments(path):
     code, report = report_of(path)
     assert_report_is_consistent(report)
@@ -51,6 +55,7 @@ def test_causes_of_the_gap_equal_the_segments(path):
         assert "unexplained" not in causes
 
 
+@of_each_file
 def test_printed_events_leave_the_blocks_of_the_segments(path):
     expected = {
         (str(device), f"{block.addr:#x}"): [block.size, block.requested, block.state == PENDING]
@@ -59,6 +64,7 @@ def test_printed_events_leave_the_blocks_of_the_segments(path):
     assert blocks_of_dump(path) == expected
 
 
+@of_each_file
 def test_peak_is_the_highest_point_of_the_history(path):
     code, report = report_of(path)
     devices = rows_by_device(report["devices"])
@@ -93,6 +99,7 @@ def is_python(frame):
     return str(frame[0]).endswith((".py", ">"))
 
 
+@of_each_file
 def test_missing_history_is_said_and_sets_the_exit_code(path):
     """Events that were overwritten make the trace incomplete; a history that began late does not."""
     code, report = report_of(path)
@@ -108,9 +115,9 @@ def test_missing_history_is_said_and_sets_the_exit_code(path):
         assert f"{earlier:,} block" in text and "existed before the first" in text
 
 
-def torch_viz():
+def torch_viz(venv):
     """PyTorch's own reader of snapshots, printing plain numbers."""
-    folder = next(Path(list(VENVS.values())[-1]).glob("lib/python3.*/site-packages/torch/cuda"))
+    folder = next(Path(venv).glob("lib/python3.*/site-packages/torch/cuda"))
     spec = importlib.util.spec_from_file_location("memory_viz", folder / "_memory_viz.py")
     viz = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(viz)
@@ -118,10 +125,10 @@ def torch_viz():
     return viz
 
 
-def test_torch_reads_the_same_numbers(path):
-    if not VENVS:
-        pytest.skip("GPUMEMTRACE_VENVS is not set")
-    viz, snapshot = torch_viz(), contents(path)
+@pytest.mark.parametrize("version", VENVS)
+@of_each_file
+def test_torch_reads_the_same_numbers(path, version):
+    viz, snapshot = torch_viz(VENVS[version]), contents(path)
     code, report = report_of(path)
     totals = dict(re.findall(r"^(total_reserved|total_allocated): (\d+)", viz.segsum(snapshot), re.M))
     assert int(totals["total_reserved"]) == sum(row["end"]["reserved_bytes"] for row in report["devices"])
@@ -136,13 +143,11 @@ def test_torch_reads_the_same_numbers(path):
     assert counts["block_alloc"] == allocated + before
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if (path.parent / "run.trace").exists()], ids=name_of)
 def test_report_equals_that_of_our_trace(path):
-    """The same run, recorded by the preloaded library."""
-    trace = path.parent / "run.trace"
-    if not trace.exists():
-        pytest.skip("no trace of this run")
+    """The same run, recorded by the preloaded library; only make_corpus.py leaves such traces."""
     code, report = report_of(path)
-    _, ours = report_of(trace)
+    _, ours = report_of(path.parent / "run.trace")
     for row in ours["devices"]:
         device, mine = row["device"], rows_by_device(report["devices"]).get(row["device"])
         if not row["end"]["reserved_bytes"] and mine is None:
@@ -169,11 +174,10 @@ def without_reason(causes):
     return {name: size for name, size in causes.items() if name not in kept} | {"kept": sum(causes.get(name, 0) for name in kept)}
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if stats_at_the_dump(path)], ids=name_of)
 def test_stats_of_torch_at_the_dump(path):
     """`torch.cuda.memory_stats()`, written beside the snapshot when it was dumped."""
     stats = stats_at_the_dump(path)
-    if stats is None:
-        pytest.skip("no statistics of this run")
     code, report = report_of(path)
     for device, row in rows_by_device(report["devices"]).items():
         torch = stats["devices"][device]
