@@ -184,6 +184,7 @@ fn write_definitions(out: &mut impl Write, head: &TraceHead) -> std::io::Result<
             FrameLink::Python => " link=python",
             FrameLink::C => " link=c",
             FrameLink::Backward => " link=backward",
+            FrameLink::Native => " link=native",
         };
         writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}{link}")?;
     }

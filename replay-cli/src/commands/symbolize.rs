@@ -58,6 +58,11 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
         let why = format!("{} is still being written; try again when the program has ended", file.name);
         return Err(UnreadableInput(why).into());
     }
+    if file.is_snapshot() {
+        let why =
+            format!("{} is a snapshot of PyTorch, which has the names of its frames already", file.name);
+        return Err(UnreadableInput(why).into());
+    }
     let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
     if !args.force && (target.exists() || ring_path(&target).exists()) {
         let why = format!("{} already exists; name another file with -o, or add --force", target.display());

@@ -5,14 +5,17 @@
 //! the trace ends at the same length.
 
 use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{Cursor, ErrorKind};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use gpumemtrace_format::reader::{OpenError, TraceBytes};
 use gpumemtrace_replay::{Input, RingFile};
+use gpumemtrace_torch_snapshot::{SNIFF_BYTES, looks_like_snapshot, transcode};
 
 use crate::exit::UnreadableInput;
+use crate::terminal::status_line;
 use crate::trace::parts::TraceParts;
 use crate::trace::progress::{ProgressLine, ReadCounter};
 use crate::trace::ring::read_ring;
@@ -23,6 +26,8 @@ pub(crate) struct TraceSource {
     /// The path as the user typed it.
     pub(crate) name: String,
     is_locked: bool,
+    /// The trace that was made of a snapshot of PyTorch; `None` if the file is a trace itself.
+    snapshot: Option<Arc<[u8]>>,
     counter: Arc<ReadCounter>,
 }
 
@@ -41,21 +46,47 @@ impl TraceSource {
         if facts.is_dir() {
             return Err(refuse("is a directory; give the trace file in it".to_owned()));
         }
+        if begins_like_snapshot(&file) {
+            return Ok((Self::of_snapshot(path, file, facts.len())?, RingFile::Absent));
+        }
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(path);
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
         let (parts, counter) = (TraceParts::find(path, length_bytes), Arc::default());
-        Ok((Self { parts, name, is_locked, counter }, ring))
+        Ok((Self { parts, name, is_locked, snapshot: None, counter }, ring))
+    }
+
+    /// Reads a snapshot of PyTorch and keeps the trace that is made of it.
+    fn of_snapshot(path: &Path, file: File, length_bytes: u64) -> Result<Self, UnreadableInput> {
+        let name = path.display().to_string();
+        let counter: Arc<ReadCounter> = Arc::default();
+        let _progress =
+            status_line::is_terminal().then(|| ProgressLine::start(&name, length_bytes, counter.clone()));
+        let trace = transcode(&mut counter.begin(file));
+        let trace = trace.map_err(|error| UnreadableInput(format!("{name} {error}")))?;
+        let parts = TraceParts { files: Vec::new(), absent: Vec::new() };
+        Ok(Self { parts, name, is_locked: false, snapshot: Some(trace.into()), counter })
+    }
+
+    /// True if the file is a snapshot of PyTorch.
+    pub(crate) fn is_snapshot(&self) -> bool {
+        self.snapshot.is_some()
     }
 
     /// Opens the whole trace from its start, and restarts the progress counter.
     pub(crate) fn open(&self) -> std::io::Result<Box<dyn TraceBytes>> {
-        Ok(Box::new(self.counter.begin(self.parts.open()?)))
+        match &self.snapshot {
+            Some(trace) => Ok(Box::new(self.counter.begin(Cursor::new(trace.clone())))),
+            None => Ok(Box::new(self.counter.begin(self.parts.open()?))),
+        }
     }
 
     /// Shows a progress line on stderr until the return value is dropped.
     pub(crate) fn progress(&self) -> ProgressLine {
-        let length_bytes = self.parts.files.iter().map(|part| part.len_bytes).sum();
+        let length_bytes = match &self.snapshot {
+            Some(trace) => trace.len() as u64,
+            None => self.parts.files.iter().map(|part| part.len_bytes).sum(),
+        };
         ProgressLine::start(&self.name, length_bytes, self.counter.clone())
     }
 
@@ -76,6 +107,16 @@ impl TraceSource {
     pub(crate) fn is_locked(&self) -> bool {
         self.is_locked
     }
+}
+
+/// True if a file is no trace and its first bytes are those of a snapshot.
+fn begins_like_snapshot(file: &File) -> bool {
+    let mut first = [0; SNIFF_BYTES];
+    let mut filled = 0;
+    while let Ok(read @ 1..) = file.read_at(&mut first[filled..], filled as u64) {
+        filled += read;
+    }
+    looks_like_snapshot(&first[..filled])
 }
 
 fn describe_open_error(error: &std::io::Error) -> String {

@@ -94,6 +94,24 @@ pub(crate) fn only_forwards_requests(path: &str) -> bool {
     name.starts_with("libc10") || FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Namespaces of C++ functions of PyTorch that every tensor passes through.
+const FORWARDING_NAMESPACES: [&str; 4] =
+    ["c10::", "at::", "torch::autograd::VariableType", "torch::autograd::generated::details"];
+
+/// True for a C++ function that says nothing about a call site: it has no name, passes on a request
+/// for memory, or walks the stack.
+pub(crate) fn forwards_allocation(function: &str) -> bool {
+    let name = function.replace("(anonymous namespace)::", "");
+    let name = name.split(['(', '<']).next().unwrap_or(&name);
+    let is_below = |namespace: &str| {
+        name.match_indices(namespace).any(|(at, _)| at == 0 || name[..at].ends_with([' ', '*', '&']))
+    };
+    name.is_empty()
+        || name == "??"
+        || ["unwind", "CapturedTraceback", "gather_with_cpp"].iter().any(|part| name.contains(part))
+        || FORWARDING_NAMESPACES.iter().any(|namespace| is_below(namespace))
+}
+
 /// True unless the module belongs to an installed package, the system or a vendor, or is the Python
 /// interpreter.
 pub(crate) fn is_user_module(path: &str) -> bool {
@@ -252,6 +270,29 @@ mod tests {
         }
         for file in ["<string>", "<eval_with_key>.7", "<__array_function__ internals>"] {
             assert_eq!(origin_of(file), CodeOrigin::Generated, "{file}");
+        }
+    }
+
+    #[test]
+    fn functions_that_forward_allocations_are_no_call_sites() {
+        for function in [
+            "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(signed char, unsigned long)",
+            "at::TensorBase at::detail::_empty_generic<long>(c10::ArrayRef<long>)",
+            "torch::CapturedTraceback::gather(bool, bool, bool)",
+            "torch::unwind::unwind()",
+            "torch::cuda::(anonymous namespace)::gather_with_cpp()",
+            "at::(anonymous namespace)::wrapper_CUDA_mm(at::Tensor const&)",
+            "torch::autograd::VariableType::(anonymous namespace)::mm(c10::DispatchKeySet)",
+            "??",
+        ] {
+            assert!(forwards_allocation(function), "{function}");
+        }
+        for function in [
+            "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)",
+            "main",
+            "format::x()",
+        ] {
+            assert!(!forwards_allocation(function), "{function}");
         }
     }
 

@@ -154,10 +154,9 @@ impl StackSymbols {
                 None => (None, None, None),
             };
             frames.push(StackFrame {
-                kind: FrameKind::Python,
-                is_own: file
-                    .as_deref()
-                    .is_some_and(|file| self.user_code.origin_of(file) == CodeOrigin::User),
+                kind: if link == FrameLink::Native { FrameKind::Native } else { FrameKind::Python },
+                is_own: link != FrameLink::Native
+                    && file.as_deref().is_some_and(|file| self.user_code.origin_of(file) == CodeOrigin::User),
                 link,
                 file,
                 line,

@@ -93,7 +93,9 @@ impl<'a> TraceNamer<'a> {
             }
         }
         let has = |kind| site.stack.iter().any(|frame| frame.kind == kind);
-        if scope.stacks && has(FrameKind::Native) && (scope.mixed || !has(FrameKind::Python)) {
+        // Native frames without an address have their names and their place already.
+        let has_address = site.stack.iter().any(|frame| frame.address != 0);
+        if scope.stacks && has_address && has(FrameKind::Native) && (scope.mixed || !has(FrameKind::Python)) {
             self.name_stack(site, resolver);
         }
     }

@@ -62,6 +62,9 @@ pub fn find_losses(head: &TraceHead, body: &TraceBody, threads: u64) -> (Missing
     add_count(missing.lost, TraceLoss::MissingEvents { events: missing.lost });
     let DroppedParts { parts, events } = head.dropped_parts();
     add_count(parts, TraceLoss::DroppedParts { parts, events });
+    if head.meta.number("snapshot.overwritten") == Some(1) {
+        losses.push(TraceLoss::HistoryOverwritten);
+    }
     losses.extend(head.absent.iter().map(|detail| TraceLoss::AbsentFiles { detail: detail.clone() }));
     losses.extend(find_damage(head, body));
     // While the recorder runs, the block that it is writing is incomplete.

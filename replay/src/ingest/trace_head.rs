@@ -12,7 +12,7 @@ use gpumemtrace_format::{Counters, End, EndReason, Meta};
 
 use super::{DamageList, FileSpan, Input, RingFile, TruncatedEnd};
 use crate::ingest::definitions::Definitions;
-use crate::report::Ending;
+use crate::report::{Ending, SNAPSHOT_MODE};
 
 /// Tolerance around start and end: each thread reads the clock for its own events.
 const TIME_SLACK_NS: u64 = 100_000_000;
@@ -55,6 +55,11 @@ pub struct TraceHead {
     pub files: Vec<FileSpan>,
     /// Files of the trace that are missing, cut or unreadable, one sentence each.
     pub absent: Vec<String>,
+}
+
+/// True if the trace was made of a snapshot of PyTorch.
+pub(crate) fn is_torch_snapshot(meta: &Meta) -> bool {
+    meta.list("mode").iter().any(|mode| mode == SNAPSHOT_MODE)
 }
 
 /// Parts that the recorder deleted to limit the total size of the trace.
@@ -182,6 +187,9 @@ impl TraceHead {
 
     /// How the process ended, with details such as the exit status where known.
     pub fn ending(&self) -> (Ending, Option<String>) {
+        if is_torch_snapshot(&self.meta) {
+            return (Ending::Running, Some("when the snapshot was taken".to_owned()));
+        }
         if let Some(status) = self.meta.text("wait_status") {
             let mut words = status.split_whitespace();
             let (cause, number) = (words.next(), words.next().and_then(|n| n.parse::<i32>().ok()));

@@ -1,10 +1,10 @@
 //! Decides whether a trace allows a verdict on leaks.
 //!
 //! * *not assessed*: fewer than [`MIN_STEPS`] steps ended; without steps, fewer than
-//!   [`MIN_INTERVALS`] intervals; or pools of other libraries hold most of the memory.
+//!   [`MIN_INTERVALS`] intervals; a snapshot of PyTorch without history; or pools of other libraries hold most of the memory.
 //! * *partly*: the run has no steps, a long part of it comes after the last step boundary, a pool
-//!   of another library holds a part of the memory, events are missing, or only one stream was
-//!   judged.
+//!   of another library holds a part of the memory, events are missing, the trace is a snapshot of
+//!   PyTorch, or only one stream was judged.
 //! * *assessed*: none of these.
 //!
 //! Only an assessed run without findings may be called free of leaks. `tests/leaks/assessment.rs`
@@ -14,7 +14,7 @@ use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{
     AssessmentLimit, AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, LeakKind, Oom,
-    OomGrowthPattern, Site,
+    OomGrowthPattern, Site, TraceNote,
 };
 use crate::timeline::step_coverage::StepCoverage;
 use crate::timeline::steps::StepRule;
@@ -73,10 +73,12 @@ fn status_of(limit: &AssessmentLimit) -> AssessmentStatus {
         AssessmentLimit::FewSteps { .. } | AssessmentLimit::FewAllocations { .. } => {
             AssessmentStatus::NotAssessed
         }
+        AssessmentLimit::SnapshotHistory { events: 0 } => AssessmentStatus::NotAssessed,
         AssessmentLimit::OpaquePool { share, .. } if *share > 0.5 => AssessmentStatus::NotAssessed,
         AssessmentLimit::NoSteps { .. }
         | AssessmentLimit::AfterLastStep { .. }
         | AssessmentLimit::OpaquePool { .. }
+        | AssessmentLimit::SnapshotHistory { .. }
         | AssessmentLimit::MissingEvents
         | AssessmentLimit::OneStream => AssessmentStatus::Partly,
     }
@@ -120,6 +122,14 @@ fn find_limits(analysis: &Analysis) -> Vec<AssessmentLimit> {
     let before = analysis.since.as_ref().and_then(|since| since.reached).map_or(0, |moment| moment.step);
     let steps = u64::from(analysis.steps.saturating_sub(before));
     let mut limits = Vec::new();
+    let history = analysis.notes.iter().find_map(|note| match note {
+        TraceNote::TorchSnapshot { events, .. } => Some(*events),
+        _ => None,
+    });
+    limits.extend(history.map(|events| AssessmentLimit::SnapshotHistory { events }));
+    if history == Some(0) {
+        return limits;
+    }
     match analysis.step_rule {
         StepRule::Allocations { .. } if steps < MIN_INTERVALS => {
             limits.push(AssessmentLimit::FewAllocations { intervals: steps, needed: MIN_INTERVALS });

@@ -6,6 +6,7 @@ use super::program_end::ProgramEnd;
 use super::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
 use super::{Analysis, ReplayPass};
 use crate::device::DeviceState;
+use crate::ingest::trace_head::is_torch_snapshot;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
 use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
@@ -19,6 +20,9 @@ impl ReplayPass {
         let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
         let due = self.schedule.take_due_before(end_ns.saturating_add(1));
         self.take_snapshots(&due);
+        if self.awaits_history {
+            self.begin_history();
+        }
         let (ending, ending_detail) = head.ending();
         let (end, was_set) = self.end.finish(ending, head.was_stopped(), self.now());
         if !was_set {
@@ -154,6 +158,9 @@ fn metadata_notes(meta: &Meta) -> Vec<TraceNote> {
     if meta.text("attached") == Some("late") {
         notes.push(TraceNote::AttachedLate);
     }
+    if is_torch_snapshot(meta) {
+        notes.extend(snapshot_notes(meta));
+    }
     if metal_totals::is_metal(meta) {
         notes.push(TraceNote::Metal);
     }
@@ -163,5 +170,27 @@ fn metadata_notes(meta: &Meta) -> Vec<TraceNote> {
         }
         Some(PluggableMode::Segments) | None => {}
     }
+    notes
+}
+
+/// What a snapshot of PyTorch lacks, and how far it is consistent.
+fn snapshot_notes(meta: &Meta) -> Vec<TraceNote> {
+    let number = |name: &str| meta.number(&format!("snapshot.{name}")).unwrap_or(0);
+    let mut notes = vec![TraceNote::TorchSnapshot {
+        events: number("events"),
+        earlier_blocks: number("start_blocks"),
+        earlier_bytes: number("start_bytes"),
+    }];
+    let (checked, wrong) = (number("checked_sizes"), number("wrong_sizes"));
+    let (count, host_events) = (number("contradictions"), number("host_events"));
+    let entries = number("unknown_events").saturating_add(number("strange_entries"));
+    let keys = number("unknown_keys");
+    let facts = [
+        (count, TraceNote::SnapshotContradictions { count }),
+        (wrong, TraceNote::SnapshotSizes { checked, wrong }),
+        (entries.saturating_add(keys), TraceNote::SnapshotPassedOver { entries, keys }),
+        (host_events, TraceNote::SnapshotHostMemory { events: host_events }),
+    ];
+    notes.extend(facts.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note));
     notes
 }

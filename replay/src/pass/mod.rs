@@ -24,6 +24,7 @@ pub(crate) mod stream_filter;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use gpumemtrace_format::event::FLAG_EXISTED;
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
@@ -92,6 +93,8 @@ struct ReplayPass {
     run_times: Option<Box<RunTimes>>,
     scope: PassScope,
     end: EndDetector,
+    /// The next event may still describe memory from before the recording.
+    awaits_history: bool,
 }
 
 /// Analyses a trace with default options.
@@ -245,17 +248,41 @@ impl ReplayPass {
             run_times: None,
             scope: PassScope::default(),
             end: EndDetector::new(None),
+            awaits_history: true,
         }
     }
 
     /// Applies a slice of consecutive events, and takes the snapshots that are due in it.
     fn on_slice(&mut self, events: &[Event]) {
+        if self.awaits_history {
+            return self.on_first_slice(events);
+        }
         // Times are nearly in order, so the last event of the slice decides whether one is due.
         if events.last().is_some_and(|event| event.time_ns > self.schedule.next_ns()) {
             self.on_slice_with_snapshots(events);
         } else {
             self.on_slice_in_scope(events);
         }
+    }
+
+    /// Applies a slice that may begin with events about memory from before the recording.
+    #[cold]
+    fn on_first_slice(&mut self, events: &[Event]) {
+        let existed = |event: &Event| event.flags & FLAG_EXISTED != 0 && !event.kind.is_driver_call();
+        let count = events.iter().take_while(|event| existed(event)).count();
+        let (before, after) = events.split_at(count);
+        self.on_slice_in_scope(before);
+        if !after.is_empty() {
+            self.begin_history();
+            self.on_slice(after);
+        }
+    }
+
+    /// Begins the recorded history with the memory that existed before it.
+    fn begin_history(&mut self) {
+        self.awaits_history = false;
+        let (time_ns, driver) = (self.time_ns, &self.driver);
+        self.devices.change_all(|device| device.begin_history(time_ns, driver));
     }
 
     /// Applies the events of the slice that are in the scope of the pass.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub(crate) use self::trace::METAL_MODE;
+pub(crate) use self::trace::{METAL_MODE, SNAPSHOT_MODE};
 pub use self::{
     category_rule::CategoryRule,
     device::{

@@ -46,6 +46,9 @@ pub enum TraceLoss {
         /// The number of events in them.
         events: u64,
     },
+    /// A snapshot of PyTorch lacks its oldest events: the ring buffer overwrote them, or the program
+    /// cleared the history.
+    HistoryOverwritten,
     /// Files of the trace are missing.
     AbsentFiles {
         /// Which files are missing, as a phrase.
@@ -221,6 +224,39 @@ pub enum TraceNote {
     CallsInFlight {
         /// The number of calls.
         calls: u64,
+    },
+    /// The trace was made of a snapshot of PyTorch, which has no driver calls.
+    TorchSnapshot {
+        /// The events of the allocator in it; 0 if no history was recorded.
+        events: u64,
+        /// Blocks that existed before the first of them.
+        earlier_blocks: u64,
+        /// Bytes of those blocks.
+        earlier_bytes: u64,
+    },
+    /// Events of a snapshot contradict each other, or the blocks at its end.
+    SnapshotContradictions {
+        /// The number of contradictions.
+        count: u64,
+    },
+    /// Sizes of blocks in a snapshot are computed from requests, and some are wrong.
+    SnapshotSizes {
+        /// Blocks whose size is known, because they exist at the end.
+        checked: u64,
+        /// Those of them with another size than computed.
+        wrong: u64,
+    },
+    /// Parts of a snapshot that this version does not know were passed over.
+    SnapshotPassedOver {
+        /// Events and entries of lists.
+        entries: u64,
+        /// Distinct keys.
+        keys: u64,
+    },
+    /// Events of pinned host memory in a snapshot are not counted.
+    SnapshotHostMemory {
+        /// The number of events.
+        events: u64,
     },
     /// There are more marks than `marks` lists.
     UnlistedMarks {

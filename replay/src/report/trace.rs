@@ -27,7 +27,8 @@ pub struct TraceInfo {
     pub started_unix_ns: Option<u64>,
     /// Time from the start of the recording to its end, or to the last event.
     pub duration_ns: Option<u64>,
-    /// How the program was recorded: `preload`, `started`, `pluggable`, `metal`, ...
+    /// How the program was recorded: `preload`, `started`, `pluggable`, `metal`,
+    /// `snapshot`, ...
     pub mode: Option<Vec<String>>,
     /// How gpumemtrace's pluggable allocator was used; `null` if it was not.
     pub pluggable: Option<PluggableMode>,
@@ -73,7 +74,15 @@ pub struct TraceInfo {
 /// The entry of `mode` in traces of Metal.
 pub(crate) const METAL_MODE: &str = "metal";
 
+/// The entry of `mode` in traces that were made of a snapshot of PyTorch.
+pub(crate) const SNAPSHOT_MODE: &str = "snapshot";
+
 impl TraceInfo {
+    /// True if the trace was made of a snapshot of PyTorch.
+    pub fn is_torch_snapshot(&self) -> bool {
+        self.mode.iter().flatten().any(|mode| mode == SNAPSHOT_MODE)
+    }
+
     /// True for a trace of Metal instead of CUDA.
     pub fn is_metal(&self) -> bool {
         self.mode.iter().flatten().any(|mode| mode == METAL_MODE)

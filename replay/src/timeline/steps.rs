@@ -23,7 +23,7 @@
 //! A pass needs a fixed rule. A [`crate::timeline::step_detector::StepDetector`] reads ahead to
 //! choose the [`StepRule`]; then a [`StepClock`] counts boundaries.
 
-use gpumemtrace_format::event::{MARK_STEP, NO_SEQ};
+use gpumemtrace_format::event::{FLAG_EXISTED, MARK_STEP, NO_SEQ};
 use gpumemtrace_format::{Event, EventKind, ThreadId};
 
 use crate::callsite::call_paths::PathId;
@@ -210,6 +210,10 @@ impl StepClock {
     /// As [`Self::begins_step`], for any event.
     #[inline(never)] // Inlined, it would take registers from the loop over events.
     fn applies_to(&mut self, event: &Event, stack: StackId, hint: u16) -> bool {
+        // Memory from before the recording is listed at its begin, in no order.
+        if event.flags & FLAG_EXISTED != 0 && !event.kind.is_driver_call() {
+            return false;
+        }
         match self.source {
             StepRule::Marks => event.kind == EventKind::MARK && event.aux[0] == MARK_STEP,
             StepRule::Range(name) => event.kind == EventKind::RANGE_BEGIN && hint == name,

@@ -22,10 +22,13 @@ pub enum FrameLink {
     /// Not a frame, and without code: an autograd thread runs the backward node that the frames
     /// above created in the forward pass.
     Backward,
+    /// Not a Python frame, but a native one in its place between Python frames. Its code has no
+    /// line table; `first_line` is its line, or 0.
+    Native,
 }
 
 impl FrameLink {
-    const ALL: [Self; 4] = [Self::Unknown, Self::Python, Self::C, Self::Backward];
+    const ALL: [Self; 5] = [Self::Unknown, Self::Python, Self::C, Self::Backward, Self::Native];
 
     /// The number that a trace stores.
     pub fn number(self) -> u8 {
@@ -73,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frame_links_round_trip(rows in vec((any::<u32>(), 0..4u8), 0..40)) {
+        fn frame_links_round_trip(rows in vec((any::<u32>(), 0..5u8), 0..40)) {
             let node = |(id, link): &(u32, u8)| PyNode { id: NodeId(*id), link: FrameLink::from_number(*link), ..PyNode::default() };
             let nodes: Vec<PyNode> = rows.iter().map(node).collect();
             let links: Vec<(NodeId, FrameLink)> = nodes.iter().map(|node| (node.id, node.link)).collect();
@@ -88,7 +91,7 @@ mod tests {
 
     #[test]
     fn link_of_a_newer_version_is_unknown() {
-        assert_eq!(FrameLink::from_number(4), FrameLink::Unknown);
+        assert_eq!(FrameLink::from_number(5), FrameLink::Unknown);
         assert_eq!(decode_frame_links(&[1, 2, 200]), Ok(vec![(NodeId(1), FrameLink::Unknown)]));
     }
 }

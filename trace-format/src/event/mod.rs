@@ -49,6 +49,9 @@ pub const FLAG_UNBACKED: u8 = 2;
 pub const FLAG_CAPTURED: u8 = 4;
 /// `Event::flags` of a `block_free`: the block was available at once, no other stream was using it.
 pub const FLAG_FREED_AT_ONCE: u8 = 1;
+/// `Event::flags` of events of PyTorch's allocator: the event describes memory that existed before
+/// the first recorded event.
+pub const FLAG_EXISTED: u8 = 0x10;
 
 /// `Detail::pool` where this version of PyTorch does not report the pool.
 pub const NO_POOL: u64 = u64::MAX;

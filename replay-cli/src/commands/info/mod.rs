@@ -127,7 +127,8 @@ fn incomplete_reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<S
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let has_ring = matches!(ring, RingFile::Loaded(_));
-    let from_index = if args.verify { None } else { TraceContents::from_index(&file, &ring) };
+    let from_index =
+        if args.verify || file.is_snapshot() { None } else { TraceContents::from_index(&file, &ring) };
     let contents = match from_index {
         Some(contents) => contents,
         None => TraceContents::from_events(&file, ring)?,
@@ -136,10 +137,14 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
 
     let mut out = String::new();
     writeln!(out, "{}", escape_text(&file.name))?;
-    let (ending, detail) = head.ending();
-    let ending = describe_ending(ending, detail.as_deref());
-    writeln!(out, "  recording closed by: {}", escape_text(&ending))?;
-    writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
+    if file.is_snapshot() {
+        writeln!(out, "  snapshot of PyTorch, read as a trace")?;
+    } else {
+        let (ending, detail) = head.ending();
+        let ending = describe_ending(ending, detail.as_deref());
+        writeln!(out, "  recording closed by: {}", escape_text(&ending))?;
+        writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
+    }
     let ring = match (&head.ring_problem, head.ring.is_some()) {
         (Some(RingProblem::Foreign), _) => "belongs to another trace".to_owned(),
         (Some(RingProblem::Unusable(why)), _) => why.clone(),
@@ -147,7 +152,9 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
         (None, false) if has_ring => "not used".to_owned(),
         (None, false) => "none".to_owned(),
     };
-    writeln!(out, "  ring file: {}", escape_text(&ring))?;
+    if !file.is_snapshot() {
+        writeln!(out, "  ring file: {}", escape_text(&ring))?;
+    }
     for (name, value) in head.meta.entries() {
         writeln!(out, "  {}", escape_text(&describe_entry(name, value, args.verbose)))?;
     }

@@ -45,6 +45,12 @@ fn explain_limit(limit: &AssessmentLimit) -> String {
         AssessmentLimit::OpaquePool { device, owner, framework, bytes, .. } => {
             describe_opaque_pool(*device, owner, *framework, *bytes)
         }
+        AssessmentLimit::SnapshotHistory { events: 0 } => {
+            "the snapshot has no history, only the blocks at its end".to_owned()
+        }
+        AssessmentLimit::SnapshotHistory { events } => {
+            format!("a snapshot shows only its last {}", format_count(*events, "event"))
+        }
         AssessmentLimit::MissingEvents => "the trace is incomplete".to_owned(),
         AssessmentLimit::OneStream => "only the blocks of one stream were judged".to_owned(),
     }
@@ -61,6 +67,12 @@ fn suggest_remedy(limit: &AssessmentLimit) -> Option<&'static str> {
         }
         AssessmentLimit::OneStream => Some("Leave out --stream to judge all blocks."),
         AssessmentLimit::OpaquePool { framework, .. } => Some(pool_remedy(*framework)),
+        AssessmentLimit::SnapshotHistory { events: 0 } => Some(
+            "Call torch.cuda.memory._record_memory_history() before the loop, or record with gpumemtrace run.",
+        ),
+        AssessmentLimit::SnapshotHistory { .. } => {
+            Some("Record the whole run with gpumemtrace run to judge all of it.")
+        }
         AssessmentLimit::MissingEvents => None,
     }
 }

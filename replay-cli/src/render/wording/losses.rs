@@ -15,6 +15,11 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
             format_count(*parts, "part"),
             format_count(*events, "event")
         ),
+        TraceLoss::HistoryOverwritten => {
+            "the snapshot lacks its oldest events: its ring buffer (max_entries) overwrote them, or the history was \
+             cleared"
+                .to_owned()
+        }
         TraceLoss::AbsentFiles { detail } => detail.clone(),
         TraceLoss::Damage { file, offset_bytes, bytes, detail } => {
             let place = place(file.as_ref(), *offset_bytes);

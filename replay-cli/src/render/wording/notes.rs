@@ -3,7 +3,7 @@
 use gpumemtrace_replay::report::{PluggableMode, TraceNote};
 
 use super::Vocabulary;
-use crate::terminal::format::{format_count, format_percent};
+use crate::terminal::format::{format_count, format_number, format_percent};
 use crate::terminal::units::format_bytes;
 
 /// One note as a phrase.
@@ -55,6 +55,44 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             "mapped memory of other processes or APIs (up to {}) is not counted",
             format_bytes(*peak_bytes)
         ),
+        TraceNote::TorchSnapshot { events: 0, .. } => {
+            "this is a snapshot of PyTorch without a history: it shows the blocks that were allocated then, and \
+             nothing of driver memory. Record a history with torch.cuda.memory._record_memory_history()"
+                .to_owned()
+        }
+        TraceNote::TorchSnapshot { events, earlier_blocks, earlier_bytes } => {
+            let before = match earlier_blocks {
+                0 => String::new(),
+                blocks => format!(
+                    "; {} ({}) existed before the first",
+                    format_count(*blocks, "block"),
+                    format_bytes(*earlier_bytes)
+                ),
+            };
+            format!(
+                "this is a snapshot of PyTorch with its last {} of the allocator{before}. Peak and growth are those of \
+                 this history; memory outside PyTorch's allocator is unknown",
+                format_count(*events, "event")
+            )
+        }
+        TraceNote::SnapshotContradictions { count } => format!(
+            "{} of the snapshot contradict each other or its blocks at the end; the history has holes",
+            format_count(*count, "event")
+        ),
+        TraceNote::SnapshotSizes { checked, wrong } => format!(
+            "sizes of freed blocks are computed from requests by PyTorch's rules, which gave another size for {} of {} \
+             that are known",
+            format_number(*wrong),
+            format_count(*checked, "block")
+        ),
+        TraceNote::SnapshotPassedOver { entries, keys } => format!(
+            "the snapshot has {} and {} that this gpumemtrace does not know; they are not counted",
+            format_count(*entries, "entry"),
+            format_count(*keys, "key")
+        ),
+        TraceNote::SnapshotHostMemory { events } => {
+            format!("{} of pinned host memory in the snapshot are not counted", format_count(*events, "event"))
+        }
         TraceNote::UnreachedSnapshot { when } => format!("this trace ends before --at {when}"),
         TraceNote::CallsInFlight { calls } => {
             let (verb, outcome) = if *calls == 1 { ("was", "its outcome is") } else { ("were", "their outcome is") };
@@ -76,7 +114,12 @@ pub(crate) fn is_caveat(note: &TraceNote) -> bool {
         TraceNote::BackwardAtForwardLine { .. }
         | TraceNote::BackwardAtCall { .. }
         | TraceNote::UnlistedMarks { .. } => false,
+        TraceNote::SnapshotPassedOver { entries, .. } => *entries > 0,
         TraceNote::Recorder { .. }
+        | TraceNote::TorchSnapshot { .. }
+        | TraceNote::SnapshotContradictions { .. }
+        | TraceNote::SnapshotSizes { .. }
+        | TraceNote::SnapshotHostMemory { .. }
         | TraceNote::StartedByProgram
         | TraceNote::AttachedLate
         | TraceNote::Metal

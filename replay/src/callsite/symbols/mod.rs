@@ -54,6 +54,8 @@ pub(crate) struct StackSymbols {
     contexts: DenseMap<CallContext>,
     pub(crate) sites: Vec<SiteKey>,
     site_ids: SeededMap<SiteKey, SiteId>,
+    /// Sites of native frames that the trace names itself.
+    native_sites: SeededSet<SiteId>,
     stacks: Vec<StackInfo>,
     /// Stacks without native frames, by Python node.
     by_python: DenseMap<StackId>,
@@ -84,6 +86,7 @@ impl StackSymbols {
             contexts: DenseMap::default(),
             sites: Vec::new(),
             site_ids: SeededMap::default(),
+            native_sites: SeededSet::default(),
             stacks: Vec::new(),
             by_python: DenseMap::default(),
             by_path: SeededMap::default(),
@@ -207,6 +210,11 @@ impl StackSymbols {
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
             if node.link == FrameLink::Backward {
                 let info = self.backward_info(parent);
+                self.nodes.insert(id.0, info);
+                continue;
+            }
+            if node.link == FrameLink::Native {
+                let info = self.native_info(id, &node, parent);
                 self.nodes.insert(id.0, info);
                 continue;
             }
@@ -342,6 +350,7 @@ impl StackSymbols {
 }
 
 mod contexts;
+mod native_frames;
 mod stack_info;
 mod step_hints;
 #[cfg(test)]

@@ -103,6 +103,11 @@ pub enum AssessmentLimit {
         /// Its share of the most memory that the process held on the GPU.
         share: f64,
     },
+    /// A snapshot of PyTorch shows the recorded history only.
+    SnapshotHistory {
+        /// The number of events in it; 0 if no history was recorded.
+        events: u64,
+    },
     /// The trace lacks events.
     MissingEvents,
     /// Only the blocks of one stream were judged.

@@ -11,7 +11,7 @@ pub(crate) mod recurrences;
 
 use std::ops::ControlFlow;
 
-use gpumemtrace_format::event::MARK_STEP;
+use gpumemtrace_format::event::{FLAG_EXISTED, MARK_STEP};
 use gpumemtrace_format::{Event, EventKind, NodeId};
 
 use crate::callsite::module_calls::ModuleCalls;
@@ -90,7 +90,10 @@ impl StepDetector {
         {
             self.begin_blocks();
         }
-        if self.layer.is_allocation(event.kind) {
+        let existed_before = event.flags & FLAG_EXISTED != 0;
+        if existed_before {
+            // It says nothing about the steps of the recording.
+        } else if self.layer.is_allocation(event.kind) {
             self.on_memory_event(one, true, symbols);
         } else if self.layer.is_free(event.kind) {
             self.on_memory_event(one, false, symbols);

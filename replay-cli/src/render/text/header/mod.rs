@@ -20,7 +20,11 @@ use crate::terminal::style::Style;
 
 pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
-    let program = format_program(&info.path, info.command.as_deref(), style);
+    let program = if info.is_torch_snapshot() {
+        format!("{}: PyTorch snapshot", escape_text(&info.path))
+    } else {
+        format_program(&info.path, info.command.as_deref(), style)
+    };
     let versions = format_versions(info);
     let ending = describe_ending(info.end, info.end_detail.as_deref());
     let extent = format_extent(report, trace).map(|extent| format!("{extent}, ")).unwrap_or_default();
@@ -58,7 +62,10 @@ pub(in crate::render::text) fn render_losses(out: &mut String, losses: &[Worded<
     for loss in losses {
         put_line(out, format_args!("  {}", style.warn(&format!("! {}", escape_text(&loss.message)))));
     }
-    if !losses.is_empty() {
+    if matches!(losses, [Worded { fact: TraceLoss::HistoryOverwritten, .. }]) {
+        let effect = "Note: because of this, peaks and counts are lower bounds; the end is exact.";
+        put_line(out, format_args!("  {effect}"));
+    } else if !losses.is_empty() {
         put_line(out, format_args!("  Note: because of this, all numbers are lower bounds."));
     }
 }

@@ -1,0 +1,434 @@
+//! The stack machine of a pickle.
+
+use std::io::Read;
+
+use super::bytes::PickleBytes;
+use super::memo::PickleMemo;
+use super::opcode as op;
+use crate::error::SnapshotError;
+use crate::values::{ContainerBody, ContainerId, SnapshotBuilder, TextId, Value};
+
+/// Most values on the stack.
+const MAX_STACK: usize = 1 << 24;
+/// Most open lists and dictionaries.
+const MAX_MARKS: usize = 1 << 16;
+/// Longest integer of LONG1 and LONG4 that is a number.
+const MAX_INTEGER_BYTES: usize = 9;
+
+/// Runs one pickle.
+pub(super) struct PickleMachine<'a> {
+    bytes: PickleBytes<'a>,
+    builder: &'a mut SnapshotBuilder,
+    stack: Vec<Value>,
+    /// Lengths of the stack at open marks.
+    marks: Vec<usize>,
+    memo: PickleMemo,
+    pairs: Vec<(TextId, Value)>,
+}
+
+impl<'a> PickleMachine<'a> {
+    pub(super) fn new(bytes: &'a mut dyn Read, builder: &'a mut SnapshotBuilder) -> Self {
+        Self {
+            bytes: PickleBytes::new(bytes),
+            builder,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: PickleMemo::default(),
+            pairs: Vec::new(),
+        }
+    }
+
+    /// Runs to STOP and returns the value.
+    pub(super) fn run(mut self) -> Result<Value, SnapshotError> {
+        loop {
+            let opcode = self.bytes.byte()?;
+            match opcode {
+                op::BINGET => {
+                    let at = u32::from(self.bytes.byte()?);
+                    self.get(at)?;
+                }
+                op::LONG_BINGET => {
+                    let at = u32::from_le_bytes(self.bytes.array()?);
+                    self.get(at)?;
+                }
+                op::MEMOIZE => {
+                    let at = self.memo.next();
+                    self.put(at)?;
+                }
+                op::BINPUT => {
+                    let at = u32::from(self.bytes.byte()?);
+                    self.put(at)?;
+                }
+                op::LONG_BINPUT => {
+                    let at = u32::from_le_bytes(self.bytes.array()?);
+                    self.put(at)?;
+                }
+                op::MARK => {
+                    if self.marks.len() == MAX_MARKS {
+                        return Err(self.bytes.damaged("its lists are nested too deeply"));
+                    }
+                    self.marks.push(self.stack.len());
+                }
+                op::BININT1 => {
+                    let number = i64::from(self.bytes.byte()?);
+                    self.push(Value::Int(number))?;
+                }
+                op::BININT2 => {
+                    let number = u16::from_le_bytes(self.bytes.array()?);
+                    self.push(Value::Int(i64::from(number)))?;
+                }
+                op::BININT => {
+                    let number = i32::from_le_bytes(self.bytes.array()?);
+                    self.push(Value::Int(i64::from(number)))?;
+                }
+                op::LONG1 => {
+                    let len = u64::from(self.bytes.byte()?);
+                    self.push_integer(len)?;
+                }
+                op::EMPTY_DICT => self.push_container(ContainerBody::Dict(Vec::new()))?,
+                op::EMPTY_LIST => self.push_container(ContainerBody::List(Vec::new()))?,
+                op::SETITEMS => self.set_items()?,
+                op::APPENDS => self.append_items()?,
+                op::STOP => {
+                    let Some(value) = self.stack.pop() else { return Err(self.bytes.damaged("it is empty")) };
+                    return self.complete(value);
+                }
+                opcode => self.run_rare(opcode)?,
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn run_rare(&mut self, opcode: u8) -> Result<(), SnapshotError> {
+        match opcode {
+            op::PROTO => {
+                if !(2..=5).contains(&self.bytes.byte()?) {
+                    return Err(self.bytes.damaged("it has a protocol other than 2 to 5"));
+                }
+                Ok(())
+            }
+            op::FRAME => self.bytes.array::<8>().map(drop),
+            op::NONE => self.push(Value::Nothing),
+            op::NEWTRUE => self.push(Value::Bool(true)),
+            op::NEWFALSE => self.push(Value::Bool(false)),
+            op::LONG4 => {
+                let len = u64::from(u32::from_le_bytes(self.bytes.array()?));
+                self.push_integer(len)
+            }
+            op::INT | op::LONG => {
+                let value = parse_integer(self.bytes.line()?);
+                self.push(value)
+            }
+            op::FLOAT => {
+                let text = std::str::from_utf8(self.bytes.line()?).ok();
+                let value = text.and_then(|text| text.parse().ok()).map_or(Value::Nothing, Value::Float);
+                self.push(value)
+            }
+            op::BINFLOAT => {
+                let value = f64::from_be_bytes(self.bytes.array()?);
+                self.push(Value::Float(value))
+            }
+            op::SHORT_BINUNICODE | op::SHORT_BINSTRING | op::SHORT_BINBYTES => {
+                let len = u64::from(self.bytes.byte()?);
+                self.push_text(len)
+            }
+            op::BINUNICODE | op::BINSTRING | op::BINBYTES => {
+                let len = u64::from(u32::from_le_bytes(self.bytes.array()?));
+                self.push_text(len)
+            }
+            op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
+                let len = u64::from_le_bytes(self.bytes.array()?);
+                self.push_text(len)
+            }
+            op::UNICODE | op::STRING => {
+                let text = String::from_utf8_lossy(self.bytes.line()?);
+                let value = self.builder.text(text.trim_matches(['\'', '"']));
+                self.push(value)
+            }
+            op::EMPTY_TUPLE => self.push(Value::Empty),
+            op::EMPTY_SET => self.push_container(ContainerBody::List(Vec::new())),
+            op::ADDITEMS => self.append_items(),
+            op::TUPLE | op::LIST | op::FROZENSET => {
+                let from = self.pop_mark()?;
+                self.make_list(from)
+            }
+            op::TUPLE1 => self.make_tuple(1),
+            op::TUPLE2 => self.make_tuple(2),
+            op::TUPLE3 => self.make_tuple(3),
+            op::DICT => {
+                let from = self.pop_mark()?;
+                self.read_pairs(from)?;
+                let pairs = std::mem::take(&mut self.pairs);
+                let value = self.builder.dict(pairs)?;
+                self.push(value)
+            }
+            op::APPEND => {
+                let from = self.stack.len().checked_sub(1);
+                let from = from.ok_or_else(|| self.bytes.damaged("a value is missing"))?;
+                self.append_from(from)
+            }
+            op::SETITEM => {
+                let from = self.stack.len().checked_sub(2);
+                let from = from.ok_or_else(|| self.bytes.damaged("a value is missing"))?;
+                self.set_from(from)
+            }
+            op::PUT | op::GET => {
+                let at = match parse_integer(self.bytes.line()?).as_number() {
+                    Some(at) if at <= u64::from(u32::MAX) => at as u32,
+                    _ => return Err(self.bytes.damaged("a memo number is too large")),
+                };
+                if opcode == op::PUT { self.put(at) } else { self.get(at) }
+            }
+            op::POP => {
+                if self.marks.last() == Some(&self.stack.len()) {
+                    self.marks.pop();
+                } else if self.stack.pop().is_none() {
+                    return Err(self.bytes.damaged("a value is missing"));
+                }
+                Ok(())
+            }
+            op::POP_MARK => {
+                let from = self.pop_mark()?;
+                self.stack.truncate(from);
+                Ok(())
+            }
+            op::DUP => {
+                let Some(value) = self.stack.last().copied() else {
+                    return Err(self.bytes.damaged("a value is missing"));
+                };
+                self.share(value);
+                self.push(value)
+            }
+            opcode => match op::REFUSED.iter().find(|(code, _)| *code == opcode) {
+                Some((_, name)) => {
+                    Err(SnapshotError::Code { opcode: name, offset: self.bytes.offset().saturating_sub(1) })
+                }
+                None => Err(self.bytes.damaged("it has an unknown opcode")),
+            },
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, value: Value) -> Result<(), SnapshotError> {
+        if self.stack.len() == MAX_STACK {
+            return Err(SnapshotError::TooLarge { what: "values in one list", limit: MAX_STACK as u64 });
+        }
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn push_container(&mut self, body: ContainerBody) -> Result<(), SnapshotError> {
+        let id = self.builder.containers.add(body)?;
+        self.push(Value::Container(id))
+    }
+
+    /// Pushes a little-endian integer of `len` bytes.
+    fn push_integer(&mut self, len: u64) -> Result<(), SnapshotError> {
+        let bytes = self.bytes.text(len)?;
+        let value = if bytes.len() as u64 == len && bytes.len() <= MAX_INTEGER_BYTES {
+            let sign = if bytes.last().is_some_and(|byte| byte & 0x80 != 0) { 0xff } else { 0 };
+            let mut wide = [sign; 16];
+            wide[..bytes.len()].copy_from_slice(bytes);
+            number(i128::from_le_bytes(wide))
+        } else {
+            Value::Nothing
+        };
+        self.push(value)
+    }
+
+    fn push_text(&mut self, len: u64) -> Result<(), SnapshotError> {
+        let bytes = self.bytes.text(len)?;
+        let value = match std::str::from_utf8(bytes) {
+            Ok(text) => self.builder.text(text),
+            Err(_) => self.builder.text(&String::from_utf8_lossy(bytes)),
+        };
+        self.push(value)
+    }
+
+    #[inline]
+    fn get(&mut self, at: u32) -> Result<(), SnapshotError> {
+        let Some(value) = self.memo.get(at) else {
+            return Err(self.bytes.damaged("it refers to a value that it does not have"));
+        };
+        self.share(value);
+        self.push(value)
+    }
+
+    #[inline]
+    fn share(&mut self, value: Value) {
+        if let Value::Container(id) = value {
+            self.builder.containers.share(id);
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, at: u32) -> Result<(), SnapshotError> {
+        let Some(value) = self.stack.last().copied() else {
+            return Err(self.bytes.damaged("a value is missing"));
+        };
+        if let Value::Container(id) = value {
+            self.builder.containers.set_memo(id, at);
+        }
+        if self.memo.set(at, value) {
+            Ok(())
+        } else {
+            Err(SnapshotError::TooLarge { what: "shared values", limit: 1 << 28 })
+        }
+    }
+
+    #[inline]
+    fn pop_mark(&mut self) -> Result<usize, SnapshotError> {
+        match self.marks.pop() {
+            Some(mark) if mark <= self.stack.len() => Ok(mark),
+            _ => Err(self.bytes.damaged("a list has no begin")),
+        }
+    }
+
+    /// The container under the values from `from` on.
+    #[inline]
+    fn container_below(&self, from: usize) -> Result<ContainerId, SnapshotError> {
+        match from.checked_sub(1).and_then(|below| self.stack.get(below)) {
+            Some(Value::Container(id)) => Ok(*id),
+            _ => Err(self.bytes.damaged("a finished list or dictionary is changed")),
+        }
+    }
+
+    fn append_items(&mut self) -> Result<(), SnapshotError> {
+        let from = self.pop_mark()?;
+        self.append_from(from)
+    }
+
+    /// Appends the values from `from` on to the list below them.
+    fn append_from(&mut self, from: usize) -> Result<(), SnapshotError> {
+        let list = self.container_below(from)?;
+        let mut items = match self.builder.containers.body_mut(list) {
+            ContainerBody::List(items) => std::mem::take(items),
+            _ => return Err(self.bytes.damaged("values are appended to what is no list")),
+        };
+        let had = items.len();
+        for at in from..self.stack.len() {
+            let item = self.complete(self.stack[at])?;
+            SnapshotBuilder::push_item(&mut items, item);
+        }
+        self.builder.containers.charge(items.len() - had)?;
+        *self.builder.containers.body_mut(list) = ContainerBody::List(items);
+        self.stack.truncate(from);
+        Ok(())
+    }
+
+    fn set_items(&mut self) -> Result<(), SnapshotError> {
+        let from = self.pop_mark()?;
+        self.set_from(from)
+    }
+
+    /// Puts the keys and values from `from` on into the dictionary below them.
+    fn set_from(&mut self, from: usize) -> Result<(), SnapshotError> {
+        let dict = self.container_below(from)?;
+        self.read_pairs(from)?;
+        let is_new = match self.builder.containers.body(dict) {
+            ContainerBody::Dict(pairs) => pairs.is_empty(),
+            _ => return Err(self.bytes.damaged("a key is set in what is no dictionary")),
+        };
+        let recognized = if is_new { self.builder.recognize_dict(&self.pairs)? } else { None };
+        let Some(value) = recognized else {
+            self.builder.containers.charge(self.pairs.len())?;
+            if let ContainerBody::Dict(pairs) = self.builder.containers.body_mut(dict) {
+                pairs.append(&mut self.pairs);
+            }
+            return Ok(());
+        };
+        self.replace(dict, value);
+        self.stack[from - 1] = value;
+        for at in 0..self.pairs.len() {
+            let passed_over = self.pairs[at].1;
+            if matches!(passed_over, Value::Container(_)) {
+                for entry in self.builder.containers.release(passed_over) {
+                    self.memo.set(entry, Value::Nothing);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the keys and values from `from` on off the stack, into `pairs`.
+    fn read_pairs(&mut self, from: usize) -> Result<(), SnapshotError> {
+        self.pairs.clear();
+        if !(self.stack.len() - from).is_multiple_of(2) {
+            return Err(self.bytes.damaged("a key has no value"));
+        }
+        for at in (from..self.stack.len()).step_by(2) {
+            let value = self.complete(self.stack[at + 1])?;
+            // Other keys carry nothing that is known.
+            if let Value::Text(key) = self.stack[at] {
+                self.pairs.push((key, value));
+            }
+        }
+        self.stack.truncate(from);
+        Ok(())
+    }
+
+    fn make_tuple(&mut self, len: usize) -> Result<(), SnapshotError> {
+        let from = self.stack.len().checked_sub(len);
+        let from = from.ok_or_else(|| self.bytes.damaged("a value is missing"))?;
+        self.make_list(from)
+    }
+
+    /// Replaces the values from `from` on by a finished list.
+    fn make_list(&mut self, from: usize) -> Result<(), SnapshotError> {
+        let mut items = Vec::new();
+        for at in from..self.stack.len() {
+            let item = self.complete(self.stack[at])?;
+            SnapshotBuilder::push_item(&mut items, item);
+        }
+        self.stack.truncate(from);
+        let value = self.builder.list(items)?;
+        self.push(value)
+    }
+
+    /// The value of a list that its owner takes: the list is finished then.
+    #[inline]
+    fn complete(&mut self, value: Value) -> Result<Value, SnapshotError> {
+        let Value::Container(id) = value else { return Ok(value) };
+        let items = match self.builder.containers.body_mut(id) {
+            ContainerBody::Replaced(value) => return Ok(*value),
+            ContainerBody::List(items) => std::mem::take(items),
+            ContainerBody::Dict(pairs) if pairs.is_empty() => return Ok(Value::Empty),
+            ContainerBody::Dict(_) => return Ok(value),
+            ContainerBody::Free => return Ok(Value::Nothing),
+        };
+        let recognized = self.builder.recognize_list(&items);
+        *self.builder.containers.body_mut(id) = ContainerBody::List(items);
+        match recognized {
+            Some(recognized) => {
+                self.replace(id, recognized);
+                Ok(recognized)
+            }
+            None => Ok(value),
+        }
+    }
+
+    /// Replaces a container by what it was recognized as, also in the memo.
+    fn replace(&mut self, id: ContainerId, value: Value) {
+        if let Some(entry) = self.builder.containers.replace(id, value) {
+            self.memo.set(entry, value);
+        }
+    }
+}
+
+/// A decimal integer as text, as INT and LONG have it. INT 00 and 01 are booleans.
+fn parse_integer(line: &[u8]) -> Value {
+    let text = std::str::from_utf8(line).unwrap_or("").trim_end_matches('L');
+    match text {
+        "00" => Value::Bool(false),
+        "01" => Value::Bool(true),
+        text => text.parse().map_or(Value::Nothing, number),
+    }
+}
+
+fn number(value: i128) -> Value {
+    match (i64::try_from(value), u64::try_from(value)) {
+        (Ok(number), _) => Value::Int(number),
+        (_, Ok(number)) => Value::Large(number),
+        _ => Value::Nothing,
+    }
+}
