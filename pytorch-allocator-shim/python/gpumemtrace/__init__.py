@@ -10,7 +10,7 @@
 
 Run the program as `gpumemtrace run -- python train.py`. Outside a recording, `step()`, `phase()`
 and `mark()` do nothing. Where you cannot use `gpumemtrace run`, call `start()` or, in a notebook,
-`%load_ext gpumemtrace`. docs/python.md describes each function and its cost.
+`%load_ext gpumemtrace`. docs/python/index.md describes each function and its cost.
 """
 
 from ._allocator import SegmentAllocator, memory_stats, reset_peak_memory_stats, use_pluggable_allocator

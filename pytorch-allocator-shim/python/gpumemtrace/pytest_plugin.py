@@ -6,7 +6,7 @@
 What a test allocates is known from the trace alone, so pytest itself must be recorded. A marked
 test never passes unchecked: its body is a phase, and once it has passed, its budget is checked
 against the report on that phase. If there is no recording, the test is skipped; if the trace
-cannot answer, it fails. Both give the reason. docs/python.md describes the marks.
+cannot answer, it fails. Both give the reason. docs/python/index.md describes the marks.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ pub(crate) trait Exporter: OutputFormat {
 
 /// The runs to export.
 pub(crate) struct ExportJob {
-    /// At least one.
+    /// The runs in the order of the command line; at least one.
     pub(crate) runs: Vec<ExportRun>,
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.

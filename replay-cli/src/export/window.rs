@@ -58,7 +58,7 @@ pub(crate) struct ExportWindow {
 }
 
 impl ExportWindow {
-    /// The whole run.
+    /// The window of a whole run.
     pub(crate) fn whole(duration_ns: u64) -> Self {
         Self { since: None, until: None, span_ns: (0, duration_ns) }
     }

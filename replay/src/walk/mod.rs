@@ -2,8 +2,8 @@
 //!
 //! The first pass has found the step rule, the peak and all stacks, so the second one can give each
 //! event its step and its stack. It attributes backward events as the first pass did. Memory grows
-//! with the live blocks, not with the events. `replay/tests/history/walk.rs` compares the live blocks with
-//! the report.
+//! with the live blocks, not with the events. `replay/tests/history/walk.rs` compares the live
+//! blocks with the report.
 
 mod blocks;
 pub(crate) mod live_segments;

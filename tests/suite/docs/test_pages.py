@@ -28,7 +28,7 @@ NOT_RUN = [
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),
     ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
-    ("python.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
+    ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "text", ""}
 SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "check", "info", "dump", "symbolize", "doctor")

@@ -161,7 +161,7 @@ def test_memory_viz_decodes_it_and_reaches_our_peak(own_run, export, torch_versi
     for name, format in (("exported.pickle", "torch-snapshot"), ("exported.json", "torch-snapshot-json")):
         path = export(run.trace, "--until", "mark:dumped", format=format, name=name)
         ours = load_snapshot(path) if name.endswith("pickle") else json.loads(path.read_text())
-        viewed = json.loads(run_reader(["node", REPOSITORY / "tests/suite/support/memory_viz.mjs", scripts, path]).stdout)
+        viewed = json.loads(run_reader(["node", REPOSITORY / "tests/suite/support/exports/memory_viz.mjs", scripts, path]).stdout)
         assert viewed["value"] == json.loads(json.dumps(ours))
         heights = viewed["heights"][0]
         # With --pending, blocks that wait for another stream count until they are available.
