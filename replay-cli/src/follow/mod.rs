@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::{RingFile, RunFollower, RunView};
+use gpumemtrace_replay::report::RunView;
+use gpumemtrace_replay::{RingFile, RunFollower};
 
 use crate::exit::UnreadableInput;
 use crate::render::wording::sites::short_site;

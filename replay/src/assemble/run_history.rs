@@ -6,7 +6,7 @@
 
 use crate::device::keyframes::KeyframeReason;
 use crate::device::placed_blocks::PlacedBlocks;
-use crate::report::{Category, GapPoint, PoolInfo, SegmentPlace, Site, StepSource};
+use crate::report::{BlockSum, Category, GapPoint, PoolInfo, SegmentPlace, Site, StepSource};
 use crate::state::live_set::history::lifetimes::{LifetimeRow, NEVER, halve_rows};
 use crate::util::ids::StackId;
 
@@ -97,21 +97,6 @@ pub struct BlockHistory {
     pub merged: u64,
     /// The rows by birth and death.
     pub rows: Vec<BlockSum>,
-}
-
-/// Blocks of one stack with equal bins of birth and death.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockSum {
-    /// Bin in which they were allocated.
-    pub birth: u16,
-    /// Bin in which they were freed; the number of bins if they were not.
-    pub death: u16,
-    /// The stack, as an index in [`RunHistory::stacks`].
-    pub stack: u32,
-    /// Sum of the bytes of these blocks.
-    pub bytes: u64,
-    /// Number of these blocks, at least 1.
-    pub count: u64,
 }
 
 /// The state of PyTorch's allocator at one moment.

@@ -31,3 +31,18 @@ pub struct SegmentPlace {
     /// A piece of an expandable segment.
     pub is_expandable: bool,
 }
+
+/// Blocks of one stack with equal bins of birth and death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSum {
+    /// Bin in which they were allocated.
+    pub birth: u16,
+    /// Bin in which they were freed; the number of bins if they were not.
+    pub death: u16,
+    /// The stack, as an index in [`RunHistory::stacks`](crate::RunHistory::stacks).
+    pub stack: u32,
+    /// Sum of the bytes of these blocks.
+    pub bytes: u64,
+    /// Number of these blocks, at least 1.
+    pub count: u64,
+}

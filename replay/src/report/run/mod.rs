@@ -1,10 +1,12 @@
 //! Values over the events of a run: for reports, viewers and exports.
 
+mod follow;
 mod history;
 mod timeline;
 mod walk;
 
-pub use self::history::{GapPoint, SegmentPlace};
+pub use self::follow::{DeviceBytes, GrownSite, RunView};
+pub use self::history::{BlockSum, GapPoint, SegmentPlace};
 pub use self::timeline::{
     Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint,
 };
