@@ -27,7 +27,7 @@ def places(frames):
     return [(match["file"], int(match["line"])) if match else (None, None) for match in found]
 
 
-@pytest.mark.parametrize("name", ["leak", "phases", "oom", "hostile", "ranks"])
+@pytest.mark.parametrize("name", ["leak", "oom", "hostile", "ranks"])
 @pytest.mark.parametrize("value", VALUES)
 def test_sums_are_those_of_the_report(stack_run, name, value):
     run = stack_run(name)

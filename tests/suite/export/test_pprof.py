@@ -50,7 +50,7 @@ class RawProfile:
         return sums
 
 
-@pytest.mark.parametrize("name", ["leak", "phases", "oom", "hostile", "ranks"])
+@pytest.mark.parametrize("name", ["leak", "oom", "hostile", "ranks"])
 def test_values_are_those_of_the_report(stack_run, name):
     run = stack_run(name)
     profile = RawProfile(run.export("pprof"))
