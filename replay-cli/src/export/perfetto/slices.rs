@@ -26,7 +26,7 @@ pub(super) fn for_each_edge(
     visit: &mut dyn FnMut(i64, SliceEdge) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
     // Of those that begin together, the longest is outermost.
-    spans.sort_by_key(|span| (span.begin_ns, std::cmp::Reverse(span.end_ns), span.index));
+    spans.sort_unstable_by_key(|span| (span.begin_ns, std::cmp::Reverse(span.end_ns), span.index));
     // Per lane the begins and ends of the open slices, innermost last.
     let mut lanes: Vec<Vec<(i64, i64)>> = Vec::new();
     for span in spans {

@@ -130,14 +130,17 @@ fn write_instants(
     instants: Vec<(u64, NamedInstant)>,
 ) -> io::Result<()> {
     let (begin_ns, end_ns) = tracks.window_ns;
-    let mut instants: Vec<_> =
-        instants.into_iter().filter(|(time_ns, _)| (begin_ns..=end_ns).contains(time_ns)).collect();
+    let mut instants: Vec<_> = instants
+        .into_iter()
+        .zip(0..)
+        .filter(|((time_ns, _), _)| (begin_ns..=end_ns).contains(time_ns))
+        .collect();
     if instants.is_empty() {
         return Ok(());
     }
-    instants.sort_by_key(|(time_ns, _)| *time_ns);
+    instants.sort_unstable_by_key(|((time_ns, _), index)| (*time_ns, *index));
     let track = tracks.describe(packets, (name, ""), rank, false)?;
-    for (time_ns, named) in instants {
+    for ((time_ns, named), _) in instants {
         let mut event = new_event(EventType::Instant, track);
         event.append(&named);
         packets.write(&event_packet(tracks.sequence, tracks.clock.unix_ns(time_ns), &event))?;

@@ -25,7 +25,7 @@ use super::slices::{SliceEdge, SliceSpan, for_each_edge};
 use super::track_events::{EventType, event, event_packet, new_event};
 use super::tracks::{StableIds, TrackSpec, track_packet};
 use annotations::add_argument;
-use reader::{AllArgs, ProfileEvent, read_profile};
+use reader::{ProfileEvent, read_profile};
 use survey::{ProfileSurvey, SliceCounter, survey_profile};
 
 /// Most names that are interned, and the longest of them in bytes.
@@ -96,7 +96,7 @@ impl MergedProfile {
         writer.write_ends(slices)?;
         writer.write_state_cleared()?;
         let (mut slices, mut places) = (SliceCounter::default(), places::Places::default());
-        read_profile(&self.path, &mut |event: ProfileEvent<AllArgs>| {
+        read_profile(&self.path, &mut |event: ProfileEvent| {
             // Places have the numbers of the first reading: both see the same events.
             writer.write_event(&event, &mut slices, &mut places)
         })?;
@@ -184,7 +184,7 @@ impl ProfileWriter<'_, '_> {
 
     fn write_event(
         &mut self,
-        event: &ProfileEvent<AllArgs>,
+        event: &ProfileEvent,
         slices: &mut SliceCounter,
         places: &mut places::Places,
     ) -> io::Result<()> {
@@ -223,12 +223,7 @@ impl ProfileWriter<'_, '_> {
     }
 
     /// Writes an event with the name, the category and the arguments of `source`.
-    fn write_named(
-        &mut self,
-        source: &ProfileEvent<AllArgs>,
-        time_ns: i64,
-        event: &mut Message,
-    ) -> io::Result<()> {
+    fn write_named(&mut self, source: &ProfileEvent, time_ns: i64, event: &mut Message) -> io::Result<()> {
         let mut data = Message::new();
         let name = source.name.as_str().unwrap_or_default();
         let fields = (event::NAME_IID, event::NAME, EVENT_NAMES);
@@ -249,7 +244,7 @@ impl ProfileWriter<'_, '_> {
     }
 
     /// Writes the values of a counter event, each on a track of its own.
-    fn write_counter(&mut self, source: &ProfileEvent<AllArgs>, time_ns: i64, parent: u64) -> io::Result<()> {
+    fn write_counter(&mut self, source: &ProfileEvent, time_ns: i64, parent: u64) -> io::Result<()> {
         for (key, value) in source.args.iter().flatten() {
             let Some(value) = value.as_f64() else { continue };
             let name = format!("{} {key}", source.name.as_str().unwrap_or_default());

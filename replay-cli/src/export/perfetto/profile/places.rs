@@ -12,7 +12,7 @@ use crate::export::perfetto::packets::PacketWriter;
 use crate::export::perfetto::run_tracks::RunTracks;
 use crate::export::perfetto::tracks::{StableIds, TrackSpec, process_packet, thread_packet, track_packet};
 
-use super::reader::{NameArgs, ProfileEvent};
+use super::reader::ProfileEvent;
 
 /// A `pid` or `tid`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,21 +61,21 @@ pub(super) struct Places {
 
 impl Places {
     /// The number of the place of an event.
-    pub(super) fn place<A>(&mut self, event: &ProfileEvent<A>) -> usize {
+    pub(super) fn place(&mut self, event: &ProfileEvent) -> usize {
         let next = self.numbers.len();
         *self.numbers.entry((PlaceId::new(&event.pid), PlaceId::new(&event.tid))).or_insert(next)
     }
 
     /// Takes the names of processes and threads.
-    pub(super) fn on_metadata(&mut self, event: &ProfileEvent<NameArgs>) {
+    pub(super) fn on_metadata(&mut self, event: &ProfileEvent) {
         let Some(args) = &event.args else { return };
         let (pid, tid) = (PlaceId::new(&event.pid), PlaceId::new(&event.tid));
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let text = |key: &str| args.get(key).and_then(Value::as_str).map(str::to_owned);
         match event.name.as_str() {
-            Some("process_name") => self.processes.entry(pid).or_default().name = text(&args.name),
-            Some("process_labels") => self.processes.entry(pid).or_default().labels = text(&args.labels),
+            Some("process_name") => self.processes.entry(pid).or_default().name = text("name"),
+            Some("process_labels") => self.processes.entry(pid).or_default().labels = text("labels"),
             Some("thread_name") => {
-                self.threads.extend(text(&args.name).map(|name| ((pid, tid), name)));
+                self.threads.extend(text("name").map(|name| ((pid, tid), name)));
             }
             _ => {}
         }

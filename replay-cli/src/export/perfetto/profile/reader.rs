@@ -6,20 +6,18 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
-use std::marker::PhantomData;
 use std::path::Path;
 
-use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::exit::UnreadableInput;
 
 use super::gzip::GzipReader;
 
-/// One event. `A` is what to read of its `args`.
+/// One event of a profile; what it lacks is `null`.
 #[derive(Debug, serde::Deserialize)]
-#[serde(bound = "A: DeserializeOwned")]
-pub(super) struct ProfileEvent<A> {
+pub(super) struct ProfileEvent {
     #[serde(default)]
     pub(super) ph: String,
     #[serde(default)]
@@ -36,27 +34,11 @@ pub(super) struct ProfileEvent<A> {
     dur: Value,
     #[serde(default)]
     pub(super) id: Value,
-    #[serde(default = "none")]
-    pub(super) args: Option<A>,
-}
-
-fn none<A>() -> Option<A> {
-    None
-}
-
-/// All arguments of an event.
-pub(super) type AllArgs = Map<String, Value>;
-
-/// The arguments of metadata events.
-#[derive(Debug, Default, serde::Deserialize)]
-pub(super) struct NameArgs {
     #[serde(default)]
-    pub(super) name: Value,
-    #[serde(default)]
-    pub(super) labels: Value,
+    pub(super) args: Option<Map<String, Value>>,
 }
 
-impl<A> ProfileEvent<A> {
+impl ProfileEvent {
     /// Nanoseconds since the base of the file; `None` without a time.
     pub(super) fn time_ns(&self) -> Option<i64> {
         nanoseconds(&self.ts)
@@ -102,9 +84,9 @@ fn open(path: &Path) -> io::Result<Box<dyn Read>> {
 }
 
 /// Passes all events of a file in its order. Memory does not grow with their number.
-pub(super) fn read_profile<A: DeserializeOwned>(
+pub(super) fn read_profile(
     path: &Path,
-    visit: &mut dyn FnMut(ProfileEvent<A>) -> io::Result<()>,
+    visit: &mut dyn FnMut(ProfileEvent) -> io::Result<()>,
 ) -> anyhow::Result<ProfileHead> {
     let unreadable = |why: &dyn fmt::Display| {
         UnreadableInput(format!(
@@ -116,7 +98,7 @@ pub(super) fn read_profile<A: DeserializeOwned>(
         open(path).map_err(|error| UnreadableInput(format!("cannot read {}: {error}", path.display())))?;
     let mut failed = None;
     let mut head = ProfileHead::default();
-    let whole = ProfileDocument { head: &mut head, visit, failed: &mut failed, args: PhantomData };
+    let whole = ProfileDocument { head: &mut head, visit, failed: &mut failed };
     let mut json = serde_json::Deserializer::from_reader(file);
     let read = whole.deserialize(&mut json).and_then(|()| json.end());
     if let Some(error) = failed {
@@ -127,15 +109,14 @@ pub(super) fn read_profile<A: DeserializeOwned>(
 }
 
 /// The whole file: an object with `traceEvents`, or only the list of events.
-struct ProfileDocument<'a, A> {
+struct ProfileDocument<'a> {
     head: &'a mut ProfileHead,
-    visit: &'a mut dyn FnMut(ProfileEvent<A>) -> io::Result<()>,
+    visit: &'a mut dyn FnMut(ProfileEvent) -> io::Result<()>,
     /// The error of `visit`, which ends the reading.
     failed: &'a mut Option<io::Error>,
-    args: PhantomData<A>,
 }
 
-impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for ProfileDocument<'_, A> {
+impl<'de> DeserializeSeed<'de> for ProfileDocument<'_> {
     type Value = ();
 
     fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -143,7 +124,7 @@ impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for ProfileDocument<'_, A> {
     }
 }
 
-impl<'de, A: DeserializeOwned> Visitor<'de> for ProfileDocument<'_, A> {
+impl<'de> Visitor<'de> for ProfileDocument<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,13 +132,13 @@ impl<'de, A: DeserializeOwned> Visitor<'de> for ProfileDocument<'_, A> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        let Self { head, visit, failed, args } = self;
+        let Self { head, visit, failed } = self;
         let mut has_events = false;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "traceEvents" => {
                     has_events = true;
-                    map.next_value_seed(EventList { visit: &mut *visit, failed: &mut *failed, args })?;
+                    map.next_value_seed(EventList { visit: &mut *visit, failed: &mut *failed })?;
                 }
                 "baseTimeNanoseconds" => {
                     let base: Value = map.next_value()?;
@@ -176,18 +157,17 @@ impl<'de, A: DeserializeOwned> Visitor<'de> for ProfileDocument<'_, A> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, events: S) -> Result<(), S::Error> {
-        EventList { visit: self.visit, failed: self.failed, args: self.args }.visit_seq(events)
+        EventList { visit: self.visit, failed: self.failed }.visit_seq(events)
     }
 }
 
 /// The list of events.
-struct EventList<'a, A> {
-    visit: &'a mut dyn FnMut(ProfileEvent<A>) -> io::Result<()>,
+struct EventList<'a> {
+    visit: &'a mut dyn FnMut(ProfileEvent) -> io::Result<()>,
     failed: &'a mut Option<io::Error>,
-    args: PhantomData<A>,
 }
 
-impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for EventList<'_, A> {
+impl<'de> DeserializeSeed<'de> for EventList<'_> {
     type Value = ();
 
     fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -195,7 +175,7 @@ impl<'de, A: DeserializeOwned> DeserializeSeed<'de> for EventList<'_, A> {
     }
 }
 
-impl<'de, A: DeserializeOwned> Visitor<'de> for EventList<'_, A> {
+impl<'de> Visitor<'de> for EventList<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -203,7 +183,7 @@ impl<'de, A: DeserializeOwned> Visitor<'de> for EventList<'_, A> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut events: S) -> Result<(), S::Error> {
-        while let Some(event) = events.next_element::<ProfileEvent<A>>()? {
+        while let Some(event) = events.next_element::<ProfileEvent>()? {
             if let Err(error) = (self.visit)(event) {
                 *self.failed = Some(error);
                 return Err(S::Error::custom("the output failed"));

@@ -12,7 +12,7 @@ use crate::export::perfetto::slices::SliceSpan;
 use crate::export::perfetto::tracks::StableIds;
 
 use super::places::Places;
-use super::reader::{NameArgs, ProfileEvent, ProfileHead, read_profile};
+use super::reader::{ProfileEvent, ProfileHead, read_profile};
 
 /// One end of an arrow between slices.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(super) struct ProfileSurvey {
 pub(super) fn survey_profile(path: &Path, ids: StableIds) -> anyhow::Result<ProfileSurvey> {
     let mut survey = ProfileSurvey::default();
     let mut slices = SliceCounter::default();
-    let head = read_profile(path, &mut |event: ProfileEvent<NameArgs>| {
+    let head = read_profile(path, &mut |event: ProfileEvent| {
         survey.on_event(&event, &mut slices, ids);
         Ok(())
     })?;
@@ -68,7 +68,7 @@ impl SliceCounter {
 }
 
 impl ProfileSurvey {
-    fn on_event(&mut self, event: &ProfileEvent<NameArgs>, slices: &mut SliceCounter, ids: StableIds) {
+    fn on_event(&mut self, event: &ProfileEvent, slices: &mut SliceCounter, ids: StableIds) {
         if event.ph == "M" {
             return self.places.on_metadata(event);
         }
@@ -95,13 +95,7 @@ impl ProfileSurvey {
     }
 
     /// A flow belongs to the slice before it in the file, which begins at the same time.
-    fn on_flow(
-        &mut self,
-        event: &ProfileEvent<NameArgs>,
-        time_ns: i64,
-        slices: &SliceCounter,
-        ids: StableIds,
-    ) {
+    fn on_flow(&mut self, event: &ProfileEvent, time_ns: i64, slices: &SliceCounter, ids: StableIds) {
         let place = self.places.place(event);
         let Some((_, _, number)) =
             slices.last.filter(|(at, begin_ns, _)| (*at, *begin_ns) == (place, time_ns))
