@@ -381,9 +381,10 @@ fn no_command_prints_what_steers_a_terminal() {
     let formats = export_formats();
     assert!(formats.len() > 3, "{formats:?}");
     for (name, rows) in ROWS {
-        let each_format = |words: &str| match words.contains("FORMAT") {
-            true => formats.iter().map(|format| words.replace("FORMAT", format)).collect(),
-            false => vec![words.to_owned()],
+        let each_format = |words: &str| {
+            let formats: Vec<&str> = formats.iter().map(String::as_str).collect();
+            let formats = if words.contains("FORMAT") { formats } else { vec![""] };
+            formats.into_iter().map(|format| words.replace("FORMAT", format)).collect::<Vec<_>>()
         };
         for words in &rows.iter().chain(&["--EVIL"]).flat_map(|words| each_format(words)).collect::<Vec<_>>()
         {
@@ -421,6 +422,22 @@ fn json_keeps_hostile_names_exactly() {
     assert_eq!(report["traces"][0]["path"], files.path("run.trace"));
     assert_eq!(report["traces"][0]["command"][0], evil("command"));
     assert!(report.to_string().contains("Keeper.hook"));
+}
+
+/// Formats whose readers know escapes; in the others, names are raw bytes of a table.
+#[test]
+fn tables_and_json_of_export_have_escapes() {
+    let files = HostileFolder::new();
+    let run =
+        |words: &str| command(false, None, files.root.path()).args(fill(words, &files)).output().unwrap();
+    for format in ["csv-sites", "csv-timeline", "stormlog", "traceml"] {
+        run(&format!("export {format} @run.trace -o @exported"));
+        // RFC 4180 ends lines with CR LF.
+        let written = std::fs::read_to_string(files.path("exported")).unwrap().replace("\r\n", "\n");
+        assert_eq!(find_harm(written.as_bytes(), false), None, "{format}");
+    }
+    let sites = run("export csv-sites @run.trace -o -").stdout;
+    assert!(String::from_utf8(sites).unwrap().contains("Keeper.hook\\u{1b}]0;title\\u{7}"));
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub(in crate::export) fn read_intervals(run: &mut ExportRun) -> anyhow::Result<V
     let (begin_ns, end_ns) = run.window.span_ns;
     let width_ns = (end_ns.saturating_sub(begin_ns) / MAX_INTERVALS + 1).max(1);
     let mut tracker = LevelTracker::default();
-    let mut devices: [Option<DeviceIntervals>; 256] = [const { None }; 256];
+    let mut devices: Vec<Option<DeviceIntervals>> = vec![None; 256];
     let mut step = 0;
     run.walk(&mut |walked| {
         step = walked.step;

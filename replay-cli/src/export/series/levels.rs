@@ -7,6 +7,7 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock, WalkedEvent};
 
 /// The three series of a device at one moment, or their extremes.
+#[allow(clippy::struct_field_names, reason = "the unit")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::export) struct Levels {
     /// Bytes in live blocks of PyTorch's allocator.

@@ -28,6 +28,7 @@ pub(super) struct EventSource<'a> {
 
 /// The counters of an event; `None` where they are unknown.
 #[derive(Clone, Copy, Default)]
+#[allow(clippy::struct_field_names, reason = "the unit")]
 pub(super) struct SampleCounters {
     pub(super) allocated_bytes: Option<u64>,
     pub(super) reserved_bytes: Option<u64>,
