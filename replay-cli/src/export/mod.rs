@@ -4,20 +4,39 @@
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 
+//!
+//! A format with many dependencies has a program of its own ([`ExportProgram`]), which implements
+//! [`FolderExporter`] with what this module makes public.
+
+mod program;
 mod run;
+mod run_id;
 mod window;
 
 use std::io::Write;
+use std::path::Path;
 
-use gpumemtrace_cli::symbolize::Resolver;
+use crate::symbolize::Resolver;
 use gpumemtrace_replay::Report;
 
 use crate::render::OutputFormat;
-pub(crate) use run::{ExportRun, read_for_export};
-pub(crate) use window::{ExportWindow, WindowArgs};
+pub use run::ExportRun;
+pub use run_id::run_id;
+pub use window::ExportWindow;
+
+pub(crate) use program::{ExportFormat, ExportProgram, export_format_parser};
+pub(crate) use run::read_for_export;
+pub(crate) use window::WindowArgs;
 
 /// The formats of `export`, in the order of its help.
 pub(crate) static EXPORTERS: &[&dyn Exporter] = &[];
+
+/// The formats that other programs write, after those of [`EXPORTERS`].
+pub(crate) static PROGRAMS: &[ExportProgram] = &[ExportProgram {
+    name: "parquet",
+    help: "A folder of Parquet tables, for DuckDB, pandas, Polars and Spark",
+    program: "gpumemtrace-parquet",
+}];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
@@ -33,15 +52,25 @@ pub(crate) trait Exporter: OutputFormat {
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()>;
 }
 
+/// Writes runs as files in a folder, in a program of its own.
+pub trait FolderExporter {
+    /// The name of the format, such as `parquet`.
+    fn name(&self) -> &'static str;
+
+    /// Writes the runs below `folder`, which may not exist. Returns the bytes written. Files of
+    /// other runs in the folder stay. After an error, no file is there by half.
+    fn export(&self, job: &mut ExportJob, folder: &Path) -> anyhow::Result<u64>;
+}
+
 /// The runs to export.
-pub(crate) struct ExportJob {
-    /// At least one.
-    pub(crate) runs: Vec<ExportRun>,
+pub struct ExportJob {
+    /// The analysed runs, at least one.
+    pub runs: Vec<ExportRun>,
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.
-    pub(crate) report: Report,
+    pub report: Report,
     /// Finds the names of native functions.
-    pub(crate) resolver: Resolver,
+    pub resolver: Resolver,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
