@@ -1,14 +1,114 @@
-//! Readers of untrusted files: symbols of libraries, and executables of macOS.
+//! The `gpumemtrace` command: parses the command line and calls one function per subcommand.
 //!
-//! They form a library so that the fuzzers can reach them. Everything else belongs to the binary
-//! (`main.rs`).
-#![forbid(unsafe_code)]
+//! Stdout holds only the report, stderr at most a few sentences. The exit code says how the command
+//! ended (see `exit.rs`).
+//!
+//! It is a library so that two others can use a part of it: programs that write a format with
+//! dependencies of their own use [`export`], and the fuzzers the readers of untrusted files.
+#![deny(unsafe_code)]
 
+mod commands;
+mod exit;
+pub mod export;
+mod follow;
+#[doc(hidden)]
+pub mod launch;
+mod page;
+mod render;
 #[doc(hidden)]
 pub mod symbolize;
+mod terminal;
+mod trace;
 
-/// The part of `launch` that reads untrusted files.
-#[doc(hidden)]
-pub mod launch {
-    pub mod injectable;
+use std::process::ExitCode;
+
+pub use commands::export_folder::run_folder_exporter;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::CliExit;
+use crate::terminal::stderr::print_usage_error;
+
+/// A GPU memory profiler for PyTorch and CUDA
+///
+/// Record a program with `gpumemtrace run -- python train.py`, then analyse its trace with
+/// `gpumemtrace replay run.trace --leaks`.
+#[derive(Parser)]
+#[command(name = "gpumemtrace", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    success
+  1    internal error
+  2    wrong usage
+  3    findings: what --fail-on names, or a failed check of doctor
+  4    budget exceeded
+  5    unreadable input
+  6    incomplete trace
+  130  interrupted
+`run` exits with the exit code of the command it runs.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Analyse a trace: leaks, peak, timeline, fragmentation, out of memory
+    Replay(commands::replay::ReplayArgs),
+    #[command(about = "Compare two traces")]
+    Compare(commands::compare::CompareArgs),
+    /// Check a trace against a memory budget
+    Check(commands::check::CheckArgs),
+    /// Write an offline page with charts of a trace
+    Html(commands::html::HtmlArgs),
+    /// Write a trace in the format of another tool
+    Export(commands::export::ExportArgs),
+    /// Show what a trace contains
+    Info(commands::info::InfoArgs),
+    /// Print every record of a trace as text
+    Dump(commands::dump::DumpArgs),
+    /// Write a copy of a trace with the names of native functions
+    Symbolize(commands::symbolize::SymbolizeArgs),
+    /// Run a command and record its GPU memory
+    Run(commands::run::RunArgs),
+    /// Check whether this machine can be recorded
+    Doctor(commands::doctor::DoctorArgs),
+    /// Print completions for a shell
+    Completions(commands::shell::CompletionsArgs),
+    /// Print a manual page
+    Man(commands::shell::ManArgs),
+    #[command(hide = true)]
+    LeakCandidates(commands::leak_candidates::LeakCandidatesArgs),
+    #[command(hide = true)]
+    DoctorProbe(commands::doctor::probe::ProbeArgs),
+}
+
+/// Runs the command with the arguments of the process.
+pub fn run_command() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version arrive here too. A closed stdout is not an error.
+            print_usage_error::<Cli>(&error);
+            return if error.use_stderr() { CliExit::Usage } else { CliExit::Done }.into();
+        }
+    };
+    let result = match cli.command {
+        Command::Replay(args) => commands::replay::run(&args),
+        Command::Compare(args) => commands::compare::run(&args),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Html(args) => commands::html::run(&args),
+        Command::Export(args) => commands::export::run(&args),
+        Command::Info(args) => commands::info::run(&args),
+        Command::Dump(args) => commands::dump::run(&args),
+        Command::Symbolize(args) => commands::symbolize::run(&args),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Completions(args) => commands::shell::completions::<Cli>(&args),
+        Command::Man(args) => commands::shell::man::<Cli>(&args),
+        Command::LeakCandidates(args) => commands::leak_candidates::run(&args),
+        Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
+    };
+    result.unwrap_or_else(|error| exit::report_error(&error)).into()
 }

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::symbolize::Resolver;
 use anyhow::Context;
-use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::budget::{Budget, BudgetCheck, check, draft_budget};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Profile;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::symbolize::Resolver;
 use clap::ValueEnum;
-use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::symbolize_sites;

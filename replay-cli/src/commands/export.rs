@@ -3,16 +3,16 @@
 use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_cli::symbolize::Resolver;
+use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{report, symbolize_report};
 
 use super::trace_args::TraceArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::export::{
-    EXPORTERS, ExportJob, ExportRun, ExportWindow, Exporter, StackValue, WindowArgs, read_for_export,
+    ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,
+    export_format_parser, read_for_export,
 };
-use crate::render::format_parser;
 use crate::render::wording::fill_report;
 use crate::terminal::escape::escape_path;
 use crate::terminal::format::put_line;
@@ -25,25 +25,23 @@ use crate::terminal::units::format_bytes;
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
     /// Format of the file to write
-    #[arg(value_name = "FORMAT", value_parser = format_parser(EXPORTERS))]
-    format: &'static dyn Exporter,
-    /// Trace files; several are ranks of one run
-    #[arg(required = true, value_name = "TRACE")]
-    traces: Vec<PathBuf>,
+    #[arg(value_name = "FORMAT", value_parser = export_format_parser())]
+    format: ExportFormat,
+    #[command(flatten)]
+    inputs: ExportInputs,
     /// File to write; - for stdout [default: the trace with the suffix of the format]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Value of each stack in folded [default: peak]; speedscope and pprof show it first
-    #[arg(long, value_name = "VALUE")]
-    value: Option<StackValue>,
-    /// Also show what torch.profiler's export_chrome_trace() wrote (perfetto); may be repeated
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
-    /// Most events in a torch-snapshot; the first ones of the window are left out
-    ///
-    /// PyTorch's viewer becomes slow above the default.
-    #[arg(long, value_name = "COUNT", default_value_t = 250_000)]
-    max_events: u64,
+    #[command(flatten)]
+    options: FormatOptions,
+}
+
+/// What every format reads.
+#[derive(clap::Args)]
+pub(crate) struct ExportInputs {
+    /// Trace files; several are ranks of one run
+    #[arg(required = true, value_name = "TRACE")]
+    pub(crate) traces: Vec<PathBuf>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -51,49 +49,55 @@ pub(crate) struct ExportArgs {
 }
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
+    let exporter = match args.format {
+        ExportFormat::Own(exporter) => exporter,
+        ExportFormat::Program(program) => return program.run(),
+    };
     status_line::exit_cleanly_on_interrupt()?;
-    let exporter = args.format;
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(UsageError("stdout is a terminal; write to a file, or into a pipe".to_owned()).into());
     }
-    if args.traces.len() > exporter.max_runs() {
+    if args.inputs.traces.len() > exporter.max_runs() {
         let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
         return Err(UsageError(why).into());
     }
-    if args.value.is_some() && !exporter.chooses_value() {
-        let why = format!("{} has no choice of a value; --value is for formats of stacks", exporter.name());
-        return Err(UsageError(why).into());
-    }
-    if !args.with.is_empty() && !exporter.takes_profiles() {
-        let why = format!("{} has no place for a profile of PyTorch; --with needs perfetto", exporter.name());
-        return Err(UsageError(why).into());
-    }
-    let mut job = read_job(args)?;
+    args.options.check(exporter)?;
+    let mut job = ExportJob { options: args.options.clone(), ..read_job(&args.inputs)? };
     if to_stdout {
         let mut out = BufWriter::new(std::io::stdout().lock());
         exporter.export(&mut job, &mut out)?;
         out.flush()?;
     } else {
-        let path = args.output.clone().unwrap_or_else(|| default_output(&args.traces[0], exporter));
+        let path = args.output.clone().unwrap_or_else(|| default_output(&args.inputs.traces[0], exporter));
         let mut file = OutputFile::create(&path)?;
         exporter.export(&mut job, &mut file)?;
         let written_bytes = file.finish()?;
-        let mut message = String::new();
-        let size = format_bytes(written_bytes);
-        put_line(&mut message, format_args!("{} ({size})", escape_path(&path)));
-        print_text(&message)?;
+        print_output(&path, written_bytes)?;
     }
+    Ok(finish_job(&job))
+}
+
+/// Prints the name and the size of an output.
+pub(crate) fn print_output(path: &Path, written_bytes: u64) -> anyhow::Result<()> {
+    let mut message = String::new();
+    let size = format_bytes(written_bytes);
+    put_line(&mut message, format_args!("{} ({size})", escape_path(path)));
+    print_text(&message)
+}
+
+/// Prints the notes of an export, and says whether its traces are complete.
+pub(crate) fn finish_job(job: &ExportJob) -> CliExit {
     job.resolver.save_cache();
     for note in &job.notes {
         print_message(format_args!("gpumemtrace: {note}"));
     }
     let is_complete = job.report.traces.iter().all(|trace| trace.complete);
-    Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete })
+    if is_complete { CliExit::Done } else { CliExit::Incomplete }
 }
 
 /// Reads and analyses the traces, and finds the window in each.
-fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
+pub(crate) fn read_job(args: &ExportInputs) -> anyhow::Result<ExportJob> {
     let user_code = args.trace.user_code()?;
     let (mut analyses, mut files) = (Vec::new(), Vec::new());
     for path in &args.traces {
@@ -111,15 +115,7 @@ fn read_job(args: &ExportArgs) -> anyhow::Result<ExportJob> {
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    Ok(ExportJob {
-        runs,
-        report,
-        profiles: args.with.clone(),
-        resolver,
-        value: args.value,
-        max_events: args.max_events,
-        notes: Vec::new(),
-    })
+    Ok(ExportJob { runs, report, resolver, options: FormatOptions::default(), notes: Vec::new() })
 }
 
 /// `run.trace` as `run.folded`, in the same folder.

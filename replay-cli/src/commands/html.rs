@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::symbolize::Resolver;
 use anyhow::Context as _;
-use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{

@@ -6,6 +6,7 @@ mod display_args;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod export;
+pub(crate) mod export_folder;
 pub(crate) mod html;
 pub(crate) mod info;
 pub(crate) mod leak_candidates;

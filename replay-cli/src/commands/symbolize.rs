@@ -11,8 +11,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::symbolize::Resolver;
 use anyhow::Context;
-use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, TraceBytes, TraceReader};

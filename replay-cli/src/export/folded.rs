@@ -35,7 +35,7 @@ impl Exporter for FoldedExporter {
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut lines = FoldedLines::default();
-        let value = job.value.unwrap_or_default();
+        let value = job.options.value.unwrap_or_default();
         let mut devices = 0;
         for index in 0..job.runs.len() {
             let run = &mut job.runs[index];

@@ -3,16 +3,22 @@
 //! An [`Exporter`] gets the analysed runs. It takes bounded values from the report and the history,
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
+//!
+//! A format with many dependencies has a program of its own ([`ExportProgram`]), which implements
+//! [`FolderExporter`] with what this module makes public.
 
 mod csv;
 mod distinct;
 mod firefox;
 mod folded;
 mod json_object;
+mod options;
 mod perfetto;
 mod pprof;
+mod program;
 mod protobuf;
 mod run;
+mod run_id;
 mod series;
 mod speedscope;
 mod stacks;
@@ -22,15 +28,21 @@ mod traceml;
 mod window;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 
-use gpumemtrace_cli::symbolize::Resolver;
+use crate::symbolize::Resolver;
 use gpumemtrace_replay::Report;
 
 use crate::render::OutputFormat;
-pub(crate) use run::{ExportRun, read_for_export};
+pub use run::ExportRun;
+pub use run_id::run_id;
+pub use window::ExportWindow;
+
+pub(crate) use options::FormatOptions;
+pub(crate) use program::{ExportFormat, ExportProgram, export_format_parser};
+pub(crate) use run::read_for_export;
 pub(crate) use stacks::StackValue;
-pub(crate) use window::{ExportWindow, WindowArgs};
+pub(crate) use window::WindowArgs;
 
 /// The formats of `export`, in the order of its help.
 pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
@@ -46,6 +58,13 @@ pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
     &stormlog::StormlogExporter,
     &traceml::TracemlExporter,
 ];
+
+/// The formats that other programs write, after those of [`EXPORTERS`].
+pub(crate) static PROGRAMS: &[ExportProgram] = &[ExportProgram {
+    name: "parquet",
+    help: "A folder of Parquet tables, for DuckDB, pandas, Polars and Spark",
+    program: "gpumemtrace-parquet",
+}];
 
 /// Writes runs in the format of another tool.
 pub(crate) trait Exporter: OutputFormat {
@@ -71,22 +90,27 @@ pub(crate) trait Exporter: OutputFormat {
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()>;
 }
 
+/// Writes runs as files in a folder, in a program of its own.
+pub trait FolderExporter {
+    /// The name of the format, such as `parquet`.
+    fn name(&self) -> &'static str;
+
+    /// Writes the runs below `folder`, which may not exist. Returns the bytes written. Files of
+    /// other runs in the folder stay. After an error, no file is there by half.
+    fn export(&self, job: &mut ExportJob, folder: &Path) -> anyhow::Result<u64>;
+}
+
 /// The runs to export.
-pub(crate) struct ExportJob {
+pub struct ExportJob {
     /// The runs in the order of the command line; at least one.
-    pub(crate) runs: Vec<ExportRun>,
+    pub runs: Vec<ExportRun>,
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.
-    pub(crate) report: Report,
-    /// Files of torch.profiler to merge. Empty unless [`Exporter::takes_profiles`].
-    pub(crate) profiles: Vec<PathBuf>,
+    pub report: Report,
     /// Finds the names of native functions.
-    pub(crate) resolver: Resolver,
-    /// The value that the user wants to see first, or alone. Only for exporters that
-    /// [choose a value](Exporter::chooses_value).
-    pub(crate) value: Option<StackValue>,
-    /// The most entries that a snapshot of PyTorch gets.
-    pub(crate) max_events: u64,
+    pub resolver: Resolver,
+    /// The user's choices for single formats.
+    pub(crate) options: FormatOptions,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }

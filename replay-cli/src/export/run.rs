@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use gpumemtrace_cli::symbolize::Resolver;
+use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{Site, WalkEnd, WalkedEvent};
@@ -16,16 +16,16 @@ use crate::exit::UnreadableInput;
 use crate::trace::open::TraceSource;
 
 /// An analysed run that can be walked again.
-pub(crate) struct ExportRun {
+pub struct ExportRun {
     file: TraceSource,
     head: TraceHead,
     /// The analysis of the whole run. Its history is in `history`.
-    pub(crate) analysis: Analysis,
+    pub analysis: Analysis,
     /// The whole run over time; its stacks have no names of native functions before
     /// [`Self::name_history`].
-    pub(crate) history: RunHistory,
+    pub history: RunHistory,
     /// The part to export.
-    pub(crate) window: ExportWindow,
+    pub window: ExportWindow,
 }
 
 impl ExportRun {
@@ -40,7 +40,7 @@ impl ExportRun {
 
     /// Passes the events to `visit`, in order, up to the end of the window. Those before it are
     /// passed too.
-    pub(crate) fn walk(
+    pub fn walk(
         &mut self,
         visit: &mut dyn FnMut(&WalkedEvent<'_>) -> ControlFlow<()>,
     ) -> anyhow::Result<WalkEnd> {
@@ -57,14 +57,14 @@ impl ExportRun {
     }
 
     /// The call sites of stacks, with all frames and names, in the same order.
-    pub(crate) fn sites_of_stacks(&self, stacks: &[u32], resolver: &mut Resolver) -> Vec<Site> {
+    pub fn sites_of_stacks(&self, stacks: &[u32], resolver: &mut Resolver) -> Vec<Site> {
         let mut sites = self.analysis.sites_of_stacks(stacks);
         symbolize_sites(sites.iter_mut(), &self.analysis, NameScope::ALL, resolver);
         sites
     }
 
     /// Gives the stacks of the history the names of native functions.
-    pub(crate) fn name_history(&mut self, resolver: &mut Resolver) {
+    pub fn name_history(&mut self, resolver: &mut Resolver) {
         let sites = self.history.stacks.iter_mut().map(|(site, _)| site);
         symbolize_sites(sites, &self.analysis, NameScope::ALL, resolver);
     }

@@ -44,7 +44,9 @@ impl Exporter for SpeedscopeExporter {
             let run = &mut job.runs[index];
             for device in collect_stacks(run, index, &job.report, false)?.devices {
                 let stacks = NamedStacks::new(run, device.stacks(), &mut job.resolver);
-                for (profiles, value) in by_value.iter_mut().zip(job.value.unwrap_or_default().and_others()) {
+                for (profiles, value) in
+                    by_value.iter_mut().zip(job.options.value.unwrap_or_default().and_others())
+                {
                     let amounts = number_stacks(&mut frames, &stacks, &device.by_stack(value));
                     profiles.extend(profiles_of_value(&device.name, value, &amounts));
                 }

@@ -48,13 +48,13 @@ impl FromStr for Surroundings {
 
 /// The part of a run to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExportWindow {
+pub struct ExportWindow {
     /// The moment at which it begins; `None` for the begin of the run.
-    pub(crate) since: Option<TimeSpec>,
+    pub since: Option<TimeSpec>,
     /// The moment at which it ends; `None` for the end of the recording.
-    pub(crate) until: Option<TimeSpec>,
+    pub until: Option<TimeSpec>,
     /// Both moments in nanoseconds since the start of recording.
-    pub(crate) span_ns: (u64, u64),
+    pub span_ns: (u64, u64),
 }
 
 impl ExportWindow {
@@ -64,7 +64,7 @@ impl ExportWindow {
     }
 
     /// True if it has all events of the run.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.since.is_none() && self.until.is_none()
     }
 

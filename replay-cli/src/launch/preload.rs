@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use gpumemtrace_cli::launch::injectable::{FileSystem, InjectionBlocker, LaunchTarget};
+use crate::launch::injectable::{FileSystem, InjectionBlocker, LaunchTarget};
 
 use crate::launch::platform::Platform;
 
@@ -45,7 +45,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
-    use gpumemtrace_cli::launch::injectable::{BlockReason, HostFileSystem};
+    use crate::launch::injectable::{BlockReason, HostFileSystem};
 
     use super::*;
 

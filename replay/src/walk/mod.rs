@@ -11,9 +11,12 @@ mod window;
 
 use std::ops::ControlFlow;
 
+use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::reader::{OpenError, TraceBytes};
+use gpumemtrace_format::{CodeId, Event, EventKind};
 
 use crate::callsite::autograd::AutogradTracker;
+use crate::ingest::definitions::Definitions;
 use crate::ingest::{TraceHead, metal_totals, read_event_slices};
 use crate::pass::Analysis;
 use crate::report::{Site, WalkEnd, WalkedEvent};
@@ -74,7 +77,8 @@ impl Analysis {
                     end.span_ns = Some((end.span_ns.map_or(time_ns, |(first, _)| first), time_ns));
                 }
                 let site = info.site.0;
-                visit(&WalkedEvent { event, time_ns, step, stack: stack.0, site, is_inside, changes })?;
+                let name = name_of_event(event, symbols.definitions());
+                visit(&WalkedEvent { event, time_ns, step, stack: stack.0, site, name, is_inside, changes })?;
             }
             ControlFlow::Continue(())
         })?;
@@ -93,4 +97,15 @@ impl Analysis {
         };
         stacks.iter().map(site).collect()
     }
+}
+
+/// The name of a mark, of a phase or of an NVTX range that begins.
+#[inline]
+fn name_of_event<'a>(event: &Event, definitions: &'a Definitions) -> Option<&'a str> {
+    let code = match event.kind {
+        EventKind::MARK if event.aux[0] == MARK_NAMED => event.aux[1],
+        EventKind::PHASE_BEGIN | EventKind::RANGE_BEGIN => event.aux[0],
+        _ => return None,
+    };
+    definitions.codes.get(&CodeId(code as u32)).map(|code| code.name.as_str())
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::launch::injectable::HostFileSystem;
 use anyhow::Context as _;
-use gpumemtrace_cli::launch::injectable::HostFileSystem;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{Counter, Event, Meta};
 

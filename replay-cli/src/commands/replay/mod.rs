@@ -5,8 +5,8 @@ mod section_args;
 
 use std::path::PathBuf;
 
+use crate::symbolize::Resolver;
 use clap::ValueEnum;
-use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::report::{AssessmentStatus, GrowthClass};
 use gpumemtrace_replay::{

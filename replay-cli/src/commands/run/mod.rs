@@ -17,9 +17,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use crate::launch::injectable::HostFileSystem;
 use anyhow::Context as _;
 use clap::ValueEnum;
-use gpumemtrace_cli::launch::injectable::HostFileSystem;
 use gpumemtrace_format::size_arg;
 use rustix::process::{Pid, Signal, kill_process};
 

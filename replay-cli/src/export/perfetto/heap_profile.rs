@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
-use gpumemtrace_cli::symbolize::Resolver;
+use crate::symbolize::Resolver;
 use gpumemtrace_replay::report::BlockLayer;
 
 use crate::export::ExportRun;

@@ -137,7 +137,7 @@ fn process_name(info: &TraceInfo) -> String {
 
 /// Reads the profiles of PyTorch once.
 fn read_profiles(job: &ExportJob, tracks: &[RunTracks]) -> anyhow::Result<Vec<MergedProfile>> {
-    let paths = job.profiles.iter().zip(0u32..);
+    let paths = job.options.with.iter().zip(0u32..);
     paths.map(|(path, number)| MergedProfile::read(path, (tracks, &job.report.traces), number)).collect()
 }
 

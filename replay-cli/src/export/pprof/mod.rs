@@ -64,7 +64,7 @@ impl Exporter for PprofExporter {
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
-        let default_type = match job.value {
+        let default_type = match job.options.value {
             None | Some(StackValue::End) => INUSE_SPACE,
             Some(StackValue::Peak) => PEAK_SPACE,
             Some(StackValue::Allocated) => ALLOC_SPACE,

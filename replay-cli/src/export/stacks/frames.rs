@@ -1,6 +1,6 @@
 //! Frames as viewers of stacks show them.
 
-use gpumemtrace_cli::symbolize::Resolver;
+use crate::symbolize::Resolver;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 
 use crate::export::ExportRun;

@@ -77,7 +77,7 @@ impl Exporter for TorchSnapshotExporter {
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
-        let max_entries = job.max_events;
+        let max_entries = job.options.max_events;
         let ExportJob { runs, resolver, notes, .. } = job;
         for run in runs {
             let survey = Survey::read(run, max_entries)?;

@@ -16,6 +16,9 @@ pub struct WalkedEvent<'a> {
     pub stack: u32,
     /// The number of its call site. Several stacks may share one.
     pub site: u32,
+    /// The name of a mark, of a phase or of an NVTX range that begins. `None` for other events, or
+    /// if the trace lacks it.
+    pub name: Option<&'a str>,
     /// False for an event before the window, which is passed so that exports can build state.
     pub is_inside: bool,
     /// The memory that it allocated or freed.

@@ -1,0 +1,54 @@
+//! The table of runs: one row for a trace.
+
+use gpumemtrace_cli::export::ExportRun;
+use gpumemtrace_replay::Report;
+
+use super::text;
+use crate::file::cell::Text;
+use crate::folder::PartitionFolder;
+use crate::tables::runs::RunRow;
+use crate::tables::{number, saturated};
+
+/// Writes the table `runs` of one trace. `events` is their number in the window.
+pub(crate) fn write_run(
+    run: &ExportRun,
+    (report, trace): (&Report, usize),
+    events: u64,
+    folder: &mut PartitionFolder<'_>,
+) -> anyhow::Result<()> {
+    let mut table = folder.begin::<RunRow>()?;
+    let info = &report.traces[trace];
+    let devices: Vec<_> = report.devices.iter().filter(|device| device.trace == trace).collect();
+    let losses: Vec<&str> = info.incomplete.iter().map(|loss| loss.message.as_str()).collect();
+    let command = info.command.as_ref().map(serde_json::to_string).transpose()?;
+    let step_source = run.analysis.step_source();
+    table.push(RunRow {
+        trace: Text::from(info.path.as_str()),
+        trace_id: run.analysis.meta.text("trace_id").map(Text::from),
+        host: text(info.host.as_ref()),
+        pid: info.pid.and_then(number),
+        reported_rank: info.rank.and_then(number),
+        world_size: info.world_size.and_then(number),
+        command_json: command.map(Text::from),
+        started_unix_ns: info.started_unix_ns.and_then(number),
+        duration_ns: info.duration_ns.and_then(number),
+        since_ns: saturated(run.window.span_ns.0),
+        until_ns: saturated(run.window.span_ns.1),
+        is_whole: run.window.is_whole(),
+        events: saturated(events),
+        step_source: step_source.map(|source| Text::from_static(source.name())),
+        steps: step_source.map(|_| i64::from(run.analysis.steps)),
+        torch: text(info.torch.as_ref()),
+        python: text(info.python.as_ref()),
+        cuda_driver: text(info.cuda_driver.as_ref()),
+        cuda_runtime: text(info.cuda_runtime.as_ref()),
+        allocator_conf: text(info.allocator_conf.as_ref()),
+        ending: Text::from_static(info.end.name()),
+        is_complete: info.complete,
+        incomplete_json: Text::from(serde_json::to_string(&losses)?),
+        devices_json: Text::from(serde_json::to_string(&devices)?),
+        gpumemtrace: Text::from_static(env!("CARGO_PKG_VERSION")),
+    });
+    table.finish()?;
+    Ok(())
+}

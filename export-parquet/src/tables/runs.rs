@@ -1,0 +1,61 @@
+//! The table of runs.
+
+use crate::file::cell::Text;
+use crate::file::table::table;
+
+table! {
+    /// What a trace is of, and how complete it is.
+    "runs", RunRow, RunBuffer {
+        /// The path of the trace as given.
+        trace: Text,
+        /// The id of the trace.
+        trace_id: Option<Text>,
+        /// Name of the host.
+        host: Option<Text>,
+        /// Id of the process on its host.
+        pid: Option<i64>,
+        /// Rank that the process reported. The folder has another one where it is unknown.
+        reported_rank: Option<i64>,
+        /// Number of ranks of the job.
+        world_size: Option<i64>,
+        /// Command line: a list in JSON.
+        command_json: Option<Text>,
+        /// Start of recording by the wall clock, in nanoseconds since 1970. Other times count from
+        /// here.
+        started_unix_ns: Option<i64>,
+        /// Duration of the recording.
+        duration_ns: Option<i64>,
+        /// Begin of the exported window, in nanoseconds since the start of recording.
+        since_ns: i64,
+        /// End of the exported window.
+        until_ns: i64,
+        /// True if the window is the whole run.
+        is_whole: bool,
+        /// Number of events in the window.
+        events: i64,
+        /// What begins a step: `marks`, `nvtx`, `optimizer` or `period`. Null without steps.
+        step_source: Option<Text>,
+        /// Number of steps begun in the whole run. Null without steps.
+        steps: Option<i64>,
+        /// Version of PyTorch. Null without PyTorch.
+        torch: Option<Text>,
+        /// Version of Python. Null without Python.
+        python: Option<Text>,
+        /// Version of the CUDA driver.
+        cuda_driver: Option<Text>,
+        /// Version of the CUDA runtime.
+        cuda_runtime: Option<Text>,
+        /// `PYTORCH_ALLOC_CONF` of the environment.
+        allocator_conf: Option<Text>,
+        /// How the process ended: `exit`, `killed`, `crashed` or `running`.
+        ending: Text,
+        /// False if events are missing.
+        is_complete: bool,
+        /// What is missing, one sentence each: a list in JSON.
+        incomplete_json: Text,
+        /// Devices of the whole run with names, peaks and totals: `devices` of the JSON report.
+        devices_json: Text,
+        /// Version of gpumemtrace that wrote this file.
+        gpumemtrace: Text,
+    }
+}

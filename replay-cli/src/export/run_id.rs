@@ -1,0 +1,55 @@
+//! The id of a run: equal in every export of the same traces, and a valid name of a folder.
+
+use gpumemtrace_replay::Report;
+
+use crate::terminal::format::format_utc;
+
+/// Longest part of a host name in an id.
+const MAX_HOST_CHARS: usize = 40;
+
+/// Start, host and process of the trace with the lowest rank, such as
+/// `20261123T154700Z-node7-4242`.
+///
+/// Give all ranks of a run at once: alone, each has an id of its own. For a trace without these
+/// facts the id is the name of its file.
+pub fn run_id(report: &Report) -> String {
+    let first = report.traces.iter().min_by_key(|trace| (trace.rank.is_none(), trace.rank));
+    let Some(first) = first else { return "run".to_owned() };
+    let started = first.started_unix_ns.map(|unix_ns| format_utc(unix_ns).replace(['-', ':'], ""));
+    let host = first.host.as_deref().map(file_name_part);
+    let pid = first.pid.map(|pid| pid.to_string());
+    if started.is_none() || pid.is_none() {
+        let file = std::path::Path::new(&first.path).file_stem().unwrap_or_default();
+        return file_name_part(&file.to_string_lossy());
+    }
+    let parts: Vec<String> = [started, host, pid].into_iter().flatten().collect();
+    parts.join("-")
+}
+
+/// A text with `_` for everything but ASCII letters, digits, `.` and `_`.
+fn file_name_part(text: &str) -> String {
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let part: String =
+        text.chars().take(MAX_HOST_CHARS).map(|c| if is_plain(&c) { c } else { '_' }).collect();
+    // Names of dots alone are folders, and readers pass over hidden ones.
+    let part = part.trim_start_matches('.');
+    if part.is_empty() { "unknown".to_owned() } else { part.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_folders_are_plain() {
+        for (text, part) in [
+            ("node-7.example", "node-7.example"),
+            ("../../etc", "_.._etc"),
+            ("a=b/c\n", "a_b_c_"),
+            ("..", "unknown"),
+            ("", "unknown"),
+        ] {
+            assert_eq!(file_name_part(text), part);
+        }
+    }
+}
