@@ -233,6 +233,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::series::Levels;
 
     #[test]
     fn median_and_worst_rank_break_ties_as_traceml_does() {
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn ranks_keep_their_common_steps() {
-        let step = |number| CompletedStep { number, duration_ns: 1, peak: Default::default() };
+        let step = |number| CompletedStep { number, duration_ns: 1, peak: Levels::default() };
         let rank = |rank, numbers: std::ops::Range<u32>| RankSteps {
             rank,
             host: None,
