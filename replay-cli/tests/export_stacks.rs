@@ -28,7 +28,7 @@ const NAMES: [&str; 9] = [
 /// Allocations and frees of a profile for Firefox.
 const MAX_ROWS: usize = 300_000;
 
-/// A run whose functions and files have hostile names. Its blocks are 1,000, 2,000... bytes.
+/// A run with hostile names of functions and files. Its blocks are 1,000, 2,000... bytes.
 fn hostile_run() -> Synthetic {
     let mut run = Synthetic::new();
     let mut caller = NodeId::NONE;

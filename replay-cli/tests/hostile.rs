@@ -424,7 +424,7 @@ fn json_keeps_hostile_names_exactly() {
     assert!(report.to_string().contains("Keeper.hook"));
 }
 
-/// Formats whose readers know escapes; in the others, names are raw bytes of a table.
+/// Formats with readers that know escapes; in the others, names are raw bytes of a table.
 #[test]
 fn tables_and_json_of_export_have_escapes() {
     let files = HostileFolder::new();

@@ -1,4 +1,4 @@
-//! Fills the tables whose size does not depend on the number of events.
+//! Fills the tables with a size that does not depend on the number of events.
 
 pub(crate) mod findings;
 pub(crate) mod runs;

@@ -10,11 +10,11 @@ use crate::folder::PartitionFolder;
 use crate::tables::sites::SiteRow;
 use crate::tables::{known_device, saturated};
 use crate::walk::layer_name;
-use crate::walk::totals::{AllocatorTotals, LayerKey};
+use crate::walk::totals::{AllocatorTotals, LayerOnDevice};
 
 /// Writes the table `sites`, by allocator, device and site.
 pub(crate) fn write_sites(
-    layers: Vec<(LayerKey, AllocatorTotals)>,
+    layers: Vec<(LayerOnDevice, AllocatorTotals)>,
     sites: &BTreeMap<u32, Site>,
     folder: &mut PartitionFolder<'_>,
 ) -> anyhow::Result<()> {

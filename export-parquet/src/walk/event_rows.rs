@@ -9,7 +9,7 @@ use crate::file::cell::Text;
 use crate::tables::events::EventRow;
 use crate::tables::known_device;
 
-/// Kinds whose `size` is a value, a flag or a limit.
+/// Kinds of events with a `size` that is a value, a flag or a limit.
 const SIZE_IS_NO_SIZE: [EventKind; 5] = [
     EventKind::POOL_CREATE,
     EventKind::POOL_SET,

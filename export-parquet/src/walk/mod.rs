@@ -17,7 +17,7 @@ use crate::tables::events::EventRow;
 use crate::tables::steps::StepRow;
 use crate::tables::{known_device, saturated};
 use event_rows::EventRows;
-use totals::{AllocatorTotals, LayerKey, WindowTotals};
+use totals::{AllocatorTotals, LayerOnDevice, WindowTotals};
 
 /// The site of memory without a known one.
 const UNKNOWN_SITE: u32 = u32::MAX;
@@ -30,7 +30,7 @@ pub(crate) struct WalkResult {
     /// Number of events in the window.
     pub(crate) events: u64,
     /// Totals by allocator, device and site.
-    pub(crate) layers: Vec<(LayerKey, AllocatorTotals)>,
+    pub(crate) layers: Vec<(LayerOnDevice, AllocatorTotals)>,
     /// The stacks that the tables mention, ascending, with their sites.
     pub(crate) stacks: Vec<(u32, Option<u32>)>,
     /// Numbers above the range of a column, which are null.

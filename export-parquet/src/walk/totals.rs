@@ -6,16 +6,16 @@
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock};
 
 /// The allocator and the device of a block.
-pub(crate) type LayerKey = (BlockLayer, u8);
+pub(crate) type LayerOnDevice = (BlockLayer, u8);
 
 /// Number and bytes of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BlockAmount {
+pub(crate) struct LiveAmount {
     pub(crate) blocks: u64,
     pub(crate) bytes: u64,
 }
 
-impl BlockAmount {
+impl LiveAmount {
     fn add(&mut self, block: &WalkedBlock) {
         self.blocks += 1;
         // Sizes of a damaged trace may sum up to more than 64 bits.
@@ -30,16 +30,16 @@ impl BlockAmount {
 
 /// The blocks of one call site.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SiteTotals {
-    pub(crate) allocated: BlockAmount,
-    pub(crate) freed: BlockAmount,
-    pub(crate) live: BlockAmount,
+pub(crate) struct SiteAmounts {
+    pub(crate) allocated: LiveAmount,
+    pub(crate) freed: LiveAmount,
+    pub(crate) live: LiveAmount,
     /// Live blocks at the peak of the layer, if `noted_peak` is that peak's number.
-    pub(crate) at_peak: BlockAmount,
+    pub(crate) at_peak: LiveAmount,
     noted_peak: u64,
 }
 
-impl SiteTotals {
+impl SiteAmounts {
     /// Notes the value at the latest peak, if the site did not change since.
     fn settle(&mut self, peak: u64) {
         if self.noted_peak != peak {
@@ -51,35 +51,35 @@ impl SiteTotals {
 /// What one step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StepTotals {
-    pub(crate) allocated: BlockAmount,
-    pub(crate) freed: BlockAmount,
+    pub(crate) allocated: LiveAmount,
+    pub(crate) freed: LiveAmount,
     pub(crate) peak_bytes: u64,
     /// When they were reached first; `None` if they were live when the step began.
     pub(crate) peak_ns: Option<u64>,
-    pub(crate) end: BlockAmount,
+    pub(crate) end: LiveAmount,
 }
 
 /// The blocks of one allocator on one device.
 #[derive(Debug, Default)]
 pub(crate) struct AllocatorTotals {
-    live: BlockAmount,
+    live: LiveAmount,
     peak_bytes: u64,
     /// Counts how often `peak_bytes` rose.
     peak: u64,
     step: StepTotals,
-    sites: Vec<SiteTotals>,
+    sites: Vec<SiteAmounts>,
     /// Blocks without a known site.
-    unknown_site: SiteTotals,
+    unknown_site: SiteAmounts,
 }
 
 impl AllocatorTotals {
-    fn site(&mut self, site: u32) -> &mut SiteTotals {
+    fn site(&mut self, site: u32) -> &mut SiteAmounts {
         if site == u32::MAX {
             return &mut self.unknown_site;
         }
         let index = site as usize;
         if index >= self.sites.len() {
-            self.sites.resize(index + 1, SiteTotals::default());
+            self.sites.resize(index + 1, SiteAmounts::default());
         }
         &mut self.sites[index]
     }
@@ -128,7 +128,7 @@ impl AllocatorTotals {
     }
 
     /// The totals of all sites with blocks; the number is `None` for the unknown site.
-    pub(crate) fn into_sites(self) -> impl Iterator<Item = (Option<u32>, SiteTotals)> {
+    pub(crate) fn into_sites(self) -> impl Iterator<Item = (Option<u32>, SiteAmounts)> {
         let peak = self.peak;
         let known = (0..).map(Some).zip(self.sites);
         known.chain([(None, self.unknown_site)]).filter_map(move |(number, mut site)| {
@@ -143,7 +143,7 @@ impl AllocatorTotals {
 /// The blocks of all allocators, by allocator and device.
 #[derive(Debug, Default)]
 pub(crate) struct WindowTotals {
-    layers: Vec<(LayerKey, AllocatorTotals)>,
+    layers: Vec<(LayerOnDevice, AllocatorTotals)>,
     is_inside: bool,
 }
 
@@ -175,12 +175,12 @@ impl WindowTotals {
     }
 
     /// The totals of the step that ends, by layer and device.
-    pub(crate) fn take_step(&mut self) -> impl Iterator<Item = (LayerKey, StepTotals)> {
+    pub(crate) fn take_step(&mut self) -> impl Iterator<Item = (LayerOnDevice, StepTotals)> {
         self.layers.iter_mut().map(|(key, layer)| (*key, layer.take_step()))
     }
 
     /// All totals, by layer and device.
-    pub(crate) fn into_layers(self) -> Vec<(LayerKey, AllocatorTotals)> {
+    pub(crate) fn into_layers(self) -> Vec<(LayerOnDevice, AllocatorTotals)> {
         self.layers
     }
 }

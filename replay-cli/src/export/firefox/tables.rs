@@ -66,12 +66,12 @@ impl SharedTables {
         let (functions, frames) = (self.functions.into_values(), self.frames.into_values());
         let stacks = self.stacks.into_values();
         SharedData {
-            stack_table: StackTable {
+            stack_table: ProfileStacks {
                 length: stacks.len(),
                 frame: stacks.iter().map(|(_, frame)| *frame).collect(),
                 prefix: stacks.iter().map(|(caller, _)| *caller).collect(),
             },
-            frame_table: FrameTable::new(&frames),
+            frame_table: ProfileFrames::new(&frames),
             func_table: FuncTable::new(&functions),
             resource_table: ResourceTable {
                 length: resources.len(),
@@ -101,8 +101,8 @@ type NullColumn = Vec<Option<u8>>;
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SharedData {
-    stack_table: StackTable,
-    frame_table: FrameTable,
+    stack_table: ProfileStacks,
+    frame_table: ProfileFrames,
     func_table: FuncTable,
     resource_table: ResourceTable,
     native_symbols: NativeSymbols,
@@ -111,7 +111,7 @@ pub(super) struct SharedData {
 }
 
 #[derive(Serialize)]
-struct StackTable {
+struct ProfileStacks {
     length: usize,
     frame: Vec<usize>,
     prefix: Vec<Option<usize>>,
@@ -119,7 +119,7 @@ struct StackTable {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct FrameTable {
+struct ProfileFrames {
     length: usize,
     address: Vec<i64>,
     inline_depth: Vec<u32>,
@@ -133,7 +133,7 @@ struct FrameTable {
     column: NullColumn,
 }
 
-impl FrameTable {
+impl ProfileFrames {
     fn new(frames: &[(usize, Option<u32>, FrameOrigin)]) -> Self {
         let length = frames.len();
         Self {

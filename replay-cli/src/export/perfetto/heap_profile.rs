@@ -16,7 +16,7 @@ use super::clock::FileClock;
 use super::heap_dumps::{DeviceHeap, HeapMoments, StackTotals, read_heaps};
 use super::packets::{FLAG_NEEDS_STATE, FLAG_STATE_CLEARED, PacketWriter, new_packet, packet, packet_at};
 use super::run_tracks::RunTracks;
-use super::stack_table::StackTable;
+use super::stack_table::InternedStacks;
 
 /// Size of a packet after which another one begins.
 const PACKET_BYTES: usize = 1 << 18;
@@ -86,7 +86,7 @@ impl<'a> HeapWriter<'a> {
         let stacks: BTreeSet<u32> =
             self.heap.dumps.iter().flat_map(|dump| dump.changed.keys().copied()).collect();
         let stacks: Vec<u32> = stacks.into_iter().collect();
-        let mut table = StackTable::default();
+        let mut table = InternedStacks::default();
         let mut numbers = HashMap::new();
         let mut data = Message::new();
         let mut flags = FLAG_STATE_CLEARED;

@@ -40,7 +40,7 @@ struct ProfileFrameKey {
 
 /// Numbers stacks and everything they consist of.
 #[derive(Debug, Default)]
-pub(super) struct StackTable {
+pub(super) struct InternedStacks {
     names: Numbering<String>,
     mappings: Numbering<String>,
     sources: Numbering<String>,
@@ -48,7 +48,7 @@ pub(super) struct StackTable {
     stacks: Numbering<Vec<u64>>,
 }
 
-impl StackTable {
+impl InternedStacks {
     /// The number of a stack, from 1. What is new is added to `data`, which is `InternedData`.
     pub(super) fn add(&mut self, site: &Site, data: &mut Message) -> u64 {
         // The bottom frame is first.

@@ -182,7 +182,7 @@ impl AllocatorModel {
         self.uncover_block(walked, at, block.bytes);
     }
 
-    /// Frees the blocks with addresses from `begin` to `end`, whose memory is no longer theirs.
+    /// Frees the blocks with addresses from `begin` to `end`: their memory is no longer theirs.
     pub(super) fn free_range(&mut self, walked: &WalkedEvent<'_>, device: u8, begin: u64, end: u64) {
         let before = self.blocks.range((device, 0)..(device, begin)).next_back();
         let reaches_in = before.filter(|((_, addr), block)| addr.saturating_add(block.bytes) > begin);

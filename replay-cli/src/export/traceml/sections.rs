@@ -71,7 +71,7 @@ pub(super) fn time_section(ranks: &[RankSteps]) -> Value {
     section
 }
 
-/// A section whose signals a trace does not contain.
+/// A section for signals that a trace does not contain.
 pub(super) fn unknown_section(index_by: &'static str) -> Value {
     let diagnosis = diagnosis("NO_DATA", "NO DATA", "info", "gpumemtrace does not record this.");
     let mut section = section(&[], &[], &|_, _| None, ("memory", "bytes"), vec![diagnosis]);
@@ -196,7 +196,7 @@ pub(super) fn name_mode(ranks: &[RankSteps]) -> &'static str {
     if ranks.iter().all(|rank| rank.host == first.host) { "single_node" } else { "multi_node" }
 }
 
-/// The rank whose value is closest to the median. Equal distances: the least value, then the least
+/// The rank with the value closest to the median. Equal distances: the least value, then the least
 /// rank.
 fn median_rank(values: &[(u64, f64)]) -> Option<(u64, f64)> {
     let mut sorted: Vec<f64> = values.iter().map(|(_, value)| *value).collect();

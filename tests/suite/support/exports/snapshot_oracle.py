@@ -128,7 +128,7 @@ class DeviceHistory:
     before: dict = field(default_factory=dict)
     #: Differences between the replayed end and the segments.
     mismatches: list = field(default_factory=list)
-    #: Blocks older than the history whose size could not be derived with certainty.
+    #: Blocks older than the history, of a size that could not be derived with certainty.
     uncertain: int = 0
 
     def __post_init__(self):
