@@ -10,7 +10,7 @@ use super::profile::Profile;
 use super::totals::{AmountChange, TotalChange, TotalQuantity};
 use crate::report::json_enum::json_enum;
 use crate::report::{
-    Leak, LeakKind, LeakShape, PluggableMode, Quantity, Site, StepSource, TraceLoss, Worded,
+    ComparedSteps, Leak, LeakKind, LeakShape, PluggableMode, Quantity, Site, StepSource, TraceLoss, Worded,
 };
 
 /// The result of `gpumemtrace compare --json`.
@@ -111,17 +111,6 @@ impl ComparedRun {
             pluggable: analysis.pluggable(),
         }
     }
-}
-
-/// The steps that were compared, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct ComparedSteps {
-    /// The number of the first step.
-    pub first: u64,
-    /// The number of the last step.
-    pub last: u64,
-    /// The number of steps.
-    pub count: u64,
 }
 
 json_enum! {

@@ -59,9 +59,9 @@ pub use self::{
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     run::{
-        BlockChange, BlockLayer, BlockSum, DeviceBytes, GapPoint, GrownSite, Mark, Phase, PhaseOnDevice,
-        RunView, SegmentChange, SegmentPlace, StepSource, Steps, Timeline, TimelineBand, TimelinePoint,
-        WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,
+        BlockChange, BlockLayer, BlockSum, ComparedSteps, DeviceBytes, GapPoint, GrownSite, Mark, Phase,
+        PhaseOnDevice, RunView, SegmentChange, SegmentPlace, StepSource, Steps, Timeline, TimelineBand,
+        TimelinePoint, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,
     },
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},

@@ -8,7 +8,7 @@ mod walk;
 pub use self::follow::{DeviceBytes, GrownSite, RunView};
 pub use self::history::{BlockSum, GapPoint, SegmentPlace};
 pub use self::timeline::{
-    Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint,
+    ComparedSteps, Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint,
 };
 pub use self::walk::{
     BlockChange, BlockLayer, SegmentChange, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,

@@ -112,3 +112,14 @@ pub struct TimelineBand {
     /// Its live bytes, one number per point.
     pub bytes: Vec<u64>,
 }
+
+/// The steps that were compared, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ComparedSteps {
+    /// The number of the first step.
+    pub first: u64,
+    /// The number of the last step.
+    pub last: u64,
+    /// The number of steps.
+    pub count: u64,
+}
