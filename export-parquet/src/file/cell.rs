@@ -246,7 +246,10 @@ mod tests {
             // A buffer is used again.
             for _ in 0..2 {
                 CellBuffer::<Option<i64>>::clear(&mut buffer);
-                cells.iter().for_each(|cell: &Option<i64>| buffer.push(*cell));
+                for cell in &cells {
+                    let cell: Option<i64> = *cell;
+                    buffer.push(cell);
+                }
                 let expected: Vec<i16> = cells.iter().map(|cell| i16::from(cell.is_some())).collect();
                 let is_mixed = expected.contains(&0) && expected.contains(&1);
                 assert_eq!(buffer.levels, if is_mixed { expected } else { Vec::new() }, "{cells:?}");

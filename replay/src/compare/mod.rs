@@ -33,8 +33,7 @@ pub use self::{
         AmplificationGap, Backend, BackendComparison, Incomparable, LeakingLine, LineOnBoth, PinnedByLeaks,
     },
     difference::{
-        ChangeStatus, ComparedRun, ComparedSteps, Comparison, ComparisonNote, LeakChange, LeakSide,
-        LineChange, OomChange,
+        ChangeStatus, ComparedRun, Comparison, ComparisonNote, LeakChange, LeakSide, LineChange, OomChange,
     },
     per_step::{PerStepTotals, analyse_by_steps},
     profile::Profile,
@@ -44,6 +43,7 @@ use align::LinePair;
 pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
 use crate::leak::growth::warm_up_values;
+use crate::report::ComparedSteps;
 use crate::report::{Leak, Site};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;

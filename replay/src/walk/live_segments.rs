@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn walked(event: &Event, time_ns: u64) -> WalkedEvent<'_> {
-        WalkedEvent { event, time_ns, step: 0, stack: 3, site: 0, is_inside: true, changes: &[] }
+        WalkedEvent { event, time_ns, step: 0, stack: 3, site: 0, name: None, is_inside: true, changes: &[] }
     }
 
     #[test]

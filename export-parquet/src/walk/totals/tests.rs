@@ -45,10 +45,10 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
 }
 
 /// By site: allocated, freed, live, at the peak.
-type ModelSites = BTreeMap<Option<u32>, [BlockAmount; 4]>;
+type ModelSites = BTreeMap<Option<u32>, [LiveAmount; 4]>;
 
-fn sums(live: &[WalkedBlock]) -> BTreeMap<Option<u32>, BlockAmount> {
-    let mut sums: BTreeMap<Option<u32>, BlockAmount> = BTreeMap::new();
+fn sums(live: &[WalkedBlock]) -> BTreeMap<Option<u32>, LiveAmount> {
+    let mut sums: BTreeMap<Option<u32>, LiveAmount> = BTreeMap::new();
     for block in live {
         sums.entry((block.site != u32::MAX).then_some(block.site)).or_default().add(block);
     }
@@ -62,7 +62,7 @@ proptest! {
         let (mut model, mut peak): (ModelSites, (u64, BTreeMap<_, _>)) = Default::default();
         let (mut expected, mut found) = (StepTotals::default(), StepTotals::default());
         let total = |live: &[WalkedBlock]| live.iter().map(|block| block.size_bytes).sum::<u64>();
-        let end = |live: &[WalkedBlock]| BlockAmount { blocks: live.len() as u64, bytes: total(live) };
+        let end = |live: &[WalkedBlock]| LiveAmount { blocks: live.len() as u64, bytes: total(live) };
         for (index, change) in changes.iter().enumerate() {
             if index == window {
                 totals.begin_window();

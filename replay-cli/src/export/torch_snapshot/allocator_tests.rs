@@ -131,7 +131,7 @@ proptest! {
                 }
             };
             let walked =
-                WalkedEvent { event: &event, time_ns, step: 0, stack: 2, site: 0, is_inside: true, changes: &changes };
+                WalkedEvent { event: &event, time_ns, step: 0, stack: 2, site: 0, name: None, is_inside: true, changes: &changes };
             let before = model.blocks.clone();
             let entries = model.on_event(&walked).to_vec();
             for entry in &entries {
