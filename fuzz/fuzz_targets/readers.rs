@@ -18,6 +18,7 @@ type FuzzTarget = fn(&[u8]);
 const TARGETS: &[(&str, FuzzTarget)] = &[
     ("trace", files::trace),
     ("blocks", files::blocks),
+    ("snapshot", files::snapshot),
     ("ring", rings::file),
     ("records", rings::records),
     ("events", |bytes| {

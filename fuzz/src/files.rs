@@ -33,6 +33,15 @@ pub fn blocks(bytes: &[u8]) {
     replay(&file, ring);
 }
 
+/// The input is a snapshot of PyTorch.
+pub fn snapshot(mut bytes: &[u8]) {
+    let looks = gpumemtrace_torch_snapshot::looks_like_snapshot(bytes);
+    if let Ok(trace) = gpumemtrace_torch_snapshot::transcode(&mut bytes) {
+        assert!(looks, "the command would not read it");
+        replay(&trace, RingFile::Absent);
+    }
+}
+
 /// Makes a trace from `(kind:u8 len:u16 payload)*`, and a ring file from the payload of kind
 /// [`RING`].
 pub fn valid_trace(bytes: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {

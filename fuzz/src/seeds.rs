@@ -15,6 +15,12 @@ use gpumemtrace_format::{
 use crate::files::RING;
 use crate::synthetic::Synthetic;
 
+/// Snapshots of PyTorch: JSON, and a pickle with shared frames.
+const SNAPSHOTS: &[&[u8]] = &[
+    br#"{"segments":[{"device":0,"address":4096,"total_size":2097152,"stream":0,"segment_pool_id":[0,0],"is_expandable":false,"frames":[],"blocks":[{"address":4096,"size":512,"requested_size":4,"state":"active_allocated","frames":[{"filename":"a.py","line":3,"name":"f"}]},{"address":4608,"size":2096640,"requested_size":0,"state":"inactive","frames":[]}]}],"device_traces":[[{"action":"free_requested","addr":8192,"size":9,"stream":0,"time_us":5,"frames":[]},{"action":"segment_unmap","addr":40960,"size":4096,"stream":1,"time_us":6},{"action":"oom","device_free":1,"size":2,"stream":0,"time_us":7}]],"external_annotations":[{"stage":"START","name":"x","device":0,"time_us":5}],"allocator_settings":{"max_split_size":-1,"roundup_power2_divisions":{"1":4}}}"#,
+    b"\x80\x04}\x94(\x8c\x08segments\x94]\x94\x8c\x0ddevice_traces\x94]\x94]\x94(}\x94(\x8c\x06action\x94\x8c\x05alloc\x94\x8c\x04addr\x94J\x00\x10\x00\x00\x8c\x04size\x94K\x04\x8c\x06stream\x94K\x00\x8c\x06frames\x94]\x94}\x94(\x8c\x08filename\x94\x8c\x04a.py\x94\x8c\x04line\x94K\x03\x8c\x04name\x94\x8c\x01f\x94uau}\x94(h\x06\x8c\x0efree_requested\x94h\x08J\x00\x10\x00\x00h\x09K\x04h\x0bh\x0cueau.",
+];
+
 /// Writes seeds to `folder/<target>/seed-*`.
 pub fn write(folder: &Path) -> io::Result<()> {
     let run = run();
@@ -31,6 +37,9 @@ pub fn write(folder: &Path) -> io::Result<()> {
                 put(folder, target, &format!("{name}-{}", payload.len()), &payload)?;
             }
         }
+    }
+    for (number, snapshot) in SNAPSHOTS.iter().enumerate() {
+        put(folder, "snapshot", &format!("seed-{number}"), snapshot)?;
     }
     let pieces = [&[7; 5000][..], &run.file(40)[..1500], &[0; 8192 - 6500]].concat();
     let packed = BlockPacker::new(3).encode_block(BlockKind::EVENTS, &pieces, &[5000]);

@@ -24,7 +24,7 @@ pub enum SnapshotError {
     Damaged {
         /// Bytes of the unpacked file that were read.
         offset: u64,
-        /// What is wrong.
+        /// What is wrong there, as a phrase.
         why: &'static str,
     },
     /// The text is no JSON.
@@ -35,7 +35,7 @@ pub enum SnapshotError {
     TooLarge {
         /// What there are too many of.
         what: &'static str,
-        /// The limit.
+        /// The most that are read.
         limit: u64,
     },
     /// The file holds something else.

@@ -3,7 +3,7 @@
 //! `torch.cuda.memory._dump_snapshot()` pickles a dictionary: the allocator's segments and blocks
 //! at that moment (`segments`), and for each GPU the last events of the allocator
 //! (`device_traces`). [`transcode`] turns such a file into the bytes of a trace, so that every
-//! analysis of traces works on it. `docs/snapshots.md` says what a snapshot lacks.
+//! analysis of traces works on it. `docs/commands/snapshots.md` says what a snapshot lacks.
 //!
 //! Files may be hostile. Nothing in them is executed: the unpickler knows numbers, texts, lists,
 //! tuples and dictionaries, and refuses every other opcode by name. No count in a file is trusted,
@@ -32,10 +32,10 @@ pub use source::{SNIFF_BYTES, looks_like_snapshot};
 /// The input is a pickle of protocol 2 to 5 or JSON, plain or compressed with gzip.
 pub fn transcode(input: &mut dyn Read) -> Result<Vec<u8>, SnapshotError> {
     let snapshot = read(input)?;
-    output::encode(history::DeviceHistories::of(snapshot))
+    Ok(output::encode(history::DeviceHistories::of(snapshot)))
 }
 
-fn read(input: &mut dyn Read) -> Result<values::Snapshot, SnapshotError> {
+fn read(input: &mut dyn Read) -> Result<values::TorchSnapshot, SnapshotError> {
     let mut plain = source::unpack(input)?;
     let mut builder = values::SnapshotBuilder::default();
     let root = match plain.form {

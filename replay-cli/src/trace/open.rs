@@ -109,6 +109,12 @@ impl TraceSource {
     }
 }
 
+/// True if this is the path of a snapshot of PyTorch.
+pub(crate) fn is_snapshot_file(path: &Path) -> bool {
+    let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
+    is_file && File::open(path).is_ok_and(|file| begins_like_snapshot(&file))
+}
+
 /// True if a file is no trace and its first bytes are those of a snapshot.
 fn begins_like_snapshot(file: &File) -> bool {
     let mut first = [0; SNIFF_BYTES];

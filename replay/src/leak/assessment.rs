@@ -1,7 +1,8 @@
 //! Decides whether a trace allows a verdict on leaks.
 //!
 //! * *not assessed*: fewer than [`MIN_STEPS`] steps ended; without steps, fewer than
-//!   [`MIN_INTERVALS`] intervals; a snapshot of PyTorch without history; or pools of other libraries hold most of the memory.
+//!   [`MIN_INTERVALS`] intervals; a snapshot of PyTorch without history; or pools of other
+//!   libraries hold most of the memory.
 //! * *partly*: the run has no steps, a long part of it comes after the last step boundary, a pool
 //!   of another library holds a part of the memory, events are missing, the trace is a snapshot of
 //!   PyTorch, or only one stream was judged.

@@ -5,11 +5,21 @@ use gpumemtrace_format::{Event, NO_DEVICE};
 use super::ReplayPass;
 use crate::callsite::symbols::StackSite;
 use crate::device::device_states::device_of;
+use crate::state::async_pools::AsyncPools;
 use crate::state::driver::{DriverChange, MemoryPlace, OUT_OF_MEMORY};
 use crate::state::live_set::{BlockSize, StateSample};
 use crate::util::ids::{SiteId, StackId};
 
 impl ReplayPass {
+    pub(super) fn on_memory_sample(&mut self, event: &Event) {
+        if event.result == 0 && !event.in_flight && event.device != NO_DEVICE {
+            let pools = self.analyses.find::<AsyncPools>();
+            let pooled = pools.map_or(0, |pools| pools.kept_bytes(event.device));
+            let device = device_of(&mut self.devices, event.device, self.step);
+            device.attribution.add_sample(event, pooled, self.time_ns);
+        }
+    }
+
     #[inline(never)] // Few events are driver calls.
     pub(super) fn on_driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
         self.driver.on_driver_call(event, stack);

@@ -12,6 +12,7 @@ pub(crate) mod event_analyses;
 pub(crate) mod failed_calls;
 pub(crate) mod finish;
 pub(crate) mod follow;
+mod history_begin;
 pub(crate) mod oom_events;
 pub(crate) mod oom_growth;
 pub(crate) mod options;
@@ -24,9 +25,8 @@ pub(crate) mod stream_filter;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use gpumemtrace_format::event::FLAG_EXISTED;
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
+use gpumemtrace_format::{Event, EventKind, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
@@ -39,7 +39,6 @@ use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
-use crate::state::async_pools::AsyncPools;
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
@@ -265,26 +264,6 @@ impl ReplayPass {
         }
     }
 
-    /// Applies a slice that may begin with events about memory from before the recording.
-    #[cold]
-    fn on_first_slice(&mut self, events: &[Event]) {
-        let existed = |event: &Event| event.flags & FLAG_EXISTED != 0 && !event.kind.is_driver_call();
-        let count = events.iter().take_while(|event| existed(event)).count();
-        let (before, after) = events.split_at(count);
-        self.on_slice_in_scope(before);
-        if !after.is_empty() {
-            self.begin_history();
-            self.on_slice(after);
-        }
-    }
-
-    /// Begins the recorded history with the memory that existed before it.
-    fn begin_history(&mut self) {
-        self.awaits_history = false;
-        let (time_ns, driver) = (self.time_ns, &self.driver);
-        self.devices.change_all(|device| device.begin_history(time_ns, driver));
-    }
-
     /// Applies the events of the slice that are in the scope of the pass.
     fn on_slice_in_scope(&mut self, events: &[Event]) {
         if self.scope.is_whole_run() {
@@ -413,14 +392,5 @@ impl ReplayPass {
         let context =
             EventContext { time_ns: self.time_ns, step: self.step, definitions, live: &self.devices };
         self.analyses.on_event(event, &context);
-    }
-
-    fn on_memory_sample(&mut self, event: &Event) {
-        if event.result == 0 && !event.in_flight && event.device != NO_DEVICE {
-            let pools = self.analyses.find::<AsyncPools>();
-            let pooled = pools.map_or(0, |pools| pools.kept_bytes(event.device));
-            let device = device_of(&mut self.devices, event.device, self.step);
-            device.attribution.add_sample(event, pooled, self.time_ns);
-        }
     }
 }

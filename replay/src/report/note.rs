@@ -46,8 +46,8 @@ pub enum TraceLoss {
         /// The number of events in them.
         events: u64,
     },
-    /// A snapshot of PyTorch lacks its oldest events: the ring buffer overwrote them, or the program
-    /// cleared the history.
+    /// A snapshot of PyTorch lacks its oldest events: the ring buffer overwrote them, or the
+    /// program cleared the history.
     HistoryOverwritten,
     /// Files of the trace are missing.
     AbsentFiles {
@@ -250,7 +250,7 @@ pub enum TraceNote {
     SnapshotPassedOver {
         /// Events and entries of lists.
         entries: u64,
-        /// Distinct keys.
+        /// Distinct keys of dictionaries.
         keys: u64,
     },
     /// Events of pinned host memory in a snapshot are not counted.

@@ -31,7 +31,7 @@ pub(crate) struct DeviceLayout {
     blocks: BTreeMap<u64, HeldBlock>,
     /// Bytes of blocks that tensors hold.
     pub(crate) live_bytes: u64,
-    /// Bytes of segments.
+    /// Sum of the bytes of all segments.
     pub(crate) reserved_bytes: u64,
 }
 

@@ -11,24 +11,24 @@ mod start;
 
 pub(crate) use layout::{DeviceLayout, HeldBlock, SegmentPiece};
 pub(crate) use rounding::RoundingRules;
-pub(crate) use start::{EndFact, StartState};
+pub(crate) use start::{EndFact, HistoryStart};
 
-use crate::values::{EventRun, Snapshot};
+use crate::values::{EventRun, TorchSnapshot};
 
 /// The history of one device.
 #[derive(Debug)]
-pub(crate) struct DeviceHistory {
+pub(crate) struct TorchDeviceHistory {
     pub(crate) ordinal: u8,
     pub(crate) runs: Vec<EventRun>,
-    pub(crate) start: StartState,
+    pub(crate) start: HistoryStart,
 }
 
 /// The histories of all devices that have events or segments.
 #[derive(Debug)]
 pub(crate) struct DeviceHistories {
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: TorchSnapshot,
     pub(crate) rules: RoundingRules,
-    pub(crate) devices: Vec<DeviceHistory>,
+    pub(crate) devices: Vec<TorchDeviceHistory>,
     pub(crate) facts: HistoryFacts,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct HistoryFacts {
 }
 
 impl DeviceHistories {
-    pub(crate) fn of(snapshot: Snapshot) -> Self {
+    pub(crate) fn of(snapshot: TorchSnapshot) -> Self {
         let rules = RoundingRules::new(&snapshot.settings);
         let from_segments = snapshot.segments.iter().map(|segment| usize::from(segment.device) + 1).max();
         let count = snapshot.traces.len().max(from_segments.unwrap_or(0));
@@ -56,7 +56,7 @@ impl DeviceHistories {
         let knows_pools = start::events_know_pools(&snapshot);
         for ordinal in (0..count).filter_map(|ordinal| u8::try_from(ordinal).ok()) {
             let runs = snapshot.traces.get(usize::from(ordinal)).cloned().unwrap_or_default();
-            let start = StartState::find(&snapshot, &rules, (ordinal, &runs), knows_pools);
+            let start = HistoryStart::find(&snapshot, &rules, (ordinal, &runs), knows_pools);
             let events: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
             facts.events += events;
             facts.start_blocks += start.blocks.len() as u64;
@@ -71,7 +71,7 @@ impl DeviceHistories {
             let lost_allocation = events > 0 && start.blocks.iter().any(|block| block.stack.is_some());
             facts.is_overwritten |= settings.overflowed == Some(true) || is_full || lost_allocation;
             if events > 0 || !start.segments.is_empty() {
-                devices.push(DeviceHistory { ordinal, runs, start });
+                devices.push(TorchDeviceHistory { ordinal, runs, start });
             }
         }
         Self { snapshot, rules, devices, facts }

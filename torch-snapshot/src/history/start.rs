@@ -10,7 +10,7 @@ use gpumemtrace_format::event::NO_POOL;
 
 use super::{DeviceLayout, HeldBlock, RoundingRules, SegmentPiece};
 use crate::values::{
-    BlockRecord, BlockState, EventAction, EventRun, SegmentRecord, Snapshot, StoredEvent, TorchStack,
+    BlockRecord, EndBlockState, EventAction, EventRun, SegmentRecord, StoredEvent, TorchSnapshot, TorchStack,
 };
 
 /// A block that existed before the first event.
@@ -41,7 +41,7 @@ pub(crate) enum EndFact {
 
 /// The state of a device before its first event.
 #[derive(Debug, Default)]
-pub(crate) struct StartState {
+pub(crate) struct HistoryStart {
     /// By address; they do not overlap.
     pub(crate) segments: Vec<StartSegment>,
     pub(crate) blocks: Vec<StartBlock>,
@@ -71,10 +71,10 @@ pub(crate) struct HistoryShape {
 }
 
 impl HistoryShape {
-    fn of(snapshot: &Snapshot, runs: &[EventRun]) -> Self {
+    fn of(snapshot: &TorchSnapshot, runs: &[EventRun]) -> Self {
         let mut events = runs.iter().flat_map(|run| snapshot.events.iter(*run));
         let has_pending = |segment: &SegmentRecord| {
-            segment.blocks.iter().any(|block| block.state == BlockState::PendingFree)
+            segment.blocks.iter().any(|block| block.state == EndBlockState::PendingFree)
         };
         let has_completions = snapshot.segments.iter().any(has_pending)
             || events.any(|event| event.action == EventAction::FreeCompleted);
@@ -83,15 +83,15 @@ impl HistoryShape {
 }
 
 /// True if the pools in the file can be used: events have them, or there are no events.
-pub(super) fn events_know_pools(snapshot: &Snapshot) -> bool {
+pub(super) fn events_know_pools(snapshot: &TorchSnapshot) -> bool {
     let mut events = snapshot.traces.iter().flatten().flat_map(|run| snapshot.events.iter(*run));
     // Every event of a version that reports pools has one.
     events.next().is_none_or(|event| event.pool != NO_POOL)
 }
 
-impl StartState {
+impl HistoryStart {
     pub(crate) fn find(
-        snapshot: &Snapshot,
+        snapshot: &TorchSnapshot,
         rules: &RoundingRules,
         (ordinal, runs): (u8, &[EventRun]),
         knows_pools: bool,
@@ -120,7 +120,7 @@ impl StartState {
 }
 
 struct StartFinder {
-    state: StartState,
+    state: HistoryStart,
     addresses: HashMap<u64, AddressState>,
     /// Ranges that events mapped: first address, end and number of the event.
     mapped: BTreeMap<u64, (u64, u64)>,
@@ -270,9 +270,9 @@ impl StartFinder {
             let addr = block.address.unwrap_or(next);
             next = addr.saturating_add(block.size);
             let is_pending = match block.state {
-                BlockState::Allocated => false,
-                BlockState::PendingFree => true,
-                BlockState::Inactive => continue,
+                EndBlockState::Allocated => false,
+                EndBlockState::PendingFree => true,
+                EndBlockState::Inactive => continue,
             };
             match self.addresses.remove(&addr) {
                 None => self.add_end_block(segment, (addr, block), (is_pending, pool)),
@@ -307,7 +307,7 @@ impl StartFinder {
         self.found.insert(addr, (held, Some(block.size), block.stack));
     }
 
-    fn finish(mut self, rules: &RoundingRules) -> StartState {
+    fn finish(mut self, rules: &RoundingRules) -> HistoryStart {
         // Blocks that the events leave live must exist at the end.
         let missing = self.addresses.values().filter(|state| **state != AddressState::Free).count();
         self.state.contradictions += missing as u64;

@@ -7,9 +7,9 @@ use gpumemtrace_format::{Detail, Event, EventKind};
 
 use super::EventOutput;
 use crate::history::{
-    DeviceHistory, DeviceLayout, EndFact, HeldBlock, RoundingRules, SegmentPiece, StartState,
+    DeviceLayout, EndFact, HeldBlock, HistoryStart, RoundingRules, SegmentPiece, TorchDeviceHistory,
 };
-use crate::values::{EventAction, Snapshot, StoredEvent};
+use crate::values::{EventAction, StoredEvent, TorchSnapshot};
 
 /// Blocks that live to the end, whose size is therefore known and computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,9 +29,9 @@ impl std::ops::Add for SizeChecks {
 /// Turns the events of a device into those of a trace.
 pub(super) struct DeviceEvents<'a> {
     ordinal: u8,
-    snapshot: &'a Snapshot,
+    snapshot: &'a TorchSnapshot,
     rules: &'a RoundingRules,
-    start: StartState,
+    start: HistoryStart,
     events: Peekable<Box<dyn Iterator<Item = (u64, StoredEvent)> + 'a>>,
     layout: DeviceLayout,
     /// Time of the next event; `None` after the last.
@@ -40,7 +40,11 @@ pub(super) struct DeviceEvents<'a> {
 }
 
 impl<'a> DeviceEvents<'a> {
-    pub(super) fn new(device: DeviceHistory, snapshot: &'a Snapshot, rules: &'a RoundingRules) -> Self {
+    pub(super) fn new(
+        device: TorchDeviceHistory,
+        snapshot: &'a TorchSnapshot,
+        rules: &'a RoundingRules,
+    ) -> Self {
         let events = device.runs.into_iter().flat_map(|run| snapshot.events.iter(run));
         let events: Box<dyn Iterator<Item = (u64, StoredEvent)> + 'a> = Box::new((0..).zip(events));
         let mut made = Self {

@@ -5,21 +5,21 @@ use gpumemtrace_format::block::BlockKind;
 
 use super::device_events::SizeChecks;
 use super::trace_writer::TraceWriter;
-use crate::history::{DeviceHistory, HistoryFacts};
-use crate::values::Snapshot;
+use crate::history::{HistoryFacts, TorchDeviceHistory};
+use crate::values::TorchSnapshot;
 
 /// Earlier times are not of the wall clock: 2000-01-01.
 const FIRST_WALL_CLOCK_US: u64 = 946_684_800_000_000;
 
 /// When the events were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RunTimes {
+pub(super) struct HistoryTimes {
     /// Time of the first event; 0 if there is none or events have no times.
     pub(super) first_ns: u64,
 }
 
-impl RunTimes {
-    pub(super) fn of(snapshot: &Snapshot, devices: &[DeviceHistory]) -> Self {
+impl HistoryTimes {
+    pub(super) fn of(snapshot: &TorchSnapshot, devices: &[TorchDeviceHistory]) -> Self {
         let firsts = devices.iter().filter_map(|device| {
             device.runs.iter().flat_map(|run| snapshot.events.iter(*run)).find_map(|event| event.time_us)
         });
@@ -30,9 +30,9 @@ impl RunTimes {
 /// Adds what is known before the events.
 pub(super) fn add_metadata(
     writer: &mut TraceWriter,
-    snapshot: &Snapshot,
+    snapshot: &TorchSnapshot,
     facts: HistoryFacts,
-    times: RunTimes,
+    times: HistoryTimes,
 ) {
     let mut meta = Meta::default();
     meta.set_list("mode", vec!["snapshot".to_owned()]);

@@ -12,7 +12,6 @@ use gpumemtrace_format::{
     CodeId, Counters, End, EndReason, Event, EventKind, NodeId, ThreadId, TrackerState,
 };
 
-use crate::error::SnapshotError;
 use crate::history::DeviceHistories;
 use annotations::{AnnotatedRange, nest_annotations};
 use device_events::{DeviceEvents, SizeChecks};
@@ -25,9 +24,9 @@ const ALLOCATOR_THREAD: ThreadId = ThreadId(1);
 const FIRST_ANNOTATION_THREAD: u32 = 1000;
 
 /// Encodes the histories as the bytes of a trace.
-pub(crate) fn encode(histories: DeviceHistories) -> Result<Vec<u8>, SnapshotError> {
+pub(crate) fn encode(histories: DeviceHistories) -> Vec<u8> {
     let DeviceHistories { mut snapshot, rules, devices, facts } = histories;
-    let times = metadata::RunTimes::of(&snapshot, &devices);
+    let times = metadata::HistoryTimes::of(&snapshot, &devices);
     let mut writer = TraceWriter::default();
     let annotations = nest_annotations(&std::mem::take(&mut snapshot.annotations));
     metadata::add_metadata(&mut writer, &snapshot, facts, times);
@@ -64,7 +63,7 @@ pub(crate) fn encode(histories: DeviceHistories) -> Result<Vec<u8>, SnapshotErro
         counters: Counters::default(),
     };
     writer.add_block(BlockKind::END, &end.encode());
-    Ok(writer.finish())
+    writer.finish()
 }
 
 /// Gives events their place in the trace.
@@ -105,7 +104,12 @@ impl AnnotationEvents {
         Self { moments, next: 0 }
     }
 
-    fn add_until(&mut self, until_ns: u64, output: &mut EventOutput<'_>, snapshot: &crate::values::Snapshot) {
+    fn add_until(
+        &mut self,
+        until_ns: u64,
+        output: &mut EventOutput<'_>,
+        snapshot: &crate::values::TorchSnapshot,
+    ) {
         while let Some((time_ns, is_begin, range)) =
             self.moments.get(self.next).filter(|(at, ..)| *at < until_ns || until_ns == u64::MAX)
         {

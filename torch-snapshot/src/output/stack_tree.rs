@@ -12,21 +12,21 @@ use gpumemtrace_format::definitions::{encode_codes, encode_frame_links, encode_p
 use gpumemtrace_format::{CodeDef, CodeId, FRAME_NOT_STARTED, FrameLink, NodeId, PyNode};
 
 use super::trace_writer::TraceWriter;
-use crate::values::{FrameId, Snapshot, TextId, TorchStack};
+use crate::values::{TextId, TorchFrame, TorchSnapshot, TorchStack};
 
 /// The Python version whose line tables the code objects have.
 const PYTHON_3_11: u16 = 0x030b;
-/// Lines of one code object.
-const MAX_LINES: usize = 1 << 15;
+/// Lines of one code object: a reader searches its table for each frame.
+const MAX_LINES: usize = 256;
 const NODES_PER_BLOCK: usize = 1 << 18;
 const CODES_PER_BLOCK: usize = 64;
 
 /// Numbers the nodes of the stacks that events have.
 #[derive(Debug)]
 pub(super) struct StackTree {
-    nodes: HashMap<(NodeId, FrameId), NodeId>,
+    nodes: HashMap<(NodeId, TorchFrame), NodeId>,
     /// Parent and frame of each node; the first node has id 1.
-    rows: Vec<(NodeId, FrameId)>,
+    rows: Vec<(NodeId, TorchFrame)>,
     by_stack: HashMap<TorchStack, NodeId>,
     names: BTreeMap<String, CodeId>,
 }
@@ -37,7 +37,7 @@ impl StackTree {
     }
 
     /// The innermost node of a stack.
-    pub(super) fn node(&mut self, stack: Option<TorchStack>, snapshot: &Snapshot) -> NodeId {
+    pub(super) fn node(&mut self, stack: Option<TorchStack>, snapshot: &TorchSnapshot) -> NodeId {
         let Some(stack) = stack else { return NodeId::NONE };
         if let Some(known) = self.by_stack.get(&stack) {
             return *known;
@@ -62,7 +62,7 @@ impl StackTree {
     }
 
     /// The definitions of everything that was numbered.
-    pub(super) fn finish(self, snapshot: &Snapshot) -> StackDefinitions {
+    pub(super) fn finish(self, snapshot: &TorchSnapshot) -> StackDefinitions {
         let mut codes: Vec<CodeDef> =
             self.names.into_iter().map(|(name, id)| CodeDef { id, name, ..CodeDef::default() }).collect();
         let mut next_code = codes.len() as u32 + 1;
@@ -147,13 +147,14 @@ impl StackDefinitions {
 /// True for a frame of Python, by its file: C++ frames (`stacks="all"`) have a source file, a
 /// library or `??`.
 fn is_python(file: &str, name: &str) -> bool {
-    if file.ends_with(".py") || file.ends_with(".pyx") || file.starts_with('<') {
+    let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
+    if matches!(extension, "py" | "pyx") || file.starts_with('<') {
         return true;
     }
     let last = file.rsplit('/').next().unwrap_or(file);
     let has_native_name = name.contains("::") || name.contains('(') || name.starts_with('_') || name == "??";
     // Typed code and scripts without an extension, such as a console script.
-    !last.is_empty() && last != "??" && !last.contains('.') && !has_native_name
+    !last.is_empty() && !last.starts_with("??") && !last.contains('.') && !has_native_name
 }
 
 /// True for a shared library or an executable, as opposed to a source file.

@@ -6,7 +6,7 @@ use super::bytes::PickleBytes;
 use super::memo::PickleMemo;
 use super::opcode as op;
 use crate::error::SnapshotError;
-use crate::values::{ContainerBody, ContainerId, SnapshotBuilder, TextId, Value};
+use crate::values::{ContainerBody, SnapshotBuilder, TextId, Value};
 
 /// Most values on the stack.
 const MAX_STACK: usize = 1 << 24;
@@ -15,15 +15,16 @@ const MAX_MARKS: usize = 1 << 16;
 /// Longest integer of LONG1 and LONG4 that is a number.
 const MAX_INTEGER_BYTES: usize = 9;
 
-/// Runs one pickle.
+/// Runs the opcodes of one pickle.
 pub(super) struct PickleMachine<'a> {
-    bytes: PickleBytes<'a>,
-    builder: &'a mut SnapshotBuilder,
-    stack: Vec<Value>,
+    pub(super) bytes: PickleBytes<'a>,
+    pub(super) builder: &'a mut SnapshotBuilder,
+    pub(super) stack: Vec<Value>,
     /// Lengths of the stack at open marks.
     marks: Vec<usize>,
-    memo: PickleMemo,
-    pairs: Vec<(TextId, Value)>,
+    pub(super) memo: PickleMemo,
+    /// Of the dictionary that is being filled; kept for the next one's memory.
+    pub(super) pairs: Vec<(TextId, Value)>,
 }
 
 impl<'a> PickleMachine<'a> {
@@ -91,7 +92,7 @@ impl<'a> PickleMachine<'a> {
                 op::APPENDS => self.append_items()?,
                 op::STOP => {
                     let Some(value) = self.stack.pop() else { return Err(self.bytes.damaged("it is empty")) };
-                    return self.complete(value);
+                    return Ok(self.complete(value));
                 }
                 opcode => self.run_rare(opcode)?,
             }
@@ -173,10 +174,8 @@ impl<'a> PickleMachine<'a> {
                 self.set_from(from)
             }
             op::PUT | op::GET => {
-                let at = match parse_integer(self.bytes.line()?).as_number() {
-                    Some(at) if at <= u64::from(u32::MAX) => at as u32,
-                    _ => return Err(self.bytes.damaged("a memo number is too large")),
-                };
+                let at = parse_integer(self.bytes.line()?).as_number().and_then(|at| u32::try_from(at).ok());
+                let Some(at) = at else { return Err(self.bytes.damaged("a memo number is too large")) };
                 if opcode == op::PUT { self.put(at) } else { self.get(at) }
             }
             op::POP => {
@@ -209,7 +208,7 @@ impl<'a> PickleMachine<'a> {
     }
 
     #[inline]
-    fn push(&mut self, value: Value) -> Result<(), SnapshotError> {
+    pub(super) fn push(&mut self, value: Value) -> Result<(), SnapshotError> {
         if self.stack.len() == MAX_STACK {
             return Err(SnapshotError::TooLarge { what: "values in one list", limit: MAX_STACK as u64 });
         }
@@ -277,140 +276,10 @@ impl<'a> PickleMachine<'a> {
     }
 
     #[inline]
-    fn pop_mark(&mut self) -> Result<usize, SnapshotError> {
+    pub(super) fn pop_mark(&mut self) -> Result<usize, SnapshotError> {
         match self.marks.pop() {
             Some(mark) if mark <= self.stack.len() => Ok(mark),
             _ => Err(self.bytes.damaged("a list has no begin")),
-        }
-    }
-
-    /// The container under the values from `from` on.
-    #[inline]
-    fn container_below(&self, from: usize) -> Result<ContainerId, SnapshotError> {
-        match from.checked_sub(1).and_then(|below| self.stack.get(below)) {
-            Some(Value::Container(id)) => Ok(*id),
-            _ => Err(self.bytes.damaged("a finished list or dictionary is changed")),
-        }
-    }
-
-    fn append_items(&mut self) -> Result<(), SnapshotError> {
-        let from = self.pop_mark()?;
-        self.append_from(from)
-    }
-
-    /// Appends the values from `from` on to the list below them.
-    fn append_from(&mut self, from: usize) -> Result<(), SnapshotError> {
-        let list = self.container_below(from)?;
-        let mut items = match self.builder.containers.body_mut(list) {
-            ContainerBody::List(items) => std::mem::take(items),
-            _ => return Err(self.bytes.damaged("values are appended to what is no list")),
-        };
-        let had = items.len();
-        for at in from..self.stack.len() {
-            let item = self.complete(self.stack[at])?;
-            SnapshotBuilder::push_item(&mut items, item);
-        }
-        self.builder.containers.charge(items.len() - had)?;
-        *self.builder.containers.body_mut(list) = ContainerBody::List(items);
-        self.stack.truncate(from);
-        Ok(())
-    }
-
-    fn set_items(&mut self) -> Result<(), SnapshotError> {
-        let from = self.pop_mark()?;
-        self.set_from(from)
-    }
-
-    /// Puts the keys and values from `from` on into the dictionary below them.
-    fn set_from(&mut self, from: usize) -> Result<(), SnapshotError> {
-        let dict = self.container_below(from)?;
-        self.read_pairs(from)?;
-        let is_new = match self.builder.containers.body(dict) {
-            ContainerBody::Dict(pairs) => pairs.is_empty(),
-            _ => return Err(self.bytes.damaged("a key is set in what is no dictionary")),
-        };
-        let recognized = if is_new { self.builder.recognize_dict(&self.pairs)? } else { None };
-        let Some(value) = recognized else {
-            self.builder.containers.charge(self.pairs.len())?;
-            if let ContainerBody::Dict(pairs) = self.builder.containers.body_mut(dict) {
-                pairs.append(&mut self.pairs);
-            }
-            return Ok(());
-        };
-        self.replace(dict, value);
-        self.stack[from - 1] = value;
-        for at in 0..self.pairs.len() {
-            let passed_over = self.pairs[at].1;
-            if matches!(passed_over, Value::Container(_)) {
-                for entry in self.builder.containers.release(passed_over) {
-                    self.memo.set(entry, Value::Nothing);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the keys and values from `from` on off the stack, into `pairs`.
-    fn read_pairs(&mut self, from: usize) -> Result<(), SnapshotError> {
-        self.pairs.clear();
-        if !(self.stack.len() - from).is_multiple_of(2) {
-            return Err(self.bytes.damaged("a key has no value"));
-        }
-        for at in (from..self.stack.len()).step_by(2) {
-            let value = self.complete(self.stack[at + 1])?;
-            // Other keys carry nothing that is known.
-            if let Value::Text(key) = self.stack[at] {
-                self.pairs.push((key, value));
-            }
-        }
-        self.stack.truncate(from);
-        Ok(())
-    }
-
-    fn make_tuple(&mut self, len: usize) -> Result<(), SnapshotError> {
-        let from = self.stack.len().checked_sub(len);
-        let from = from.ok_or_else(|| self.bytes.damaged("a value is missing"))?;
-        self.make_list(from)
-    }
-
-    /// Replaces the values from `from` on by a finished list.
-    fn make_list(&mut self, from: usize) -> Result<(), SnapshotError> {
-        let mut items = Vec::new();
-        for at in from..self.stack.len() {
-            let item = self.complete(self.stack[at])?;
-            SnapshotBuilder::push_item(&mut items, item);
-        }
-        self.stack.truncate(from);
-        let value = self.builder.list(items)?;
-        self.push(value)
-    }
-
-    /// The value of a list that its owner takes: the list is finished then.
-    #[inline]
-    fn complete(&mut self, value: Value) -> Result<Value, SnapshotError> {
-        let Value::Container(id) = value else { return Ok(value) };
-        let items = match self.builder.containers.body_mut(id) {
-            ContainerBody::Replaced(value) => return Ok(*value),
-            ContainerBody::List(items) => std::mem::take(items),
-            ContainerBody::Dict(pairs) if pairs.is_empty() => return Ok(Value::Empty),
-            ContainerBody::Dict(_) => return Ok(value),
-            ContainerBody::Free => return Ok(Value::Nothing),
-        };
-        let recognized = self.builder.recognize_list(&items);
-        *self.builder.containers.body_mut(id) = ContainerBody::List(items);
-        match recognized {
-            Some(recognized) => {
-                self.replace(id, recognized);
-                Ok(recognized)
-            }
-            None => Ok(value),
-        }
-    }
-
-    /// Replaces a container by what it was recognized as, also in the memo.
-    fn replace(&mut self, id: ContainerId, value: Value) {
-        if let Some(entry) = self.builder.containers.replace(id, value) {
-            self.memo.set(entry, value);
         }
     }
 }

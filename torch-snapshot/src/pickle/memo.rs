@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::values::{ContainerId, FrameId, TextId, TorchStack, Value};
+use crate::values::{ContainerId, TextId, TorchFrame, TorchStack, Value};
 
 /// Entries of a pickle are numbered in sequence; a number beyond this gap goes to a map.
 const MAX_GAP: usize = 8;
@@ -64,7 +64,7 @@ impl PickleMemo {
             NOTHING => Value::Nothing,
             EMPTY => Value::Empty,
             TEXT => Value::Text(TextId(number)),
-            FRAME => Value::Frame(FrameId(number)),
+            FRAME => Value::Frame(TorchFrame(number)),
             STACK => Value::Stack(TorchStack(number)),
             EVENT => Value::Event(number),
             ANNOTATION => Value::Annotation(number),

@@ -6,6 +6,7 @@
 //! instead. So an event lasts for one opcode, and frames that many events share are read once.
 
 mod bytes;
+mod collections;
 mod machine;
 mod memo;
 mod opcode;

@@ -5,23 +5,23 @@ use std::collections::HashSet;
 use gpumemtrace_format::event::{NO_POOL, pack_pool_id};
 
 use super::containers::{ContainerBody, Containers};
-use super::snapshot::{AllocatorSettings, Annotation, BlockRecord, BlockState, EventRun, SegmentRecord};
+use super::snapshot::{AllocatorSettings, Annotation, BlockRecord, EndBlockState, SegmentRecord};
 use super::stacks::SnapshotFrame;
-use super::{EventAction, Snapshot, StoredEvent, TextId, Value, keys};
+use super::{EventAction, EventRun, StoredEvent, TextId, TorchSnapshot, TorchStack, Value, keys};
 use crate::error::SnapshotError;
 
 /// Highest ordinal of a device; a trace stores it in a byte.
 const MAX_DEVICE: usize = 254;
 /// Distinct unknown keys that are counted.
 const MAX_UNKNOWN_KEYS: usize = 10_000;
-/// Entries of `roundup_power2_divisions`.
+/// Entries of `roundup_power2_divisions`, for 1 MiB to 32 GiB.
 const ROUNDUP_INTERVALS: usize = 16;
 
 /// Builds a snapshot from the inside out.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotBuilder {
     pub(crate) containers: Containers,
-    snapshot: Snapshot,
+    snapshot: TorchSnapshot,
     blocks: Vec<BlockRecord>,
     unknown_keys: HashSet<TextId>,
 }
@@ -79,15 +79,18 @@ impl SnapshotBuilder {
                     _ => Value::Nothing,
                 })
             }
-            [Value::Frame(_), rest @ ..] if rest.iter().all(|item| matches!(item, Value::Frame(_))) => {
-                let frames = items.iter().filter_map(|item| match item {
-                    Value::Frame(frame) => Some(*frame),
-                    _ => None,
-                });
-                Some(Value::Stack(self.snapshot.stacks.intern_stack(frames)))
-            }
-            _ => None,
+            items => self.stack_of(items).map(Value::Stack),
         }
+    }
+
+    /// The stack of these values, if all of them are frames.
+    pub(crate) fn stack_of(&mut self, items: &[Value]) -> Option<TorchStack> {
+        self.snapshot.stacks.intern_values(items)
+    }
+
+    /// The frames of a stack as values.
+    pub(crate) fn frames_of(&self, stack: TorchStack) -> Vec<Value> {
+        self.snapshot.stacks.frames(stack).map(Value::Frame).collect()
     }
 
     /// Appends an item to a list; consecutive events become one item.
@@ -166,7 +169,10 @@ impl SnapshotBuilder {
             keys::SNAPSHOT => EventAction::Snapshot,
             keys::OOM => EventAction::OutOfMemory,
             keys::ANNOTATE | keys::USER_DEFINED => EventAction::Annotate,
-            _ => EventAction::Unknown,
+            _ => {
+                self.snapshot.counts.unknown_events += 1;
+                EventAction::Unknown
+            }
         };
         let addr = if action == EventAction::OutOfMemory { keys::DEVICE_FREE } else { keys::ADDR };
         self.snapshot.events.push(&StoredEvent {
@@ -183,9 +189,9 @@ impl SnapshotBuilder {
 
     fn block(&self, fields: Fields<'_>) -> BlockRecord {
         let state = match fields.get(keys::STATE).as_text() {
-            Some(keys::ACTIVE_ALLOCATED) => BlockState::Allocated,
-            Some(keys::ACTIVE_PENDING_FREE | keys::ACTIVE_AWAITING_FREE) => BlockState::PendingFree,
-            _ => BlockState::Inactive,
+            Some(keys::ACTIVE_ALLOCATED) => EndBlockState::Allocated,
+            Some(keys::ACTIVE_PENDING_FREE | keys::ACTIVE_AWAITING_FREE) => EndBlockState::PendingFree,
+            _ => EndBlockState::Inactive,
         };
         // Until PyTorch 2.0, size and frames of the request are in the first entry of a list.
         let history =
@@ -242,7 +248,7 @@ impl SnapshotBuilder {
     }
 
     /// The snapshot, from the outermost value of the file.
-    pub(crate) fn finish(mut self, root: Value) -> Result<Snapshot, SnapshotError> {
+    pub(crate) fn finish(mut self, root: Value) -> Result<TorchSnapshot, SnapshotError> {
         let fields = Fields(self.pairs(root));
         let is_list_of_segments = !self.items(root).is_empty()
             && self.items(root).iter().all(|item| matches!(item, Value::Segment(_)));

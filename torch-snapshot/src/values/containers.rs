@@ -1,6 +1,6 @@
 //! Lists and dictionaries that are being read, or that are no known part of a snapshot.
 
-use super::{TextId, Value};
+use super::{TextId, TorchStack, Value};
 use crate::error::SnapshotError;
 
 /// Most values in all containers together.
@@ -13,9 +13,11 @@ pub(crate) struct ContainerId(pub(crate) u32);
 /// What a container holds.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum ContainerBody {
-    /// Unused.
+    /// Its number may be given out again.
     Free,
     List(Vec<Value>),
+    /// A list of frames, so far.
+    Frames(TorchStack),
     Dict(Vec<(TextId, Value)>),
     /// Recognized, and referred to from several places.
     Replaced(Value),
@@ -43,7 +45,7 @@ impl Containers {
         let values = match &body {
             ContainerBody::List(items) => items.len(),
             ContainerBody::Dict(pairs) => pairs.len(),
-            ContainerBody::Free | ContainerBody::Replaced(_) => 0,
+            ContainerBody::Free | ContainerBody::Frames(_) | ContainerBody::Replaced(_) => 0,
         };
         self.charge(values + 1)?;
         let slot = Slot { body, is_shared: false, memo: None };
@@ -67,7 +69,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Takes back [`Self::charge`].
+    /// Takes back a [`Self::charge`] of as many values.
     pub(crate) fn discharge_values(&mut self, values: usize) {
         self.values = self.values.saturating_sub(values as u64);
     }
@@ -117,7 +119,7 @@ impl Containers {
             match &mut slot.body {
                 ContainerBody::List(items) => pending.extend(items.iter().copied()),
                 ContainerBody::Dict(pairs) => pending.extend(pairs.iter().map(|(_, value)| *value)),
-                ContainerBody::Free | ContainerBody::Replaced(_) => {}
+                ContainerBody::Free | ContainerBody::Frames(_) | ContainerBody::Replaced(_) => {}
             }
             self.remove(id);
         }
@@ -135,6 +137,7 @@ impl Containers {
         let values = match &self.slots[id.0 as usize].body {
             ContainerBody::List(items) => items.len() as u64 + 1,
             ContainerBody::Dict(pairs) => pairs.len() as u64 + 1,
+            ContainerBody::Frames(_) => 1,
             ContainerBody::Free | ContainerBody::Replaced(_) => 0,
         };
         self.values = self.values.saturating_sub(values);

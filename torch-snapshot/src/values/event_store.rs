@@ -4,12 +4,19 @@
 //! to the row before. Every [`ROWS_PER_CHUNK`] rows a new chunk begins, which decodes on its own,
 //! so a list may begin at any event.
 
-use super::{EventRun, TextId, TorchStack};
+use super::{TextId, TorchStack};
 use crate::error::SnapshotError;
 
 /// Most events of a file.
 const MAX_EVENTS: usize = 1 << 28;
 const ROWS_PER_CHUNK: usize = 4096;
+
+/// Consecutive events of [`EventStore`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EventRun {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
 
 /// What an event of PyTorch's allocator says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +52,7 @@ impl EventAction {
     ];
 }
 
-/// One event.
+/// An event as the file has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StoredEvent {
     pub(crate) action: EventAction,

@@ -6,10 +6,10 @@ macro_rules! keys {
     ($($constant:ident = $text:literal;)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms, dead_code)]
         #[repr(u32)]
-        enum Index { $($constant,)* }
+        enum KeyIndex { $($constant,)* }
 
         $(#[allow(dead_code, reason = "keys that are known and not used")]
-        pub(super) const $constant: TextId = TextId(Index::$constant as u32);)*
+        pub(super) const $constant: TextId = TextId(KeyIndex::$constant as u32);)*
 
         /// All of them in the order of their ids.
         pub(super) const ALL: &[&str] = &[$($text,)*];

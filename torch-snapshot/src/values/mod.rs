@@ -15,11 +15,11 @@ mod texts;
 
 pub(crate) use builder::SnapshotBuilder;
 pub(crate) use containers::{ContainerBody, ContainerId};
-pub(crate) use event_store::{EventAction, EventStore, StoredEvent};
+pub(crate) use event_store::{EventAction, EventRun, EventStore, StoredEvent};
 pub(crate) use snapshot::{
-    AllocatorSettings, Annotation, BlockRecord, BlockState, EventRun, SegmentRecord, Snapshot,
+    AllocatorSettings, Annotation, BlockRecord, EndBlockState, SegmentRecord, TorchSnapshot,
 };
-pub(crate) use stacks::{FrameId, StackTable, TorchStack};
+pub(crate) use stacks::{StackTable, TorchFrame, TorchStack};
 pub(crate) use texts::{MAX_TEXT_BYTES, TextId, TextTable};
 
 /// A value in a snapshot. Small and copied: everything large is behind a number.
@@ -37,10 +37,10 @@ pub(crate) enum Value {
     Text(TextId),
     /// Two numbers: the id of a memory pool, packed.
     Pool(u64),
-    Frame(FrameId),
+    Frame(TorchFrame),
     /// A list of frames.
     Stack(TorchStack),
-    /// One event.
+    /// An event of the store, by number.
     Event(u32),
     /// Consecutive events in a list that is not finished.
     Run(EventRun),

@@ -1,17 +1,10 @@
 //! The parts of a snapshot.
 
-use super::{EventStore, StackTable, TextId, TextTable, TorchStack};
-
-/// Consecutive events of [`EventStore`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct EventRun {
-    pub(crate) first: u32,
-    pub(crate) count: u32,
-}
+use super::{EventRun, EventStore, StackTable, TextId, TextTable, TorchStack};
 
 /// What a block is used for at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BlockState {
+pub(crate) enum EndBlockState {
     Allocated,
     /// Freed, and still used by another stream.
     PendingFree,
@@ -25,7 +18,7 @@ pub(crate) struct BlockRecord {
     pub(crate) address: Option<u64>,
     pub(crate) size: u64,
     pub(crate) requested: Option<u64>,
-    pub(crate) state: BlockState,
+    pub(crate) state: EndBlockState,
     pub(crate) stack: Option<TorchStack>,
 }
 
@@ -83,7 +76,7 @@ pub(crate) struct SnapshotCounts {
 
 /// Everything of a snapshot that a trace needs.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshot {
+pub(crate) struct TorchSnapshot {
     pub(crate) texts: TextTable,
     pub(crate) stacks: StackTable,
     pub(crate) events: EventStore,

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::TextId;
+use super::{TextId, Value};
 
 /// Frames of a stack that are kept, innermost first.
 const MAX_FRAMES: usize = 4096;
 
 /// A frame of a [`StackTable`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct FrameId(pub(crate) u32);
+pub(crate) struct TorchFrame(pub(crate) u32);
 
 /// A stack of a [`StackTable`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct SnapshotFrame {
 /// All stacks of a snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct StackTable {
-    frame_ids: HashMap<SnapshotFrame, FrameId>,
+    frame_ids: HashMap<SnapshotFrame, TorchFrame>,
     frames: Vec<SnapshotFrame>,
     stack_ids: HashMap<Rc<[u32]>, TorchStack>,
     stacks: Vec<Rc<[u32]>>,
@@ -35,8 +35,8 @@ pub(crate) struct StackTable {
 }
 
 impl StackTable {
-    pub(crate) fn intern_frame(&mut self, frame: SnapshotFrame) -> FrameId {
-        let next = FrameId(self.frames.len() as u32);
+    pub(crate) fn intern_frame(&mut self, frame: SnapshotFrame) -> TorchFrame {
+        let next = TorchFrame(self.frames.len() as u32);
         let id = *self.frame_ids.entry(frame).or_insert(next);
         if id == next {
             self.frames.push(frame);
@@ -44,10 +44,18 @@ impl StackTable {
         id
     }
 
-    /// The stack with these frames, innermost first.
-    pub(crate) fn intern_stack(&mut self, frames: impl Iterator<Item = FrameId>) -> TorchStack {
+    /// The stack with these frames, innermost first; `None` if there is none, or another value.
+    pub(crate) fn intern_values(&mut self, items: &[Value]) -> Option<TorchStack> {
         self.scratch.clear();
-        self.scratch.extend(frames.take(MAX_FRAMES).map(|frame| frame.0));
+        for item in items {
+            let Value::Frame(frame) = item else { return None };
+            self.scratch.push(frame.0);
+        }
+        self.scratch.truncate(MAX_FRAMES);
+        (!self.scratch.is_empty()).then(|| self.intern_scratch())
+    }
+
+    fn intern_scratch(&mut self) -> TorchStack {
         if let Some(known) = self.stack_ids.get(self.scratch.as_slice()) {
             return *known;
         }
@@ -59,11 +67,14 @@ impl StackTable {
     }
 
     /// The frames of a stack, innermost first.
-    pub(crate) fn frames(&self, stack: TorchStack) -> impl DoubleEndedIterator<Item = FrameId> + '_ {
-        self.stacks.get(stack.0 as usize).into_iter().flat_map(|frames| frames.iter().map(|id| FrameId(*id)))
+    pub(crate) fn frames(&self, stack: TorchStack) -> impl DoubleEndedIterator<Item = TorchFrame> + '_ {
+        self.stacks
+            .get(stack.0 as usize)
+            .into_iter()
+            .flat_map(|frames| frames.iter().map(|id| TorchFrame(*id)))
     }
 
-    pub(crate) fn frame(&self, id: FrameId) -> SnapshotFrame {
+    pub(crate) fn frame(&self, id: TorchFrame) -> SnapshotFrame {
         self.frames[id.0 as usize]
     }
 }

@@ -51,12 +51,11 @@ impl PickleWriter {
     }
 
     fn get(&mut self, at: u32) {
-        match u8::try_from(at) {
-            Ok(at) => self.out.extend_from_slice(&[b'h', at]),
-            Err(_) => {
-                self.out.push(b'j');
-                self.out.extend_from_slice(&at.to_le_bytes());
-            }
+        if let Ok(at) = u8::try_from(at) {
+            self.out.extend_from_slice(&[b'h', at]);
+        } else {
+            self.out.push(b'j');
+            self.out.extend_from_slice(&at.to_le_bytes());
         }
     }
 
@@ -73,7 +72,9 @@ impl PickleWriter {
             Value::Number(number) => self.put_number(number),
             Value::String(text) => self.put_text(text),
             Value::Array(items) if is_tuple && items.len() == 2 => {
-                items.iter().for_each(|item| self.put(item, false));
+                for item in items {
+                    self.put(item, false);
+                }
                 self.out.push(0x86);
                 self.memoize();
             }
@@ -96,7 +97,9 @@ impl PickleWriter {
                         continue;
                     }
                     self.out.push(b'(');
-                    batch.iter().for_each(|item| self.put(item, false));
+                    for item in batch {
+                        self.put(item, false);
+                    }
                     self.out.push(b'e');
                 }
             }

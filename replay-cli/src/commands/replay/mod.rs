@@ -15,7 +15,7 @@ use gpumemtrace_replay::{
 };
 
 use super::display_args::DisplayArgs;
-use crate::exit::{CliExit, UsageError};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
 use crate::render::wording::fill_report;
 use crate::render::{
@@ -23,7 +23,7 @@ use crate::render::{
 };
 use crate::terminal::format::format_duration;
 use crate::terminal::status_line;
-use crate::trace::open::TraceSource;
+use crate::trace::open::{TraceSource, is_snapshot_file};
 use filters::FilterArgs;
 use section_args::SectionArgs;
 
@@ -106,6 +106,13 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
         let [path] = args.traces.as_slice() else {
             return Err(UsageError("--follow takes exactly one trace".to_owned()).into());
         };
+        if is_snapshot_file(path) {
+            let why = format!(
+                "{} is a snapshot of PyTorch, which does not grow: leave out --follow",
+                path.display()
+            );
+            return Err(UnreadableInput(why).into());
+        }
         follow::follow_to_end(path, &asked.user_code)?;
     }
     let analyses = read_traces(args, &asked)?;

@@ -1,0 +1,30 @@
+//! The begin of the recorded history, after events about memory from before it.
+//!
+//! Only traces of PyTorch snapshots begin with such events.
+
+use gpumemtrace_format::Event;
+use gpumemtrace_format::event::FLAG_EXISTED;
+
+use super::ReplayPass;
+
+impl ReplayPass {
+    /// Applies a slice that may begin with events about memory from before the recording.
+    #[cold]
+    pub(super) fn on_first_slice(&mut self, events: &[Event]) {
+        let existed = |event: &Event| event.flags & FLAG_EXISTED != 0 && !event.kind.is_driver_call();
+        let count = events.iter().take_while(|event| existed(event)).count();
+        let (before, after) = events.split_at(count);
+        self.on_slice_in_scope(before);
+        if !after.is_empty() {
+            self.begin_history();
+            self.on_slice(after);
+        }
+    }
+
+    /// Begins the recorded history with the memory that existed before it.
+    pub(super) fn begin_history(&mut self) {
+        self.awaits_history = false;
+        let (time_ns, driver) = (self.time_ns, &self.driver);
+        self.devices.change_all(|device| device.begin_history(time_ns, driver));
+    }
+}
