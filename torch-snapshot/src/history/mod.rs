@@ -67,8 +67,9 @@ impl DeviceHistories {
             facts.contradictions += start.contradictions;
             let settings = &snapshot.settings;
             let is_full = settings.max_entries.is_some_and(|most| most > 0 && events >= most);
-            // A block has a stack only if its allocation was recorded.
-            let lost_allocation = events > 0 && start.blocks.iter().any(|block| block.stack.is_some());
+            // A block has a stack only if its allocation was recorded. One event is no history:
+            // recording only the state (`enabled="state"`) keeps one.
+            let lost_allocation = events > 1 && start.blocks.iter().any(|block| block.stack.is_some());
             facts.is_overwritten |= settings.overflowed == Some(true) || is_full || lost_allocation;
             if events > 0 || !start.segments.is_empty() {
                 devices.push(TorchDeviceHistory { ordinal, runs, start });

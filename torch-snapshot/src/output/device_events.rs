@@ -123,6 +123,7 @@ impl<'a> DeviceEvents<'a> {
                 let is_expandable = event.action == EventAction::SegmentMap;
                 let pool = match self.start.end_facts.get(&number) {
                     Some(EndFact::SegmentPool(pool)) => *pool,
+                    _ if is_expandable => self.pool_beside(event).unwrap_or(event.pool),
                     _ => event.pool,
                 };
                 let piece = SegmentPiece { bytes: event.size, stream: event.stream, pool, is_expandable };
@@ -207,6 +208,16 @@ impl<'a> DeviceEvents<'a> {
         // The recording left out requests.
         let freed = self.block_event(EventKind::BLOCK_FREE, event.addr, block);
         Some(Event { flags: FLAG_FREED_AT_ONCE, ..freed })
+    }
+
+    /// In files without pools, that of the expandable segment which a mapped range continues. The
+    /// range itself may be unmapped before the end, and then has no pool of its own.
+    fn pool_beside(&self, event: &StoredEvent) -> Option<u64> {
+        let beside = [event.addr.checked_sub(1), event.addr.checked_add(event.size)];
+        let known = beside.into_iter().flatten().filter_map(|addr| self.layout.segment_at(addr));
+        let of_segment = |piece: &SegmentPiece| piece.is_expandable && piece.stream == event.stream;
+        let mut pools = known.filter(|(_, piece)| of_segment(piece)).map(|(_, piece)| piece.pool);
+        pools.find(|pool| self.start.pools_from_end && *pool != NO_POOL)
     }
 
     /// The pool of an event; in files without pools that of the segment, if the end shows it.

@@ -3,8 +3,8 @@
 use super::{TextId, TorchStack, Value};
 use crate::error::SnapshotError;
 
-/// Most values in all containers together.
-const MAX_VALUES: u64 = 1 << 24;
+/// Most values in all containers together; each takes up to 128 bytes.
+const MAX_VALUES: u64 = 1 << 21;
 
 /// A list or dictionary of [`Containers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

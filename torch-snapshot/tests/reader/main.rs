@@ -116,15 +116,18 @@ fn overwritten_ring_is_told_from_a_late_begin() {
     let mut model = AllocatorModel::new(false);
     model.allocate(5000, 0, 0, 11);
     model.allocate(6000, 0, 0, 12);
+    model.allocate(7000, 0, 0, 13);
     let number = |snapshot: &Value, name: &str| read(&json_bytes(snapshot)).0.number(name);
     assert_eq!(number(&model.snapshot(9), "snapshot.overwritten"), Some(0));
-    let cut = model.snapshot(1);
+    let one = model.snapshot(1);
+    assert_eq!(number(&one, "snapshot.overwritten"), Some(0), "one event is no history");
+    let cut = model.snapshot(2);
     assert_eq!(number(&cut, "snapshot.overwritten"), Some(1), "the first block has a stack");
     assert_eq!(number(&cut, "snapshot.start_blocks"), Some(1));
     let mut late = cut.clone();
     late["segments"][0]["blocks"][0]["frames"] = json!([]);
     assert_eq!(number(&late, "snapshot.overwritten"), Some(0), "its allocation was not recorded");
-    late["allocator_settings"]["trace_alloc_max_entries"] = json!(1);
+    late["allocator_settings"]["trace_alloc_max_entries"] = json!(2);
     assert_eq!(number(&late, "snapshot.overwritten"), Some(1), "the ring is full");
 }
 
