@@ -1,10 +1,10 @@
-//! Exports to the formats of other tools: one file or folder for each, and a row in [`EXPORTERS`].
+//! Exports to the formats of other tools: one file or folder for each, and a row in `EXPORTERS`.
 //!
-//! An [`Exporter`] gets the analysed runs. It takes bounded values from the report and the history,
+//! An `Exporter` gets the analysed runs. It takes bounded values from the report and the history,
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
 //! give equal bytes: an export holds no clock time and no order of a hash map.
 //!
-//! A format with many dependencies has a program of its own ([`ExportProgram`]), which implements
+//! A format with many dependencies has a program of its own (`ExportProgram`), which implements
 //! [`FolderExporter`] with what this module makes public.
 
 mod csv;
