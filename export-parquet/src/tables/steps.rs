@@ -29,6 +29,8 @@ table! {
         peak_bytes: i64,
         /// When they were reached first.
         peak_ns: i64,
+        /// `seq` of the event that reached them. Null if they were live when the step began.
+        peak_seq: Option<i64>,
         /// Live bytes at its end.
         end_bytes: i64,
         /// Live blocks at its end.

@@ -137,6 +137,7 @@ impl RunWalk {
                 freed_bytes: saturated(totals.freed.bytes),
                 peak_bytes: saturated(totals.peak_bytes),
                 peak_ns: saturated(totals.peak_ns.unwrap_or(self.step_start_ns)),
+                peak_seq: totals.peak_seq.map(saturated),
                 end_bytes: saturated(totals.end.bytes),
                 end_blocks: saturated(totals.end.blocks),
             });

@@ -56,6 +56,8 @@ pub(crate) struct StepTotals {
     pub(crate) peak_bytes: u64,
     /// When they were reached first; `None` if they were live when the step began.
     pub(crate) peak_ns: Option<u64>,
+    /// The sequence number of the event that reached them.
+    pub(crate) peak_seq: Option<u64>,
     pub(crate) end: LiveAmount,
 }
 
@@ -95,7 +97,8 @@ impl AllocatorTotals {
         }
         self.live.add(block);
         if self.live.bytes > self.step.peak_bytes {
-            (self.step.peak_bytes, self.step.peak_ns) = (self.live.bytes, Some(block.time_ns));
+            self.step.peak_bytes = self.live.bytes;
+            (self.step.peak_ns, self.step.peak_seq) = (Some(block.time_ns), Some(block.seq));
         }
         if self.live.bytes > self.peak_bytes {
             self.peak_bytes = self.live.bytes;

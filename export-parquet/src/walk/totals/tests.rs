@@ -21,7 +21,7 @@ fn block(addr: u64, size_bytes: u64, site: u32) -> WalkedBlock {
         // The model numbers its changes.
         time_ns: addr,
         step: 0,
-        seq: 0,
+        seq: addr,
         thread: ThreadId(1),
     }
 }
@@ -97,7 +97,8 @@ proptest! {
             }
             if inside {
                 if total(&live) > expected.peak_bytes {
-                    (expected.peak_bytes, expected.peak_ns) = (total(&live), Some(index as u64));
+                    expected.peak_bytes = total(&live);
+                    (expected.peak_ns, expected.peak_seq) = (Some(index as u64), Some(index as u64));
                 }
                 if total(&live) > peak.0 {
                     peak = (total(&live), sums(&live));
