@@ -169,6 +169,13 @@ def test_memory_viz_decodes_it_and_reaches_our_peak(own_run, export, torch_versi
         assert heights["pools"] >= heights["all"]
 
 
+def test_json_has_the_value_of_the_pickle(own_run, export, torch_version):
+    run, _ = own_run(torch_version, "segments")
+    pickled = load_snapshot(export(run.trace, name="exported.pickle"))
+    text = export(run.trace, format="torch-snapshot-json", name="exported.json").read_text()
+    assert json.loads(text) == json.loads(json.dumps(pickled)) and pickled["segments"]
+
+
 def test_window_and_limit_keep_the_last_entries(own_run, export, torch_version):
     run, _ = own_run(torch_version, "segments")
     whole = load_snapshot(export(run.trace, "--until", "mark:dumped"))
