@@ -10,7 +10,7 @@ SCRIPT = REPOSITORY / "scripts" / "benchmarks" / "exports"
 
 def test_each_format_has_a_row_with_present_versions():
     text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
-    formats = re.findall(r"^ +- ([\w-]+):", text, re.M)
+    formats = re.findall(r"^ +- ([\w-]+):", text.split("<TRACE>")[1], re.M)
     assert len(formats) >= 4
     page = (REPOSITORY / "docs" / "interop.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", page, re.M)
@@ -24,5 +24,5 @@ def test_each_format_has_a_row_with_present_versions():
 def test_each_format_is_in_the_index_of_exports():
     text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
     index = (REPOSITORY / "docs" / "exports" / "index.md").read_text()
-    for format in re.findall(r"^ +- ([\w-]+):", text, re.M):
+    for format in re.findall(r"^ +- ([\w-]+):", text.split("<TRACE>")[1], re.M):
         assert f"`{format}`" in index, f"docs/exports/index.md does not name {format}"
