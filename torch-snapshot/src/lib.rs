@@ -3,7 +3,7 @@
 //! `torch.cuda.memory._dump_snapshot()` pickles a dictionary: the allocator's segments and blocks
 //! at that moment (`segments`), and for each GPU the last events of the allocator
 //! (`device_traces`). [`transcode`] turns such a file into the bytes of a trace, so that every
-//! analysis of traces works on it. `docs/commands/snapshots.md` says what a snapshot lacks.
+//! analysis of traces works on it. `docs/analyses/snapshots.md` says what a snapshot lacks.
 //!
 //! Files may be hostile. Nothing in them is executed: the unpickler knows numbers, texts, lists,
 //! tuples and dictionaries, and refuses every other opcode by name. No count in a file is trusted,

@@ -198,6 +198,9 @@ class Session:
         # Pages call the project's programs as the README does, and the PyTorch environment VENV.
         shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "VENV").symlink_to(virtual)
+        # The snapshot that pages read, which PyTorch wrote.
+        snapshots = REPOSITORY / "tests" / "golden" / "snapshots"
+        shutil.copy2(snapshots / "torch-2.15.0-training-native.pickle.gz", folder / "snapshot.pickle.gz")
 
     def write(self, block):
         (self.folder / block.title).write_text("\n".join(block.lines) + "\n")
