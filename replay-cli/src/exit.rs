@@ -1,5 +1,6 @@
 //! Exit codes, and the errors that select them.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use crate::terminal::stderr::print_message;
@@ -61,12 +62,15 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
+/// The kind of an error of reading or writing, also one that the JSON writer passes on.
+fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let io_error = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    io_error.or_else(|| error.downcast_ref::<serde_json::Error>()?.io_error_kind())
+}
+
 /// Prints the error as one line and returns its exit code. A closed stdout is not an error.
 pub(crate) fn report_error(error: &anyhow::Error) -> CliExit {
-    let pipe_closed = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe);
+    let pipe_closed = error.chain().filter_map(io_error_kind).any(|kind| kind == ErrorKind::BrokenPipe);
     if pipe_closed {
         return CliExit::Done;
     }

@@ -30,7 +30,7 @@ NOT_RUN = [
     ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
-LANGUAGES = {"console", "python", "toml", "text", ""}
+LANGUAGES = {"console", "python", "toml", "text", "sql", ""}
 SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "check", "info", "dump", "symbolize", "doctor")
 
 
