@@ -188,7 +188,7 @@ impl TraceHead {
     /// How the process ended, with details such as the exit status where known.
     pub fn ending(&self) -> (Ending, Option<String>) {
         if is_torch_snapshot(&self.meta) {
-            return (Ending::Running, Some("when the snapshot was taken".to_owned()));
+            return (Ending::Running, Some("at the snapshot".to_owned()));
         }
         if let Some(status) = self.meta.text("wait_status") {
             let mut words = status.split_whitespace();

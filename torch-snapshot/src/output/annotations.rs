@@ -12,7 +12,7 @@ const MAX_LANES: usize = 64;
 pub(super) struct AnnotatedRange {
     pub(super) name: TextId,
     pub(super) begin_ns: u64,
-    /// `None`: it was open when the snapshot was taken.
+    /// `None`: it was open at the snapshot.
     pub(super) end_ns: Option<u64>,
     /// Ranges of one lane nest.
     pub(super) lane: u32,
