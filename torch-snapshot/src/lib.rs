@@ -2,16 +2,16 @@
 //!
 //! `torch.cuda.memory._dump_snapshot()` pickles a dictionary: the allocator's segments and blocks
 //! at that moment (`segments`), and for each GPU the last events of the allocator
-//! (`device_traces`). [`transcode`] turns such a file into the bytes of a trace, so that every
+//! (`device_traces`). `transcode` turns such a file into the bytes of a trace, so that every
 //! analysis of traces works on it. `docs/analyses/snapshots.md` says what a snapshot lacks.
 //!
 //! Files may be hostile. Nothing in them is executed: the unpickler knows numbers, texts, lists,
 //! tuples and dictionaries, and refuses every other opcode by name. No count in a file is trusted,
 //! and memory grows with the events and the distinct stacks, at a few bytes each.
 //!
-//! Reading order: [`source`] (bytes, unpacked), [`pickle`] and [`json`] (both feed
-//! [`values::SnapshotBuilder`]), [`history`] (the state before the first event, and sizes of
-//! blocks), [`output`] (the trace).
+//! Reading order: `source` (bytes, unpacked), `pickle` and `json` (both feed
+//! `values::SnapshotBuilder`), `history` (the state before the first event, and sizes of
+//! blocks), `output` (the trace).
 #![forbid(unsafe_code)]
 
 use std::io::Read;
