@@ -19,7 +19,9 @@ use rustix::fs::OFlags;
 /// How long to wait for the recorder. Its writer thread looks for waiting readers four times a
 /// second.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(3);
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// How often to try. The recorder takes its lease again after 5 ms (`OPEN_PATIENCE_US` in
+/// `recorder/src/writer/file_watch.rs`), and every attempt must hit one of these gaps.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// After a program did not answer, its ring is not opened again for this long. By then the kernel
 /// has taken the lease away.
 const NEXT_ATTEMPT: Duration = Duration::from_mins(1);

@@ -425,13 +425,14 @@ def test_ring_truncated_and_program_killed(case, bin):
 
 
 def test_ring_read_while_written(case, bin):
+    """The recorder lets a reader in for 5 ms at a time. Every one of many readers gets in."""
     def read(traced):
         time.sleep(0.3)
-        for _ in range(3):
+        for _ in range(100):
             assert gpumemtrace("replay", traced.trace)
             assert len(traced.ring.read_bytes()) > 4096
     traced = in_parts(case, bin, read)
-    assert traced.printed == "" and traced.held_up < 10
+    assert traced.printed == "" and traced.held_up < 60
     traced.check_all_there("exit")
 
 
