@@ -17,7 +17,7 @@ from page_runs import EXPANDABLE, GOLDEN, LEAKING, damage, record, record_ranks
 from readers import reader_program, run_reader
 
 PAGE = REPOSITORY / "docs" / "exports" / "parquet.md"
-READER = REPOSITORY / "tests" / "suite" / "support" / "parquet_reader.py"
+READER = REPOSITORY / "tests" / "suite" / "support" / "exports" / "parquet_reader.py"
 TABLES = ["allocations", "events", "findings", "runs", "segments", "series", "sites", "stacks", "steps"]
 INCOMPLETE = 6
 
