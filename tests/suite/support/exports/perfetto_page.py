@@ -9,7 +9,7 @@ from readers import node_package, readers_folder, run_reader, skip_or_fail
 
 
 def open_in_perfetto(path, screenshot=None):
-    """Returns the text of the page, with all groups of tracks open. Fails if the page shows an error."""
+    """Returns the text of the page with all groups open. Fails if the page shows an error."""
     if not os.access(CHROMIUM, os.X_OK):
         skip_or_fail("there is no Chromium (Debian's package chromium, or set CHROMIUM)")
     modules = node_package("puppeteer-core").parent
