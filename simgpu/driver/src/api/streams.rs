@@ -21,7 +21,7 @@ pub(crate) const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 const EVENT_DISABLE_TIMING: u32 = 2;
 /// Delay of an event that completes only on request: 100 years.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+const NEVER: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// Resolves a stream handle in a context; special streams are created at first use.
 pub(crate) fn key_of(
@@ -148,8 +148,11 @@ fn query(handle: u64, per_thread: bool) -> ApiResult {
 
 fn record(event: u64, stream: u64, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
-        let delay =
-            if state.config.manual_events { NEVER } else { Duration::from_micros(state.config.event_delay_us) };
+        let delay = if state.config.manual_events {
+            NEVER
+        } else {
+            Duration::from_micros(state.config.event_delay_us)
+        };
         let stream = state.streams.get_mut(&key).ok_or(INVALID_HANDLE)?;
         let event = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
         if let Some(capture) = stream.capture {
@@ -311,7 +314,7 @@ exports! {
     plain 2000 cuEventSynchronize(event: u64) {
         event_state(event)?;
         with_state(|state| {
-            // With manual events, waiting completes everything before the event, and what follows it.
+            // A wait for a manual event completes all work of its stream.
             if let Some(key) = state.events.get(&event).and_then(|event| event.stream) {
                 complete_stream(state, key);
             }
