@@ -10,12 +10,12 @@ use std::ptr::null_mut;
 
 use gpumemtrace_format::EventKind;
 
-use crate::cache::{DriverError, OUT_OF_MEMORY};
 use crate::driver::{NOT_INITIALIZED, driver};
 use crate::live_bytes::LIVE_BYTES;
 use crate::stream_predicate::{CppStreamPredicate, copy_predicate};
 use crate::torch_exception::{AllocFailure, PendingThrow, build_exception};
 use crate::{device_caches, mode, trace_events};
+use gpumemtrace_caching_allocator::{DriverError, OUT_OF_MEMORY};
 
 /// Runs `act`, which may call the driver; `None` if it panicked. The calling thread cannot be
 /// cancelled meanwhile: the allocator's lock would be released in the middle of a change.

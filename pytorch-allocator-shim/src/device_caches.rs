@@ -7,8 +7,8 @@ use std::ffi::c_int;
 
 use parking_lot::Mutex;
 
-use crate::cache::CachingAllocator;
 use crate::gpu::Gpu;
+use gpumemtrace_caching_allocator::CachingAllocator;
 
 /// Upper bound of device ordinals; more than any machine has.
 const DEVICES: usize = 64;

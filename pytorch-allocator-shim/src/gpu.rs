@@ -5,9 +5,9 @@
 
 use std::ffi::c_int;
 
-use crate::cache::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, TraceAction};
 use crate::driver::driver;
 use crate::trace_events;
+use gpumemtrace_caching_allocator::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, TraceAction};
 
 /// One CUDA device, and the spare events for it.
 #[derive(Debug)]

@@ -7,8 +7,9 @@
 //! PyTorch calls a pluggable allocator for every tensor and leaves caching, streams, graphs and
 //! statistics to it. This crate serves it in one of three modes:
 //!
-//! * *caching*: a caching allocator with the rules of PyTorch's native one (`cache/`). It needs all
-//!   of PyTorch's hooks; the Python package installs them and calls [`gpumemtrace_use_cache`].
+//! * *caching*: a caching allocator with the rules of PyTorch's native one
+//!   ([`gpumemtrace_caching_allocator`]). It needs all of PyTorch's hooks, so the Python package
+//!   installs them and calls [`gpumemtrace_use_cache`].
 //! * *uncached*: only `gpumemtrace_malloc` and `gpumemtrace_free` are installed. PyTorch then does
 //!   not report which streams use a block, so every tensor is one driver call, and `cuMemFree`
 //!   waits for the device.
@@ -20,7 +21,6 @@
 //! [`install_driver`]; this crate looks up no driver symbol itself.
 
 mod abi;
-mod cache;
 mod device_caches;
 mod driver;
 mod gpu;

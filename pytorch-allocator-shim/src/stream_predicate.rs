@@ -7,7 +7,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-use crate::cache::CaptureFilter;
+use gpumemtrace_caching_allocator::CaptureFilter;
 
 type FunctorStorage = [usize; 2];
 /// `bool _M_manager(_Any_data &dest, const _Any_data &source, _Manager_operation)`.

@@ -9,7 +9,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-use crate::cache::{DriverError, OUT_OF_MEMORY};
+use gpumemtrace_caching_allocator::{DriverError, OUT_OF_MEMORY};
 
 /// A failed request, and what its error message states.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, record_event};
 
-use crate::cache::{AllocatorTraceEntry, TraceAction};
+use gpumemtrace_caching_allocator::{AllocatorTraceEntry, TraceAction};
 
 /// Announces that segments, requested sizes, streams and pools follow in the trace.
 pub(crate) fn emit_own_allocator() {

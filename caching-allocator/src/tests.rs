@@ -8,7 +8,7 @@ mod simulated_device;
 
 use std::collections::VecDeque;
 
-use super::{
+use crate::{
     AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, TraceAction,
 };
 use allocator_model::{AllocatorModel, BlockUse};

@@ -56,18 +56,18 @@ const VALUE_NAMES: [&str; 4] = ["current", "peak", "allocated", "freed"];
 
 /// The statistics of one device.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DeviceStats {
+pub struct DeviceStats {
     by_kind: [[StatValues; 3]; STAT_NAMES.len()],
     /// Requests for which the driver was called again after cached segments were freed.
-    pub(crate) num_alloc_retries: u64,
+    pub num_alloc_retries: u64,
     /// Requests that failed for lack of memory.
-    pub(crate) num_ooms: u64,
+    pub num_ooms: u64,
     /// How often the allocator waited for the events of all streams.
-    pub(crate) num_sync_all_streams: u64,
+    pub num_sync_all_streams: u64,
     /// Segments that the driver allocated.
-    pub(crate) num_device_alloc: u64,
+    pub num_device_alloc: u64,
     /// Segments that the driver freed.
-    pub(crate) num_device_free: u64,
+    pub num_device_free: u64,
 }
 
 impl DeviceStats {
@@ -84,14 +84,14 @@ impl DeviceStats {
     }
 
     /// Sets every peak to the current value.
-    pub(crate) fn reset_peaks(&mut self) {
+    pub fn reset_peaks(&mut self) {
         for stat in self.by_kind.as_flattened_mut() {
             stat.peak = stat.current;
         }
     }
 
     /// Sets the accumulated sums and counts to 0.
-    pub(crate) fn reset_sums(&mut self) {
+    pub fn reset_sums(&mut self) {
         for stat in self.by_kind.as_flattened_mut() {
             (stat.allocated, stat.freed) = (0, 0);
         }
@@ -100,7 +100,7 @@ impl DeviceStats {
     }
 
     /// Calls `visit` with the name, as in `torch.cuda.memory_stats()`, and value of each.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&str, u64)) {
+    pub fn for_each(&self, mut visit: impl FnMut(&str, u64)) {
         for (kind, stats) in STAT_NAMES.iter().zip(&self.by_kind) {
             for (pool, stat) in POOLS.iter().zip(stats) {
                 let values = [stat.current, stat.peak, stat.allocated, stat.freed];

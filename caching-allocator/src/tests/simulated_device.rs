@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::cache::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, OUT_OF_MEMORY};
+use crate::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, OUT_OF_MEMORY};
 
 pub(super) const STREAMS: u64 = 4;
 pub(super) const CAPACITY_BYTES: u64 = 512 << 20;

@@ -4,11 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::simulated_device::{DeviceCall, SimulatedDevice};
-use crate::cache::stats::StatKind;
-use crate::cache::{
-    BlockSizeClass, CachingAllocator, EventId, PoolId, block_bytes, segment_bytes, should_split,
-    size_class_of,
-};
+use crate::size_rules::{BlockSizeClass, block_bytes, segment_bytes, should_split, size_class_of};
+use crate::stats::StatKind;
+use crate::{CachingAllocator, EventId, PoolId};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum BlockUse {

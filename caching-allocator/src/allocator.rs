@@ -1,56 +1,40 @@
-//! A caching allocator for one device, with the rules of PyTorch's native one.
+//! The allocator: serves requests from the free blocks of its pools and from new segments.
 //!
-//! `cuMemAlloc` and `cuMemFree` synchronize the whole device, and a program creates thousands of
-//! tensors a second. So memory comes from the driver in segments that are kept. A freed block
-//! serves its own stream again at once, since a stream executes in order; it never serves another
-//! stream. [`size_rules`] has the sizes, [`pools`] finds the block for a request, and
-//! [`pending_frees`] keeps freed blocks that other streams may still use.
-//!
-//! When the driver runs out of memory, the allocator frees all unused segments and retries once.
-//! `tests.rs` checks ten million requests against a naive model.
-
-mod backend;
-mod blocks;
-mod ids;
-mod pending_frees;
-mod pools;
-mod size_rules;
-mod stats;
-#[cfg(test)]
-mod tests;
+//! [`size_rules`](crate::size_rules) has the sizes, [`pools`](crate::pools) finds the block for a
+//! request, and [`pending_frees`](crate::pending_frees) keeps freed blocks that other streams may
+//! still use.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
-pub(crate) use backend::{AllocatorTraceEntry, CacheBackend, DriverError, TraceAction};
-use blocks::{AllocatorBlock, BlockState, BlockTable};
-use ids::{BlockId, PoolIndex};
-pub(crate) use ids::{EventId, PoolId};
-use pending_frees::PendingFrees;
-pub(crate) use pools::CaptureFilter;
-use pools::PoolTable;
-use size_rules::{BlockSizeClass, block_bytes, segment_bytes, should_split, size_class_of};
-use stats::{DeviceStats, StatKind};
-
-/// `CUDA_ERROR_OUT_OF_MEMORY`, also returned when the memory limit is reached.
-pub(crate) const OUT_OF_MEMORY: DriverError = DriverError(2);
+use crate::address_hasher::AddressHasher;
+use crate::backend::{AllocatorTraceEntry, CacheBackend, DriverError, OUT_OF_MEMORY, TraceAction};
+use crate::blocks::{AllocatorBlock, BlockState, BlockTable};
+use crate::ids::{BlockId, EventId, PoolId, PoolIndex};
+use crate::pending_frees::PendingFrees;
+use crate::pools::{CaptureFilter, PoolTable};
+use crate::size_rules::{BlockSizeClass, block_bytes, segment_bytes, should_split, size_class_of};
+use crate::stats::{DeviceStats, StatKind};
 
 /// The allocator of one device.
 #[derive(Debug)]
-pub(crate) struct CachingAllocator<B> {
-    pub(crate) backend: B,
+pub struct CachingAllocator<B> {
+    /// The device, and the receiver of the trace.
+    pub backend: B,
     blocks: BlockTable,
     /// Blocks of live tensors, by address.
     allocated: HashMap<u64, BlockId, BuildHasherDefault<AddressHasher>>,
     pools: PoolTable,
     pending: PendingFrees,
-    pub(crate) stats: DeviceStats,
+    /// The statistics of `torch.cuda.memory_stats()`.
+    pub stats: DeviceStats,
     /// Upper bound of reserved bytes, from `set_per_process_memory_fraction()`.
     limit_bytes: Option<u64>,
 }
 
 impl<B: CacheBackend> CachingAllocator<B> {
-    pub(crate) fn new(backend: B) -> Self {
+    /// An allocator without segments, with PyTorch's default settings.
+    pub fn new(backend: B) -> Self {
         Self {
             backend,
             blocks: BlockTable::default(),
@@ -63,7 +47,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Allocates a block for a request on a stream and returns its address.
-    pub(crate) fn alloc(&mut self, requested_bytes: u64, stream: u64) -> Result<u64, DriverError> {
+    pub fn alloc(&mut self, requested_bytes: u64, stream: u64) -> Result<u64, DriverError> {
         if !self.pending.is_empty() && !self.pools.is_capturing() {
             self.process_events();
         }
@@ -80,7 +64,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Frees a block. False if no live block has this address.
-    pub(crate) fn free(&mut self, addr: u64) -> bool {
+    pub fn free(&mut self, addr: u64) -> bool {
         let Some(id) = self.allocated.remove(&addr) else { return false };
         let block = &mut self.blocks[id];
         let (size_class, bytes) = (block.size_class, block.bytes as i64);
@@ -100,7 +84,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Notes that another stream uses a block: it must not be reused before that stream is done.
-    pub(crate) fn record_stream(&mut self, addr: u64, stream: u64) {
+    pub fn record_stream(&mut self, addr: u64, stream: u64) {
         if let Some(id) = self.allocated.get(&addr) {
             let block = &mut self.blocks[*id];
             if stream != block.stream && !block.stream_uses.contains(&stream) {
@@ -110,12 +94,12 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Address and bytes of the segment of the live block at `addr`.
-    pub(crate) fn segment_of(&self, addr: u64) -> Option<(u64, u64)> {
+    pub fn segment_of(&self, addr: u64) -> Option<(u64, u64)> {
         self.allocated.get(&addr).map(|id| self.blocks.segment_of_block(*id))
     }
 
     /// Frees every segment that has no live block. Does nothing during a capture.
-    pub(crate) fn release_cached(&mut self) {
+    pub fn release_cached(&mut self) {
         // A replay of the captured graph uses the blocks that it freed, and cuMemFree would
         // invalidate the capture.
         if self.pools.is_capturing() {
@@ -133,35 +117,37 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Sends allocations on streams that `filter` accepts to this pool.
-    pub(crate) fn begin_pool(&mut self, id: PoolId, filter: CaptureFilter) {
+    pub fn begin_pool(&mut self, id: PoolId, filter: CaptureFilter) {
         self.pools.begin_capture(id, filter);
     }
 
-    pub(crate) fn end_pool(&mut self, id: PoolId) {
+    /// Ends the oldest active capture into this pool.
+    pub fn end_pool(&mut self, id: PoolId) {
         self.pools.end_capture(id);
     }
 
     /// Sends allocations on one stream to this pool.
-    pub(crate) fn begin_stream(&mut self, stream: u64, id: PoolId) {
+    pub fn begin_stream(&mut self, stream: u64, id: PoolId) {
         self.pools.begin_stream_capture(stream, id);
     }
 
-    pub(crate) fn end_stream(&mut self, stream: u64) {
+    /// Ends the capture that was begun for one stream.
+    pub fn end_stream(&mut self, stream: u64) {
         self.pools.end_stream_capture(stream);
     }
 
     /// Removes a user from this pool: a graph was destroyed.
-    pub(crate) fn release_pool(&mut self, id: PoolId) {
+    pub fn release_pool(&mut self, id: PoolId) {
         self.pools.release_user(id);
     }
 
     /// Limits reserved bytes. Segments above the limit are kept.
-    pub(crate) fn set_limit(&mut self, bytes: u64) {
+    pub fn set_limit(&mut self, bytes: u64) {
         self.limit_bytes = Some(bytes);
     }
 
     /// Allocated and reserved bytes.
-    pub(crate) fn held_bytes(&self) -> (u64, u64) {
+    pub fn held_bytes(&self) -> (u64, u64) {
         (self.stats.current(StatKind::AllocatedBytes), self.stats.current(StatKind::ReservedBytes))
     }
 
@@ -366,26 +352,5 @@ impl<B: CacheBackend> CachingAllocator<B> {
             allocated_bytes,
             reserved_bytes,
         });
-    }
-}
-
-/// Hashes block addresses; their low nine bits are 0.
-#[derive(Debug, Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // Fibonacci hashing. The rotation spreads the bits: the table uses both ends of the hash.
-        self.0 = (self.0 ^ value >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }

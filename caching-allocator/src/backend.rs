@@ -7,11 +7,17 @@ use super::ids::{EventId, PoolId};
 
 /// The `CUresult` of a failed driver call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct DriverError(pub(crate) i32);
+pub struct DriverError(
+    /// The code of the driver's error.
+    pub i32,
+);
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`, also returned when the memory limit is reached.
+pub const OUT_OF_MEMORY: DriverError = DriverError(2);
 
 /// What happened to a block or segment: the actions of PyTorch's own `AllocatorTraceEntry`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TraceAction {
+pub enum TraceAction {
     /// A block was handed out.
     Alloc,
     /// The program freed a block.
@@ -29,22 +35,27 @@ pub(crate) enum TraceAction {
 
 /// One action, and the block or segment it concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct AllocatorTraceEntry {
-    pub(crate) action: TraceAction,
-    pub(crate) addr: u64,
-    pub(crate) bytes: u64,
+pub struct AllocatorTraceEntry {
+    /// The action that this entry describes.
+    pub action: TraceAction,
+    /// Address of the block or segment.
+    pub addr: u64,
+    /// Rounded size of the block, or size of the segment.
+    pub bytes: u64,
     /// Bytes that the program requested; 0 for a segment.
-    pub(crate) requested_bytes: u64,
-    pub(crate) stream: u64,
-    pub(crate) pool: PoolId,
+    pub requested_bytes: u64,
+    /// The stream that the block was allocated for.
+    pub stream: u64,
+    /// The pool that the block belongs to.
+    pub pool: PoolId,
     /// Bytes of live tensors after the action.
-    pub(crate) allocated_bytes: u64,
+    pub allocated_bytes: u64,
     /// Bytes of segments after the action.
-    pub(crate) reserved_bytes: u64,
+    pub reserved_bytes: u64,
 }
 
 /// A device and the trace that its allocator writes to.
-pub(crate) trait CacheBackend {
+pub trait CacheBackend {
     /// Allocates device memory. `during_capture` is true if a CUDA graph may be being captured.
     fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, DriverError>;
     /// Frees memory from [`alloc`](Self::alloc).

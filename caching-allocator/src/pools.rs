@@ -16,7 +16,7 @@ use super::size_rules::BlockSizeClass;
 type FreeBlockKey = (u64, u64, u64, BlockId);
 
 /// Whether an allocation on the given stream belongs to a capture.
-pub(crate) type CaptureFilter = Box<dyn Fn(u64) -> bool + Send>;
+pub type CaptureFilter = Box<dyn Fn(u64) -> bool + Send>;
 
 /// The free blocks of one pool, and the captures and graphs that use it.
 #[derive(Debug, Default)]

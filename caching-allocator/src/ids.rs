@@ -16,8 +16,11 @@ impl BlockId {
 pub(crate) struct PoolIndex(pub(super) u32);
 
 /// Both halves of PyTorch's `MempoolId_t`; `(0, 0)` is the default pool.
-pub(crate) type PoolId = (u64, u64);
+pub type PoolId = (u64, u64);
 
 /// Handle of a driver event that was recorded on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct EventId(pub(crate) u64);
+pub struct EventId(
+    /// The backend's number for the event.
+    pub u64,
+);
