@@ -58,6 +58,9 @@ enum Command {
     Replay(commands::replay::ReplayArgs),
     #[command(about = "Compare two traces")]
     Compare(commands::compare::CompareArgs),
+    /// Predict a run with other allocator settings, or on another card
+    #[command(name = "whatif")]
+    WhatIf(commands::whatif::WhatIfArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
     /// Write an offline page with charts of a trace
@@ -97,6 +100,7 @@ pub fn run_command() -> ExitCode {
     let result = match cli.command {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
+        Command::WhatIf(args) => commands::whatif::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Html(args) => commands::html::run(&args),
         Command::Export(args) => commands::export::run(&args),

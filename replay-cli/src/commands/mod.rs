@@ -15,3 +15,4 @@ pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod symbolize;
 mod trace_args;
+pub(crate) mod whatif;

@@ -22,6 +22,8 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, Section};
 
+use gpumemtrace_whatif::WhatIfAnswer;
+
 use crate::terminal::stdout::{colored_stdout, stdout};
 use crate::terminal::style::Style;
 pub(crate) use json::JsonRenderer;
@@ -34,6 +36,8 @@ use text::{SECTIONS, SectionRow};
 pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `compare`, the default first.
 pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
+/// The formats of `whatif`, the default first.
+pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswer>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];

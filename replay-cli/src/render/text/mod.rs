@@ -11,6 +11,7 @@ mod sections;
 mod sites;
 mod snapshot;
 mod summary;
+mod whatif;
 
 use std::io::Write;
 
@@ -19,6 +20,7 @@ use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::Omitted;
+use gpumemtrace_whatif::WhatIfAnswer;
 
 use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 use crate::terminal::format::put_line;
@@ -77,6 +79,17 @@ impl Renderer<Comparison> for TextRenderer {
         let style = context.style;
         let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
         Ok(out.write_all(compare::render_comparison(comparison, max_lines, style).as_bytes())?)
+    }
+}
+
+impl Renderer<WhatIfAnswer> for TextRenderer {
+    fn render(
+        &self,
+        answer: &WhatIfAnswer,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(whatif::render_answer(answer, context.style).as_bytes())?)
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod sites;
 pub(crate) mod steps;
 pub(crate) mod verdicts;
 mod vocabulary;
+pub(crate) mod whatif;
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::budget::BudgetCheck;

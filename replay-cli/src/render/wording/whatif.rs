@@ -1,0 +1,41 @@
+//! Why predictions are not exact, in words.
+
+use gpumemtrace_whatif::Doubt;
+
+use crate::terminal::format::format_count;
+use crate::terminal::units::format_bytes;
+
+/// Why a row is not exact; `None` if it is.
+pub(crate) fn describe_doubts(doubts: &[Doubt]) -> Option<String> {
+    let all: Vec<String> = doubts.iter().map(describe_doubt).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+fn describe_doubt(doubt: &Doubt) -> String {
+    match doubt {
+        Doubt::ModelDiffers { predicted_bytes, recorded_bytes } => format!(
+            "with the recorded settings the model reserves {} where the run reserved {}",
+            format_bytes(*predicted_bytes),
+            format_bytes(*recorded_bytes)
+        ),
+        Doubt::Incomplete => "the recording does not have every event from the first one on".to_owned(),
+        Doubt::WithoutDetail { blocks } => {
+            format!("{} without a known requested size", format_count(*blocks, "block"))
+        }
+        Doubt::MemoryQueries { calls } => format!(
+            "the program asked for free memory ({}) and may have acted on it",
+            format_count(*calls, "call")
+        ),
+        Doubt::Ooms { errors } => {
+            format!("the run reacted to {}", format_count(*errors, "out-of-memory error"))
+        }
+        Doubt::Survived => {
+            "the run failed at a request that gets memory here, and what follows is unknown".to_owned()
+        }
+        Doubt::AddressOrder => "it depends on the addresses that the driver gives".to_owned(),
+        Doubt::OutsideUnknown => {
+            "it is unknown how much of the card other users than PyTorch take".to_owned()
+        }
+        Doubt::NotModelled { settings } => format!("not modelled: {}", settings.join(", ")),
+    }
+}

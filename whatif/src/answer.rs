@@ -1,0 +1,89 @@
+//! The answer to "what if": one row for each combination of settings, version and card.
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_replay::report::Site;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The name of the document that `gpumemtrace whatif --json` prints.
+pub const SCHEMA: &str = "gpumemtrace.whatif";
+/// The version of the document. Keys may be added without a new one.
+pub const VERSION: u32 = 1;
+
+/// What a run would have done with other settings of PyTorch's allocator.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct WhatIfAnswer {
+    /// Always `gpumemtrace.whatif`.
+    pub schema: &'static str,
+    /// The version of this document.
+    pub version: u32,
+    /// The path of the trace as given.
+    pub path: String,
+    /// The ordinal of the device.
+    pub device: u8,
+    /// The recorded run: its own settings, version and card.
+    pub base: WhatIfRow,
+    /// The other runs, the best first.
+    pub rows: Vec<WhatIfRow>,
+}
+
+/// How far a row can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PredictionStatus {
+    /// The model reproduces the recorded run to the byte, and nothing in the program reacted to
+    /// memory.
+    Exact,
+    /// The numbers show a tendency. `reasons` says why they may differ.
+    Indicative,
+    /// There is no prediction. `reasons` says why.
+    Refused,
+}
+
+/// A combination of settings, version and card, and what would have happened.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct WhatIfRow {
+    /// The value of `PYTORCH_ALLOC_CONF`; empty for the defaults.
+    pub setting: String,
+    /// The version of PyTorch.
+    pub torch: Option<String>,
+    /// Bytes of the card's memory; `null` if unknown, and then not limited.
+    pub card_bytes: Option<u64>,
+    /// How far the row can be relied on.
+    pub status: PredictionStatus,
+    /// Why the row is not exact, in words; `null` if it is.
+    pub reason: Option<String>,
+    /// The most bytes of segments, as `reserved_bytes.all.peak` of `memory_stats()`.
+    pub peak_reserved_bytes: Option<u64>,
+    /// The most bytes of blocks, as `allocated_bytes.all.peak` of `memory_stats()`.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Bytes of segments at the end.
+    pub end_reserved_bytes: Option<u64>,
+    /// The number of out-of-memory errors. The prediction stops at the first that the recorded run
+    /// did not have.
+    pub ooms: u64,
+    /// Requests that got memory at the second attempt, after the cache was released.
+    pub retries: u64,
+    /// Segments that were made.
+    pub segments_made: u64,
+    /// The number of calls of the driver by function.
+    pub driver_calls: BTreeMap<String, u64>,
+    /// Bytes that these calls moved, by function.
+    pub driver_bytes: BTreeMap<String, u64>,
+    /// The first request that fails; `null` if none does.
+    pub first_failure: Option<FailedRequest>,
+}
+
+/// A request that gets no memory.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct FailedRequest {
+    /// Bytes that the program asked for.
+    pub request_bytes: u64,
+    /// The line that asked for them.
+    pub site: Option<Site>,
+    /// Nanoseconds since the start of recording.
+    pub time_ns: u64,
+    /// Number of steps begun.
+    pub step: u32,
+}

@@ -1,0 +1,196 @@
+//! A simulated device for predictions: counts bytes and calls, and gives out addresses.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpumemtrace_caching_allocator::{
+    AllocatorTraceEntry, CacheBackend, DriverError, EventId, OUT_OF_MEMORY,
+};
+
+/// Addresses of segments begin at multiples of this, and so does the memory that they take.
+const PAGE_BYTES: u64 = 2 << 20;
+/// First address of segments that the recording does not have.
+const FIRST_OWN_ADDR: u64 = 1 << 52;
+
+/// The calls of the driver that an allocator makes, as the answer names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DriverCall {
+    Malloc,
+    Free,
+    Reserve,
+    Create,
+    Release,
+}
+
+impl DriverCall {
+    /// The name in the answer.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Malloc => "cudaMalloc",
+            Self::Free => "cudaFree",
+            Self::Reserve => "cuMemAddressReserve",
+            Self::Create => "cuMemCreate",
+            Self::Release => "cuMemRelease",
+        }
+    }
+}
+
+/// Calls of one function, and the bytes that they moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CallTotal {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+/// How the addresses of new segments follow each other. The driver's choice decides between free
+/// blocks of equal size in different segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressOrder {
+    /// As in the recording where it has such a segment, else ascending.
+    AsRecorded,
+    Descending,
+}
+
+/// Memory, addresses and calls of one device.
+#[derive(Debug)]
+pub(crate) struct SimulatedDevice {
+    /// Memory of the card; `None` if it is unknown, and then not limited.
+    card_bytes: Option<u64>,
+    /// Memory that PyTorch cannot get: contexts, libraries, other processes.
+    pub(crate) outside_bytes: u64,
+    used_bytes: u64,
+    /// Segments by address.
+    segments: BTreeMap<u64, u64>,
+    next_addr: u64,
+    order: AddressOrder,
+    /// Segments of the recording that were not made here yet: address and bytes.
+    recorded: VecDeque<(u64, u64)>,
+    pub(crate) calls: BTreeMap<DriverCall, CallTotal>,
+    pub(crate) segments_made: u64,
+}
+
+impl SimulatedDevice {
+    /// A device with this much memory.
+    pub(crate) fn new(card_bytes: Option<u64>, order: AddressOrder) -> Self {
+        Self {
+            card_bytes,
+            outside_bytes: 0,
+            used_bytes: 0,
+            segments: BTreeMap::new(),
+            next_addr: FIRST_OWN_ADDR,
+            order,
+            recorded: VecDeque::new(),
+            calls: BTreeMap::new(),
+            segments_made: 0,
+        }
+    }
+
+    /// Notes a segment of the recording. If the allocator asks for one of this size next, it gets
+    /// this address, because the order of addresses decides between blocks of equal size.
+    pub(crate) fn note_recorded_segment(&mut self, addr: u64, bytes: u64) {
+        self.recorded.push_back((addr, bytes));
+        // Other settings make other segments; old ones will not be asked for any more.
+        if self.recorded.len() > 64 {
+            self.recorded.pop_front();
+        }
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<(), DriverError> {
+        let after = self.used_bytes.saturating_add(bytes);
+        let available = self.card_bytes.map(|card| card.saturating_sub(self.outside_bytes));
+        if available.is_some_and(|available| after > available) {
+            return Err(OUT_OF_MEMORY);
+        }
+        self.used_bytes = after;
+        Ok(())
+    }
+
+    fn count(&mut self, call: DriverCall, count: u64, bytes: u64) {
+        let total = self.calls.entry(call).or_default();
+        total.count += count;
+        total.bytes = total.bytes.saturating_add(bytes);
+    }
+
+    fn address_for(&mut self, bytes: u64) -> u64 {
+        if self.order == AddressOrder::AsRecorded {
+            let same = self
+                .recorded
+                .iter()
+                .position(|(addr, recorded)| *recorded == bytes && self.is_vacant(*addr, bytes));
+            if let Some((addr, _)) = same.and_then(|at| self.recorded.remove(at)) {
+                return addr;
+            }
+        }
+        self.next_addresses(bytes)
+    }
+
+    fn is_vacant(&self, addr: u64, bytes: u64) -> bool {
+        let before = self.segments.range(..addr.saturating_add(bytes)).next_back();
+        before.is_none_or(|(other, other_bytes)| other + other_bytes <= addr)
+    }
+
+    /// Addresses that no segment has had.
+    fn next_addresses(&mut self, bytes: u64) -> u64 {
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        if self.order == AddressOrder::Descending {
+            self.next_addr -= bytes;
+            return self.next_addr;
+        }
+        self.next_addr += bytes;
+        self.next_addr - bytes
+    }
+}
+
+impl CacheBackend for SimulatedDevice {
+    fn alloc(&mut self, bytes: u64, _during_capture: bool) -> Result<u64, DriverError> {
+        self.count(DriverCall::Malloc, 1, bytes);
+        self.take(bytes.next_multiple_of(PAGE_BYTES))?;
+        let addr = self.address_for(bytes);
+        self.segments.insert(addr, bytes);
+        self.segments_made += 1;
+        Ok(addr)
+    }
+
+    fn free(&mut self, addr: u64) {
+        let bytes = self.segments.remove(&addr).unwrap_or(0);
+        self.used_bytes -= bytes.next_multiple_of(PAGE_BYTES);
+        self.count(DriverCall::Free, 1, bytes);
+    }
+
+    /// Never called: the recording says when the events of a block completed.
+    fn record_event(&mut self, _stream: u64) -> Result<EventId, DriverError> {
+        Ok(EventId(0))
+    }
+
+    fn is_event_done(&mut self, _event: EventId) -> bool {
+        true
+    }
+
+    fn wait_for_event(&mut self, _event: EventId) -> bool {
+        true
+    }
+
+    fn recycle_event(&mut self, _event: EventId) {}
+
+    fn trace(&mut self, _entry: AllocatorTraceEntry) {}
+
+    fn device_bytes(&mut self) -> u64 {
+        self.card_bytes.unwrap_or(0)
+    }
+
+    fn reserve_addresses(&mut self, bytes: u64) -> Result<u64, DriverError> {
+        self.count(DriverCall::Reserve, 1, bytes);
+        Ok(self.next_addresses(bytes))
+    }
+
+    fn map(&mut self, _addr: u64, bytes: u64, page_bytes: u64) -> Result<(), DriverError> {
+        self.take(bytes)?;
+        self.count(DriverCall::Create, bytes.div_ceil(page_bytes), bytes);
+        self.segments_made += 1;
+        Ok(())
+    }
+
+    fn unmap(&mut self, _addr: u64, bytes: u64, page_bytes: u64, _stream: u64) {
+        self.used_bytes -= bytes;
+        self.count(DriverCall::Release, bytes.div_ceil(page_bytes), bytes);
+    }
+}

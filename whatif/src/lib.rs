@@ -1,0 +1,243 @@
+//! Predicts what a recorded run would have done with other settings of PyTorch's allocator,
+//! another version, or another card.
+//!
+//! [`WhatIf`] passes over the events of a run once. It takes the program's requests from them
+//! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`): one with the
+//! settings of the run, which must reproduce the recording, and one or two for each [`Scenario`].
+//! Memory grows with the live blocks and the scenarios, not with the events.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod device;
+mod prediction;
+mod reliance;
+mod requests;
+mod scenario;
+
+use gpumemtrace_format::EventKind;
+use gpumemtrace_replay::report::WalkedEvent;
+
+pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer, WhatIfRow};
+use device::AddressOrder;
+use prediction::{Prediction, PredictionStop};
+pub use reliance::Doubt;
+pub use requests::{RecordedAddr, Request, RequestReader, TimedRequest};
+pub use scenario::Scenario;
+
+/// `aux1` of a memory sample that the program asked for.
+const ASKED_BY_PROGRAM: u64 = 0;
+
+/// Predictions for one device of a run.
+#[derive(Debug)]
+pub struct WhatIf {
+    device: u8,
+    requests: RequestReader,
+    base: (Scenario, Prediction),
+    others: Vec<(Scenario, [Prediction; 2])>,
+    /// Memory in use on the device, sampled since the last change of segments.
+    sampled_bytes: Option<u64>,
+    /// Whether the recording has shown how much of the card PyTorch cannot get.
+    knows_outside: bool,
+    memory_queries: u64,
+    ooms: u64,
+    /// What is known to be missing or unknown before the first event.
+    known_doubts: Vec<Doubt>,
+}
+
+/// A row, and what the caller must put into words.
+#[derive(Clone, Debug)]
+pub struct PredictedRow {
+    /// The row without `reason`, and without the site of its failure.
+    pub row: WhatIfRow,
+    /// Why it is not exact; empty if it is.
+    pub doubts: Vec<Doubt>,
+    /// The stack of its first failure.
+    pub failed_stack: Option<u32>,
+}
+
+impl WhatIf {
+    /// Predictions for the device of this ordinal. `base` is the recorded run itself.
+    /// `known_doubts` holds for all rows.
+    pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
+        let begun = base.begin(AddressOrder::AsRecorded);
+        let both = |scenario: &Scenario| {
+            [AddressOrder::AsRecorded, AddressOrder::Descending].map(|order| scenario.begin(order))
+        };
+        let others = others.into_iter().map(|scenario| {
+            let begun = both(&scenario);
+            (scenario, begun)
+        });
+        Self {
+            device,
+            requests: RequestReader::new(device),
+            base: (base, begun),
+            others: others.collect(),
+            sampled_bytes: None,
+            knows_outside: false,
+            memory_queries: 0,
+            ooms: 0,
+            known_doubts,
+        }
+    }
+
+    /// Passes an event of the run.
+    pub fn on_event(&mut self, walked: &WalkedEvent<'_>) {
+        let event = walked.event;
+        if event.device == self.device {
+            match event.kind {
+                EventKind::MEMORY_SAMPLE => {
+                    self.memory_queries += u64::from(event.aux[1] == ASKED_BY_PROGRAM);
+                    self.sampled_bytes = Some(event.size);
+                }
+                EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => self.use_sample(event.aux[1]),
+                kind if kind.is_driver_call() => self.sampled_bytes = None,
+                EventKind::BLOCK_OOM => self.ooms += 1,
+                _ => {}
+            }
+        }
+        for request in self.requests.on_event(walked) {
+            make_everywhere(&mut self.base.1, &mut self.others, request);
+        }
+        if event.device == self.device && event.kind == EventKind::SEGMENT_ALLOC {
+            let others = self.others.iter_mut().map(|(_, [recorded, _])| recorded);
+            for prediction in others.chain([&mut self.base.1]) {
+                prediction.note_recorded_segment(event.addr, event.size);
+            }
+        }
+    }
+
+    /// Memory in use that is not in segments belongs to contexts, libraries and other processes.
+    /// A sample is taken right after a driver call, and PyTorch reports its segment only then.
+    fn use_sample(&mut self, reserved_bytes: u64) {
+        let Some(used_bytes) = self.sampled_bytes.take() else { return };
+        let outside_bytes = used_bytes.saturating_sub(reserved_bytes);
+        self.knows_outside = true;
+        let others = self.others.iter_mut().flat_map(|(_, both)| both);
+        for prediction in others.chain([&mut self.base.1]) {
+            prediction.set_outside_bytes(outside_bytes);
+        }
+    }
+
+    /// The rows: the recorded run, then the others, the best first.
+    pub fn finish(mut self) -> (PredictedRow, Vec<PredictedRow>) {
+        for request in self.requests.finish() {
+            make_everywhere(&mut self.base.1, &mut self.others, request);
+        }
+        let doubts = self.common_doubts();
+        let base = row_of(&self.base.0, &self.base.1, doubts.clone());
+        let rows = self.others.iter().map(|(scenario, [recorded, descending])| {
+            let mut doubts = doubts.clone();
+            let is_same = |name: &str| recorded.stat(name) == descending.stat(name);
+            if !COMPARED.iter().all(|name| is_same(name)) || recorded.stop != descending.stop {
+                doubts.push(Doubt::AddressOrder);
+            }
+            row_of(scenario, recorded, doubts)
+        });
+        let mut rows: Vec<PredictedRow> = rows.collect();
+        rows.sort_by_key(|predicted| rank(&predicted.row));
+        (base, rows)
+    }
+
+    /// The doubts of every row.
+    fn common_doubts(&self) -> Vec<Doubt> {
+        let mut doubts = self.known_doubts.clone();
+        let base = &self.base.1;
+        if base.unknown_frees > 0 && !doubts.contains(&Doubt::Incomplete) {
+            doubts.push(Doubt::Incomplete);
+        }
+        if self.requests.without_detail > 0 {
+            doubts.push(Doubt::WithoutDetail { blocks: self.requests.without_detail });
+        }
+        if let Some((predicted_bytes, recorded_bytes)) = base.first_difference {
+            doubts.push(Doubt::ModelDiffers { predicted_bytes, recorded_bytes });
+        }
+        if self.memory_queries > 0 {
+            doubts.push(Doubt::MemoryQueries { calls: self.memory_queries });
+        }
+        if !self.knows_outside {
+            doubts.push(Doubt::OutsideUnknown);
+        }
+        if self.ooms > 0 {
+            doubts.push(Doubt::Ooms { errors: self.ooms });
+        }
+        doubts
+    }
+}
+
+/// The statistics that two orders of addresses must share.
+const COMPARED: &[&str] = &[
+    "reserved_bytes.all.peak",
+    "reserved_bytes.all.current",
+    "segment.all.allocated",
+    "num_alloc_retries",
+    "num_ooms",
+];
+
+fn make_everywhere(
+    base: &mut Prediction,
+    others: &mut [(Scenario, [Prediction; 2])],
+    request: &TimedRequest,
+) {
+    base.make(request);
+    for prediction in others.iter_mut().flat_map(|(_, both)| both) {
+        prediction.make(request);
+    }
+}
+
+/// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.
+fn rank(row: &WhatIfRow) -> (bool, bool, Option<u64>, Option<u64>, u64) {
+    let calls = row.driver_calls.values().sum();
+    (
+        row.status == PredictionStatus::Refused,
+        row.ooms > 0,
+        row.peak_reserved_bytes,
+        row.end_reserved_bytes,
+        calls,
+    )
+}
+
+fn row_of(scenario: &Scenario, prediction: &Prediction, mut doubts: Vec<Doubt>) -> PredictedRow {
+    if prediction.stop == Some(PredictionStop::Survived) {
+        doubts.push(Doubt::Survived);
+    }
+    let settings = scenario.not_modelled();
+    if !settings.is_empty() {
+        doubts.push(Doubt::NotModelled { settings });
+    }
+    if !scenario.is_limited() {
+        doubts.retain(|doubt| *doubt != Doubt::OutsideUnknown);
+    }
+    let is_refused = doubts.iter().any(|doubt| doubt.status() == PredictionStatus::Refused);
+    let status = match (is_refused, doubts.is_empty()) {
+        (true, _) => PredictionStatus::Refused,
+        (false, true) => PredictionStatus::Exact,
+        (false, false) => PredictionStatus::Indicative,
+    };
+    let stat = |name: &str| (!is_refused).then(|| prediction.stat(name));
+    let failure = prediction.first_failure.filter(|_| !is_refused);
+    let calls = prediction.driver_calls().filter(|_| !is_refused);
+    let calls: Vec<_> = calls.map(|(name, total)| (name.to_owned(), total)).collect();
+    let row = WhatIfRow {
+        setting: scenario.setting.clone(),
+        torch: Some(scenario.version.to_string()),
+        card_bytes: scenario.card_bytes,
+        status,
+        reason: None,
+        peak_reserved_bytes: stat("reserved_bytes.all.peak"),
+        peak_allocated_bytes: stat("allocated_bytes.all.peak"),
+        end_reserved_bytes: stat("reserved_bytes.all.current"),
+        ooms: stat("num_ooms").unwrap_or(0),
+        retries: stat("num_alloc_retries").unwrap_or(0),
+        segments_made: if is_refused { 0 } else { prediction.segments_made() },
+        driver_calls: calls.iter().map(|(name, total)| (name.clone(), total.count)).collect(),
+        driver_bytes: calls.iter().map(|(name, total)| (name.clone(), total.bytes)).collect(),
+        first_failure: failure.map(|failure| FailedRequest {
+            request_bytes: failure.request_bytes,
+            site: None,
+            time_ns: failure.time_ns,
+            step: failure.step,
+        }),
+    };
+    PredictedRow { row, doubts, failed_stack: failure.map(|failure| failure.stack) }
+}

@@ -1,0 +1,168 @@
+//! One run of the recorded requests under other settings, rules and capacity.
+
+use std::collections::HashMap;
+
+use gpumemtrace_caching_allocator::{CachingAllocator, PoolId, Rules, Settings};
+
+use crate::device::{CallTotal, SimulatedDevice};
+use crate::requests::{RecordedAddr, Request, TimedRequest};
+
+/// A request that gets no memory, though the recorded run got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PredictedFailure {
+    pub(crate) request_bytes: u64,
+    pub(crate) time_ns: u64,
+    pub(crate) step: u32,
+    pub(crate) stack: u32,
+}
+
+/// Why a prediction went no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PredictionStop {
+    /// A request gets no memory, though the recorded run got it.
+    Failed(PredictedFailure),
+    /// A request gets memory, though the recorded run did not. What the program would have done
+    /// with it is unknown.
+    Survived,
+}
+
+/// The state of one prediction.
+#[derive(Debug)]
+pub(crate) struct Prediction {
+    allocator: CachingAllocator<SimulatedDevice>,
+    /// The address here of each recorded block that is live or waits for a stream.
+    addrs: HashMap<RecordedAddr, u64>,
+    /// How often each private pool was made active.
+    pool_uses: HashMap<u64, u32>,
+    pub(crate) stop: Option<PredictionStop>,
+    /// The first failure, also one that the recorded run had.
+    pub(crate) first_failure: Option<PredictedFailure>,
+    /// Bytes of segments, here and in the recording, at the first request where they differ.
+    pub(crate) first_difference: Option<(u64, u64)>,
+    /// Frees of blocks that were allocated before the recording.
+    pub(crate) unknown_frees: u64,
+}
+
+impl Prediction {
+    pub(crate) fn new(device: SimulatedDevice, settings: Settings, rules: Rules) -> Self {
+        Self {
+            allocator: CachingAllocator::new(device, settings, rules),
+            addrs: HashMap::new(),
+            pool_uses: HashMap::new(),
+            stop: None,
+            first_failure: None,
+            first_difference: None,
+            unknown_frees: 0,
+        }
+    }
+
+    pub(crate) fn note_recorded_segment(&mut self, addr: u64, bytes: u64) {
+        self.allocator.backend.note_recorded_segment(addr, bytes);
+    }
+
+    /// Sets how much of the card PyTorch cannot get from now on.
+    pub(crate) fn set_outside_bytes(&mut self, bytes: u64) {
+        self.allocator.backend.outside_bytes = bytes;
+    }
+
+    /// Makes a request, unless the prediction has ended.
+    pub(crate) fn make(&mut self, timed: &TimedRequest) {
+        if self.stop.is_some() {
+            return;
+        }
+        match timed.request {
+            Request::Alloc { addr, requested_bytes, stream, pool } => {
+                match self.alloc(requested_bytes, stream, pool) {
+                    Some(own) => {
+                        self.addrs.insert(addr, own);
+                    }
+                    None => {
+                        let failure = failure_of(timed, requested_bytes);
+                        self.first_failure.get_or_insert(failure);
+                        self.stop = Some(PredictionStop::Failed(failure));
+                    }
+                }
+            }
+            Request::Free { addr, is_immediate } => match self.addrs.get(&addr).copied() {
+                Some(own) if is_immediate => {
+                    self.allocator.free(own);
+                    self.addrs.remove(&addr);
+                }
+                Some(own) => {
+                    self.allocator.begin_free(own);
+                }
+                None => self.unknown_frees += 1,
+            },
+            Request::Complete { addr } => {
+                if let Some(own) = self.addrs.remove(&addr) {
+                    self.allocator.finish_free(own);
+                }
+            }
+            Request::ReleaseCached { pool } => {
+                self.release_pool(pool);
+                self.allocator.release_cached();
+            }
+            Request::Fail { requested_bytes, stream, pool } => {
+                if self.alloc(requested_bytes, stream, pool).is_some() {
+                    self.stop = Some(PredictionStop::Survived);
+                } else {
+                    self.first_failure.get_or_insert(failure_of(timed, requested_bytes));
+                }
+            }
+        }
+        if let Some(recorded) = timed.reserved_bytes.filter(|_| self.stop.is_none()) {
+            let (_, reserved) = self.allocator.held_bytes();
+            if reserved != recorded {
+                self.first_difference.get_or_insert((reserved, recorded));
+            }
+        }
+    }
+
+    fn alloc(&mut self, requested_bytes: u64, stream: u64, pool: u64) -> Option<u64> {
+        if pool == 0 {
+            return self.allocator.alloc(requested_bytes, stream).ok();
+        }
+        let id = pool_id(pool);
+        self.allocator.begin_pool(id, Box::new(|_| true));
+        *self.pool_uses.entry(pool).or_default() += 1;
+        let result = self.allocator.alloc(requested_bytes, stream).ok();
+        self.allocator.end_pool(id);
+        result
+    }
+
+    /// Ends the uses of a private pool, so that its memory can be returned.
+    fn release_pool(&mut self, pool: u64) {
+        for _ in 0..self.pool_uses.remove(&pool).unwrap_or(0) {
+            self.allocator.release_pool(pool_id(pool));
+        }
+    }
+
+    /// A statistic of `memory_stats()`.
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        let mut found = 0;
+        self.allocator.stats.for_each(|other, value| {
+            if other == name {
+                found = value;
+            }
+        });
+        found
+    }
+
+    /// The calls of the driver by name.
+    pub(crate) fn driver_calls(&self) -> impl Iterator<Item = (&'static str, CallTotal)> + '_ {
+        self.allocator.backend.calls.iter().map(|(call, total)| (call.name(), *total))
+    }
+
+    pub(crate) fn segments_made(&self) -> u64 {
+        self.allocator.backend.segments_made
+    }
+}
+
+fn failure_of(timed: &TimedRequest, request_bytes: u64) -> PredictedFailure {
+    PredictedFailure { request_bytes, time_ns: timed.time_ns, step: timed.step, stack: timed.stack }
+}
+
+/// Both halves of PyTorch's `MempoolId_t`.
+fn pool_id(pool: u64) -> PoolId {
+    (pool >> 32, pool & 0xffff_ffff)
+}

@@ -1,0 +1,52 @@
+//! What is asked: settings, a version of PyTorch, and a card.
+
+use gpumemtrace_caching_allocator::{Rules, Settings, SettingsError, TorchVersion};
+
+use crate::device::{AddressOrder, SimulatedDevice};
+use crate::prediction::Prediction;
+
+/// Settings, a version of PyTorch, and a card.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The value of `PYTORCH_ALLOC_CONF`; empty for the defaults.
+    pub setting: String,
+    /// The release with the rules.
+    pub version: TorchVersion,
+    /// Bytes of the card's memory; `None` if unknown, and then not limited.
+    pub card_bytes: Option<u64>,
+    settings: Settings,
+}
+
+impl Scenario {
+    /// Reads the settings as this release of PyTorch does.
+    pub fn new(
+        setting: &str,
+        version: TorchVersion,
+        card_bytes: Option<u64>,
+    ) -> Result<Self, SettingsError> {
+        let settings = Settings::parse(setting, version)?;
+        Ok(Self { setting: setting.to_owned(), version, card_bytes, settings })
+    }
+
+    /// True if both ask for the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.version, self.card_bytes) == (other.version, other.card_bytes)
+            && self.settings == other.settings
+    }
+
+    /// Settings in the text that may matter, and that the model does not know.
+    pub fn not_modelled(&self) -> Vec<&'static str> {
+        let is_async = self.settings.is_async_backend.then_some("backend");
+        self.settings.not_modelled.iter().copied().chain(is_async).collect()
+    }
+
+    /// True if the memory limit of the card can matter.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.card_bytes.is_some()
+    }
+
+    pub(crate) fn begin(&self, order: AddressOrder) -> Prediction {
+        let device = SimulatedDevice::new(self.card_bytes, order);
+        Prediction::new(device, self.settings.clone(), Rules::of_version(self.version))
+    }
+}
