@@ -19,6 +19,8 @@ mod blocks;
 mod ids;
 mod pending_frees;
 mod pools;
+mod rules;
+mod settings;
 mod size_rules;
 mod stats;
 #[cfg(test)]
@@ -28,4 +30,6 @@ pub use allocator::CachingAllocator;
 pub use backend::{AllocatorTraceEntry, CacheBackend, DriverError, OUT_OF_MEMORY, TraceAction};
 pub use ids::{EventId, PoolId};
 pub use pools::CaptureFilter;
+pub use rules::{PoolRouting, Rules, TorchVersion, VersionError};
+pub use settings::{RoundupDivisions, Settings, SettingsError};
 pub use stats::DeviceStats;

@@ -6,14 +6,14 @@
 //! 20 MiB. Larger blocks get a segment of their own, a multiple of 2 MiB.
 
 const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Block sizes are multiples of this.
 pub(crate) const GRAIN_BYTES: u64 = 512;
 const SMALL_BYTES: u64 = MIB;
 const SMALL_SEGMENT_BYTES: u64 = 2 * MIB;
-const OWN_SEGMENT_FROM_BYTES: u64 = 10 * MIB;
-const LARGE_SEGMENT_BYTES: u64 = 20 * MIB;
+pub(crate) const OWN_SEGMENT_FROM_BYTES: u64 = 10 * MIB;
+pub(crate) const LARGE_SEGMENT_BYTES: u64 = 20 * MIB;
 const OWN_SEGMENT_GRAIN_BYTES: u64 = 2 * MIB;
 /// Larger requests fail. No device has as much memory, and sums of such sizes cannot overflow.
 const LIMIT_BYTES: u64 = 1 << 60;
