@@ -16,18 +16,28 @@ pub enum PoolRouting {
     NewestFirst,
 }
 
+/// Which of several free blocks of equal size serves a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EqualSizeOrder {
+    /// The one with the lowest address.
+    ByAddress,
+    /// Blocks are numbered as they are created, and the lowest number comes first. The part of a
+    /// split block that is handed out gets a new number.
+    ByBlockNumber,
+    /// Segments are numbered as they are created; their blocks inherit the number. Address next.
+    BySegmentNumber,
+}
+
 /// The rules of one release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent rule")]
 pub struct Rules {
     /// Which pool serves a stream that several active pools accept.
     pub routing: PoolRouting,
+    /// Which of several free blocks of equal size is taken.
+    pub equal_size_order: EqualSizeOrder,
     /// Private pools use expandable segments too, if these are enabled.
     pub private_pools_expand: bool,
-    /// A pool with an allocator of its own never expands. Before, such requests fail.
-    pub own_allocator_excludes_expanding: bool,
-    /// Garbage collection and the release of oversize blocks pass over expandable segments.
-    pub expandable_blocks_stay: bool,
     /// Pools that allow it serve a request that the driver refused.
     pub has_fallback_pools: bool,
     /// Memory is released and requests are retried while a pool is active, unless a graph is being
@@ -50,9 +60,8 @@ struct RuleChange {
 
 const RULES_OF_2_1: Rules = Rules {
     routing: PoolRouting::OldestFirst,
+    equal_size_order: EqualSizeOrder::ByAddress,
     private_pools_expand: false,
-    own_allocator_excludes_expanding: false,
-    expandable_blocks_stay: false,
     has_fallback_pools: false,
     pools_allow_release: false,
     full_fraction_is_no_limit: false,
@@ -61,7 +70,6 @@ const RULES_OF_2_1: Rules = Rules {
 /// All changes, the oldest first. Which settings exist is in the table of `settings/keys.rs`.
 static CHANGES: &[RuleChange] = &[
     RuleChange { since_minor: 5, pull_request: 128_068, apply: |rules| rules.private_pools_expand = true },
-    RuleChange { since_minor: 5, pull_request: 134_338, apply: |rules| rules.expandable_blocks_stay = true },
     RuleChange { since_minor: 8, pull_request: 151_487, apply: |rules| rules.has_fallback_pools = true },
     RuleChange {
         since_minor: 10,
@@ -70,9 +78,14 @@ static CHANGES: &[RuleChange] = &[
     },
     RuleChange { since_minor: 10, pull_request: 0, apply: |rules| rules.full_fraction_is_no_limit = true },
     RuleChange {
-        since_minor: 10,
+        since_minor: 12,
         pull_request: 0,
-        apply: |rules| rules.own_allocator_excludes_expanding = true,
+        apply: |rules| rules.equal_size_order = EqualSizeOrder::ByBlockNumber,
+    },
+    RuleChange {
+        since_minor: 13,
+        pull_request: 0,
+        apply: |rules| rules.equal_size_order = EqualSizeOrder::BySegmentNumber,
     },
     RuleChange { since_minor: 13, pull_request: 0, apply: |rules| rules.pools_allow_release = true },
 ];

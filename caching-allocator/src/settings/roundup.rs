@@ -16,10 +16,10 @@ const ZERO_SINCE: u32 = 4;
 pub struct RoundupDivisions([u64; INTERVALS]);
 
 impl RoundupDivisions {
-    /// Divisions for a request of `bytes`, which is not 0. Requests below the first interval have
-    /// its divisions, and requests above the last one those of the last.
+    /// Divisions for a request of `bytes`, 0 if there are none. Requests below the first interval
+    /// have its divisions, and requests above the last one those of the last.
     pub fn divisions_for(&self, bytes: u64) -> u64 {
-        let interval = bytes.ilog2().saturating_sub(FIRST_INTERVAL_LOG2) as usize;
+        let interval = bytes.max(1).ilog2().saturating_sub(FIRST_INTERVAL_LOG2) as usize;
         self.0[interval.min(INTERVALS - 1)]
     }
 
