@@ -1,7 +1,8 @@
 //! Streams and events, with delayed completion on request.
 //!
-//! Work completes at once, except for events with `SIMGPU_EVENT_DELAY_US`. Allocators defer the
-//! reuse of blocks until events complete; the delay lets tests reach that code.
+//! Work completes at once, except for events with `SIMGPU_EVENT_DELAY_US` or
+//! `SIMGPU_MANUAL_EVENTS`. Allocators defer the reuse of blocks until events complete; the delay
+//! lets tests reach that code, and manual events let them decide when.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use crate::state::{DriverState, Event, Stream, StreamKey};
 pub(crate) const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 const EVENT_DISABLE_TIMING: u32 = 2;
+/// Delay of an event that completes only on request: 100 years.
+const NEVER: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// Resolves a stream handle in a context; special streams are created at first use.
 pub(crate) fn key_of(
@@ -73,6 +76,20 @@ fn wait_until(done: Option<Instant>) {
     }
 }
 
+/// Completes all work of a stream, with manual events; dependencies on other streams are ignored.
+fn complete_stream(state: &mut DriverState, key: StreamKey) {
+    if !state.config.manual_events {
+        return;
+    }
+    let now = Instant::now();
+    for event in state.events.values_mut().filter(|event| event.stream == Some(key)) {
+        event.done = event.done.min(Some(now));
+    }
+    if let Some(stream) = state.streams.get_mut(&key) {
+        stream.busy_until = None;
+    }
+}
+
 /// Releases pool memory above the thresholds, after a wait.
 fn settle() -> ApiResult {
     with_state(|state| {
@@ -88,6 +105,12 @@ fn settle() -> ApiResult {
 pub(crate) fn synchronise_context() -> ApiResult {
     let done = with_context(|state, current| {
         state.graphs.unsafe_call(tid(), capture_mode())?;
+        let keys: Vec<StreamKey> = state.streams.keys().copied().collect();
+        for key in keys {
+            if state.streams[&key].context == current.context {
+                complete_stream(state, key);
+            }
+        }
         Ok(state
             .streams
             .values()
@@ -102,8 +125,11 @@ pub(crate) fn synchronise_context() -> ApiResult {
 fn synchronise(handle: u64, per_thread: bool) -> ApiResult {
     let done = with_stream(handle, per_thread, |state, key| {
         state.graphs.unsafe_call(tid(), capture_mode())?;
-        let stream = &state.streams[&key];
-        if stream.capture.is_some() { Err(STREAM_CAPTURE_UNSUPPORTED) } else { Ok(stream.busy_until) }
+        if state.streams[&key].capture.is_some() {
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        }
+        complete_stream(state, key);
+        Ok(state.streams[&key].busy_until)
     })?;
     wait_until(done);
     settle()
@@ -122,7 +148,11 @@ fn query(handle: u64, per_thread: bool) -> ApiResult {
 
 fn record(event: u64, stream: u64, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
-        let delay = Duration::from_micros(state.config.event_delay_us);
+        let delay = if state.config.manual_events {
+            NEVER
+        } else {
+            Duration::from_micros(state.config.event_delay_us)
+        };
         let stream = state.streams.get_mut(&key).ok_or(INVALID_HANDLE)?;
         let event = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
         if let Some(capture) = stream.capture {
@@ -130,7 +160,13 @@ fn record(event: u64, stream: u64, per_thread: bool) -> ApiResult {
             return Ok(());
         }
         let now = Instant::now();
-        *event = Event { flags: event.flags, recorded: Some(now), done: Some(now + delay), captured: None };
+        *event = Event {
+            flags: event.flags,
+            stream: Some(key),
+            recorded: Some(now),
+            done: Some(now + delay),
+            captured: None,
+        };
         if !delay.is_zero() {
             stream.busy_until = event.done.max(stream.busy_until);
         }
@@ -276,11 +312,25 @@ exports! {
         if event_state(event)?.is_some_and(|done| done > Instant::now()) { Err(NOT_READY) } else { Ok(()) }
     }
     plain 2000 cuEventSynchronize(event: u64) {
+        event_state(event)?;
+        with_state(|state| {
+            // A wait for a manual event completes all work of its stream.
+            if let Some(key) = state.events.get(&event).and_then(|event| event.stream) {
+                complete_stream(state, key);
+            }
+            Ok(())
+        })?;
         wait_until(event_state(event)?);
         settle()
     }
     plain 2000 cuEventElapsedTime(out: Out<f32>, start: u64, end: u64) { elapsed(out, start, end) }
     plain 12080 cuEventElapsedTime_v2(out: Out<f32>, start: u64, end: u64) { elapsed(out, start, end) }
+    plain 2000 simgpuCompleteStream(stream: u64) {
+        with_stream(stream, false, |state, key| {
+            complete_stream(state, key);
+            Ok(())
+        })
+    }
     plain 4010 cuIpcGetEventHandle(_handle: Out<u8>, _event: u64) { Err(NOT_SUPPORTED) }
     plain 4010 cuIpcOpenEventHandle(_out: Out<u64>, _handle: crate::api::interop::IpcHandle) { Err(NOT_SUPPORTED) }
     plain 2000 cuCtxSynchronize() { synchronise_context() }

@@ -61,6 +61,8 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     pub(crate) flags: u32,
+    /// The stream of its last record.
+    pub(crate) stream: Option<StreamKey>,
     pub(crate) recorded: Option<Instant>,
     pub(crate) done: Option<Instant>,
     /// The capture of its last record, with the nodes it depends on.
