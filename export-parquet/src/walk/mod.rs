@@ -17,7 +17,7 @@ use crate::tables::events::EventRow;
 use crate::tables::steps::StepRow;
 use crate::tables::{known_device, saturated};
 use event_rows::EventRows;
-use totals::{AllocatorTotals, LayerOnDevice, WindowTotals};
+use totals::{AllocatorTotals, LayerOnDevice, StepAndSiteTotals};
 
 /// The site of memory without a known one.
 const UNKNOWN_SITE: u32 = u32::MAX;
@@ -46,7 +46,7 @@ pub(crate) fn walk_run(run: &mut ExportRun, folder: &mut PartitionFolder<'_>) ->
         events: folder.begin()?,
         allocations: folder.begin()?,
         steps: folder.begin()?,
-        totals: WindowTotals::default(),
+        totals: StepAndSiteTotals::default(),
         stacks: Vec::new(),
         step: None,
         step_start_ns: since_ns,
@@ -82,7 +82,7 @@ struct RunWalk {
     events: TableWriter<EventRow>,
     allocations: TableWriter<AllocationRow>,
     steps: TableWriter<StepRow>,
-    totals: WindowTotals,
+    totals: StepAndSiteTotals,
     /// By stack, its site if a table mentions it.
     stacks: Vec<Option<u32>>,
     /// The present step; `None` before the window.

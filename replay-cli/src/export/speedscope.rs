@@ -9,7 +9,8 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::distinct::Distinct;
-use super::stacks::{Amount, EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_stacks};
+use super::stacks::{EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_stacks};
+use super::window::Amount;
 use super::{ExportJob, Exporter};
 use crate::render::OutputFormat;
 use crate::render::wording::sites::file_name;
