@@ -74,6 +74,13 @@ def test_peak_of_an_empty_window_is_the_state_at_it(stack_run):
         assert sum(bytes_ for _, bytes_ in stacks) == expected
 
 
+def test_leaks_are_those_of_the_whole_run(stack_run):
+    run = stack_run("leak")
+    note = "leaks are those of the whole run"
+    stacks = read_folded(run.export("folded", "--value", "leaked", "--until", "step:10", notes=note))
+    assert sum(bytes_ for _, bytes_ in stacks) == run.total("leaked") > 0
+
+
 def test_equal_traces_give_equal_files(stack_run):
     run = stack_run("hostile")
     first = run.export("folded").read_bytes()

@@ -8,7 +8,7 @@ use super::leaked::LeakedSites;
 use super::rows::CsvRows;
 use super::site_totals::{LayerKey, read_site_totals};
 use super::{RUN_COLUMNS, device_number, write_run};
-use crate::export::{ExportJob, Exporter};
+use crate::export::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
 
 const COLUMNS: [&str; 16] = [
@@ -46,6 +46,10 @@ impl OutputFormat for CsvSitesExporter {
 impl Exporter for CsvSitesExporter {
     fn suffix(&self) -> &'static str {
         ".sites.csv"
+    }
+
+    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
+        true
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
