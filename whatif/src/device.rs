@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpumemtrace_caching_allocator::{
-    AllocatorTraceEntry, CacheBackend, DriverError, EventId, OUT_OF_MEMORY,
-};
+use gpumemtrace_caching_allocator::{AllocatorTraceEntry, CacheBackend, DriverError, EventId, OUT_OF_MEMORY};
 
 /// Addresses of segments begin at multiples of this, and so does the memory that they take.
 const PAGE_BYTES: u64 = 2 << 20;

@@ -128,6 +128,9 @@ impl WhatIf {
         let base = row_of(&self.base.0, &self.base.1, doubts.clone());
         let rows = self.others.iter().map(|(scenario, [recorded, descending])| {
             let mut doubts = doubts.clone();
+            if !self.knows_outside && self.may_exceed(scenario, recorded) {
+                doubts.push(Doubt::OutsideUnknown);
+            }
             let is_same = |name: &str| recorded.stat(name) == descending.stat(name);
             if !COMPARED.iter().all(|name| is_same(name)) || recorded.stop != descending.stop {
                 doubts.push(Doubt::AddressOrder);
@@ -137,6 +140,13 @@ impl WhatIf {
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));
         (base, rows)
+    }
+
+    /// Whether a prediction needs more of its card than the recorded run is known to have got.
+    fn may_exceed(&self, scenario: &Scenario, prediction: &Prediction) -> bool {
+        let peak = |prediction: &Prediction| prediction.stat("reserved_bytes.all.peak");
+        scenario.card_bytes.is_some()
+            && (scenario.card_bytes != self.base.0.card_bytes || peak(prediction) > peak(&self.base.1))
     }
 
     /// The doubts of every row.
@@ -154,9 +164,6 @@ impl WhatIf {
         }
         if self.memory_queries > 0 {
             doubts.push(Doubt::MemoryQueries { calls: self.memory_queries });
-        }
-        if !self.knows_outside {
-            doubts.push(Doubt::OutsideUnknown);
         }
         if self.ooms > 0 {
             doubts.push(Doubt::Ooms { errors: self.ooms });
@@ -204,9 +211,6 @@ fn row_of(scenario: &Scenario, prediction: &Prediction, mut doubts: Vec<Doubt>) 
     let settings = scenario.not_modelled();
     if !settings.is_empty() {
         doubts.push(Doubt::NotModelled { settings });
-    }
-    if !scenario.is_limited() {
-        doubts.retain(|doubt| *doubt != Doubt::OutsideUnknown);
     }
     let is_refused = doubts.iter().any(|doubt| doubt.status() == PredictionStatus::Refused);
     let status = match (is_refused, doubts.is_empty()) {

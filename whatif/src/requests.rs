@@ -7,8 +7,8 @@
 //! answer. The release of an attempt happens inside a request, so the segment that follows it has
 //! its stack; or the driver has just refused memory.
 
-use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_format::EventKind;
+use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.

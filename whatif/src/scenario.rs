@@ -19,11 +19,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Reads the settings as this release of PyTorch does.
-    pub fn new(
-        setting: &str,
-        version: TorchVersion,
-        card_bytes: Option<u64>,
-    ) -> Result<Self, SettingsError> {
+    pub fn new(setting: &str, version: TorchVersion, card_bytes: Option<u64>) -> Result<Self, SettingsError> {
         let settings = Settings::parse(setting, version)?;
         Ok(Self { setting: setting.to_owned(), version, card_bytes, settings })
     }
@@ -38,11 +34,6 @@ impl Scenario {
     pub fn not_modelled(&self) -> Vec<&'static str> {
         let is_async = self.settings.is_async_backend.then_some("backend");
         self.settings.not_modelled.iter().copied().chain(is_async).collect()
-    }
-
-    /// True if the memory limit of the card can matter.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.card_bytes.is_some()
     }
 
     pub(crate) fn begin(&self, order: AddressOrder) -> Prediction {

@@ -1,7 +1,7 @@
 //! `gpumemtrace whatif`: predicts a recorded run with other settings of PyTorch's allocator.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::size_arg::parse_bytes;
@@ -14,7 +14,9 @@ use super::display_args::DisplayArgs;
 use super::trace_args::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::whatif::describe_doubts;
-use crate::render::{RenderContext, Renderer, WHATIF_RENDERERS, format_parser, print_document, select_format};
+use crate::render::{
+    RenderContext, Renderer, WHATIF_RENDERERS, format_parser, print_document, select_format,
+};
 use crate::symbolize::Resolver;
 use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
@@ -51,6 +53,8 @@ pub(crate) struct WhatIfArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_card)]
     card: Option<u64>,
     /// Version of PyTorch, such as 2.9 [default: that of the recorded run]
+    ///
+    /// A snapshot does not say which version wrote it. There, this is that version.
     #[arg(long, value_name = "VERSION", value_parser = |text: &str| TorchVersion::parse(text))]
     torch: Option<TorchVersion>,
     /// The GPU to predict [default: the one with the most reserved memory]
@@ -80,7 +84,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
     let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
     let facts = report(std::slice::from_ref(&analysis), &[]);
     let device = choose_device(&facts, args)?;
-    let (base, doubts) = recorded_scenario(&facts, device, &args.trace)?;
+    let (base, doubts) = recorded_scenario(&facts, device, args)?;
     let others = scenarios(args, &base)?;
     let mut whatif = WhatIf::new(device.device as u8, base, others, doubts);
     let walked = analysis.walk(&|| file.open(), &head, (None, None), &mut |walked| {
@@ -138,13 +142,18 @@ fn choose_device<'a>(facts: &'a Report, args: &WhatIfArgs) -> anyhow::Result<&'a
 fn recorded_scenario(
     facts: &Report,
     device: &Device,
-    path: &Path,
+    args: &WhatIfArgs,
 ) -> anyhow::Result<(Scenario, Vec<Doubt>)> {
     let info = &facts.traces[0];
-    let unusable = |why: String| UsageError(format!("{}: {why}", path.display()));
-    let torch = info.torch.as_deref();
-    let torch = torch.ok_or_else(|| unusable("its version of PyTorch is unknown".to_owned()))?;
-    let version = TorchVersion::parse(torch).map_err(|error| unusable(error.to_string()))?;
+    let unusable = |why: String| UsageError(format!("{}: {why}", args.trace.display()));
+    let version = match (info.torch.as_deref(), args.torch) {
+        (Some(torch), _) => TorchVersion::parse(torch).map_err(|error| unusable(error.to_string()))?,
+        (None, Some(named)) => named,
+        (None, None) => {
+            let why = "it does not say which PyTorch ran; name its version, as in --torch 2.9";
+            return Err(unusable(why.to_owned()).into());
+        }
+    };
     let setting = info.allocator_conf.as_deref().unwrap_or("");
     let base = Scenario::new(setting, version, device.total_bytes);
     let base = base.map_err(|error| unusable(format!("its allocator settings: {error}")))?;
@@ -158,7 +167,7 @@ fn scenarios(args: &WhatIfArgs, base: &Scenario) -> anyhow::Result<Vec<Scenario>
     let version = args.torch.unwrap_or(base.version);
     let card_bytes = args.card.or(base.card_bytes);
     let mut scenarios = Vec::new();
-    if args.torch.is_some() || args.card.is_some() {
+    if version != base.version || args.card.is_some() {
         scenarios.extend(Scenario::new(&base.setting, version, card_bytes));
     }
     for setting in &args.set {

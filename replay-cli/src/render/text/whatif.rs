@@ -8,79 +8,111 @@ use crate::terminal::format::{format_count, format_number, put_line, size_column
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
-use crate::terminal::units::format_bytes;
+use crate::terminal::units::{chosen_units, format_bytes};
 
 /// A header, the recorded run, then a row for each prediction.
 pub(super) fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
     let mut out = String::new();
     let base = &answer.base;
-    let torch = base.torch.as_deref().unwrap_or("unknown");
-    let card = base.card_bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
-    put_line(
-        &mut out,
-        format_args!(
-            "{}: GPU {}, PyTorch {}, card {card}",
-            escape_text(&answer.path),
-            answer.device,
-            escape_text(torch)
-        ),
-    );
-    put_line(&mut out, format_args!("  {}", describe_base(base)));
+    put_line(&mut out, format_args!("{}", style.bold(&describe_run(answer))));
+    put_line(&mut out, format_args!("  {HANG}{}", describe_base(base)));
+    if base.status == PredictionStatus::Refused {
+        return layout::finish_text(&out, style);
+    }
     out.push('\n');
-    let title = "peak reserved    end reserved    retries    driver calls    setting";
-    put_line(&mut out, format_args!("{}", style.bold(&format!("  {title}"))));
-    render_row(&mut out, base, base, "as recorded", style);
-    let most = style.row_limit(usize::MAX);
-    for row in answer.rows.iter().take(most) {
-        render_row(&mut out, row, base, "", style);
-    }
-    if let Some(hidden) = answer.rows.len().checked_sub(most).filter(|hidden| *hidden > 0) {
-        put_line(&mut out, format_args!("  {} more; --top shows them", format_count(hidden as u64, "setting")));
-    }
+    let (same, different): (Vec<&WhatIfRow>, Vec<&WhatIfRow>) =
+        answer.rows.iter().partition(|row| has_no_effect(row, base));
+    render_rows(&mut out, base, &different, style);
+    render_same(&mut out, &same, base);
     render_reasons(&mut out, answer);
+    render_best(&mut out, answer, style);
     layout::finish_text(&out, style)
+}
+
+fn describe_run(answer: &WhatIfAnswer) -> String {
+    let base = &answer.base;
+    let torch = base.torch.as_deref().unwrap_or("unknown");
+    let card = base
+        .card_bytes
+        .map_or_else(|| "card unknown".to_owned(), |bytes| format!("card of {}", format_bytes(bytes)));
+    format!("{}: GPU {}, PyTorch {}, {card}", escape_text(&answer.path), answer.device, escape_text(torch))
 }
 
 /// Whether the model holds for this run.
 fn describe_base(base: &WhatIfRow) -> String {
     match (base.status, &base.reason) {
         (PredictionStatus::Exact, _) => {
-            "With the recorded settings, the model reserves the same bytes at every request.".to_owned()
+            "The predictions are exact: with the recorded settings, the model reserves what the run reserved, at every \
+             request, and nothing in the run reacted to memory."
+                .to_owned()
         }
-        (PredictionStatus::Indicative, Some(reason)) => format!("Predictions are indicative: {reason}."),
-        (_, reason) => format!("No prediction: {}.", reason.as_deref().unwrap_or("unknown")),
+        (PredictionStatus::Indicative, Some(reason)) => {
+            format!("The predictions are indicative, because {reason}.")
+        }
+        (_, reason) => format!("There is no prediction, because {}.", reason.as_deref().unwrap_or("unknown")),
     }
 }
 
-fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, note: &str, style: Style) {
-    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size_column);
-    let calls: u64 = row.driver_calls.values().sum();
-    let mut name = describe_setting(row, base);
-    if !note.is_empty() {
-        name = format!("{name} ({note})");
+/// True for settings with which the run would have been the same.
+fn has_no_effect(row: &WhatIfRow, base: &WhatIfRow) -> bool {
+    let numbers = |row: &WhatIfRow| {
+        (row.peak_reserved_bytes, row.end_reserved_bytes, row.retries, row.ooms, row.driver_calls.clone())
+    };
+    (row.status, &row.reason) == (base.status, &base.reason)
+        && (&row.torch, row.card_bytes) == (&base.torch, base.card_bytes)
+        && numbers(row) == numbers(base)
+}
+
+fn render_rows(out: &mut String, base: &WhatIfRow, rows: &[&WhatIfRow], style: Style) {
+    let width = chosen_units().columns();
+    let title = format!(
+        "  {:>width$}  {:>7}  {:>width$}  {:>8}  {:>12}  setting",
+        "reserved", "", "at end", "retries", "driver calls"
+    );
+    put_line(out, format_args!("{}", style.bold(&title)));
+    render_row(out, base, base, style);
+    let most = style.row_limit(usize::MAX);
+    for row in rows.iter().take(most) {
+        render_row(out, row, base, style);
     }
+    if let Some(hidden) = rows.len().checked_sub(most).filter(|hidden| *hidden > 0) {
+        put_line(out, format_args!("  {}", format_count(hidden as u64, "other setting")));
+    }
+}
+
+fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, style: Style) {
+    let width = chosen_units().columns();
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| format!("{:>width$}", "unknown"), size_column);
+    let calls: u64 = row.driver_calls.values().sum();
+    let is_base = std::ptr::eq(row, base);
+    let name = describe_setting(row, base);
     put_line(
         out,
         format_args!(
-            "{:>15} {:>15} {:>10} {:>15}    {HANG}{}",
+            "  {}  {:>7}  {}  {:>8}  {:>12}  {HANG}{}",
             bytes(row.peak_reserved_bytes),
+            describe_change(row, base),
             bytes(row.end_reserved_bytes),
             format_number(row.retries),
             format_number(calls),
-            style.bold(&escape_text(&name))
+            if is_base { format!("recorded: {name}") } else { style.bold(&name) }
         ),
     );
     if let Some(failure) = row.first_failure.as_ref().filter(|_| row.ooms > 0) {
         let site = failure.site.as_ref().map_or_else(|| "an unknown line".to_owned(), short_site);
-        put_line(
-            out,
-            format_args!(
-                "{:60}{HANG}out of memory in step {}: {} at {site}",
-                "",
-                failure.step,
-                format_bytes(failure.request_bytes)
-            ),
-        );
+        let (step, bytes) = (format_number(u64::from(failure.step)), format_bytes(failure.request_bytes));
+        put_line(out, format_args!("      {HANG}out of memory in step {step}: {bytes} requested at {site}"));
+    }
+}
+
+/// `-6.2%`: the peak compared with the recorded one.
+fn describe_change(row: &WhatIfRow, base: &WhatIfRow) -> String {
+    match (row.peak_reserved_bytes, base.peak_reserved_bytes) {
+        (Some(peak), Some(recorded)) if recorded > 0 && peak != recorded => {
+            let sign = if peak < recorded { "-" } else { "+" };
+            format!("{sign}{:.1}%", peak.abs_diff(recorded) as f64 / recorded as f64 * 100.0)
+        }
+        _ => String::new(),
     }
 }
 
@@ -88,31 +120,61 @@ fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, note: &str, s
 fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
     let mut name = match row.setting.as_str() {
         "" => "PyTorch's defaults".to_owned(),
-        setting => format!("PYTORCH_ALLOC_CONF={setting}"),
+        setting => format!("PYTORCH_ALLOC_CONF={}", escape_text(setting)),
     };
     if row.torch != base.torch {
         name += &format!(", PyTorch {}", row.torch.as_deref().unwrap_or("unknown"));
     }
-    if row.card_bytes != base.card_bytes {
-        name += &format!(", card of {}", row.card_bytes.map_or_else(|| "unknown size".to_owned(), format_bytes));
+    if let Some(card) = row.card_bytes.filter(|card| Some(*card) != base.card_bytes) {
+        name += &format!(", card of {}", format_bytes(card));
     }
     name
 }
 
-/// Reasons that not all rows share with the recorded run.
-fn render_reasons(out: &mut String, answer: &WhatIfAnswer) {
-    let own = |row: &&WhatIfRow| row.reason != answer.base.reason;
-    let doubtful: Vec<&WhatIfRow> = answer.rows.iter().filter(own).collect();
-    if doubtful.is_empty() {
+/// One line for all settings that change nothing.
+fn render_same(out: &mut String, same: &[&WhatIfRow], base: &WhatIfRow) {
+    if same.is_empty() {
         return;
     }
+    let names: Vec<String> = same
+        .iter()
+        .map(
+            |row| {
+                if row.setting.is_empty() { describe_setting(row, base) } else { escape_text(&row.setting) }
+            },
+        )
+        .collect();
     out.push('\n');
-    for row in doubtful {
-        let word = if row.status == PredictionStatus::Refused { "refused" } else { "indicative" };
-        let name = escape_text(&describe_setting(row, &answer.base));
-        put_line(
-            out,
-            format_args!("  {name}: {HANG}{word}, because {}.", row.reason.as_deref().unwrap_or("unknown")),
-        );
+    put_line(out, format_args!("  No effect: {HANG}{}", names.join(", ")));
+}
+
+/// Reasons that not all rows share with the recorded run.
+fn render_reasons(out: &mut String, answer: &WhatIfAnswer) {
+    for row in answer.rows.iter().filter(|row| row.reason != answer.base.reason) {
+        let word = match row.status {
+            PredictionStatus::Refused => "not predicted",
+            PredictionStatus::Exact | PredictionStatus::Indicative => "indicative",
+        };
+        let name = describe_setting(row, &answer.base);
+        let reason = row.reason.as_deref().unwrap_or("unknown");
+        put_line(out, format_args!("  {name}: {HANG}{word}, because {reason}."));
     }
+}
+
+/// The setting that needs the least memory, if one needs less than the recorded run.
+fn render_best(out: &mut String, answer: &WhatIfAnswer, style: Style) {
+    let base = &answer.base;
+    let Some(best) =
+        answer.rows.first().filter(|row| (&row.torch, row.card_bytes) == (&base.torch, base.card_bytes))
+    else {
+        return;
+    };
+    let saved = base.peak_reserved_bytes.zip(best.peak_reserved_bytes);
+    let saved = saved.and_then(|(recorded, peak)| recorded.checked_sub(peak)).filter(|saved| *saved > 0);
+    let Some(saved) = saved.filter(|_| best.ooms == 0 && best.status != PredictionStatus::Refused) else {
+        return;
+    };
+    out.push('\n');
+    let name = style.bold(&describe_setting(best, base));
+    put_line(out, format_args!("{name} {HANG}reserves {} less.", format_bytes(saved)));
 }
