@@ -14,6 +14,8 @@ pub struct DriverError(
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`, also returned when the memory limit is reached.
 pub const OUT_OF_MEMORY: DriverError = DriverError(2);
+/// `CUDA_ERROR_NOT_SUPPORTED`, of a backend without expandable segments.
+pub const NOT_SUPPORTED: DriverError = DriverError(801);
 
 /// What happened to a block or segment: the actions of PyTorch's own `AllocatorTraceEntry`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,16 +33,20 @@ pub enum TraceAction {
     SegmentAlloc,
     /// A segment is about to be returned to the driver.
     SegmentFree,
+    /// Pages of an expandable segment were mapped.
+    SegmentMap,
+    /// Pages of an expandable segment were unmapped.
+    SegmentUnmap,
 }
 
-/// One action, and the block or segment it concerns.
+/// One action, and the block, segment or pages that it concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorTraceEntry {
     /// The action that this entry describes.
     pub action: TraceAction,
-    /// Address of the block or segment.
+    /// Address of the block, segment or first page.
     pub addr: u64,
-    /// Rounded size of the block, or size of the segment.
+    /// Rounded size of the block, or size of the segment or pages.
     pub bytes: u64,
     /// Bytes that the program requested; 0 for a segment.
     pub requested_bytes: u64,
@@ -70,4 +76,25 @@ pub trait CacheBackend {
     fn recycle_event(&mut self, event: EventId);
     /// Called after each action, except for [`TraceAction::SegmentFree`], which precedes the free.
     fn trace(&mut self, entry: AllocatorTraceEntry);
+
+    /// Bytes of memory that the device has, for expandable segments and memory fractions.
+    fn device_bytes(&mut self) -> u64 {
+        0
+    }
+
+    /// Reserves addresses without memory, for an expandable segment.
+    fn reserve_addresses(&mut self, _bytes: u64) -> Result<u64, DriverError> {
+        Err(NOT_SUPPORTED)
+    }
+
+    /// Gives back addresses from [`reserve_addresses`](Self::reserve_addresses).
+    fn release_addresses(&mut self, _addr: u64, _bytes: u64) {}
+
+    /// Maps new memory at reserved addresses, in pages of `page_bytes`: all of it or nothing.
+    fn map(&mut self, _addr: u64, _bytes: u64, _page_bytes: u64) -> Result<(), DriverError> {
+        Err(NOT_SUPPORTED)
+    }
+
+    /// Waits for the stream, and gives the memory of these pages back.
+    fn unmap(&mut self, _addr: u64, _bytes: u64, _page_bytes: u64, _stream: u64) {}
 }

@@ -5,7 +5,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::ids::{BlockId, PoolIndex};
+use super::ids::{ArenaId, BlockId, PoolIndex};
 use super::size_rules::BlockSizeClass;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,8 @@ pub(crate) enum BlockState {
     Allocated,
     /// Freed by the program, but another stream may still use it.
     PendingFree,
+    /// Addresses of an expandable segment without memory.
+    Unmapped,
 }
 
 /// A part of a segment.
@@ -30,6 +32,12 @@ pub(crate) struct AllocatorBlock {
     pub(crate) pool: PoolIndex,
     pub(crate) size_class: BlockSizeClass,
     pub(crate) state: BlockState,
+    /// Order among free blocks of equal size; see `allocator/order.rs`.
+    pub(crate) order: u64,
+    /// Look-ups in the pool when the block became free, for its age.
+    pub(crate) free_since: u64,
+    /// The expandable segment that it belongs to, if any.
+    pub(crate) arena: Option<ArenaId>,
     /// Other streams that use it and have no event recorded yet.
     pub(crate) stream_uses: Vec<u64>,
     /// Recorded events that have not completed.

@@ -1,5 +1,5 @@
-//! Identifiers of blocks, pools and events. Blocks name their pool and pools name their free
-//! blocks, so both index types live here.
+//! Identifiers of blocks, pools, arenas and events. Blocks name their pool and pools name their
+//! free blocks, so all of them live here.
 
 /// Index of a block in the [`BlockTable`](super::blocks::BlockTable). Reused after the block is
 /// removed.
@@ -14,6 +14,10 @@ impl BlockId {
 /// Index of a pool in the [`PoolTable`](super::pools::PoolTable). Index 0 is the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PoolIndex(pub(super) u32);
+
+/// Index of an expandable segment in the [`ArenaTable`](super::arenas::ArenaTable).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ArenaId(pub(super) u32);
 
 /// Both halves of PyTorch's `MempoolId_t`; `(0, 0)` is the default pool.
 pub type PoolId = (u64, u64);

@@ -14,18 +14,25 @@
 
 mod address_hasher;
 mod allocator;
+mod arenas;
 mod backend;
 mod blocks;
 mod ids;
 mod pending_frees;
 mod pools;
+mod rules;
+mod settings;
 mod size_rules;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use allocator::CachingAllocator;
-pub use backend::{AllocatorTraceEntry, CacheBackend, DriverError, OUT_OF_MEMORY, TraceAction};
+pub use backend::{
+    AllocatorTraceEntry, CacheBackend, DriverError, NOT_SUPPORTED, OUT_OF_MEMORY, TraceAction,
+};
 pub use ids::{EventId, PoolId};
 pub use pools::CaptureFilter;
+pub use rules::{EqualSizeOrder, PoolRouting, Rules, TorchVersion, VersionError};
+pub use settings::{RoundupDivisions, Settings, SettingsError};
 pub use stats::DeviceStats;

@@ -14,6 +14,8 @@ use super::ids::{BlockId, EventId};
 pub(crate) struct PendingFrees {
     queues: BTreeMap<u64, VecDeque<(EventId, BlockId)>>,
     deferred: Vec<BlockId>,
+    /// Blocks without events, by address; their completion is reported from outside.
+    held: BTreeMap<u64, BlockId>,
 }
 
 impl PendingFrees {
@@ -27,11 +29,27 @@ impl PendingFrees {
         self.deferred.push(block);
     }
 
+    /// Keeps a block until it is taken by its address.
+    pub(crate) fn hold(&mut self, addr: u64, block: BlockId) {
+        self.held.insert(addr, block);
+    }
+
+    /// Removes and returns the block that is held at this address.
+    pub(crate) fn take_held(&mut self, addr: u64) -> Option<BlockId> {
+        self.held.remove(&addr)
+    }
+
+    /// Removes and returns all held blocks, by ascending address.
+    pub(crate) fn take_all_held(&mut self) -> impl Iterator<Item = BlockId> + use<> {
+        std::mem::take(&mut self.held).into_values()
+    }
+
     /// Removes and returns the deferred blocks, oldest first.
     pub(crate) fn take_deferred(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.deferred)
     }
 
+    /// Whether no event is outstanding and none is to be recorded. Held blocks do not count.
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.deferred.is_empty()
     }

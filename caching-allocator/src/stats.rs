@@ -17,7 +17,7 @@ pub(crate) struct StatValues {
 }
 
 impl StatValues {
-    fn add(&mut self, amount: i64) {
+    pub(crate) fn add(&mut self, amount: i64) {
         let size = amount.unsigned_abs();
         if amount < 0 {
             self.current = self.current.saturating_sub(size);
@@ -28,6 +28,13 @@ impl StatValues {
             self.allocated += size;
         }
     }
+
+    fn for_each(&self, name: &str, visit: &mut impl FnMut(&str, u64)) {
+        let values = [self.current, self.peak, self.allocated, self.freed];
+        for (value_name, value) in VALUE_NAMES.iter().zip(values) {
+            visit(&format!("{name}.{value_name}"), value);
+        }
+    }
 }
 
 macro_rules! stat_kinds {
@@ -36,6 +43,11 @@ macro_rules! stat_kinds {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) enum StatKind { $(#[doc = $name] $kind),* }
         const STAT_NAMES: &[&str] = &[$($name),*];
+
+        #[cfg(test)]
+        impl StatKind {
+            pub(crate) const ALL: &[Self] = &[$(Self::$kind),*];
+        }
     };
 }
 
@@ -68,6 +80,12 @@ pub struct DeviceStats {
     pub num_device_alloc: u64,
     /// Segments that the driver freed.
     pub num_device_free: u64,
+    /// Blocks of at least `max_split_size_mb`.
+    pub(crate) oversize_allocations: StatValues,
+    /// Segments of at least `max_split_size_mb`.
+    pub(crate) oversize_segments: StatValues,
+    /// `max_split_size_mb` in bytes, as it was at first.
+    pub(crate) max_split_bytes: u64,
 }
 
 impl DeviceStats {
@@ -85,14 +103,19 @@ impl DeviceStats {
 
     /// Sets every peak to the current value.
     pub fn reset_peaks(&mut self) {
-        for stat in self.by_kind.as_flattened_mut() {
+        for stat in self.all_values() {
             stat.peak = stat.current;
         }
     }
 
+    fn all_values(&mut self) -> impl Iterator<Item = &mut StatValues> {
+        let oversize = [&mut self.oversize_allocations, &mut self.oversize_segments];
+        self.by_kind.as_flattened_mut().iter_mut().chain(oversize)
+    }
+
     /// Sets the accumulated sums and counts to 0.
     pub fn reset_sums(&mut self) {
-        for stat in self.by_kind.as_flattened_mut() {
+        for stat in self.all_values() {
             (stat.allocated, stat.freed) = (0, 0);
         }
         (self.num_alloc_retries, self.num_ooms, self.num_sync_all_streams) = (0, 0, 0);
@@ -103,16 +126,17 @@ impl DeviceStats {
     pub fn for_each(&self, mut visit: impl FnMut(&str, u64)) {
         for (kind, stats) in STAT_NAMES.iter().zip(&self.by_kind) {
             for (pool, stat) in POOLS.iter().zip(stats) {
-                let values = [stat.current, stat.peak, stat.allocated, stat.freed];
-                for (value_name, value) in VALUE_NAMES.iter().zip(values) {
-                    visit(&format!("{kind}.{pool}.{value_name}"), value);
-                }
+                stat.for_each(&format!("{kind}.{pool}"), &mut visit);
             }
         }
+        self.oversize_allocations.for_each("oversize_allocations", &mut visit);
+        self.oversize_segments.for_each("oversize_segments", &mut visit);
         visit("num_alloc_retries", self.num_alloc_retries);
         visit("num_ooms", self.num_ooms);
         visit("num_sync_all_streams", self.num_sync_all_streams);
         visit("num_device_alloc", self.num_device_alloc);
         visit("num_device_free", self.num_device_free);
+        // PyTorch converts the largest size_t to a signed number.
+        visit("max_split_size", self.max_split_bytes);
     }
 }

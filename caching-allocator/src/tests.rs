@@ -1,18 +1,18 @@
-//! Compares ten million random requests with a naive model.
+//! Compares millions of random requests with a naive allocator, by setting and release.
 //!
-//! The model says which address each request must get, which driver calls must follow, and what
-//! all statistics must be. The simulated device completes the events of each stream in order.
+//! The naive allocator says which address each request must get, which driver calls must follow,
+//! and what all statistics must be. The device completes the events of each stream in order.
 
-mod allocator_model;
-mod simulated_device;
+mod checked_device;
+mod naive_allocator;
+mod naive_space;
+mod single_rules;
 
 use std::collections::VecDeque;
 
-use crate::{
-    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, TraceAction,
-};
-use allocator_model::{AllocatorModel, BlockUse};
-use simulated_device::{STREAMS, SimulatedDevice};
+use crate::{CachingAllocator, Rules, Settings, TorchVersion, TraceAction};
+use checked_device::{CAPACITY_BYTES, CheckedDevice, STREAMS};
+use naive_allocator::{BlockUse, NaiveAllocator};
 
 /// Reproducible random numbers (xorshift64*).
 #[derive(Debug)]
@@ -38,18 +38,57 @@ impl Xorshift {
 }
 
 /// How often a run reached each kind of case.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct RunCounts {
     failed: u64,
     retried: u64,
     captures: u64,
     deferred: u64,
     in_private_pools: u64,
+    mapped: u64,
+    unmapped: u64,
+    /// Segments that were freed without a retry.
+    freed_early: u64,
 }
 
-fn run(operations: u64, seed: u64) -> RunCounts {
-    let (mut cache, mut model, mut random) =
-        (CachingAllocator::new(SimulatedDevice::default()), AllocatorModel::default(), Xorshift(seed));
+/// One of the counts.
+type CountFn = fn(&RunCounts) -> u64;
+
+/// The settings and the release that a run follows.
+#[derive(Clone, Debug)]
+struct RunSetup {
+    settings: Settings,
+    rules: Rules,
+    /// A pool that serves refused requests, and one without splits.
+    has_special_pools: bool,
+}
+
+impl RunSetup {
+    fn new(text: &str, minor: u32) -> Self {
+        let version = TorchVersion::new(minor).expect("a known release");
+        let settings = Settings::parse(text, version).expect("accepted");
+        Self { settings, rules: Rules::of_version(version), has_special_pools: false }
+    }
+}
+
+fn run(operations: u64, seed: u64, setup: &RunSetup) -> RunCounts {
+    let (settings, rules) = (setup.settings.clone(), setup.rules);
+    let limit_bytes = settings.memory_fraction.map(|fraction| (fraction * CAPACITY_BYTES as f64) as u64);
+    let mut model = NaiveAllocator::new(settings.clone(), rules, limit_bytes);
+    let may_free_in_capture = settings.max_split_bytes < u64::MAX || settings.gc_threshold > 0.0;
+    let mut cache = CachingAllocator::new(CheckedDevice::default(), settings, rules);
+    cache.backend.may_free_in_capture = may_free_in_capture;
+    if setup.has_special_pools {
+        (model.fallback, model.without_splits) = (Some((0, 1)), Some((0, 2)));
+        cache.set_fallback_pool((0, 1), true);
+        for pool in [(0, 1), (0, 2)] {
+            // The pools keep this user, so that they exist for the whole run.
+            cache.add_pool_user(pool, false);
+            model.users.insert(pool, 1);
+        }
+        cache.forbid_splits((0, 2));
+    }
+    let mut random = Xorshift(seed);
     let mut live: Vec<u64> = Vec::new();
     let mut counts = RunCounts::default();
     let mut calls = VecDeque::new();
@@ -59,10 +98,18 @@ fn run(operations: u64, seed: u64) -> RunCounts {
             roll @ 0..900 if live.is_empty() || roll < 450 && live.len() < 160 => {
                 let (bytes, stream) = (random.size(), random.below(STREAMS));
                 let not_done = cache.backend.not_done.clone();
+                let retries = cache.stats.num_alloc_retries;
                 let given = cache.alloc(bytes, stream);
                 calls.extend(cache.backend.calls.drain(..));
                 let expected = model.alloc(&not_done, bytes, stream, &mut calls);
                 assert_eq!(given.ok(), expected, "operation {number}: {bytes} bytes on stream {stream}");
+                let is_retried = cache.stats.num_alloc_retries > retries;
+                let traced = |action| {
+                    cache.backend.traced.iter().filter(|entry| entry.action == action).count() as u64
+                };
+                counts.mapped += traced(TraceAction::SegmentMap);
+                counts.unmapped += traced(TraceAction::SegmentUnmap);
+                counts.freed_early += u64::from(!is_retried) * traced(TraceAction::SegmentFree);
                 if let Some(addr) = expected {
                     live.push(addr);
                     let traced = *cache.backend.traced.last().expect("every block is traced");
@@ -92,8 +139,8 @@ fn run(operations: u64, seed: u64) -> RunCounts {
             900..950 if !live.is_empty() => {
                 let (addr, stream) = (live[random.below(live.len() as u64) as usize], random.below(STREAMS));
                 cache.record_stream(addr, stream);
-                let (_, segment) = model.segments.range(..=addr).next_back().expect("a segment");
-                if segment.stream != stream
+                let own_stream = model.space_of(addr).stream;
+                if own_stream != stream
                     && let BlockUse::Live { stream_uses, .. } = &mut model.block(addr).usage
                     && !stream_uses.contains(&stream)
                 {
@@ -109,6 +156,7 @@ fn run(operations: u64, seed: u64) -> RunCounts {
                 if let Some((pool, _)) = model.capture.take() {
                     cache.end_pool(pool);
                     cache.backend.capturing = false;
+                    model.forget_unused_pools();
                 } else {
                     let (pool, stream) = ((0, 1 + random.below(3)), random.below(STREAMS));
                     cache.begin_pool(pool, Box::new(move |of| of == stream));
@@ -120,8 +168,11 @@ fn run(operations: u64, seed: u64) -> RunCounts {
             992..998 => {
                 let pool = (0, 1 + random.below(3));
                 let users = model.users.entry(pool).or_default();
-                *users = users.saturating_sub(1);
-                cache.release_pool(pool);
+                if !setup.has_special_pools || *users > 1 {
+                    *users = users.saturating_sub(1);
+                    cache.release_pool(pool);
+                    model.forget_unused_pools();
+                }
             }
             998 if random.below(10) == 0 => {
                 cache.release_cached();
@@ -143,74 +194,58 @@ fn run(operations: u64, seed: u64) -> RunCounts {
     counts
 }
 
+/// Runs several seeds at once.
+fn run_seeds(operations: u64, setup: &RunSetup) -> Vec<RunCounts> {
+    let seeds = [1, 0x9e37_79b9, 0xdead_beef, 77];
+    std::thread::scope(|scope| {
+        let threads = seeds.map(|seed| scope.spawn(move || run(operations, seed, setup)));
+        threads.map(|thread| thread.join().expect("matches the model")).into()
+    })
+}
+
 #[test]
 fn ten_million_requests_match_the_model() {
-    let seeds = [1, 0x9e37_79b9, 0xdead_beef, 77];
-    let counts: Vec<RunCounts> = std::thread::scope(|scope| {
-        let threads = seeds.map(|seed| scope.spawn(move || run(2_500_000, seed)));
-        threads.map(|thread| thread.join().expect("matches the model")).into()
-    });
-    for counts in counts {
+    for counts in run_seeds(2_500_000, &RunSetup::new("", 9)) {
         let all = [counts.failed, counts.retried, counts.captures, counts.deferred, counts.in_private_pools];
         assert!(all.iter().all(|count| *count > 100), "every kind of case was reached: {counts:?}");
     }
 }
 
 #[test]
-fn memory_limit_fails_requests_and_counts_an_oom() {
-    let mut cache = CachingAllocator::new(SimulatedDevice::default());
-    cache.set_limit(24 << 20);
-    let first = cache.alloc(20 << 20, 0).expect("within the limit");
-    assert_eq!(cache.alloc(5 << 20, 0), Err(OUT_OF_MEMORY));
-    assert_eq!(cache.stats.num_ooms, 1);
-    assert!(cache.free(first));
-    assert!(cache.alloc(5 << 20, 0).is_ok(), "a cached segment serves it");
-}
-
-#[test]
-fn block_is_not_reused_while_its_event_cannot_be_recorded() {
-    #[derive(Debug, Default)]
-    struct FailingEvents(SimulatedDevice, bool);
-    impl CacheBackend for FailingEvents {
-        fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, DriverError> {
-            self.0.alloc(bytes, during_capture)
+fn each_setting_matches_the_model() {
+    let cases: &[(&str, u32, CountFn)] = &[
+        ("", 15, |counts| counts.retried),
+        ("max_split_size_mb:21", 9, |counts| counts.freed_early),
+        ("max_split_size_mb:32,max_non_split_rounding_mb:64", 15, |counts| counts.freed_early),
+        ("roundup_power2_divisions:8", 9, |counts| counts.retried),
+        ("roundup_power2_divisions:[1:16,4:2,>:4]", 15, |counts| counts.retried),
+        ("large_segment_size_mb:32", 15, |counts| counts.retried),
+        ("per_process_memory_fraction:0.6", 15, |counts| counts.retried),
+        ("garbage_collection_threshold:0.5,per_process_memory_fraction:0.8", 15, |counts| counts.freed_early),
+        ("expandable_segments:True", 2, |counts| counts.unmapped),
+        ("expandable_segments:True", 9, |counts| counts.unmapped),
+        ("expandable_segments:True", 15, |counts| counts.mapped),
+        ("expandable_segments:True,max_split_size_mb:24", 9, |counts| counts.mapped),
+        (
+            "expandable_segments:True,large_segment_size_mb:12,garbage_collection_threshold:0.6,\
+             per_process_memory_fraction:0.7,roundup_power2_divisions:4",
+            15,
+            |counts| counts.unmapped,
+        ),
+    ];
+    for (text, minor, reached) in cases {
+        for counts in run_seeds(100_000, &RunSetup::new(text, *minor)) {
+            assert!(reached(&counts) > 50, "2.{minor} {text}: the case was reached: {counts:?}");
         }
-        fn free(&mut self, addr: u64) {
-            self.0.free(addr);
-        }
-        fn record_event(&mut self, stream: u64) -> Result<EventId, DriverError> {
-            if self.1 { self.0.record_event(stream) } else { Err(DriverError(700)) }
-        }
-        fn is_event_done(&mut self, event: EventId) -> bool {
-            self.0.is_event_done(event)
-        }
-        fn wait_for_event(&mut self, event: EventId) -> bool {
-            self.1 && self.0.wait_for_event(event)
-        }
-        fn recycle_event(&mut self, _: EventId) {}
-        fn trace(&mut self, _: AllocatorTraceEntry) {}
     }
-    let mut cache = CachingAllocator::new(FailingEvents::default());
-    let addr = cache.alloc(1000, 0).expect("memory");
-    cache.record_stream(addr, 1);
-    assert!(cache.free(addr));
-    cache.release_cached();
-    assert_eq!(cache.backend.0.segments.len(), 1, "its segment is kept");
-    assert_ne!(cache.alloc(1000, 0), Ok(addr));
-    cache.backend.1 = true;
-    assert_ne!(cache.alloc(1000, 0), Ok(addr), "the event is recorded, and outstanding");
-    cache.backend.1 = false;
-    cache.release_cached();
-    assert_eq!(cache.backend.0.not_done.len(), 1, "a failed wait does not complete the event");
-    cache.backend.1 = true;
-    cache.alloc(1 << 30, 0).expect_err("more than the capacity; waits for all events");
-    assert_eq!(cache.alloc(1000, 0), Ok(addr));
 }
 
 #[test]
-fn segment_of_returns_the_whole_segment() {
-    let mut cache = CachingAllocator::new(SimulatedDevice::default());
-    let [first, second] = [600, 600].map(|bytes| cache.alloc(bytes, 0).expect("memory"));
-    assert_eq!(cache.segment_of(second), Some((first, 2 << 20)));
-    assert_eq!(cache.segment_of(second + 512), None, "no block begins there");
+fn special_pools_match_the_model() {
+    for text in ["", "expandable_segments:True", "max_split_size_mb:24"] {
+        let setup = RunSetup { has_special_pools: true, ..RunSetup::new(text, 15) };
+        for counts in run_seeds(100_000, &setup) {
+            assert!(counts.in_private_pools > 50 && counts.failed > 10, "{text}: {counts:?}");
+        }
+    }
 }

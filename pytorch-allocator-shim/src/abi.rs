@@ -15,7 +15,7 @@ use crate::live_bytes::LIVE_BYTES;
 use crate::stream_predicate::{CppStreamPredicate, copy_predicate};
 use crate::torch_exception::{AllocFailure, PendingThrow, build_exception};
 use crate::{device_caches, mode, trace_events};
-use gpumemtrace_caching_allocator::{DriverError, OUT_OF_MEMORY};
+use gpumemtrace_caching_allocator::{CacheBackend, DriverError, OUT_OF_MEMORY};
 
 /// Runs `act`, which may call the driver; `None` if it panicked. The calling thread cannot be
 /// cancelled meanwhile: the allocator's lock would be released in the middle of a change.
@@ -206,9 +206,10 @@ pub extern "C-unwind" fn gpumemtrace_empty_cache() {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_set_memory_fraction(fraction: f64, device: c_int) {
     catch_panic(|| {
-        let Ok((_, total)) = driver().and_then(|driver| driver.memory(device)) else { return };
         device_caches::with_cache(device, |cache| {
-            cache.set_limit((fraction.clamp(0.0, 1.0) * total as f64) as u64);
+            if cache.backend.device_bytes() > 0 {
+                cache.set_memory_fraction(fraction);
+            }
         });
     });
 }

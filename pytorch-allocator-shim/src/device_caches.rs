@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use parking_lot::Mutex;
 
 use crate::gpu::Gpu;
-use gpumemtrace_caching_allocator::CachingAllocator;
+use gpumemtrace_caching_allocator::{CachingAllocator, Rules, Settings, TorchVersion};
 
 /// Upper bound of device ordinals; more than any machine has.
 const DEVICES: usize = 64;
@@ -21,7 +21,10 @@ static CACHES: [CacheSlot; DEVICES] = [const { Mutex::new(None) }; DEVICES];
 pub(crate) fn with_cache<T>(device: c_int, act: impl FnOnce(&mut CachingAllocator<Gpu>) -> T) -> Option<T> {
     let slot = usize::try_from(device).ok().and_then(|device| CACHES.get(device))?;
     let mut guard = slot.lock();
-    let cache = guard.take().unwrap_or_else(|| Box::new(CachingAllocator::new(Gpu::new(device))));
+    let cache = guard.take().unwrap_or_else(|| {
+        let rules = Rules::of_version(TorchVersion::LATEST);
+        Box::new(CachingAllocator::new(Gpu::new(device), Settings::default(), rules))
+    });
     Some(run_taken_out(&mut guard, cache, act))
 }
 

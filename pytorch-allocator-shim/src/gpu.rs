@@ -61,6 +61,10 @@ impl CacheBackend for Gpu {
         self.spare_events.push(event.0);
     }
 
+    fn device_bytes(&mut self) -> u64 {
+        driver().and_then(|driver| driver.memory(self.ordinal)).map_or(0, |(_, total)| total)
+    }
+
     fn trace(&mut self, entry: AllocatorTraceEntry) {
         // The first driver call attaches to PyTorch's own allocator, so this event follows it.
         let is_segment = entry.action == TraceAction::SegmentAlloc;

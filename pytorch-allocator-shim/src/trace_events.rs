@@ -31,6 +31,8 @@ pub(crate) fn emit_entry(device: c_int, entry: &AllocatorTraceEntry) {
         }
         TraceAction::SegmentAlloc => (EventKind::SEGMENT_ALLOC, entry.bytes, stream_and_pool, None),
         TraceAction::SegmentFree => (EventKind::SEGMENT_FREE, entry.bytes, stream_and_pool, None),
+        TraceAction::SegmentMap => (EventKind::SEGMENT_MAP, entry.bytes, stream_and_pool, None),
+        TraceAction::SegmentUnmap => (EventKind::SEGMENT_UNMAP, entry.bytes, stream_and_pool, None),
     };
     let is_immediate = entry.action == (TraceAction::FreeRequested { is_immediate: true });
     let flags = if is_immediate { FLAG_FREED_AT_ONCE } else { 0 };
