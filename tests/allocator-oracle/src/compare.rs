@@ -71,8 +71,8 @@ impl fmt::Display for Disagreement {
 /// Serves each request with the model and compares its events with the native log.
 ///
 /// Frees that complete during one request are compared as a set. After the first private pool, so
-/// are the segments that one request frees: PyTorch visits streams, and private pools, in the order
-/// of hash tables.
+/// are the segments that one request frees or unmaps: PyTorch visits streams, and private pools, in
+/// the order of hash tables.
 pub fn compare(
     requests: impl Iterator<Item = Result<OracleRequest>>,
     native: impl Iterator<Item = Result<OracleEvent>>,
@@ -126,7 +126,9 @@ impl Agreement {
 fn unordered(event: &OracleEvent, sorts_segments: bool) -> Option<(u64, bool)> {
     match event {
         OracleEvent::FreeCompleted { request, .. } => Some((*request, false)),
-        OracleEvent::Segment { change: SegmentChange::Freed, request, .. } if sorts_segments => {
+        OracleEvent::Segment { change: SegmentChange::Freed | SegmentChange::Unmapped, request, .. }
+            if sorts_segments =>
+        {
             Some((*request, true))
         }
         _ => None,
@@ -166,9 +168,8 @@ impl<I: Iterator<Item = Result<OracleEvent>>> EventsInOrder<I> {
         let sorts = self.sorts_segments;
         let key = unordered(&first, sorts);
         let mut run = vec![first];
-        let in_run = |event: &Result<OracleEvent>| {
-            matches!(event, Ok(event) if unordered(event, sorts) == key)
-        };
+        let in_run =
+            |event: &Result<OracleEvent>| matches!(event, Ok(event) if unordered(event, sorts) == key);
         while let Some(event) = self.events.next_if(in_run) {
             run.push(event?);
         }
