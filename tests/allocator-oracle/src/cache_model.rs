@@ -1,4 +1,4 @@
-//! The crate `caching-allocator` as a model: PyTorch's default settings.
+//! The crate `caching-allocator` as a model.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,20 @@ use gpumemtrace_allocator_oracle::{
     SegmentChange, StreamHeader, StreamNumber,
 };
 use gpumemtrace_caching_allocator::{
-    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, TraceAction,
+    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, Rules,
+    Settings, TorchVersion, TraceAction,
 };
+
+/// Where reservations begin in a log.
+const RESERVED_BASE: u64 = 5 << 40;
+/// Addresses for reservations; more than any stream of requests needs.
+const RESERVED_BYTES: u64 = 100 << 40;
 
 /// The device and the log of [`CacheModel`].
 struct LoggingBackend {
     device: FirstFitDevice,
+    reservations: FirstFitDevice,
+    mapped_bytes: u64,
     /// Index of the current request.
     request: u64,
     events: Vec<OracleEvent>,
@@ -33,6 +41,14 @@ impl LoggingBackend {
         });
     }
 
+    fn free_bytes(&self) -> u64 {
+        self.device.free_bytes() - self.mapped_bytes
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Option<u64> {
+        (bytes <= self.free_bytes()).then(|| self.device.allocate(bytes)).flatten()
+    }
+
     fn complete_stream(&mut self, stream: u64) {
         self.outstanding.retain(|_, on| *on != stream);
     }
@@ -40,11 +56,36 @@ impl LoggingBackend {
 
 impl CacheBackend for LoggingBackend {
     fn alloc(&mut self, bytes: u64, _during_capture: bool) -> Result<u64, DriverError> {
-        self.device.allocate(bytes).ok_or(OUT_OF_MEMORY)
+        self.allocate(bytes).ok_or(OUT_OF_MEMORY)
     }
 
     fn free(&mut self, addr: u64) {
         self.device.free(addr);
+    }
+
+    fn device_bytes(&mut self) -> u64 {
+        self.device.card_bytes()
+    }
+
+    fn reserve_addresses(&mut self, bytes: u64) -> Result<u64, DriverError> {
+        self.reservations.allocate(bytes).map(|addr| RESERVED_BASE + addr).ok_or(OUT_OF_MEMORY)
+    }
+
+    fn release_addresses(&mut self, addr: u64, _bytes: u64) {
+        self.reservations.free(addr - RESERVED_BASE);
+    }
+
+    fn map(&mut self, _addr: u64, bytes: u64, _page_bytes: u64) -> Result<(), DriverError> {
+        if bytes > self.free_bytes() {
+            return Err(OUT_OF_MEMORY);
+        }
+        self.mapped_bytes += bytes;
+        Ok(())
+    }
+
+    fn unmap(&mut self, _addr: u64, bytes: u64, _page_bytes: u64, stream: u64) {
+        self.complete_stream(stream);
+        self.mapped_bytes -= bytes;
     }
 
     fn record_event(&mut self, stream: u64) -> Result<EventId, DriverError> {
@@ -75,13 +116,16 @@ impl CacheBackend for LoggingBackend {
             }
             TraceAction::SegmentAlloc => self.log_segment(SegmentChange::Allocated, &entry),
             TraceAction::SegmentFree => self.log_segment(SegmentChange::Freed, &entry),
+            TraceAction::SegmentMap => self.log_segment(SegmentChange::Mapped, &entry),
+            TraceAction::SegmentUnmap => self.log_segment(SegmentChange::Unmapped, &entry),
         }
     }
 }
 
-/// The caching allocator with default settings, on a device of its own.
+/// The caching allocator with the rules of one release, on a device of its own.
 pub(crate) struct CacheModel {
     cache: CachingAllocator<LoggingBackend>,
+    version: TorchVersion,
     /// Addresses by number of the allocation; `None` after the free, or if it failed.
     blocks: Vec<Option<u64>>,
     outside: Vec<Option<u64>>,
@@ -89,18 +133,20 @@ pub(crate) struct CacheModel {
 
 impl CacheModel {
     /// A cache on an empty device.
-    pub(crate) fn new(header: &StreamHeader) -> Result<Self> {
-        if !header.settings.is_empty() {
-            bail!("the model has no allocator settings yet: {:?}", header.settings);
-        }
+    pub(crate) fn new(header: &StreamHeader, torch_version: &str) -> Result<Self> {
+        let version = TorchVersion::parse(torch_version)?;
+        let settings = Settings::parse(&header.settings, version)?;
         let backend = LoggingBackend {
             device: FirstFitDevice::new(header.card_bytes),
+            reservations: FirstFitDevice::new(RESERVED_BYTES),
+            mapped_bytes: 0,
             request: 0,
             events: Vec::new(),
             next_event: 0,
             outstanding: BTreeMap::new(),
         };
-        Ok(Self { cache: CachingAllocator::new(backend), blocks: Vec::new(), outside: Vec::new() })
+        let cache = CachingAllocator::new(backend, settings, Rules::of_version(version));
+        Ok(Self { cache, version, blocks: Vec::new(), outside: Vec::new() })
     }
 
     fn block(&self, number: AllocationNumber) -> Option<u64> {
@@ -110,8 +156,8 @@ impl CacheModel {
     fn allocate(&mut self, bytes: u64, stream: StreamNumber) {
         let block = self.cache.alloc(bytes, stream.0.into()).ok();
         if block.is_none() {
-            let free_bytes = self.cache.backend.device.free_bytes();
-            let bytes = bytes.next_multiple_of(512);
+            let free_bytes = self.cache.backend.free_bytes();
+            let bytes = self.cache.block_bytes(bytes).unwrap_or(bytes);
             self.cache.backend.events.push(OracleEvent::OutOfMemory { bytes, free_bytes });
         }
         self.blocks.push(block);
@@ -147,18 +193,27 @@ impl ModelledAllocator for CacheModel {
             OracleRequest::CompleteStream(stream) => self.cache.backend.complete_stream(stream.0.into()),
             OracleRequest::EmptyCache(None) => self.cache.release_cached(),
             OracleRequest::SetFraction(fraction) => {
-                let limit = fraction * self.cache.backend.device.card_bytes() as f64;
-                self.cache.set_limit(limit as u64);
+                self.cache.set_memory_fraction(fraction);
             }
             OracleRequest::BeginPool(pool, stream) => {
                 let accepts = move |asked| stream.is_none_or(|stream| u64::from(stream.0) == asked);
-                self.cache.begin_pool((0, pool.0.into()), Box::new(accepts));
+                self.cache.begin_mem_pool((0, pool.0.into()), Box::new(accepts));
             }
             OracleRequest::EndPool(pool) => self.cache.end_pool((0, pool.0.into())),
             OracleRequest::ReleasePool(pool) => self.cache.release_pool((0, pool.0.into())),
-            OracleRequest::BeginCapture(_) | OracleRequest::EndCapture(_) => {}
+            OracleRequest::BeginCapture(_) => self.cache.mark_capture(true),
+            OracleRequest::EndCapture(_) => self.cache.mark_capture(false),
+            OracleRequest::SetSettings(ref text) => {
+                let settings = self.cache.settings().parse_again(text, self.version)?;
+                self.cache.set_settings(settings);
+            }
+            OracleRequest::AddPoolUser(pool) => self.cache.add_pool_user((0, pool.0.into()), false),
+            OracleRequest::ForbidSplits(pool) => self.cache.forbid_splits((0, pool.0.into())),
+            OracleRequest::UseOnOutOfMemory(pool) => {
+                self.cache.set_fallback_pool((0, pool.0.into()), true);
+            }
             OracleRequest::AllocateOutside(bytes) => {
-                let addr = self.cache.backend.device.allocate(bytes);
+                let addr = self.cache.backend.allocate(bytes);
                 self.outside.push(addr);
             }
             OracleRequest::FreeOutside(number) => {
@@ -167,11 +222,7 @@ impl ModelledAllocator for CacheModel {
                 }
             }
             OracleRequest::LogStatistics => events.push(self.statistics()),
-            OracleRequest::EmptyCache(Some(_))
-            | OracleRequest::SetSettings(_)
-            | OracleRequest::AddPoolUser(_)
-            | OracleRequest::ForbidSplits(_)
-            | OracleRequest::UseOnOutOfMemory(_) => {
+            OracleRequest::EmptyCache(Some(_)) => {
                 bail!("the model does not know request {number}: {request}")
             }
         }

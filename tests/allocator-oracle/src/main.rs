@@ -152,7 +152,7 @@ fn compare_with_model(source: &RequestSource, wheel: &WheelArguments) -> Result<
     let native = build(wheel)?;
     let (header, requests) = source.open()?;
     let (_, again) = source.open()?;
-    let mut model = CacheModel::new(&header)?;
+    let mut model = CacheModel::new(&header, &native.torch_version)?;
     let start = Instant::now();
     let mut run = native.start(&header)?;
     let input = run.take_requests().context("no pipe")?;
