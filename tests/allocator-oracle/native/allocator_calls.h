@@ -24,6 +24,16 @@ namespace c10::cuda::_internal {
 void setHasPrimaryContext(bool (*)(signed char));
 }
 
+// libtorch makes what expandable segments need from 2.13 on: the cache of peer accesses.
+#if __has_include(<c10/cuda/PeerToPeerAccess.h>)
+#include <c10/cuda/PeerToPeerAccess.h>
+inline void prepare_peer_access() {
+  c10::cuda::detail::init_p2p_access_cache(1);
+}
+#else
+inline void prepare_peer_access() {}
+#endif
+
 [[noreturn]] inline void unsupported(const char* call) {
   fail(std::string("this PyTorch has no ") + call);
 }

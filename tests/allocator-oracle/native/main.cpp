@@ -57,6 +57,7 @@ class Oracle {
     allocator_ = native::get();
     c10::initLogging();
     c10::cuda::_internal::setHasPrimaryContext([](signed char) { return true; });
+    prepare_peer_access();
     allocator_->init(1);
     // Any call makes the runtime load the driver and a context.
     allocator_->raw_delete(allocator_->raw_alloc_with_stream(512, nullptr));

@@ -17,7 +17,7 @@ use cache_model::CacheModel;
 use clap::{Args, Parser, Subcommand};
 
 use gpumemtrace_allocator_oracle::{
-    CompletionsInOrder, NativeAllocator, OracleRequest, RequestFeature, RequestGenerator, RequestReader,
+    EventsInOrder, NativeAllocator, OracleRequest, RequestFeature, RequestGenerator, RequestReader,
     StreamHeader, compare, write_header,
 };
 
@@ -140,7 +140,7 @@ fn log(source: &RequestSource, wheel: &WheelArguments) -> Result<()> {
     let events = run.take_log().context("no pipe")?;
     let writer = thread::spawn(move || write_requests(requests, input));
     let mut out = BufWriter::new(io::stdout().lock());
-    for event in CompletionsInOrder::new(events) {
+    for event in EventsInOrder::new(events) {
         writeln!(out, "{}", event?)?;
     }
     out.flush()?;

@@ -58,7 +58,7 @@ fn every_kind_of_request_is_generated_and_valid() {
             }
             OracleRequest::Free(number) => assert!(number.0 < allocated && freed.insert(number)),
             OracleRequest::RecordStream(number, _) => {
-                assert!(number.0 < allocated && !freed.contains(&number))
+                assert!(number.0 < allocated && !freed.contains(&number));
             }
             OracleRequest::BeginPool(..) => assert!(!std::mem::replace(&mut is_routed, true)),
             OracleRequest::EndPool(_) => assert!(std::mem::replace(&mut is_routed, false)),
@@ -110,7 +110,8 @@ impl ModelledAllocator for Recorded {
 proptest! {
     #[test]
     fn events_are_read_back(events in proptest::collection::vec(any_event(), 0..50)) {
-        let text: String = events.iter().map(|event| format!("{event}\n")).collect();
+        let lines: Vec<String> = events.iter().map(|event| event.to_string() + "\n").collect();
+        let text = lines.concat();
         let read: Result<Vec<_>> = EventReader::new(text.as_bytes()).collect();
         prop_assert_eq!(read.unwrap(), events);
     }
