@@ -187,7 +187,8 @@ impl ModelledAllocator for CacheModel {
             OracleRequest::EmptyCache(None) => self.cache.release_cached(),
             OracleRequest::SetFraction(fraction) => self.cache.set_memory_fraction(fraction),
             OracleRequest::SetSettings(ref settings) => {
-                self.cache.set_settings(Settings::parse(settings, self.version)?);
+                let settings = self.cache.settings().parse_again(settings, self.version)?;
+                self.cache.set_settings(settings);
             }
             OracleRequest::AddPoolUser(pool) => self.cache.add_pool_user(id_of_pool(pool), false),
             OracleRequest::ForbidSplits(pool) => self.cache.forbid_splits(id_of_pool(pool)),
@@ -197,11 +198,12 @@ impl ModelledAllocator for CacheModel {
             }
             OracleRequest::BeginPool(pool, Some(stream)) => {
                 let stream = u64::from(stream.0);
-                self.cache.begin_pool(id_of_pool(pool), Box::new(move |asked| asked == stream));
+                self.cache.begin_mem_pool(id_of_pool(pool), Box::new(move |asked| asked == stream));
             }
             OracleRequest::EndPool(pool) => self.cache.end_pool(id_of_pool(pool)),
             OracleRequest::ReleasePool(pool) => self.cache.release_pool(id_of_pool(pool)),
-            OracleRequest::BeginCapture(_) | OracleRequest::EndCapture(_) => {}
+            OracleRequest::BeginCapture(_) => self.cache.mark_capture(true),
+            OracleRequest::EndCapture(_) => self.cache.mark_capture(false),
             OracleRequest::AllocateOutside(bytes) => {
                 let addr = self.cache.backend.device.allocate(bytes);
                 self.outside.push(addr);

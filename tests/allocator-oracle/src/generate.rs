@@ -316,9 +316,9 @@ impl RequestGenerator {
             Some(0) => random.between(1, 64 * KIB),
             Some(1) => random.between(1, 2 * MIB),
             Some(2) => random.between(MIB, 12 * MIB),
-            Some(3) if random.per_mille(950) => random.between(8 * MIB, (self.card_bytes / 64).max(16 * MIB)),
+            Some(3) if random.per_mille(950) => random.between(8 * MIB, 64 * MIB),
             // Larger than any limit of splits.
-            Some(3) => random.between(16 * MIB, (self.card_bytes / 12).max(16 * MIB)),
+            Some(3) => random.between(64 * MIB, 400 * MIB),
             _ => {
                 let edge = EDGES[random.below(EDGES.len() as u64) as usize];
                 [edge - 1, edge, edge + 1, edge + 512][random.below(4) as usize]
