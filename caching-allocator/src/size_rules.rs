@@ -28,8 +28,8 @@ pub(crate) enum BlockSizeClass {
     Large,
 }
 
-/// Bytes of the block for a request; `None` if no device could serve it. With more than one
-/// division, large requests are rounded up to a part of a power of two.
+/// Bytes of the block for a request; `None` if no device could serve it. With several divisions,
+/// requests of more than 512 bytes for each are rounded up to a part of a power of two.
 pub(crate) fn block_bytes(requested: u64, divisions: u64) -> Option<u64> {
     if requested > LIMIT_BYTES {
         return None;

@@ -217,6 +217,7 @@ fn each_setting_matches_the_model() {
         ("", 15, |counts| counts.retried),
         ("max_split_size_mb:21", 9, |counts| counts.freed_early),
         ("max_split_size_mb:32,max_non_split_rounding_mb:64", 15, |counts| counts.freed_early),
+        ("roundup_power2_divisions:1", 3, |counts| counts.retried),
         ("roundup_power2_divisions:8", 9, |counts| counts.retried),
         ("roundup_power2_divisions:[1:16,4:2,>:4]", 15, |counts| counts.retried),
         ("large_segment_size_mb:32", 15, |counts| counts.retried),

@@ -61,7 +61,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let bytes = ExpandableArena::bytes_to_reserve(self.backend.device_bytes(), page_bytes);
         let addr = self.backend.reserve_addresses(bytes)?;
         let arena = self.arenas.add(ExpandableArena { addr, bytes, page_bytes });
-        let order = self.order_of_segment(addr, bytes);
+        let order = self.order_of_arena(addr);
         let id = self.blocks.add(AllocatorBlock {
             addr,
             bytes,

@@ -23,9 +23,9 @@ use crate::pending_frees::PendingFrees;
 use crate::pools::{CaptureFilter, PoolTable};
 use crate::rules::{EqualSizeOrder, Rules};
 use crate::settings::Settings;
-use crate::size_rules::{block_bytes, should_split, size_class_of};
+use crate::size_rules::{GRAIN_BYTES, block_bytes, should_split, size_class_of};
 use crate::stats::{DeviceStats, StatKind};
-use order::NewPart;
+use order::{FIRST_ORDER, NewPart};
 use search::ClassedRequest;
 
 /// The allocator of one device.
@@ -63,7 +63,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             pending: PendingFrees::default(),
             stats: DeviceStats::default(),
             limit_bytes: None,
-            next_order: 1,
+            next_order: FIRST_ORDER,
         };
         allocator.stats.max_split_bytes = settings.max_split_bytes;
         if let Some(fraction) = settings.memory_fraction {
@@ -88,8 +88,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         if !self.pending.is_empty() && !self.is_in_capture() {
             self.process_events();
         }
-        let divisions = self.settings.roundup.divisions_for(requested_bytes);
-        let Some(bytes) = block_bytes(requested_bytes, divisions) else {
+        let Some(bytes) = self.block_bytes(requested_bytes) else {
             return Err(self.count_failure(OUT_OF_MEMORY));
         };
         let pool = self.pools.pool_for_stream(stream, self.rules.routing);
@@ -107,6 +106,15 @@ impl<B: CacheBackend> CachingAllocator<B> {
             None => self.obtain_block(&mut request)?,
         };
         Ok(self.allocate_from_block(found, &request))
+    }
+
+    /// Bytes of the block for a request; `None` if no device could serve it.
+    pub fn block_bytes(&self, requested_bytes: u64) -> Option<u64> {
+        let divisions = self.settings.roundup.divisions_for(requested_bytes);
+        if divisions == 1 && self.rules.one_division_keeps_size && requested_bytes > GRAIN_BYTES {
+            return block_bytes(requested_bytes, 1).map(|_| requested_bytes);
+        }
+        block_bytes(requested_bytes, divisions)
     }
 
     /// Frees a block. False if no live block has this address.
@@ -157,6 +165,12 @@ impl<B: CacheBackend> CachingAllocator<B> {
     /// [`begin_pool`](Self::begin_pool) of `torch.cuda.use_mem_pool`, which captures no graph.
     pub fn begin_mem_pool(&mut self, id: PoolId, filter: CaptureFilter) {
         self.pools.begin_mem_pool(id, filter);
+    }
+
+    /// The capture of a graph begins or ends. Since torch 2.13 the program says so, apart from the
+    /// pools.
+    pub fn mark_capture(&mut self, begins: bool) {
+        self.pools.mark_capture(begins);
     }
 
     /// Ends the oldest active capture into this pool.

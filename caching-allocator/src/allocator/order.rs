@@ -10,6 +10,10 @@ use crate::backend::CacheBackend;
 use crate::ids::BlockId;
 use crate::rules::EqualSizeOrder;
 
+/// The first number of a segment or block. Expandable segments have their addresses instead, which
+/// are smaller.
+pub(super) const FIRST_ORDER: u64 = 1 << 62;
+
 /// Which part of a split block is a new block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NewPart {
@@ -24,6 +28,14 @@ impl<B: CacheBackend> CachingAllocator<B> {
             EqualSizeOrder::ByAddress => addr,
             EqualSizeOrder::ByBlockNumber => self.take_orders(1),
             EqualSizeOrder::BySegmentNumber => self.take_orders(bytes),
+        }
+    }
+
+    /// The order of a new expandable segment. These have no segment number.
+    pub(super) fn order_of_arena(&mut self, addr: u64) -> u64 {
+        match self.rules.equal_size_order {
+            EqualSizeOrder::ByBlockNumber => self.take_orders(1),
+            EqualSizeOrder::ByAddress | EqualSizeOrder::BySegmentNumber => addr,
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct PoolTable {
     table: Vec<BlockPool>,
     by_id: HashMap<PoolId, PoolIndex>,
     routes: Vec<CaptureRoute>,
+    /// Captures that the program reported apart from routes.
+    marked_captures: u32,
     /// Pools that serve requests which the driver refused, in the order of their names.
     fallbacks: Vec<PoolId>,
 }
@@ -59,6 +61,7 @@ impl Default for PoolTable {
             table: vec![BlockPool::default()],
             by_id: HashMap::new(),
             routes: Vec::new(),
+            marked_captures: 0,
             fallbacks: Vec::new(),
         }
     }
@@ -72,7 +75,13 @@ impl PoolTable {
 
     /// True while a graph may be being captured.
     pub(crate) fn has_capture(&self) -> bool {
-        self.routes.iter().any(|route| route.reason == RouteReason::GraphCapture)
+        self.marked_captures > 0 || self.routes.iter().any(|route| route.reason == RouteReason::GraphCapture)
+    }
+
+    /// Counts the captures that the program reports.
+    pub(crate) fn mark_capture(&mut self, begins: bool) {
+        self.marked_captures =
+            if begins { self.marked_captures + 1 } else { self.marked_captures.saturating_sub(1) };
     }
 
     /// The pool that an allocation on `stream` belongs to.

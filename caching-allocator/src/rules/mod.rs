@@ -36,6 +36,8 @@ pub struct Rules {
     pub routing: PoolRouting,
     /// Which of several free blocks of equal size is taken.
     pub equal_size_order: EqualSizeOrder,
+    /// With one division, the size of a request is not rounded at all. Later, as without divisions.
+    pub one_division_keeps_size: bool,
     /// Private pools use expandable segments too, if these are enabled.
     pub private_pools_expand: bool,
     /// Pools that allow it serve a request that the driver refused.
@@ -61,6 +63,7 @@ struct RuleChange {
 const RULES_OF_2_1: Rules = Rules {
     routing: PoolRouting::OldestFirst,
     equal_size_order: EqualSizeOrder::ByAddress,
+    one_division_keeps_size: true,
     private_pools_expand: false,
     has_fallback_pools: false,
     pools_allow_release: false,
@@ -69,6 +72,7 @@ const RULES_OF_2_1: Rules = Rules {
 
 /// All changes, the oldest first. Which settings exist is in the table of `settings/keys.rs`.
 static CHANGES: &[RuleChange] = &[
+    RuleChange { since_minor: 4, pull_request: 0, apply: |rules| rules.one_division_keeps_size = false },
     RuleChange { since_minor: 5, pull_request: 128_068, apply: |rules| rules.private_pools_expand = true },
     RuleChange { since_minor: 8, pull_request: 151_487, apply: |rules| rules.has_fallback_pools = true },
     RuleChange {

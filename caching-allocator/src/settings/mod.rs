@@ -65,7 +65,14 @@ impl Settings {
     /// Stricter in one respect: releases from 2.10 on accept any separator where `:` or `,` should
     /// be, and this function does not.
     pub fn parse(text: &str, version: TorchVersion) -> Result<Self, SettingsError> {
-        let mut settings = Self::default();
+        Self::default().parse_again(text, version)
+    }
+
+    /// Reads another text while the program runs. Some settings fall back to their defaults if the
+    /// text does not name them, others stay.
+    pub fn parse_again(&self, text: &str, version: TorchVersion) -> Result<Self, SettingsError> {
+        let Self { max_split_bytes, roundup, gc_threshold, .. } = Self::default();
+        let mut settings = Self { max_split_bytes, roundup, gc_threshold, ..self.clone() };
         // Later releases read the size of large segments first: other settings depend on it.
         for is_first_round in [true, false] {
             let mut reader = SettingsReader::new(text, version);

@@ -177,7 +177,13 @@ impl NaiveAllocator {
             power_of_two *= 2;
         }
         let divisions = self.settings.roundup.divisions_for(bytes);
-        let grain = if divisions > 1 && bytes > 512 * divisions { power_of_two / divisions } else { 512 };
+        let grain = if divisions > 1 && bytes > 512 * divisions {
+            power_of_two / divisions
+        } else if divisions == 1 && bytes > 512 && self.rules.one_division_keeps_size {
+            1
+        } else {
+            512
+        };
         bytes.div_ceil(grain) * grain
     }
 
@@ -275,7 +281,8 @@ impl NaiveAllocator {
     }
 
     fn add_space(&mut self, addr: u64, bytes: u64, page_bytes: Option<u64>, request: &NaiveRequest) {
-        self.last_number += u64::from(self.rules.equal_size_order == EqualSizeOrder::BySegmentNumber);
+        let is_numbered = self.rules.equal_size_order == EqualSizeOrder::BySegmentNumber;
+        self.last_number += u64::from(is_numbered && page_bytes.is_none());
         let space = NaiveSpace {
             bytes,
             page_bytes,
@@ -283,7 +290,7 @@ impl NaiveAllocator {
             stream: request.stream,
             pool: request.pool,
             size_class: request.size_class,
-            number: self.last_number,
+            number: if page_bytes.is_none() { self.last_number } else { 0 },
             blocks: BTreeMap::new(),
             free_since: 0,
         };

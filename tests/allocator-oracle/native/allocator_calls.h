@@ -24,6 +24,16 @@ namespace c10::cuda::_internal {
 void setHasPrimaryContext(bool (*)(signed char));
 }
 
+// libtorch makes what expandable segments need from 2.13 on: the cache of peer accesses.
+#if __has_include(<c10/cuda/PeerToPeerAccess.h>)
+#include <c10/cuda/PeerToPeerAccess.h>
+inline void prepare_peer_access() {
+  c10::cuda::detail::init_p2p_access_cache(1);
+}
+#else
+inline void prepare_peer_access() {}
+#endif
+
 [[noreturn]] inline void unsupported(const char* call) {
   fail(std::string("this PyTorch has no ") + call);
 }
@@ -114,11 +124,12 @@ inline void record_stream(NativeAllocator* allocator, void* block, cudaStream_t 
 template <class Stats>
 void write_stats(LogWriter& log, const Stats& stats) {
   for (const auto* stat : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes,
-                           &stats.inactive_split_bytes, &stats.allocation, &stats.segment, &stats.active,
-                           &stats.inactive_split}) {
+                           &stats.allocation, &stats.segment, &stats.active}) {
     log.decimal((*stat)[0].current);
     log.decimal((*stat)[0].peak);
   }
+  log.decimal(stats.inactive_split_bytes[0].current);
+  log.decimal(stats.inactive_split[0].current);
   log.decimal(stats.num_alloc_retries);
   log.decimal(stats.num_ooms);
 }

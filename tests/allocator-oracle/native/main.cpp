@@ -57,6 +57,7 @@ class Oracle {
     allocator_ = native::get();
     c10::initLogging();
     c10::cuda::_internal::setHasPrimaryContext([](signed char) { return true; });
+    prepare_peer_access();
     allocator_->init(1);
     // Any call makes the runtime load the driver and a context.
     allocator_->raw_delete(allocator_->raw_alloc_with_stream(512, nullptr));
@@ -95,8 +96,10 @@ class Oracle {
     } catch (const c10::OutOfMemoryError&) {
       if (kind[0] != 'a') throw;
       blocks_.push_back({});
-      log_oom();
+      if (!uses_history_) log_oom(driver_->free_bytes());
     } catch (const c10::Error& error) {
+      read_history();
+      log_.flush();
       fail("request " + std::to_string(request_) + " (" + std::string(line) + "): " + error.what_without_backtrace());
     }
     freed_ = 0;
@@ -187,10 +190,6 @@ class Oracle {
         log_.hex(relative(addr));
         log_.end();
         return;
-      case Entry::OOM:
-        oom_free_bytes_ = addr;
-        oom_bytes_ = entry.size_;
-        return;
       default: return;
     }
   }
@@ -211,15 +210,9 @@ class Oracle {
     log_.end();
   }
 
-  void log_oom() {
-    if (uses_history_) return;
-    write_oom();
-  }
-
-  void write_oom() {
+  void log_oom(uint64_t free_bytes) {
     log_.begin('o');
-    log_.decimal(oom_bytes_);
-    log_.decimal(oom_free_bytes_);
+    log_.decimal(free_bytes);
     log_.end();
   }
 
@@ -252,7 +245,7 @@ class Oracle {
         on_entry(entry);
       }
       if (entry.action_ == Entry::OOM) {
-        write_oom();
+        log_oom(addr);
         ++ended;
       }
     }
@@ -285,7 +278,6 @@ class Oracle {
   uint64_t request_ = 0;
   // The block of the free in progress.
   uint64_t freed_ = 0;
-  uint64_t oom_bytes_ = 0, oom_free_bytes_ = 0;
   cudaStream_t routed_ = nullptr;
   bool uses_history_ = false;
   // The requests since the last reading of the history that end with an entry of their own.

@@ -41,6 +41,12 @@ class SimulatedDriver {
   }
   void free(uint64_t addr) { check("cuMemFree_v2", call<uint64_t>("cuMemFree_v2", addr)); }
 
+  uint64_t free_bytes() {
+    uint64_t free = 0, total = 0;
+    check("cuMemGetInfo_v2", call<uint64_t*, uint64_t*>("cuMemGetInfo_v2", &free, &total));
+    return free;
+  }
+
   // The lowest address of device memory: addresses are handed out first fit.
   uint64_t first_device_address() {
     const uint64_t addr = allocate(2 << 20);

@@ -1,19 +1,30 @@
-//! The crate `caching-allocator` as a model: PyTorch's default settings.
+//! The crate `caching-allocator` as a model of one release of PyTorch.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use gpumemtrace_allocator_oracle::{
-    AllocationNumber, FirstFitDevice, ModelledAllocator, OracleEvent, OracleRequest, STATISTICS,
+    AllocationNumber, FirstFitDevice, ModelledAllocator, OracleEvent, OracleRequest, PoolNumber, STATISTICS,
     SegmentChange, StreamHeader, StreamNumber,
 };
 use gpumemtrace_caching_allocator::{
-    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, TraceAction,
+    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, PoolId, Rules,
+    Settings, TorchVersion, TraceAction,
 };
+
+/// First reserved address in logs, and bytes of addresses that simgpu reserves from.
+const RESERVED_BASE: u64 = 5 << 40;
+const RESERVED_BYTES: u64 = 16 << 40;
+
+fn id_of_pool(pool: PoolNumber) -> PoolId {
+    (0, pool.0.into())
+}
 
 /// The device and the log of [`CacheModel`].
 struct LoggingBackend {
     device: FirstFitDevice,
+    /// Reserved addresses, from [`RESERVED_BASE`] on.
+    reservations: FirstFitDevice,
     /// Index of the current request.
     request: u64,
     events: Vec<OracleEvent>,
@@ -75,12 +86,36 @@ impl CacheBackend for LoggingBackend {
             }
             TraceAction::SegmentAlloc => self.log_segment(SegmentChange::Allocated, &entry),
             TraceAction::SegmentFree => self.log_segment(SegmentChange::Freed, &entry),
+            TraceAction::SegmentMap => self.log_segment(SegmentChange::Mapped, &entry),
+            TraceAction::SegmentUnmap => self.log_segment(SegmentChange::Unmapped, &entry),
         }
+    }
+
+    fn device_bytes(&mut self) -> u64 {
+        self.device.card_bytes()
+    }
+
+    fn reserve_addresses(&mut self, bytes: u64) -> Result<u64, DriverError> {
+        self.reservations.allocate(bytes).map(|addr| RESERVED_BASE + addr).ok_or(OUT_OF_MEMORY)
+    }
+
+    fn release_addresses(&mut self, addr: u64, _bytes: u64) {
+        self.reservations.free(addr - RESERVED_BASE);
+    }
+
+    fn map(&mut self, _addr: u64, bytes: u64, _page_bytes: u64) -> Result<(), DriverError> {
+        if self.device.charge(bytes) { Ok(()) } else { Err(OUT_OF_MEMORY) }
+    }
+
+    fn unmap(&mut self, _addr: u64, bytes: u64, _page_bytes: u64, stream: u64) {
+        self.complete_stream(stream);
+        self.device.refund(bytes);
     }
 }
 
-/// The caching allocator with default settings, on a device of its own.
+/// The caching allocator of a release, on a device of its own.
 pub(crate) struct CacheModel {
+    version: TorchVersion,
     cache: CachingAllocator<LoggingBackend>,
     /// Addresses by number of the allocation; `None` after the free, or if it failed.
     blocks: Vec<Option<u64>>,
@@ -88,19 +123,24 @@ pub(crate) struct CacheModel {
 }
 
 impl CacheModel {
-    /// A cache on an empty device.
-    pub(crate) fn new(header: &StreamHeader) -> Result<Self> {
-        if !header.settings.is_empty() {
-            bail!("the model has no allocator settings yet: {:?}", header.settings);
-        }
+    /// An allocator on an empty device.
+    pub(crate) fn new(header: &StreamHeader, torch_version: &str) -> Result<Self> {
+        let version = TorchVersion::parse(torch_version)?;
+        let settings = Settings::parse(&header.settings, version)?;
         let backend = LoggingBackend {
             device: FirstFitDevice::new(header.card_bytes),
+            reservations: FirstFitDevice::new(RESERVED_BYTES),
             request: 0,
             events: Vec::new(),
             next_event: 0,
             outstanding: BTreeMap::new(),
         };
-        Ok(Self { cache: CachingAllocator::new(backend), blocks: Vec::new(), outside: Vec::new() })
+        Ok(Self {
+            version,
+            cache: CachingAllocator::new(backend, settings, Rules::of_version(version)),
+            blocks: Vec::new(),
+            outside: Vec::new(),
+        })
     }
 
     fn block(&self, number: AllocationNumber) -> Option<u64> {
@@ -111,8 +151,7 @@ impl CacheModel {
         let block = self.cache.alloc(bytes, stream.0.into()).ok();
         if block.is_none() {
             let free_bytes = self.cache.backend.device.free_bytes();
-            let bytes = bytes.next_multiple_of(512);
-            self.cache.backend.events.push(OracleEvent::OutOfMemory { bytes, free_bytes });
+            self.cache.backend.events.push(OracleEvent::OutOfMemory { free_bytes });
         }
         self.blocks.push(block);
     }
@@ -146,17 +185,25 @@ impl ModelledAllocator for CacheModel {
             }
             OracleRequest::CompleteStream(stream) => self.cache.backend.complete_stream(stream.0.into()),
             OracleRequest::EmptyCache(None) => self.cache.release_cached(),
-            OracleRequest::SetFraction(fraction) => {
-                let limit = fraction * self.cache.backend.device.card_bytes() as f64;
-                self.cache.set_limit(limit as u64);
+            OracleRequest::SetFraction(fraction) => self.cache.set_memory_fraction(fraction),
+            OracleRequest::SetSettings(ref settings) => {
+                let settings = self.cache.settings().parse_again(settings, self.version)?;
+                self.cache.set_settings(settings);
             }
-            OracleRequest::BeginPool(pool, stream) => {
-                let accepts = move |asked| stream.is_none_or(|stream| u64::from(stream.0) == asked);
-                self.cache.begin_pool((0, pool.0.into()), Box::new(accepts));
+            OracleRequest::AddPoolUser(pool) => self.cache.add_pool_user(id_of_pool(pool), false),
+            OracleRequest::ForbidSplits(pool) => self.cache.forbid_splits(id_of_pool(pool)),
+            OracleRequest::UseOnOutOfMemory(pool) => self.cache.set_fallback_pool(id_of_pool(pool), true),
+            OracleRequest::BeginPool(pool, None) => {
+                self.cache.begin_mem_pool(id_of_pool(pool), Box::new(|_| true));
             }
-            OracleRequest::EndPool(pool) => self.cache.end_pool((0, pool.0.into())),
-            OracleRequest::ReleasePool(pool) => self.cache.release_pool((0, pool.0.into())),
-            OracleRequest::BeginCapture(_) | OracleRequest::EndCapture(_) => {}
+            OracleRequest::BeginPool(pool, Some(stream)) => {
+                let stream = u64::from(stream.0);
+                self.cache.begin_mem_pool(id_of_pool(pool), Box::new(move |asked| asked == stream));
+            }
+            OracleRequest::EndPool(pool) => self.cache.end_pool(id_of_pool(pool)),
+            OracleRequest::ReleasePool(pool) => self.cache.release_pool(id_of_pool(pool)),
+            OracleRequest::BeginCapture(_) => self.cache.mark_capture(true),
+            OracleRequest::EndCapture(_) => self.cache.mark_capture(false),
             OracleRequest::AllocateOutside(bytes) => {
                 let addr = self.cache.backend.device.allocate(bytes);
                 self.outside.push(addr);
@@ -167,11 +214,7 @@ impl ModelledAllocator for CacheModel {
                 }
             }
             OracleRequest::LogStatistics => events.push(self.statistics()),
-            OracleRequest::EmptyCache(Some(_))
-            | OracleRequest::SetSettings(_)
-            | OracleRequest::AddPoolUser(_)
-            | OracleRequest::ForbidSplits(_)
-            | OracleRequest::UseOnOutOfMemory(_) => {
+            OracleRequest::EmptyCache(Some(_)) => {
                 bail!("the model does not know request {number}: {request}")
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use anyhow::Result;
 
-use crate::event::{OracleEvent, STATISTICS};
+use crate::event::{OracleEvent, STATISTICS, SegmentChange};
 use crate::request::OracleRequest;
 
 /// Requests that a disagreement shows.
@@ -70,14 +70,15 @@ impl fmt::Display for Disagreement {
 
 /// Serves each request with the model and compares its events with the native log.
 ///
-/// Frees that complete during one request are compared as a set: PyTorch visits the streams in the
-/// order of a hash table.
+/// Frees that complete during one request are compared as a set. After the first private pool, so
+/// are the segments that one request frees or unmaps: PyTorch visits streams, and private pools, in
+/// the order of hash tables.
 pub fn compare(
     requests: impl Iterator<Item = Result<OracleRequest>>,
     native: impl Iterator<Item = Result<OracleEvent>>,
     model: &mut dyn ModelledAllocator,
 ) -> Result<std::result::Result<Agreement, Box<Disagreement>>> {
-    let mut native = CompletionsInOrder::new(native);
+    let mut native = EventsInOrder::new(native);
     let mut agreement = Agreement::default();
     let mut recent = VecDeque::new();
     let mut events = Vec::new();
@@ -86,9 +87,10 @@ pub fn compare(
     };
     for request in requests {
         let request = request?;
+        native.sorts_segments |= matches!(request, OracleRequest::BeginPool(..));
         events.clear();
         model.serve(agreement.requests, &request, &mut events)?;
-        sort_completions(&mut events);
+        sort_runs(&mut events, native.sorts_segments);
         if recent.len() == SHOWN_REQUESTS {
             recent.pop_front();
         }
@@ -120,37 +122,54 @@ impl Agreement {
     }
 }
 
-/// Sorts each run of completed frees by address.
-fn sort_completions(events: &mut [OracleEvent]) {
-    for run in events.chunk_by_mut(|first, second| completes(first) && completes(second)) {
+/// The request of an event without a fixed order, and whether it frees a segment.
+fn unordered(event: &OracleEvent, sorts_segments: bool) -> Option<(u64, bool)> {
+    match event {
+        OracleEvent::FreeCompleted { request, .. } => Some((*request, false)),
+        OracleEvent::Segment { change: SegmentChange::Freed | SegmentChange::Unmapped, request, .. }
+            if sorts_segments =>
+        {
+            Some((*request, true))
+        }
+        _ => None,
+    }
+}
+
+fn sort_runs(events: &mut [OracleEvent], sorts_segments: bool) {
+    let in_run = |first: &OracleEvent, second: &OracleEvent| {
+        let run = unordered(first, sorts_segments);
+        run.is_some() && run == unordered(second, sorts_segments)
+    };
+    for run in events.chunk_by_mut(in_run) {
         if run.len() > 1 {
             run.sort_unstable();
         }
     }
 }
 
-fn completes(event: &OracleEvent) -> bool {
-    matches!(event, OracleEvent::FreeCompleted { .. })
-}
-
-/// The events of a log, with each request's runs of completed frees sorted by address.
+/// The events of a log, with the frees that complete during one request sorted by address.
 ///
 /// PyTorch's own order follows hash tables and heap addresses, and changes from run to run.
-pub struct CompletionsInOrder<I: Iterator> {
+pub struct EventsInOrder<I: Iterator> {
     events: std::iter::Peekable<I>,
     ready: VecDeque<OracleEvent>,
+    /// Also sorts the segments that one request frees.
+    sorts_segments: bool,
 }
 
-impl<I: Iterator<Item = Result<OracleEvent>>> CompletionsInOrder<I> {
+impl<I: Iterator<Item = Result<OracleEvent>>> EventsInOrder<I> {
     /// Sorts the completed frees of a log.
     pub fn new(events: I) -> Self {
-        Self { events: events.peekable(), ready: VecDeque::new() }
+        Self { events: events.peekable(), ready: VecDeque::new(), sorts_segments: false }
     }
 
-    /// The events of the same request that complete frees, after the first of them.
-    fn take_run(&mut self, first: OracleEvent, request: u64) -> Result<OracleEvent> {
+    /// Takes the rest of the run that `first` begins, and returns its least event.
+    fn take_run(&mut self, first: OracleEvent) -> Result<OracleEvent> {
+        let sorts = self.sorts_segments;
+        let key = unordered(&first, sorts);
         let mut run = vec![first];
-        let in_run = |event: &Result<OracleEvent>| matches!(event, Ok(OracleEvent::FreeCompleted { request: other, .. }) if *other == request);
+        let in_run =
+            |event: &Result<OracleEvent>| matches!(event, Ok(event) if unordered(event, sorts) == key);
         while let Some(event) = self.events.next_if(in_run) {
             run.push(event?);
         }
@@ -160,7 +179,7 @@ impl<I: Iterator<Item = Result<OracleEvent>>> CompletionsInOrder<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<OracleEvent>>> Iterator for CompletionsInOrder<I> {
+impl<I: Iterator<Item = Result<OracleEvent>>> Iterator for EventsInOrder<I> {
     type Item = Result<OracleEvent>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -168,7 +187,7 @@ impl<I: Iterator<Item = Result<OracleEvent>>> Iterator for CompletionsInOrder<I>
             return Some(Ok(event));
         }
         match self.events.next()? {
-            Ok(first @ OracleEvent::FreeCompleted { request, .. }) => Some(self.take_run(first, request)),
+            Ok(first) if unordered(&first, self.sorts_segments).is_some() => Some(self.take_run(first)),
             other => Some(other),
         }
     }

@@ -35,6 +35,18 @@ impl FirstFitDevice {
         self.card_bytes
     }
 
+    /// Takes memory without an address; returns false if the card has too little.
+    pub fn charge(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.free_bytes();
+        self.used_bytes += if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// Gives back memory of [`charge`](Self::charge).
+    pub fn refund(&mut self, bytes: u64) {
+        self.used_bytes -= bytes;
+    }
+
     /// Allocates at the lowest address that fits; `None` if the card has too little memory.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.checked_next_multiple_of(GRANULARITY)?;

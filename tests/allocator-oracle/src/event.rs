@@ -8,9 +8,10 @@ use anyhow::Result;
 use crate::request::StreamNumber;
 use crate::text::{LineFields, TextError};
 
-/// The values of a line of statistics, in order; all but the last two are pairs of current value
-/// and peak.
-pub const STATISTICS: [&str; 20] = [
+/// The values of a line of statistics, in order.
+///
+/// The peaks of inactive parts are left out: they depend on the order in which frees complete.
+pub const STATISTICS: [&str; 18] = [
     "allocated_bytes.current",
     "allocated_bytes.peak",
     "reserved_bytes.current",
@@ -19,16 +20,14 @@ pub const STATISTICS: [&str; 20] = [
     "active_bytes.peak",
     "requested_bytes.current",
     "requested_bytes.peak",
-    "inactive_split_bytes.current",
-    "inactive_split_bytes.peak",
     "allocation.current",
     "allocation.peak",
     "segment.current",
     "segment.peak",
     "active.current",
     "active.peak",
+    "inactive_split_bytes.current",
     "inactive_split.current",
-    "inactive_split.peak",
     "num_alloc_retries",
     "num_ooms",
 ];
@@ -54,9 +53,7 @@ pub enum OracleEvent {
     Allocated(u64),
     /// An allocation request failed.
     OutOfMemory {
-        /// Rounded size of the block.
-        bytes: u64,
-        /// Free memory of the device, as PyTorch reports it.
+        /// Free memory of the device.
         free_bytes: u64,
     },
     /// A segment, or a part of one, came or went.
@@ -92,7 +89,7 @@ impl fmt::Display for OracleEvent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Allocated(addr) => write!(formatter, "a {addr:x}"),
-            Self::OutOfMemory { bytes, free_bytes } => write!(formatter, "o {bytes} {free_bytes}"),
+            Self::OutOfMemory { free_bytes } => write!(formatter, "o {free_bytes}"),
             Self::Segment { change, request, addr, bytes, stream } => {
                 let kind = SegmentChange::ALL.iter().find(|row| row.1 == *change).map_or("", |row| row.0);
                 write!(formatter, "{kind} {request} {addr:x} {bytes} {}", stream.0)
@@ -112,7 +109,7 @@ impl OracleEvent {
         let (kind, mut fields) = LineFields::new(line);
         let event = match kind {
             "a" => Self::Allocated(fields.hex()?),
-            "o" => Self::OutOfMemory { bytes: fields.parse()?, free_bytes: fields.parse()? },
+            "o" => Self::OutOfMemory { free_bytes: fields.parse()? },
             "c" => Self::FreeCompleted { request: fields.parse()?, addr: fields.hex()? },
             "k" => {
                 let mut values = [0; STATISTICS.len()];

@@ -18,7 +18,12 @@ const EDGES: [u64; 12] =
     [512, KIB, 512 * KIB, MIB, 2 * MIB, 5 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 40 * MIB, 64 * MIB];
 /// Live blocks at most. Real programs have thousands.
 const LIVE_BLOCKS: usize = 4000;
+/// What settings change to. A lower limit of splits would make PyTorch free parts of segments.
+const SETTINGS: [&str; 4] =
+    ["", "roundup_power2_divisions:4", "garbage_collection_threshold:0.7", "max_split_size_mb:2000"];
 const RECENT_SIZES: usize = 64;
+/// Private pools of a stream that keeps them.
+const KEPT_POOLS: u32 = 6;
 
 /// A kind of request that a stream contains besides allocations and frees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -35,6 +40,14 @@ pub enum RequestFeature {
     MemPools,
     /// Captures of CUDA graphs.
     Captures,
+    /// Private pools that lose all users. Without this, a stream has few pools and keeps them.
+    ReleasePools,
+    /// Private pools within private pools of `torch.cuda.use_mem_pool`.
+    NestedPools,
+    /// Pools without splits and pools for failing allocations, from PyTorch 2.12 on.
+    PoolOptions,
+    /// Changes of allocator settings at run time.
+    Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +97,9 @@ pub struct RequestGenerator {
     allocations: u32,
     outside: u32,
     pools: u32,
-    route: Option<Route>,
-    /// Pools and how many users each still has.
+    /// The innermost is the last.
+    routes: Vec<Route>,
+    /// The pool of each user that is not released.
     users: Vec<PoolNumber>,
     queued: VecDeque<OracleRequest>,
 }
@@ -106,7 +120,7 @@ impl RequestGenerator {
             allocations: 0,
             outside: 0,
             pools: 0,
-            route: None,
+            routes: Vec::new(),
             users: Vec::new(),
             queued: VecDeque::new(),
         }
@@ -124,7 +138,7 @@ impl RequestGenerator {
         if self.phase.left == 0 {
             self.begin_phase();
         }
-        if let Some(route) = &mut self.route {
+        if let Some(route) = self.routes.last_mut() {
             route.left = route.left.saturating_sub(1);
             if route.left == 0 {
                 return self.end_route();
@@ -160,7 +174,10 @@ impl RequestGenerator {
     fn rare_request(&mut self) -> Option<OracleRequest> {
         let dice = self.random.below(100_000);
         let stream = StreamNumber(self.random.below(self.streams.into()) as u32);
-        let is_routed = self.route.is_some();
+        let is_routed = !self.routes.is_empty();
+        let may_nest = self.has(RequestFeature::NestedPools)
+            && self.routes.len() == 1
+            && self.routes.iter().all(|route| route.captured.is_none());
         match dice {
             0..100 => Some(OracleRequest::LogStatistics),
             100..150 if self.has(RequestFeature::EmptyCache) && !is_routed => {
@@ -171,7 +188,7 @@ impl RequestGenerator {
                     if self.random.per_mille(500) { 1.0 } else { 0.5 + self.random.below(50) as f64 / 100.0 };
                 Some(OracleRequest::SetFraction(fraction))
             }
-            170..190 if self.has(RequestFeature::Outside) => Some(self.change_outside()),
+            170..190 if self.has(RequestFeature::Outside) && !is_routed => Some(self.change_outside()),
             1000..3000 if self.has(RequestFeature::RecordStream) => {
                 Some(OracleRequest::CompleteStream(stream))
             }
@@ -181,11 +198,18 @@ impl RequestGenerator {
                 let block = self.live[self.random.below(self.live.len() as u64) as usize];
                 Some(OracleRequest::RecordStream(block.number, stream))
             }
-            7000..7100 if self.has(RequestFeature::MemPools) && !is_routed => Some(self.begin_mem_pool()),
+            900..930 if self.has(RequestFeature::Settings) => {
+                let settings = SETTINGS[self.random.below(SETTINGS.len() as u64) as usize];
+                Some(OracleRequest::SetSettings(settings.to_owned()))
+            }
+            7000..7100 if self.has(RequestFeature::MemPools) && (!is_routed || may_nest) => {
+                Some(self.begin_mem_pool())
+            }
+            7000..7500 if may_nest && self.has(RequestFeature::MemPools) => Some(self.begin_mem_pool()),
             7100..7200 if self.has(RequestFeature::Captures) && !is_routed && self.streams > 1 => {
                 Some(self.begin_capture())
             }
-            7200..7300 if !self.users.is_empty() && !is_routed => {
+            7200..7300 if self.has(RequestFeature::ReleasePools) && !self.users.is_empty() && !is_routed => {
                 let at = self.random.below(self.users.len() as u64) as usize;
                 Some(OracleRequest::ReleasePool(self.users.swap_remove(at)))
             }
@@ -203,36 +227,51 @@ impl RequestGenerator {
         OracleRequest::AllocateOutside(self.random.between(1, 1 + self.card_bytes / 32 / MIB) * 2 * MIB)
     }
 
+    /// A pool that has a user, or `None` for a new one.
+    fn known_pool(&mut self, per_mille: u64) -> Option<PoolNumber> {
+        let releases = self.has(RequestFeature::ReleasePools);
+        let wants_known = self.random.per_mille(per_mille) || !releases && self.pools >= KEPT_POOLS;
+        let at = self.random.below(self.users.len() as u64) as usize;
+        self.users.get(at).copied().filter(|_| wants_known)
+    }
+
     fn begin_mem_pool(&mut self) -> OracleRequest {
-        let known = !self.users.is_empty() && self.random.per_mille(500);
-        let pool = if known {
-            self.users[self.random.below(self.users.len() as u64) as usize]
-        } else {
-            self.pools += 1;
-            self.users.push(PoolNumber(self.pools));
-            self.queued.push_back(OracleRequest::BeginPool(PoolNumber(self.pools), None));
-            PoolNumber(self.pools)
-        };
-        self.route = Some(Route { pool, captured: None, left: self.random.between(10, 400) });
-        if known { OracleRequest::BeginPool(pool, None) } else { OracleRequest::AddPoolUser(pool) }
+        let left = self.random.between(10, 400);
+        // PyTorch refuses a pool that is active already.
+        let active = self.routes.last().map(|route| route.pool);
+        let known = self.known_pool(500).filter(|pool| Some(*pool) != active);
+        let pool = known.unwrap_or(PoolNumber(self.pools + 1));
+        self.routes.push(Route { pool, captured: None, left });
+        if known.is_some() {
+            return OracleRequest::BeginPool(pool, None);
+        }
+        self.pools += 1;
+        self.users.push(pool);
+        if self.has(RequestFeature::PoolOptions) {
+            if self.random.per_mille(300) {
+                self.queued.push_back(OracleRequest::ForbidSplits(pool));
+            }
+            if self.random.per_mille(300) {
+                self.queued.push_back(OracleRequest::UseOnOutOfMemory(pool));
+            }
+        }
+        self.queued.push_back(OracleRequest::BeginPool(pool, None));
+        OracleRequest::AddPoolUser(pool)
     }
 
     fn begin_capture(&mut self) -> OracleRequest {
-        let known = !self.users.is_empty() && self.random.per_mille(300);
-        let pool = if known {
-            self.users[self.random.below(self.users.len() as u64) as usize]
-        } else {
-            self.pools += 1;
-            PoolNumber(self.pools)
-        };
+        let known = self.known_pool(300);
+        let pool = known.unwrap_or(PoolNumber(self.pools + 1));
+        self.pools = self.pools.max(pool.0);
         let stream = StreamNumber(self.random.between(1, u64::from(self.streams) - 1) as u32);
-        self.route = Some(Route { pool, captured: Some(stream), left: self.random.between(10, 400) });
+        let left = self.random.between(10, 400);
+        self.routes.push(Route { pool, captured: Some(stream), left });
         self.queued.push_back(OracleRequest::BeginCapture(stream));
         OracleRequest::BeginPool(pool, Some(stream))
     }
 
     fn end_route(&mut self) -> OracleRequest {
-        let Some(Route { pool, captured, .. }) = self.route.take() else {
+        let Some(Route { pool, captured, .. }) = self.routes.pop() else {
             return OracleRequest::LogStatistics;
         };
         if let Some(stream) = captured {
@@ -248,7 +287,7 @@ impl RequestGenerator {
     fn allocate(&mut self) -> OracleRequest {
         let bytes = self.size();
         // A capture allocates on its own stream, and sometimes another thread on another stream.
-        let captured = self.route.and_then(|route| route.captured);
+        let captured = self.routes.last().and_then(|route| route.captured);
         let stream = match captured {
             Some(stream) if !self.random.per_mille(100) => stream,
             // The default stream serves most requests.
@@ -277,7 +316,9 @@ impl RequestGenerator {
             Some(0) => random.between(1, 64 * KIB),
             Some(1) => random.between(1, 2 * MIB),
             Some(2) => random.between(MIB, 12 * MIB),
-            Some(3) => random.between(8 * MIB, (self.card_bytes / 64).max(16 * MIB)),
+            Some(3) if random.per_mille(950) => random.between(8 * MIB, 64 * MIB),
+            // Larger than any limit of splits.
+            Some(3) => random.between(64 * MIB, 400 * MIB),
             _ => {
                 let edge = EDGES[random.below(EDGES.len() as u64) as usize];
                 [edge - 1, edge, edge + 1, edge + 512][random.below(4) as usize]

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod cache_model;
+mod matrix;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -14,12 +15,17 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use cache_model::CacheModel;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use gpumemtrace_allocator_oracle::{
-    CompletionsInOrder, NativeAllocator, OracleRequest, RequestFeature, RequestGenerator, RequestReader,
+    EventsInOrder, NativeAllocator, OracleRequest, RequestFeature, RequestGenerator, RequestReader,
     StreamHeader, compare, write_header,
 };
+use gpumemtrace_caching_allocator::TorchVersion;
+use matrix::rows_of;
+
+const CARD_BYTES: u64 = 4 << 30;
+const STREAMS: u32 = 4;
 
 /// Drives PyTorch's CUDA caching allocator on the simulated GPU, and compares a model with it.
 #[derive(Parser)]
@@ -49,6 +55,23 @@ enum OracleCommand {
         #[command(flatten)]
         wheel: WheelArguments,
     },
+    /// Compare under each row of the table of settings that the release has.
+    CompareAll {
+        #[command(flatten)]
+        matrix: MatrixArguments,
+        #[command(flatten)]
+        wheel: WheelArguments,
+    },
+}
+
+#[derive(Args)]
+struct MatrixArguments {
+    /// Number of requests per row.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    operations: usize,
+    /// Seed of the generator.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -76,10 +99,10 @@ struct RequestSource {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Memory of the device.
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 30)]
+    #[arg(long, value_name = "BYTES", default_value_t = CARD_BYTES)]
     card_bytes: u64,
     /// Number of streams, the default stream included.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = STREAMS)]
     streams: u32,
     /// Allocator settings, as in PYTORCH_CUDA_ALLOC_CONF.
     #[arg(long, default_value = "")]
@@ -140,7 +163,7 @@ fn log(source: &RequestSource, wheel: &WheelArguments) -> Result<()> {
     let events = run.take_log().context("no pipe")?;
     let writer = thread::spawn(move || write_requests(requests, input));
     let mut out = BufWriter::new(io::stdout().lock());
-    for event in CompletionsInOrder::new(events) {
+    for event in EventsInOrder::new(events) {
         writeln!(out, "{}", event?)?;
     }
     out.flush()?;
@@ -148,11 +171,10 @@ fn log(source: &RequestSource, wheel: &WheelArguments) -> Result<()> {
     writer.join().map_err(|_| anyhow::anyhow!("the generator panicked"))?
 }
 
-fn compare_with_model(source: &RequestSource, wheel: &WheelArguments) -> Result<ExitCode> {
-    let native = build(wheel)?;
+fn compare_with_model(source: &RequestSource, native: &NativeAllocator) -> Result<ExitCode> {
     let (header, requests) = source.open()?;
     let (_, again) = source.open()?;
-    let mut model = CacheModel::new(&header)?;
+    let mut model = CacheModel::new(&header, &native.torch_version)?;
     let start = Instant::now();
     let mut run = native.start(&header)?;
     let input = run.take_requests().context("no pipe")?;
@@ -177,10 +199,38 @@ fn compare_with_model(source: &RequestSource, wheel: &WheelArguments) -> Result<
         }
         Err(disagreement) => {
             println!("torch {}: {disagreement}", native.torch_version);
-            // The program ends when its pipes close.
+            if disagreement.native.is_none() {
+                run.wait()?;
+            }
+            // Otherwise the program ends when its pipes close.
             Ok(ExitCode::from(1))
         }
     }
+}
+
+fn compare_all(matrix: &MatrixArguments, native: &NativeAllocator) -> Result<ExitCode> {
+    let minor = TorchVersion::parse(&native.torch_version)?.minor();
+    for row in rows_of(minor) {
+        let with = row.features(minor);
+        let names: Vec<String> = with
+            .iter()
+            .filter_map(|feature| Some(feature.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        println!("--settings {:?} --with {}", row.settings, names.join(","));
+        let source = RequestSource {
+            requests: None,
+            operations: matrix.operations,
+            seed: matrix.seed,
+            card_bytes: CARD_BYTES,
+            streams: STREAMS,
+            settings: row.settings.to_owned(),
+            with,
+        };
+        if compare_with_model(&source, native)? != ExitCode::SUCCESS {
+            return Ok(ExitCode::from(1));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -193,7 +243,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         OracleCommand::Log { source, wheel } => log(source, wheel).map(|()| ExitCode::SUCCESS),
-        OracleCommand::Compare { source, wheel } => compare_with_model(source, wheel),
+        OracleCommand::Compare { source, wheel } => compare_with_model(source, &build(wheel)?),
+        OracleCommand::CompareAll { matrix, wheel } => compare_all(matrix, &build(wheel)?),
     }
 }
 
