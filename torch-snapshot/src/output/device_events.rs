@@ -3,7 +3,7 @@
 use std::iter::Peekable;
 
 use gpumemtrace_format::event::{FLAG_EXISTED, FLAG_FREED_AT_ONCE, NO_POOL};
-use gpumemtrace_format::{Detail, Event, EventKind};
+use gpumemtrace_format::{CodeId, Detail, Event, EventKind};
 
 use super::EventOutput;
 use crate::history::{
@@ -112,6 +112,13 @@ impl<'a> DeviceEvents<'a> {
         let Some(made) = made else { return };
         let python_stack = output.tree.node(event.stack, self.snapshot);
         output.add(Event { python_stack, ..made }, Some(time_ns));
+        let is_labelled = matches!(event.action, EventAction::Alloc | EventAction::Annotate)
+            && self.layout.block_at(event.addr).is_some();
+        if is_labelled && let Some(CodeId(label)) = output.label(event.label, self.snapshot) {
+            let labelled =
+                Event { device: self.ordinal, addr: event.addr, ..Event::new(EventKind::BLOCK_LABEL) };
+            output.add(Event { aux: [u64::from(label), 0], ..labelled }, Some(time_ns));
+        }
     }
 
     fn trace_event(&mut self, number: u64, event: &StoredEvent) -> Option<Event> {

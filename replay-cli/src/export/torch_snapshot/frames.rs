@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
+use gpumemtrace_torch_snapshot::BACKWARD_FRAME;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 
 use super::value_writer::{SharedValue, ValueWriter};
@@ -71,7 +72,7 @@ fn snapshot_frame(frame: &StackFrame) -> (String, u32, String) {
     let name = match (&frame.function, frame.kind, frame.offset) {
         (Some(function), ..) => function.clone(),
         (None, FrameKind::Python, _) if frame.is_backward() => {
-            "(backward pass of the forward call below)".to_owned()
+            BACKWARD_FRAME.to_owned()
         }
         (None, FrameKind::Native, Some(offset)) => format!("+{offset:#x}"),
         _ => "??".to_owned(),
