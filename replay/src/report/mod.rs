@@ -15,6 +15,7 @@ mod mps_samples;
 mod note;
 mod oom;
 mod peak;
+mod peak_labels;
 mod ranks;
 mod recording;
 mod run;
@@ -56,6 +57,7 @@ pub use self::{
         Category, CategoryBytes, CategoryShare, Confidence, MemoryLayer, PassBytes, Peak, PeakBlockRow,
         PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
     },
+    peak_labels::{LabelDifference, LabelPair, PeakLabels},
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     run::{

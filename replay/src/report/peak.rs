@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
-use super::{CategoryRule, Omitted, Site};
+use super::{CategoryRule, Omitted, PeakLabels, Site};
 
 /// The memory of one device at its peak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -23,6 +23,10 @@ pub struct Peak {
     pub live_bytes: u64,
     /// Memory by category, largest first; sums to `live_bytes` exactly.
     pub categories: Vec<CategoryShare>,
+    /// The categories compared with the labels of blocks. Absent unless `--peak` and labels are
+    /// there, as in snapshots of PyTorch with `category` or `user_metadata`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PeakLabels>,
     /// Memory by the pass that allocated it, largest first; sums to `live_bytes`.
     pub passes: Vec<PassBytes>,
     /// Memory by the named phase that allocated it; sums to `live_bytes`. Absent unless `--peak`
