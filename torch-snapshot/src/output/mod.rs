@@ -2,6 +2,7 @@
 
 mod annotations;
 mod device_events;
+mod exported_moments;
 mod metadata;
 mod stack_tree;
 mod trace_writer;
@@ -48,6 +49,9 @@ pub(crate) fn encode(histories: DeviceHistories) -> Vec<u8> {
     };
     let mut events: Vec<DeviceEvents<'_>> =
         devices.into_iter().map(|device| DeviceEvents::new(device, &snapshot, &rules)).collect();
+    if let Some(first) = events.iter_mut().find(|device| device.next_ns.is_some()) {
+        first.has_moments = true;
+    }
     let attached = [TrackerState::Attached as u64, 0];
     output.add(Event { aux: attached, flags: FLAG_EXISTED, ..Event::new(EventKind::TRACKER) }, None);
     for device in &mut events {

@@ -274,6 +274,7 @@ impl SnapshotBuilder {
             _ => None,
         });
         let annotations = annotations.collect();
+        let is_exported = fields.has(keys::GPUMEMTRACE);
         if traces.len() > MAX_DEVICE + 1 {
             return Err(SnapshotError::TooLarge { what: "devices", limit: MAX_DEVICE as u64 + 1 });
         }
@@ -285,6 +286,7 @@ impl SnapshotBuilder {
         snapshot.segments.retain(|segment| usize::from(segment.device) <= MAX_DEVICE);
         strange += before - snapshot.segments.len();
         (snapshot.traces, snapshot.settings, snapshot.annotations) = (traces, settings, annotations);
+        snapshot.is_exported = is_exported;
         snapshot.counts.unknown_keys = self.unknown_keys.len() as u64;
         snapshot.counts.strange_entries = strange as u64;
         snapshot.counts.host_events = host.iter().map(|run| u64::from(run.count)).sum();

@@ -1,11 +1,12 @@
 //! The frames and stacks of events, from their fields.
 
 use super::builder::Fields;
-use super::frame_texts::{
-    BACKWARD_MARK, FrameText, is_of_pytorch, is_python, parse_profiler_frame, parse_traceback_frame,
-};
+use super::frame_texts::{BACKWARD_MARK, FrameText, is_python, parse_profiler_frame, parse_traceback_frame};
 use super::stacks::SnapshotFrame;
 use super::{ContainerBody, SnapshotBuilder, TextTable, TorchFrame, TorchSnapshot, TorchStack, Value, keys};
+
+/// Frames of a forward call that are kept, innermost first. Events may share one list.
+const MAX_FORWARD_FRAMES: usize = 512;
 
 impl SnapshotBuilder {
     pub(super) fn frame(&mut self, fields: Fields<'_>) -> TorchFrame {
@@ -19,8 +20,13 @@ impl SnapshotBuilder {
             return snapshot.stacks.intern_frame(frame);
         }
         let name = snapshot.texts.get(frame.name).to_owned();
-        let named = parse_profiler_frame(&name).map(|text| intern_frame_text(&mut snapshot.texts, text));
-        snapshot.stacks.intern_frame(named.unwrap_or(frame))
+        let Some((file, line, name)) = parse_profiler_frame(&name) else {
+            return snapshot.stacks.intern_frame(frame);
+        };
+        // The profiler shortens paths to those below the folder of packages.
+        let folder = if file.starts_with("torch/") { "site-packages/" } else { "" };
+        let named = intern_frame_text(&mut snapshot.texts, (&format!("{folder}{file}"), line, name));
+        snapshot.stacks.intern_frame(named)
     }
 
     /// The stack of an event. In anomaly mode, an event of a backward pass has the frames of the
@@ -38,7 +44,7 @@ impl SnapshotBuilder {
             return own;
         }
         let mut forward = Vec::new();
-        for line in lines.iter().rev().filter_map(|line| line.as_text()) {
+        for line in lines.iter().rev().take(MAX_FORWARD_FRAMES).filter_map(|line| line.as_text()) {
             let frame = *self.forward_frames.entry(line).or_insert_with(|| {
                 let text = texts.get(line).to_owned();
                 let frame = intern_frame_text(texts, parse_traceback_frame(&text)?);
@@ -59,7 +65,5 @@ impl SnapshotBuilder {
 }
 
 fn intern_frame_text(texts: &mut TextTable, (file, line, name): FrameText<'_>) -> SnapshotFrame {
-    let file =
-        if is_of_pytorch(file) { texts.intern(&format!("site-packages/{file}")) } else { texts.intern(file) };
-    SnapshotFrame { file, name: texts.intern(name), line }
+    SnapshotFrame { file: texts.intern(file), name: texts.intern(name), line }
 }

@@ -33,11 +33,6 @@ pub(super) fn parse_profiler_frame(name: &str) -> Option<FrameText<'_>> {
     Some((file, line.parse().ok()?, function))
 }
 
-/// True for a file that the profiler shortened to its path below the folder of packages.
-pub(super) fn is_of_pytorch(file: &str) -> bool {
-    file.starts_with("torch/")
-}
-
 /// True for a frame of Python, by its file: C++ frames (`stacks="all"`) have a source file, a
 /// library or `??`.
 pub(crate) fn is_python(file: &str, name: &str) -> bool {

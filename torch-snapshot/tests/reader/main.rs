@@ -2,6 +2,7 @@
 
 mod allocator_model;
 mod hostile;
+mod labels;
 mod pickle_writer;
 
 use std::io::Write as _;
