@@ -83,8 +83,8 @@ train(model, optimizer, 5)
 memory._dump_snapshot(args.snapshot)
 
 record(enabled=None)
-model, optimizer = build()
 with torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=True) as profile:
+    model, optimizer = build()
     train(model, optimizer, 3)
 page = _memory_viz.profile_plot(profile)
 with open(args.profiled, "wb") as file:

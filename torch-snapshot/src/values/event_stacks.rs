@@ -21,7 +21,8 @@ impl SnapshotBuilder {
         }
         let name = snapshot.texts.get(frame.name).to_owned();
         let Some((file, line, name)) = parse_profiler_frame(&name) else {
-            return snapshot.stacks.intern_frame(frame);
+            // A built-in function or a module: no frame of Python.
+            return snapshot.stacks.intern_frame(SnapshotFrame { file: keys::EMPTY, ..frame });
         };
         // The profiler shortens paths to those below the folder of packages.
         let folder = if file.starts_with("torch/") { "site-packages/" } else { "" };

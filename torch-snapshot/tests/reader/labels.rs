@@ -168,6 +168,7 @@ fn names_of_profiled_calls_become_frames() {
     let parts = TraceParts::read(&json_bytes(&snapshot));
     let event = parts.of_kind(EventKind::BLOCK_ALLOC).next().unwrap();
     let stack = parts.stack(event);
+    assert_eq!(stack[0], ("<built-in method randn>", FrameLink::Native));
     assert_eq!(stack[1..], [("forward", FrameLink::Python), ("<module>", FrameLink::C)]);
     let files: Vec<&str> = parts.codes.iter().map(|code| code.file.as_str()).collect();
     assert!(
