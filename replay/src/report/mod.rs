@@ -15,7 +15,6 @@ mod mps_samples;
 mod note;
 mod oom;
 mod peak;
-mod peak_labels;
 mod ranks;
 mod recording;
 mod run;
@@ -54,10 +53,10 @@ pub use self::{
     note::{BlockContent, TraceLoss, TraceNote, Worded},
     oom::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind},
     peak::{
-        Category, CategoryBytes, CategoryShare, Confidence, MemoryLayer, PassBytes, Peak, PeakBlockRow,
-        PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
+        Category, CategoryBytes, CategoryShare, Confidence, LabelDifference, LabelPair, MemoryLayer,
+        PassBytes, Peak, PeakBlockRow, PeakLabels, PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep,
+        SiteBytes, SiteShare, TrainingPass,
     },
-    peak_labels::{LabelDifference, LabelPair, PeakLabels},
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     run::{

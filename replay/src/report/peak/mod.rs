@@ -4,7 +4,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::json_enum::json_enum;
-use super::{CategoryRule, Omitted, PeakLabels, Site};
+use super::{CategoryRule, Omitted, Site};
+
+mod category;
+mod labels;
+
+pub use category::Category;
+pub use labels::{LabelDifference, LabelPair, PeakLabels};
 
 /// The memory of one device at its peak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -52,28 +58,6 @@ json_enum! {
         Torch = "torch",
         /// Allocations from the driver, by a program without PyTorch.
         Device = "device",
-    }
-}
-
-json_enum! {
-    /// The purpose of a block.
-    enum Category {
-        /// Parameters and buffers of modules.
-        Parameters = "parameters",
-        /// Gradients that the backward pass leaves.
-        Gradients = "gradients",
-        /// State that an optimizer keeps between steps.
-        OptimizerState = "optimizer_state",
-        /// Results of the forward pass that the backward pass needs.
-        Activations = "activations",
-        /// Blocks that are freed in the pass that allocates them.
-        Temporaries = "temporaries",
-        /// Workspaces of libraries such as cuBLAS.
-        Workspaces = "workspaces",
-        /// Batches of input data.
-        Inputs = "inputs",
-        /// No rule applies to the block.
-        Unknown = "unknown",
     }
 }
 

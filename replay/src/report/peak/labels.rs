@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Category, Site};
+use super::category::Category;
+use crate::report::site::Site;
 
 /// Labels that PyTorch or the program gave to the blocks of a peak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
