@@ -5,7 +5,7 @@ const UNKNOWN_FILE: &str = "??";
 
 /// The name of the frame between the backward pass and the forward call that it belongs to. Its
 /// file is `??`. `gpumemtrace export torch-snapshot` writes it, too.
-pub const BACKWARD_FRAME: &str = "(backward pass of the forward call below)";
+pub const BACKWARD_FRAME: &str = "<backward>";
 
 pub(super) const BACKWARD_MARK: FrameText<'static> = (UNKNOWN_FILE, 0, BACKWARD_FRAME);
 

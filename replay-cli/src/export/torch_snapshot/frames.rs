@@ -70,8 +70,8 @@ impl FrameTable {
 fn snapshot_frame(frame: &StackFrame) -> (String, u32, String) {
     let file = frame.file.as_deref().or(frame.module.as_deref()).unwrap_or("??");
     let name = match (&frame.function, frame.kind, frame.offset) {
+        _ if frame.is_backward() => BACKWARD_FRAME.to_owned(),
         (Some(function), ..) => function.clone(),
-        (None, FrameKind::Python, _) if frame.is_backward() => BACKWARD_FRAME.to_owned(),
         (None, FrameKind::Native, Some(offset)) => format!("+{offset:#x}"),
         _ => "??".to_owned(),
     };
