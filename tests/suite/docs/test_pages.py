@@ -24,7 +24,6 @@ NAMES = [str(page.relative_to(PAGES)) for page in ALL]
 RUN = [page for page in ALL if any(block.language == "console" and not block.not_run for block in blocks(page.read_text()))]
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
-    ("exports/torch-snapshot.md", "needs PyTorch beside the command"),
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),
