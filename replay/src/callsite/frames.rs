@@ -10,6 +10,9 @@ use crate::callsite::symbols::{StackInfo, StackSymbols};
 use crate::report::{FrameKind, Site, StackFrame};
 use crate::util::ids::{SiteId, StackId};
 
+/// The module of a native frame that PyTorch named without one.
+const UNKNOWN_MODULE: &str = "unknown module";
+
 impl StackSymbols {
     /// The node ids of a Python stack, innermost first.
     pub(crate) fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
@@ -57,6 +60,11 @@ impl StackSymbols {
     pub(crate) fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
         let key = &self.sites[site.0 as usize];
         let (file, line, function, module) = match key {
+            SiteKey::Python { file, line, function, .. } if self.is_native_site(site) => {
+                let file = known_source(file.clone());
+                let module = UNKNOWN_MODULE.to_owned();
+                (file, line.filter(|line| *line != 0), function.clone(), Some(module))
+            }
             SiteKey::Python { file, line, function, .. } => (file.clone(), *line, function.clone(), None),
             SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
             SiteKey::Unknown => (None, None, None, None),
@@ -153,6 +161,7 @@ impl StackSymbols {
                 Some(node) => self.python_frame(node.code, node.offset_bytes),
                 None => (None, None, None),
             };
+            let file = if link == FrameLink::Native { known_source(file) } else { file };
             frames.push(StackFrame {
                 kind: if link == FrameLink::Native { FrameKind::Native } else { FrameKind::Python },
                 is_own: link != FrameLink::Native
@@ -169,6 +178,11 @@ impl StackSymbols {
         }
         frames
     }
+}
+
+/// The source file of a native frame that PyTorch named; it writes `??` where it is unknown.
+fn known_source(file: Option<String>) -> Option<String> {
+    file.filter(|file| file != "??")
 }
 
 fn is_recorder(path: &str) -> bool {

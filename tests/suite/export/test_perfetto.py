@@ -1,4 +1,4 @@
-"""`gpumemtrace export perfetto`, read by Perfetto's schema and by its trace processor."""
+"""`gpumemtrace export perfetto`, read by Perfetto's schema, its trace processor and its page."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import pytest
 
 from conftest import COMMAND, REPOSITORY, VENVS, dump, gpumemtrace
 from page_runs import GOLDEN, record
+from perfetto_page import open_in_perfetto
 from perfetto_trace import PROBLEMS, export_perfetto, query
 
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
@@ -170,6 +171,16 @@ def test_traces_without_pytorch_tracker(name, tmp_path):
         peaks = [device["peak"][key] for key in ("live_bytes", "device_bytes") if device["peak"][key] is not None]
         assert max(value for points in exported.counters.values() for _, value in points) == max(peaks)
     assert query(exported.path, PROBLEMS) == [[]]
+
+
+def test_page_shows_every_track(training, tmp_path):
+    trace, _ = training
+    exported = export_perfetto(tmp_path, trace)
+    shown = open_in_perfetto(exported.path).splitlines()
+    tracks = {name for _, name in exported.counters} | {name for _, name, *_ in [*exported.slices, *exported.instants]}
+    assert {"GPU 0 allocated", "Steps", "Phases", "Marks"} <= tracks
+    assert tracks <= set(shown)
+    assert {"Heap Profile", "Unreleased Size"} <= set(shown), "the flame graph of the first heap is open"
 
 
 def test_equal_traces_give_equal_files(training, tmp_path):

@@ -187,3 +187,14 @@ def test_stats_of_torch_at_the_dump(path):
         assert sum(block.size for block in history.blocks.values() if block.state in (LIVE, PENDING)) == torch["active_bytes.all.current"]
         if not history.begins_late and history.rounding.is_known:
             assert row["peak"]["live_bytes"] == torch["allocated_bytes.all.peak"]
+
+
+def test_snapshot_without_times_shows_no_times():
+    """PyTorch 2.1 writes none. Its native frames have names and no module."""
+    [path] = [path for path in FILES if path.name == "torch-2.1.2-training-native.pickle.gz"]
+    sections = ["--peak", "--timeline", "--fragmentation", "--oom", "--leaks"]
+    for arguments in [[], sections]:
+        text = run_command("replay", path, *arguments).stdout
+        assert "us in" not in text and "0 us" not in text
+        assert "::apply (unknown module)" in sentences(text) and "??" not in text
+    assert "step 8" in text and "the events of this snapshot have no times" in text

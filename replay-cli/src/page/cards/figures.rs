@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
 use super::{CardTrace, device_memory, known_bytes, nodes, view_link};
+use crate::render::wording::Vocabulary;
 use crate::render::wording::moment::format_moment;
 use crate::render::wording::recording::describe_end_moment;
 use crate::render::wording::steps::count_steps;
@@ -46,7 +47,8 @@ fn figures(device: Option<&Device>, trace: &CardTrace<'_>) -> Vec<Node> {
     let mut rows: Vec<(&str, String)> = Vec::new();
     if let Some(device) = device {
         let peak = &device.peak;
-        let time = peak.time_ns.map_or_else(unknown, |time_ns| format_moment(time_ns, peak.step));
+        let words = Vocabulary::of_trace(&trace.report.traces[trace.trace]);
+        let time = peak.time_ns.map_or_else(unknown, |time_ns| format_moment(&words, time_ns, peak.step));
         let share = peak.live_bytes.zip(device.total_bytes.filter(|total| *total > 0));
         let share = share.map(|(live, total)| format_percent(live as f64 / total as f64));
         rows.push(("Peak at", time));
@@ -96,7 +98,8 @@ fn level_table(device: &Device) -> Element {
 }
 
 fn largest_sites(peak: &Peak, trace: &CardTrace<'_>) -> Vec<Node> {
-    let moment = format_moment(peak.time_ns, peak.step);
+    let words = Vocabulary::of_trace(&trace.report.traces[trace.trace]);
+    let moment = format_moment(&words, peak.time_ns, peak.step);
     let title = format!("Largest call sites at the peak, {moment}");
     let all = format!("See {}", format_count(peak.sites.len() as u64, "call site"));
     let most = peak.sites.first().map_or(1, |largest| largest.bytes.max(1));

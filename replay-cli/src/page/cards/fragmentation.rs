@@ -48,13 +48,14 @@ pub(super) fn cause_names(trace: &CardTrace<'_>) -> BTreeMap<CauseKind, String> 
 pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<GapCard> {
     let moments: Vec<&Fragmentation> =
         trace.report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace.trace).collect();
+    let words = Vocabulary::of_trace(&trace.report.traces[trace.trace]);
     let first_of = |device: u32, why: GapReason| {
         moments.iter().position(|moment| moment.device == device && moment.at.why == why)
     };
     let cards = moments.iter().enumerate().map(|(index, moment)| {
         let first = first_of(moment.device, GapReason::Oom);
         let first = first.or_else(|| first_of(moment.device, GapReason::LargestGap));
-        let time = format_moment(moment.at.time_ns, moment.at.step);
+        let time = format_moment(&words, moment.at.time_ns, moment.at.step);
         GapCard {
             device: moment.device,
             time_ns: moment.at.time_ns,

@@ -52,7 +52,7 @@ fn oom_card(group: &OomGroup<'_>, trace: &CardTrace<'_>) -> Element {
     let badge = format!("Out of memory{}", outcome.unwrap_or_default());
     let requested = format_bytes(oom.requested_bytes);
     let last = if group.count > 1 { "; shown is the last one" } else { "" };
-    let moments = format!("GPU {}, {}{last}", oom.device, group.describe_moments());
+    let moments = format!("GPU {}, {}{last}", oom.device, group.describe_moments(&words));
     let columns = || element("div").class("case-columns");
     case("article", severity)
         .add(paragraph(badge).class("badge"))

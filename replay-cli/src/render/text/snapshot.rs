@@ -29,7 +29,7 @@ pub(super) fn render_snapshots(
     for snapshot in report.snapshots.iter().flatten().filter(|snapshot| snapshot.trace == trace) {
         out.push('\n');
         let is_end = snapshot.when == end;
-        let mut moment = format_moment(snapshot.time_ns, snapshot.step);
+        let mut moment = format_moment(&words, snapshot.time_ns, snapshot.step);
         let device = report.devices.iter().find(|one| (one.trace, one.device) == (trace, snapshot.device));
         if let Some(device) = device.filter(|_| is_end) {
             moment = format!("{}; {moment}", describe_end_moment(device.end.moment));

@@ -1,4 +1,4 @@
-//! The nouns that differ between CUDA and Metal.
+//! The words that differ between traces: between CUDA and Metal, and where times are unknown.
 
 use gpumemtrace_replay::compare::{Backend, ComparedRun};
 use gpumemtrace_replay::report::{PluggableMode, TraceInfo};
@@ -9,6 +9,8 @@ use gpumemtrace_replay::report::{PluggableMode, TraceInfo};
 pub(crate) struct Vocabulary {
     /// True for traces of Metal.
     pub(crate) is_metal: bool,
+    /// False for a snapshot of PyTorch without times.
+    pub(crate) has_times: bool,
     /// What reserves memory for tensors.
     pub(crate) reserver: &'static str,
     /// The table row of reserved memory.
@@ -31,6 +33,7 @@ impl Vocabulary {
     /// PyTorch with its own allocator.
     pub(super) const CUDA: Self = Self {
         is_metal: false,
+        has_times: true,
         reserver: "PyTorch",
         reserved_row: "reserved",
         source: "the driver",
@@ -43,6 +46,7 @@ impl Vocabulary {
 
     const METAL: Self = Self {
         is_metal: true,
+        has_times: true,
         reserver: "Metal heaps",
         reserved_row: "in Metal heaps",
         source: "Metal",
@@ -55,7 +59,8 @@ impl Vocabulary {
 
     /// The nouns for a trace of a report.
     pub(crate) fn of_trace(info: &TraceInfo) -> Self {
-        Self::new(info.is_metal(), info.pluggable)
+        let has_times = info.duration_ns.is_some() || !info.is_torch_snapshot();
+        Self { has_times, ..Self::new(info.is_metal(), info.pluggable) }
     }
 
     /// The nouns for a run of a comparison.

@@ -28,7 +28,8 @@ impl StackSymbols {
         NodeInfo { user: None, generated: None, own, optimizer: 0, root, autograd: AutogradRole::None }
     }
 
-    fn is_native_site(&self, site: SiteId) -> bool {
+    /// True for a site in native code that PyTorch named, in a snapshot.
+    pub(in crate::callsite) fn is_native_site(&self, site: SiteId) -> bool {
         self.native_sites.contains(&site)
     }
 }

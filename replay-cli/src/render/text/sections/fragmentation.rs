@@ -49,7 +49,7 @@ pub(super) fn render_fragmentation(
     }
     for (moments, text) in group_moments(&moments, &words, style) {
         out.push('\n');
-        render_title(out, &moments);
+        render_title(out, &moments, &words);
         out.push_str(&text);
     }
     if moments.iter().any(|moment| has_unknown_pools(moment, &words)) {
@@ -87,11 +87,11 @@ fn group_moments<'a>(
 }
 
 /// The moments that share a text, with their times.
-fn render_title(out: &mut String, moments: &[&Fragmentation]) {
+fn render_title(out: &mut String, moments: &[&Fragmentation], words: &Vocabulary) {
     let described: Vec<String> = moments
         .iter()
         .map(|moment| {
-            let time = format_moment(moment.at.time_ns, moment.at.step);
+            let time = format_moment(words, moment.at.time_ns, moment.at.step);
             format!("{} ({time})", describe_gap_moment(&moment.at))
         })
         .collect();

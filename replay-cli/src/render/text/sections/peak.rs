@@ -42,7 +42,7 @@ pub(super) fn render_peak(
             format_bytes(peak.live_bytes),
             describe_layer(peak.layer, &words),
             format_number(peak.live_bytes),
-            format_moment(peak.time_ns, peak.step)
+            format_moment(&words, peak.time_ns, peak.step)
         );
         put_line(out, format_args!("{}", style.bold(&title)));
         render_lists(out, peak, style, sites);

@@ -80,11 +80,12 @@ fn describe_phase(phase: &Phase) -> String {
 
 /// The largest call sites at the peak of each GPU.
 fn render_peaks(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut SiteFormatter) {
+    let words = Vocabulary::of_trace(&report.traces[trace]);
     let peaks: Vec<_> = report.peak.iter().flatten().filter(|peak| peak.trace == trace).collect();
     for top in &peaks {
         out.push('\n');
         let gpu = if peaks.len() > 1 { format!(" of GPU {}", top.device) } else { String::new() };
-        let title = format!("Largest at peak{gpu} ({})", format_moment(top.time_ns, top.step));
+        let title = format!("Largest at peak{gpu} ({})", format_moment(&words, top.time_ns, top.step));
         put_line(out, format_args!("{}", style.bold(&title)));
         let most = style.row_limit(MAX_ROWS);
         peak::render_site_table(out, &top.sites, (top.live_bytes, top.omitted), most);

@@ -2,6 +2,7 @@
 
 use gpumemtrace_replay::report::Oom;
 
+use crate::render::wording::Vocabulary;
 use crate::render::wording::moment::{format_moment, format_step};
 use crate::terminal::format::format_count;
 
@@ -31,12 +32,12 @@ pub(crate) fn group_ooms<'a>(ooms: &[&'a Oom]) -> Vec<OomGroup<'a>> {
 
 impl OomGroup<'_> {
     /// `1.5 s in, step 40`, or of several errors `5 times, 1.5 s in, step 40 to 9.1 s in, step 88`.
-    pub(crate) fn describe_moments(&self) -> String {
-        let last = format_moment(self.last.time_ns, self.last.step);
+    pub(crate) fn describe_moments(&self, words: &Vocabulary) -> String {
+        let last = format_moment(words, self.last.time_ns, self.last.step);
         if self.count == 1 {
             return last;
         }
-        let first = format_moment(self.first.time_ns, self.first.step);
+        let first = format_moment(words, self.first.time_ns, self.first.step);
         format!("{}, {first} to {last}", format_count(self.count, "time"))
     }
 

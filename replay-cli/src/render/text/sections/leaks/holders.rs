@@ -3,6 +3,7 @@
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, ScanTrigger};
 
+use crate::render::wording::Vocabulary;
 use crate::render::wording::leaks::describe_trigger;
 use crate::render::wording::leaks::holders::{
     describe_other_holders, describe_scan, describe_unresolved, explain_no_scan, format_holder, last_scan,
@@ -37,7 +38,8 @@ pub(super) fn render_holders(out: &mut String, report: &Report, leak: &Leak, sty
     }
     let last = last_scan(report, leak.trace).map(|scan| scan.scan);
     if let Some(scan) = shown_scan(report, leak).filter(|scan| Some(scan.scan) != last) {
-        let (when, moment) = (describe_trigger(scan.trigger), format_moment(scan.time_ns, scan.step));
+        let words = Vocabulary::of_trace(&report.traces[leak.trace]);
+        let (when, moment) = (describe_trigger(scan.trigger), format_moment(&words, scan.time_ns, scan.step));
         put_line(out, format_args!("   As of the holder scan {when}, {moment}."));
     }
 }

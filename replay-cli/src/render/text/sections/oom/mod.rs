@@ -95,7 +95,7 @@ fn render_error(
 ) {
     let oom = group.last;
     let site = style.bold(&short_site(&oom.site));
-    put_line(out, format_args!("  GPU {} ({}) at {site}", oom.device, group.describe_moments()));
+    put_line(out, format_args!("  GPU {} ({}) at {site}", oom.device, group.describe_moments(words)));
     if let Some(source) = sites.source_line(&oom.site) {
         put_line(out, format_args!("      {source}"));
     }

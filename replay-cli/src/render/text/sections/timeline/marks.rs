@@ -3,6 +3,7 @@
 use gpumemtrace_replay::report::Mark;
 
 use super::ChartFrame;
+use crate::render::wording::Vocabulary;
 use crate::render::wording::moment::format_moment;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, put_line};
@@ -16,7 +17,7 @@ const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(super) fn render_marks(
     out: &mut String,
-    marks: &[&Mark],
+    (marks, words): (&[&Mark], &Vocabulary),
     ChartFrame { margin, width, range }: ChartFrame<'_>,
     style: Style,
 ) {
@@ -33,7 +34,7 @@ pub(super) fn render_marks(
             *place = letter;
         }
         let name = escape_text(mark.name.as_deref().unwrap_or("(name lost)"));
-        rows.push(format!("{letter} {HANG}{name} ({})", format_moment(mark.time_ns, mark.step)));
+        rows.push(format!("{letter} {HANG}{name} ({})", format_moment(words, mark.time_ns, mark.step)));
     }
     put_line(out, format_args!("{:margin$}  {}", "", letters.iter().collect::<String>().trim_end()));
     put_line(out, format_args!("{:margin$}  {HANG}marks:", ""));

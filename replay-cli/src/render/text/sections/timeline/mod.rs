@@ -110,12 +110,16 @@ fn render_timeline(
         timeline.device,
         format_bytes(main(peak).unwrap_or(0)),
         describe_layer(if has_torch { MemoryLayer::Torch } else { MemoryLayer::Device }, words),
-        format_moment(peak.time_ns, peak.step)
+        format_moment(words, peak.time_ns, peak.step)
     );
     put_line(out, format_args!("{}", style.bold(&title)));
+    if !words.has_times {
+        put_line(out, format_args!("  There is no chart: the events of this snapshot have no times."));
+        return;
+    }
     let scale = draw_chart(out, (&filled, &outline), frame, style);
     render_axis(out, (peak.time_ns, &signs.ooms), frame);
-    marks::render_marks(out, signs.marks, frame, style);
+    marks::render_marks(out, (signs.marks, words), frame, style);
     let name = if has_torch { "allocated" } else { words.source_short };
     render_legend(out, (name, &outline, !signs.ooms.is_empty()), words, margin, style);
     if scale.floor > 0 {
