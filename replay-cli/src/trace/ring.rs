@@ -4,9 +4,9 @@
 //! waits until the recorder has released it, or until `/proc/sys/fs/lease-break-time` (45 s) has
 //! passed; a stopped program never answers. So a ring of a program that is known to be stopped is
 //! not opened at all, because even an attempt takes the lease away in the end. Any other ring is
-//! opened with `O_NONBLOCK`. If that fails, a thread opens it and waits, for at most a few seconds:
-//! while an `open(2)` waits, the recorder cannot take its lease again, so the reader gets in even if
-//! it is scheduled late.
+//! opened with `O_NONBLOCK`. If that fails, a thread opens it and waits, for at most a few seconds.
+//! While an `open(2)` waits, the recorder cannot take its lease again, so the reader gets in even
+//! if it is scheduled late.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
