@@ -29,7 +29,7 @@ impl FolderExporter for ParquetExporter {
             let names = stacks::write_stacks(run, &walked.stacks, resolver, &mut folder)?;
             sites::write_sites(walked.layers, &names, &mut folder)?;
             series::write_series(run, &mut folder)?;
-            segments::write_segments(run, &mut folder)?;
+            segments::write_segments(run, &walked.moments, &mut folder)?;
             findings::write_findings(report, trace, &mut folder)?;
             runs::write_run(run, (report, trace), walked.events, &mut folder)?;
             add_notes(run, walked.omitted_numbers, notes);

@@ -12,6 +12,7 @@ use gpumemtrace_replay::{
 };
 use proptest::prelude::*;
 use synthetic::Synthetic;
+use synthetic::random::random_run;
 
 const STARTED_NS: u64 = 1_000_000_000;
 
@@ -24,21 +25,6 @@ fn since(run: &Synthetic, when: &str) -> Analysis {
         run,
         AnalysisOptions { since: Some(when.parse().expect("a moment")), ..AnalysisOptions::default() },
     )
-}
-
-fn random_run(choices: &[(u8, u8, u16)]) -> Synthetic {
-    let mut run = Synthetic::new();
-    let mut live: Vec<u64> = Vec::new();
-    for (what, line, size) in choices {
-        let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 7) + 1);
-        if *what < 120 && !live.is_empty() {
-            let addr = live.swap_remove(usize::from(*size) % live.len());
-            run.release(addr, stack);
-        } else {
-            live.push(run.alloc(stack, u64::from(*size) * 700));
-        }
-    }
-    run
 }
 
 /// Bytes by line after each event, with its time. Counts only blocks for which `counts` returns
@@ -92,7 +78,7 @@ proptest! {
     fn peak_since_a_time_is_the_highest_later_state(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300), at in 0.0f64..1.0,
     ) {
-        let run = random_run(&choices);
+        let run = random_run(&choices, 0);
         let states = states(&run, |_| true);
         let span = states.last().unwrap().0;
         // Events at exactly that time come before it.
@@ -131,7 +117,7 @@ proptest! {
     fn stream_has_the_peak_and_end_of_its_own_blocks(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300), wanted in 0u64..3,
     ) {
-        let mut run = random_run(&choices);
+        let mut run = random_run(&choices, 0);
         let mut streams: HashMap<u64, Detail> = HashMap::new();
         let mut segments = Vec::new();
         for event in &mut run.events {
@@ -175,7 +161,7 @@ proptest! {
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300),
         most in 1usize..9, line in 1u32..9,
     ) {
-        let full = report(&[random_run(&choices).analyse()], &[]);
+        let full = report(&[random_run(&choices, 0).analyse()], &[]);
         let peak = &full.peak.as_ref().unwrap()[0];
         let sum = |report: &Report| {
             let peak = &report.peak.as_ref().unwrap()[0];

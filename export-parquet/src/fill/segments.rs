@@ -9,17 +9,24 @@ use crate::file::cell::Text;
 use crate::folder::PartitionFolder;
 use crate::tables::segments::SegmentRow;
 use crate::tables::{number, saturated};
+use crate::walk::MomentEvents;
 
 /// Writes the table `segments`: the moments in the window, by device and time.
-pub(crate) fn write_segments(run: &ExportRun, folder: &mut PartitionFolder<'_>) -> anyhow::Result<()> {
+pub(crate) fn write_segments(
+    run: &ExportRun,
+    moments: &MomentEvents,
+    folder: &mut PartitionFolder<'_>,
+) -> anyhow::Result<()> {
     let mut table = folder.begin::<SegmentRow>()?;
     let (since_ns, until_ns) = run.window.span_ns;
     for device in &run.history.devices {
         for state in device.states.iter().filter(|state| (since_ns..=until_ns).contains(&state.time_ns)) {
+            let seq = moments.seq_of(device.ordinal, state.block_events);
             for (segment, allocated_bytes, blocks) in filled_segments(state) {
                 table.push(SegmentRow {
                     moment: Text::from_static(moment_name(state.why)),
                     time_ns: saturated(state.time_ns),
+                    seq: seq.and_then(number),
                     step: state.step.and_then(number),
                     device: i64::from(device.ordinal),
                     address: number(segment.addr),

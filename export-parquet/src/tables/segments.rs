@@ -11,6 +11,10 @@ table! {
         moment: Text,
         /// The moment, in nanoseconds since the start of recording.
         time_ns: i64,
+        /// `seq` of the last event of a tensor block on this GPU up to the moment. Several events
+        /// may have the same time; the blocks of the moment are those with `start_seq <= seq` and
+        /// without `end_seq <= seq`.
+        seq: Option<i64>,
         /// Number of steps begun. Null in a run without steps.
         step: Option<i64>,
         /// Ordinal of the GPU.

@@ -1,6 +1,7 @@
 //! Walks the events of a run once and fills the tables that have a row per event, block or step.
 
 mod event_rows;
+mod moments;
 pub(crate) mod totals;
 
 use std::ops::ControlFlow;
@@ -17,7 +18,8 @@ use crate::tables::events::EventRow;
 use crate::tables::steps::StepRow;
 use crate::tables::{known_device, saturated};
 use event_rows::EventRows;
-use totals::{AllocatorTotals, LayerOnDevice, WindowTotals};
+pub(crate) use moments::MomentEvents;
+use totals::{AllocatorTotals, LayerOnDevice, StepAndSiteTotals};
 
 /// The site of memory without a known one.
 const UNKNOWN_SITE: u32 = u32::MAX;
@@ -31,6 +33,8 @@ pub(crate) struct WalkResult {
     pub(crate) events: u64,
     /// Totals by allocator, device and site.
     pub(crate) layers: Vec<(LayerOnDevice, AllocatorTotals)>,
+    /// The events before the moments of the table `segments`.
+    pub(crate) moments: MomentEvents,
     /// The stacks that the tables mention, ascending, with their sites.
     pub(crate) stacks: Vec<(u32, Option<u32>)>,
     /// Numbers above the range of a column, which are null.
@@ -46,7 +50,8 @@ pub(crate) fn walk_run(run: &mut ExportRun, folder: &mut PartitionFolder<'_>) ->
         events: folder.begin()?,
         allocations: folder.begin()?,
         steps: folder.begin()?,
-        totals: WindowTotals::default(),
+        totals: StepAndSiteTotals::default(),
+        moments: MomentEvents::new(&run.history),
         stacks: Vec::new(),
         step: None,
         step_start_ns: since_ns,
@@ -71,6 +76,7 @@ pub(crate) fn walk_run(run: &mut ExportRun, folder: &mut PartitionFolder<'_>) ->
     Ok(WalkResult {
         events: end.events,
         stacks: stacks.collect(),
+        moments: walk.moments,
         layers: walk.totals.into_layers(),
         omitted_numbers: walk.rows.omitted_numbers,
     })
@@ -82,7 +88,8 @@ struct RunWalk {
     events: TableWriter<EventRow>,
     allocations: TableWriter<AllocationRow>,
     steps: TableWriter<StepRow>,
-    totals: WindowTotals,
+    totals: StepAndSiteTotals,
+    moments: MomentEvents,
     /// By stack, its site if a table mentions it.
     stacks: Vec<Option<u32>>,
     /// The present step; `None` before the window.
@@ -92,6 +99,7 @@ struct RunWalk {
 
 impl RunWalk {
     fn on_event(&mut self, walked: &WalkedEvent<'_>) {
+        self.moments.on_event(walked);
         if walked.is_inside {
             if self.step != Some(walked.step) {
                 self.begin_step(walked);

@@ -145,12 +145,12 @@ impl AllocatorTotals {
 
 /// The blocks of all allocators, by allocator and device.
 #[derive(Debug, Default)]
-pub(crate) struct WindowTotals {
+pub(crate) struct StepAndSiteTotals {
     layers: Vec<(LayerOnDevice, AllocatorTotals)>,
     is_inside: bool,
 }
 
-impl WindowTotals {
+impl StepAndSiteTotals {
     /// Begins to count. Before, changes only say what is live.
     pub(crate) fn begin_window(&mut self) {
         self.is_inside = true;

@@ -64,6 +64,9 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     }
     args.options.check(exporter)?;
     let mut job = ExportJob { options: args.options.clone(), ..read_job(&args.inputs)? };
+    if exporter.shows_leaks(&job.options) {
+        job.note_leaks_of_whole_run();
+    }
     if to_stdout {
         let mut out = BufWriter::new(std::io::stdout().lock());
         exporter.export(&mut job, &mut out)?;

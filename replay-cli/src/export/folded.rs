@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::stacks::{DeviceStacks, NamedStacks, StackValue, ViewerFrame, collect_stacks};
-use super::{ExportJob, Exporter};
+use super::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
 use crate::terminal::escape::escape_text;
 
@@ -31,6 +31,10 @@ impl Exporter for FoldedExporter {
 
     fn chooses_value(&self) -> bool {
         true
+    }
+
+    fn shows_leaks(&self, options: &FormatOptions) -> bool {
+        options.value == Some(StackValue::Leaked)
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -86,6 +86,12 @@ pub(crate) trait Exporter: OutputFormat {
         false
     }
 
+    /// True if a file with these options names leaks. They are those of the whole run, because only
+    /// it shows what survives, so a note says so where the file has only a part.
+    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
+        false
+    }
+
     /// Writes the runs. Returns errors of `out` and of reading the traces.
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()>;
 }
@@ -113,4 +119,14 @@ pub struct ExportJob {
     pub(crate) options: FormatOptions,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.
     pub notes: Vec<String>,
+}
+
+impl ExportJob {
+    /// Notes that the leaks in a file are of the whole runs, if the file has only a part of them.
+    pub(crate) fn note_leaks_of_whole_run(&mut self) {
+        let has_leaks = self.report.leaks.iter().any(|leaks| !leaks.is_empty());
+        if has_leaks && self.runs.iter().any(|run| !run.window.is_whole()) {
+            self.notes.push("leaks are those of the whole run, not only of the exported part".to_owned());
+        }
+    }
 }

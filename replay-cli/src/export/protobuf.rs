@@ -4,6 +4,8 @@
 //! value is written if it is given, so that readers with explicit presence see it.
 //! Format: <https://protobuf.dev/programming-guides/encoding/>.
 
+use gpumemtrace_format::put_varint;
+
 /// A message that is being encoded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Message {
@@ -42,7 +44,7 @@ impl Message {
     /// A field of type `uint32`, `uint64`, `bool` or of an enum.
     pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, WireType::Varint);
-        push_varint(&mut self.bytes, value);
+        put_varint(&mut self.bytes, value);
         self
     }
 
@@ -66,7 +68,7 @@ impl Message {
     /// A field of type `bytes`.
     pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.key(field, WireType::LengthDelimited);
-        push_varint(&mut self.bytes, value.len() as u64);
+        put_varint(&mut self.bytes, value.len() as u64);
         self.bytes.extend_from_slice(value);
         self
     }
@@ -85,7 +87,7 @@ impl Message {
     pub(crate) fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) -> &mut Self {
         let mut packed = Vec::new();
         for value in values {
-            push_varint(&mut packed, value);
+            put_varint(&mut packed, value);
         }
         if !packed.is_empty() {
             self.bytes(field, &packed);
@@ -94,16 +96,8 @@ impl Message {
     }
 
     fn key(&mut self, field: u32, wire_type: WireType) {
-        push_varint(&mut self.bytes, u64::from(field) << 3 | wire_type as u64);
+        put_varint(&mut self.bytes, u64::from(field) << 3 | wire_type as u64);
     }
-}
-
-fn push_varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
 }
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ pub struct ExportRun {
     head: TraceHead,
     /// The analysis of the whole run. Its history is in `history`.
     pub analysis: Analysis,
-    /// The whole run over time; its stacks have no names of native functions before
-    /// [`Self::name_history`].
+    /// The whole run over time; its stacks have no names of native functions.
     pub history: RunHistory,
     /// The part to export.
     pub window: ExportWindow,
@@ -61,12 +60,6 @@ impl ExportRun {
         let mut sites = self.analysis.sites_of_stacks(stacks);
         symbolize_sites(sites.iter_mut(), &self.analysis, NameScope::ALL, resolver);
         sites
-    }
-
-    /// Gives the stacks of the history the names of native functions.
-    pub fn name_history(&mut self, resolver: &mut Resolver) {
-        let sites = self.history.stacks.iter_mut().map(|(site, _)| site);
-        symbolize_sites(sites, &self.analysis, NameScope::ALL, resolver);
     }
 }
 

@@ -9,8 +9,9 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::distinct::Distinct;
-use super::stacks::{Amount, EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_stacks};
-use super::{ExportJob, Exporter};
+use super::stacks::{EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_stacks};
+use super::window::Amount;
+use super::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
 use crate::render::wording::sites::file_name;
 
@@ -34,6 +35,10 @@ impl Exporter for SpeedscopeExporter {
     }
 
     fn chooses_value(&self) -> bool {
+        true
+    }
+
+    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
         true
     }
 

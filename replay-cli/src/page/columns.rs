@@ -3,6 +3,8 @@
 //! A column is a LEB128 count, then the zigzag LEB128 difference of each value from the one before.
 //! `web/src/data/decode.ts` reads it.
 
+use gpumemtrace_format::{put_delta, put_varint};
+
 /// The number of a column in the blob.
 pub(super) type Column = usize;
 
@@ -19,14 +21,13 @@ impl Columns {
         let begin = self.bytes.len();
         let (mut before, mut count) = (0u64, 0u64);
         for value in values {
-            let difference = value.wrapping_sub(before).cast_signed();
-            put_number(&mut self.bytes, ((difference << 1) ^ (difference >> 63)).cast_unsigned());
+            put_delta(&mut self.bytes, before, value);
             before = value;
             count += 1;
         }
         // The count is known only now. Moving the column is cheaper than storing its values first.
         let mut prefix = Vec::new();
-        put_number(&mut prefix, count);
+        put_varint(&mut prefix, count);
         self.bytes.splice(begin..begin, prefix);
         self.count += 1;
         self.count - 1
@@ -36,14 +37,6 @@ impl Columns {
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
-}
-
-fn put_number(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
 }
 
 #[cfg(test)]

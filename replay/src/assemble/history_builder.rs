@@ -206,6 +206,7 @@ impl HistoryBuilder<'_> {
             why: one.why,
             time_ns: one.time_ns.saturating_sub(self.analysis.start_ns),
             step: self.analysis.reported_step(one.step),
+            block_events: one.block_events,
             reserved: one.reserved,
             segments: one
                 .segments

@@ -108,6 +108,8 @@ pub struct AllocatorState {
     pub time_ns: u64,
     /// Number of the step; `None` without steps.
     pub step: Option<u64>,
+    /// Number of events of PyTorch's blocks on the device up to the moment, as a walk passes them.
+    pub block_events: u64,
     /// Bytes reserved by PyTorch.
     pub reserved: u64,
     /// Segments by address. Empty without PyTorch's tracker.

@@ -68,6 +68,7 @@ impl DeviceState {
     ) -> AllocatorSnapshot {
         AllocatorSnapshot {
             time_ns: request.time_ns,
+            block_events: self.torch.events,
             reserved: request.reserved,
             request: request.pool,
             blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),

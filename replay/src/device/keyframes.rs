@@ -42,6 +42,8 @@ pub(crate) struct Keyframe {
     pub time_ns: u64,
     /// Number of steps begun.
     pub step: u32,
+    /// Number of events of PyTorch's blocks on the device up to it.
+    pub block_events: u64,
     pub reserved: u64,
     /// Segments by address; empty without PyTorch's tracker.
     pub segments: Vec<Segment>,
@@ -132,11 +134,11 @@ fn count_blocks(states: &[Keyframe]) -> usize {
 
 impl Keyframe {
     fn new(why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) -> Self {
-        let AllocatorSnapshot { time_ns, reserved, mut segments, mut blocks, .. } = snapshot;
+        let AllocatorSnapshot { time_ns, block_events, reserved, mut segments, mut blocks, .. } = snapshot;
         segments.shrink_to_fit();
         blocks.sort_unstable_by_key(|(addr, _)| *addr);
         let places = blocks.iter().map(|(addr, block)| (*addr, block.bytes, block.stack.0));
         let blocks = PlacedBlocks::pack(places);
-        Self { why, time_ns, step, reserved, segments, blocks }
+        Self { why, time_ns, step, block_events, reserved, segments, blocks }
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct PendingFree {
 pub(crate) struct AllocatorSnapshot {
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
+    /// Number of events of PyTorch's blocks on the device up to the moment.
+    pub block_events: u64,
     /// Bytes reserved by PyTorch.
     pub reserved: u64,
     /// The request that the free memory is judged for, where it is known.

@@ -122,6 +122,7 @@ impl PastState {
         ranges.sort_unstable_by_key(|range| range.addr);
         AllocatorSnapshot {
             time_ns: moment.time_ns,
+            block_events: moment.newest_block,
             reserved: moment.reserved,
             request: moment.request,
             blocks: blocks.collect(),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_NAMED;
-use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
+use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, NodeId};
 use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, KeyframeReason, RunHistory, TimeSpec, report};
 use proptest::prelude::*;
 
@@ -39,6 +39,10 @@ fn blocks_of(run: &Synthetic) -> Vec<Block> {
         }
     }
     blocks
+}
+
+fn is_of_block(event: &Event) -> bool {
+    matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE)
 }
 
 fn sum_by_line(rows: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
@@ -119,6 +123,29 @@ proptest! {
         prop_assert_eq!(device.bin_live.iter().max().copied(), peak);
         prop_assert_eq!(device.series[1].iter().max().copied(), peak);
     }
+
+    #[test]
+    fn states_have_the_blocks_of_their_number_of_events(
+        choices in proptest::collection::vec(any::<(u8, u8, u16)>(), 20..400),
+        pause_ns in 1_000u64..1_000_000,
+    ) {
+        let mut run = random_run(&choices, pause_ns);
+        // Many events share a time.
+        run.events.iter_mut().for_each(|event| event.time_ns -= (event.time_ns - STARTED_NS) % 50_000);
+        let states = history_of(&run).devices.swap_remove(0).states;
+        prop_assert!(states.iter().any(|state| state.why == KeyframeReason::PeakReserved));
+        for state in states {
+            let mut live = BTreeMap::new();
+            for event in run.events.iter().filter(|event| is_of_block(event)).take(state.block_events as usize) {
+                match event.kind {
+                    EventKind::BLOCK_ALLOC => live.insert(event.addr, event.size),
+                    _ => live.remove(&event.addr),
+                };
+            }
+            let blocks = state.blocks().map(|(addr, bytes, _)| (addr, bytes));
+            prop_assert_eq!(blocks.collect::<Vec<_>>(), live.into_iter().collect::<Vec<_>>());
+        }
+    }
 }
 
 #[test]
@@ -177,7 +204,8 @@ fn states_at_errors_and_marks_have_the_blocks_of_that_moment() {
         }
         let mut blocks: Vec<(u64, u64)> = live.iter().map(|addr| (*addr, run.size_of(*addr))).collect();
         blocks.sort_unstable();
-        expected.push((why, run.time_ns - STARTED_NS, blocks));
+        let block_events = run.events.iter().filter(|event| is_of_block(event)).count() as u64;
+        expected.push((why, run.time_ns - STARTED_NS, block_events, blocks));
     }
     let history = history_of(&run);
     let device = &history.devices[0];
@@ -185,7 +213,7 @@ fn states_at_errors_and_marks_have_the_blocks_of_that_moment() {
     let states = device.states.iter().filter(|state| is_moment(state.why));
     let found = states.map(|state| {
         let blocks: Vec<(u64, u64)> = state.blocks().map(|(addr, bytes, _)| (addr, bytes)).collect();
-        (state.why, state.time_ns, blocks)
+        (state.why, state.time_ns, state.block_events, blocks)
     });
     assert_eq!(found.collect::<Vec<_>>(), expected);
     assert_eq!(device.omitted_states, 0);

@@ -11,6 +11,7 @@ use gpumemtrace_replay::{Analysis, AnalysisOptions, Input, RingFile, TimeSpec, a
 use proptest::prelude::*;
 
 use crate::synthetic::Synthetic;
+use crate::synthetic::random::random_run;
 
 /// A walk through a run, and the report of the whole run.
 struct Walked {
@@ -64,21 +65,6 @@ impl Walked {
     }
 }
 
-fn random_run(choices: &[(u8, u8, u16)]) -> Synthetic {
-    let mut run = Synthetic::new();
-    let mut live: Vec<u64> = Vec::new();
-    for (what, line, size) in choices {
-        let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 7) + 1);
-        if *what < 120 && !live.is_empty() {
-            let addr = live.swap_remove(usize::from(*size) % live.len());
-            run.release(addr, stack);
-        } else {
-            live.push(run.alloc(stack, u64::from(*size) * 700));
-        }
-    }
-    run
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -86,7 +72,7 @@ proptest! {
     fn live_blocks_at_peak_and_at_exit_are_those_of_the_report(
         choices in prop::collection::vec(any::<(u8, u8, u16)>(), 1..200),
     ) {
-        let run = random_run(&choices);
+        let run = random_run(&choices, 0);
         let at_peak = walk(&run, None, Some("peak"));
         let peak = &at_peak.report.peak.as_ref().unwrap()[0];
         prop_assert_eq!(at_peak.live_bytes(BlockLayer::Torch), peak.live_bytes);

@@ -68,6 +68,15 @@ def test_sites_of_a_window_are_the_state_at_its_end(stepped_run, newest):
     assert sum(row["leaked_bytes"] for row in rows) == found["bytes"]
 
 
+def test_peak_of_an_empty_window_is_the_state_at_it(stepped_run, newest):
+    run = stepped_run(newest)
+    rows = read(run.export("csv-sites", "--since", "step:9", "--until", "step:9"))
+    [snapshot] = [one for one in run.report("--at", "step:9")["snapshots"] if one["layer"] == "torch"]
+    expected = {site["site"]["id"]: (site["bytes"], site["blocks"]) for site in snapshot["sites"]}
+    assert live_sites(rows, 0) == expected
+    assert all(row["live_at_peak_bytes"] == row["live_at_end_bytes"] and row["allocated_blocks"] == 0 for row in rows)
+
+
 def test_timeline_has_the_peaks_of_replay(stepped_run, torch_version):
     run = stepped_run(torch_version)
     rows, report = read(run.export("csv-timeline")), run.report()

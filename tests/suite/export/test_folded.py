@@ -63,6 +63,24 @@ def test_windows_hold_what_a_recount_of_the_dump_holds(stack_run, part):
         assert sum(bytes_ for _, bytes_ in stacks) == expected[value] > 0, (value, part)
 
 
+def test_peak_of_an_empty_window_is_the_state_at_it(stack_run):
+    run = stack_run("leak")
+    events = Recount(run.traces[0], run.report)
+    at_ns = events.time_at(0.6)
+    expected = events.window(at_ns, at_ns)["end"]
+    assert events.window(-1, at_ns)["peak"] > expected > 0
+    for value in ["peak", "end"]:
+        stacks = read_folded(run.export("folded", "--value", value, "--since", f"{at_ns}ns", "--until", f"{at_ns}ns"))
+        assert sum(bytes_ for _, bytes_ in stacks) == expected
+
+
+def test_leaks_are_those_of_the_whole_run(stack_run):
+    run = stack_run("leak")
+    note = "leaks are those of the whole run"
+    stacks = read_folded(run.export("folded", "--value", "leaked", "--until", "step:10", notes=note))
+    assert sum(bytes_ for _, bytes_ in stacks) == run.total("leaked") > 0
+
+
 def test_equal_traces_give_equal_files(stack_run):
     run = stack_run("hostile")
     first = run.export("folded").read_bytes()

@@ -216,6 +216,18 @@ def test_rounding_equals_report(exported):
     assert {key: found[key] for key in expected} == expected
 
 
+def test_blocks_of_each_moment_fill_its_segments(exported):
+    # The states of the analysis are the oracle of `seq`.
+    moments = exported.sql("""
+        WITH moments AS (SELECT rank, device, moment, time_ns, seq, sum(allocated_bytes)::BIGINT AS held FROM segments GROUP BY ALL)
+        SELECT moment, held, (SELECT coalesce(sum(size_bytes), 0)::BIGINT FROM allocations a
+            WHERE a.layer = 'torch' AND a.rank = m.rank AND a.device = m.device AND start_seq <= seq AND (end_seq > seq OR state = 'live')) AS live
+        FROM moments m""")
+    assert all(row["held"] == row["live"] for row in moments), moments
+    has_segments = any(gap["pools"] for gap in exported.report["fragmentation"])
+    assert ({"peak", "peak_reserved", "end"} <= {row["moment"] for row in moments}) == has_segments
+
+
 def test_findings_marks_and_cards_equal_report(exported):
     report = exported.report
     expected = [(exported.rank_of(verdict), verdict["severity"], verdict["kind"], verdict["summary"]) for verdict in report["verdicts"]]

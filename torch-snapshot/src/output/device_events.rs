@@ -12,7 +12,7 @@ use crate::history::{
 };
 use crate::values::{EventAction, StoredEvent, TorchSnapshot};
 
-/// Blocks that live to the end, whose size is therefore known and computed.
+/// Comparison of computed sizes with those that the file has for blocks that live to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SizeChecks {
     pub(super) blocks: u64,

@@ -14,7 +14,7 @@ use gpumemtrace_format::{CodeDef, CodeId, FRAME_NOT_STARTED, FrameLink, NodeId, 
 use super::trace_writer::TraceWriter;
 use crate::values::{TextId, TorchFrame, TorchSnapshot, TorchStack, is_backward_mark, is_python};
 
-/// The Python version whose line tables the code objects have.
+/// The code objects have line tables of this Python version.
 const PYTHON_3_11: u16 = 0x030b;
 /// Lines of one code object: a reader searches its table for each frame.
 const MAX_LINES: usize = 256;

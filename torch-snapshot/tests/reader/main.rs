@@ -1,4 +1,4 @@
-//! Snapshots whose truth is known, in every form; and files that are none.
+//! Reads snapshots with known contents in every form, and files that are no snapshots.
 
 mod allocator_model;
 mod hostile;

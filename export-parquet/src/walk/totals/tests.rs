@@ -58,7 +58,7 @@ fn sums(live: &[WalkedBlock]) -> BTreeMap<Option<u32>, LiveAmount> {
 proptest! {
     #[test]
     fn site_and_step_totals_equal_a_model(changes in changes(), window in 0..100usize, step in 1..30usize) {
-        let (mut totals, mut live) = (WindowTotals::default(), Vec::<WalkedBlock>::new());
+        let (mut totals, mut live) = (StepAndSiteTotals::default(), Vec::<WalkedBlock>::new());
         let (mut model, mut peak): (ModelSites, (u64, BTreeMap<_, _>)) = Default::default();
         let (mut expected, mut found) = (StepTotals::default(), StepTotals::default());
         let total = |live: &[WalkedBlock]| live.iter().map(|block| block.size_bytes).sum::<u64>();

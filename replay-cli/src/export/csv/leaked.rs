@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use gpumemtrace_format::NO_DEVICE;
 use gpumemtrace_replay::report::{AssessmentStatus, BlockLayer, LeakKind};
 
-use super::site_totals::{LayerKey, MemoryTotal};
+use super::site_totals::LayerKey;
 use crate::export::ExportJob;
+use crate::export::window::Amount;
 use crate::render::wording::assessment::find_assessment;
 
 /// The leaked memory of a run by layer and call site.
 pub(super) struct LeakedSites {
-    by_site: HashMap<(LayerKey, String), MemoryTotal>,
+    by_site: HashMap<(LayerKey, String), Amount>,
     is_known: bool,
 }
 
@@ -20,7 +21,7 @@ impl LeakedSites {
     pub(super) fn of_run(job: &mut ExportJob, trace: usize) -> Self {
         let assessment = find_assessment(&job.report, trace);
         let is_known = assessment.is_some_and(|found| found.status != AssessmentStatus::NotAssessed);
-        let mut by_site = HashMap::<_, MemoryTotal>::new();
+        let mut by_site = HashMap::<_, Amount>::new();
         for leak in job.report.leaks.iter().flatten().filter(|leak| leak.trace == trace) {
             let layer = match leak.kind {
                 LeakKind::Tensors => (BlockLayer::Torch, u8::try_from(leak.device).unwrap_or(NO_DEVICE)),
@@ -32,16 +33,15 @@ impl LeakedSites {
             let stacks: Vec<u32> = leak.by_stack.iter().map(|(stack, ..)| *stack).collect();
             let sites = job.runs[trace].sites_of_stacks(&stacks, &mut job.resolver);
             for (site, (_, bytes, blocks)) in sites.into_iter().zip(&leak.by_stack) {
-                let total = by_site.entry((layer, site.id)).or_default();
-                total.bytes = total.bytes.saturating_add(*bytes);
-                total.blocks = total.blocks.saturating_add(*blocks);
+                let leaked = Amount { bytes: *bytes, blocks: *blocks };
+                by_site.entry((layer, site.id)).or_default().add(leaked);
             }
         }
         Self { by_site, is_known }
     }
 
     /// The leaked memory of a site; `None` if leaks were not assessed.
-    pub(super) fn at(&self, layer: LayerKey, site: &str) -> Option<MemoryTotal> {
+    pub(super) fn at(&self, layer: LayerKey, site: &str) -> Option<Amount> {
         let leaked = || self.by_site.get(&(layer, site.to_owned())).copied().unwrap_or_default();
         self.is_known.then(leaked)
     }

@@ -8,7 +8,7 @@ use super::leaked::LeakedSites;
 use super::rows::CsvRows;
 use super::site_totals::{LayerKey, read_site_totals};
 use super::{RUN_COLUMNS, device_number, write_run};
-use crate::export::{ExportJob, Exporter};
+use crate::export::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
 
 const COLUMNS: [&str; 16] = [
@@ -48,18 +48,22 @@ impl Exporter for CsvSitesExporter {
         ".sites.csv"
     }
 
+    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
+        true
+    }
+
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut rows = CsvRows::new(out, RUN_COLUMNS.into_iter().chain(COLUMNS))?;
         for trace in 0..job.runs.len() {
             let leaked = LeakedSites::of_run(job, trace);
             let (run, info) = (&mut job.runs[trace], &job.report.traces[trace]);
-            for (layer, totals) in read_site_totals(run)? {
-                let stacks: Vec<u32> = totals.iter().map(|site| site.stack).collect();
+            for (layer, rows_of_layer) in read_site_totals(run)? {
+                let stacks: Vec<u32> = rows_of_layer.iter().map(|row| row.first_stack).collect();
                 let sites = run.sites_of_stacks(&stacks, &mut job.resolver);
-                for (site, totals) in sites.iter().zip(totals) {
+                for (site, row) in sites.iter().zip(rows_of_layer) {
                     write_run(&mut rows, info)?;
                     write_place(&mut rows, layer, site)?;
-                    let known = [totals.at_peak, totals.at_end, totals.allocated].map(Some);
+                    let known = [row.peak, row.end, row.allocated].map(Some);
                     for total in known.into_iter().chain([leaked.at(layer, &site.id)]) {
                         rows.number(total.map(|total| total.bytes))?;
                         rows.number(total.map(|total| total.blocks))?;

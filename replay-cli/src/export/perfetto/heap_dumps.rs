@@ -11,36 +11,16 @@ use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedEvent};
 use gpumemtrace_replay::{KeyframeReason, RunHistory};
 
 use crate::export::ExportRun;
+use crate::export::window::Amount;
 
 /// Most dumps of a device at marks and errors.
 const MAX_EVENT_DUMPS: usize = 32;
 
-/// Bytes, and the number of their blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BlockAmount {
-    pub(super) bytes: u64,
-    pub(super) blocks: u64,
-}
-
-impl BlockAmount {
-    fn add(&mut self, other: Self) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.blocks = self.blocks.saturating_add(other.blocks);
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_sub(other.bytes),
-            blocks: self.blocks.saturating_sub(other.blocks),
-        }
-    }
-}
-
 /// The totals of one stack from the start of the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackTotals {
-    pub(super) allocated: BlockAmount,
-    pub(super) freed: BlockAmount,
+    pub(super) allocated: Amount,
+    pub(super) freed: Amount,
 }
 
 impl StackTotals {
@@ -91,7 +71,7 @@ impl DeviceHeap {
         }
         let totals = self.totals.entry(block.stack).or_default();
         let sum = if is_alloc { &mut totals.allocated } else { &mut totals.freed };
-        sum.add(BlockAmount { bytes: block.size_bytes, blocks: 1 });
+        sum.add(Amount::of_block(block));
         self.changed.insert(block.stack, *totals);
     }
 

@@ -1,10 +1,8 @@
 //! Collects the values of each stack while the events of a run are walked.
 //!
-//! The peak needs no copy of the live set: each row saves its value at the first change after a new
-//! peak, as the totals of the analysis do. `tests/suite/export/test_folded.py` compares the sums
-//! with the report.
+//! `tests/suite/export/test_folded.py` compares the sums with the report.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::ThreadId;
@@ -15,30 +13,7 @@ use gpumemtrace_replay::report::{
 use super::peak_categories::PeakCategories;
 use super::value::StackValue;
 use crate::export::ExportRun;
-
-/// Bytes, rounded up by the allocator, and the number of blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Amount {
-    pub(crate) bytes: u64,
-    pub(crate) blocks: u64,
-}
-
-impl Amount {
-    /// Saturates: sizes in a damaged trace may have any sum.
-    fn add(&mut self, other: Self) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.blocks = self.blocks.saturating_add(other.blocks);
-    }
-
-    fn remove(&mut self, other: Self) {
-        self.bytes = self.bytes.saturating_sub(other.bytes);
-        self.blocks = self.blocks.saturating_sub(other.blocks);
-    }
-
-    fn of_block(block: &WalkedBlock) -> Self {
-        Self { bytes: block.size_bytes, blocks: 1 }
-    }
-}
+use crate::export::window::{Amount, WindowRow, WindowTotals};
 
 /// What distinguishes the rows of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,17 +35,9 @@ pub(crate) struct RowLabels {
     pub(crate) category: Option<Category>,
 }
 
-/// The blocks of one stack, and of one set of labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StackRow {
-    pub(crate) key: RowKey,
-    /// Live when the device had the most live bytes in the window.
-    pub(crate) peak: Amount,
-    /// Live at the end of the window, or of the program.
-    pub(crate) end: Amount,
-    /// Allocated in the window.
-    pub(crate) allocated: Amount,
-}
+/// The blocks of one stack, and of one set of labels. Without `--until`, the end is that of the
+/// program.
+pub(crate) type StackRow = WindowRow<RowKey>;
 
 /// The stacks of one device in one run.
 #[derive(Debug)]
@@ -132,12 +99,12 @@ pub(crate) fn collect_stacks(
 ) -> anyhow::Result<CollectedRun> {
     run.end_before_teardown();
     let mut collector = StackCollector {
-        devices: BTreeMap::new(),
+        devices: devices_of_run(report, index)
+            .map(|(ordinal, layer)| (ordinal, CountedDevice::new(layer)))
+            .collect(),
         categories: has_labels.then(|| PeakCategories::of_run(run)),
         is_inside: false,
     };
-    let devices = devices_of_run(report, index);
-    collector.devices.extend(devices.map(|(ordinal, layer)| (ordinal, DeviceRows::new(layer))));
     let end = run.walk(&mut |walked| {
         collector.on_event(walked);
         ControlFlow::Continue(())
@@ -148,7 +115,7 @@ pub(crate) fn collect_stacks(
             run: index,
             device: ordinal,
             name: device_name(report, index, ordinal),
-            rows: device.finish(),
+            rows: sorted_rows(device.totals),
             leaked: leaked_by_stack(report, index, ordinal),
         });
     }
@@ -192,7 +159,7 @@ fn leaked_by_stack(report: &Report, run: usize, device: u8) -> BTreeMap<u32, Amo
 }
 
 struct StackCollector {
-    devices: BTreeMap<u8, DeviceRows>,
+    devices: BTreeMap<u8, CountedDevice>,
     categories: Option<PeakCategories>,
     is_inside: bool,
 }
@@ -204,7 +171,7 @@ impl StackCollector {
         }
         if walked.is_inside && !self.is_inside {
             self.is_inside = true;
-            self.devices.values_mut().for_each(DeviceRows::begin_window);
+            self.devices.values_mut().for_each(|device| device.totals.begin_window());
         }
         for change in walked.changes {
             let (BlockChange::Allocated(block) | BlockChange::Freed(block) | BlockChange::Lost(block)) =
@@ -215,8 +182,8 @@ impl StackCollector {
                 continue;
             }
             match change {
-                BlockChange::Allocated(block) => device.allocate(key, block, self.is_inside),
-                BlockChange::Freed(block) | BlockChange::Lost(block) => device.free(key, block),
+                BlockChange::Allocated(block) => device.totals.allocate(key, block),
+                BlockChange::Freed(block) | BlockChange::Lost(block) => device.totals.free(key, block),
             }
         }
     }
@@ -231,87 +198,21 @@ impl StackCollector {
     }
 }
 
-/// The rows of one device, and its peak.
-struct DeviceRows {
+/// The totals of one device in the layer that the report describes.
+struct CountedDevice {
     layer: BlockLayer,
-    live_bytes: u64,
-    peak_bytes: u64,
-    /// Number of peaks so far, each higher than the one before.
-    peaks: u64,
-    rows: Vec<GrowingRow>,
-    by_key: HashMap<RowKey, usize>,
+    totals: WindowTotals<RowKey>,
 }
 
-struct GrowingRow {
-    row: StackRow,
-    /// The peak of the device that `row.peak` was saved for.
-    saved_peak: u64,
-}
-
-impl GrowingRow {
-    /// Saves the value at the last peak before the first change after it.
-    fn save_peak(&mut self, peaks: u64) {
-        if self.saved_peak < peaks {
-            self.saved_peak = peaks;
-            self.row.peak = self.row.end;
-        }
-    }
-}
-
-impl DeviceRows {
+impl CountedDevice {
     fn new(layer: BlockLayer) -> Self {
-        Self { layer, live_bytes: 0, peak_bytes: 0, peaks: 0, rows: Vec::new(), by_key: HashMap::new() }
+        Self { layer, totals: WindowTotals::default() }
     }
+}
 
-    /// The peak of the window is at least the state at its begin.
-    fn begin_window(&mut self) {
-        self.peak_bytes = self.live_bytes;
-        self.peaks += 1;
-    }
-
-    fn allocate(&mut self, key: RowKey, block: &WalkedBlock, is_inside: bool) {
-        let amount = Amount::of_block(block);
-        let row = self.row_mut(key);
-        row.end.add(amount);
-        if is_inside {
-            row.allocated.add(amount);
-        }
-        self.live_bytes = self.live_bytes.saturating_add(amount.bytes);
-        if self.live_bytes > self.peak_bytes {
-            self.peak_bytes = self.live_bytes;
-            self.peaks += 1;
-        }
-    }
-
-    fn free(&mut self, key: RowKey, block: &WalkedBlock) {
-        let amount = Amount::of_block(block);
-        self.row_mut(key).end.remove(amount);
-        self.live_bytes = self.live_bytes.saturating_sub(amount.bytes);
-    }
-
-    /// The row of a key, to be changed. Its `end` is its present value until the walk ends.
-    fn row_mut(&mut self, key: RowKey) -> &mut StackRow {
-        let (peaks, none) = (self.peaks, Amount::default());
-        let at = *self.by_key.entry(key).or_insert_with(|| {
-            let row = StackRow { key, peak: none, end: none, allocated: none };
-            self.rows.push(GrowingRow { row, saved_peak: peaks });
-            self.rows.len() - 1
-        });
-        let row = &mut self.rows[at];
-        row.save_peak(peaks);
-        &mut row.row
-    }
-
-    /// The rows with any value, by key.
-    fn finish(self) -> Vec<StackRow> {
-        let peaks = self.peaks;
-        let finished = self.rows.into_iter().map(|mut row| {
-            row.save_peak(peaks);
-            row.row
-        });
-        let has_blocks = |row: &StackRow| row.peak.blocks + row.end.blocks + row.allocated.blocks > 0;
-        let mut rows: Vec<StackRow> = finished.filter(has_blocks).collect();
-        rows.sort_unstable_by_key(|row| row.key);
-        rows
-    }
+/// The rows by key.
+fn sorted_rows(totals: WindowTotals<RowKey>) -> Vec<StackRow> {
+    let mut rows = totals.into_rows();
+    rows.sort_unstable_by_key(|row| row.key);
+    rows
 }

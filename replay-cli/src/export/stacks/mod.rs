@@ -9,7 +9,7 @@ mod value;
 pub(crate) const EMPTY_NOTE: &str = "no memory was allocated in this part of the run: the file is empty";
 
 pub(crate) use collect::{
-    Amount, CollectedRun, DeviceStacks, RowLabels, StackRow, collect_stacks, device_name, devices_of_run,
+    CollectedRun, DeviceStacks, RowLabels, StackRow, collect_stacks, device_name, devices_of_run,
 };
 pub(crate) use frames::{FrameOrigin, NamedStacks, ViewerFrame};
 pub(crate) use value::StackValue;

@@ -15,7 +15,7 @@ use gpumemtrace_replay::report::{AssessmentStatus, LeakKind};
 
 use crate::export::json_object::object;
 use crate::export::series::KnownSeries;
-use crate::export::{ExportJob, Exporter};
+use crate::export::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
 use crate::render::json::write_json;
 use crate::render::wording::assessment::{describe_assessment, find_assessment};
@@ -46,6 +46,10 @@ impl OutputFormat for TracemlExporter {
 impl Exporter for TracemlExporter {
     fn suffix(&self) -> &'static str {
         ".traceml.json"
+    }
+
+    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
+        true
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
