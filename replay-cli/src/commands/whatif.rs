@@ -64,7 +64,7 @@ pub(crate) struct WhatIfArgs {
     reading: TraceArgs,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON
+    /// Print JSON (schema: docs/whatif.schema.json)
     #[arg(long)]
     json: bool,
     /// Output format on stdout

@@ -118,17 +118,15 @@ fn describe_change(row: &WhatIfRow, base: &WhatIfRow) -> String {
 
 /// The setting to paste, and what else differs from the recorded run.
 fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
-    let mut name = match row.setting.as_str() {
+    let setting = match row.setting.as_str() {
         "" => "PyTorch's defaults".to_owned(),
         setting => format!("PYTORCH_ALLOC_CONF={}", escape_text(setting)),
     };
-    if row.torch != base.torch {
-        name += &format!(", PyTorch {}", row.torch.as_deref().unwrap_or("unknown"));
-    }
-    if let Some(card) = row.card_bytes.filter(|card| Some(*card) != base.card_bytes) {
-        name += &format!(", card of {}", format_bytes(card));
-    }
-    name
+    let torch = row.torch.as_deref().filter(|_| row.torch != base.torch);
+    let torch = torch.map(|version| format!(", PyTorch {version}")).unwrap_or_default();
+    let card = row.card_bytes.filter(|card| Some(*card) != base.card_bytes);
+    let card = card.map(|bytes| format!(", card of {}", format_bytes(bytes))).unwrap_or_default();
+    format!("{setting}{torch}{card}")
 }
 
 /// One line for all settings that change nothing.

@@ -11,7 +11,7 @@ use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
+/// The code of `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u16 = 2;
 
 /// A block of the recording: its address there.
@@ -63,7 +63,7 @@ pub enum Request {
 /// A request, and what the recording shows of its moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedRequest {
-    /// What was asked.
+    /// What the program asked for.
     pub request: Request,
     /// Bytes of all segments after it, if the recording shows them.
     pub reserved_bytes: Option<u64>,

@@ -72,15 +72,12 @@ impl Prediction {
         }
         match timed.request {
             Request::Alloc { addr, requested_bytes, stream, pool } => {
-                match self.alloc(requested_bytes, stream, pool) {
-                    Some(own) => {
-                        self.addrs.insert(addr, own);
-                    }
-                    None => {
-                        let failure = failure_of(timed, requested_bytes);
-                        self.first_failure.get_or_insert(failure);
-                        self.stop = Some(PredictionStop::Failed(failure));
-                    }
+                if let Some(own) = self.alloc(requested_bytes, stream, pool) {
+                    self.addrs.insert(addr, own);
+                } else {
+                    let failure = failure_of(timed, requested_bytes);
+                    self.first_failure.get_or_insert(failure);
+                    self.stop = Some(PredictionStop::Failed(failure));
                 }
             }
             Request::Free { addr, is_immediate } => match self.addrs.get(&addr).copied() {

@@ -21,12 +21,12 @@ pub enum Doubt {
     },
     /// The program asked the driver for free memory, and may have acted on the answer.
     MemoryQueries {
-        /// Number of calls.
+        /// The number of these calls.
         calls: u64,
     },
     /// The recorded run had out-of-memory errors, and went on.
     Ooms {
-        /// Number of errors.
+        /// The number of these errors.
         errors: u64,
     },
     /// The recorded run failed at a request that gets memory here. What follows is unknown.
@@ -37,7 +37,7 @@ pub enum Doubt {
     OutsideUnknown,
     /// Settings that the model does not know.
     NotModelled {
-        /// Their names.
+        /// The names of these settings.
         settings: Vec<&'static str>,
     },
 }

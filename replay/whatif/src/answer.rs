@@ -14,9 +14,9 @@ pub const VERSION: u32 = 1;
 /// What a run would have done with other settings of PyTorch's allocator.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct WhatIfAnswer {
-    /// Always `gpumemtrace.whatif`.
+    /// The name of this format.
     pub schema: &'static str,
-    /// The version of this document.
+    /// The version of this format.
     pub version: u32,
     /// The path of the trace as given.
     pub path: String,

@@ -56,7 +56,7 @@ pub(crate) struct SimulatedDevice {
     /// Memory that PyTorch cannot get: contexts, libraries, other processes.
     pub(crate) outside_bytes: u64,
     used_bytes: u64,
-    /// Segments by address.
+    /// The bytes of each segment, by address.
     segments: BTreeMap<u64, u64>,
     next_addr: u64,
     order: AddressOrder,
