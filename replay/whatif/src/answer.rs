@@ -13,10 +13,13 @@ pub const VERSION: u32 = 1;
 
 /// What a run would have done with other settings of PyTorch's allocator.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "gpumemtrace whatif", extend("$id" = "urn:gpumemtrace:whatif:1"))]
 pub struct WhatIfAnswer {
     /// The name of this format.
+    #[schemars(extend("const" = "gpumemtrace.whatif"))]
     pub schema: &'static str,
     /// The version of this format.
+    #[schemars(extend("const" = 1))]
     pub version: u32,
     /// The path of the trace as given.
     pub path: String,

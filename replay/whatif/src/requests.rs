@@ -212,3 +212,7 @@ impl RequestReader {
         self.ready.push(TimedRequest { request, reserved_bytes, time_ns, step, stack });
     }
 }
+
+#[cfg(test)]
+#[path = "requests_tests.rs"]
+mod tests;

@@ -1,5 +1,7 @@
 //! Predictions as a table, the best first.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_whatif::{PredictionStatus, WhatIfAnswer, WhatIfRow};
 
 use crate::render::wording::sites::short_site;
@@ -42,8 +44,8 @@ fn describe_run(answer: &WhatIfAnswer) -> String {
 fn describe_base(base: &WhatIfRow) -> String {
     match (base.status, &base.reason) {
         (PredictionStatus::Exact, _) => {
-            "The predictions are exact: with the recorded settings, the model reserves what the run reserved, at every \
-             request, and nothing in the run reacted to memory."
+            "With the recorded settings, the model reserves what the run reserved, at every request. \
+             Predictions are exact unless a line below says otherwise."
                 .to_owned()
         }
         (PredictionStatus::Indicative, Some(reason)) => {
@@ -146,16 +148,16 @@ fn render_same(out: &mut String, same: &[&WhatIfRow], base: &WhatIfRow) {
     put_line(out, format_args!("  No effect: {HANG}{}", names.join(", ")));
 }
 
-/// Reasons that not all rows share with the recorded run.
+/// Reasons that not all rows share with the recorded run, each with its rows.
 fn render_reasons(out: &mut String, answer: &WhatIfAnswer) {
+    let mut by_reason: BTreeMap<(bool, &str), Vec<String>> = BTreeMap::new();
     for row in answer.rows.iter().filter(|row| row.reason != answer.base.reason) {
-        let word = match row.status {
-            PredictionStatus::Refused => "not predicted",
-            PredictionStatus::Exact | PredictionStatus::Indicative => "indicative",
-        };
-        let name = describe_setting(row, &answer.base);
-        let reason = row.reason.as_deref().unwrap_or("unknown");
-        put_line(out, format_args!("  {name}: {HANG}{word}, because {reason}."));
+        let key = (row.status == PredictionStatus::Refused, row.reason.as_deref().unwrap_or("unknown"));
+        by_reason.entry(key).or_default().push(describe_setting(row, &answer.base));
+    }
+    for ((is_refused, reason), names) in by_reason {
+        let word = if is_refused { "Not predicted" } else { "Indicative" };
+        put_line(out, format_args!("  {word}, because {reason}: {HANG}{}", names.join(", ")));
     }
 }
 

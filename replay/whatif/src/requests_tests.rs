@@ -1,0 +1,81 @@
+//! Which returned segments are requests of their own.
+
+use gpumemtrace_format::event::Detail;
+use gpumemtrace_format::{Event, EventKind};
+
+use super::*;
+
+fn requests_of(events: &[(EventKind, u32)]) -> Vec<Request> {
+    let mut reader = RequestReader::new(0);
+    let mut found = Vec::new();
+    for (number, (kind, stack)) in events.iter().enumerate() {
+        let event = Event {
+            device: 0,
+            addr: number as u64 + 1,
+            result: if *kind == EventKind::DEVICE_ALLOC { OUT_OF_MEMORY } else { 0 },
+            detail: Some(Detail { requested_bytes: 100, stream: 7, pool: 0 }),
+            ..Event::new(*kind)
+        };
+        let walked = WalkedEvent {
+            event: &event,
+            time_ns: 0,
+            step: 0,
+            stack: *stack,
+            site: 0,
+            name: None,
+            is_inside: true,
+            changes: &[],
+        };
+        found.extend(reader.on_event(&walked).iter().map(|timed| timed.request));
+    }
+    found.extend(reader.finish().iter().map(|timed| timed.request));
+    found
+}
+
+fn alloc(addr: u64) -> Request {
+    Request::Alloc { addr: RecordedAddr(addr), requested_bytes: 100, stream: 7, pool: 0 }
+}
+
+const RELEASE: Request = Request::ReleaseCached { pool: 0 };
+
+#[test]
+fn segments_returned_before_a_second_attempt_are_no_request() {
+    use EventKind as Kind;
+    // The driver refused memory, or the new segment has the stack of the returned one.
+    let refused =
+        [(Kind::DEVICE_ALLOC, 1), (Kind::SEGMENT_FREE, 2), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
+    assert_eq!(requests_of(&refused), [alloc(4)]);
+    let same_stack =
+        [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
+    assert_eq!(requests_of(&same_stack), [alloc(4)]);
+    let failed = [(Kind::SEGMENT_FREE, 1), (Kind::BLOCK_OOM, 1)];
+    assert_eq!(requests_of(&failed), [Request::Fail { requested_bytes: 100, stream: 7, pool: 0 }]);
+}
+
+#[test]
+fn other_returned_segments_are_one_request() {
+    use EventKind as Kind;
+    let before_alloc =
+        [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 2), (Kind::BLOCK_ALLOC, 2)];
+    assert_eq!(requests_of(&before_alloc), [RELEASE, alloc(4)]);
+    // The block needed no segment, so the stack says nothing.
+    assert_eq!(requests_of(&[(Kind::SEGMENT_FREE, 1), (Kind::BLOCK_ALLOC, 1)]), [RELEASE, alloc(2)]);
+    assert_eq!(requests_of(&[(Kind::SEGMENT_UNMAP, 1)]), [RELEASE], "at the end of the run");
+}
+
+#[test]
+fn events_of_other_devices_are_none() {
+    let event = Event { device: 1, ..Event::new(EventKind::BLOCK_ALLOC) };
+    let walked = WalkedEvent {
+        event: &event,
+        time_ns: 0,
+        step: 0,
+        stack: 0,
+        site: 0,
+        name: None,
+        is_inside: true,
+        changes: &[],
+    };
+    let mut reader = RequestReader::new(0);
+    assert!(reader.on_event(&walked).is_empty() && reader.without_detail == 0);
+}
