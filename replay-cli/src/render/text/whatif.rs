@@ -118,11 +118,11 @@ fn describe_change(row: &WhatIfRow, base: &WhatIfRow) -> String {
     }
 }
 
-/// The setting to paste, and what else differs from the recorded run.
+/// The setting, and what else differs from the recorded run.
 fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
     let setting = match row.setting.as_str() {
         "" => "PyTorch's defaults".to_owned(),
-        setting => format!("PYTORCH_ALLOC_CONF={}", escape_text(setting)),
+        setting => escape_text(setting),
     };
     let torch = row.torch.as_deref().filter(|_| row.torch != base.torch);
     let torch = torch.map(|version| format!(", PyTorch {version}")).unwrap_or_default();
@@ -136,14 +136,7 @@ fn render_same(out: &mut String, same: &[&WhatIfRow], base: &WhatIfRow) {
     if same.is_empty() {
         return;
     }
-    let names: Vec<String> = same
-        .iter()
-        .map(
-            |row| {
-                if row.setting.is_empty() { describe_setting(row, base) } else { escape_text(&row.setting) }
-            },
-        )
-        .collect();
+    let names: Vec<String> = same.iter().map(|row| describe_setting(row, base)).collect();
     out.push('\n');
     put_line(out, format_args!("  No effect: {HANG}{}", names.join(", ")));
 }
@@ -175,6 +168,9 @@ fn render_best(out: &mut String, answer: &WhatIfAnswer, style: Style) {
         return;
     };
     out.push('\n');
-    let name = style.bold(&describe_setting(best, base));
-    put_line(out, format_args!("{name} {HANG}reserves {} less.", format_bytes(saved)));
+    let name = match best.setting.as_str() {
+        "" => describe_setting(best, base),
+        setting => format!("PYTORCH_ALLOC_CONF={}", escape_text(setting)),
+    };
+    put_line(out, format_args!("{} {HANG}reserves {} less.", style.bold(&name), format_bytes(saved)));
 }
