@@ -97,6 +97,8 @@ pub struct RequestGenerator {
     allocations: u32,
     outside: u32,
     pools: u32,
+    /// A pool serves failing allocations.
+    has_fallback: bool,
     /// The innermost is the last.
     routes: Vec<Route>,
     /// The pool of each user that is not released.
@@ -120,6 +122,7 @@ impl RequestGenerator {
             allocations: 0,
             outside: 0,
             pools: 0,
+            has_fallback: false,
             routes: Vec::new(),
             users: Vec::new(),
             queued: VecDeque::new(),
@@ -251,7 +254,9 @@ impl RequestGenerator {
             if self.random.per_mille(300) {
                 self.queued.push_back(OracleRequest::ForbidSplits(pool));
             }
-            if self.random.per_mille(300) {
+            // PyTorch tries several such pools in the order of a hash table.
+            if !self.has_fallback && self.random.per_mille(300) {
+                self.has_fallback = true;
                 self.queued.push_back(OracleRequest::UseOnOutOfMemory(pool));
             }
         }

@@ -8,11 +8,11 @@ use gpumemtrace_allocator_oracle::RequestFeature::{
 /// Requests of most rows.
 const USUAL: &[RequestFeature] = &[RecordStream, EmptyCache, Fraction, Outside];
 
-/// One comparison.
+/// One comparison of the table.
 pub(crate) struct MatrixRow {
     /// First minor version of PyTorch 2 that can run it.
     since: u32,
-    /// Value of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Allocator settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
     pub(crate) settings: &'static str,
     /// Kinds of requests beside the usual ones.
     more: &'static [RequestFeature],
