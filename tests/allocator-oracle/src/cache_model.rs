@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gpumemtrace_allocator_oracle::{
     AllocationNumber, FirstFitDevice, ModelledAllocator, OracleEvent, OracleRequest, STATISTICS,
     SegmentChange, StreamHeader, StreamNumber,
@@ -154,8 +154,12 @@ impl CacheModel {
     }
 
     fn allocate(&mut self, bytes: u64, stream: StreamNumber) {
+        let rejections = self.cache.stats.num_oom_rejections;
         let block = self.cache.alloc(bytes, stream.0.into()).ok();
-        if block.is_none() {
+        if self.cache.stats.num_oom_rejections > rejections {
+            // PyTorch writes no entry for these.
+            self.cache.backend.events.push(OracleEvent::OutOfMemory { bytes: 0, free_bytes: 0 });
+        } else if block.is_none() {
             let free_bytes = self.cache.backend.free_bytes();
             let bytes = self.cache.block_bytes(bytes).unwrap_or(bytes);
             self.cache.backend.events.push(OracleEvent::OutOfMemory { bytes, free_bytes });
@@ -222,9 +226,7 @@ impl ModelledAllocator for CacheModel {
                 }
             }
             OracleRequest::LogStatistics => events.push(self.statistics()),
-            OracleRequest::EmptyCache(Some(_)) => {
-                bail!("the model does not know request {number}: {request}")
-            }
+            OracleRequest::EmptyCache(Some(pool)) => self.cache.release_cached_of_pool((0, pool.0.into())),
         }
         events.append(&mut self.cache.backend.events);
         Ok(())

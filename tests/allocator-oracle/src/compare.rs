@@ -166,9 +166,8 @@ impl<I: Iterator<Item = Result<OracleEvent>>> EventsInOrder<I> {
         let sorts = self.sorts_segments;
         let key = unordered(&first, sorts);
         let mut run = vec![first];
-        let in_run = |event: &Result<OracleEvent>| {
-            matches!(event, Ok(event) if unordered(event, sorts) == key)
-        };
+        let in_run =
+            |event: &Result<OracleEvent>| matches!(event, Ok(event) if unordered(event, sorts) == key);
         while let Some(event) = self.events.next_if(in_run) {
             run.push(event?);
         }

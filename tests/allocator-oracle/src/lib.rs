@@ -14,7 +14,7 @@ mod random;
 mod request;
 mod text;
 
-pub use compare::{Agreement, EventsInOrder, Disagreement, ModelledAllocator, compare};
+pub use compare::{Agreement, Disagreement, EventsInOrder, ModelledAllocator, compare};
 pub use device::FirstFitDevice;
 pub use event::{EventReader, OracleEvent, STATISTICS, SegmentChange};
 pub use generate::{RequestFeature, RequestGenerator};
