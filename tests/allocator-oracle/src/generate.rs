@@ -44,7 +44,7 @@ pub enum RequestFeature {
     ReleasePools,
     /// Private pools within private pools of `torch.cuda.use_mem_pool`.
     NestedPools,
-    /// Pools without splits and pools for failing allocations, from PyTorch 2.12 on.
+    /// Pools without splits and pools for failing allocations, from PyTorch 2.10 on.
     PoolOptions,
     /// Changes of allocator settings at run time.
     Settings,

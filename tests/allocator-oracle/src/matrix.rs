@@ -25,7 +25,7 @@ static MATRIX: &[MatrixRow] = &[
     MatrixRow { since: 1, settings: "", more: &[Settings] },
     MatrixRow { since: 1, settings: "", more: &[Captures, ReleasePools] },
     MatrixRow { since: 6, settings: "", more: &[Captures, MemPools, NestedPools, ReleasePools] },
-    MatrixRow { since: 11, settings: "", more: &[MemPools, PoolOptions] },
+    MatrixRow { since: 10, settings: "", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 1, settings: "max_split_size_mb:21", more: &[] },
     MatrixRow { since: 6, settings: "max_split_size_mb:64,max_non_split_rounding_mb:32", more: &[] },
     MatrixRow { since: 1, settings: "max_split_size_mb:100,garbage_collection_threshold:0.8", more: &[] },
@@ -42,8 +42,11 @@ static MATRIX: &[MatrixRow] = &[
         more: &[],
     },
     MatrixRow { since: 10, settings: "per_process_memory_fraction:0.5", more: &[] },
+    MatrixRow { since: 10, settings: "expandable_segments:True", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 11, settings: "large_segment_size_mb:40", more: &[] },
     MatrixRow { since: 11, settings: "large_segment_size_mb:40,expandable_segments:True", more: &[] },
+    MatrixRow { since: 12, settings: "throw_on_cudamalloc_oom:True", more: &[] },
+    MatrixRow { since: 12, settings: "throw_on_cudamalloc_oom:True,expandable_segments:True", more: &[] },
 ];
 
 /// The rows that a release can run.
