@@ -42,6 +42,8 @@ pub enum RequestFeature {
     Captures,
     /// Private pools that lose all users. Without this, a stream has few pools and keeps them.
     ReleasePools,
+    /// Calls that empty the cache of one private pool, from PyTorch 2.8 on.
+    EmptyPools,
     /// Private pools within private pools of `torch.cuda.use_mem_pool`.
     NestedPools,
     /// Pools without splits and pools for failing allocations, from PyTorch 2.10 on.
@@ -214,7 +216,11 @@ impl RequestGenerator {
             }
             7200..7300 if self.has(RequestFeature::ReleasePools) && !self.users.is_empty() && !is_routed => {
                 let at = self.random.below(self.users.len() as u64) as usize;
-                Some(OracleRequest::ReleasePool(self.users.swap_remove(at)))
+                let pool = self.users.swap_remove(at);
+                if self.has(RequestFeature::EmptyPools) && !self.users.contains(&pool) {
+                    self.queued.push_back(OracleRequest::EmptyCache(Some(pool)));
+                }
+                Some(OracleRequest::ReleasePool(pool))
             }
             _ => None,
         }

@@ -1,8 +1,8 @@
 //! Settings and kinds of requests under which a model is compared with every release.
 
 use gpumemtrace_allocator_oracle::RequestFeature::{
-    self, Captures, EmptyCache, Fraction, MemPools, NestedPools, Outside, PoolOptions, RecordStream,
-    ReleasePools, Settings,
+    self, Captures, EmptyCache, EmptyPools, Fraction, MemPools, NestedPools, Outside, PoolOptions,
+    RecordStream, ReleasePools, Settings,
 };
 
 /// Requests of most rows.
@@ -25,6 +25,7 @@ static MATRIX: &[MatrixRow] = &[
     MatrixRow { since: 1, settings: "", more: &[Settings] },
     MatrixRow { since: 1, settings: "", more: &[Captures, ReleasePools] },
     MatrixRow { since: 6, settings: "", more: &[Captures, MemPools, NestedPools, ReleasePools] },
+    MatrixRow { since: 8, settings: "", more: &[MemPools, ReleasePools, EmptyPools] },
     MatrixRow { since: 10, settings: "", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 1, settings: "max_split_size_mb:21", more: &[] },
     MatrixRow { since: 6, settings: "max_split_size_mb:64,max_non_split_rounding_mb:32", more: &[] },

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER, RELEASE, VENVS
+from recorded_requests import requests_of_trace
 
 ORACLE = RELEASE / "allocator-oracle"
 PROGRAMS = RELEASE.parent / "allocator-oracle" / "programs"
@@ -71,3 +72,16 @@ def test_settings_reach_the_native_allocator(oracle, tmp_path):
     assert oracle("log", "--requests", requests) == "+ 0 0 62914560 0\na 0\na 0\n", "the free block is split"
     requests.write_text(head + "settings max_split_size_mb:21\n" + body)
     assert oracle("log", "--requests", requests) == "+ 0 0 62914560 0\na 0\n+ 2 3c00000 41943040 0\na 3c00000\n"
+
+
+@pytest.mark.parametrize("model, settings", [("resnet18", ""), ("transformer", "expandable_segments:True")])
+def test_recorded_training_is_reproduced(oracle, run_python, tmp_path, torch_version, model, settings):
+    """A trace holds all that decides what the allocator does: the oracle repeats every address."""
+    run = run_python(torch_version, "training/train.py", "--model", model, "--amp", "--quick-exit",
+                     PYTORCH_CUDA_ALLOC_CONF=settings, SIMGPU_MEM="8G")
+    text, log = requests_of_trace(run.events(), 8 << 30, settings)
+    requests = tmp_path / "requests"
+    requests.write_text(text)
+    assert len(log) > 500 and log[0].startswith("<" if settings else "+")
+    assert oracle("log", "--requests", requests).splitlines() == log
+    assert oracle("compare", "--requests", requests).startswith(f"torch {torch_version}: ")
