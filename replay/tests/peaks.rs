@@ -230,3 +230,77 @@ fn blocks_without_pytorch_are_unknown() {
     assert_eq!((peak.layer, categories), (MemoryLayer::Device, vec![(Category::Unknown, 5 << 20, None)]));
     assert!(peak.since_previous_step.is_none());
 }
+
+/// Bytes by label of the blocks at the first highest moment, with the labels set up to the next
+/// change.
+fn labels_at_peak(run: &Synthetic) -> BTreeMap<Option<u64>, u64> {
+    let mut live: BTreeMap<u64, (u64, Option<u64>)> = BTreeMap::new();
+    let (mut highest, mut at_peak, mut is_at_peak) = (0, BTreeMap::new(), true);
+    for event in &run.events {
+        match event.kind {
+            EventKind::BLOCK_ALLOC => drop(live.insert(event.addr, (event.size, None))),
+            EventKind::BLOCK_FREE => drop(live.remove(&event.addr)),
+            EventKind::BLOCK_LABEL => {
+                live.entry(event.addr).and_modify(|(_, label)| *label = Some(event.aux[0]));
+            }
+            _ => continue,
+        }
+        is_at_peak &= event.kind == EventKind::BLOCK_LABEL;
+        let sum: u64 = live.values().map(|(bytes, _)| bytes).sum();
+        is_at_peak |= sum > highest;
+        if is_at_peak {
+            (highest, at_peak) = (sum, BTreeMap::new());
+            for (bytes, label) in live.values() {
+                *at_peak.entry(*label).or_default() += bytes;
+            }
+        }
+    }
+    at_peak
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn labels_of_the_peak_match_a_recount(
+        choices in proptest::collection::vec((0u8..8, any::<u8>(), any::<u16>()), 1..200),
+    ) {
+        const NAMES: [&str; 4] = ["parameter", "cache", "unknown", "temporaries"];
+        let mut run = Synthetic::new();
+        for (id, name) in (910..).zip(NAMES) {
+            run.codes.push(CodeDef { id: CodeId(id), name: name.to_owned(), ..CodeDef::default() });
+        }
+        let mut live: Vec<u64> = vec![0x10];
+        for (what, line, size) in choices {
+            let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 5) + 1);
+            let pick = usize::from(size) % live.len();
+            match what {
+                0 | 1 if pick > 0 => run.release(live.swap_remove(pick), stack),
+                2..=4 => {
+                    let label = 910 + u64::from(line % 4);
+                    run.event(EventKind::BLOCK_LABEL, live[pick], 0, [label, 0], NodeId::NONE);
+                }
+                _ => live.push(run.alloc(stack, u64::from(size) * 700 + 1)),
+            }
+        }
+        let Some(peak) = the_peak(&run) else { return Ok(()) };
+        let expected = labels_at_peak(&run);
+        let name = |label: u64| NAMES[(label - 910) as usize].to_owned();
+        let expected: BTreeMap<Option<String>, u64> =
+            expected.into_iter().map(|(label, bytes)| (label.map(name), bytes)).collect();
+        let Some(labels) = &peak.labels else {
+            prop_assert!(expected.keys().all(Option::is_none));
+            return Ok(());
+        };
+        let mut found: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        for pair in &labels.pairs {
+            *found.entry(pair.label.clone()).or_default() += pair.bytes;
+        }
+        prop_assert_eq!(found, expected);
+        prop_assert_eq!(labels.pairs.iter().map(|pair| pair.bytes).sum::<u64>(), peak.live_bytes);
+        let of_agreement = |wanted| labels.pairs.iter().filter(move |pair| pair.agrees == wanted).map(|pair| pair.bytes);
+        let (agreeing, differing) = (of_agreement(Some(true)).sum::<u64>(), of_agreement(Some(false)).sum::<u64>());
+        prop_assert_eq!((labels.agreeing_bytes, labels.compared_bytes), (agreeing, agreeing + differing));
+        prop_assert_eq!(labels.differences.iter().map(|row| row.bytes).sum::<u64>(), differing);
+    }
+}

@@ -1,4 +1,4 @@
-/* A program whose events are always the same, for counting the recorder's instructions.
+/* A program that always has the same events, for counting the recorder's instructions.
  *
  * It runs under the preloaded library and callgrind (scripts/checks/budgets). No CPython takes
  * part, because the counts would depend on its version: this program exports the symbols that the

@@ -26,6 +26,7 @@ mod values;
 
 pub use error::SnapshotError;
 pub use source::{SNIFF_BYTES, looks_like_snapshot};
+pub use values::BACKWARD_FRAME;
 
 /// Reads a snapshot and returns the bytes of a trace with the same events.
 ///

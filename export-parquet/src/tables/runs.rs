@@ -25,7 +25,7 @@ table! {
         started_unix_ns: Option<i64>,
         /// Duration of the recording.
         duration_ns: Option<i64>,
-        /// Begin of the exported window, in nanoseconds since the start of recording.
+        /// Start of the exported window, in nanoseconds since the start of recording.
         since_ns: i64,
         /// End of the exported window.
         until_ns: i64,

@@ -12,7 +12,7 @@ table! {
         /// driver), `reserved`, `device` (what the driver gave to the process), `gap` (reserved and
         /// not requested), or `gap.` and a cause, such as `gap.pinned`. The causes sum to `gap`.
         series: Text,
-        /// Begin of the interval, in nanoseconds since the start of recording.
+        /// Start of the interval, in nanoseconds since the start of recording.
         start_ns: i64,
         /// End of the interval. The gap is measured at moments: `start_ns` and `end_ns` are equal.
         end_ns: i64,

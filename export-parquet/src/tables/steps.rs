@@ -13,7 +13,7 @@ table! {
         layer: Text,
         /// Ordinal of the GPU.
         device: Option<i64>,
-        /// Begin of the step, or of the window in it, in nanoseconds since the start of recording.
+        /// Start of the step, or of the window in it, in nanoseconds since the start of recording.
         start_ns: i64,
         /// End of the step, or of the window in it.
         end_ns: i64,

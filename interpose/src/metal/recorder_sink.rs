@@ -25,7 +25,7 @@ const FAILED: u16 = 2;
 /// True once the program has created a heap.
 static HAS_HEAPS: AtomicBool = AtomicBool::new(false);
 
-/// Methods that are not swizzled and objects whose end will not be recorded.
+/// Methods that are not swizzled, and objects that will have no end in the trace.
 static UNCOVERED: AtomicU64 = AtomicU64::new(0);
 
 /// True once the program has created a heap.
@@ -33,7 +33,7 @@ pub(crate) fn has_heaps() -> bool {
     HAS_HEAPS.load(Ordering::Acquire)
 }
 
-/// Number of methods that are not swizzled and of objects whose end will not be recorded.
+/// Number of methods that are not swizzled, and of objects that will have no end in the trace.
 pub(crate) fn uncovered() -> u64 {
     UNCOVERED.load(Ordering::Relaxed)
 }

@@ -24,8 +24,8 @@ pub(crate) enum HookPhase {
 /// The open hooks of a thread. All zero bytes are a thread outside of any hook.
 #[derive(Debug)]
 pub(crate) struct HookLevels {
-    /// Number of hooks whose real function is running, times [`STEP`], plus a [`HookPhase`] if the
-    /// recorder is at work inside them.
+    /// Number of hooks that are inside their real function, times [`STEP`], plus a [`HookPhase`] if
+    /// the recorder is at work inside them.
     position: Cell<u32>,
     /// The stack pointer of each open hook.
     pub(super) marks: [Cell<StackMark>; LEVELS],
@@ -76,7 +76,7 @@ impl HookLevels {
         self.position.set(level * STEP + HookPhase::AfterCall as u32);
     }
 
-    /// Leaves a hook whose call has returned.
+    /// Leaves a hook after its call has returned.
     #[inline]
     pub(crate) fn leave_level(&self, level: u32) {
         self.position.set(level * STEP);

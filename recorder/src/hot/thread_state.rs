@@ -15,7 +15,7 @@ use crate::diagnostics::print_diagnostic;
 use crate::per_thread;
 use crate::platform;
 use crate::platform::cancellation::{uninterrupted, without_cancellation};
-use crate::platform::patience::Patience;
+use crate::platform::patience::ProgressPatience;
 use crate::ring::mapping::MappedRing;
 use crate::ring::protocol::ring::Space;
 use crate::session::thread_block::{ThreadBlock, ThreadRingProducer};
@@ -48,7 +48,8 @@ per_thread! {
 }
 
 /// How long a thread waits for space in its ring before it stops the recording. Time in which the
-/// process is stopped does not count.
+/// process is stopped does not count, and each step of the writer begins the wait anew: on a busy
+/// machine, the writer may need long for full rings.
 const SPACE_PATIENCE_NS: u64 = 10_000_000_000;
 /// Sleep between two checks of a full ring, doubled each time. Frequent polling by many threads
 /// would take the processor from the writer.
@@ -83,7 +84,7 @@ impl ThreadRingProducer {
             return false;
         }
         session.rings.count(Counter::RingWaits);
-        let mut patience = Patience::new(SPACE_PATIENCE_NS);
+        let mut patience = ProgressPatience::new(SPACE_PATIENCE_NS, session.progress());
         let mut nap_us = SHORTEST_NAP_US;
         loop {
             session.wake_writer(WakeReason::ThreadWaits);
@@ -97,7 +98,7 @@ impl ThreadRingProducer {
             if session.is_stopped() {
                 return false;
             }
-            if patience.is_exhausted() {
+            if patience.is_exhausted(session.progress()) {
                 session.stop_with(&["the trace cannot be written fast enough: nothing was written for 10 s"]);
                 return false;
             }

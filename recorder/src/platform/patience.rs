@@ -40,6 +40,35 @@ impl Patience {
     }
 }
 
+/// How long a thread goes on waiting for another thread that makes no progress.
+#[derive(Debug)]
+pub(crate) struct ProgressPatience {
+    patience: Patience,
+    limit_ns: u64,
+    progress: u32,
+}
+
+impl ProgressPatience {
+    /// Waits for at most `limit_ns` without progress. `progress` changes with every step of the
+    /// other thread.
+    pub(crate) fn new(limit_ns: u64, progress: u32) -> Self {
+        Self { patience: Patience::new(limit_ns), limit_ns, progress }
+    }
+
+    /// True once the limit has passed since the last call with another `progress`.
+    pub(crate) fn is_exhausted(&mut self, progress: u32) -> bool {
+        self.is_exhausted_at(clock::now_ns(), progress)
+    }
+
+    fn is_exhausted_at(&mut self, now_ns: u64, progress: u32) -> bool {
+        if progress != self.progress {
+            self.progress = progress;
+            self.patience = Patience { last_ns: now_ns, left_ns: self.limit_ns };
+        }
+        self.patience.is_exhausted_at(now_ns)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +85,16 @@ mod tests {
         assert!((1..naps).all(|nap| !patience.is_exhausted_at(hour_ns + nap * 2_000_000)));
         assert!(patience.is_exhausted_at(hour_ns + naps * 2_000_000));
         assert_eq!(patience.nap_ns(), 0);
+    }
+
+    #[test]
+    fn progress_begins_the_wait_anew() {
+        let patience = Patience { last_ns: 0, left_ns: 200_000_000 };
+        let mut waiting = ProgressPatience { patience, limit_ns: 200_000_000, progress: 7 };
+        assert!(!waiting.is_exhausted_at(100_000_000, 7));
+        assert!((2..100).all(|step| !waiting.is_exhausted_at(step * 100_000_000, step as u32 + 7)));
+        assert!(!waiting.is_exhausted_at(10_000_000_000, 106));
+        assert!(waiting.is_exhausted_at(10_100_000_000, 106));
     }
 
     #[test]

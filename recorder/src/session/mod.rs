@@ -58,6 +58,8 @@ pub(crate) struct Session {
     blocks: ThreadBlocks,
     /// Futex word of the writer: [`NOT_WOKEN`] or a [`WakeReason`].
     wake: CachePadded<AtomicU32>,
+    /// Changes whenever the writer has taken some records from a ring, or has written a batch.
+    progress: CachePadded<AtomicU32>,
     is_close_requested: AtomicBool,
     /// Futex word: 1 once the trace is finished.
     closed: AtomicU32,
@@ -101,6 +103,7 @@ impl Session {
             is_crowded: AtomicBool::new(false),
             blocks,
             wake: CachePadded::new(AtomicU32::new(NOT_WOKEN)),
+            progress: CachePadded::new(AtomicU32::new(0)),
             is_close_requested: AtomicBool::new(false),
             closed: AtomicU32::new(0),
             is_stopped: AtomicBool::new(false),
@@ -204,6 +207,16 @@ impl Session {
     /// wakes the writer again.
     pub(crate) fn discard_wakes(&self) {
         self.wake.swap(NOT_WOKEN, Ordering::AcqRel);
+    }
+
+    /// A number that changes while the writer drains the rings.
+    pub(crate) fn progress(&self) -> u32 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// Called by the writer only.
+    pub(crate) fn note_progress(&self) {
+        self.progress.store(self.progress().wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Puts the writer thread to sleep; returns why it was woken, or `None` after the timeout.

@@ -20,7 +20,7 @@ use crate::session::Session;
 const MAX_RECORDS: usize = 1 << 17;
 /// Events that are buffered before they are passed on.
 const EVENTS_PER_SLICE: usize = 4096;
-/// Records between two checks that the process was not stopped for long.
+/// Records between two checks that the process was not stopped for long, and notes of progress.
 const RECORDS_PER_CHECK: usize = 64;
 
 /// How far one drain goes in each ring: to the head as it was when the drain began. A thread that
@@ -87,9 +87,12 @@ impl RecordBatch {
                 }
                 records += 1;
                 left -= 1;
-                if records % RECORDS_PER_CHECK == 0 && !session.secure_rings() {
-                    is_lost = true;
-                    return false;
+                if records % RECORDS_PER_CHECK == 0 {
+                    session.note_progress();
+                    if !session.secure_rings() {
+                        is_lost = true;
+                        return false;
+                    }
                 }
                 // Never stop inside a definition: the slots of visited records are released.
                 left > 0 && (records < max_records || !decoder.is_between_records())

@@ -219,6 +219,7 @@ impl WriterThread {
         trace.end_block();
         self.session.rings.add_count(Counter::InternalErrors, batch.malformed);
         self.flush()?;
+        self.session.note_progress();
         if !self.session.secure_rings() {
             return Err(damaged_ring_file());
         }

@@ -6,6 +6,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use gpumemtrace_replay::report::TraceLoss;
 use gpumemtrace_replay::{AnalysisOptions, analyse_with, blocks_of_leaks};
 use serde_json::json;
 
@@ -26,7 +27,12 @@ pub(crate) fn run(args: &LeakCandidatesArgs) -> anyhow::Result<CliExit> {
     let analysis = file.with_input(ring, |input| analyse_with(input, AnalysisOptions::default()))?;
     let mut out = stdout();
     let incomplete: Vec<String> = analysis.incomplete.iter().map(describe_loss).collect();
-    write_json(&json!({ "leaks": blocks_of_leaks(&analysis), "incomplete": incomplete }), &mut out)?;
+    let leaks = blocks_of_leaks(&analysis);
+    // Without the last events, no leak is found, although there may be one.
+    let is_ring_unread = |loss: &&TraceLoss| matches!(loss, TraceLoss::RingUnusable { .. });
+    let failed = analysis.incomplete.iter().find(is_ring_unread).filter(|_| leaks.is_empty());
+    let failed = failed.map(describe_loss);
+    write_json(&json!({ "leaks": leaks, "incomplete": incomplete, "failed": failed }), &mut out)?;
     out.flush()?;
     Ok(if incomplete.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }

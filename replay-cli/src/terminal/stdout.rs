@@ -12,7 +12,7 @@ pub(crate) fn stdout() -> EscapingWriter<BufWriter<StdoutLock<'static>>> {
     EscapingWriter::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()), false)
 }
 
-/// Buffered stdout for text with the colours of [`SGR_CODES`], whose names are escaped already.
+/// Buffered stdout for text with the colours of [`SGR_CODES`]. Names in it must be escaped already.
 pub(crate) fn colored_stdout() -> EscapingWriter<BufWriter<StdoutLock<'static>>> {
     EscapingWriter::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()), true)
 }

@@ -4,12 +4,15 @@
 //! waits until the recorder has released it, or until `/proc/sys/fs/lease-break-time` (45 s) has
 //! passed; a stopped program never answers. So a ring of a program that is known to be stopped is
 //! not opened at all, because even an attempt takes the lease away in the end. Any other ring is
-//! opened with `O_NONBLOCK`, which fails until the recorder has answered.
+//! opened with `O_NONBLOCK`. If that fails, a thread opens it and waits, for at most a few seconds.
+//! While an `open(2)` waits, the recorder cannot take its lease again, so the reader gets in even
+//! if it is scheduled late.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
@@ -19,9 +22,6 @@ use rustix::fs::OFlags;
 /// How long to wait for the recorder. Its writer thread looks for waiting readers four times a
 /// second.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(3);
-/// How often to try. The recorder takes its lease again after 5 ms (`OPEN_PATIENCE_US` in
-/// `recorder/src/writer/file_watch.rs`), and every attempt must hit one of these gaps.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// After a program did not answer, its ring is not opened again for this long. By then the kernel
 /// has taken the lease away.
 const NEXT_ATTEMPT: Duration = Duration::from_mins(1);
@@ -90,24 +90,26 @@ impl RingReader {
             self.unanswered.get_or_insert_with(Instant::now);
             return Err(does_not_answer(owner));
         }
-        let begin = Instant::now();
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
-        loop {
-            match options.open(&self.path) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                other => {
-                    self.unanswered = None;
-                    return other.map_err(unreadable);
-                }
-            }
-            if begin.elapsed() > MAX_ANSWER_TIME {
-                self.unanswered = Some(Instant::now());
-                return Err(does_not_answer(owner));
-            }
-            std::thread::sleep(RETRY_INTERVAL);
-        }
+        let opened = match options.open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => open_patiently(self.path.clone()),
+            other => Some(other),
+        };
+        self.unanswered = opened.is_none().then(Instant::now);
+        opened.ok_or_else(|| does_not_answer(owner))?.map_err(unreadable)
     }
+}
+
+/// Opens a file and waits for its lease; `None` if the recorder does not answer in time. The thread
+/// then goes on waiting: the kernel ends its wait, or the end of this process.
+fn open_patiently(path: PathBuf) -> Option<std::io::Result<File>> {
+    let (sender, receiver) = mpsc::channel();
+    let open = move || drop(sender.send(File::open(path)));
+    if let Err(error) = std::thread::Builder::new().name("ring".to_owned()).spawn(open) {
+        return Some(Err(error));
+    }
+    receiver.recv_timeout(MAX_ANSWER_TIME).ok()
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "as `map_err` passes it")]

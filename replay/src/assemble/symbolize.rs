@@ -81,7 +81,9 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
     if scope.includes(Section::Peak) {
         for peak in report.peak.iter_mut().flatten() {
             all.extend(peak.sites.iter_mut().take(max).map(|share| (peak.trace, &mut share.site)));
+            let differences = peak.labels.iter_mut().flat_map(|labels| &mut labels.differences);
             let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
+            all.extend(differences.take(max).map(|row| (peak.trace, &mut row.site)));
             all.extend(changes.take(max).map(|change| (peak.trace, &mut change.site)));
         }
     }

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use gpumemtrace_format::{Event, NO_SEQ};
 
-/// Events whose sequence numbers follow one another: `events[begin..end]`. An event without a
-/// number is a piece of its own.
+/// Events with consecutive sequence numbers: `events[begin..end]`. An event without a number is a
+/// piece of its own.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) first_seq: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
+use gpumemtrace_format::{CodeId, EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
 
 use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::StackSymbols;
@@ -101,6 +101,9 @@ pub struct Analysis {
     /// By device: the phase (index in `phases`) in which each block of the peak was allocated, by
     /// the number of its event. Filled by a second pass ([`crate::peak::by_phase`]), else empty.
     pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
+    /// By device: the label of each labelled block of the peak, by the number of its event. Filled
+    /// by the same pass.
+    pub(crate) peak_labels: BTreeMap<u8, SeededMap<u64, CodeId>>,
     /// The moment at which the analysis begins; `None` for the whole run.
     pub since: Option<SinceScope>,
     /// The stream to which the analysis is restricted; `None` for all streams.

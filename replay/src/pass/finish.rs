@@ -126,6 +126,7 @@ impl ReplayPass {
             unreached_snapshots,
             analyses: self.analyses,
             peak_phases: std::collections::BTreeMap::new(),
+            peak_labels: std::collections::BTreeMap::new(),
             since: self.scope.since,
             stream: self.scope.stream.map(|stream| stream.totals),
         }

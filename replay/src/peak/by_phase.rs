@@ -1,9 +1,9 @@
-//! Attributes the blocks of the peak to the phases of the program.
+//! Attributes the blocks of the peak to the phases of the program, and to the labels in the trace.
 //!
-//! A block belongs to the open phase that began last, on any thread. Which blocks the peak
-//! consists of is known only at the end, so [`analyse_for_peak`] reads the trace a second time.
-//! It does so only if the trace has phases. Memory grows with the live blocks. `tests/peaks.rs`
-//! checks the attribution.
+//! A block belongs to the open phase that began last, on any thread. Its label is the last one up
+//! to the peak. Which blocks the peak consists of is known only at the end, so [`analyse_for_peak`]
+//! reads the trace a second time. It does so only if the trace has phases or labels. Memory grows
+//! with the live blocks. `tests/peaks.rs` checks the attribution.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -24,7 +24,8 @@ pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<An
     let mut filter = options.stream.map(StreamFilter::new);
     let (mut analysis, head) =
         analyse_with_head(input, AnalysisOptions { step_before_peak: true, ..options })?;
-    if analysis.phases.is_empty() {
+    let has_labels = analysis.counts.iter().any(|(kind, _)| *kind == EventKind::BLOCK_LABEL);
+    if analysis.phases.is_empty() && !has_labels {
         return Ok(analysis);
     }
     let mut pass = PhasePass::new(&analysis);
@@ -40,14 +41,18 @@ pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<An
         filtered.drain(..).for_each(|event| pass.account(&event, &analysis));
         ControlFlow::Continue(())
     })?;
-    analysis.peak_phases =
-        pass.devices.into_iter().map(|(ordinal, blocks)| (ordinal, blocks.phases)).collect();
+    for (ordinal, blocks) in pass.devices {
+        if !analysis.phases.is_empty() {
+            analysis.peak_phases.insert(ordinal, blocks.phases);
+        }
+        analysis.peak_labels.insert(ordinal, blocks.labels);
+    }
     Ok(analysis)
 }
 
-/// Live blocks of one device up to its peak, with their phases.
+/// Live blocks of one device up to its peak, with their phases and labels.
 #[derive(Debug, Default)]
-struct PhasesUntilPeak {
+struct BlocksUntilPeak {
     /// Number of the event at which the peak was reached.
     peak_event: u64,
     /// Number of the current event.
@@ -56,9 +61,11 @@ struct PhasesUntilPeak {
     serial: SeededMap<u64, u64>,
     /// Phase of a live block, by the number of the event that allocated it.
     phases: SeededMap<u64, usize>,
+    /// Label of a live block, in the same way.
+    labels: SeededMap<u64, CodeId>,
 }
 
-impl PhasesUntilPeak {
+impl BlocksUntilPeak {
     fn allocate(&mut self, addr: u64, phase: Option<usize>) {
         self.event += 1;
         if self.event > self.peak_event {
@@ -68,6 +75,14 @@ impl PhasesUntilPeak {
         self.serial.insert(addr, self.event);
         if let Some(phase) = phase {
             self.phases.insert(self.event, phase);
+        }
+    }
+
+    fn label(&mut self, addr: u64, label: CodeId) {
+        if self.event <= self.peak_event
+            && let Some(serial) = self.serial.get(&addr)
+        {
+            self.labels.insert(*serial, label);
         }
     }
 
@@ -81,13 +96,14 @@ impl PhasesUntilPeak {
     fn remove(&mut self, addr: u64) {
         if let Some(serial) = self.serial.remove(&addr) {
             self.phases.remove(&serial);
+            self.labels.remove(&serial);
         }
     }
 }
 
 /// The second pass over the events.
 struct PhasePass {
-    devices: BTreeMap<u8, PhasesUntilPeak>,
+    devices: BTreeMap<u8, BlocksUntilPeak>,
     open: Vec<PhaseOnThread>,
 }
 
@@ -101,7 +117,7 @@ struct PhaseOnThread {
 impl PhasePass {
     fn new(analysis: &Analysis) -> Self {
         let with_torch = analysis.devices.iter().filter(|(_, state)| state.has_torch());
-        let until = |peak_event| PhasesUntilPeak { peak_event, ..PhasesUntilPeak::default() };
+        let until = |peak_event| BlocksUntilPeak { peak_event, ..BlocksUntilPeak::default() };
         let devices = with_torch.map(|(ordinal, state)| (*ordinal, until(state.torch.peak_event())));
         Self { devices: devices.collect(), open: Vec::new() }
     }
@@ -115,6 +131,11 @@ impl PhasePass {
                     device.allocate(event.addr, phase);
                 } else {
                     device.free(event.addr);
+                }
+            }
+            EventKind::BLOCK_LABEL => {
+                if let Some(device) = self.devices.get_mut(&event.device) {
+                    device.label(event.addr, CodeId(event.aux[0] as u32));
                 }
             }
             EventKind::PHASE_BEGIN => {

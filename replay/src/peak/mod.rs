@@ -7,6 +7,7 @@
 
 pub(crate) mod by_phase;
 pub(crate) mod category;
+mod labels;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::peak::category::rules::{Category, CategoryRule, Confidence};
 use crate::peak::category::{CategorizedBlock, categorize_blocks};
+use crate::peak::labels::compare_labels;
 use crate::report::{
     CategoryBytes, CategoryShare, MemoryLayer, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite,
     RuleShare, SincePreviousStep, SiteShare, TrainingPass,
@@ -81,6 +83,7 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
         .collect();
     sites.sort_by_key(|(id, held)| (Reverse(held.bytes), *id));
     let phase_of_block = analysis.peak_phases.get(&ordinal).filter(|_| state.has_torch());
+    let labels = analysis.peak_labels.get(&ordinal).filter(|_| state.has_torch());
     let phases = |blocks: &[&CategorizedBlock<'_>]| Some(sum_by_phase(analysis, phase_of_block?, blocks));
     let share = |(id, held): (SiteId, BlockTotals)| {
         let blocks = by_site.get(&id).map_or(&[][..], Vec::as_slice);
@@ -104,6 +107,7 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
         step: analysis.reported_step(live_set.peak().step),
         live_bytes: live_set.peak().live,
         categories: share_of_categories(&categorized),
+        labels: labels.and_then(|labels| compare_labels(analysis, live_set, labels, &categorized)),
         passes: sum_by_pass(&categorized),
         phases: phases(&categorized.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),

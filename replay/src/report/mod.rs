@@ -53,8 +53,9 @@ pub use self::{
     note::{BlockContent, TraceLoss, TraceNote, Worded},
     oom::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind},
     peak::{
-        Category, CategoryBytes, CategoryShare, Confidence, MemoryLayer, PassBytes, Peak, PeakBlockRow,
-        PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep, SiteBytes, SiteShare, TrainingPass,
+        Category, CategoryBytes, CategoryShare, Confidence, LabelDifference, LabelPair, MemoryLayer,
+        PassBytes, Peak, PeakBlockRow, PeakLabels, PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep,
+        SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},

@@ -241,7 +241,7 @@ pub enum TraceNote {
     },
     /// Sizes of blocks in a snapshot are computed from requests, and some are wrong.
     SnapshotSizes {
-        /// Blocks whose size is known, because they exist at the end.
+        /// Blocks that exist at the end. The snapshot has their sizes.
         checked: u64,
         /// Those of them with another size than computed.
         wrong: u64,

@@ -104,6 +104,12 @@ def damage(scale, options):
     return {"scale": 1, "inputs": passed, "losses": failed}
 
 
+def snapshots(scale, options):
+    mutations = max(1, round(100_000 * scale))
+    passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-torch-snapshot", GPUMEMTRACE_MUTATIONS=mutations)
+    return {"inputs": mutations, "losses": failed, "tests": passed}
+
+
 def properties(scale, options):
     """Each round draws new cases: proptest seeds itself anew."""
     packages = ["-p", "gpumemtrace-format", "-p", "gpumemtrace-recorder", "-p", "gpumemtrace-replay"]
@@ -160,6 +166,8 @@ CHECKS = [
     Check("fuzz", "fuzzing of each reader", 5.5, "scripts/fuzz --seconds 3600 --keep TARGET", "inputs", fuzz),
     Check("traces", "changed traces, read by every command", 1, "scripts/soak --traces 20000", "files", traces),
     Check("damage", "every bit flipped, every truncation", 0.1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay --test damage", "tests", damage),
+    Check("snapshots", "changed snapshots of PyTorch, and hostile ones", 0.02,
+          "GPUMEMTRACE_MUTATIONS=100000 cargo test --release -p gpumemtrace-torch-snapshot", "mutations", snapshots),
     Check("properties", "property tests with more cases", 1.5, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),
     Check("interleavings", "models of the ring protocol, more preemptions", 0.3, "LOOM_MAX_PREEMPTIONS=8 cargo test --test protocol_model", "models", interleavings),
     Check("miri", "undefined behaviour in the format and the recorder", 0.5, "cargo +nightly miri test --lib", "tests", miri),

@@ -269,6 +269,20 @@ def test_failed_scan_reports_cause(run_with_holders, tmp_path):
     assert "it failed: " in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
+def test_scan_without_ring_file_fails_instead_of_finding_no_leak(run_with_holders, tmp_path):
+    """The command gets a trace without its last events, in which nothing leaks."""
+    command = tmp_path / "command"
+    golden = REPOSITORY / "tests" / "golden" / "cuda-train.trace"
+    command.write_text(f"#!/bin/sh\nhead -c 8000 {golden} >cut.trace\nhead -c 5000 /dev/zero >cut.trace.ring\n"
+                       f"exec {COMMAND} leak-candidates cut.trace\n")
+    command.chmod(0o700)
+    script = tmp_path / "other.py"
+    script.write_text(f"import os, sys\nos.environ['GPUMEMTRACE_COMMAND'] = {str(command)!r}\nsys.argv = ['holders.py', 'list']\n"
+                      f"exec(compile(open({str(HELD)!r}).read(), {str(HELD)!r}, 'exec'))\n")
+    [look] = run_with_holders(script, code=7).report("--leaks")["holders"]
+    assert look["failed"].startswith("the ring file is not a gpumemtrace ring file") and look["is_cut"] is None
+
+
 def test_invalid_options_are_refused():
     for options in (["--holders", "--holders-signal", "KILL"], ["--holders-limit", "1"], ["--holders", "--holders-limit", "0"]):
         done = subprocess.run([COMMAND, "run", *options, "--", "true"], capture_output=True, text=True)

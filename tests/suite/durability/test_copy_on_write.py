@@ -1,4 +1,4 @@
-"""A full disk does not end a program whose trace is on btrfs.
+"""A full disk does not end a program that writes its trace on btrfs.
 
 A store to a mapped file needs new space there whenever the kernel has written the page back, also
 if the block was allocated before; without space, the store raises SIGBUS. So the rings of such a

@@ -1,5 +1,5 @@
-/* A library whose constructor forks, with the loader's lock. The recorder has tried to load NVML by
-   then, and waits for that lock. */
+/* A library with a constructor that forks, with the loader's lock. The recorder has tried to load
+   NVML by then, and waits for that lock. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -256,7 +256,7 @@ int main(int argc, char **argv) {
         pairs(10);
         printf("handled %d\n", handled.load());
     } else if (way == "nested_handlers") {
-        // Handlers whose own calls are interrupted, three deep.
+        // Handlers that are interrupted in their own calls, three deep.
         use_context();
         handle(SIGUSR1, [](int) { pair(handled++ < 2 ? SPECIAL : 512); }, SA_NODEFER);
         inside_driver([] { raise(SIGUSR1); });

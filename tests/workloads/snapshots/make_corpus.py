@@ -3,8 +3,8 @@ gpumemtrace too.
 
 usage: make_corpus.py FOLDER LIBRARY VERSION=VENV...
 
-Each run leaves FOLDER/VERSION-ROW/ with what record.py writes, and run.trace of the same run. Runs
-whose folder exists are passed over. Prints one line per run; exits 1 if one failed.
+Each run leaves FOLDER/VERSION-ROW/ with what record.py writes, and run.trace of the same run. A
+run is passed over if its folder exists. Prints one line per run; exits 1 if one failed.
 """
 
 import os

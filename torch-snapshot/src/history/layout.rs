@@ -87,7 +87,7 @@ impl DeviceLayout {
         rules.block_bytes(requested, segment_end.min(next) - addr, false)
     }
 
-    /// Adds a block. Returns one that was held at this address, whose free is missing.
+    /// Adds a block. Returns the block that was held at this address, if its free is missing.
     pub(crate) fn hold(&mut self, addr: u64, block: HeldBlock) -> Option<HeldBlock> {
         let replaced = self.blocks.insert(addr, block);
         self.live_bytes = self.live_bytes.saturating_sub(replaced.map_or(0, live_bytes_of));

@@ -8,7 +8,7 @@ use crate::values::AllocatorSettings;
 
 /// PyTorch's smallest block, and the unit of sizes.
 const MIN_BLOCK_BYTES: u64 = 512;
-/// Blocks up to this size come from the small pool, whose free ranges are always split.
+/// Blocks up to this size come from the small pool, which always splits its free ranges.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
 
 /// How the allocator rounds and splits.

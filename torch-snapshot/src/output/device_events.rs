@@ -3,15 +3,16 @@
 use std::iter::Peekable;
 
 use gpumemtrace_format::event::{FLAG_EXISTED, FLAG_FREED_AT_ONCE, NO_POOL};
-use gpumemtrace_format::{Detail, Event, EventKind};
+use gpumemtrace_format::{CodeId, Detail, Event, EventKind};
 
 use super::EventOutput;
+use super::exported_moments::event_of_moment;
 use crate::history::{
     DeviceLayout, EndFact, HeldBlock, HistoryStart, RoundingRules, SegmentPiece, TorchDeviceHistory,
 };
 use crate::values::{EventAction, StoredEvent, TorchSnapshot};
 
-/// Blocks that live to the end, whose size is therefore known and computed.
+/// Comparison of computed sizes with those that the file has for blocks that live to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SizeChecks {
     pub(super) blocks: u64,
@@ -37,6 +38,8 @@ pub(super) struct DeviceEvents<'a> {
     /// Time of the next event; `None` after the last.
     pub(super) next_ns: Option<u64>,
     pub(super) size_checks: SizeChecks,
+    /// Steps, phases and marks are read from the entries of this device.
+    pub(super) has_moments: bool,
 }
 
 impl<'a> DeviceEvents<'a> {
@@ -56,6 +59,7 @@ impl<'a> DeviceEvents<'a> {
             layout: DeviceLayout::default(),
             next_ns: None,
             size_checks: SizeChecks::default(),
+            has_moments: false,
         };
         made.find_next_ns(0);
         made
@@ -109,9 +113,28 @@ impl<'a> DeviceEvents<'a> {
         let (Some(time_ns), Some((number, event))) = (self.next_ns, self.events.next()) else { return };
         let made = self.trace_event(number, &event);
         self.find_next_ns(time_ns);
+        if event.action == EventAction::Annotate && self.snapshot.is_exported {
+            self.add_moment(&event, time_ns, output);
+            return;
+        }
         let Some(made) = made else { return };
         let python_stack = output.tree.node(event.stack, self.snapshot);
         output.add(Event { python_stack, ..made }, Some(time_ns));
+        let is_labelled = matches!(event.action, EventAction::Alloc | EventAction::Annotate)
+            && self.layout.block_at(event.addr).is_some();
+        if is_labelled && let Some(CodeId(label)) = output.label(event.label, self.snapshot) {
+            let labelled =
+                Event { device: self.ordinal, addr: event.addr, ..Event::new(EventKind::BLOCK_LABEL) };
+            output.add(Event { aux: [u64::from(label), 0], ..labelled }, Some(time_ns));
+        }
+    }
+
+    /// Adds a step, phase or mark that our export wrote. It is among the events of every device.
+    fn add_moment(&self, event: &StoredEvent, time_ns: u64, output: &mut EventOutput<'_>) {
+        let moment = event_of_moment(self.snapshot.texts.get(event.label), &mut output.tree);
+        if let Some(moment) = moment.filter(|_| self.has_moments) {
+            output.add(moment, Some(time_ns));
+        }
     }
 
     fn trace_event(&mut self, number: u64, event: &StoredEvent) -> Option<Event> {

@@ -2,9 +2,12 @@
 
 mod annotations;
 mod device_events;
+mod exported_moments;
 mod metadata;
 mod stack_tree;
 mod trace_writer;
+
+use std::collections::BTreeMap;
 
 use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::event::{FLAG_EXISTED, MARK_STEP, NO_SEQ};
@@ -13,6 +16,7 @@ use gpumemtrace_format::{
 };
 
 use crate::history::DeviceHistories;
+use crate::values::{TextId, TorchSnapshot};
 use annotations::{AnnotatedRange, nest_annotations};
 use device_events::{DeviceEvents, SizeChecks};
 use stack_tree::StackTree;
@@ -23,6 +27,12 @@ const ALLOCATOR_THREAD: ThreadId = ThreadId(1);
 /// Annotations that overlap without nesting are on threads of this number and above.
 const FIRST_ANNOTATION_THREAD: u32 = 1000;
 
+/// Distinct labels of blocks; all further ones are one.
+const MAX_LABELS: usize = 1000;
+const OTHER_LABELS: &str = "other labels";
+/// Longest label of a block, in bytes; the rest is dropped.
+const MAX_LABEL_BYTES: usize = 200;
+
 /// Encodes the histories as the bytes of a trace.
 pub(crate) fn encode(histories: DeviceHistories) -> Vec<u8> {
     let DeviceHistories { mut snapshot, rules, devices, facts } = histories;
@@ -30,10 +40,18 @@ pub(crate) fn encode(histories: DeviceHistories) -> Vec<u8> {
     let mut writer = TraceWriter::default();
     let annotations = nest_annotations(&std::mem::take(&mut snapshot.annotations));
     metadata::add_metadata(&mut writer, &snapshot, facts, times);
-    let mut output =
-        EventOutput { writer: &mut writer, tree: StackTree::new(), next_seq: 0, last_ns: times.first_ns };
+    let mut output = EventOutput {
+        writer: &mut writer,
+        tree: StackTree::new(),
+        next_seq: 0,
+        last_ns: times.first_ns,
+        labels: BTreeMap::new(),
+    };
     let mut events: Vec<DeviceEvents<'_>> =
         devices.into_iter().map(|device| DeviceEvents::new(device, &snapshot, &rules)).collect();
+    if let Some(first) = events.iter_mut().find(|device| device.next_ns.is_some()) {
+        first.has_moments = true;
+    }
     let attached = [TrackerState::Attached as u64, 0];
     output.add(Event { aux: attached, flags: FLAG_EXISTED, ..Event::new(EventKind::TRACKER) }, None);
     for device in &mut events {
@@ -72,9 +90,27 @@ struct EventOutput<'a> {
     tree: StackTree,
     next_seq: u64,
     last_ns: u64,
+    labels: BTreeMap<TextId, CodeId>,
 }
 
 impl EventOutput<'_> {
+    /// The name of a label; `None` for the empty one.
+    fn label(&mut self, label: TextId, snapshot: &TorchSnapshot) -> Option<CodeId> {
+        if let Some(known) = self.labels.get(&label) {
+            return Some(*known);
+        }
+        let text = snapshot.texts.get(label).trim();
+        if text.is_empty() {
+            return None;
+        }
+        if self.labels.len() == MAX_LABELS {
+            return Some(self.tree.name(OTHER_LABELS));
+        }
+        let name = self.tree.name(&text[..text.floor_char_boundary(MAX_LABEL_BYTES)]);
+        self.labels.insert(label, name);
+        Some(name)
+    }
+
     /// Adds an event with a time; `None`: that of the event before.
     fn add(&mut self, event: Event, time_ns: Option<u64>) {
         self.last_ns = time_ns.unwrap_or(self.last_ns).max(self.last_ns);
@@ -104,12 +140,7 @@ impl AnnotationEvents {
         Self { moments, next: 0 }
     }
 
-    fn add_until(
-        &mut self,
-        until_ns: u64,
-        output: &mut EventOutput<'_>,
-        snapshot: &crate::values::TorchSnapshot,
-    ) {
+    fn add_until(&mut self, until_ns: u64, output: &mut EventOutput<'_>, snapshot: &TorchSnapshot) {
         while let Some((time_ns, is_begin, range)) =
             self.moments.get(self.next).filter(|(at, ..)| *at < until_ns || until_ns == u64::MAX)
         {

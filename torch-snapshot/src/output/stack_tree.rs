@@ -12,9 +12,9 @@ use gpumemtrace_format::definitions::{encode_codes, encode_frame_links, encode_p
 use gpumemtrace_format::{CodeDef, CodeId, FRAME_NOT_STARTED, FrameLink, NodeId, PyNode};
 
 use super::trace_writer::TraceWriter;
-use crate::values::{TextId, TorchFrame, TorchSnapshot, TorchStack};
+use crate::values::{TextId, TorchFrame, TorchSnapshot, TorchStack, is_backward_mark, is_python};
 
-/// The Python version whose line tables the code objects have.
+/// The code objects have line tables of this Python version.
 const PYTHON_3_11: u16 = 0x030b;
 /// Lines of one code object: a reader searches its table for each frame.
 const MAX_LINES: usize = 256;
@@ -73,9 +73,13 @@ impl StackTree {
             functions.entry((frame.file, frame.name)).or_default().insert(frame.line);
         }
         let mut places: HashMap<(TextId, TextId, u32), (CodeId, i32)> = HashMap::new();
-        let mut native = BTreeSet::new();
+        let (mut native, mut marks) = (BTreeSet::new(), BTreeSet::new());
         for ((file, name), lines) in functions {
             let (file_text, name_text) = (snapshot.texts.get(file), snapshot.texts.get(name));
+            if is_backward_mark(file_text, name_text) {
+                marks.insert((file, name));
+                continue;
+            }
             let is_native = !is_python(file_text, name_text);
             let lines: Vec<u32> = lines.into_iter().collect();
             for lines in lines.chunks(if is_native { 1 } else { MAX_LINES }) {
@@ -113,8 +117,9 @@ impl StackTree {
                 .0
                 .checked_sub(1)
                 .and_then(|parent| nodes.get(parent as usize))
-                .is_some_and(|parent| parent.link != FrameLink::Native);
+                .is_some_and(|parent| !matches!(parent.link, FrameLink::Native | FrameLink::Backward));
             let link = match (native.contains(&code), is_called_from_python) {
+                _ if marks.contains(&(frame.file, frame.name)) => FrameLink::Backward,
                 (true, _) => FrameLink::Native,
                 (false, true) => FrameLink::Python,
                 (false, false) => FrameLink::C,
@@ -142,19 +147,6 @@ impl StackDefinitions {
             writer.add_definitions(BlockKind::FRAME_LINKS, &encode_frame_links(nodes));
         }
     }
-}
-
-/// True for a frame of Python, by its file: C++ frames (`stacks="all"`) have a source file, a
-/// library or `??`.
-fn is_python(file: &str, name: &str) -> bool {
-    let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-    if matches!(extension, "py" | "pyx") || file.starts_with('<') {
-        return true;
-    }
-    let last = file.rsplit('/').next().unwrap_or(file);
-    let has_native_name = name.contains("::") || name.contains('(') || name.starts_with('_') || name == "??";
-    // Typed code and scripts without an extension, such as a console script.
-    !last.is_empty() && !last.starts_with("??") && !last.contains('.') && !has_native_name
 }
 
 /// True for a shared library or an executable, as opposed to a source file.
@@ -189,28 +181,6 @@ fn line_table(lines: &[u32]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_of_python_are_told_from_native_ones_by_their_file() {
-        for (file, name) in [
-            ("train.py", "step"),
-            ("<string>", "f"),
-            ("/usr/bin/torchrun", "main"),
-            ("<ipython-input-3>", "f"),
-        ] {
-            assert!(is_python(file, name), "{file}");
-        }
-        for (file, name) in [
-            ("??", "torch::autograd::Engine::thread_main()"),
-            ("", "f"),
-            ("/build/c10/cuda/CUDACachingAllocator.cpp", "malloc"),
-            ("??:0", "main"),
-            ("/x/libtorch_cpu.so", "at::empty(int)"),
-            ("/usr/local/bin/python3", "_start"),
-        ] {
-            assert!(!is_python(file, name), "{file}");
-        }
-    }
 
     #[test]
     fn line_table_has_one_unit_for_each_line() {

@@ -1,13 +1,12 @@
 //! Recognizes the parts of a snapshot among finished lists and dictionaries.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use gpumemtrace_format::event::{NO_POOL, pack_pool_id};
 
 use super::containers::{ContainerBody, Containers};
 use super::snapshot::{AllocatorSettings, Annotation, BlockRecord, EndBlockState, SegmentRecord};
-use super::stacks::SnapshotFrame;
-use super::{EventAction, EventRun, StoredEvent, TextId, TorchSnapshot, TorchStack, Value, keys};
+use super::{EventAction, EventRun, StoredEvent, TextId, TorchFrame, TorchSnapshot, TorchStack, Value, keys};
 use crate::error::SnapshotError;
 
 /// Highest ordinal of a device; a trace stores it in a byte.
@@ -21,17 +20,19 @@ const ROUNDUP_INTERVALS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotBuilder {
     pub(crate) containers: Containers,
-    snapshot: TorchSnapshot,
+    pub(super) snapshot: TorchSnapshot,
     blocks: Vec<BlockRecord>,
     unknown_keys: HashSet<TextId>,
+    /// The frame of each text in `forward_frames`; `None` if it is no frame.
+    pub(super) forward_frames: HashMap<TextId, Option<TorchFrame>>,
 }
 
 /// The values of a dictionary by key.
 #[derive(Clone, Copy)]
-struct Fields<'a>(&'a [(TextId, Value)]);
+pub(super) struct Fields<'a>(&'a [(TextId, Value)]);
 
 impl Fields<'_> {
-    fn get(self, key: TextId) -> Value {
+    pub(super) fn get(self, key: TextId) -> Value {
         self.0.iter().rfind(|(known, _)| *known == key).map_or(Value::Nothing, |(_, value)| *value)
     }
 
@@ -39,7 +40,7 @@ impl Fields<'_> {
         self.0.iter().any(|(known, _)| *known == key)
     }
 
-    fn number(self, key: TextId) -> u64 {
+    pub(super) fn number(self, key: TextId) -> u64 {
         self.get(key).as_number().unwrap_or(0)
     }
 
@@ -125,12 +126,7 @@ impl SnapshotBuilder {
         let value = if let Some(action) = fields.get(keys::ACTION).as_text() {
             Value::Event(self.add_event(action, fields)?)
         } else if fields.has(keys::FILENAME) && fields.has(keys::NAME) {
-            let frame = SnapshotFrame {
-                file: fields.get(keys::FILENAME).as_text().unwrap_or(keys::EMPTY),
-                name: fields.get(keys::NAME).as_text().unwrap_or(keys::EMPTY),
-                line: u32::try_from(fields.number(keys::LINE)).unwrap_or(0),
-            };
-            Value::Frame(self.snapshot.stacks.intern_frame(frame))
+            Value::Frame(self.frame(fields))
         } else if fields.has(keys::STAGE) && fields.has(keys::NAME) {
             self.snapshot.annotations.push(Annotation {
                 name: fields.get(keys::NAME).as_text().unwrap_or(keys::EMPTY),
@@ -174,6 +170,8 @@ impl SnapshotBuilder {
                 EventAction::Unknown
             }
         };
+        let stack = self.stack_of_event(fields);
+        let mut labels = [keys::CATEGORY, keys::USER_METADATA].into_iter();
         let addr = if action == EventAction::OutOfMemory { keys::DEVICE_FREE } else { keys::ADDR };
         self.snapshot.events.push(&StoredEvent {
             action,
@@ -182,8 +180,8 @@ impl SnapshotBuilder {
             stream: fields.number(keys::STREAM),
             pool: fields.pool([keys::POOL_ID, keys::SEGMENT_POOL_ID]),
             time_us: fields.get(keys::TIME_US).as_number(),
-            stack: fields.get(keys::FRAMES).as_stack(),
-            metadata: fields.get(keys::USER_METADATA).as_text().unwrap_or(keys::EMPTY),
+            stack,
+            label: labels.find_map(|key| fields.get(key).as_text()).unwrap_or(keys::EMPTY),
         })
     }
 
@@ -276,6 +274,7 @@ impl SnapshotBuilder {
             _ => None,
         });
         let annotations = annotations.collect();
+        let is_exported = fields.has(keys::GPUMEMTRACE);
         if traces.len() > MAX_DEVICE + 1 {
             return Err(SnapshotError::TooLarge { what: "devices", limit: MAX_DEVICE as u64 + 1 });
         }
@@ -287,6 +286,7 @@ impl SnapshotBuilder {
         snapshot.segments.retain(|segment| usize::from(segment.device) <= MAX_DEVICE);
         strange += before - snapshot.segments.len();
         (snapshot.traces, snapshot.settings, snapshot.annotations) = (traces, settings, annotations);
+        snapshot.is_exported = is_exported;
         snapshot.counts.unknown_keys = self.unknown_keys.len() as u64;
         snapshot.counts.strange_entries = strange as u64;
         snapshot.counts.host_events = host.iter().map(|run| u64::from(run.count)).sum();

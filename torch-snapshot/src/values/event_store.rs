@@ -66,8 +66,9 @@ pub(crate) struct StoredEvent {
     /// Microseconds of the wall clock; `None` in files of PyTorch 2.0.
     pub(crate) time_us: Option<u64>,
     pub(crate) stack: Option<TorchStack>,
-    /// What `torch.cuda.memory._set_memory_metadata` had set; the empty text if nothing.
-    pub(crate) metadata: TextId,
+    /// The category of the block, or what `torch.cuda.memory._set_memory_metadata` had set; the
+    /// empty text if neither.
+    pub(crate) label: TextId,
 }
 
 /// All events of a snapshot, in the order of the file.
@@ -107,7 +108,7 @@ impl EventStore {
             self.last.time_us = time_us;
         }
         put_varint(out, event.stack.map_or(0, |stack| u64::from(stack.0) + 1));
-        put_varint(out, u64::from(event.metadata.0));
+        put_varint(out, u64::from(event.label.0));
         self.rows += 1;
         Ok(self.rows as u32 - 1)
     }
@@ -189,7 +190,7 @@ impl Iterator for EventIter<'_> {
             pool,
             time_us,
             stack,
-            metadata: TextId(self.varint() as u32),
+            label: TextId(self.varint() as u32),
         })
     }
 }
@@ -210,7 +211,7 @@ mod tests {
     fn any_event() -> impl Strategy<Value = StoredEvent> {
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
         (0usize..11, numbers, any::<Option<u64>>(), any::<Option<u16>>(), any::<u16>()).prop_map(
-            |(action, (addr, size, stream, pool), time_us, stack, metadata)| StoredEvent {
+            |(action, (addr, size, stream, pool), time_us, stack, label)| StoredEvent {
                 action: EventAction::ALL[action],
                 addr,
                 size,
@@ -218,7 +219,7 @@ mod tests {
                 pool,
                 time_us,
                 stack: stack.map(|stack| TorchStack(u32::from(stack))),
-                metadata: TextId(u32::from(metadata)),
+                label: TextId(u32::from(label)),
             },
         )
     }

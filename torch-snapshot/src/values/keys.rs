@@ -61,6 +61,8 @@ keys! {
     FORWARD_FRAMES = "forward_frames";
     INTERNAL_METADATA = "internal_metadata";
     VERSION = "version";
+    GPUMEMTRACE = "gpumemtrace";
+    NO_FILE = "none";
     ACTIVE_ALLOCATED = "active_allocated";
     ACTIVE_PENDING_FREE = "active_pending_free";
     ACTIVE_AWAITING_FREE = "active_awaiting_free";

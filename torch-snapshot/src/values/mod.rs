@@ -7,7 +7,9 @@
 
 mod builder;
 mod containers;
+mod event_stacks;
 mod event_store;
+mod frame_texts;
 mod keys;
 mod snapshot;
 mod stacks;
@@ -16,6 +18,8 @@ mod texts;
 pub(crate) use builder::SnapshotBuilder;
 pub(crate) use containers::{ContainerBody, ContainerId};
 pub(crate) use event_store::{EventAction, EventRun, EventStore, StoredEvent};
+pub use frame_texts::BACKWARD_FRAME;
+pub(crate) use frame_texts::{is_backward_mark, is_python};
 pub(crate) use snapshot::{
     AllocatorSettings, Annotation, BlockRecord, EndBlockState, SegmentRecord, TorchSnapshot,
 };

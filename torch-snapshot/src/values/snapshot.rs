@@ -86,6 +86,8 @@ pub(crate) struct TorchSnapshot {
     pub(crate) annotations: Vec<Annotation>,
     pub(crate) settings: AllocatorSettings,
     pub(crate) counts: SnapshotCounts,
+    /// `gpumemtrace export torch-snapshot` wrote it.
+    pub(crate) is_exported: bool,
 }
 
 impl Default for TextTable {

@@ -3,6 +3,7 @@
 use gpumemtrace_torch_snapshot::{SnapshotError, transcode};
 
 use crate::allocator_model::AllocatorModel;
+use crate::labels::with_new_fields;
 use crate::pickle_writer::{PickleStyle, pickle};
 use crate::{gzip, json_bytes};
 
@@ -120,9 +121,12 @@ fn mutated_snapshots_neither_panic_nor_run_anything() {
             model.free(number as usize * 7, number % 2 == 0);
         }
     }
-    let snapshot = model.snapshot(100);
+    let mut snapshot = with_new_fields(model.snapshot(100));
     let mut seeds: Vec<Vec<u8>> = vec![json_bytes(&snapshot)];
     seeds.extend((2..=5).map(|protocol| pickle(&snapshot, PickleStyle { protocol, shares: true })));
+    snapshot["gpumemtrace"] = serde_json::json!({ "format_version": 1 });
+    snapshot["device_traces"][0][3]["action"] = serde_json::json!("user_defined");
+    snapshot["device_traces"][0][3]["user_metadata"] = serde_json::json!("phase load begins");
     seeds.push(pickle(&snapshot, PickleStyle { protocol: 4, shares: false }));
     let wanted = std::env::var("GPUMEMTRACE_MUTATIONS").ok().and_then(|number| number.parse().ok());
     let mut random = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,7 +1,8 @@
-//! Snapshots whose truth is known, in every form; and files that are none.
+//! Reads snapshots with known contents in every form, and files that are no snapshots.
 
 mod allocator_model;
 mod hostile;
+mod labels;
 mod pickle_writer;
 
 use std::io::Write as _;

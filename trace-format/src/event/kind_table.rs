@@ -234,6 +234,9 @@ event_kinds! {
         74 TRACKER "tracker"
             "State of the recorder's allocator tracker from here on; unknown before the first such event"
             aux0 "state, see below";
+        75 BLOCK_LABEL "block_label"
+            "Live block labelled: a category of PyTorch or a text of the program. A later label replaces it"
+            addr "device address" aux0 "label, a code id";
     }
     // What the program and the Python package report.
     PROGRAM 96..=199 => {

@@ -6,12 +6,11 @@ used instead of `socket`, because gevent and others replace the classes of the l
 """
 
 import _socket
-import json
 import os
 import time
 from typing import Any, Dict, List, Optional
 
-from .library import ScanFailed
+from .library import ScanFailed, parse_candidates
 
 #: The path of the socket, set by `gpumemtrace run --holders`.
 SOCKET_VARIABLE = "GPUMEMTRACE_HOLDERS_SOCKET"
@@ -34,11 +33,7 @@ class CandidateReader:
     def read(self, trace: str, limit_s: float) -> List[Dict[str, Any]]:
         """The leaks so far, with the addresses of their blocks. Raises `ScanFailed`."""
         reply = self._request(trace, limit_s)
-        try:
-            leaks: List[Dict[str, Any]] = json.loads(reply)["leaks"]
-            return leaks
-        except (ValueError, KeyError, TypeError):
-            raise ScanFailed(reply[:200].decode("utf-8", "replace") or "no answer from gpumemtrace run") from None
+        return parse_candidates(reply, reply[:200].decode("utf-8", "replace") or "no answer from gpumemtrace run")
 
     def close(self) -> None:
         """Ends a request that is waiting."""

@@ -86,12 +86,24 @@ def _read_leak_candidates(trace: str, command: str, limit_s: float) -> List[Dict
         raise ScanFailed(f"reading the trace took longer than {limit_s:g} s") from None
     except OSError as error:
         raise ScanFailed(f"cannot start the command {command}: {error}") from None
+    message = done.stderr.decode("utf-8", "replace").strip()[:200]
+    return parse_candidates(done.stdout, message or f"the command failed with exit code {done.returncode}")
+
+
+def parse_candidates(reply: bytes, otherwise: str) -> List[Dict[str, Any]]:
+    """The leaks in a reply of `leak-candidates`. Raises `ScanFailed` if they are unknown.
+
+    `otherwise` is the reason if the reply is not JSON.
+    """
     try:
-        leaks: List[Dict[str, Any]] = json.loads(done.stdout)["leaks"]
-        return leaks
+        found = json.loads(reply)
+        leaks: List[Dict[str, Any]] = found["leaks"]
+        failed = found.get("failed")
     except (ValueError, KeyError, TypeError):
-        message = done.stderr.decode("utf-8", "replace").strip()
-        raise ScanFailed(message[:200] or f"the command failed with exit code {done.returncode}") from None
+        raise ScanFailed(otherwise) from None
+    if failed is not None:
+        raise ScanFailed(str(failed))
+    return leaks
 
 
 def _untraced(environment: Mapping[str, str], platform: str = sys.platform) -> Dict[str, str]:

@@ -1,7 +1,7 @@
 //! The stacks of a heap profile as interned data.
 //!
 //! Readers know frames by their name and address. So stacks with the same frames are one stack
-//! here: two with separate totals would be taken for one whose totals fall.
+//! here: readers would take two with separate totals for one with falling totals.
 
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 

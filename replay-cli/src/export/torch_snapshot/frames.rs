@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
+use gpumemtrace_torch_snapshot::BACKWARD_FRAME;
 
 use super::value_writer::{SharedValue, ValueWriter};
 
@@ -69,10 +70,8 @@ impl FrameTable {
 fn snapshot_frame(frame: &StackFrame) -> (String, u32, String) {
     let file = frame.file.as_deref().or(frame.module.as_deref()).unwrap_or("??");
     let name = match (&frame.function, frame.kind, frame.offset) {
+        _ if frame.is_backward() => BACKWARD_FRAME.to_owned(),
         (Some(function), ..) => function.clone(),
-        (None, FrameKind::Python, _) if frame.is_backward() => {
-            "(backward pass of the forward call below)".to_owned()
-        }
         (None, FrameKind::Native, Some(offset)) => format!("+{offset:#x}"),
         _ => "??".to_owned(),
     };

@@ -119,7 +119,7 @@ impl LiveSet {
         let StackSite { stack, site, context } = origin;
         self.advance_bin(now);
         self.events += 1;
-        // Made twice: a block whose address is taken would be copied through the stack.
+        // Made twice: if its address were taken, the block would be copied through the stack.
         let serial = self.events;
         let block = || LiveBlock { bytes, stack, step: now.step, serial, requested_bytes };
         let lost = self.live.insert(addr, block());

@@ -10,8 +10,9 @@ import gzip
 import io
 import json
 import pickle
+import re
 from bisect import bisect_right, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 MIN_BLOCK, SMALL = 512, 1 << 20
@@ -44,6 +45,8 @@ class Block:
     requested: int
     state: str
     frames: tuple = None  # None: unknown
+    label: str = None  # PyTorch's category, or a text of the program
+    forward: tuple = ()  # lines of the forward call, innermost first
 
 
 @dataclass
@@ -65,6 +68,17 @@ def frames_of(record):
     if frames is None and record.get("history"):
         frames = record["history"][0].get("frames")
     return tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames) if frames else None
+
+
+def label_of(event):
+    """The label that an event gives its block; None for none."""
+    return (event.get("category") or event.get("user_metadata") or "").strip() or None
+
+
+def forward_of(event):
+    """The frames of the forward call of an event in autograd, innermost first (anomaly mode)."""
+    lines = [re.match(r'\s*File "(.+)", line (\d+), in (\S+)', line) for line in event.get("forward_frames", [])]
+    return tuple((line[1], int(line[2]), line[3]) for line in reversed(lines))
 
 
 def end_blocks(segment):
@@ -197,12 +211,12 @@ class DeviceHistory:
             self._count(now, block, 1)
         self.course.append(now.copy())
         self.peak, self.peak_blocks = now.copy(), dict(blocks)
-        top_changed = False
+        top_changed, is_at_peak = False, True
         for place, event in enumerate(self.events):
             action, addr, size = event["action"], event.get("addr"), event["size"]
             if action == "alloc":
                 block_size = self.blocks[addr].size if survivors.get(addr) == place else self.rounding.block_size(size, space.free_at(addr, self.rounding.rounded(size)))
-                block = blocks[addr] = Block(addr, block_size, size, LIVE, frames_of(event))
+                block = blocks[addr] = Block(addr, block_size, size, LIVE, frames_of(event), label_of(event), forward_of(event))
                 space.take(addr, block.size)
                 self._count(now, block, 1)
             elif action in ("free_requested", "free_completed"):
@@ -223,9 +237,14 @@ class DeviceHistory:
             elif action in ("segment_free", "segment_unmap"):
                 now.reserved -= size
                 space.take(addr, size)
+            elif action == "annotate" and label_of(event) and addr in blocks:
+                blocks[addr] = replace(blocks[addr], label=label_of(event))
+                if is_at_peak and addr in self.peak_blocks:
+                    self.peak_blocks[addr] = blocks[addr]
             self.course.append(now.copy())
+            is_at_peak &= action not in ("alloc", "free_requested")
             if now.live > self.peak.live:
-                self.peak, self.peak_blocks, top_changed = now.copy(), None, True
+                self.peak, self.peak_blocks, top_changed, is_at_peak = now.copy(), None, True, True
             if top_changed and self.peak_blocks is None:
                 self.peak_blocks = {a: b for a, b in blocks.items() if b.state == LIVE}
         self.peak_blocks = {a: b for a, b in self.peak_blocks.items() if b.state == LIVE}

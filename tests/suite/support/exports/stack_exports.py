@@ -1,4 +1,4 @@
-"""Traces whose stacks are exported, and what the exports must hold.
+"""Traces for the exports of stacks, and what these exports must hold.
 
 Oracles are `replay --json` for whole runs, and a recount of `dump` for windows.
 """

@@ -241,7 +241,7 @@ fn change_of_any_word_is_noticed() {
     }
 }
 
-/// Frames that only save the frame pointer, whose value differs from capture to capture.
+/// Frames that only save the frame pointer. Its value differs from capture to capture.
 #[test]
 fn frame_pointer_that_no_frame_needs_may_change() {
     let save = (0..FUNCTIONS.len()).find(|at| matches!(FUNCTIONS[*at], FunctionShape::Saves(_))).unwrap();

@@ -10,6 +10,7 @@ pub(super) mod leaks;
 pub(super) mod oom;
 pub(super) mod peak;
 mod peak_changes;
+mod peak_labels;
 mod pools;
 pub(super) mod timeline;
 

@@ -5,7 +5,7 @@ use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{MemoryLayer, Omitted, Peak, SiteShare};
 
-use super::{categories, peak_changes};
+use super::{categories, peak_changes, peak_labels};
 use crate::render::text::sites::SiteFormatter;
 use crate::render::text::sum_hidden_rows;
 use crate::render::wording::moment::format_moment;
@@ -51,6 +51,7 @@ pub(super) fn render_peak(
 
 fn render_lists(out: &mut String, peak: &Peak, style: Style, sites: &mut SiteFormatter) {
     categories::render_categories(out, peak);
+    peak_labels::render_labels(out, peak, style);
     if peak.live_bytes > 0 {
         put_line(out, format_args!("  By call site:"));
     }

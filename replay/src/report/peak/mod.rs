@@ -6,6 +6,12 @@ use serde::Serialize;
 use super::json_enum::json_enum;
 use super::{CategoryRule, Omitted, Site};
 
+mod category;
+mod labels;
+
+pub use category::Category;
+pub use labels::{LabelDifference, LabelPair, PeakLabels};
+
 /// The memory of one device at its peak.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Peak {
@@ -23,6 +29,10 @@ pub struct Peak {
     pub live_bytes: u64,
     /// Memory by category, largest first; sums to `live_bytes` exactly.
     pub categories: Vec<CategoryShare>,
+    /// The categories compared with the labels of blocks. Absent unless `--peak` and labels are
+    /// there, as in snapshots of PyTorch with `category` or `user_metadata`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PeakLabels>,
     /// Memory by the pass that allocated it, largest first; sums to `live_bytes`.
     pub passes: Vec<PassBytes>,
     /// Memory by the named phase that allocated it; sums to `live_bytes`. Absent unless `--peak`
@@ -48,28 +58,6 @@ json_enum! {
         Torch = "torch",
         /// Allocations from the driver, by a program without PyTorch.
         Device = "device",
-    }
-}
-
-json_enum! {
-    /// The purpose of a block.
-    enum Category {
-        /// Parameters and buffers of modules.
-        Parameters = "parameters",
-        /// Gradients that the backward pass leaves.
-        Gradients = "gradients",
-        /// State that an optimizer keeps between steps.
-        OptimizerState = "optimizer_state",
-        /// Results of the forward pass that the backward pass needs.
-        Activations = "activations",
-        /// Blocks that are freed in the pass that allocates them.
-        Temporaries = "temporaries",
-        /// Workspaces of libraries such as cuBLAS.
-        Workspaces = "workspaces",
-        /// Batches of input data.
-        Inputs = "inputs",
-        /// No rule applies to the block.
-        Unknown = "unknown",
     }
 }
 

@@ -1,0 +1,70 @@
+//! The frames and stacks of events, from their fields.
+
+use super::builder::Fields;
+use super::frame_texts::{BACKWARD_MARK, FrameText, is_python, parse_profiler_frame, parse_traceback_frame};
+use super::stacks::SnapshotFrame;
+use super::{ContainerBody, SnapshotBuilder, TextTable, TorchFrame, TorchSnapshot, TorchStack, Value, keys};
+
+/// Frames of a forward call that are kept, innermost first. Events may share one list.
+const MAX_FORWARD_FRAMES: usize = 512;
+
+impl SnapshotBuilder {
+    pub(super) fn frame(&mut self, fields: Fields<'_>) -> TorchFrame {
+        let frame = SnapshotFrame {
+            file: fields.get(keys::FILENAME).as_text().unwrap_or(keys::EMPTY),
+            name: fields.get(keys::NAME).as_text().unwrap_or(keys::EMPTY),
+            line: u32::try_from(fields.number(keys::LINE)).unwrap_or(0),
+        };
+        let snapshot = &mut self.snapshot;
+        if frame.file != keys::NO_FILE {
+            return snapshot.stacks.intern_frame(frame);
+        }
+        let name = snapshot.texts.get(frame.name).to_owned();
+        let Some((file, line, name)) = parse_profiler_frame(&name) else {
+            // A built-in function or a module: no frame of Python.
+            return snapshot.stacks.intern_frame(SnapshotFrame { file: keys::EMPTY, ..frame });
+        };
+        // The profiler shortens paths to those below the folder of packages.
+        let folder = if file.starts_with("torch/") { "site-packages/" } else { "" };
+        let named = intern_frame_text(&mut snapshot.texts, (&format!("{folder}{file}"), line, name));
+        snapshot.stacks.intern_frame(named)
+    }
+
+    /// The stack of an event. In anomaly mode, an event of a backward pass has the frames of the
+    /// forward call. They are its callers if it has no Python frames of its own.
+    pub(super) fn stack_of_event(&mut self, fields: Fields<'_>) -> Option<TorchStack> {
+        let own = fields.get(keys::FRAMES).as_stack();
+        let Value::Container(id) = fields.get(keys::FORWARD_FRAMES) else { return own };
+        let ContainerBody::List(lines) = self.containers.body(id) else { return own };
+        let TorchSnapshot { stacks, texts, .. } = &mut self.snapshot;
+        let is_python_frame = |frame: TorchFrame| {
+            let SnapshotFrame { file, name, .. } = stacks.frame(frame);
+            is_python(texts.get(file), texts.get(name))
+        };
+        if own.is_some_and(|own| stacks.frames(own).any(is_python_frame)) {
+            return own;
+        }
+        let mut forward = Vec::new();
+        for line in lines.iter().rev().take(MAX_FORWARD_FRAMES).filter_map(|line| line.as_text()) {
+            let frame = *self.forward_frames.entry(line).or_insert_with(|| {
+                let text = texts.get(line).to_owned();
+                let frame = intern_frame_text(texts, parse_traceback_frame(&text)?);
+                Some(stacks.intern_frame(frame))
+            });
+            forward.extend(frame.map(Value::Frame));
+        }
+        if forward.is_empty() {
+            return own;
+        }
+        let mark = stacks.intern_frame(intern_frame_text(texts, BACKWARD_MARK));
+        let mut frames: Vec<Value> =
+            own.into_iter().flat_map(|own| stacks.frames(own)).map(Value::Frame).collect();
+        frames.push(Value::Frame(mark));
+        frames.extend(forward);
+        stacks.intern_values(&frames)
+    }
+}
+
+fn intern_frame_text(texts: &mut TextTable, (file, line, name): FrameText<'_>) -> SnapshotFrame {
+    SnapshotFrame { file: texts.intern(file), name: texts.intern(name), line }
+}
