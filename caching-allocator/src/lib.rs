@@ -33,6 +33,6 @@ pub use backend::{
 };
 pub use ids::{EventId, PoolId};
 pub use pools::CaptureFilter;
-pub use rules::{EqualSizeOrder, PoolRouting, Rules, TorchVersion, VersionError};
+pub use rules::{EqualSizeOrder, FallbackPools, PoolRouting, Rules, TorchVersion, VersionError};
 pub use settings::{RoundupDivisions, Settings, SettingsError};
 pub use stats::DeviceStats;

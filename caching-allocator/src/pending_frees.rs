@@ -70,6 +70,22 @@ impl PendingFrees {
         self.pop_from(stream).map(|(event, id)| (stream, event, id))
     }
 
+    /// Removes and returns the queued blocks that `is_wanted` accepts, with stream and event.
+    pub(crate) fn take_where(&mut self, is_wanted: impl Fn(BlockId) -> bool) -> Vec<(u64, EventId, BlockId)> {
+        let mut taken = Vec::new();
+        self.queues.retain(|stream, queue| {
+            queue.retain(|(event, id)| {
+                let keeps = !is_wanted(*id);
+                if !keeps {
+                    taken.push((*stream, *event, *id));
+                }
+                keeps
+            });
+            !queue.is_empty()
+        });
+        taken
+    }
+
     fn pop_from(&mut self, stream: u64) -> Option<(EventId, BlockId)> {
         let queue = self.queues.get_mut(&stream)?;
         let front = queue.pop_front();

@@ -74,6 +74,8 @@ pub struct DeviceStats {
     pub num_alloc_retries: u64,
     /// Requests that failed for lack of memory.
     pub num_ooms: u64,
+    /// Requests that failed at the memory limit without a retry (`throw_on_cudamalloc_oom`).
+    pub num_oom_rejections: u64,
     /// How often the allocator waited for the events of all streams.
     pub num_sync_all_streams: u64,
     /// Segments that the driver allocated.
@@ -120,6 +122,7 @@ impl DeviceStats {
         }
         (self.num_alloc_retries, self.num_ooms, self.num_sync_all_streams) = (0, 0, 0);
         (self.num_device_alloc, self.num_device_free) = (0, 0);
+        self.num_oom_rejections = 0;
     }
 
     /// Calls `visit` with the name, as in `torch.cuda.memory_stats()`, and value of each.
@@ -133,6 +136,7 @@ impl DeviceStats {
         self.oversize_segments.for_each("oversize_segments", &mut visit);
         visit("num_alloc_retries", self.num_alloc_retries);
         visit("num_ooms", self.num_ooms);
+        visit("num_oom_rejections", self.num_oom_rejections);
         visit("num_sync_all_streams", self.num_sync_all_streams);
         visit("num_device_alloc", self.num_device_alloc);
         visit("num_device_free", self.num_device_free);

@@ -243,8 +243,14 @@ fn each_setting_matches_the_model() {
 
 #[test]
 fn special_pools_match_the_model() {
-    for text in ["", "expandable_segments:True", "max_split_size_mb:24"] {
-        let setup = RunSetup { has_special_pools: true, ..RunSetup::new(text, 15) };
+    for (text, minor) in [
+        ("", 9),
+        ("", 15),
+        ("expandable_segments:True", 9),
+        ("expandable_segments:True", 15),
+        ("max_split_size_mb:24", 10),
+    ] {
+        let setup = RunSetup { has_special_pools: true, ..RunSetup::new(text, minor) };
         for counts in run_seeds(100_000, &setup) {
             assert!(counts.in_private_pools > 50 && counts.failed > 10, "{text}: {counts:?}");
         }

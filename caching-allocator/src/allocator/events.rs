@@ -2,7 +2,7 @@
 
 use super::CachingAllocator;
 use crate::backend::{CacheBackend, TraceAction};
-use crate::ids::{BlockId, EventId};
+use crate::ids::{BlockId, EventId, PoolIndex};
 
 impl<B: CacheBackend> CachingAllocator<B> {
     /// Notes that another stream uses a block: it must not be reused before that stream is done.
@@ -76,6 +76,19 @@ impl<B: CacheBackend> CachingAllocator<B> {
         }
         for id in self.pending.take_all_held() {
             self.complete_free(id);
+        }
+    }
+
+    pub(super) fn wait_for_events_of_pool(&mut self, pool: PoolIndex) {
+        self.stats.num_sync_all_streams += 1;
+        self.record_deferred_events();
+        let of_pool = self.pending.take_where(|id| self.blocks[id].pool == pool);
+        for (stream, event, id) in of_pool {
+            if !self.backend.wait_for_event(event) {
+                self.blocks[id].stream_uses.push(stream);
+                self.pending.defer(id);
+            }
+            self.complete_event(event, id);
         }
     }
 

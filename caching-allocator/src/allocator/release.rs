@@ -4,27 +4,42 @@ use super::CachingAllocator;
 use super::search::ClassedRequest;
 use crate::backend::{CacheBackend, TraceAction};
 use crate::blocks::AllocatorBlock;
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::size_rules::BlockSizeClass;
 use crate::stats::StatKind;
 
 impl<B: CacheBackend> CachingAllocator<B> {
-    /// Frees every segment without a live block, and every page without one. Does nothing during a
-    /// capture.
+    /// Frees every segment without a live block, and every page without one. Does nothing while a
+    /// graph is captured.
     pub fn release_cached(&mut self) {
         // A replay of the captured graph uses the blocks that it freed, and cuMemFree would
         // invalidate the capture.
-        if self.is_in_capture() {
+        if !self.is_in_capture() {
+            self.wait_for_all_events();
+            for size_class in [BlockSizeClass::Large, BlockSizeClass::Small] {
+                self.release_blocks(PoolIndex(0), size_class);
+            }
+        } else if !self.rules.empties_unused_pools || self.pools.has_capture() {
             return;
-        }
-        self.wait_for_all_events();
-        for size_class in [BlockSizeClass::Large, BlockSizeClass::Small] {
-            self.release_blocks(PoolIndex(0), size_class);
         }
         for pool in self.pools.without_users() {
             for size_class in [BlockSizeClass::Small, BlockSizeClass::Large] {
                 self.release_blocks(pool, size_class);
             }
+        }
+        self.pools.remove_unused();
+    }
+
+    /// [`release_cached`](Self::release_cached) for one private pool without users. Waits only for
+    /// events of its blocks.
+    pub fn release_cached_of_pool(&mut self, id: PoolId) {
+        let Some(pool) = self.pools.find(id).filter(|pool| !self.pools.has_users(*pool)) else { return };
+        if self.is_in_capture() {
+            return;
+        }
+        self.wait_for_events_of_pool(pool);
+        for size_class in [BlockSizeClass::Small, BlockSizeClass::Large] {
+            self.release_blocks(pool, size_class);
         }
         self.pools.remove_unused();
     }

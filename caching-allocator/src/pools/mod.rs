@@ -195,6 +195,16 @@ impl PoolTable {
         self.by_id.retain(|_, pool| !table[pool.0 as usize].is_unused());
     }
 
+    /// The index of a private pool; `None` if it does not exist.
+    pub(crate) fn find(&self, id: PoolId) -> Option<PoolIndex> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Whether captures, graphs or `MemPool` objects hold the pool.
+    pub(crate) fn has_users(&self, pool: PoolIndex) -> bool {
+        self.table[pool.0 as usize].users > 0
+    }
+
     /// A private pool by its name; `None` if it does not exist.
     pub(crate) fn find_mut(&mut self, id: PoolId) -> Option<&mut BlockPool> {
         self.by_id.get(&id).map(|pool| &mut self.table[pool.0 as usize])

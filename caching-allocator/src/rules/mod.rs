@@ -28,6 +28,17 @@ pub enum EqualSizeOrder {
     BySegmentNumber,
 }
 
+/// When a pool with `use_on_oom` serves a request that the driver refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FallbackPools {
+    /// Never: the release has no such pools.
+    Never,
+    /// After cached memory was released and the driver refused again.
+    AfterRetry,
+    /// Before cached memory is released.
+    BeforeRelease,
+}
+
 /// The rules of one release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent rule")]
@@ -40,8 +51,12 @@ pub struct Rules {
     pub one_division_keeps_size: bool,
     /// Private pools use expandable segments too, if these are enabled.
     pub private_pools_expand: bool,
-    /// Pools that allow it serve a request that the driver refused.
-    pub has_fallback_pools: bool,
+    /// When pools that allow it serve a request that the driver refused.
+    pub fallback_pools: FallbackPools,
+    /// Such a pool serves with expandable blocks too.
+    pub fallback_expands: bool,
+    /// `empty_cache()` frees pools without users also while another pool is active.
+    pub empties_unused_pools: bool,
     /// Memory is released and requests are retried while a pool is active, unless a graph is being
     /// captured.
     pub pools_allow_release: bool,
@@ -65,7 +80,9 @@ const RULES_OF_2_1: Rules = Rules {
     equal_size_order: EqualSizeOrder::ByAddress,
     one_division_keeps_size: true,
     private_pools_expand: false,
-    has_fallback_pools: false,
+    fallback_pools: FallbackPools::Never,
+    fallback_expands: true,
+    empties_unused_pools: false,
     pools_allow_release: false,
     full_fraction_is_no_limit: false,
 };
@@ -74,13 +91,24 @@ const RULES_OF_2_1: Rules = Rules {
 static CHANGES: &[RuleChange] = &[
     RuleChange { since_minor: 4, pull_request: 0, apply: |rules| rules.one_division_keeps_size = false },
     RuleChange { since_minor: 5, pull_request: 128_068, apply: |rules| rules.private_pools_expand = true },
-    RuleChange { since_minor: 8, pull_request: 151_487, apply: |rules| rules.has_fallback_pools = true },
+    RuleChange {
+        since_minor: 8,
+        pull_request: 151_487,
+        apply: |rules| rules.fallback_pools = FallbackPools::AfterRetry,
+    },
+    RuleChange { since_minor: 8, pull_request: 154_746, apply: |rules| rules.empties_unused_pools = true },
+    RuleChange { since_minor: 10, pull_request: 0, apply: |rules| rules.fallback_expands = false },
     RuleChange {
         since_minor: 10,
         pull_request: 161_193,
         apply: |rules| rules.routing = PoolRouting::NewestFirst,
     },
     RuleChange { since_minor: 10, pull_request: 0, apply: |rules| rules.full_fraction_is_no_limit = true },
+    RuleChange {
+        since_minor: 11,
+        pull_request: 0,
+        apply: |rules| rules.fallback_pools = FallbackPools::BeforeRelease,
+    },
     RuleChange {
         since_minor: 12,
         pull_request: 0,

@@ -108,9 +108,7 @@ static KEYS: &[SettingKey] = &[
         Ok(())
     }),
     row("throw_on_cudamalloc_oom", 12, |settings, reader| {
-        let list =
-            if reader.read_bool()? { &mut settings.not_modelled } else { &mut settings.without_effect };
-        note(list, reader);
+        settings.throws_at_limit = reader.read_bool()?;
         Ok(())
     }),
     row("expandable_segments_reserve", 14, skip_not_modelled),

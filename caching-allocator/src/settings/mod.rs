@@ -16,6 +16,9 @@ use crate::rules::TorchVersion;
 use crate::size_rules::LARGE_SEGMENT_BYTES;
 use parser::SettingsReader;
 
+/// First minor version that resets `max_non_split_rounding_mb` if it is not named again.
+const NON_SPLIT_ROUNDING_RESET_SINCE: u32 = 11;
+
 /// The values that `PYTORCH_ALLOC_CONF` sets; sizes are in bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
@@ -34,6 +37,9 @@ pub struct Settings {
     pub expandable_segments: bool,
     /// `large_segment_size_mb`: size of the segments for blocks below 10 MiB.
     pub large_segment_bytes: u64,
+    /// `throw_on_cudamalloc_oom`: a segment beyond `per_process_memory_fraction` of the device, or
+    /// beyond all of its memory, fails the request without a retry.
+    pub throws_at_limit: bool,
     /// `backend:cudaMallocAsync`: the driver allocates, and nothing else of this applies.
     pub is_async_backend: bool,
     /// Settings in the text that change no address and no segment.
@@ -52,6 +58,7 @@ impl Default for Settings {
             memory_fraction: None,
             expandable_segments: false,
             large_segment_bytes: LARGE_SEGMENT_BYTES,
+            throws_at_limit: false,
             is_async_backend: false,
             without_effect: Vec::new(),
             not_modelled: Vec::new(),
@@ -73,6 +80,9 @@ impl Settings {
     pub fn parse_again(&self, text: &str, version: TorchVersion) -> Result<Self, SettingsError> {
         let Self { max_split_bytes, roundup, gc_threshold, .. } = Self::default();
         let mut settings = Self { max_split_bytes, roundup, gc_threshold, ..self.clone() };
+        if version.minor() >= NON_SPLIT_ROUNDING_RESET_SINCE {
+            settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+        }
         // Later releases read the size of large segments first: other settings depend on it.
         for is_first_round in [true, false] {
             let mut reader = SettingsReader::new(text, version);

@@ -8,7 +8,7 @@ use super::checked_device::{CAPACITY_BYTES, CheckedDevice, DeviceCall};
 use super::naive_space::{NaiveBlock, NaiveSpace};
 use crate::size_rules::BlockSizeClass;
 use crate::stats::StatKind;
-use crate::{CachingAllocator, EqualSizeOrder, PoolId, Rules, Settings};
+use crate::{CachingAllocator, EqualSizeOrder, FallbackPools, PoolId, Rules, Settings};
 
 const MIB: u64 = 1 << 20;
 const DEFAULT_POOL: PoolId = (0, 0);
@@ -234,25 +234,33 @@ impl NaiveAllocator {
         if let Some(run) = self.add_memory(request, calls) {
             return Some(run);
         }
-        if let Some(pool) = self.fallback.filter(|_| request.pool == DEFAULT_POOL)
-            && self.rules.has_fallback_pools
+        if self.rules.fallback_pools == FallbackPools::BeforeRelease
+            && let Some(run) = self.take_fallback(request)
         {
-            let of_pool = NaiveRequest { pool, can_expand: false, ..*request };
-            if let Some(run) = self.search(&of_pool) {
-                *request = of_pool;
-                return Some(run);
-            }
+            return Some(run);
         }
         if self.release_oversize(request)
             && let Some(run) = self.add_memory(request, calls)
         {
             return Some(run);
         }
-        if self.capture.is_some() {
-            return None;
+        if self.capture.is_none() {
+            self.release(calls);
+            if let Some(run) = self.add_memory(request, calls) {
+                return Some(run);
+            }
         }
-        self.release(calls);
-        self.add_memory(request, calls)
+        let is_last = self.rules.fallback_pools == FallbackPools::AfterRetry;
+        if is_last { self.take_fallback(request) } else { None }
+    }
+
+    fn take_fallback(&mut self, request: &mut NaiveRequest) -> Option<FreeRun> {
+        let pool = self.fallback.filter(|_| request.pool == DEFAULT_POOL)?;
+        let can_expand = request.can_expand && self.rules.fallback_expands;
+        let of_pool = NaiveRequest { pool, can_expand, ..*request };
+        let run = self.search(&of_pool)?;
+        *request = of_pool;
+        Some(run)
     }
 
     fn add_memory(&mut self, request: &NaiveRequest, calls: &mut VecDeque<DeviceCall>) -> Option<FreeRun> {

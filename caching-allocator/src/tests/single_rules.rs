@@ -1,7 +1,7 @@
 //! Single rules, each with the few requests that show it.
 
 use super::RunSetup;
-use super::checked_device::CheckedDevice;
+use super::checked_device::{CheckedDevice, DeviceCall};
 use crate::{
     AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, Rules,
     Settings, TorchVersion,
@@ -73,4 +73,73 @@ fn segment_of_returns_the_whole_segment() {
     let [first, second] = [600, 600].map(|bytes| cache.alloc(bytes, 0).expect("memory"));
     assert_eq!(cache.segment_of(second), Some((first, 2 << 20)));
     assert_eq!(cache.segment_of(second + 512), None, "no block begins there");
+}
+
+#[test]
+fn nested_pools_serve_in_the_order_of_the_release() {
+    for (minor, serving) in [(9, (0, 1)), (10, (0, 2))] {
+        let mut cache = cache_with("", minor);
+        cache.backend.capturing = true;
+        for pool in [(0, 1), (0, 2)] {
+            cache.begin_mem_pool(pool, Box::new(|_| true));
+        }
+        cache.alloc(1000, 0).expect("memory");
+        let traced = cache.backend.traced.last().expect("an entry");
+        assert_eq!(traced.pool, serving, "torch 2.{minor}");
+    }
+}
+
+#[test]
+fn rejected_request_is_not_retried() {
+    let mut cache = cache_with("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", 15);
+    cache.set_limit(None);
+    let addr = cache.alloc(200 << 20, 0).expect("within the fraction");
+    assert!(cache.free(addr));
+    assert_eq!(cache.alloc(201 << 20, 0), Err(OUT_OF_MEMORY));
+    let stats = &cache.stats;
+    assert_eq!((stats.num_oom_rejections, stats.num_ooms, stats.num_alloc_retries), (1, 0, 0));
+    assert_eq!(cache.backend.segments.len(), 1, "nothing was released");
+}
+
+#[test]
+fn free_of_a_replay_completes_on_request_or_with_the_cache() {
+    let mut cache = cache_with("", 15);
+    let addr = cache.alloc(20 << 20, 0).expect("memory");
+    assert!(cache.begin_free(addr) && !cache.begin_free(addr));
+    assert_ne!(cache.alloc(20 << 20, 0), Ok(addr), "not free yet");
+    assert!(cache.finish_free(addr) && !cache.finish_free(addr));
+    assert_eq!(cache.alloc(20 << 20, 0), Ok(addr));
+    assert!(cache.begin_free(addr));
+    cache.release_cached();
+    assert!(!cache.finish_free(addr), "freed with the cache");
+}
+
+#[test]
+fn settings_read_again_keep_what_pytorch_keeps() {
+    let version = TorchVersion::LATEST;
+    let text = "expandable_segments:True,max_split_size_mb:64,large_segment_size_mb:32";
+    let first = Settings::parse(text, version).expect("accepted");
+    let again = first.parse_again("garbage_collection_threshold:0.5", version).expect("accepted");
+    assert!(again.expandable_segments);
+    assert_eq!((again.max_split_bytes, again.large_segment_bytes), (u64::MAX, 32 << 20));
+}
+
+#[test]
+fn cache_is_emptied_in_pytorchs_order() {
+    let mut cache = cache_with("", 15);
+    let addrs: Vec<u64> =
+        [1000, 14 << 20, 12 << 20].iter().map(|bytes| cache.alloc(*bytes, 0).expect("memory")).collect();
+    cache.begin_mem_pool((0, 1), Box::new(|_| true));
+    cache.backend.capturing = true;
+    let in_pool = [12 << 20, 1000].map(|bytes| cache.alloc(bytes, 0).expect("memory"));
+    cache.end_pool((0, 1));
+    cache.backend.capturing = false;
+    cache.release_pool((0, 1));
+    for addr in addrs.iter().chain(&in_pool) {
+        assert!(cache.free(*addr));
+    }
+    cache.backend.calls.clear();
+    cache.release_cached();
+    let expected = [addrs[2], addrs[1], addrs[0], in_pool[1], in_pool[0]].map(DeviceCall::Free);
+    assert_eq!(cache.backend.calls, expected, "large, then small; private pools the other way round");
 }

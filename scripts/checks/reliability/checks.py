@@ -143,6 +143,23 @@ def processes(scale, options):
     return {"scale": 1, "inputs": int(passed[1]) if passed else 0, "losses": int(code != 0)}
 
 
+def allocator(scale, options):
+    """Every PyTorch below target/, under every row of settings of the oracle."""
+    script, requests = REPOSITORY / "scripts" / "checks" / "allocator-oracle", max(1000, round(5_000_000 * scale))
+    folders = sorted({*TARGET.glob("allocator-oracle/wheels/*"), *TARGET.glob("venvs/torch-*/lib/python3.*/site-packages")})
+    folders = [folder for folder in folders if (folder / "torch" / "version.py").exists()]
+    if not folders:
+        raise NotPossible("no PyTorch below target/: run scripts/test, or scripts/checks/allocator-oracle --fetch")
+    compared, versions, failed = 0, [], 0
+    for folder in folders:
+        code, output = call(script, "--all", "--packages", folder, "--operations", requests, "--seed", options.seed)
+        found = re.findall(r"^torch ([\d.]+): (\d+) requests, ", output, re.M)
+        versions.append(found[0][0] if found else folder.name)
+        compared += sum(int(count) for _, count in found)
+        failed += int(code != 0)
+    return {"inputs": compared, "losses": failed, "versions": versions}
+
+
 CHECKS = [
     Check("kills", "SIGKILL at random moments", 0.6, "scripts/soak --kills 1000", "kills", kills),
     Check("load", "several programs at once", 1, "scripts/soak --minutes 60", "events", load),
@@ -154,5 +171,6 @@ CHECKS = [
     Check("properties", "property tests with more cases", 1.5, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),
     Check("interleavings", "models of the ring protocol, more preemptions", 0.3, "LOOM_MAX_PREEMPTIONS=8 cargo test --test protocol_model", "models", interleavings),
     Check("miri", "undefined behaviour in the format and the recorder", 0.5, "cargo +nightly miri test --lib", "tests", miri),
+    Check("allocator", "the model of PyTorch's allocator", 1, "scripts/checks/allocator-oracle --all", "requests", allocator),
     Check("processes", "8 ranks, 64 threads, 1,000 forks", 0.3, "scripts/checks/processes", "tests", processes),
 ]

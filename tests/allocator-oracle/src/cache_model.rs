@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gpumemtrace_allocator_oracle::{
     AllocationNumber, FirstFitDevice, ModelledAllocator, OracleEvent, OracleRequest, PoolNumber, STATISTICS,
     SegmentChange, StreamHeader, StreamNumber,
@@ -214,9 +214,7 @@ impl ModelledAllocator for CacheModel {
                 }
             }
             OracleRequest::LogStatistics => events.push(self.statistics()),
-            OracleRequest::EmptyCache(Some(_)) => {
-                bail!("the model does not know request {number}: {request}")
-            }
+            OracleRequest::EmptyCache(Some(pool)) => self.cache.release_cached_of_pool((0, pool.0.into())),
         }
         events.append(&mut self.cache.backend.events);
         Ok(())

@@ -42,9 +42,11 @@ pub enum RequestFeature {
     Captures,
     /// Private pools that lose all users. Without this, a stream has few pools and keeps them.
     ReleasePools,
+    /// Calls that empty the cache of one private pool, from PyTorch 2.8 on.
+    EmptyPools,
     /// Private pools within private pools of `torch.cuda.use_mem_pool`.
     NestedPools,
-    /// Pools without splits and pools for failing allocations, from PyTorch 2.12 on.
+    /// Pools without splits and pools for failing allocations, from PyTorch 2.10 on.
     PoolOptions,
     /// Changes of allocator settings at run time.
     Settings,
@@ -97,6 +99,8 @@ pub struct RequestGenerator {
     allocations: u32,
     outside: u32,
     pools: u32,
+    /// A pool serves failing allocations.
+    has_fallback: bool,
     /// The innermost is the last.
     routes: Vec<Route>,
     /// The pool of each user that is not released.
@@ -120,6 +124,7 @@ impl RequestGenerator {
             allocations: 0,
             outside: 0,
             pools: 0,
+            has_fallback: false,
             routes: Vec::new(),
             users: Vec::new(),
             queued: VecDeque::new(),
@@ -211,7 +216,11 @@ impl RequestGenerator {
             }
             7200..7300 if self.has(RequestFeature::ReleasePools) && !self.users.is_empty() && !is_routed => {
                 let at = self.random.below(self.users.len() as u64) as usize;
-                Some(OracleRequest::ReleasePool(self.users.swap_remove(at)))
+                let pool = self.users.swap_remove(at);
+                if self.has(RequestFeature::EmptyPools) && !self.users.contains(&pool) {
+                    self.queued.push_back(OracleRequest::EmptyCache(Some(pool)));
+                }
+                Some(OracleRequest::ReleasePool(pool))
             }
             _ => None,
         }
@@ -251,7 +260,9 @@ impl RequestGenerator {
             if self.random.per_mille(300) {
                 self.queued.push_back(OracleRequest::ForbidSplits(pool));
             }
-            if self.random.per_mille(300) {
+            // PyTorch tries several such pools in the order of a hash table.
+            if !self.has_fallback && self.random.per_mille(300) {
+                self.has_fallback = true;
                 self.queued.push_back(OracleRequest::UseOnOutOfMemory(pool));
             }
         }

@@ -50,6 +50,9 @@ enum OracleCommand {
     },
     /// Compare a model with PyTorch's allocator; exit with 1 at the first event that differs.
     Compare {
+        /// Release that the model follows, instead of the wheel's.
+        #[arg(long, value_name = "VERSION")]
+        model: Option<String>,
         #[command(flatten)]
         source: RequestSource,
         #[command(flatten)]
@@ -171,10 +174,14 @@ fn log(source: &RequestSource, wheel: &WheelArguments) -> Result<()> {
     writer.join().map_err(|_| anyhow::anyhow!("the generator panicked"))?
 }
 
-fn compare_with_model(source: &RequestSource, native: &NativeAllocator) -> Result<ExitCode> {
+fn compare_with_model(
+    source: &RequestSource,
+    native: &NativeAllocator,
+    model_version: &str,
+) -> Result<ExitCode> {
     let (header, requests) = source.open()?;
     let (_, again) = source.open()?;
-    let mut model = CacheModel::new(&header, &native.torch_version)?;
+    let mut model = CacheModel::new(&header, model_version)?;
     let start = Instant::now();
     let mut run = native.start(&header)?;
     let input = run.take_requests().context("no pipe")?;
@@ -199,10 +206,12 @@ fn compare_with_model(source: &RequestSource, native: &NativeAllocator) -> Resul
         }
         Err(disagreement) => {
             println!("torch {}: {disagreement}", native.torch_version);
+            // If the log has ended, the program may have failed: then that is the error.
             if disagreement.native.is_none() {
                 run.wait()?;
+            } else {
+                run.stop()?;
             }
-            // Otherwise the program ends when its pipes close.
             Ok(ExitCode::from(1))
         }
     }
@@ -226,7 +235,7 @@ fn compare_all(matrix: &MatrixArguments, native: &NativeAllocator) -> Result<Exi
             settings: row.settings.to_owned(),
             with,
         };
-        if compare_with_model(&source, native)? != ExitCode::SUCCESS {
+        if compare_with_model(&source, native, &native.torch_version)? != ExitCode::SUCCESS {
             return Ok(ExitCode::from(1));
         }
     }
@@ -243,7 +252,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         OracleCommand::Log { source, wheel } => log(source, wheel).map(|()| ExitCode::SUCCESS),
-        OracleCommand::Compare { source, wheel } => compare_with_model(source, &build(wheel)?),
+        OracleCommand::Compare { model, source, wheel } => {
+            let native = build(wheel)?;
+            let version = model.as_ref().unwrap_or(&native.torch_version);
+            compare_with_model(source, &native, version)
+        }
         OracleCommand::CompareAll { matrix, wheel } => compare_all(matrix, &build(wheel)?),
     }
 }

@@ -1,18 +1,18 @@
 //! Settings and kinds of requests under which a model is compared with every release.
 
 use gpumemtrace_allocator_oracle::RequestFeature::{
-    self, Captures, EmptyCache, Fraction, MemPools, NestedPools, Outside, PoolOptions, RecordStream,
-    ReleasePools, Settings,
+    self, Captures, EmptyCache, EmptyPools, Fraction, MemPools, NestedPools, Outside, PoolOptions,
+    RecordStream, ReleasePools, Settings,
 };
 
 /// Requests of most rows.
 const USUAL: &[RequestFeature] = &[RecordStream, EmptyCache, Fraction, Outside];
 
-/// One comparison.
+/// One comparison of the table.
 pub(crate) struct MatrixRow {
     /// First minor version of PyTorch 2 that can run it.
     since: u32,
-    /// Value of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Allocator settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
     pub(crate) settings: &'static str,
     /// Kinds of requests beside the usual ones.
     more: &'static [RequestFeature],
@@ -25,7 +25,8 @@ static MATRIX: &[MatrixRow] = &[
     MatrixRow { since: 1, settings: "", more: &[Settings] },
     MatrixRow { since: 1, settings: "", more: &[Captures, ReleasePools] },
     MatrixRow { since: 6, settings: "", more: &[Captures, MemPools, NestedPools, ReleasePools] },
-    MatrixRow { since: 11, settings: "", more: &[MemPools, PoolOptions] },
+    MatrixRow { since: 8, settings: "", more: &[MemPools, ReleasePools, EmptyPools] },
+    MatrixRow { since: 10, settings: "", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 1, settings: "max_split_size_mb:21", more: &[] },
     MatrixRow { since: 6, settings: "max_split_size_mb:64,max_non_split_rounding_mb:32", more: &[] },
     MatrixRow { since: 1, settings: "max_split_size_mb:100,garbage_collection_threshold:0.8", more: &[] },
@@ -42,8 +43,11 @@ static MATRIX: &[MatrixRow] = &[
         more: &[],
     },
     MatrixRow { since: 10, settings: "per_process_memory_fraction:0.5", more: &[] },
+    MatrixRow { since: 10, settings: "expandable_segments:True", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 11, settings: "large_segment_size_mb:40", more: &[] },
     MatrixRow { since: 11, settings: "large_segment_size_mb:40,expandable_segments:True", more: &[] },
+    MatrixRow { since: 12, settings: "throw_on_cudamalloc_oom:True", more: &[] },
+    MatrixRow { since: 12, settings: "throw_on_cudamalloc_oom:True,expandable_segments:True", more: &[] },
 ];
 
 /// The rows that a release can run.

@@ -138,6 +138,13 @@ impl NativeRun {
         self.log.take().map(EventReader::new)
     }
 
+    /// Ends the program, whatever it does.
+    pub fn stop(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// Waits for the end of the program; an error if it failed.
     pub fn wait(mut self) -> Result<()> {
         drop(self.requests.take());

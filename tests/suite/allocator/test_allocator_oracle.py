@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER, RELEASE, VENVS
+from recorded_requests import requests_of_trace
 
 ORACLE = RELEASE / "allocator-oracle"
 PROGRAMS = RELEASE.parent / "allocator-oracle" / "programs"
@@ -35,25 +36,27 @@ def oracle(torch_version):
     return run
 
 
-def orders_blocks_by_address(torch_version):
-    return tuple(map(int, torch_version.split(".")[:2])) < (2, 12)
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_model_equals_native_over_a_million_requests(oracle, torch_version, seed):
-    if orders_blocks_by_address(torch_version):
-        line = oracle("compare", "--operations", 1_000_000, "--seed", seed)
-        assert line.startswith(f"torch {torch_version}: 1000000 requests, ")
-        return
-    # The model takes the block with the lowest address, PyTorch that of the oldest segment. So only
-    # a choice between blocks of one size may differ first.
-    differs = oracle("compare", "--operations", 1_000_000, "--seed", seed, code=1)
-    model, native = (line.split()[1:] for line in differs.strip().splitlines()[-2:])
-    assert model[0] == native[0], differs
+    line = oracle("compare", "--operations", 1_000_000, "--seed", seed)
+    assert line.startswith(f"torch {torch_version}: 1000000 requests, ")
+
+
+def test_model_equals_native_under_every_setting(oracle, torch_version):
+    lines = oracle("compare-all", "--operations", 100_000).splitlines()
+    assert len(lines) >= 30 and all(f"torch {torch_version}: 100000 requests, " in line for line in lines[1::2])
+
+
+def test_rules_of_another_release_differ(oracle, torch_version):
+    """The two order blocks of one size differently. A choice between such blocks differs first."""
+    other = "2.9.1" if int(torch_version.split(".")[1]) >= 12 else "2.15.0"
+    text = oracle("compare", "--operations", 1_000_000, "--model", other, code=1)
+    model, native = (line.split()[1:] for line in text.strip().splitlines()[-2:])
+    assert model[0] == native[0] and model != native, text
 
 
 def test_native_log_is_reproducible(oracle, tmp_path):
-    options = ["--operations", 50_000, "--seed", 3, "--with", "record-stream,empty-cache,fraction,outside,captures"]
+    options = ["--operations", 50_000, "--seed", 3, "--with", "record-stream,empty-cache,fraction,outside,captures,release-pools"]
     first = oracle("log", *options)
     assert first.count("\n") > 10_000
     requests = tmp_path / "requests"
@@ -61,11 +64,24 @@ def test_native_log_is_reproducible(oracle, tmp_path):
     assert oracle("log", "--requests", requests) == first
 
 
-def test_difference_is_found_and_shown(oracle, tmp_path):
+def test_settings_reach_the_native_allocator(oracle, tmp_path):
     requests = tmp_path / "requests"
-    # The model has no settings yet, so this free block is split by the model only.
-    requests.write_text("allocator-requests 1\ncard_bytes 1073741824\nstreams 1\nrequests\n"
-                        "s max_split_size_mb:21\na 62914560 0\nf 0\na 41943040 0\nk\n")
-    text = oracle("log", "--requests", requests)
-    assert text.splitlines()[:2] == ["+ 1 0 62914560 0", "a 0"]
-    assert "+ 3 3c00000 41943040 0" in text, text
+    head = "allocator-requests 1\ncard_bytes 1073741824\nstreams 1\n"
+    body = "requests\na 62914560 0\nf 0\na 41943040 0\n"
+    requests.write_text(head + body)
+    assert oracle("log", "--requests", requests) == "+ 0 0 62914560 0\na 0\na 0\n", "the free block is split"
+    requests.write_text(head + "settings max_split_size_mb:21\n" + body)
+    assert oracle("log", "--requests", requests) == "+ 0 0 62914560 0\na 0\n+ 2 3c00000 41943040 0\na 3c00000\n"
+
+
+@pytest.mark.parametrize("model, settings", [("resnet18", ""), ("transformer", "expandable_segments:True")])
+def test_recorded_training_is_reproduced(oracle, run_python, tmp_path, torch_version, model, settings):
+    """A trace holds all that decides what the allocator does: the oracle repeats every address."""
+    run = run_python(torch_version, "training/train.py", "--model", model, "--amp", "--quick-exit",
+                     PYTORCH_CUDA_ALLOC_CONF=settings, SIMGPU_MEM="8G")
+    text, log = requests_of_trace(run.events(), 8 << 30, settings)
+    requests = tmp_path / "requests"
+    requests.write_text(text)
+    assert len(log) > 500 and log[0].startswith("<" if settings else "+")
+    assert oracle("log", "--requests", requests).splitlines() == log
+    assert oracle("compare", "--requests", requests).startswith(f"torch {torch_version}: ")
