@@ -1,5 +1,5 @@
-//! `docs/whatif.schema.json` is that of the type. `UPDATE_SCHEMAS=1 cargo test -p gpumemtrace-whatif
-//! --test schema` writes it.
+//! `docs/whatif.schema.json` is that of the type. To write it, set `UPDATE_SCHEMAS=1` and run
+//! `cargo test -p gpumemtrace-whatif --test schema`.
 
 use std::path::Path;
 

@@ -261,7 +261,9 @@ impl AllocatorModel {
         let handle = self.handle_addrs.remove(&(freed.device, freed.addr));
         let at = (freed.device, handle.unwrap_or(freed.addr));
         if let Some(block) = self.blocks.get(&at).copied() {
-            self.push_block_entry(walked, SnapshotAction::FreeRequested, at, &block);
+            if !block.is_pending {
+                self.push_block_entry(walked, SnapshotAction::FreeRequested, at, &block);
+            }
             self.complete_free(walked, at, &block);
         }
     }
