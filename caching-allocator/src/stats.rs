@@ -86,8 +86,6 @@ pub struct DeviceStats {
     pub(crate) oversize_allocations: StatValues,
     /// Segments of at least `max_split_size_mb`.
     pub(crate) oversize_segments: StatValues,
-    /// `max_split_size_mb` in bytes, as it was at first.
-    pub(crate) max_split_bytes: u64,
 }
 
 impl DeviceStats {
@@ -140,7 +138,5 @@ impl DeviceStats {
         visit("num_sync_all_streams", self.num_sync_all_streams);
         visit("num_device_alloc", self.num_device_alloc);
         visit("num_device_free", self.num_device_free);
-        // PyTorch converts the largest size_t to a signed number.
-        visit("max_split_size", self.max_split_bytes);
     }
 }

@@ -7,8 +7,9 @@ use std::ffi::c_int;
 
 use parking_lot::Mutex;
 
+use crate::cache_settings::settings_and_rules;
 use crate::gpu::Gpu;
-use gpumemtrace_caching_allocator::{CachingAllocator, Rules, Settings, TorchVersion};
+use gpumemtrace_caching_allocator::CachingAllocator;
 
 /// Upper bound of device ordinals; more than any machine has.
 const DEVICES: usize = 64;
@@ -22,8 +23,8 @@ pub(crate) fn with_cache<T>(device: c_int, act: impl FnOnce(&mut CachingAllocato
     let slot = usize::try_from(device).ok().and_then(|device| CACHES.get(device))?;
     let mut guard = slot.lock();
     let cache = guard.take().unwrap_or_else(|| {
-        let rules = Rules::of_version(TorchVersion::LATEST);
-        Box::new(CachingAllocator::new(Gpu::new(device), Settings::default(), rules))
+        let (settings, rules) = settings_and_rules();
+        Box::new(CachingAllocator::new(Gpu::new(device), settings, rules))
     });
     Some(run_taken_out(&mut guard, cache, act))
 }

@@ -21,6 +21,7 @@
 //! [`install_driver`]; this crate looks up no driver symbol itself.
 
 mod abi;
+mod cache_settings;
 mod device_caches;
 mod driver;
 mod gpu;
@@ -32,6 +33,7 @@ mod torch_exception;
 mod trace_events;
 
 pub use abi::*;
+pub use cache_settings::gpumemtrace_configure_cache;
 pub use driver::{CuResult, DriverApi, install_driver};
 pub use memory_stats::*;
 pub use mode::{AllocatorMode, current_mode};

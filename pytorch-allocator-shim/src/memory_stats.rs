@@ -26,8 +26,12 @@ pub unsafe extern "C" fn gpumemtrace_memory_stats(
     if current_mode() != Some(AllocatorMode::Caching) {
         return 0;
     }
-    let Some(stats) = device_caches::with_cache(device, |cache| cache.stats.clone()) else { return 0 };
+    let stats =
+        device_caches::with_cache(device, |cache| (cache.stats.clone(), cache.settings().max_split_bytes));
+    let Some((stats, max_split_bytes)) = stats else { return 0 };
     let mut text = String::new();
+    // A signed number in PyTorch: -1 without a limit.
+    let _ = writeln!(text, "max_split_size {}", max_split_bytes as i64);
     stats.for_each(|name, value| {
         let _ = writeln!(text, "{name} {value}");
     });

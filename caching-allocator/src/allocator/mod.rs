@@ -65,7 +65,6 @@ impl<B: CacheBackend> CachingAllocator<B> {
             limit_bytes: None,
             next_order: FIRST_ORDER,
         };
-        allocator.stats.max_split_bytes = settings.max_split_bytes;
         if let Some(fraction) = settings.memory_fraction {
             allocator.set_memory_fraction(fraction);
         }

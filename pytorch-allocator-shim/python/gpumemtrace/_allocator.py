@@ -137,6 +137,8 @@ def _install_globally(torch: Any) -> Any:
             "PyTorch has already initialized its allocator: call use_pluggable_allocator() before the first CUDA tensor"
         ) from error
     _installed = allocator
+    # PyTorch's rules and settings differ from release to release.
+    library.gpumemtrace_configure_cache(str(torch.__version__).encode())
     if not library.gpumemtrace_use_cache():
         raise RuntimeError("tensors were already allocated with gpumemtrace_malloc alone: this process goes on without a cache")
     return allocator
@@ -182,8 +184,7 @@ def _device_index(torch: Any, device: Union[None, int, str, Any]) -> int:
 def memory_stats(device: Union[None, int, str, Any] = None) -> Dict[str, int]:
     """`torch.cuda.memory_stats()`, which PyTorch refuses under `use_pluggable_allocator()`.
 
-    Names and meanings are PyTorch's. Under gpumemtrace's allocator, statistics of settings that it
-    does not have (`oversize_*`, `max_split_size`) are missing. Sizes are in bytes.
+    Names and meanings are PyTorch's. Sizes are in bytes.
     """
     torch = importlib.import_module("torch")
 

@@ -85,3 +85,20 @@ def test_recorded_training_is_reproduced(oracle, run_python, tmp_path, torch_ver
     assert len(log) > 500 and log[0].startswith("<" if settings else "+")
     assert oracle("log", "--requests", requests).splitlines() == log
     assert oracle("compare", "--requests", requests).startswith(f"torch {torch_version}: ")
+
+
+def test_published_growth_of_reserved_memory(oracle, tmp_path, torch_version):
+    """https://github.com/pytorch/pytorch/pull/193400: two settings that grow together without end.
+
+    Each cycle keeps 2 MiB, and frees 91 and 45.5 MiB, which no later cycle reuses.
+    """
+    lines = ["allocator-requests 1", f"card_bytes {16 << 30}", "streams 1",
+             "settings max_split_size_mb:128,expandable_segments:True", "requests", f"a {64 << 20} 0"]
+    for cycle in range(101):
+        lines += [f"a {91 << 20} 0", f"a {91 << 19} 0", f"a {2 << 20} 0", f"f {3 * cycle + 1}", f"f {3 * cycle + 2}"]
+        lines += ["k"] if cycle % 20 == 0 else []
+    requests = tmp_path / "requests"
+    requests.write_text("\n".join(lines) + "\n")
+    statistics = [line.split() for line in oracle("log", "--requests", requests).splitlines() if line.startswith("k")]
+    assert [int(values[3]) >> 20 for values in statistics] == [220, 2980, 5760, 8520, 11300, 14060]
+    assert oracle("compare", "--requests", requests).startswith(f"torch {torch_version}: 512 requests, ")

@@ -16,8 +16,11 @@ from conftest import LIBRARY, RELEASE, REPOSITORY, WORKLOADS, gpumemtrace, sente
 from ground_truth import assert_calls_equal_driver
 
 MODELS = [model + amp for model in ("mlp", "resnet18", "transformer") for amp in ("", "-amp")]
-#: Statistics of settings that our allocator lacks, and of named pools.
-NOT_KEPT = ("oversize_", "max_split_size", "reserved_bytes_by_private_pools", "num_oom_rejections")
+#: Statistics of named pools, which our allocator lacks.
+NOT_KEPT = ("reserved_bytes_by_private_pools",)
+#: Settings that change where blocks go, in all tested releases.
+SETTINGS = ["max_split_size_mb:21", "roundup_power2_divisions:8",
+            "garbage_collection_threshold:0.5,max_split_size_mb:64", "roundup_power2_divisions:[1:4,4:16,>:2]"]
 #: The number of splits depends on which of two equal blocks is taken, and on the address order in
 #: which the tables of autocast and autograd are emptied. Two runs of PyTorch's own allocator differ
 #: here too. The model in cache/tests.rs checks these figures exactly.
@@ -62,7 +65,7 @@ def assert_statistics_equal(own, native, exactly):
             assert {name: own_stats[name] for name in kept} == {name: pytest.approx(value, rel=0.01) for name, value in kept.items()}
         # Older releases do not count driver calls.
         more = {name for name in own_stats if not name.startswith(BY_ORDER)} - set(kept)
-        assert more <= {"num_sync_all_streams", "num_device_alloc", "num_device_free"}
+        assert more <= {"num_sync_all_streams", "num_device_alloc", "num_device_free", "num_oom_rejections"}
 
 
 @pytest.mark.parametrize("scenario, memory", [*((model, "80G") for model in MODELS), ("graphs", "80G"), ("streams", "80G"),
@@ -76,6 +79,27 @@ def test_statistics_equal_native_allocator(plugged, watch, torch_version, scenar
     assert_statistics_equal(own, native, exactly=not torch_version.startswith("2.12."))
     # Refusals, and the retries that succeeded.
     assert own_run.process.stdout.splitlines()[:-1] == native_run.process.stdout.splitlines()[:-1]
+
+
+@pytest.mark.parametrize("scenario, memory, settings", [
+    *((scenario, "80G", settings) for scenario in ("transformer", "streams") for settings in SETTINGS),
+    ("out_of_memory", "256M", "max_split_size_mb:21"),
+])
+def test_settings_change_memory_as_in_native_allocator(plugged, watch, torch_version, scenario, memory, settings):
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": settings, "SIMGPU_MEM": memory}
+    native, native_run = plugged(scenario, "native", "--one-thread", **conf)
+    own, own_run = plugged(scenario, "global", "--one-thread", "--checked", watch, **conf)
+    assert_statistics_equal(own, native, exactly=not torch_version.startswith("2.12."))
+    assert own_run.process.stdout.splitlines()[:-1] == native_run.process.stdout.splitlines()[:-1]
+    assert "gpumemtrace" not in own_run.process.stderr
+
+
+def test_ignored_setting_is_named_once(plugged, watch):
+    conf = "expandable_segments:True,max_split_size_mb:64"
+    own, done = plugged("mlp", "global", "--one-thread", "--checked", watch, PYTORCH_CUDA_ALLOC_CONF=conf)
+    assert own["stats"][0]["max_split_size"] == 64 << 20
+    line = "PYTORCH_ALLOC_CONF: gpumemtrace's allocator ignores expandable_segments"
+    assert done.process.stderr.count(line) == done.process.stderr.count("gpumemtrace:") == 1
 
 
 @pytest.mark.parametrize("scenario", [*MODELS, "data_parallel"])

@@ -42,6 +42,7 @@ def install():
             function = getattr(watch, function.replace("gpumemtrace", "checked"), None) or getattr(own, function)
             getattr(plugged._allocator, setter)(ctypes.cast(function, ctypes.c_void_p).value)
     torch.cuda.memory.change_current_allocator(plugged)
+    own.gpumemtrace_configure_cache(torch.__version__.encode())
     assert own.gpumemtrace_use_cache()
     _allocator._installed = plugged
     return plugged
