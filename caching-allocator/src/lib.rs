@@ -7,8 +7,12 @@
 //! once.
 //!
 //! [`CachingAllocator`] reaches its device through [`CacheBackend`] and calls no driver itself. The
-//! pluggable allocator runs it over a real device inside the program. `tests.rs` checks ten million
-//! requests against a naive model.
+//! pluggable allocator runs it over a real device inside the program. Replays run it over a
+//! [`SimulatedDevice`]. [`Settings`] are those of `PYTORCH_ALLOC_CONF`, and [`Rules`] what differs
+//! between releases of PyTorch.
+//!
+//! `tests.rs` checks millions of requests against a naive model, and `tests/allocator-oracle/` in
+//! the repository compares every release and setting with PyTorch's own allocator.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +26,7 @@ mod pending_frees;
 mod pools;
 mod rules;
 mod settings;
+mod simulated;
 mod size_rules;
 mod stats;
 #[cfg(test)]
@@ -35,4 +40,5 @@ pub use ids::{EventId, PoolId};
 pub use pools::CaptureFilter;
 pub use rules::{EqualSizeOrder, FallbackPools, PoolRouting, Rules, TorchVersion, VersionError};
 pub use settings::{RoundupDivisions, Settings, SettingsError};
+pub use simulated::{OutsideMemory, SimulatedDevice};
 pub use stats::DeviceStats;

@@ -59,6 +59,17 @@ fn values_have_their_units() {
 }
 
 #[test]
+fn limited_splits_of_expandable_segments_stop_early_releases() {
+    let stops = |text: &str, minor: u32| {
+        let version = TorchVersion::new(minor).expect("known");
+        Settings::parse(text, version).expect("accepted").stops_pytorch(version)
+    };
+    let both = "expandable_segments:True,max_split_size_mb:64";
+    assert!(stops(both, 4) && !stops(both, 5));
+    assert!(!stops("expandable_segments:True", 4) && !stops("max_split_size_mb:64", 4));
+}
+
+#[test]
 fn errors_say_what_is_accepted() {
     let message = |text: &str, minor: u32| {
         let version = TorchVersion::new(minor).expect("known");

@@ -16,6 +16,8 @@ use crate::rules::TorchVersion;
 use crate::size_rules::LARGE_SEGMENT_BYTES;
 use parser::SettingsReader;
 
+/// First minor version in which expandable blocks are no segments to release.
+const OVERSIZE_EXPANDABLE_SINCE: u32 = 5;
 /// First minor version that resets `max_non_split_rounding_mb` if it is not named again.
 const NON_SPLIT_ROUNDING_RESET_SINCE: u32 = 11;
 
@@ -73,6 +75,13 @@ impl Settings {
     /// be, and this function does not.
     pub fn parse(text: &str, version: TorchVersion) -> Result<Self, SettingsError> {
         Self::default().parse_again(text, version)
+    }
+
+    /// Whether the release stops with an internal error sooner or later: before 2.5, PyTorch frees
+    /// oversize blocks of expandable segments as if they were segments (pytorch#134338).
+    pub fn stops_pytorch(&self, version: TorchVersion) -> bool {
+        let has_oversize_blocks = self.max_split_bytes < u64::MAX;
+        version.minor() < OVERSIZE_EXPANDABLE_SINCE && self.expandable_segments && has_oversize_blocks
     }
 
     /// Reads another text while the program runs. Some settings fall back to their defaults if the
