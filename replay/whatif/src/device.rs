@@ -1,4 +1,6 @@
-//! A simulated device for predictions: counts bytes and calls, and gives out addresses.
+//! The device of a prediction: counts bytes and calls, and gives out addresses.
+//!
+//! Unlike the one of the crate caching-allocator, it repeats the addresses of the recording.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,7 +52,7 @@ pub(crate) enum AddressOrder {
 
 /// Memory, addresses and calls of one device.
 #[derive(Debug)]
-pub(crate) struct SimulatedDevice {
+pub(crate) struct PredictedDevice {
     /// Memory of the card; `None` if it is unknown, and then not limited.
     card_bytes: Option<u64>,
     /// Memory that PyTorch cannot get: contexts, libraries, other processes.
@@ -66,7 +68,7 @@ pub(crate) struct SimulatedDevice {
     pub(crate) segments_made: u64,
 }
 
-impl SimulatedDevice {
+impl PredictedDevice {
     /// A device with this much memory.
     pub(crate) fn new(card_bytes: Option<u64>, order: AddressOrder) -> Self {
         Self {
@@ -138,7 +140,7 @@ impl SimulatedDevice {
     }
 }
 
-impl CacheBackend for SimulatedDevice {
+impl CacheBackend for PredictedDevice {
     fn alloc(&mut self, bytes: u64, _during_capture: bool) -> Result<u64, DriverError> {
         self.count(DriverCall::Malloc, 1, bytes);
         self.take(bytes.next_multiple_of(PAGE_BYTES))?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpumemtrace_caching_allocator::{CachingAllocator, PoolId, Rules, Settings};
 
-use crate::device::{CallTotal, SimulatedDevice};
+use crate::device::{CallTotal, PredictedDevice};
 use crate::requests::{RecordedAddr, Request, TimedRequest};
 
 /// A request that gets no memory, though the recorded run got it.
@@ -29,7 +29,7 @@ pub(crate) enum PredictionStop {
 /// The state of one prediction.
 #[derive(Debug)]
 pub(crate) struct Prediction {
-    allocator: CachingAllocator<SimulatedDevice>,
+    allocator: CachingAllocator<PredictedDevice>,
     /// The address here of each recorded block that is live or waits for a stream.
     addrs: HashMap<RecordedAddr, u64>,
     /// How often each private pool was made active.
@@ -44,7 +44,7 @@ pub(crate) struct Prediction {
 }
 
 impl Prediction {
-    pub(crate) fn new(device: SimulatedDevice, settings: Settings, rules: Rules) -> Self {
+    pub(crate) fn new(device: PredictedDevice, settings: Settings, rules: Rules) -> Self {
         Self {
             allocator: CachingAllocator::new(device, settings, rules),
             addrs: HashMap::new(),

@@ -2,7 +2,7 @@
 
 use gpumemtrace_caching_allocator::{Rules, Settings, SettingsError, TorchVersion};
 
-use crate::device::{AddressOrder, SimulatedDevice};
+use crate::device::{AddressOrder, PredictedDevice};
 use crate::prediction::Prediction;
 
 /// Settings, a version of PyTorch, and a card.
@@ -37,7 +37,7 @@ impl Scenario {
     }
 
     pub(crate) fn begin(&self, order: AddressOrder) -> Prediction {
-        let device = SimulatedDevice::new(self.card_bytes, order);
+        let device = PredictedDevice::new(self.card_bytes, order);
         Prediction::new(device, self.settings.clone(), Rules::of_version(self.version))
     }
 }
