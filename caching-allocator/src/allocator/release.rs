@@ -44,6 +44,18 @@ impl<B: CacheBackend> CachingAllocator<B> {
         self.pools.remove_unused();
     }
 
+    /// Whether [`release_cached`](Self::release_cached) would free segments or pages that belong to
+    /// no private pool.
+    pub fn has_unused_segments(&self) -> bool {
+        let is_unused = |id: BlockId| {
+            let block = &self.blocks[id];
+            !block.is_split() || block.arena.is_some()
+        };
+        [BlockSizeClass::Large, BlockSizeClass::Small]
+            .into_iter()
+            .any(|size_class| self.pools.get(PoolIndex(0)).free_blocks(size_class).any(is_unused))
+    }
+
     /// Frees the segments of a pool that are one free block, then the free pages.
     fn release_blocks(&mut self, pool: PoolIndex, size_class: BlockSizeClass) {
         let free: Vec<BlockId> = self.pools.get(pool).free_blocks(size_class).collect();

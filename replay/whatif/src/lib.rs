@@ -15,7 +15,7 @@ mod reliance;
 mod requests;
 mod scenario;
 
-use gpumemtrace_format::EventKind;
+use gpumemtrace_format::{Event, EventKind};
 use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer, WhatIfRow};
@@ -37,6 +37,8 @@ pub struct WhatIf {
     others: Vec<(Scenario, [Prediction; 2])>,
     /// Memory in use on the device, sampled since the last change of segments.
     sampled_bytes: Option<u64>,
+    /// Bytes of segments, if nothing changed in the driver since they were last reported.
+    reserved_bytes: Option<u64>,
     /// Whether the recording has shown how much of the card PyTorch cannot get.
     knows_outside: bool,
     memory_queries: u64,
@@ -74,6 +76,7 @@ impl WhatIf {
             base: (base, begun),
             others: others.collect(),
             sampled_bytes: None,
+            reserved_bytes: None,
             knows_outside: false,
             memory_queries: 0,
             ooms: 0,
@@ -86,13 +89,16 @@ impl WhatIf {
         let event = walked.event;
         if event.device == self.device {
             match event.kind {
-                EventKind::MEMORY_SAMPLE => {
-                    self.memory_queries += u64::from(event.aux[1] == ASKED_BY_PROGRAM);
-                    self.sampled_bytes = Some(event.size);
+                EventKind::MEMORY_SAMPLE => self.on_sample(event),
+                EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
+                    self.reserved_bytes = Some(event.aux[1]);
+                    self.use_sample(event.aux[1]);
                 }
-                EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => self.use_sample(event.aux[1]),
-                kind if kind.is_driver_call() => self.sampled_bytes = None,
                 EventKind::BLOCK_OOM => self.ooms += 1,
+                kind if kind.is_driver_call() && event.result == 0 => {
+                    self.sampled_bytes = None;
+                    self.reserved_bytes = None;
+                }
                 _ => {}
             }
         }
@@ -104,6 +110,17 @@ impl WhatIf {
             for prediction in others.chain([&mut self.base.1]) {
                 prediction.note_recorded_segment(event.addr, event.size);
             }
+        }
+    }
+
+    /// PyTorch itself asks for free memory after the driver refused some. Only other calls show that
+    /// the program may act on it.
+    fn on_sample(&mut self, event: &Event) {
+        let is_asked = event.aux[1] == ASKED_BY_PROGRAM && !self.requests.was_refused();
+        self.memory_queries += u64::from(is_asked);
+        self.sampled_bytes = Some(event.size);
+        if let Some(reserved_bytes) = self.reserved_bytes {
+            self.use_sample(reserved_bytes);
         }
     }
 
@@ -130,6 +147,9 @@ impl WhatIf {
             let mut doubts = doubts.clone();
             if !self.knows_outside && self.may_exceed(scenario, recorded) {
                 doubts.push(Doubt::OutsideUnknown);
+            }
+            if recorded.has_unknown_release {
+                doubts.push(Doubt::UnknownRelease);
             }
             let is_same = |name: &str| recorded.stat(name) == descending.stat(name);
             if !COMPARED.iter().all(|name| is_same(name)) || recorded.stop != descending.stop {
@@ -187,8 +207,20 @@ fn make_everywhere(
     request: &TimedRequest,
 ) {
     base.make(request);
+    // The end of a `MemPool` returns its own segments, and `empty_cache()` all. If the recorded run
+    // had no other segment to return, it does not show which it was.
+    let (begins_pool, ends_pool) = match request.request {
+        Request::BeginPool => (true, false),
+        Request::ReleaseCached { only_pool } => (false, only_pool.is_some()),
+        _ => (false, false),
+    };
+    let is_ambiguous = (begins_pool || ends_pool) && !base.has_unused_segments();
     for prediction in others.iter_mut().flat_map(|(_, both)| both) {
         prediction.make(request);
+        if begins_pool && is_ambiguous {
+            prediction.release_before_pool();
+        }
+        prediction.has_unknown_release |= ends_pool && is_ambiguous && prediction.has_unused_segments();
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Prediction {
     pub(crate) first_difference: Option<(u64, u64)>,
     /// Frees of blocks that were allocated before the recording.
     pub(crate) unknown_frees: u64,
+    /// Segments may have been returned here that the recorded run did not have.
+    pub(crate) has_unknown_release: bool,
 }
 
 impl Prediction {
@@ -53,6 +55,7 @@ impl Prediction {
             first_failure: None,
             first_difference: None,
             unknown_frees: 0,
+            has_unknown_release: false,
         }
     }
 
@@ -95,10 +98,13 @@ impl Prediction {
                     self.allocator.finish_free(own);
                 }
             }
-            Request::ReleaseCached { pool } => {
-                self.release_pool(pool);
-                self.allocator.release_cached();
+            // See `release_before_pool`.
+            Request::BeginPool => {}
+            Request::EndPool { pool } => self.release_pool(pool),
+            Request::ReleaseCached { only_pool: Some(pool) } => {
+                self.allocator.release_cached_of_pool(pool_id(pool));
             }
+            Request::ReleaseCached { only_pool: None } => self.allocator.release_cached(),
             Request::Fail { requested_bytes, stream, pool } => {
                 if self.alloc(requested_bytes, stream, pool).is_some() {
                     self.stop = Some(PredictionStop::Survived);
@@ -132,6 +138,20 @@ impl Prediction {
         for _ in 0..self.pool_uses.remove(&pool).unwrap_or(0) {
             self.allocator.release_pool(pool_id(pool));
         }
+    }
+
+    /// The cache is emptied before a graph is captured. The recorded run had nothing to return, so
+    /// it does not show whether this is a capture.
+    pub(crate) fn release_before_pool(&mut self) {
+        if self.stop.is_none() && self.has_unused_segments() {
+            self.allocator.release_cached();
+            self.has_unknown_release = true;
+        }
+    }
+
+    /// Whether `empty_cache()` would return segments outside private pools.
+    pub(crate) fn has_unused_segments(&self) -> bool {
+        self.allocator.has_unused_segments()
     }
 
     /// A statistic of `memory_stats()`.

@@ -33,6 +33,8 @@ pub enum Doubt {
     Survived,
     /// It depends on the addresses that the driver chooses.
     AddressOrder,
+    /// The recorded run returned the segments of one private pool, and more could be returned here.
+    UnknownRelease,
     /// How much of the card PyTorch cannot get is unknown.
     OutsideUnknown,
     /// Settings that the model does not know.

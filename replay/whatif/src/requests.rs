@@ -7,6 +7,8 @@
 //! answer. The release of an attempt happens inside a request, so the segment that follows it has
 //! its stack; or the driver has just refused memory.
 
+use std::collections::BTreeSet;
+
 use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
@@ -44,10 +46,18 @@ pub enum Request {
         /// Its address in the recording.
         addr: RecordedAddr,
     },
-    /// `empty_cache()`, or the end of a private pool.
-    ReleaseCached {
-        /// The pool of the first segment that was returned.
+    /// A private pool has no users any more: some of its segments are about to be returned.
+    EndPool {
+        /// The pool: both halves of PyTorch's `MempoolId_t`.
         pool: u64,
+    },
+    /// A private pool serves its first request, or its first after a graph was captured.
+    /// `torch.cuda.graph()` empties the cache before that, and a `MemPool` does not.
+    BeginPool,
+    /// `empty_cache()`, or the end of a `MemPool`.
+    ReleaseCached {
+        /// The private pool that all returned segments belong to, if it is one.
+        only_pool: Option<u64>,
     },
     /// A block was requested, and the recorded run did not get it.
     Fail {
@@ -76,9 +86,10 @@ pub struct TimedRequest {
 }
 
 /// Segments that were returned to the driver, as long as it is unknown why.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct OpenRelease {
-    pool: u64,
+    /// The pools of these segments.
+    pools: BTreeSet<u64>,
     stack: u32,
     time_ns: u64,
     step: u32,
@@ -92,6 +103,8 @@ pub struct RequestReader {
     device: u8,
     release: Option<OpenRelease>,
     was_refused: bool,
+    /// The private pool that serves requests now; 0 if none does.
+    active_pool: u64,
     /// Blocks without a known requested size and stream, which are left out.
     pub without_detail: u64,
     ready: Vec<TimedRequest>,
@@ -100,10 +113,17 @@ pub struct RequestReader {
 impl RequestReader {
     /// A reader for the device of this ordinal.
     pub fn new(device: u8) -> Self {
-        Self { device, release: None, was_refused: false, without_detail: 0, ready: Vec::new() }
+        Self {
+            device,
+            release: None,
+            was_refused: false,
+            active_pool: 0,
+            without_detail: 0,
+            ready: Vec::new(),
+        }
     }
 
-    /// Passes an event; returns the requests that are known by it, at most two.
+    /// Passes an event; returns the requests that are known by it.
     pub fn on_event(&mut self, walked: &WalkedEvent<'_>) -> &[TimedRequest] {
         self.ready.clear();
         let event = walked.event;
@@ -117,6 +137,7 @@ impl RequestReader {
                 EventKind::BLOCK_OOM => self.on_failure(walked),
                 EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP => self.on_release(walked),
                 EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => self.on_new_segment(walked),
+                EventKind::GRAPH_INSTANTIATE => self.active_pool = 0,
                 EventKind::DEVICE_ALLOC | EventKind::PHYS_CREATE => {
                     self.was_refused |= event.result == OUT_OF_MEMORY;
                 }
@@ -124,6 +145,11 @@ impl RequestReader {
             }
         }
         &self.ready
+    }
+
+    /// Whether the driver refused memory for the request that is being served.
+    pub fn was_refused(&self) -> bool {
+        self.was_refused
     }
 
     /// The requests that were still open when the recording ended.
@@ -142,12 +168,17 @@ impl RequestReader {
             self.without_detail += 1;
             return;
         };
+        // PyTorch 2.1 and 2.2 report no pools.
+        let pool = if detail.pool == NO_POOL { 0 } else { detail.pool };
+        if pool != 0 && pool != self.active_pool {
+            self.active_pool = pool;
+            self.push(walked, Request::BeginPool, None);
+        }
         let request = Request::Alloc {
             addr: RecordedAddr(event.addr),
             requested_bytes: detail.requested_bytes,
             stream: detail.stream,
-            // PyTorch 2.1 and 2.2 report no pools.
-            pool: if detail.pool == NO_POOL { 0 } else { detail.pool },
+            pool,
         };
         self.push(walked, request, Some(event.aux[1]));
     }
@@ -172,15 +203,15 @@ impl RequestReader {
 
     fn on_release(&mut self, walked: &WalkedEvent<'_>) {
         let [_, pool] = walked.event.aux;
-        if self.release.is_none() {
-            self.release = Some(OpenRelease {
-                pool: if pool == NO_POOL { 0 } else { pool },
-                stack: walked.stack,
-                time_ns: walked.time_ns,
-                step: walked.step,
-                after_refusal: self.was_refused,
-            });
-        }
+        let after_refusal = self.was_refused;
+        let release = self.release.get_or_insert_with(|| OpenRelease {
+            pools: BTreeSet::new(),
+            stack: walked.stack,
+            time_ns: walked.time_ns,
+            step: walked.step,
+            after_refusal,
+        });
+        release.pools.insert(if pool == NO_POOL { 0 } else { pool });
     }
 
     fn on_new_segment(&mut self, walked: &WalkedEvent<'_>) {
@@ -190,21 +221,21 @@ impl RequestReader {
 
     /// Whether the open release and this event belong to one request for a block.
     fn is_same_request(&self, walked: &WalkedEvent<'_>) -> bool {
-        self.release.is_some_and(|release| release.after_refusal || release.stack == walked.stack)
+        self.release.as_ref().is_some_and(|release| release.after_refusal || release.stack == walked.stack)
     }
 
     /// Decides about the open release: a request of its own, unless it was part of another.
     fn settle_release(&mut self, is_part_of_request: bool) {
         let Some(release) = self.release.take() else { return };
-        if !is_part_of_request && !release.after_refusal {
-            self.ready.push(TimedRequest {
-                request: Request::ReleaseCached { pool: release.pool },
-                reserved_bytes: None,
-                time_ns: release.time_ns,
-                step: release.step,
-                stack: release.stack,
-            });
+        let OpenRelease { pools, stack, time_ns, step, after_refusal } = release;
+        let private = pools.iter().copied().filter(|pool| *pool != 0);
+        let only_pool = private.clone().next().filter(|_| pools.len() == 1);
+        let mut requests: Vec<_> = private.map(|pool| Request::EndPool { pool }).collect();
+        if !is_part_of_request && !after_refusal {
+            requests.push(Request::ReleaseCached { only_pool });
         }
+        let timed = |request| TimedRequest { request, reserved_bytes: None, time_ns, step, stack };
+        self.ready.extend(requests.into_iter().map(timed));
     }
 
     fn push(&mut self, walked: &WalkedEvent<'_>, request: Request, reserved_bytes: Option<u64>) {

@@ -6,12 +6,18 @@ use gpumemtrace_format::{Event, EventKind};
 use super::*;
 
 fn requests_of(events: &[(EventKind, u32)]) -> Vec<Request> {
+    requests_in_pools(events, &[])
+}
+
+/// As `requests_of`, with the pool of each event; those that are left out have the default pool.
+fn requests_in_pools(events: &[(EventKind, u32)], pools: &[u64]) -> Vec<Request> {
     let mut reader = RequestReader::new(0);
     let mut found = Vec::new();
     for (number, (kind, stack)) in events.iter().enumerate() {
         let event = Event {
             device: 0,
             addr: number as u64 + 1,
+            aux: [0, pools.get(number).copied().unwrap_or(0)],
             result: if *kind == EventKind::DEVICE_ALLOC { OUT_OF_MEMORY } else { 0 },
             detail: Some(Detail { requested_bytes: 100, stream: 7, pool: 0 }),
             ..Event::new(*kind)
@@ -36,7 +42,7 @@ fn alloc(addr: u64) -> Request {
     Request::Alloc { addr: RecordedAddr(addr), requested_bytes: 100, stream: 7, pool: 0 }
 }
 
-const RELEASE: Request = Request::ReleaseCached { pool: 0 };
+const RELEASE: Request = Request::ReleaseCached { only_pool: None };
 
 #[test]
 fn segments_returned_before_a_second_attempt_are_no_request() {
@@ -78,4 +84,19 @@ fn events_of_other_devices_are_none() {
     };
     let mut reader = RequestReader::new(0);
     assert!(reader.on_event(&walked).is_empty() && reader.without_detail == 0);
+}
+
+#[test]
+fn pools_of_returned_segments_have_ended() {
+    use EventKind as Kind;
+    let returned = [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_FREE, 1), (Kind::BLOCK_FREE, 2)];
+    let end = |pool| Request::EndPool { pool };
+    let free = Request::Free { addr: RecordedAddr(3), is_immediate: false };
+    assert_eq!(requests_in_pools(&returned, &[0, 5]), [end(5), RELEASE, free]);
+    let of_one = Request::ReleaseCached { only_pool: Some(5) };
+    assert_eq!(requests_in_pools(&returned, &[5, 5]), [end(5), of_one, free]);
+    assert_eq!(requests_in_pools(&returned, &[6, 5]), [end(5), end(6), RELEASE, free]);
+    // Also where the segments were returned for a second attempt.
+    let retried = [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
+    assert_eq!(requests_in_pools(&retried, &[5]), [end(5), alloc(3)]);
 }

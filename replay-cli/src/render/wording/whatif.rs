@@ -33,6 +33,9 @@ fn describe_doubt(doubt: &Doubt) -> String {
             "the run failed at a request that gets memory here, and what follows is unknown".to_owned()
         }
         Doubt::AddressOrder => "it depends on the addresses that the driver gives".to_owned(),
+        Doubt::UnknownRelease => {
+            "it is unknown whether the run emptied the whole cache or that of one private pool".to_owned()
+        }
         Doubt::OutsideUnknown => {
             "it is unknown how much of the card other users than PyTorch take".to_owned()
         }
