@@ -20,13 +20,16 @@ use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer, WhatIfRow};
 use device::AddressOrder;
-use prediction::{Prediction, PredictionStop};
+use prediction::{Prediction, PredictionInput, PredictionStop};
 pub use reliance::Doubt;
 pub use requests::{RecordedAddr, Request, RequestReader, TimedRequest};
 pub use scenario::Scenario;
 
 /// `aux1` of a memory sample that the program asked for.
 const ASKED_BY_PROGRAM: u64 = 0;
+/// So many inputs are collected before each prediction in turn goes on with them, so that its
+/// blocks stay in the processor's cache.
+const BATCH: usize = 8192;
 
 /// Predictions for one device of a run.
 #[derive(Debug)]
@@ -34,7 +37,9 @@ pub struct WhatIf {
     device: u8,
     requests: RequestReader,
     base: (Scenario, Prediction),
-    others: Vec<(Scenario, [Prediction; 2])>,
+    others: Vec<(Scenario, Vec<Prediction>)>,
+    /// What the predictions have not been told yet.
+    inputs: Vec<PredictionInput>,
     /// Memory in use on the device, sampled since the last change of segments.
     sampled_bytes: Option<u64>,
     /// Bytes of segments, if nothing changed in the driver since they were last reported.
@@ -63,11 +68,8 @@ impl WhatIf {
     /// `known_doubts` holds for all rows.
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
         let begun = base.begin(AddressOrder::AsRecorded);
-        let both = |scenario: &Scenario| {
-            [AddressOrder::AsRecorded, AddressOrder::Descending].map(|order| scenario.begin(order))
-        };
         let others = others.into_iter().map(|scenario| {
-            let begun = both(&scenario);
+            let begun = scenario.begin_all();
             (scenario, begun)
         });
         Self {
@@ -75,6 +77,7 @@ impl WhatIf {
             requests: RequestReader::new(device),
             base: (base, begun),
             others: others.collect(),
+            inputs: Vec::with_capacity(BATCH),
             sampled_bytes: None,
             reserved_bytes: None,
             knows_outside: false,
@@ -102,19 +105,64 @@ impl WhatIf {
                 _ => {}
             }
         }
-        for request in self.requests.on_event(walked) {
-            make_everywhere(&mut self.base.1, &mut self.others, request);
+        for place in 0..self.requests.on_event(walked).len() {
+            let timed = self.requests.ready()[place];
+            self.push_request(timed);
         }
         if event.device == self.device && event.kind == EventKind::SEGMENT_ALLOC {
-            let others = self.others.iter_mut().map(|(_, [recorded, _])| recorded);
-            for prediction in others.chain([&mut self.base.1]) {
-                prediction.note_recorded_segment(event.addr, event.size);
-            }
+            self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
+        }
+        if self.inputs.len() >= BATCH {
+            self.go_on();
         }
     }
 
-    /// PyTorch itself asks for free memory after the driver refused some. Only other calls show that
-    /// the program may act on it.
+    fn push_request(&mut self, timed: TimedRequest) {
+        self.inputs.push(PredictionInput::Request(timed));
+        match timed.request {
+            Request::BeginPool => {
+                if self.is_release_unknown() {
+                    self.predictions().for_each(Prediction::release_before_pool);
+                }
+            }
+            Request::ReleaseCached { only_pool: Some(_) } => {
+                if self.is_release_unknown() {
+                    self.predictions().for_each(Prediction::note_unknown_release);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the recorded run had nothing to return now, so that it does not show whether the
+    /// program emptied the whole cache.
+    fn is_release_unknown(&mut self) -> bool {
+        self.go_on();
+        !self.base.1.has_unused_segments()
+    }
+
+    fn predictions(&mut self) -> impl Iterator<Item = &mut Prediction> {
+        self.others.iter_mut().flat_map(|(_, same)| same)
+    }
+
+    /// Tells all predictions what was collected, on as many threads as there are processors.
+    fn go_on(&mut self) {
+        let predictions = self.others.iter_mut().flat_map(|(_, same)| same);
+        let mut predictions: Vec<&mut Prediction> = predictions.chain([&mut self.base.1]).collect();
+        predictions.retain(|prediction| prediction.stop.is_none());
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = predictions.len().div_ceil(threads).max(1);
+        let inputs = &self.inputs;
+        std::thread::scope(|scope| {
+            for predictions in predictions.chunks_mut(share) {
+                scope.spawn(move || predictions.iter_mut().for_each(|prediction| prediction.go_on(inputs)));
+            }
+        });
+        self.inputs.clear();
+    }
+
+    /// PyTorch itself asks for free memory after the driver refused some. Only other calls show
+    /// that the program may act on it.
     fn on_sample(&mut self, event: &Event) {
         let is_asked = event.aux[1] == ASKED_BY_PROGRAM && !self.requests.was_refused();
         self.memory_queries += u64::from(is_asked);
@@ -130,20 +178,20 @@ impl WhatIf {
         let Some(used_bytes) = self.sampled_bytes.take() else { return };
         let outside_bytes = used_bytes.saturating_sub(reserved_bytes);
         self.knows_outside = true;
-        let others = self.others.iter_mut().flat_map(|(_, both)| both);
-        for prediction in others.chain([&mut self.base.1]) {
-            prediction.set_outside_bytes(outside_bytes);
-        }
+        self.inputs.push(PredictionInput::OutsideBytes(outside_bytes));
     }
 
     /// The rows: the recorded run, then the others, the best first.
     pub fn finish(mut self) -> (PredictedRow, Vec<PredictedRow>) {
-        for request in self.requests.finish() {
-            make_everywhere(&mut self.base.1, &mut self.others, request);
+        for place in 0..self.requests.finish().len() {
+            let timed = self.requests.ready()[place];
+            self.push_request(timed);
         }
+        self.go_on();
         let doubts = self.common_doubts();
         let base = row_of(&self.base.0, &self.base.1, doubts.clone());
-        let rows = self.others.iter().map(|(scenario, [recorded, descending])| {
+        let rows = self.others.iter().filter_map(|(scenario, predictions)| {
+            let (recorded, others) = predictions.split_first()?;
             let mut doubts = doubts.clone();
             if !self.knows_outside && self.may_exceed(scenario, recorded) {
                 doubts.push(Doubt::OutsideUnknown);
@@ -151,11 +199,10 @@ impl WhatIf {
             if recorded.has_unknown_release {
                 doubts.push(Doubt::UnknownRelease);
             }
-            let is_same = |name: &str| recorded.stat(name) == descending.stat(name);
-            if !COMPARED.iter().all(|name| is_same(name)) || recorded.stop != descending.stop {
+            if !others.iter().all(|other| is_same_answer(recorded, other)) {
                 doubts.push(Doubt::AddressOrder);
             }
-            row_of(scenario, recorded, doubts)
+            Some(row_of(scenario, recorded, doubts))
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));
@@ -201,27 +248,8 @@ const COMPARED: &[&str] = &[
     "num_ooms",
 ];
 
-fn make_everywhere(
-    base: &mut Prediction,
-    others: &mut [(Scenario, [Prediction; 2])],
-    request: &TimedRequest,
-) {
-    base.make(request);
-    // The end of a `MemPool` returns its own segments, and `empty_cache()` all. If the recorded run
-    // had no other segment to return, it does not show which it was.
-    let (begins_pool, ends_pool) = match request.request {
-        Request::BeginPool => (true, false),
-        Request::ReleaseCached { only_pool } => (false, only_pool.is_some()),
-        _ => (false, false),
-    };
-    let is_ambiguous = (begins_pool || ends_pool) && !base.has_unused_segments();
-    for prediction in others.iter_mut().flat_map(|(_, both)| both) {
-        prediction.make(request);
-        if begins_pool && is_ambiguous {
-            prediction.release_before_pool();
-        }
-        prediction.has_unknown_release |= ends_pool && is_ambiguous && prediction.has_unused_segments();
-    }
+fn is_same_answer(one: &Prediction, other: &Prediction) -> bool {
+    one.stop == other.stop && COMPARED.iter().all(|name| one.stat(name) == other.stat(name))
 }
 
 /// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.

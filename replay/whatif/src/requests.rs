@@ -147,6 +147,11 @@ impl RequestReader {
         &self.ready
     }
 
+    /// The requests that were known by the last event.
+    pub fn ready(&self) -> &[TimedRequest] {
+        &self.ready
+    }
+
     /// Whether the driver refused memory for the request that is being served.
     pub fn was_refused(&self) -> bool {
         self.was_refused

@@ -36,8 +36,22 @@ impl Scenario {
         self.settings.not_modelled.iter().copied().chain(is_async).collect()
     }
 
+    /// The predictions that must agree: a second one with other addresses, where these matter.
+    pub(crate) fn begin_all(&self) -> Vec<Prediction> {
+        let orders: &[_] = if Rules::of_version(self.version).depend_on_addresses(&self.settings) {
+            &[AddressOrder::AsRecorded, AddressOrder::Descending]
+        } else {
+            &[AddressOrder::AsRecorded]
+        };
+        orders.iter().map(|order| self.begin(*order)).collect()
+    }
+
     pub(crate) fn begin(&self, order: AddressOrder) -> Prediction {
         let device = PredictedDevice::new(self.card_bytes, order);
         Prediction::new(device, self.settings.clone(), Rules::of_version(self.version))
     }
 }
+
+#[cfg(test)]
+#[path = "scenario_tests.rs"]
+mod tests;

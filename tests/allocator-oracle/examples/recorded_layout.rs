@@ -29,8 +29,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use gpumemtrace_caching_allocator::{
-    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, Rules, Settings,
-    TorchVersion, TraceAction,
+    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, Rules,
+    Settings, TorchVersion, TraceAction,
 };
 
 /// A request of this size gets a segment of 20 MiB, where one of 20 MiB gets its own.
@@ -60,7 +60,8 @@ impl CacheBackend for RecordedDriver {
             }
             other => {
                 let recorded = other.map_or("none".to_owned(), |(_, bytes)| bytes.to_string());
-                self.difference = Some(format!("the model needs a segment of {bytes} bytes, the run {recorded}"));
+                self.difference =
+                    Some(format!("the model needs a segment of {bytes} bytes, the run {recorded}"));
                 Err(OUT_OF_MEMORY)
             }
         }
@@ -178,7 +179,8 @@ impl Layout {
 
 fn main() -> Result<ExitCode> {
     let mut arguments = std::env::args().skip(1);
-    let version = TorchVersion::parse(&arguments.next().context("usage: recorded_layout VERSION [SETTINGS]")?)?;
+    let version =
+        TorchVersion::parse(&arguments.next().context("usage: recorded_layout VERSION [SETTINGS]")?)?;
     let mut layout = Layout::new(version, &arguments.next().unwrap_or_default())?;
     for (number, line) in io::stdin().lock().lines().enumerate() {
         let line = line?;
