@@ -169,8 +169,8 @@ impl Prediction {
         }
     }
 
-    /// The end of a `MemPool` returns its own segments, and `empty_cache()` all. The recorded run had
-    /// no other segment to return, so it does not show which it was.
+    /// The end of a `MemPool` returns its own segments, and `empty_cache()` all. The recorded run
+    /// had no other segment to return, so it does not show which it was.
     pub(crate) fn note_unknown_release(&mut self) {
         self.has_unknown_release |= self.stop.is_none() && self.has_unused_segments();
     }

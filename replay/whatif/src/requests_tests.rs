@@ -19,7 +19,11 @@ fn requests_in_pools(events: &[(EventKind, u32)], pools: &[u64]) -> Vec<Request>
             addr: number as u64 + 1,
             aux: [0, pools.get(number).copied().unwrap_or(0)],
             result: if *kind == EventKind::DEVICE_ALLOC { OUT_OF_MEMORY } else { 0 },
-            detail: Some(Detail { requested_bytes: 100, stream: 7, pool: 0 }),
+            detail: Some(Detail {
+                requested_bytes: 100,
+                stream: 7,
+                pool: pools.get(number).copied().unwrap_or(0),
+            }),
             ..Event::new(*kind)
         };
         let walked = WalkedEvent {
@@ -99,4 +103,19 @@ fn pools_of_returned_segments_have_ended() {
     // Also where the segments were returned for a second attempt.
     let retried = [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
     assert_eq!(requests_in_pools(&retried, &[5]), [end(5), alloc(3)]);
+}
+
+#[test]
+fn first_request_of_a_private_pool_begins_it_until_a_graph_was_captured() {
+    use EventKind as Kind;
+    let events = [
+        (Kind::BLOCK_ALLOC, 1),
+        (Kind::BLOCK_ALLOC, 1),
+        (Kind::GRAPH_INSTANTIATE, 1),
+        (Kind::BLOCK_ALLOC, 1),
+        (Kind::BLOCK_ALLOC, 1),
+    ];
+    let found = requests_in_pools(&events, &[5, 5, 0, 5, 0]);
+    let begins: Vec<_> = found.iter().map(|request| *request == Request::BeginPool).collect();
+    assert_eq!(begins, [true, false, false, true, false, false]);
 }

@@ -160,6 +160,19 @@ def allocator(scale, options):
     return {"inputs": compared, "losses": failed, "versions": versions}
 
 
+def predictions(scale, options):
+    """Every PyTorch below target/; below a quarter of the full length, a few programs."""
+    quick = ["--quick"] if scale < 0.25 else []
+    if not any(TARGET.glob("venvs/torch-*/bin/python")):
+        raise NotPossible("no PyTorch below target/: run scripts/test, or scripts/simgpu-venv")
+    code, output = call(REPOSITORY / "scripts" / "checks" / "whatif", "--jobs", options.jobs, *quick)
+    total = re.search(r"^(\d+) rows of \d+ recorded runs: (\d+) exact, (\d+) differ from the real run, (\d+) errors", output, re.M)
+    if not total:
+        raise RuntimeError(f"scripts/checks/whatif exited with {code} and compared nothing")
+    rows, exact, differing, errors = map(int, total.groups())
+    return {"scale": 0.1 if quick else 1, "inputs": rows, "losses": errors, "exact": exact, "differing": differing}
+
+
 CHECKS = [
     Check("kills", "SIGKILL at random moments", 0.6, "scripts/soak --kills 1000", "kills", kills),
     Check("load", "several programs at once", 1, "scripts/soak --minutes 60", "events", load),
@@ -172,5 +185,6 @@ CHECKS = [
     Check("interleavings", "models of the ring protocol, more preemptions", 0.3, "LOOM_MAX_PREEMPTIONS=8 cargo test --test protocol_model", "models", interleavings),
     Check("miri", "undefined behaviour in the format and the recorder", 0.5, "cargo +nightly miri test --lib", "tests", miri),
     Check("allocator", "the model of PyTorch's allocator", 1, "scripts/checks/allocator-oracle --all", "requests", allocator),
+    Check("whatif", "predictions of other settings", 0.7, "scripts/checks/whatif", "predictions", predictions),
     Check("processes", "8 ranks, 64 threads, 1,000 forks", 0.3, "scripts/checks/processes", "tests", processes),
 ]

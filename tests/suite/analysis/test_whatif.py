@@ -45,3 +45,14 @@ def test_weights_that_fragment_while_they_load(torch_version, tmp_path):
     assert (best["status"], compare_row(best, real).different) == ("exact", {})
     saved = [stats["reserved_bytes.all.peak"] for stats in (recorded, real)]
     assert saved[0] - saved[1] == answer["base"]["peak_reserved_bytes"] - best["peak_reserved_bytes"] > 2 << 30
+
+
+def test_settings_that_do_not_go_together(torch_version, tmp_path):
+    """pytorch#193400: 14,060 MiB on a Radeon RX 9070 XT, and less than 500 MiB with one of both."""
+    program, both = BY_NAME["fenced_cycles"], "max_split_size_mb:128,expandable_segments:True"
+    run_program(program, torch_version, python_of(torch_version), tmp_path, trace=tmp_path / "run.trace")
+    answer = answer_of(tmp_path / "run.trace", [both, *both.split(",")])
+    peaks = {row["setting"]: row["peak_reserved_bytes"] >> 20 for row in answer["rows"]}
+    assert peaks.pop(both) == 14_060
+    # A limit of splits alone changes nothing, and such a row is shown all the same.
+    assert all(peak < 500 for peak in peaks.values()) and len(peaks) == 2
