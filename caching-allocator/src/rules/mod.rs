@@ -7,8 +7,6 @@ mod version;
 
 pub use version::{TorchVersion, VersionError};
 
-use crate::settings::Settings;
-
 /// The order in which active pools are asked for a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolRouting {
@@ -132,15 +130,6 @@ impl Rules {
             (change.apply)(&mut rules);
         }
         rules
-    }
-
-    /// Whether the addresses that the driver gives can decide which block serves a request.
-    /// Expandable segments have no number, so among several of one stream the address decides.
-    pub fn depend_on_addresses(&self, settings: &Settings) -> bool {
-        match self.equal_size_order {
-            EqualSizeOrder::ByAddress => true,
-            EqualSizeOrder::ByBlockNumber | EqualSizeOrder::BySegmentNumber => settings.expandable_segments,
-        }
     }
 }
 

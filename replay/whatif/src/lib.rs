@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod card_search;
+mod cards;
 mod device;
 mod prediction;
 mod reliance;
@@ -19,6 +21,8 @@ use gpumemtrace_format::{Event, EventKind};
 use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer, WhatIfRow};
+pub use card_search::CardSearch;
+pub use cards::KnownCard;
 use device::AddressOrder;
 use prediction::{Prediction, PredictionInput, PredictionStop};
 pub use reliance::Doubt;
