@@ -123,18 +123,18 @@ impl WhatIf {
 
     fn push_request(&mut self, timed: TimedRequest) {
         self.inputs.push(PredictionInput::Request(timed));
-        match timed.request {
-            Request::BeginPool => {
-                if self.is_release_unknown() {
-                    self.predictions().for_each(Prediction::release_before_pool);
-                }
+        let is_ambiguous =
+            matches!(timed.request, Request::BeginPool | Request::ReleaseCached { only_pool: Some(_) });
+        if !is_ambiguous || !self.is_release_unknown() {
+            return;
+        }
+        let begins = timed.request == Request::BeginPool;
+        for prediction in self.others.iter_mut().flat_map(|(_, same)| same) {
+            if begins {
+                prediction.release_before_pool();
+            } else {
+                prediction.note_unknown_release();
             }
-            Request::ReleaseCached { only_pool: Some(_) } => {
-                if self.is_release_unknown() {
-                    self.predictions().for_each(Prediction::note_unknown_release);
-                }
-            }
-            _ => {}
         }
     }
 
@@ -143,10 +143,6 @@ impl WhatIf {
     fn is_release_unknown(&mut self) -> bool {
         self.go_on();
         !self.base.1.has_unused_segments()
-    }
-
-    fn predictions(&mut self) -> impl Iterator<Item = &mut Prediction> {
-        self.others.iter_mut().flat_map(|(_, same)| same)
     }
 
     /// Tells all predictions what was collected, on as many threads as there are processors.

@@ -21,7 +21,7 @@ fn random_program(requests: u64, mut seed: u64) -> Vec<PredictionInput> {
             let addr = live.swap_remove(random(live.len() as u64) as usize);
             Request::Free { addr, is_immediate: true }
         } else if random(500) == 0 {
-            Request::ReleaseCached { pool: 0 }
+            Request::ReleaseCached { only_pool: None }
         } else {
             let addr = RecordedAddr(number << 9);
             live.push(addr);
