@@ -241,6 +241,7 @@ impl WhatIf {
 
 /// The statistics that two orders of addresses must share.
 const COMPARED: &[&str] = &[
+    "allocated_bytes.all.peak",
     "reserved_bytes.all.peak",
     "reserved_bytes.all.current",
     "segment.all.allocated",
