@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 /// Hashes block addresses; their low nine bits are 0.
 #[derive(Debug, Default)]
-pub(crate) struct AddressHasher(u64);
+pub struct AddressHasher(u64);
 
 impl Hasher for AddressHasher {
     fn finish(&self) -> u64 {

@@ -32,6 +32,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
+pub use address_hasher::AddressHasher;
 pub use allocator::CachingAllocator;
 pub use backend::{
     AllocatorTraceEntry, CacheBackend, DriverError, NOT_SUPPORTED, OUT_OF_MEMORY, TraceAction,

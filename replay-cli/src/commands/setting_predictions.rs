@@ -45,7 +45,7 @@ pub(super) fn add_oom_predictions(analysis: &mut Analysis, file: &TraceSource, h
     if candidates.is_empty() {
         return;
     }
-    let affordable = affordable_settings(analysis, &oom);
+    let affordable = affordable_settings(length_of_run(analysis, &oom));
     if affordable == 0 {
         analysis.oom_predictions = OomPredictions::OverLimit;
         return;
@@ -69,14 +69,32 @@ fn candidates(base: &Scenario) -> Vec<Scenario> {
     all.filter(|scenario| !scenario.is_same(base)).collect()
 }
 
-/// How many settings can be predicted within the limit.
-fn affordable_settings(analysis: &Analysis, oom: &FirstOom) -> usize {
+/// The events and the requests up to the error; both at most too many.
+fn length_of_run(analysis: &Analysis, oom: &FirstOom) -> (u64, u64) {
     let events = oom.seq.saturating_add(1);
     let counts = analysis.counts.iter();
     let blocks = counts.filter(|(kind, _)| matches!(*kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE));
     let blocks: u64 = blocks.map(|(_, count)| count).sum();
     // With --since, the blocks before it are not counted.
-    let requests = if analysis.since.is_some() { events } else { events.min(blocks.max(1)) };
+    (events, if analysis.since.is_some() { events } else { events.min(blocks.max(1)) })
+}
+
+/// How many settings can be predicted within the limit.
+fn affordable_settings((events, requests): (u64, u64)) -> usize {
     let allocators = MAX_STEPS.saturating_sub(events) / requests;
     (allocators.saturating_sub(ALLOCATORS_OF_RUN) / ALLOCATORS_OF_SETTING) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_runs_try_fewer_settings() {
+        assert!(affordable_settings((400_000, 300_000)) >= SETTINGS.len());
+        assert_eq!(affordable_settings((1_000_000, 1_000_000)), 4);
+        assert_eq!(affordable_settings((2_500_000, 2_500_000)), 1);
+        assert_eq!(affordable_settings((2_600_000, 2_600_000)), 0);
+        assert_eq!(affordable_settings((20_000_000, 1)), 0);
+    }
 }

@@ -21,8 +21,8 @@ use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, Section};
-
 use gpumemtrace_whatif::WhatIfAnswer;
+use serde::Serialize;
 
 use crate::terminal::stdout::{colored_stdout, stdout};
 use crate::terminal::style::Style;
@@ -38,6 +38,8 @@ pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &J
 pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `whatif`, the default first.
 pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswer>] = &[&TextRenderer, &JsonRenderer];
+/// The formats of `fit`, the default first.
+pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitAnswer>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
@@ -84,6 +86,11 @@ pub(crate) struct ReportNeeds<'a> {
     /// sums up those that it hides.
     pub(crate) truncated_lists: bool,
 }
+
+/// Predictions of `fit`: for each setting the smallest card, and the largest that is too small.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct FitAnswer(pub(crate) WhatIfAnswer);
 
 /// The user's choices for one output.
 pub(crate) struct RenderContext<'a> {

@@ -1,12 +1,12 @@
 //! Predicts whether other settings would have served the request at the first out-of-memory error.
 //!
 //! A verdict needs four things. The model reproduces the run up to the error. Nothing in the
-//! program reacted to memory before it. The outcome is the same with both orders of segment
-//! addresses. And it is known how much of the card PyTorch could have: exactly at the error, where
-//! PyTorch reports what is free. Before it, samples and the driver calls of other libraries show
-//! where it was different. That matters only for a prediction that was short of memory by then, or
-//! that reserved more than was available. Requests for private pools get no verdict, because the
-//! recording does not show which of them are captures of graphs.
+//! program reacted to memory before it. The outcome is the same with two orders of segment
+//! addresses, where these matter. And it is known how much of the card PyTorch could have: exactly
+//! at the error, where PyTorch reports what is free. Before it, samples and the driver calls of
+//! other libraries show where it was different. That matters only for a prediction that was short
+//! of memory by then, or that reserved more than was available. Requests for private pools get no
+//! verdict, because the recording does not show which of them are captures of graphs.
 
 use std::ops::ControlFlow;
 
@@ -15,9 +15,9 @@ use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, FirstOom, SettingVerdict, WalkedEvent};
 
 use crate::device::AddressOrder;
-use crate::prediction::{Prediction, PredictionStop};
+use crate::prediction::{Prediction, PredictionInput, PredictionStop};
 use crate::reactions::MemoryReactions;
-use crate::requests::{Request, RequestReader, TimedRequest};
+use crate::requests::{Request, RequestReader};
 use crate::scenario::Scenario;
 
 /// Predictions up to the first out-of-memory error of a run.
@@ -29,7 +29,8 @@ pub struct OomPredictor {
     requests: RequestReader,
     reactions: MemoryReactions,
     base: PredictionToOom,
-    others: Vec<(Scenario, [PredictionToOom; 2])>,
+    others: Vec<(Scenario, Vec<PredictionToOom>)>,
+    inputs: Vec<PredictionInput>,
     availability: AvailabilityWatch,
     /// Whether the error was reached, and everything before it allows verdicts.
     is_usable: bool,
@@ -48,25 +49,23 @@ impl OomPredictor {
     /// card of the error.
     pub fn new(oom: FirstOom, base: &Scenario, others: Vec<Scenario>) -> Self {
         let available_bytes = oom.reserved_bytes.saturating_add(oom.free_bytes);
-        let begin = |scenario: &Scenario, order| {
-            let mut prediction = scenario.begin(order);
-            prediction.set_outside_bytes(oom.card_bytes.saturating_sub(available_bytes));
+        let outside_bytes = oom.card_bytes.saturating_sub(available_bytes);
+        let begin = |mut prediction: Prediction| {
+            prediction.go_on(&[PredictionInput::OutsideBytes(outside_bytes)]);
             PredictionToOom { prediction, is_uncertain: false }
         };
-        let orders = [AddressOrder::AsRecorded, AddressOrder::Descending];
+        let others = others.into_iter().map(|scenario| {
+            let begun = scenario.begin_all().into_iter().map(begin).collect();
+            (scenario, begun)
+        });
         Self {
             oom,
             available_bytes,
             requests: RequestReader::new(oom.device),
             reactions: MemoryReactions::default(),
-            base: begin(base, AddressOrder::AsRecorded),
-            others: others
-                .into_iter()
-                .map(|scenario| {
-                    let both = orders.map(|order| begin(&scenario, order));
-                    (scenario, both)
-                })
-                .collect(),
+            base: begin(base.begin(AddressOrder::AsRecorded)),
+            others: others.collect(),
+            inputs: Vec::new(),
             availability: AvailabilityWatch::new(&oom),
             is_usable: false,
         }
@@ -95,26 +94,22 @@ impl OomPredictor {
         if is_oom || !is_known {
             return ControlFlow::Break(());
         }
-        if event.device == self.oom.device && event.kind == EventKind::SEGMENT_ALLOC {
-            let others = self.others.iter_mut().map(|(_, [recorded, _])| recorded);
-            for one in others.chain([&mut self.base]) {
-                one.prediction.note_recorded_segment(event.addr, event.size);
-            }
-        }
         ControlFlow::Continue(())
     }
 
     /// Makes the requests of an event everywhere. Returns whether the model still reproduces the
     /// run.
     fn make_requests(&mut self, walked: &WalkedEvent<'_>) -> bool {
-        let mut has_private_pool = false;
-        for timed in self.requests.on_event(walked) {
-            has_private_pool |= is_for_private_pool(timed);
-            self.base.prediction.make(timed);
-            for one in self.others.iter_mut().flat_map(|(_, both)| both) {
-                one.prediction.make(timed);
-            }
+        let event = walked.event;
+        self.inputs.clear();
+        self.inputs.extend(self.requests.on_event(walked).iter().copied().map(PredictionInput::Request));
+        if event.device == self.oom.device && event.kind == EventKind::SEGMENT_ALLOC {
+            self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
         }
+        for one in self.others.iter_mut().flat_map(|(_, orders)| orders).chain([&mut self.base]) {
+            one.prediction.go_on(&self.inputs);
+        }
+        let has_private_pool = self.inputs.iter().any(is_for_private_pool);
         let base = &self.base.prediction;
         !has_private_pool
             && self.requests.without_detail == 0
@@ -125,7 +120,7 @@ impl OomPredictor {
 
     /// The predictions assume what was available at the error.
     fn note_other_availability(&mut self) {
-        for one in self.others.iter_mut().flat_map(|(_, both)| both).chain([&mut self.base]) {
+        for one in self.others.iter_mut().flat_map(|(_, orders)| orders).chain([&mut self.base]) {
             one.is_uncertain |= one.prediction.refusals() > 0 && one.prediction.stop.is_none();
         }
     }
@@ -133,20 +128,23 @@ impl OomPredictor {
     /// The verdicts, in the order of the settings.
     pub fn finish(self) -> Vec<SettingVerdict> {
         let (is_usable, availability) = (self.is_usable, &self.availability);
-        let verdicts = self.others.iter().map(|(scenario, both)| {
-            let is_certain = |one: &PredictionToOom| {
-                let is_limited_early = matches!(one.prediction.stop, Some(PredictionStop::Failed(_)));
-                !one.is_uncertain
-                    && one.peak_reserved_bytes() <= availability.least_bytes
-                    && !(is_limited_early && availability.has_varied)
-            };
-            let [recorded, descending] = both;
-            let is_agreed = recorded.outcome() == descending.outcome();
-            let is_known = is_usable && is_agreed && both.iter().all(is_certain);
+        let is_certain = |one: &PredictionToOom| {
+            let is_limited_early = matches!(one.prediction.stop, Some(PredictionStop::Failed(_)));
+            !one.is_uncertain
+                && one.peak_reserved_bytes() <= availability.least_bytes
+                && !(is_limited_early && availability.has_varied)
+        };
+        let verdicts = self.others.iter().map(|(scenario, orders)| {
+            let outcome = orders[0].outcome();
+            let is_agreed = orders.iter().all(|one| one.outcome() == outcome && is_certain(one));
             SettingVerdict {
                 setting: scenario.setting.clone(),
-                works: recorded.outcome().filter(|_| is_known),
-                peak_reserved_bytes: recorded.peak_reserved_bytes().max(descending.peak_reserved_bytes()),
+                works: outcome.filter(|_| is_usable && is_agreed),
+                peak_reserved_bytes: orders
+                    .iter()
+                    .map(PredictionToOom::peak_reserved_bytes)
+                    .max()
+                    .unwrap_or(0),
             }
         });
         verdicts.collect()
@@ -168,7 +166,8 @@ impl PredictionToOom {
     }
 }
 
-fn is_for_private_pool(timed: &TimedRequest) -> bool {
+fn is_for_private_pool(input: &PredictionInput) -> bool {
+    let PredictionInput::Request(timed) = input else { return false };
     match timed.request {
         Request::Alloc { pool, .. } | Request::Fail { pool, .. } | Request::ReleaseCached { pool } => {
             pool != 0

@@ -12,6 +12,8 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod card_search;
+mod cards;
 mod device;
 mod first_oom;
 mod prediction;
@@ -24,15 +26,20 @@ use gpumemtrace_format::EventKind;
 use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer, WhatIfRow};
+pub use card_search::CardSearch;
+pub use cards::KnownCard;
 use device::AddressOrder;
 pub use first_oom::OomPredictor;
-use prediction::{Prediction, PredictionStop};
+use prediction::{Prediction, PredictionInput, PredictionStop};
 pub use reliance::Doubt;
 pub use requests::{RecordedAddr, Request, RequestReader, TimedRequest};
 pub use scenario::Scenario;
 
 /// `aux1` of a memory sample that the program asked for.
 const ASKED_BY_PROGRAM: u64 = 0;
+/// So many inputs are collected before each prediction in turn goes on with them, so that its
+/// blocks stay in the processor's cache.
+const BATCH: usize = 8192;
 
 /// Predictions for one device of a run.
 #[derive(Debug)]
@@ -40,7 +47,9 @@ pub struct WhatIf {
     device: u8,
     requests: RequestReader,
     base: (Scenario, Prediction),
-    others: Vec<(Scenario, [Prediction; 2])>,
+    others: Vec<(Scenario, Vec<Prediction>)>,
+    /// What the predictions have not been told yet.
+    inputs: Vec<PredictionInput>,
     /// Memory in use on the device, sampled since the last change of segments.
     sampled_bytes: Option<u64>,
     /// Whether the recording has shown how much of the card PyTorch cannot get.
@@ -67,11 +76,8 @@ impl WhatIf {
     /// `known_doubts` holds for all rows.
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
         let begun = base.begin(AddressOrder::AsRecorded);
-        let both = |scenario: &Scenario| {
-            [AddressOrder::AsRecorded, AddressOrder::Descending].map(|order| scenario.begin(order))
-        };
         let others = others.into_iter().map(|scenario| {
-            let begun = both(&scenario);
+            let begun = scenario.begin_all();
             (scenario, begun)
         });
         Self {
@@ -79,6 +85,7 @@ impl WhatIf {
             requests: RequestReader::new(device),
             base: (base, begun),
             others: others.collect(),
+            inputs: Vec::with_capacity(BATCH),
             sampled_bytes: None,
             knows_outside: false,
             memory_queries: 0,
@@ -102,15 +109,29 @@ impl WhatIf {
                 _ => {}
             }
         }
-        for request in self.requests.on_event(walked) {
-            make_everywhere(&mut self.base.1, &mut self.others, request);
-        }
+        self.inputs.extend(self.requests.on_event(walked).iter().copied().map(PredictionInput::Request));
         if event.device == self.device && event.kind == EventKind::SEGMENT_ALLOC {
-            let others = self.others.iter_mut().map(|(_, [recorded, _])| recorded);
-            for prediction in others.chain([&mut self.base.1]) {
-                prediction.note_recorded_segment(event.addr, event.size);
-            }
+            self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
         }
+        if self.inputs.len() >= BATCH {
+            self.go_on();
+        }
+    }
+
+    /// Tells all predictions what was collected, on as many threads as there are processors.
+    fn go_on(&mut self) {
+        let predictions = self.others.iter_mut().flat_map(|(_, same)| same);
+        let mut predictions: Vec<&mut Prediction> = predictions.chain([&mut self.base.1]).collect();
+        predictions.retain(|prediction| prediction.stop.is_none());
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = predictions.len().div_ceil(threads).max(1);
+        let inputs = &self.inputs;
+        std::thread::scope(|scope| {
+            for predictions in predictions.chunks_mut(share) {
+                scope.spawn(move || predictions.iter_mut().for_each(|prediction| prediction.go_on(inputs)));
+            }
+        });
+        self.inputs.clear();
     }
 
     /// Memory in use that is not in segments belongs to contexts, libraries and other processes.
@@ -119,29 +140,25 @@ impl WhatIf {
         let Some(used_bytes) = self.sampled_bytes.take() else { return };
         let outside_bytes = used_bytes.saturating_sub(reserved_bytes);
         self.knows_outside = true;
-        let others = self.others.iter_mut().flat_map(|(_, both)| both);
-        for prediction in others.chain([&mut self.base.1]) {
-            prediction.set_outside_bytes(outside_bytes);
-        }
+        self.inputs.push(PredictionInput::OutsideBytes(outside_bytes));
     }
 
     /// The rows: the recorded run, then the others, the best first.
     pub fn finish(mut self) -> (PredictedRow, Vec<PredictedRow>) {
-        for request in self.requests.finish() {
-            make_everywhere(&mut self.base.1, &mut self.others, request);
-        }
+        self.inputs.extend(self.requests.finish().iter().copied().map(PredictionInput::Request));
+        self.go_on();
         let doubts = self.common_doubts();
         let base = row_of(&self.base.0, &self.base.1, doubts.clone());
-        let rows = self.others.iter().map(|(scenario, [recorded, descending])| {
+        let rows = self.others.iter().filter_map(|(scenario, predictions)| {
+            let (recorded, others) = predictions.split_first()?;
             let mut doubts = doubts.clone();
             if !self.knows_outside && self.may_exceed(scenario, recorded) {
                 doubts.push(Doubt::OutsideUnknown);
             }
-            let is_same = |name: &str| recorded.stat(name) == descending.stat(name);
-            if !COMPARED.iter().all(|name| is_same(name)) || recorded.stop != descending.stop {
+            if !others.iter().all(|other| is_same_answer(recorded, other)) {
                 doubts.push(Doubt::AddressOrder);
             }
-            row_of(scenario, recorded, doubts)
+            Some(row_of(scenario, recorded, doubts))
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));
@@ -187,15 +204,8 @@ const COMPARED: &[&str] = &[
     "num_ooms",
 ];
 
-fn make_everywhere(
-    base: &mut Prediction,
-    others: &mut [(Scenario, [Prediction; 2])],
-    request: &TimedRequest,
-) {
-    base.make(request);
-    for prediction in others.iter_mut().flat_map(|(_, both)| both) {
-        prediction.make(request);
-    }
+fn is_same_answer(one: &Prediction, other: &Prediction) -> bool {
+    one.stop == other.stop && COMPARED.iter().all(|name| one.stat(name) == other.stat(name))
 }
 
 /// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.

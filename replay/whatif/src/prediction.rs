@@ -1,8 +1,9 @@
 //! One run of the recorded requests under other settings, rules and capacity.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
-use gpumemtrace_caching_allocator::{CachingAllocator, PoolId, Rules, Settings};
+use gpumemtrace_caching_allocator::{AddressHasher, CachingAllocator, PoolId, Rules, Settings};
 
 use crate::device::{CallTotal, PredictedDevice};
 use crate::requests::{RecordedAddr, Request, TimedRequest};
@@ -26,12 +27,23 @@ pub(crate) enum PredictionStop {
     Survived,
 }
 
+/// What the recording tells a prediction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PredictionInput {
+    /// The program asked the allocator for something.
+    Request(TimedRequest),
+    /// The recorded run got a segment: address and bytes.
+    RecordedSegment(u64, u64),
+    /// From here on, PyTorch cannot get this much of the card.
+    OutsideBytes(u64),
+}
+
 /// The state of one prediction.
 #[derive(Debug)]
 pub(crate) struct Prediction {
     allocator: CachingAllocator<PredictedDevice>,
     /// The address here of each recorded block that is live or waits for a stream.
-    addrs: HashMap<RecordedAddr, u64>,
+    addrs: HashMap<RecordedAddr, u64, BuildHasherDefault<AddressHasher>>,
     /// How often each private pool was made active.
     pool_uses: HashMap<u64, u32>,
     pub(crate) stop: Option<PredictionStop>,
@@ -47,7 +59,7 @@ impl Prediction {
     pub(crate) fn new(device: PredictedDevice, settings: Settings, rules: Rules) -> Self {
         Self {
             allocator: CachingAllocator::new(device, settings, rules),
-            addrs: HashMap::new(),
+            addrs: HashMap::default(),
             pool_uses: HashMap::new(),
             stop: None,
             first_failure: None,
@@ -56,20 +68,23 @@ impl Prediction {
         }
     }
 
-    pub(crate) fn note_recorded_segment(&mut self, addr: u64, bytes: u64) {
-        self.allocator.backend.note_recorded_segment(addr, bytes);
-    }
-
-    /// Sets how much of the card PyTorch cannot get from now on.
-    pub(crate) fn set_outside_bytes(&mut self, bytes: u64) {
-        self.allocator.backend.outside_bytes = bytes;
-    }
-
-    /// Makes a request, unless the prediction has ended.
-    pub(crate) fn make(&mut self, timed: &TimedRequest) {
-        if self.stop.is_some() {
-            return;
+    /// Goes on with what the recording shows next, unless the prediction has ended.
+    pub(crate) fn go_on(&mut self, inputs: &[PredictionInput]) {
+        for input in inputs {
+            if self.stop.is_some() {
+                return;
+            }
+            match input {
+                PredictionInput::Request(timed) => self.make(timed),
+                PredictionInput::RecordedSegment(addr, bytes) => {
+                    self.allocator.backend.note_recorded_segment(*addr, *bytes);
+                }
+                PredictionInput::OutsideBytes(bytes) => self.allocator.backend.outside_bytes = *bytes,
+            }
         }
+    }
+
+    fn make(&mut self, timed: &TimedRequest) {
         match timed.request {
             Request::Alloc { addr, requested_bytes, stream, pool } => {
                 if let Some(own) = self.alloc(requested_bytes, stream, pool) {
@@ -80,16 +95,7 @@ impl Prediction {
                     self.stop = Some(PredictionStop::Failed(failure));
                 }
             }
-            Request::Free { addr, is_immediate } => match self.addrs.get(&addr).copied() {
-                Some(own) if is_immediate => {
-                    self.allocator.free(own);
-                    self.addrs.remove(&addr);
-                }
-                Some(own) => {
-                    self.allocator.begin_free(own);
-                }
-                None => self.unknown_frees += 1,
-            },
+            Request::Free { addr, is_immediate } => self.free(addr, is_immediate),
             Request::Complete { addr } => {
                 if let Some(own) = self.addrs.remove(&addr) {
                     self.allocator.finish_free(own);
@@ -112,6 +118,20 @@ impl Prediction {
             if reserved != recorded {
                 self.first_difference.get_or_insert((reserved, recorded));
             }
+        }
+    }
+
+    fn free(&mut self, addr: RecordedAddr, is_immediate: bool) {
+        // A block that waits for a stream is still needed when it is done.
+        let own = if is_immediate { self.addrs.remove(&addr) } else { self.addrs.get(&addr).copied() };
+        match own {
+            Some(own) if is_immediate => {
+                self.allocator.free(own);
+            }
+            Some(own) => {
+                self.allocator.begin_free(own);
+            }
+            None => self.unknown_frees += 1,
         }
     }
 

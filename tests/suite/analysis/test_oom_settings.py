@@ -28,7 +28,7 @@ PROGRAMS = {
 EXPANDABLE = {"pieces": True, "stream": True, "growing": True, "oversize": True, "leak": False, "small": False,
               "pool": None, "asked": None}
 #: Settings of the recorded run that are not the defaults.
-RECORDED = {"rounded": "roundup_power2_divisions:1"}
+RECORDED = {"rounded": "roundup_power2_divisions:4"}
 
 
 def run(folder, torch_version, name, setting):

@@ -5,6 +5,7 @@
 
 mod check;
 mod compare;
+mod fit;
 mod header;
 mod ranks;
 mod sections;
@@ -22,7 +23,7 @@ use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::Omitted;
 use gpumemtrace_whatif::WhatIfAnswer;
 
-use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
+use super::{FitAnswer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
@@ -90,6 +91,17 @@ impl Renderer<WhatIfAnswer> for TextRenderer {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         Ok(out.write_all(whatif::render_answer(answer, context.style).as_bytes())?)
+    }
+}
+
+impl Renderer<FitAnswer> for TextRenderer {
+    fn render(
+        &self,
+        answer: &FitAnswer,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(fit::render_fit(&answer.0, context.style).as_bytes())?)
     }
 }
 

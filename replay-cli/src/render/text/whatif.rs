@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_whatif::{PredictionStatus, WhatIfAnswer, WhatIfRow};
+use gpumemtrace_whatif::{FailedRequest, PredictionStatus, WhatIfAnswer, WhatIfRow};
 
 use crate::render::wording::sites::short_site;
 use crate::terminal::escape::escape_text;
@@ -31,7 +31,7 @@ pub(super) fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
     layout::finish_text(&out, style)
 }
 
-fn describe_run(answer: &WhatIfAnswer) -> String {
+pub(super) fn describe_run(answer: &WhatIfAnswer) -> String {
     let base = &answer.base;
     let torch = base.torch.as_deref().unwrap_or("unknown");
     let card = base
@@ -41,7 +41,7 @@ fn describe_run(answer: &WhatIfAnswer) -> String {
 }
 
 /// Whether the model holds for this run.
-fn describe_base(base: &WhatIfRow) -> String {
+pub(super) fn describe_base(base: &WhatIfRow) -> String {
     match (base.status, &base.reason) {
         (PredictionStatus::Exact, _) => {
             "With the recorded settings, the model reserves what the run reserved, at every request. \
@@ -101,10 +101,15 @@ fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, style: Style)
         ),
     );
     if let Some(failure) = row.first_failure.as_ref().filter(|_| row.ooms > 0) {
-        let site = failure.site.as_ref().map_or_else(|| "an unknown line".to_owned(), short_site);
-        let (step, bytes) = (format_number(u64::from(failure.step)), format_bytes(failure.request_bytes));
-        put_line(out, format_args!("      {HANG}out of memory in step {step}: {bytes} requested at {site}"));
+        put_line(out, format_args!("      {HANG}{}", describe_failure(failure)));
     }
+}
+
+/// Which request gets no memory.
+pub(super) fn describe_failure(failure: &FailedRequest) -> String {
+    let site = failure.site.as_ref().map_or_else(|| "an unknown line".to_owned(), short_site);
+    let (step, bytes) = (format_number(u64::from(failure.step)), format_bytes(failure.request_bytes));
+    format!("out of memory in step {step}: {bytes} requested at {site}")
 }
 
 /// `-6.2%`: the peak compared with the recorded one.
@@ -119,7 +124,7 @@ fn describe_change(row: &WhatIfRow, base: &WhatIfRow) -> String {
 }
 
 /// The setting, and what else differs from the recorded run.
-fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
+pub(super) fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
     let setting = match row.setting.as_str() {
         "" => "PyTorch's defaults".to_owned(),
         setting => escape_text(setting),

@@ -112,7 +112,10 @@ fn list_settings(settings: &[String]) -> String {
     for setting in settings {
         let option = setting.split_once(':').filter(|_| !setting.contains(','));
         match (option, listed.last_mut()) {
-            (Some((name, value)), Some(last)) if name == previous => last.push_str(&format!(", {value}")),
+            (Some((name, value)), Some(last)) if name == previous => {
+                last.push_str(", ");
+                last.push_str(value);
+            }
             _ if setting.is_empty() => listed.push("the defaults".to_owned()),
             _ => listed.push(setting.clone()),
         }

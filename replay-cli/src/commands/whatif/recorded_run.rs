@@ -1,0 +1,163 @@
+//! A recorded run, and predictions from it.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use gpumemtrace_caching_allocator::TorchVersion;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::report::{Device, Report};
+use gpumemtrace_replay::{Analysis, AnalysisOptions, analyse_with_head, report, symbolize_sites};
+use gpumemtrace_whatif::{Doubt, PredictedRow, SCHEMA, Scenario, VERSION, WhatIf, WhatIfAnswer, WhatIfRow};
+
+use crate::commands::trace_args::TraceArgs;
+use crate::exit::{CliExit, UnreadableInput, UsageError};
+use crate::render::wording::whatif::describe_doubts;
+use crate::symbolize::Resolver;
+use crate::trace::open::TraceSource;
+
+#[derive(clap::Args)]
+pub(super) struct RecordedRunArgs {
+    /// Trace, or snapshot of PyTorch
+    trace: PathBuf,
+    /// Version of PyTorch, such as 2.9 [default: that of the recorded run]
+    ///
+    /// A snapshot does not say which version wrote it. There, this is that version.
+    #[arg(long, value_name = "VERSION", value_parser = |text: &str| TorchVersion::parse(text))]
+    pub(super) torch: Option<TorchVersion>,
+    /// The GPU to predict [default: the one with the most reserved memory]
+    #[arg(long, value_name = "GPU")]
+    device: Option<u8>,
+    #[command(flatten)]
+    reading: TraceArgs,
+}
+
+/// A trace that was analysed, the device to predict, and what it ran with.
+pub(super) struct RecordedRun {
+    path: String,
+    file: TraceSource,
+    analysis: Analysis,
+    head: TraceHead,
+    device: u8,
+    /// The settings, version and card of the recorded run.
+    pub(super) base: Scenario,
+    /// What is doubtful about every prediction from it.
+    doubts: Vec<Doubt>,
+    is_complete: bool,
+    shows_progress: bool,
+    uses_symbol_cache: bool,
+}
+
+impl RecordedRun {
+    /// Reads the trace once.
+    pub(super) fn open(args: &RecordedRunArgs) -> anyhow::Result<Self> {
+        let (file, ring) = TraceSource::find(&args.trace)?;
+        let shows_progress = args.reading.shows_progress();
+        let progress = shows_progress.then(|| file.progress());
+        let options = AnalysisOptions { user_code: args.reading.user_code()?, ..Default::default() };
+        let (analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
+        drop(progress);
+        let facts = report(std::slice::from_ref(&analysis), &[]);
+        let device = choose_device(&facts, args)?;
+        let (base, doubts) = recorded_scenario(&facts, device, args)?;
+        Ok(Self {
+            path: args.trace.display().to_string(),
+            file,
+            analysis,
+            head,
+            device: device.device as u8,
+            base,
+            doubts,
+            is_complete: facts.traces[0].complete,
+            shows_progress,
+            uses_symbol_cache: args.reading.uses_symbol_cache(),
+        })
+    }
+
+    /// The recorded run as the model predicts it, and the others, the best first.
+    pub(super) fn predict(
+        &mut self,
+        others: Vec<Scenario>,
+    ) -> anyhow::Result<(PredictedRow, Vec<PredictedRow>)> {
+        let _progress = self.shows_progress.then(|| self.file.progress());
+        let mut whatif = WhatIf::new(self.device, self.base.clone(), others, self.doubts.clone());
+        let file = &self.file;
+        let walked = self.analysis.walk(&|| file.open(), &self.head, (None, None), &mut |walked| {
+            whatif.on_event(walked);
+            ControlFlow::Continue(())
+        });
+        walked.map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
+        Ok(whatif.finish())
+    }
+
+    /// The rows with their reasons, and with the sites of their failures.
+    pub(super) fn answer(&self, base: PredictedRow, rows: Vec<PredictedRow>) -> WhatIfAnswer {
+        let mut resolver = Resolver::new(self.uses_symbol_cache);
+        let mut complete = |predicted| self.complete_row(predicted, &mut resolver);
+        let answer = WhatIfAnswer {
+            schema: SCHEMA,
+            version: VERSION,
+            path: self.path.clone(),
+            device: self.device,
+            base: complete(base),
+            rows: rows.into_iter().map(complete).collect(),
+        };
+        resolver.save_cache();
+        answer
+    }
+
+    fn complete_row(&self, predicted: PredictedRow, resolver: &mut Resolver) -> WhatIfRow {
+        let mut row = predicted.row;
+        row.reason = describe_doubts(&predicted.doubts);
+        if let Some((failure, stack)) = row.first_failure.as_mut().zip(predicted.failed_stack) {
+            let mut sites = self.analysis.sites_of_stacks(&[stack]);
+            symbolize_sites(sites.iter_mut(), &self.analysis, NameScope::ALL, resolver);
+            failure.site = sites.pop();
+        }
+        row
+    }
+
+    /// How the command ends if nothing else is wrong.
+    pub(super) fn exit(&self) -> CliExit {
+        if self.is_complete { CliExit::Done } else { CliExit::Incomplete }
+    }
+}
+
+/// The device that the user named, else the one with the most reserved memory.
+fn choose_device<'a>(facts: &'a Report, args: &RecordedRunArgs) -> anyhow::Result<&'a Device> {
+    let with_torch = facts.devices.iter().filter(|device| device.peak.reserved_bytes.is_some());
+    let chosen = match args.device {
+        Some(ordinal) => with_torch.clone().find(|device| device.device == u32::from(ordinal)),
+        None => with_torch.clone().max_by_key(|device| device.peak.reserved_bytes),
+    };
+    chosen.ok_or_else(|| {
+        let why = match args.device {
+            Some(ordinal) => format!("PyTorch reserved no memory on GPU {ordinal}; leave --device out"),
+            None => "PyTorch's allocator was not recorded; record the run with gpumemtrace run".to_owned(),
+        };
+        UsageError(format!("{}: {why}", args.trace.display())).into()
+    })
+}
+
+/// The recorded run as a scenario, and what is doubtful about every prediction from it.
+fn recorded_scenario(
+    facts: &Report,
+    device: &Device,
+    args: &RecordedRunArgs,
+) -> anyhow::Result<(Scenario, Vec<Doubt>)> {
+    let info = &facts.traces[0];
+    let unusable = |why: String| UsageError(format!("{}: {why}", args.trace.display()));
+    let version = match (info.torch.as_deref(), args.torch) {
+        (Some(torch), _) => TorchVersion::parse(torch).map_err(|error| unusable(error.to_string()))?,
+        (None, Some(named)) => named,
+        (None, None) => {
+            let why = "it does not say which PyTorch ran; name its version, as in --torch 2.9";
+            return Err(unusable(why.to_owned()).into());
+        }
+    };
+    let setting = info.allocator_conf.as_deref().unwrap_or("");
+    let base = Scenario::new(setting, version, device.total_bytes);
+    let base = base.map_err(|error| unusable(format!("its allocator settings: {error}")))?;
+    let doubts = (!info.complete).then_some(Doubt::Incomplete);
+    Ok((base, doubts.into_iter().collect()))
+}

@@ -1,0 +1,126 @@
+//! Cards by name, with the memory that the CUDA driver reports for them.
+//!
+//! `cudaDeviceProp::totalGlobalMem` is less than what the vendor and `nvidia-smi` say, and it
+//! varies by about 1% with the driver. The table has the least that public logs from Linux show.
+//! Where no log has bytes, the number is the least that its MiB can mean.
+
+/// A card, and the memory that programs see.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownCard {
+    /// Its name as people write it.
+    pub name: &'static str,
+    /// The names that users type.
+    short_names: &'static [&'static str],
+    /// Bytes of its memory, as the CUDA driver reports them.
+    pub total_bytes: u64,
+}
+
+const fn card(name: &'static str, short_names: &'static [&'static str], total_bytes: u64) -> KnownCard {
+    KnownCard { name, short_names, total_bytes }
+}
+
+/// All known cards, the smallest first. The source of each number is on the line before it.
+static CARDS: &[KnownCard] = &[
+    // deviceQuery.
+    card("RTX 3080 (10 GB)", &["rtx3080", "3080"], 10_472_390_656),
+    // caps-tum/mt4g.
+    card("RTX 2080 Ti", &["rtx2080ti", "2080ti"], 11_348_672_512),
+    // 11,906 MiB in logs of llama.cpp.
+    card("RTX 3060 (12 GB)", &["rtx3060", "3060"], 12_484_345_856),
+    // total memory of torch on Colab.
+    card("T4", &["t4"], 15_637_086_208),
+    // 15,840 MiB, rounded, in logs of Ultralytics.
+    card("RTX 5080", &["rtx5080", "5080"], 16_608_919_552),
+    // total_memory=16049MB of torch.
+    card("RTX 4080", &["rtx4080", "4080"], 16_828_596_224),
+    // deviceQuery.
+    card("V100 (16 GB)", &["v100-16gb", "v100"], 16_911_433_728),
+    // 16,269 MiB, rounded, in logs of Ultralytics.
+    card("P100", &["p100"], 17_058_758_656),
+    // deviceQuery in thamada/gls.
+    card("L4", &["l4"], 23_570_219_008),
+    // deviceQuery in thamada/gls.
+    card("A10", &["a10"], 23_595_909_120),
+    // total_memory=22587MB of torch.
+    card("A10G", &["a10g"], 23_684_186_112),
+    // deviceQuery.
+    card("RTX 3090", &["rtx3090", "3090"], 25_206_325_248),
+    // deviceQuery.
+    card("RTX 4090", &["rtx4090", "4090"], 25_250_627_584),
+    // deviceQuery.
+    card("RTX 5090", &["rtx5090", "5090"], 33_660_534_784),
+    // deviceQuery.
+    card("V100 (32 GB)", &["v100-32gb"], 34_058_272_768),
+    // deviceQuery; total_memory=40326MB of torch.
+    card("A100 (40 GB)", &["a100-40gb"], 42_285_268_992),
+    // deviceQuery in alvarobartt/cuda-device-query.
+    card("L40S", &["l40s"], 47_576_711_168),
+    // deviceQuery in thamada/gls.
+    card("A40", &["a40"], 47_608_692_736),
+    // a6000.txtpb in openxla/xla; total_memory of torch; ECC off.
+    card("RTX A6000", &["a6000", "rtx-a6000"], 51_041_271_808),
+    // GpuTargetConfig of XLA.
+    card("H100 (SXM)", &["h100", "h100-sxm"], 84_929_347_584),
+    // h100_pcie.txtpb in openxla/xla; total_memory=81008MB of torch.
+    card("H100 PCIe", &["h100-pcie"], 84_942_979_072),
+    // deviceQuery; cudaGetDeviceProperties.
+    card("A100 (80 GB)", &["a100", "a100-80gb"], 84_974_239_744),
+    // deviceQuery in thamada/gls.
+    card("H100 NVL", &["h100-nvl"], 99_861_594_112),
+    // deviceQuery in thamada/gls.
+    card("GH200 (96 GB)", &["gh200"], 101_468_602_368),
+    // deviceQuery in thamada/gls; OOM messages (139.72 GiB).
+    card("H200", &["h200"], 150_021_734_400),
+    // total_memory=182631MB of torch.
+    card("B200", &["b200"], 191_502_483_456),
+];
+
+impl KnownCard {
+    /// The card of a name; case, spaces, hyphens and underscores do not matter.
+    pub fn find(name: &str) -> Option<Self> {
+        let plain = |text: &str| -> String {
+            text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+        };
+        let wanted = plain(name);
+        CARDS.iter().find(|card| card.short_names.iter().any(|short| plain(short) == wanted)).copied()
+    }
+
+    /// The smallest card with at least this much memory.
+    pub fn smallest_with(bytes: u64) -> Option<Self> {
+        CARDS.iter().find(|card| card.total_bytes >= bytes).copied()
+    }
+
+    /// The first name of each card.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        CARDS.iter().filter_map(|card| card.short_names.first().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_found_by_any_of_their_names() {
+        assert!(CARDS.is_sorted_by_key(|card| card.total_bytes));
+        let bytes = |name| KnownCard::find(name).map(|card| card.total_bytes);
+        assert_eq!(bytes("H100"), Some(84_929_347_584));
+        assert_eq!((bytes("RTX 4090"), bytes("a100_80GB")), (bytes("4090"), bytes("a100")));
+        assert_eq!(bytes("H1000"), None);
+        for name in KnownCard::names() {
+            assert!(bytes(name).is_some(), "{name}");
+        }
+        let all: Vec<&str> = CARDS.iter().flat_map(|card| card.short_names).copied().collect();
+        let distinct: std::collections::BTreeSet<&str> = all.iter().copied().collect();
+        assert_eq!(all.len(), distinct.len(), "a name belongs to one card");
+    }
+
+    #[test]
+    fn smallest_card_holds_the_bytes() {
+        let name = |bytes| KnownCard::smallest_with(bytes).map(|card| card.name);
+        assert_eq!(name(1), Some("RTX 3080 (10 GB)"));
+        assert_eq!(name(15_637_086_208), Some("T4"));
+        assert_eq!(name(15_637_086_209), Some("RTX 5080"));
+        assert_eq!(name(1 << 40), None);
+    }
+}
