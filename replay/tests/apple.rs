@@ -58,7 +58,7 @@ fn oom_on_metal_names_mps_settings_and_no_free_bytes() {
     assert_eq!(oom.cause, OomCause::Unknown);
     let has =
         |oom: &Oom, matches: fn(&RemedyKind) -> bool| oom.remedies.iter().any(|remedy| matches(&remedy.kind));
-    let is_expandable = |kind: &RemedyKind| matches!(kind, RemedyKind::ExpandableSegments);
+    let is_expandable = |kind: &RemedyKind| matches!(kind, RemedyKind::AllocatorSetting { .. });
     assert!(!has(oom, is_expandable));
     let limit = oom.remedies.iter().find(|remedy| matches!(remedy.kind, RemedyKind::RaiseMpsLimit));
     assert_eq!(limit.map(|remedy| remedy.works), Some(None), "the trace does not contain PyTorch's limit");

@@ -2,8 +2,10 @@
 
 mod synthetic;
 
-use gpumemtrace_format::{EventKind, NodeId, TrackerState};
-use gpumemtrace_replay::report::{Oom, OomCause, OomGrowthPattern, RemedyKind, VerdictEvidence};
+use gpumemtrace_format::{Detail, Event, EventKind, NodeId, TrackerState};
+use gpumemtrace_replay::report::{
+    FirstOom, Oom, OomCause, OomGrowthPattern, OomPredictions, RemedyKind, SettingVerdict, VerdictEvidence,
+};
 use gpumemtrace_replay::{AnalysisOptions, TimeSpec, report};
 use synthetic::{Synthetic, TORCH, analyse_part};
 
@@ -211,7 +213,7 @@ fn works(oom: &Oom, is_kind: impl Fn(&RemedyKind) -> bool) -> Vec<Option<bool>> 
 
 #[test]
 fn expandable_segments_are_judged_by_what_the_device_can_hold() {
-    let expandable = |oom: &Oom| works(oom, |kind| matches!(kind, RemedyKind::ExpandableSegments));
+    let expandable = |oom: &Oom| works(oom, |kind| matches!(kind, RemedyKind::AllocatorSetting { .. }));
     let mut run = Synthetic::train(20, |_, _, _| {});
     validate(&mut run, 4);
     fail(&mut run, 200 * MIB);
@@ -222,6 +224,88 @@ fn expandable_segments_are_judged_by_what_the_device_can_hold() {
         run.meta.set_text("allocator_conf", conf);
         assert_eq!(expandable(&last_oom(&run)), [], "{conf}");
     }
+}
+
+/// The settings that the report names for the last error, and what it says about them.
+fn settings_with(predictions: OomPredictions, run: &Synthetic) -> Vec<(Vec<String>, bool, Option<bool>)> {
+    let is_oom = |event: &&Event| event.kind == EventKind::BLOCK_OOM;
+    let seq = run.events.iter().find(is_oom).expect("an error").seq;
+    let first = FirstOom { seq, device: 0, reserved_bytes: 0, free_bytes: 0, driver_bytes: 0, card_bytes: 0 };
+    let mut analysis = run.analyse();
+    analysis.oom_predictions = predictions;
+    analysis.first_oom = Some(first);
+    let last = report(&[analysis], &[]).oom.expect("the section").pop().expect("an error");
+    let settings = last.remedies.into_iter().filter_map(|remedy| match remedy.kind {
+        RemedyKind::AllocatorSetting { setting, is_over_limit } => {
+            Some((vec![setting], is_over_limit, remedy.works))
+        }
+        RemedyKind::AllocatorSettings { settings } => Some((settings, false, remedy.works)),
+        _ => None,
+    });
+    settings.collect()
+}
+
+#[test]
+fn predicted_settings_are_listed_by_what_they_reserve() {
+    let mut run = Synthetic::train(20, |_, _, _| {});
+    validate(&mut run, 4);
+    fail(&mut run, 20 * MIB);
+    run.meta.set_number("device.0.total_bytes", run.reserved + 10 * MIB);
+    let expandable = "expandable_segments:True";
+    let settings = |verdicts: &[(&str, Option<bool>, u64)]| {
+        let verdict = |(setting, works, peak): &(&str, Option<bool>, u64)| SettingVerdict {
+            setting: (*setting).to_owned(),
+            works: *works,
+            peak_reserved_bytes: *peak,
+        };
+        settings_with(OomPredictions::Made(verdicts.iter().map(verdict).collect()), &run)
+    };
+    let (yes, no) = (Some(true), Some(false));
+    let one = |setting: &str, works| (vec![setting.to_owned()], false, works);
+    let both = [(expandable, yes, 9), ("max_split_size_mb:64", yes, 8), ("max_split_size_mb:20", yes, 7)];
+    assert_eq!(settings(&both), [one("max_split_size_mb:20", yes), one(expandable, yes)]);
+    let equal =
+        [(expandable, yes, 9), ("max_split_size_mb:64", yes, 9), ("large_segment_size_mb:64", yes, 9)];
+    assert_eq!(settings(&equal), [one(expandable, yes), one("max_split_size_mb:64", yes)], "at most two");
+    let combined = [(expandable, yes, 8), ("roundup_power2_divisions:8,expandable_segments:True", yes, 9)];
+    assert_eq!(settings(&combined), [one(expandable, yes)], "the other option adds nothing");
+    assert_eq!(settings(&[("", yes, 8), (expandable, yes, 8)]), [one("", yes)]);
+    let none = [(expandable, no, 9), ("max_split_size_mb:64", no, 9)];
+    let all = none.map(|(setting, ..)| setting.to_owned()).to_vec();
+    assert_eq!(settings(&none), [(all, false, no)]);
+    let unknown = [(expandable, no, 9), ("max_split_size_mb:64", None, 9)];
+    assert_eq!(settings(&unknown), [one(expandable, None)], "others may help");
+    assert_eq!(settings(&[]), [one(expandable, None)]);
+    let over_limit = settings_with(OomPredictions::OverLimit, &run);
+    assert_eq!(over_limit, [(vec![expandable.to_owned()], true, None)]);
+    // The predictions are for the first error.
+    fail(&mut run, 20 * MIB);
+    run.meta.set_number("device.0.total_bytes", run.reserved + 10 * MIB);
+    assert_eq!(settings_with(OomPredictions::OverLimit, &run), [one(expandable, None)]);
+}
+
+#[test]
+fn only_an_error_of_pytorch_in_a_complete_trace_is_predicted() {
+    let mut run = Synthetic::train(20, |_, _, _| {});
+    validate(&mut run, 4);
+    fail(&mut run, 20 * MIB);
+    assert_eq!(run.analyse().first_oom, None, "the tracker was not attached");
+    let detail = Detail { requested_bytes: 20 * MIB, stream: 0, pool: 0 };
+    let last = run.events.last_mut().expect("the error");
+    (last.detail, last.addr) = (Some(detail), 3 * MIB);
+    let seq = last.seq;
+    let reserved_bytes = run.reserved;
+    let known = FirstOom {
+        seq,
+        device: 0,
+        reserved_bytes,
+        free_bytes: 3 * MIB,
+        driver_bytes: reserved_bytes,
+        card_bytes: reserved_bytes + 3 * MIB,
+    };
+    assert_eq!(run.analyse().first_oom, Some(known), "the card has at least what is in use and free");
+    run.meta.set_text("pluggable", "caching");
+    assert_eq!(run.analyse().first_oom, None);
 }
 
 #[test]

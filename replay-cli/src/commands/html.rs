@@ -9,9 +9,11 @@ use anyhow::Context as _;
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{
-    Analysis, AnalysisOptions, Report, RunHistory, analyse_with, report, symbolize_report, symbolize_sites,
+    Analysis, AnalysisOptions, Report, RunHistory, analyse_with_head, report, symbolize_report,
+    symbolize_sites,
 };
 
+use super::setting_predictions::add_oom_predictions;
 use super::trace_args::TraceArgs;
 use crate::exit::CliExit;
 use crate::page::{PageOptions, PageSource, make_page};
@@ -109,7 +111,9 @@ fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
         let _progress = args.trace.shows_progress().then(|| file.progress());
         let options =
             AnalysisOptions { user_code: user_code.clone(), keeps_history: true, ..Default::default() };
-        analyses.push(file.with_input(ring, |input| analyse_with(input, options))?);
+        let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
+        add_oom_predictions(&mut analysis, &file, &head);
+        analyses.push(analysis);
     }
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
     let (shown, before) = analyses.split_at(args.traces.len());

@@ -12,6 +12,7 @@ pub(crate) mod info;
 pub(crate) mod leak_candidates;
 pub(crate) mod replay;
 pub(crate) mod run;
+mod setting_predictions;
 pub(crate) mod shell;
 pub(crate) mod symbolize;
 mod trace_args;

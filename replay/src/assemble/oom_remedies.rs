@@ -1,23 +1,30 @@
 //! Which remedies would have helped against an out-of-memory error.
 //!
 //! A remedy works or fails only if the state at the error establishes it from PyTorch's rules
-//! (`CUDACachingAllocator.cpp`, `malloc`); else it is untested. Two rules decide:
+//! (`CUDACachingAllocator.cpp`, `malloc`); else it is untested. Settings of the allocator are
+//! predicted with a model of it ([`crate::pass::oom_settings`]). Two rules decide about the rest:
 //! * No setting creates memory. Under `expandable_segments` a pool still needs a page for each
 //!   2 MiB of its live blocks and of the request. If the pages of all pools exceed what the device
-//!   has for PyTorch, the request fails.
+//!   has for PyTorch, the request fails. This holds for errors without a prediction, too.
 //! * PyTorch releases segments without blocks before it fails. If the blocks of a line were freed,
 //!   segments that hold only such blocks would be released. If they and the free memory of the
 //!   driver suffice for the segment of the request, it succeeds.
 
 use crate::assemble::oom_growth::LinesAtOom;
 use crate::pass::{Analysis, OomRecord};
-use crate::report::{OomGrowthPattern, PluggableMode, Remedy, RemedyKind, Site};
+use crate::report::{
+    OomGrowthPattern, OomPredictions, PluggableMode, Remedy, RemedyKind, SettingVerdict, Site,
+};
 use crate::state::pool_key::SMALL_SEGMENT;
 use crate::util::block_totals::saturating_sum;
 use crate::util::ids::StackId;
 
 /// PyTorch rounds requests up to this size in bytes (`kMinBlockSize`).
 const MIN_BLOCK: u64 = 512;
+/// The setting that most often helps.
+const EXPANDABLE: &str = "expandable_segments:True";
+/// Most settings that are listed, if several work.
+const MAX_SETTINGS: usize = 2;
 
 /// Free memory at an error, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +65,10 @@ pub(super) fn remedies(
     } else if analysis.is_metal() {
         // The trace does not show whether PyTorch's own limit applied.
         add(RemedyKind::RaiseMpsLimit, None);
-    } else if !record.is_of_driver && may_use_expandable_segments(analysis, record) {
-        add(RemedyKind::ExpandableSegments, no_setting_helps);
+    } else if !record.is_of_driver {
+        for (kind, works) in settings_to_try(analysis, record, no_setting_helps) {
+            add(kind, works);
+        }
     }
     // Memory that is stranded in the pool of small blocks belongs to no graph and no MemPool.
     let other_pools = record
@@ -88,6 +97,53 @@ pub(super) fn remedies(
         _ => {}
     }
     remedies
+}
+
+/// The best settings that serve the request; without one, all that were tried, or one that remains
+/// to be tried.
+fn settings_to_try(
+    analysis: &Analysis,
+    record: &OomRecord,
+    no_setting_helps: Option<bool>,
+) -> Vec<(RemedyKind, Option<bool>)> {
+    let predictions = analysis.predictions_of_oom(record.event.seq);
+    let single = |setting: &str| {
+        let is_over_limit = *predictions == OomPredictions::OverLimit && no_setting_helps.is_none();
+        RemedyKind::AllocatorSetting { setting: setting.to_owned(), is_over_limit }
+    };
+    if let OomPredictions::Made(verdicts) = predictions {
+        let helping = best_settings(verdicts);
+        if !helping.is_empty() {
+            return helping.into_iter().map(|setting| (single(setting), Some(true))).collect();
+        }
+        if !verdicts.is_empty() && verdicts.iter().all(|verdict| verdict.works == Some(false)) {
+            let settings = verdicts.iter().map(|verdict| verdict.setting.clone()).collect();
+            return vec![(RemedyKind::AllocatorSettings { settings }, Some(false))];
+        }
+    }
+    let may_expand = may_use_expandable_segments(analysis, record);
+    may_expand.then(|| (single(EXPANDABLE), no_setting_helps)).into_iter().collect()
+}
+
+/// The settings that work, those with the least reserved memory first. A setting is left out if one
+/// with some or all of its options is better.
+fn best_settings(verdicts: &[SettingVerdict]) -> Vec<&str> {
+    let mut helping: Vec<_> = verdicts.iter().filter(|verdict| verdict.works == Some(true)).collect();
+    helping.sort_by_key(|verdict| verdict.peak_reserved_bytes);
+    let mut best: Vec<&str> = Vec::new();
+    for verdict in helping {
+        let has = |name: &str| options_of(&verdict.setting).any(|option| option == name);
+        let adds_nothing = best.iter().any(|other| options_of(other).all(has));
+        if best.len() < MAX_SETTINGS && !adds_nothing {
+            best.push(&verdict.setting);
+        }
+    }
+    best
+}
+
+/// The names of the options in a setting.
+fn options_of(setting: &str) -> impl Iterator<Item = &str> {
+    setting.split(',').filter_map(|option| option.split(':').next()).filter(|name| !name.is_empty())
 }
 
 /// Whether the request succeeds if all blocks of these stacks are freed before it.
@@ -135,5 +191,5 @@ fn no_setting_helps(record: &OomRecord, memory: MemoryAtOom) -> bool {
 fn may_use_expandable_segments(analysis: &Analysis, record: &OomRecord) -> bool {
     let has = |text: &str| analysis.meta.text("allocator_conf").is_some_and(|conf| conf.contains(text));
     let is_used = record.gap.groups.iter().any(|group| group.is_expandable && group.reserved > 0);
-    !has("expandable_segments:True") && !has("cudaMallocAsync") && !is_used
+    !has(EXPANDABLE) && !has("cudaMallocAsync") && !is_used
 }

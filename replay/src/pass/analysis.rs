@@ -15,7 +15,9 @@ use crate::pass::program_end::ProgramEnd;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
-use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
+use crate::report::{
+    Ending, FirstOom, Losses, OomPredictions, PluggableMode, StepSource, TraceLoss, TraceNote,
+};
 use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::MarkLog;
@@ -76,6 +78,11 @@ pub struct Analysis {
     pub(crate) ooms: Vec<OomRecord>,
     /// Count of all out-of-memory events.
     pub oom_count: u64,
+    /// The first out-of-memory error, if settings of PyTorch's allocator may be predicted for it:
+    /// the trace has every event, and no other allocator serves PyTorch.
+    pub first_oom: Option<FirstOom>,
+    /// The predictions for it, which the caller adds before it makes a report.
+    pub oom_predictions: OomPredictions,
     /// Count of out-of-memory events by device.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
     /// The first driver calls of other libraries that failed while PyTorch had unused memory.

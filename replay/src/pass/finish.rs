@@ -8,7 +8,7 @@ use super::{Analysis, ReplayPass};
 use crate::device::DeviceState;
 use crate::ingest::trace_head::is_torch_snapshot;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
-use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
+use crate::report::{Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -87,7 +87,7 @@ impl ReplayPass {
             (losses.tracker_mismatches, TraceNote::TrackerMismatches { blocks: losses.tracker_mismatches }),
         ];
         notes.extend(counts_of_notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note));
-        Analysis {
+        let mut analysis = Analysis {
             path,
             meta: head.meta.clone(),
             ending,
@@ -115,6 +115,8 @@ impl ReplayPass {
             ooms: self.ooms,
             oom_count: self.oom_count,
             oom_counts: self.oom_counts,
+            first_oom: None,
+            oom_predictions: OomPredictions::default(),
             failed_call_gaps: self.failed_call_gaps,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
@@ -129,7 +131,9 @@ impl ReplayPass {
             peak_labels: std::collections::BTreeMap::new(),
             since: self.scope.since,
             stream: self.scope.stream.map(|stream| stream.totals),
-        }
+        };
+        analysis.first_oom = analysis.find_first_oom();
+        analysis
     }
 }
 

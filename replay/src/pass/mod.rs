@@ -15,6 +15,7 @@ pub(crate) mod follow;
 mod history_begin;
 pub(crate) mod oom_events;
 pub(crate) mod oom_growth;
+pub(crate) mod oom_settings;
 pub(crate) mod options;
 pub(crate) mod program_end;
 pub(crate) mod scope;

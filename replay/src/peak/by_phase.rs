@@ -11,22 +11,25 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{CodeId, Event, EventKind, ThreadId};
 
-use crate::ingest::{Input, read_events};
+use crate::ingest::{Input, TraceHead, read_events};
 use crate::pass::stream_filter::StreamFilter;
 use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
 use crate::timeline::phases::thread_of_phase;
 use crate::util::seeded_map::SeededMap;
 
 /// Analyses a trace like [`crate::analyse_with`], and adds what only reports of the peak need:
-/// the step before it, and the phases of its blocks.
-pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<Analysis, OpenError> {
+/// the step before it, and the phases of its blocks. Returns the head like [`analyse_with_head`].
+pub fn analyse_for_peak(
+    input: Input<'_>,
+    options: AnalysisOptions,
+) -> Result<(Analysis, TraceHead), OpenError> {
     let open = input.open;
     let mut filter = options.stream.map(StreamFilter::new);
     let (mut analysis, head) =
         analyse_with_head(input, AnalysisOptions { step_before_peak: true, ..options })?;
     let has_labels = analysis.counts.iter().any(|(kind, _)| *kind == EventKind::BLOCK_LABEL);
     if analysis.phases.is_empty() && !has_labels {
-        return Ok(analysis);
+        return Ok((analysis, head));
     }
     let mut pass = PhasePass::new(&analysis);
     let mut filtered = Vec::new();
@@ -47,7 +50,7 @@ pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<An
         }
         analysis.peak_labels.insert(ordinal, blocks.labels);
     }
-    Ok(analysis)
+    Ok((analysis, head))
 }
 
 /// Live blocks of one device up to its peak, with their phases and labels.

@@ -51,7 +51,10 @@ pub use self::{
     },
     mps_samples::{SampledPoint, SampledRange, TorchMemory},
     note::{BlockContent, TraceLoss, TraceNote, Worded},
-    oom::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind},
+    oom::{
+        FirstOom, Oom, OomCause, OomGrowth, OomGrowthPattern, OomPredictions, Remedy, RemedyKind,
+        SettingVerdict,
+    },
     peak::{
         Category, CategoryBytes, CategoryShare, Confidence, LabelDifference, LabelPair, MemoryLayer,
         PassBytes, Peak, PeakBlockRow, PeakLabels, PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep,

@@ -139,8 +139,19 @@ pub enum RemedyKind {
     UseTorchAllocator,
     /// Raise the limit of PyTorch on Metal.
     RaiseMpsLimit,
-    /// Set the option `expandable_segments`.
-    ExpandableSegments,
+    /// Set an option of PyTorch's allocator.
+    AllocatorSetting {
+        /// The value of `PYTORCH_ALLOC_CONF`; empty for the defaults.
+        setting: String,
+        /// True if the run has too many requests to predict the setting in a report; then
+        /// `gpumemtrace whatif` predicts it.
+        is_over_limit: bool,
+    },
+    /// Set any of several options of PyTorch's allocator.
+    AllocatorSettings {
+        /// The values of `PYTORCH_ALLOC_CONF`; empty for the defaults.
+        settings: Vec<String>,
+    },
     /// Allocate all memory on one stream.
     UseOneStream {
         /// Free bytes that are cached for other streams.
@@ -160,4 +171,45 @@ pub enum RemedyKind {
         /// The bytes that were missing.
         bytes: u64,
     },
+}
+
+/// The first out-of-memory error of a run, if it is one of PyTorch's own allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstOom {
+    /// The number of its event.
+    pub seq: u64,
+    /// The ordinal of the device.
+    pub device: u8,
+    /// Bytes of the card that PyTorch had reserved.
+    pub reserved_bytes: u64,
+    /// Bytes that the driver reported as free.
+    pub free_bytes: u64,
+    /// Bytes that the process had from the driver, with those that PyTorch had reserved.
+    pub driver_bytes: u64,
+    /// All memory of the card: at least the sum of the reserved and the free bytes, and this sum if
+    /// the size of the card is unknown.
+    pub card_bytes: u64,
+}
+
+/// Whether a setting would have served the request that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingVerdict {
+    /// The value of `PYTORCH_ALLOC_CONF`; empty for the defaults.
+    pub setting: String,
+    /// `None` if it cannot be predicted.
+    pub works: Option<bool>,
+    /// The most bytes of segments up to the request.
+    pub peak_reserved_bytes: u64,
+}
+
+/// The predictions for the first error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OomPredictions {
+    /// No prediction was made.
+    #[default]
+    Absent,
+    /// The run has too many requests for a prediction as part of a report.
+    OverLimit,
+    /// One for each setting that was tried.
+    Made(Vec<SettingVerdict>),
 }

@@ -367,7 +367,7 @@ pub fn analyse_part(bytes: &[u8], options: AnalysisOptions) -> Analysis {
 
 pub fn analyse_for_peak(bytes: &[u8]) -> Analysis {
     let read =
-        |input: Input<'_>| gpumemtrace_replay::analyse_for_peak(input, AnalysisOptions::default()).unwrap();
+        |input: Input<'_>| gpumemtrace_replay::analyse_for_peak(input, AnalysisOptions::default()).unwrap().0;
     with_input(bytes, RingFile::Absent, read)
 }
 

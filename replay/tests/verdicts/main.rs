@@ -205,7 +205,7 @@ fn oom_reports_growth_of_leaks_and_which_remedies_work() {
                 // Blocks of the other line pin its segments.
                 (RemedyKind::FixLeak { .. }, None),
                 (RemedyKind::FixLeak { .. }, Some(false)),
-                (RemedyKind::ExpandableSegments, Some(false)),
+                (RemedyKind::AllocatorSetting { .. }, Some(false)),
                 (RemedyKind::EmptyCache, Some(false)),
                 (RemedyKind::HoldLess { .. }, None),
             ]

@@ -66,6 +66,8 @@ pub(crate) struct PredictedDevice {
     recorded: VecDeque<(u64, u64)>,
     pub(crate) calls: BTreeMap<DriverCall, CallTotal>,
     pub(crate) segments_made: u64,
+    /// Calls for which the card had too little memory.
+    pub(crate) refusals: u64,
 }
 
 impl PredictedDevice {
@@ -81,6 +83,7 @@ impl PredictedDevice {
             recorded: VecDeque::new(),
             calls: BTreeMap::new(),
             segments_made: 0,
+            refusals: 0,
         }
     }
 
@@ -98,6 +101,7 @@ impl PredictedDevice {
         let after = self.used_bytes.saturating_add(bytes);
         let available = self.card_bytes.map(|card| card.saturating_sub(self.outside_bytes));
         if available.is_some_and(|available| after > available) {
+            self.refusals += 1;
             return Err(OUT_OF_MEMORY);
         }
         self.used_bytes = after;

@@ -5,6 +5,9 @@
 //! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`): one with the
 //! settings of the run, which must reproduce the recording, and one or two for each [`Scenario`].
 //! Memory grows with the live blocks and the scenarios, not with the events.
+//!
+//! [`OomPredictor`] does so up to the first out-of-memory error, and says which settings would have
+//! served the request that failed.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +15,9 @@ mod answer;
 mod card_search;
 mod cards;
 mod device;
+mod first_oom;
 mod prediction;
+mod reactions;
 mod reliance;
 mod requests;
 mod scenario;
@@ -24,6 +29,7 @@ pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer,
 pub use card_search::CardSearch;
 pub use cards::KnownCard;
 use device::AddressOrder;
+pub use first_oom::OomPredictor;
 use prediction::{Prediction, PredictionInput, PredictionStop};
 pub use reliance::Doubt;
 pub use requests::{RecordedAddr, Request, RequestReader, TimedRequest};

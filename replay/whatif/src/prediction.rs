@@ -196,6 +196,11 @@ impl Prediction {
         self.allocator.backend.calls.iter().map(|(call, total)| (call.name(), *total))
     }
 
+    /// Calls of the driver for which the card had too little memory.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.allocator.backend.refusals
+    }
+
     pub(crate) fn segments_made(&self) -> u64 {
         self.allocator.backend.segments_made
     }

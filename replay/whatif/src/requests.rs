@@ -14,7 +14,7 @@ use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
 
 /// The code of `CUDA_ERROR_OUT_OF_MEMORY`.
-const OUT_OF_MEMORY: u16 = 2;
+pub(crate) const OUT_OF_MEMORY: u16 = 2;
 
 /// A block of the recording: its address there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

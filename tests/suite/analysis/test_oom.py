@@ -76,8 +76,7 @@ def test_oom_by_fragmentation_suggests_expandable_segments(run_out):
     assert oom["requested_bytes"] == 100 * MIB <= seen["reserved"] - seen["allocated"]
     assert unused(oom)["pinned"] == seen["reserved"] - seen["allocated"]
     assert oom["cause"] == "no_fitting_block" and "No free block fits" in oom["why"]
-    # Bytes alone do not prove it; in this run it does help.
-    assert remedy(oom, "expandable_segments") is None
+    assert remedy(oom, "expandable_segments") is True
     assert run_out("pieces", **EXPANDABLE)[2] is None
 
 

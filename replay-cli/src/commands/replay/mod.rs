@@ -10,11 +10,12 @@ use clap::ValueEnum;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::report::{AssessmentStatus, GrowthClass};
 use gpumemtrace_replay::{
-    Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with, report,
+    Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with_head, report,
     symbolize_report, truncate_lists,
 };
 
 use super::display_args::DisplayArgs;
+use super::setting_predictions::add_oom_predictions;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
 use crate::render::wording::fill_report;
@@ -152,8 +153,10 @@ fn read_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec
         let _progress = shows_progress.then(|| file.progress());
         // The step before the peak and its phases cost time, and only --peak prints them.
         let analyse =
-            if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_with };
-        analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
+            if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_with_head };
+        let (mut analysis, head) = file.with_input(ring, |input| analyse(input, asked.clone()))?;
+        add_oom_predictions(&mut analysis, &file, &head);
+        analyses.push(analysis);
     }
     args.filters.apply(&mut analyses, &skipped)?;
     Ok(analyses)

@@ -64,7 +64,8 @@ fn sites_of_oom(oom: &mut Oom) -> Vec<&mut Site> {
             RemedyKind::FixLeak { site, .. } => all.push(site),
             RemedyKind::UseTorchAllocator
             | RemedyKind::RaiseMpsLimit
-            | RemedyKind::ExpandableSegments
+            | RemedyKind::AllocatorSetting { .. }
+            | RemedyKind::AllocatorSettings { .. }
             | RemedyKind::UseOneStream { .. }
             | RemedyKind::ReleasePools { .. }
             | RemedyKind::EmptyCache

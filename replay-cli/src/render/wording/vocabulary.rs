@@ -1,7 +1,12 @@
 //! The words that differ between traces: between CUDA and Metal, and where times are unknown.
 
+use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_replay::compare::{Backend, ComparedRun};
 use gpumemtrace_replay::report::{PluggableMode, TraceInfo};
+
+/// First minor version of PyTorch 2 that reads `PYTORCH_ALLOC_CONF`
+/// ([pytorch#183387](https://github.com/pytorch/pytorch/issues/183387)).
+const ALLOC_CONF_SINCE: u32 = 10;
 
 /// The nouns for one trace. Texts take them from here, so that a report on Metal does not mention
 /// CUDA calls.
@@ -25,6 +30,8 @@ pub(crate) struct Vocabulary {
     pub(crate) block: &'static str,
     /// The call that returns unused reserved memory.
     pub(crate) empty_cache: &'static str,
+    /// The environment variable with the settings of PyTorch's allocator.
+    pub(crate) alloc_conf: &'static str,
     /// A sentence on memory that is not reserved for tensors.
     pub(crate) outside: &'static str,
 }
@@ -41,6 +48,7 @@ impl Vocabulary {
         segment: "segment",
         block: "block",
         empty_cache: "torch.cuda.empty_cache()",
+        alloc_conf: "PYTORCH_ALLOC_CONF",
         outside: "This is driver memory (cudaMalloc and its like).",
     };
 
@@ -54,13 +62,16 @@ impl Vocabulary {
         segment: "heap",
         block: "buffer",
         empty_cache: "torch.mps.empty_cache()",
+        alloc_conf: "PYTORCH_ALLOC_CONF",
         outside: "This is memory of Metal in no heap: buffers and textures of their own.",
     };
 
     /// The nouns for a trace of a report.
     pub(crate) fn of_trace(info: &TraceInfo) -> Self {
         let has_times = info.duration_ns.is_some() || !info.is_torch_snapshot();
-        Self { has_times, ..Self::new(info.is_metal(), info.pluggable) }
+        let words = Self::new(info.is_metal(), info.pluggable);
+        let alloc_conf = if has_old_alloc_conf(info) { "PYTORCH_CUDA_ALLOC_CONF" } else { words.alloc_conf };
+        Self { has_times, alloc_conf, ..words }
     }
 
     /// The nouns for a run of a comparison.
@@ -81,4 +92,10 @@ impl Vocabulary {
             Some(PluggableMode::Segments) | None => Self::CUDA,
         }
     }
+}
+
+/// Whether the PyTorch of a trace ignores `PYTORCH_ALLOC_CONF`, as 2.9 and all before do.
+fn has_old_alloc_conf(info: &TraceInfo) -> bool {
+    let version = info.torch.as_deref().and_then(|torch| TorchVersion::parse(torch).ok());
+    version.is_some_and(|version| version.minor() < ALLOC_CONF_SINCE)
 }

@@ -60,12 +60,22 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
             format!("free what {} retains ({} by then)", format_site(site), format_bytes(*bytes))
         }
         RemedyKind::UseTorchAllocator => {
-            "use PyTorch's own allocator with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned()
+            format!("use PyTorch's own allocator with {}=expandable_segments:True", words.alloc_conf)
         }
         RemedyKind::RaiseMpsLimit => {
             "raise PYTORCH_MPS_HIGH_WATERMARK_RATIO (the system may then run out of memory)".to_owned()
         }
-        RemedyKind::ExpandableSegments => "set PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned(),
+        RemedyKind::AllocatorSetting { setting, is_over_limit } => {
+            let note = match (remedy.works, is_over_limit) {
+                (Some(true), _) => " (predicted for this request; a later one may still fail)",
+                (_, true) => " (to predict it: gpumemtrace whatif TRACE)",
+                _ => "",
+            };
+            format!("{}{note}", advise_setting(setting, words))
+        }
+        RemedyKind::AllocatorSettings { settings } => {
+            format!("set {} to any setting that was tried: {}", words.alloc_conf, list_settings(settings))
+        }
         RemedyKind::UseOneStream { bytes } => format!(
             "allocate on one stream, or free memory before another stream needs it ({} are cached for other streams)",
             format_bytes(*bytes)
@@ -85,6 +95,33 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
             format!("free at least {} before the request", format_bytes(*bytes))
         }
     }
+}
+
+/// The imperative for a value of `PYTORCH_ALLOC_CONF`.
+fn advise_setting(setting: &str, words: &Vocabulary) -> String {
+    match setting {
+        "" => format!("unset {}", words.alloc_conf),
+        setting => format!("set {}={setting}", words.alloc_conf),
+    }
+}
+
+/// The settings, with all values of one option together.
+fn list_settings(settings: &[String]) -> String {
+    let mut listed: Vec<String> = Vec::new();
+    let mut previous = "";
+    for setting in settings {
+        let option = setting.split_once(':').filter(|_| !setting.contains(','));
+        match (option, listed.last_mut()) {
+            (Some((name, value)), Some(last)) if name == previous => {
+                last.push_str(", ");
+                last.push_str(value);
+            }
+            _ if setting.is_empty() => listed.push("the defaults".to_owned()),
+            _ => listed.push(setting.clone()),
+        }
+        previous = option.map_or("", |(name, _)| name);
+    }
+    listed.join("; ")
 }
 
 /// Those that help first, those that do not last.

@@ -1,0 +1,43 @@
+"""`gpumemtrace fit`, compared with real runs on simulated cards of the predicted size."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import VENVS, gpumemtrace
+from whatif_runs import PROGRAMS, RunFailed, compare_row, run_program
+
+BY_NAME = {program.name: program for program in PROGRAMS}
+STEP_BYTES = 2 << 20
+
+
+@pytest.mark.parametrize("name", ["growing_sizes", "varying_batches", "streams"])
+def test_program_runs_on_the_smallest_card_and_on_no_smaller_one(name, torch_version, tmp_path):
+    program, python = BY_NAME[name], Path(VENVS[torch_version]) / "bin" / "python"
+    trace = tmp_path / "run.trace"
+    run_program(program, torch_version, python, tmp_path, trace=trace)
+    rows = json.loads(gpumemtrace("fit", trace, "--json"))["rows"]
+    assert [row["setting"] for row in rows] == ["", "", "expandable_segments:True", "expandable_segments:True"]
+    for smallest, too_small in (rows[:2], rows[2:]):
+        setting = smallest["setting"]
+        assert (smallest["status"], smallest["ooms"], too_small["ooms"]) == ("exact", 0, 1)
+        assert smallest["card_bytes"] - too_small["card_bytes"] == STEP_BYTES
+
+        def on_card(row):
+            card = dataclasses.replace(program, card=f"{row['card_bytes'] >> 20}M")
+            return run_program(card, torch_version, python, tmp_path, setting)
+
+        assert compare_row(smallest, on_card(smallest)).different == {}
+        with pytest.raises(RunFailed, match="OutOfMemoryError"):
+            on_card(too_small)
+
+
+def test_text_names_the_card_and_what_fails_on_a_smaller_one(torch_version, tmp_path):
+    program, python = BY_NAME["growing_sizes"], Path(VENVS[torch_version]) / "bin" / "python"
+    run_program(program, torch_version, python, tmp_path, trace=tmp_path / "run.trace")
+    text = gpumemtrace("fit", tmp_path / "run.trace", "--set", "max_split_size_mb:64")
+    assert "smallest card" in text and "recorded: PyTorch's defaults" in text and "max_split_size_mb:64" in text
+    assert "with 2.00 MiB less, out of memory in step" in text and "patterns.py:" in text
+    assert "Smallest known card that holds the run: RTX 3080 (10 GB)" in text
