@@ -1,5 +1,6 @@
 """Words and tables for the results of scripts/checks/whatif."""
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def describe(result):
 
 def cell_of(result):
     if result is None:
-        return ""
+        return "not run"
     if "error" in result:
         return "failed"
     rows = result["rows"]
@@ -63,6 +64,7 @@ def proof(results):
     for row in others:
         for reason in row["reason"].split("; "):
             words = " ".join(word for word in reason.split() if not word.lstrip("(").isdigit())
+            words = re.sub(r"\berror$", "errors", words)
             reasons[words][0] += 1
             reasons[words][1] += not row["different"]
     lines += ["", "Why rows were indicative (a row may have several reasons):", "", "| reason | rows | equal |", "|---|---|---|"]
