@@ -63,6 +63,7 @@ def proof(results):
     for row in others:
         for reason in row["reason"].split("; "):
             words = " ".join(word for word in reason.split() if not word.lstrip("(").isdigit())
+            words = words.replace("to out-of-memory errors", "to out-of-memory error").replace("to out-of-memory error", "to an out-of-memory error")
             reasons[words][0] += 1
             reasons[words][1] += not row["different"]
     lines += ["", "Why rows were indicative (a row may have several reasons):", "", "| reason | rows | equal |", "|---|---|---|"]
