@@ -169,9 +169,9 @@ impl PredictionToOom {
 fn is_for_private_pool(input: &PredictionInput) -> bool {
     let PredictionInput::Request(timed) = input else { return false };
     match timed.request {
-        Request::Alloc { pool, .. } | Request::Fail { pool, .. } | Request::ReleaseCached { pool } => {
-            pool != 0
-        }
+        Request::Alloc { pool, .. } | Request::Fail { pool, .. } => pool != 0,
+        Request::ReleaseCached { only_pool } => only_pool.is_some(),
+        Request::BeginPool | Request::EndPool { .. } => true,
         Request::Free { .. } | Request::Complete { .. } => false,
     }
 }
