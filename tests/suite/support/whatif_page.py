@@ -54,6 +54,7 @@ def proof(results):
         f"{len(by_program)} programs, {len(versions)} releases of PyTorch, {len(rows):,} predictions:", "",
         f"- {len(exact):,} were labelled exact. {sum(not row['different'] for row in exact):,} of them equal the real run.",
         f"- {len(others):,} were labelled indicative. {sum(not row['different'] for row in others):,} of them equal it all the same.", "",
+        "Empty cells were not run.", "",
         "| program | " + " | ".join(f"torch {version}" for version in versions) + " |",
         "|---|" + "---|" * len(versions),
     ]
