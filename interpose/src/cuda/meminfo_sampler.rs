@@ -49,7 +49,7 @@ pub(crate) fn sample_after(event: &Event) -> Option<Draft> {
     // Only one of several threads takes the sample.
     last_sample.compare_exchange(last_ns, event.time_ns, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let sample = take_sample();
-    if sample.is_none() {
+    if sample.is_none() && event.kind == EventKind::PRIMARY_RETAIN {
         // A context that was just retained is not current yet. The next call takes the sample.
         last_sample.store(last_ns, Ordering::Relaxed);
     }
