@@ -157,8 +157,11 @@ def test_closed_descriptors_and_lost_lease(case, bin):
     """The recorder cannot open its ring file again before the kernel has ended its own lease."""
     traced = case()
     with traced.start(bin / "process_ends", "closes_all_and_waits") as process:
-        while process.stdout.readline() != "closed\n":
-            assert process.poll() is None
+        assert [process.stdout.readline() for _ in range(2)] == ["worked\n", "ready\n"]
+        wait_for_lease(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "closed\n"
         nothing(None)
         traced.output, traced.printed = process.communicate("\n", timeout=60)
     assert (process.returncode, traced.output) == (0, "done\n")
@@ -183,6 +186,15 @@ def test_stopped_time_does_not_count_as_waiting(case, bin):
     traced.check_all_there("exit")
     waits = re.search(r"ring_waits: (\d+)", gpumemtrace("info", traced.trace))
     assert int(waits[1]) >= 4, "all four threads waited"
+
+
+def wait_for_lease(pid):
+    """Waits until the recorder in process `pid` has a lease on its ring file."""
+    is_lease = re.compile(rf"\d+: LEASE +\S+ +WRITE {pid} ")
+    deadline = time.monotonic() + 30
+    while not is_lease.search(Path("/proc/locks").read_text()):
+        assert time.monotonic() < deadline, "the recorder takes no lease"
+        time.sleep(0.01)
 
 
 def wait_until_unchanged(file):

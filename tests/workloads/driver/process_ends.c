@@ -239,6 +239,7 @@ int main(int argc, char **argv) {
         pairs(5000);
     }
     if (ENDING("closes_all_and_waits")) {
+        wait_for_line("ready");
         for (int number = 3; number < 1024; number++) close(number);
         wait_for_line("closed");
         pairs(5000);
