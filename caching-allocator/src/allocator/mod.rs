@@ -10,6 +10,7 @@ mod grow;
 mod order;
 mod release;
 mod search;
+mod unused;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -27,6 +28,7 @@ use crate::size_rules::{GRAIN_BYTES, block_bytes, should_split, size_class_of};
 use crate::stats::{DeviceStats, StatKind};
 use order::{FIRST_ORDER, NewPart};
 use search::ClassedRequest;
+pub use unused::UnusedBytes;
 
 /// The allocator of one device.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct CachingAllocator<B> {
     arenas: ArenaTable,
     pools: PoolTable,
     pending: PendingFrees,
+    /// What the program requested for the blocks that it freed and that streams still use.
+    pending_requested_bytes: u64,
     /// The statistics of `torch.cuda.memory_stats()`.
     pub stats: DeviceStats,
     /// Upper bound of reserved bytes, from `set_per_process_memory_fraction()`.
@@ -61,6 +65,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             arenas: ArenaTable::default(),
             pools: PoolTable::default(),
             pending: PendingFrees::default(),
+            pending_requested_bytes: 0,
             stats: DeviceStats::default(),
             limit_bytes: None,
             next_order: FIRST_ORDER,
@@ -272,6 +277,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let block = &mut self.blocks[id];
         let (size_class, bytes) = (block.size_class, block.bytes);
         block.state = BlockState::PendingFree;
+        self.pending_requested_bytes += block.requested_bytes;
         self.stats.add(StatKind::Allocation, size_class, -1);
         self.stats.add(StatKind::AllocatedBytes, size_class, -(bytes as i64));
         if bytes >= self.settings.max_split_bytes {
@@ -283,6 +289,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     /// Merges a block with its free neighbours and puts it into its pool.
     fn free_block(&mut self, id: BlockId) {
         let AllocatorBlock { size_class, bytes, requested_bytes, arena, .. } = self.blocks[id];
+        self.pending_requested_bytes -= requested_bytes;
         let (first, mut merged_blocks, mut merged_bytes) = self.merge_with_neighbours(id, BlockState::Free);
         let block = &mut self.blocks[first];
         block.requested_bytes = 0;

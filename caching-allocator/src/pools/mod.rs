@@ -13,8 +13,9 @@ use std::fmt;
 
 pub(crate) use block_pool::BlockPool;
 
-use crate::ids::{PoolId, PoolIndex};
+use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::rules::PoolRouting;
+use crate::size_rules::BlockSizeClass;
 
 /// Whether an allocation on the given stream belongs to a capture.
 pub type CaptureFilter = Box<dyn Fn(u64) -> bool + Send>;
@@ -208,6 +209,12 @@ impl PoolTable {
     /// A private pool by its name; `None` if it does not exist.
     pub(crate) fn find_mut(&mut self, id: PoolId) -> Option<&mut BlockPool> {
         self.by_id.get(&id).map(|pool| &mut self.table[pool.0 as usize])
+    }
+
+    /// The free blocks of all pools.
+    pub(crate) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let classes = [BlockSizeClass::Small, BlockSizeClass::Large];
+        self.table.iter().flat_map(move |pool| classes.into_iter().flat_map(|class| pool.free_blocks(class)))
     }
 
     pub(crate) fn get(&self, pool: PoolIndex) -> &BlockPool {

@@ -8,7 +8,7 @@ use super::checked_device::{CAPACITY_BYTES, CheckedDevice, DeviceCall};
 use super::naive_space::{NaiveBlock, NaiveSpace};
 use crate::size_rules::BlockSizeClass;
 use crate::stats::StatKind;
-use crate::{CachingAllocator, EqualSizeOrder, FallbackPools, PoolId, Rules, Settings};
+use crate::{CachingAllocator, EqualSizeOrder, FallbackPools, PoolId, Rules, Settings, UnusedBytes};
 
 const MIB: u64 = 1 << 20;
 const DEFAULT_POOL: PoolId = (0, 0);
@@ -472,19 +472,28 @@ impl NaiveAllocator {
         }
     }
 
-    /// Compares the statistics with sums over all blocks.
+    /// Compares the statistics and the unused bytes with sums over all blocks.
     pub(super) fn check(&self, cache: &CachingAllocator<CheckedDevice>) {
         let mut sums = [0u64; 9];
+        let mut unused = UnusedBytes::default();
         let mut add = |kind: StatKind, amount| sums[kind as usize] += amount;
         for (start, space) in &self.spaces {
             for block in space.blocks.values() {
                 if let BlockUse::Live { .. } = block.usage {
                     add(StatKind::Allocation, 1);
                     add(StatKind::AllocatedBytes, block.bytes);
+                    unused.rounding_bytes += block.bytes - block.requested_bytes;
+                } else {
+                    unused.pending_free_bytes += block.bytes;
                 }
                 add(StatKind::Active, 1);
                 add(StatKind::ActiveBytes, block.bytes);
                 add(StatKind::RequestedBytes, block.requested_bytes);
+            }
+            for (addr, bytes) in space.free_runs(*start) {
+                let whole_bytes = space.whole_bytes(*start, addr, bytes);
+                unused.cached_bytes += whole_bytes;
+                unused.pinned_bytes += bytes - whole_bytes;
             }
             if space.page_bytes.is_none() {
                 add(StatKind::Segment, 1);
@@ -499,5 +508,6 @@ impl NaiveAllocator {
         for kind in StatKind::ALL {
             assert_eq!(cache.stats.current(*kind), sums[*kind as usize], "{kind:?}");
         }
+        assert_eq!(cache.unused_bytes(), unused);
     }
 }

@@ -109,6 +109,13 @@ impl NaiveSpace {
         unmapped
     }
 
+    /// Bytes of the whole segment, or of the whole pages, in a free run.
+    pub(super) fn whole_bytes(&self, start: u64, addr: u64, bytes: u64) -> u64 {
+        let unit = self.page_bytes.unwrap_or(self.bytes);
+        let (first, end) = ((addr - start).div_ceil(unit), (addr + bytes - start) / unit);
+        end.saturating_sub(first) * unit
+    }
+
     /// Whether it is a segment without a block.
     pub(super) fn is_idle_segment(&self) -> bool {
         self.page_bytes.is_none() && self.blocks.is_empty()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpumemtrace_caching_allocator::UnusedBytes;
 use gpumemtrace_replay::report::Site;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -59,6 +60,8 @@ pub struct WhatIfRow {
     pub reason: Option<String>,
     /// The most bytes of segments, as `reserved_bytes.all.peak` of `memory_stats()`.
     pub peak_reserved_bytes: Option<u64>,
+    /// What the program had not requested of these bytes, by cause.
+    pub peak_unused: Option<UnusedByCause>,
     /// The most bytes of blocks, as `allocated_bytes.all.peak` of `memory_stats()`.
     pub peak_allocated_bytes: Option<u64>,
     /// Bytes of segments at the end.
@@ -76,6 +79,34 @@ pub struct WhatIfRow {
     pub driver_bytes: BTreeMap<String, u64>,
     /// The first request that fails; `null` if none does.
     pub first_failure: Option<FailedRequest>,
+}
+
+/// Reserved bytes beyond those that the program requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct UnusedByCause {
+    /// Bytes by which live blocks are larger than requested.
+    pub rounding_bytes: u64,
+    /// Freed blocks that another stream still uses (`record_stream`).
+    pub pending_free_bytes: u64,
+    /// Free bytes beside the blocks of a segment, or of a page of an expandable segment.
+    pub pinned_bytes: u64,
+    /// Segments, or pages of expandable segments, that are free as a whole.
+    pub cached_bytes: u64,
+}
+
+impl UnusedByCause {
+    /// All bytes that the program did not request.
+    #[must_use]
+    pub fn sum(self) -> u64 {
+        self.rounding_bytes + self.pending_free_bytes + self.pinned_bytes + self.cached_bytes
+    }
+}
+
+impl From<UnusedBytes> for UnusedByCause {
+    fn from(unused: UnusedBytes) -> Self {
+        let UnusedBytes { rounding_bytes, pending_free_bytes, cached_bytes, pinned_bytes } = unused;
+        Self { rounding_bytes, pending_free_bytes, pinned_bytes, cached_bytes }
+    }
 }
 
 /// A request that gets no memory.

@@ -25,7 +25,7 @@ mod scenario;
 use gpumemtrace_format::{Event, EventKind};
 use gpumemtrace_replay::report::WalkedEvent;
 
-pub use answer::{FailedRequest, PredictionStatus, SCHEMA, VERSION, WhatIfAnswer, WhatIfRow};
+pub use answer::{FailedRequest, PredictionStatus, SCHEMA, UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow};
 pub use card_search::CardSearch;
 pub use cards::KnownCard;
 use device::AddressOrder;
@@ -296,6 +296,7 @@ fn row_of(scenario: &Scenario, prediction: &Prediction, mut doubts: Vec<Doubt>) 
         status,
         reason: None,
         peak_reserved_bytes: stat("reserved_bytes.all.peak"),
+        peak_unused: (!is_refused).then(|| prediction.unused_at_peak.into()),
         peak_allocated_bytes: stat("allocated_bytes.all.peak"),
         end_reserved_bytes: stat("reserved_bytes.all.current"),
         ooms: stat("num_ooms").unwrap_or(0),

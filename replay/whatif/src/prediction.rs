@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use gpumemtrace_caching_allocator::{AddressHasher, CachingAllocator, PoolId, Rules, Settings};
+use gpumemtrace_caching_allocator::{AddressHasher, CachingAllocator, PoolId, Rules, Settings, UnusedBytes};
 
 use crate::device::{CallTotal, PredictedDevice};
 use crate::requests::{RecordedAddr, Request, TimedRequest};
@@ -53,6 +53,10 @@ pub(crate) struct Prediction {
     pub(crate) first_difference: Option<(u64, u64)>,
     /// Frees of blocks that were allocated before the recording.
     pub(crate) unknown_frees: u64,
+    /// The most bytes of segments so far, after a request.
+    peak_reserved_bytes: u64,
+    /// What the program did not use of them.
+    pub(crate) unused_at_peak: UnusedBytes,
     /// Segments may have been returned here that the recorded run did not have.
     pub(crate) has_unknown_release: bool,
 }
@@ -67,6 +71,8 @@ impl Prediction {
             first_failure: None,
             first_difference: None,
             unknown_frees: 0,
+            peak_reserved_bytes: 0,
+            unused_at_peak: UnusedBytes::default(),
             has_unknown_release: false,
         }
     }
@@ -119,11 +125,15 @@ impl Prediction {
                 }
             }
         }
-        if let Some(recorded) = timed.reserved_bytes.filter(|_| self.stop.is_none()) {
-            let (_, reserved) = self.allocator.held_bytes();
-            if reserved != recorded {
-                self.first_difference.get_or_insert((reserved, recorded));
-            }
+        let (_, reserved_bytes) = self.allocator.held_bytes();
+        if reserved_bytes > self.peak_reserved_bytes {
+            self.peak_reserved_bytes = reserved_bytes;
+            self.unused_at_peak = self.allocator.unused_bytes();
+        }
+        if let Some(recorded_bytes) = timed.reserved_bytes.filter(|_| self.stop.is_none())
+            && reserved_bytes != recorded_bytes
+        {
+            self.first_difference.get_or_insert((reserved_bytes, recorded_bytes));
         }
     }
 

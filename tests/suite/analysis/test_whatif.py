@@ -3,11 +3,12 @@
 `scripts/checks/whatif` compares all programs of whatif_runs.py; here are a few of them.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 
-from conftest import VENVS
+from conftest import VENVS, gpumemtrace
 from whatif_runs import PROGRAMS, answer_of, compare, compare_row, minor_of, run_program, settings_of
 
 BY_NAME = {program.name: program for program in PROGRAMS}
@@ -30,6 +31,30 @@ def test_predictions_equal_real_runs(name, chosen, torch_version, tmp_path):
     assert rows and [row.setting for row in rows] == settings
     for row in rows:
         assert (row.status, row.different) == ("exact", {}), row
+
+
+@pytest.mark.parametrize("name", ["streams", "graphs"])
+def test_unused_memory_is_that_of_the_report(name, torch_version, tmp_path):
+    """The model's unused memory and the report's come from different code."""
+    for setting in ("", "expandable_segments:True"):
+        folder = tmp_path / (setting or "default").replace(":", "-")
+        folder.mkdir()
+        trace = folder / "run.trace"
+        run_program(BY_NAME[name], torch_version, python_of(torch_version), folder, setting, trace=trace)
+        base = answer_of(trace, [])["base"]
+        assert base["status"] == "exact"
+        report = json.loads(gpumemtrace("replay", trace, "--fragmentation", "--json"))
+        [gap] = [gap for gap in report["fragmentation"] if gap["at"]["why"] == "peak_reserved"]
+        assert gap["reserved_bytes"] == base["peak_reserved_bytes"]
+        bytes_of = {cause["cause"]: cause["bytes"] for cause in gap["causes"]}
+        unused = base["peak_unused"]
+        assert unused["rounding_bytes"] == bytes_of.pop("rounding", 0)
+        assert unused["pending_free_bytes"] == bytes_of.pop("pending_free", 0)
+        assert "unexplained" not in bytes_of
+        assert unused["pinned_bytes"] + unused["cached_bytes"] == sum(bytes_of.values())
+        # Of stranded memory the report does not say whether it is a whole segment.
+        assert unused["cached_bytes"] >= bytes_of.get("cache", 0)
+        assert unused["pinned_bytes"] >= bytes_of.get("pinned", 0)
 
 
 def test_weights_that_fragment_while_they_load(torch_version, tmp_path):

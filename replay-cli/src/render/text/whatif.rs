@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_whatif::{FailedRequest, PredictionStatus, WhatIfAnswer, WhatIfRow};
+use gpumemtrace_whatif::{FailedRequest, PredictionStatus, UnusedByCause, WhatIfAnswer, WhatIfRow};
 
 use crate::render::wording::sites::short_site;
+use crate::render::wording::whatif::describe_unused;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, put_line, size_column};
 use crate::terminal::layout;
@@ -25,6 +26,7 @@ pub(super) fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
     let (same, different): (Vec<&WhatIfRow>, Vec<&WhatIfRow>) =
         answer.rows.iter().partition(|row| has_no_effect(row, base));
     render_rows(&mut out, base, &different, style);
+    render_unused(&mut out, base, &different);
     render_same(&mut out, &same, base);
     render_reasons(&mut out, answer);
     render_best(&mut out, answer, style);
@@ -69,7 +71,7 @@ fn render_rows(out: &mut String, base: &WhatIfRow, rows: &[&WhatIfRow], style: S
     let width = chosen_units().columns();
     let title = format!(
         "  {:>width$}  {:>7}  {:>width$}  {:>8}  {:>12}  setting",
-        "reserved", "", "at end", "retries", "driver calls"
+        "reserved", "", "unused", "retries", "driver calls"
     );
     put_line(out, format_args!("{}", style.bold(&title)));
     render_row(out, base, base, style);
@@ -94,7 +96,7 @@ fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, style: Style)
             "  {}  {:>7}  {}  {:>8}  {:>12}  {HANG}{}",
             bytes(row.peak_reserved_bytes),
             describe_change(row, base),
-            bytes(row.end_reserved_bytes),
+            bytes(row.peak_unused.map(UnusedByCause::sum)),
             format_number(row.retries),
             format_number(calls),
             if is_base { format!("recorded: {name}") } else { style.bold(&name) }
@@ -134,6 +136,21 @@ pub(super) fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
     let card = row.card_bytes.filter(|card| Some(*card) != base.card_bytes);
     let card = card.map(|bytes| format!(", card of {}", format_bytes(bytes))).unwrap_or_default();
     format!("{setting}{torch}{card}")
+}
+
+/// Why memory is unused at the peak, in the recorded run and in the best other one.
+fn render_unused(out: &mut String, base: &WhatIfRow, different: &[&WhatIfRow]) {
+    let unused = |row: &WhatIfRow| row.peak_unused.filter(|unused| unused.sum() > 0);
+    let rows = [Some(base), different.first().copied()].into_iter().flatten();
+    let rows: Vec<_> = rows.filter_map(|row| Some((row, unused(row)?))).collect();
+    if !rows.is_empty() {
+        out.push('\n');
+        put_line(out, format_args!("  Unused at the peak"));
+    }
+    for (row, unused) in rows {
+        let name = if std::ptr::eq(row, base) { "recorded".to_owned() } else { describe_setting(row, base) };
+        put_line(out, format_args!("    {HANG}{name}: {}", describe_unused(&unused)));
+    }
 }
 
 /// One line for all settings that change nothing.

@@ -1,7 +1,10 @@
-//! Why predictions are not exact, in words.
+//! Why predictions are not exact, and why memory is unused, in words.
 
-use gpumemtrace_whatif::Doubt;
+use gpumemtrace_replay::report::CauseKind;
+use gpumemtrace_whatif::{Doubt, UnusedByCause};
 
+use super::fragmentation::name_cause;
+use super::vocabulary::Vocabulary;
 use crate::terminal::format::format_count;
 use crate::terminal::units::format_bytes;
 
@@ -41,4 +44,20 @@ fn describe_doubt(doubt: &Doubt) -> String {
         }
         Doubt::NotModelled { settings } => format!("not modelled: {}", settings.join(", ")),
     }
+}
+
+/// The causes of unused memory with their bytes, the largest first.
+pub(crate) fn describe_unused(unused: &UnusedByCause) -> String {
+    let mut causes = [
+        (unused.pinned_bytes, CauseKind::Pinned),
+        (unused.cached_bytes, CauseKind::Cache),
+        (unused.rounding_bytes, CauseKind::Rounding),
+        (unused.pending_free_bytes, CauseKind::PendingFree),
+    ];
+    causes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let shown = causes.iter().filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<String> = shown
+        .map(|(bytes, cause)| format!("{} {}", format_bytes(*bytes), name_cause(*cause, &Vocabulary::CUDA)))
+        .collect();
+    parts.join(", ")
 }
