@@ -13,7 +13,7 @@ use gpumemtrace_replay::{
     symbolize_sites,
 };
 
-use super::setting_predictions::add_oom_predictions;
+use super::setting_predictions::{add_oom_predictions, add_setting_effects};
 use super::trace_args::TraceArgs;
 use crate::exit::CliExit;
 use crate::page::{PageOptions, PageSource, make_page};
@@ -113,6 +113,7 @@ fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
             AnalysisOptions { user_code: user_code.clone(), keeps_history: true, ..Default::default() };
         let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
         add_oom_predictions(&mut analysis, &file, &head);
+        add_setting_effects(&mut analysis, &file, &head);
         analyses.push(analysis);
     }
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());

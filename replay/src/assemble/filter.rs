@@ -16,6 +16,7 @@ impl Analysis {
     pub fn keep_devices(&mut self, ordinals: &[u8]) {
         self.devices.retain(|(ordinal, _)| ordinals.contains(ordinal));
         self.ooms.retain(|oom| ordinals.contains(&oom.event.device));
+        self.setting_effects.retain(|effects| ordinals.iter().any(|one| u32::from(*one) == effects.device));
         let counts = self.oom_counts.iter().filter(|(ordinal, _)| ordinals.contains(ordinal));
         self.oom_count = counts.map(|(_, count)| count).sum();
         for phase in &mut self.phases {

@@ -11,8 +11,8 @@ use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::peak;
 use crate::report::{
-    BenignGrowth, HolderScan, Leak, LeakAssessment, Mark, Oom, Report, Section, Timeline, TimelineBand,
-    TimelinePoint,
+    BenignGrowth, HolderScan, Leak, LeakAssessment, Mark, Oom, Report, Section, SettingEffects, Timeline,
+    TimelineBand, TimelinePoint,
 };
 use crate::state::holder_scans::HolderScans;
 use crate::timeline::bins::{BinValues, MemorySample};
@@ -90,6 +90,11 @@ fn build_fragmentation(report: &mut Report, inputs: &mut SectionInputs<'_>) {
         Some(each().flat_map(|(index, analysis)| gaps::fragmentation(index, analysis)).collect());
     report.fragmentation_over_time =
         Some(each().flat_map(|(index, analysis)| gaps::over_time(index, analysis)).collect());
+    let effects = each().flat_map(|(trace, analysis)| {
+        analysis.setting_effects.iter().map(move |effects| SettingEffects { trace, ..effects.clone() })
+    });
+    let effects: Vec<_> = effects.collect();
+    report.setting_effects = (!effects.is_empty()).then_some(effects);
     let pools: Vec<_> = each().flat_map(|(index, analysis)| gaps::async_pools(index, analysis)).collect();
     report.async_pools = (!pools.is_empty()).then_some(pools);
 }

@@ -16,7 +16,7 @@ use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{
-    Ending, FirstOom, Losses, OomPredictions, PluggableMode, StepSource, TraceLoss, TraceNote,
+    Ending, FirstOom, Losses, OomPredictions, PluggableMode, SettingEffects, StepSource, TraceLoss, TraceNote,
 };
 use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
@@ -83,6 +83,9 @@ pub struct Analysis {
     pub first_oom: Option<FirstOom>,
     /// The predictions for it, which the caller adds before it makes a report.
     pub oom_predictions: OomPredictions,
+    /// What other settings would have reserved, by device; the caller adds it before it makes a
+    /// report with the section `fragmentation`.
+    pub setting_effects: Vec<SettingEffects>,
     /// Count of out-of-memory events by device.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
     /// The first driver calls of other libraries that failed while PyTorch had unused memory.

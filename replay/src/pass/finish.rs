@@ -117,6 +117,7 @@ impl ReplayPass {
             oom_counts: self.oom_counts,
             first_oom: None,
             oom_predictions: OomPredictions::default(),
+            setting_effects: Vec::new(),
             failed_call_gaps: self.failed_call_gaps,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,

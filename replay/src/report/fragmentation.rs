@@ -294,3 +294,30 @@ pub struct AsyncPoolSample {
     /// The difference `reserved_bytes` minus `allocated_bytes`.
     pub unused_bytes: u64,
 }
+
+/// The reserved memory of a device as predicted with other settings of PyTorch's allocator.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct SettingEffects {
+    /// Index in the list `traces`.
+    pub trace: usize,
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The most bytes of segments with the settings of the run.
+    pub recorded_peak_bytes: u64,
+    /// True if the run has too many requests for predictions in a report; `gpumemtrace whatif`
+    /// makes them.
+    pub is_over_limit: bool,
+    /// The settings that were tried, that with the least reserved memory first.
+    pub settings: Vec<SettingEffect>,
+}
+
+/// The effect of one setting, as `gpumemtrace whatif` predicts it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct SettingEffect {
+    /// The value of `PYTORCH_ALLOC_CONF`; empty for the defaults.
+    pub setting: String,
+    /// The most bytes of segments with it.
+    pub peak_reserved_bytes: u64,
+    /// Why the real run may differ, in words; `null` if the prediction is exact.
+    pub reason: Option<String>,
+}

@@ -41,7 +41,7 @@ pub use self::{
     fragmentation::{
         AsyncPool, AsyncPoolSample, Cause, CauseKind, FailedCall, FitRow, Fragmentation,
         FragmentationOverTime, GapMoment, GapReason, GapSample, PinningSite, PoolBlocks, PoolBytes, PoolInfo,
-        PoolRow,
+        PoolRow, SettingEffect, SettingEffects,
     },
     holders::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason},
     leak::{
@@ -145,6 +145,10 @@ pub struct Report {
     /// Unused reserved memory over the run, by device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation_over_time: Option<Vec<FragmentationOverTime>>,
+    /// What other settings of PyTorch's allocator would have reserved; absent if it was not
+    /// predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub setting_effects: Option<Vec<SettingEffects>>,
     /// Memory pools of the CUDA driver; absent if none was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub async_pools: Option<Vec<AsyncPool>>,
@@ -195,6 +199,7 @@ impl Report {
             benign_growth: None,
             fragmentation: None,
             fragmentation_over_time: None,
+            setting_effects: None,
             async_pools: None,
             snapshots: None,
             peak: None,

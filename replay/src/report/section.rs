@@ -10,7 +10,7 @@ pub enum Section {
     Leaks,
     /// `timeline`, `timelines`, `marks` and `torch_memory`.
     Timeline,
-    /// `fragmentation`, `fragmentation_over_time` and `async_pools`.
+    /// `fragmentation`, `fragmentation_over_time`, `setting_effects` and `async_pools`.
     Fragmentation,
     /// The key `peak`, of each device.
     Peak,

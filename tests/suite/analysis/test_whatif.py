@@ -55,6 +55,25 @@ def test_unused_memory_is_that_of_the_report(name, torch_version, tmp_path):
         # Of stranded memory the report does not say whether it is a whole segment.
         assert unused["cached_bytes"] >= bytes_of.get("cache", 0)
         assert unused["pinned_bytes"] >= bytes_of.get("pinned", 0)
+        check_advice(trace, report)
+
+
+def check_advice(trace, report):
+    """The settings that a report names are those of the command, with the same numbers."""
+    [effects] = report["setting_effects"]
+    tried = {effect["setting"]: effect for effect in effects["settings"]}
+    rows = {row["setting"]: row for row in answer_of(trace, tried)["rows"]}
+    assert tried.keys() == rows.keys() and len(tried) >= 5 and not effects["is_over_limit"]
+    for setting, effect in tried.items():
+        assert effect["peak_reserved_bytes"] == rows[setting]["peak_reserved_bytes"]
+        assert effect["reason"] == rows[setting]["reason"]
+    peaks = [effect["peak_reserved_bytes"] for effect in effects["settings"]]
+    assert peaks == sorted(peaks)
+    text = gpumemtrace("replay", trace, "--fragmentation")
+    if peaks[0] < 0.99 * effects["recorded_peak_bytes"]:
+        assert f"CONF={effects['settings'][0]['setting']}, the run would have reserved at most" in " ".join(text.split())
+    else:
+        assert "No setting that was tried would have saved more than 1%" in " ".join(text.split())
 
 
 def test_weights_that_fragment_while_they_load(torch_version, tmp_path):

@@ -15,7 +15,7 @@ use gpumemtrace_replay::{
 };
 
 use super::display_args::DisplayArgs;
-use super::setting_predictions::add_oom_predictions;
+use super::setting_predictions::{add_oom_predictions, add_setting_effects};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
 use crate::render::wording::fill_report;
@@ -156,6 +156,9 @@ fn read_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec
             if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_with_head };
         let (mut analysis, head) = file.with_input(ring, |input| analyse(input, asked.clone()))?;
         add_oom_predictions(&mut analysis, &file, &head);
+        if args.sections.asked.contains(&Section::Fragmentation) {
+            add_setting_effects(&mut analysis, &file, &head);
+        }
         analyses.push(analysis);
     }
     args.filters.apply(&mut analyses, &skipped)?;

@@ -10,6 +10,7 @@ use gpumemtrace_replay::report::{Device, Report};
 use gpumemtrace_replay::{Analysis, AnalysisOptions, analyse_with_head, report, symbolize_sites};
 use gpumemtrace_whatif::{Doubt, PredictedRow, SCHEMA, Scenario, VERSION, WhatIf, WhatIfAnswer, WhatIfRow};
 
+use crate::commands::setting_predictions::recorded_scenario;
 use crate::commands::trace_args::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::whatif::describe_doubts;
@@ -59,7 +60,9 @@ impl RecordedRun {
         drop(progress);
         let facts = report(std::slice::from_ref(&analysis), &[]);
         let device = choose_device(&facts, args)?;
-        let (base, doubts) = recorded_scenario(&facts, device, args)?;
+        let recorded = recorded_scenario(&facts.traces[0], device, args.torch);
+        let (base, doubts) =
+            recorded.map_err(|why| UsageError(format!("{}: {why}", args.trace.display())))?;
         Ok(Self {
             path: args.trace.display().to_string(),
             file,
@@ -137,27 +140,4 @@ fn choose_device<'a>(facts: &'a Report, args: &RecordedRunArgs) -> anyhow::Resul
         };
         UsageError(format!("{}: {why}", args.trace.display())).into()
     })
-}
-
-/// The recorded run as a scenario, and what is doubtful about every prediction from it.
-fn recorded_scenario(
-    facts: &Report,
-    device: &Device,
-    args: &RecordedRunArgs,
-) -> anyhow::Result<(Scenario, Vec<Doubt>)> {
-    let info = &facts.traces[0];
-    let unusable = |why: String| UsageError(format!("{}: {why}", args.trace.display()));
-    let version = match (info.torch.as_deref(), args.torch) {
-        (Some(torch), _) => TorchVersion::parse(torch).map_err(|error| unusable(error.to_string()))?,
-        (None, Some(named)) => named,
-        (None, None) => {
-            let why = "it does not say which PyTorch ran; name its version, as in --torch 2.9";
-            return Err(unusable(why.to_owned()).into());
-        }
-    };
-    let setting = info.allocator_conf.as_deref().unwrap_or("");
-    let base = Scenario::new(setting, version, device.total_bytes);
-    let base = base.map_err(|error| unusable(format!("its allocator settings: {error}")))?;
-    let doubts = (!info.complete).then_some(Doubt::Incomplete);
-    Ok((base, doubts.into_iter().collect()))
 }

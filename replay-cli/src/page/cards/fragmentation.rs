@@ -9,7 +9,7 @@ use super::element::{Color, Element, Node, element, number_cell, swatch, table_h
 use super::{CardTrace, paragraph};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{
-    describe_cause, describe_gap_moment, name_cause, name_new_segment, name_pool,
+    describe_cause, describe_gap_moment, describe_setting_effects, name_cause, name_new_segment, name_pool,
 };
 use crate::render::wording::moment::format_moment;
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -100,8 +100,16 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
         .add(bar.add(parts.collect::<Vec<_>>()))
         .add(paragraph(scale).class("muted"))
         .add(element("ol").class("waterfall-rows").add(rows))
+        .add(setting_effects(moment, trace, &words))
         .add(pools(&moment.pools))
         .add(common_sizes(&moment.common_sizes, &words))
+}
+
+/// Whether another setting would have reserved less on this GPU.
+fn setting_effects(moment: &Fragmentation, trace: &CardTrace<'_>, words: &Vocabulary) -> Vec<Element> {
+    let all = trace.report.setting_effects.iter().flatten();
+    let of_device = all.filter(|one| (one.trace, one.device) == (moment.trace, moment.device));
+    of_device.map(|effects| paragraph(describe_setting_effects(effects, words))).collect()
 }
 
 /// `left` is what remains of the gap after this cause, to the left of its bar.

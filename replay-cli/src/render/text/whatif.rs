@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_whatif::{FailedRequest, PredictionStatus, UnusedByCause, WhatIfAnswer, WhatIfRow};
 
+use crate::render::wording::alloc_conf_of;
 use crate::render::wording::sites::short_site;
 use crate::render::wording::whatif::describe_unused;
 use crate::terminal::escape::escape_text;
@@ -192,7 +193,10 @@ fn render_best(out: &mut String, answer: &WhatIfAnswer, style: Style) {
     out.push('\n');
     let name = match best.setting.as_str() {
         "" => describe_setting(best, base),
-        setting => format!("PYTORCH_ALLOC_CONF={}", escape_text(setting)),
+        setting => {
+            let variable = alloc_conf_of(best.torch.as_deref().unwrap_or_default());
+            format!("{variable}={}", escape_text(setting))
+        }
     };
     put_line(out, format_args!("{} {HANG}reserves {} less.", style.bold(&name), format_bytes(saved)));
 }

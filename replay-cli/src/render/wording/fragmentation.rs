@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 
-use gpumemtrace_replay::report::{Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes, PoolInfo};
+use gpumemtrace_replay::report::{
+    Cause, CauseKind, GapMoment, GapReason, PoolBlocks, PoolBytes, PoolInfo, SettingEffects,
+};
 
 use super::Vocabulary;
+use crate::terminal::format::format_percent;
 use crate::terminal::units::format_bytes;
 
 /// A cause, and what returns the memory.
@@ -95,6 +98,45 @@ pub(crate) fn name_cause(cause: CauseKind, words: &Vocabulary) -> String {
         CauseKind::StrandedPool => "in other pools".to_owned(),
         CauseKind::Unexplained => "unexplained".to_owned(),
     }
+}
+
+/// A setting that saves less than this part of the reserved memory is not named.
+const LEAST_SAVING: f64 = 0.01;
+
+/// Which setting of PyTorch's allocator would have reserved less, from predictions.
+pub(crate) fn describe_setting_effects(effects: &SettingEffects, words: &Vocabulary) -> String {
+    let Vocabulary { alloc_conf, .. } = words;
+    if effects.is_over_limit {
+        return "The run is too long to try other settings here; gpumemtrace whatif tries them.".to_owned();
+    }
+    let recorded = format_bytes(effects.recorded_peak_bytes);
+    let more = "gpumemtrace whatif compares more settings.";
+    let most_bytes = effects.recorded_peak_bytes as f64 * (1.0 - LEAST_SAVING);
+    let best = effects.settings.first().filter(|best| (best.peak_reserved_bytes as f64) < most_bytes);
+    let Some(best) = best else {
+        let tried: Vec<String> =
+            effects.settings.iter().map(|effect| name_setting(&effect.setting).to_owned()).collect();
+        return format!(
+            "The run reserved at most {recorded}. No setting that was tried would have saved more than {}: \
+             {}. {more}",
+            format_percent(LEAST_SAVING),
+            tried.join(", ")
+        );
+    };
+    let certainty = match &best.reason {
+        None => "The prediction is exact.".to_owned(),
+        Some(reason) => format!("The prediction may be wrong, because {reason}."),
+    };
+    let setting = match best.setting.as_str() {
+        "" => format!("With PyTorch's defaults ({alloc_conf} unset)"),
+        setting => format!("With {alloc_conf}={setting}"),
+    };
+    let peak = format_bytes(best.peak_reserved_bytes);
+    format!("{setting}, the run would have reserved at most {peak} instead of {recorded}. {certainty} {more}")
+}
+
+fn name_setting(setting: &str) -> &str {
+    if setting.is_empty() { "PyTorch's defaults" } else { setting }
 }
 
 /// What the allocator needs when no free memory fits.

@@ -36,7 +36,7 @@ pub(crate) use check::contributor_name;
 pub(crate) use comparison::{explain_unknown_amplification, name_total};
 pub(crate) use losses::describe_loss;
 pub(crate) use notes::is_caveat;
-pub(crate) use vocabulary::Vocabulary;
+pub(crate) use vocabulary::{Vocabulary, alloc_conf_of};
 
 /// Writes all sentences of a report. Native sites must have names by then.
 pub(crate) fn fill_report(report: &mut Report) {

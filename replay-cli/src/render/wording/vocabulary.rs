@@ -70,7 +70,7 @@ impl Vocabulary {
     pub(crate) fn of_trace(info: &TraceInfo) -> Self {
         let has_times = info.duration_ns.is_some() || !info.is_torch_snapshot();
         let words = Self::new(info.is_metal(), info.pluggable);
-        let alloc_conf = if has_old_alloc_conf(info) { "PYTORCH_CUDA_ALLOC_CONF" } else { words.alloc_conf };
+        let alloc_conf = info.torch.as_deref().map_or(words.alloc_conf, alloc_conf_of);
         Self { has_times, alloc_conf, ..words }
     }
 
@@ -94,8 +94,11 @@ impl Vocabulary {
     }
 }
 
-/// Whether the PyTorch of a trace ignores `PYTORCH_ALLOC_CONF`, as 2.9 and all before do.
-fn has_old_alloc_conf(info: &TraceInfo) -> bool {
-    let version = info.torch.as_deref().and_then(|torch| TorchVersion::parse(torch).ok());
-    version.is_some_and(|version| version.minor() < ALLOC_CONF_SINCE)
+/// The environment variable of PyTorch's allocator settings: 2.9 and all before ignore
+/// `PYTORCH_ALLOC_CONF`.
+pub(crate) fn alloc_conf_of(torch: &str) -> &'static str {
+    match TorchVersion::parse(torch) {
+        Ok(version) if version.minor() < ALLOC_CONF_SINCE => "PYTORCH_CUDA_ALLOC_CONF",
+        _ => Vocabulary::CUDA.alloc_conf,
+    }
 }

@@ -9,9 +9,12 @@ use super::{fragmentation_history, pools};
 use crate::render::text::sites::SiteFormatter;
 use crate::render::text::sum_hidden_rows;
 use crate::render::wording::Vocabulary;
-use crate::render::wording::fragmentation::{describe_cause, describe_gap_moment, name_cause};
+use crate::render::wording::fragmentation::{
+    describe_cause, describe_gap_moment, describe_setting_effects, name_cause,
+};
 use crate::render::wording::moment::format_moment;
 use crate::render::wording::sites::short_site;
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_percent, put_line, size_column};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -63,8 +66,20 @@ pub(super) fn render_fragmentation(
             ),
         );
     }
+    render_setting_effects(out, report, trace, &words);
     for history in report.fragmentation_over_time.iter().flatten().filter(|history| history.trace == trace) {
         fragmentation_history::render_history(out, history, style);
+    }
+}
+
+/// Whether another setting would have reserved less, for each GPU.
+fn render_setting_effects(out: &mut String, report: &Report, trace: usize, words: &Vocabulary) {
+    let effects = report.setting_effects.iter().flatten().filter(|effects| effects.trace == trace);
+    let effects: Vec<_> = effects.collect();
+    for one in &effects {
+        let device = if effects.len() > 1 { format!("GPU {}: ", one.device) } else { String::new() };
+        out.push('\n');
+        put_line(out, format_args!("  {HANG}{device}{}", escape_text(&describe_setting_effects(one, words))));
     }
 }
 

@@ -1,0 +1,98 @@
+//! What other settings would have reserved.
+
+use std::ops::ControlFlow;
+
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::report::{Device, SettingEffect, SettingEffects};
+use gpumemtrace_replay::{Analysis, Section, report};
+use gpumemtrace_whatif::{PredictedRow, PredictionStatus, WhatIf};
+
+use super::{affordable_settings, candidates, count_blocks, recorded_scenario};
+use crate::render::wording::whatif::describe_doubts;
+use crate::trace::open::TraceSource;
+
+/// Adds the effects of settings on each GPU to an analysis of a whole run. A trace that cannot be
+/// read again has none.
+pub(in crate::commands) fn add_setting_effects(
+    analysis: &mut Analysis,
+    file: &TraceSource,
+    head: &TraceHead,
+) {
+    let facts = report(std::slice::from_ref(analysis), &[Section::Oom]);
+    let info = &facts.traces[0];
+    // What other allocators reserve does not follow PyTorch's settings.
+    if info.pluggable.is_some() || info.since.is_some() || info.stream.is_some() {
+        return;
+    }
+    let with_torch = facts.devices.iter().filter(|device| device.peak.reserved_bytes > Some(0));
+    let runs: Vec<_> = with_torch
+        .filter_map(|device| {
+            let (base, doubts) = recorded_scenario(info, device, None).ok()?;
+            let candidates = candidates(&base);
+            (!candidates.is_empty()).then_some((device, base, candidates, doubts))
+        })
+        .collect();
+    if runs.is_empty() {
+        return;
+    }
+    let events = analysis.counts.iter().map(|(_, count)| count).sum();
+    let affordable = affordable_settings((events, count_blocks(analysis)));
+    if affordable == 0 {
+        analysis.setting_effects = runs.iter().map(|(device, ..)| no_effects(device)).collect();
+        return;
+    }
+    let mut predictions: Vec<(&Device, WhatIf)> = runs
+        .into_iter()
+        .map(|(device, base, mut candidates, doubts)| {
+            candidates.truncate(affordable);
+            (device, WhatIf::new(device.device as u8, base, candidates, doubts))
+        })
+        .collect();
+    let walked = analysis.walk(&|| file.open(), head, (None, None), &mut |walked| {
+        for (_, whatif) in &mut predictions {
+            whatif.on_event(walked);
+        }
+        ControlFlow::Continue(())
+    });
+    if walked.is_ok() {
+        analysis.setting_effects =
+            predictions.into_iter().filter_map(|(device, whatif)| effects_of(device, whatif)).collect();
+    }
+}
+
+/// Those of a run that is too long.
+fn no_effects(device: &Device) -> SettingEffects {
+    SettingEffects {
+        trace: 0,
+        device: device.device,
+        recorded_peak_bytes: device.peak.reserved_bytes.unwrap_or(0),
+        is_over_limit: true,
+        settings: Vec::new(),
+    }
+}
+
+/// `None` for a run that ran out of memory: with another setting it goes on and needs more.
+fn effects_of(device: &Device, whatif: WhatIf) -> Option<SettingEffects> {
+    let (base, rows) = whatif.finish();
+    if base.row.ooms > 0 {
+        return None;
+    }
+    let effects = SettingEffects {
+        recorded_peak_bytes: base.row.peak_reserved_bytes?,
+        is_over_limit: false,
+        settings: rows.into_iter().filter_map(effect_of).collect(),
+        ..no_effects(device)
+    };
+    (!effects.settings.is_empty()).then_some(effects)
+}
+
+/// `None` without a prediction for the whole run.
+fn effect_of(predicted: PredictedRow) -> Option<SettingEffect> {
+    let PredictedRow { row, doubts, .. } = predicted;
+    let is_whole = row.status != PredictionStatus::Refused && row.ooms == 0;
+    Some(SettingEffect {
+        setting: row.setting,
+        peak_reserved_bytes: row.peak_reserved_bytes.filter(|_| is_whole)?,
+        reason: describe_doubts(&doubts),
+    })
+}

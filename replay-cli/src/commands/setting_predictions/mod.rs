@@ -1,0 +1,95 @@
+//! Predicts for reports what settings of PyTorch's allocator would have done.
+//!
+//! The crate replay has no model of the allocator, so its analysis has no such predictions. The
+//! events are walked a second time for them. The time that this takes is limited: [`MAX_STEPS`] are
+//! about two seconds of one core. Longer runs get no prediction, and their reports name
+//! `gpumemtrace whatif`.
+
+mod gap;
+mod oom;
+
+use gpumemtrace_caching_allocator::TorchVersion;
+use gpumemtrace_format::EventKind;
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::report::{Device, TraceInfo};
+use gpumemtrace_whatif::{Doubt, Scenario};
+
+pub(super) use gap::add_setting_effects;
+pub(super) use oom::add_oom_predictions;
+
+/// The settings that are tried: those that cost the program least first. Those that a version does
+/// not know are left out.
+const SETTINGS: &[&str] = &[
+    "expandable_segments:True",
+    "max_split_size_mb:512",
+    "max_split_size_mb:256",
+    "max_split_size_mb:128",
+    "max_split_size_mb:64",
+    "roundup_power2_divisions:8",
+    "expandable_segments:True,roundup_power2_divisions:8",
+    "",
+];
+
+/// Most steps of a prediction: an event that is read, or a request that is made to one allocator.
+const MAX_STEPS: u64 = 10_000_000;
+/// The recorded run, and two orders of addresses for each setting.
+const ALLOCATORS_OF_RUN: u64 = 1;
+const ALLOCATORS_OF_SETTING: u64 = 2;
+
+/// The settings that the version has, that the model knows, and that differ from the recorded ones.
+fn candidates(base: &Scenario) -> Vec<Scenario> {
+    if !base.not_modelled().is_empty() {
+        return Vec::new();
+    }
+    let all =
+        SETTINGS.iter().filter_map(|setting| Scenario::new(setting, base.version, base.card_bytes).ok());
+    all.filter(|scenario| !scenario.is_same(base)).collect()
+}
+
+/// How many settings can be predicted within the limit.
+fn affordable_settings((events, requests): (u64, u64)) -> usize {
+    let allocators = MAX_STEPS.saturating_sub(events) / requests.max(1);
+    (allocators.saturating_sub(ALLOCATORS_OF_RUN) / ALLOCATORS_OF_SETTING) as usize
+}
+
+/// Events of PyTorch's blocks.
+fn count_blocks(analysis: &Analysis) -> u64 {
+    let counts = analysis.counts.iter();
+    let blocks = counts.filter(|(kind, _)| matches!(*kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE));
+    blocks.map(|(_, count)| count).sum()
+}
+
+/// The recorded run as a scenario, and what is doubtful about every prediction from it; else why
+/// there can be none. `named` is the version that the user named.
+pub(super) fn recorded_scenario(
+    info: &TraceInfo,
+    device: &Device,
+    named: Option<TorchVersion>,
+) -> Result<(Scenario, Vec<Doubt>), String> {
+    let version = match (info.torch.as_deref(), named) {
+        (Some(torch), _) => TorchVersion::parse(torch).map_err(|error| error.to_string())?,
+        (None, Some(named)) => named,
+        (None, None) => {
+            return Err("it does not say which PyTorch ran; name its version, as in --torch 2.9".to_owned());
+        }
+    };
+    let setting = info.allocator_conf.as_deref().unwrap_or("");
+    let base = Scenario::new(setting, version, device.total_bytes);
+    let base = base.map_err(|error| format!("its allocator settings: {error}"))?;
+    let doubts = (!info.complete).then_some(Doubt::Incomplete);
+    Ok((base, doubts.into_iter().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_runs_try_fewer_settings() {
+        assert!(affordable_settings((400_000, 300_000)) >= SETTINGS.len());
+        assert_eq!(affordable_settings((1_000_000, 1_000_000)), 4);
+        assert_eq!(affordable_settings((2_500_000, 2_500_000)), 1);
+        assert_eq!(affordable_settings((2_600_000, 2_600_000)), 0);
+        assert_eq!(affordable_settings((20_000_000, 1)), 0);
+    }
+}
