@@ -7,6 +7,7 @@ is replayed by check_log.py. Run it with the Python of an environment from scrip
     ENV/bin/python simgpu/tests/smoke.py [NAME...]      exit status 0: all passed
 """
 
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -559,7 +560,10 @@ def main():
         print(f"no such scenario: {', '.join(unknown)}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        failed = [name for name in names if not run_one(name, os.path.join(folder, f"{name}.log"))]
+        run = lambda name: run_one(name, os.path.join(folder, f"{name}.log"))
+        # A scenario mostly imports PyTorch, on one core.
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            failed = [name for name, passed in zip(names, pool.map(run, names)) if not passed]
     print(f"{len(names) - len(failed)} of {len(names)} passed")
     return 1 if failed else 0
 

@@ -71,14 +71,14 @@ fn no_effects(device: &Device) -> SettingEffects {
     }
 }
 
-/// `None` for a run that ran out of memory: with another setting it goes on and needs more.
+/// `None` if the model does not reserve what the run reserved, and for a run that ran out of
+/// memory: with another setting it goes on and needs more.
 fn effects_of(device: &Device, whatif: WhatIf) -> Option<SettingEffects> {
     let (base, rows) = whatif.finish();
-    if base.row.ooms > 0 {
+    if base.row.ooms > 0 || base.row.peak_reserved_bytes != device.peak.reserved_bytes {
         return None;
     }
     let effects = SettingEffects {
-        recorded_peak_bytes: base.row.peak_reserved_bytes?,
         is_over_limit: false,
         settings: rows.into_iter().filter_map(effect_of).collect(),
         ..no_effects(device)
