@@ -22,7 +22,7 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, Section};
 use gpumemtrace_whatif::WhatIfAnswer;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::terminal::stdout::{colored_stdout, stdout};
 use crate::terminal::style::Style;
@@ -37,7 +37,7 @@ pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &J
 /// The formats of `compare`, the default first.
 pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `whatif`, the default first.
-pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswer>] = &[&TextRenderer, &JsonRenderer];
+pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `fit`, the default first.
 pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitAnswer>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
@@ -85,6 +85,19 @@ pub(crate) struct ReportNeeds<'a> {
     /// Rows beyond `--top` are removed from all lists. Otherwise the renderer gets all rows and
     /// sums up those that it hides.
     pub(crate) truncated_lists: bool,
+}
+
+/// Predictions of `whatif`, for each trace.
+pub(crate) struct WhatIfAnswers(pub(crate) Vec<WhatIfAnswer>);
+
+impl Serialize for WhatIfAnswers {
+    /// The answer itself if there is only one, else a list.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [answer] => answer.serialize(serializer),
+            answers => answers.serialize(serializer),
+        }
+    }
 }
 
 /// Predictions of `fit`: for each setting the smallest card, and the largest that is too small.

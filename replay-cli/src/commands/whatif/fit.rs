@@ -1,5 +1,7 @@
 //! `gpumemtrace fit`: the smallest card that holds a recorded run.
 
+use std::path::PathBuf;
+
 use gpumemtrace_whatif::{CardSearch, PredictedRow, PredictionStatus, Scenario};
 
 use super::recorded_run::{RecordedRun, RecordedRunArgs};
@@ -16,6 +18,8 @@ const DEFAULT_SETTINGS: &[&str] = &["expandable_segments:True"];
 
 #[derive(clap::Args)]
 pub(crate) struct FitArgs {
+    /// Trace, or snapshot of PyTorch
+    trace: PathBuf,
     #[command(flatten)]
     run: RecordedRunArgs,
     /// Settings to try beside the recorded ones, in the syntax of PYTORCH_ALLOC_CONF (repeatable)
@@ -37,7 +41,7 @@ pub(crate) struct FitArgs {
 
 pub(crate) fn run(args: &FitArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
-    let mut run = RecordedRun::open(&args.run)?;
+    let mut run = RecordedRun::open(&args.trace, &args.run)?;
     let mut searches = searches(args, &run.base)?;
     let base = loop {
         let (base, rows) = run.predict(searches.iter().flat_map(SettingSearch::next).collect())?;

@@ -4,14 +4,16 @@ mod recorded_run;
 
 pub(crate) mod fit;
 
+use std::path::PathBuf;
+
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::size_arg::parse_bytes;
-use gpumemtrace_whatif::{KnownCard, Scenario, WhatIfAnswer};
+use gpumemtrace_whatif::{KnownCard, Scenario};
 
 use super::display_args::DisplayArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::render::{
-    RenderContext, Renderer, WHATIF_RENDERERS, format_parser, print_document, select_format,
+    RenderContext, Renderer, WHATIF_RENDERERS, WhatIfAnswers, format_parser, print_document, select_format,
 };
 use crate::terminal::status_line;
 use recorded_run::{RecordedRun, RecordedRunArgs};
@@ -36,6 +38,9 @@ const GRID: &[&str] = &[
 
 #[derive(clap::Args)]
 pub(crate) struct WhatIfArgs {
+    /// Traces, such as those of all ranks, or snapshots of PyTorch
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
     #[command(flatten)]
     run: RecordedRunArgs,
     /// Settings to try, in the syntax of PYTORCH_ALLOC_CONF (repeatable) [default: a grid]
@@ -49,12 +54,12 @@ pub(crate) struct WhatIfArgs {
     card: Option<u64>,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (schema: docs/whatif.schema.json)
+    /// Print JSON (schema: docs/whatif.schema.json); for several traces, a list
     #[arg(long)]
     json: bool,
     /// Output format on stdout
     #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(WHATIF_RENDERERS))]
-    format: Option<&'static dyn Renderer<WhatIfAnswer>>,
+    format: Option<&'static dyn Renderer<WhatIfAnswers>>,
 }
 
 /// A size, or the name of a card.
@@ -68,13 +73,20 @@ fn parse_card(text: &str) -> Result<u64, String> {
 
 pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
-    let mut run = RecordedRun::open(&args.run)?;
-    let others = scenarios(args, &run.base)?;
-    let (base, rows) = run.predict(others)?;
-    let answer = run.answer(base, rows);
+    let mut answers = Vec::new();
+    let mut exit = CliExit::Done;
+    for trace in &args.traces {
+        let mut run = RecordedRun::open(trace, &args.run)?;
+        let others = scenarios(args, &run.base)?;
+        let (base, rows) = run.predict(others)?;
+        answers.push(run.answer(base, rows));
+        if !run.is_complete {
+            exit = CliExit::Incomplete;
+        }
+    }
     let renderer = select_format(WHATIF_RENDERERS, args.format, args.json);
-    print_document(renderer, &answer, &RenderContext::new(args.display.style()))?;
-    Ok(run.exit())
+    print_document(renderer, &WhatIfAnswers(answers), &RenderContext::new(args.display.style()))?;
+    Ok(exit)
 }
 
 /// What to predict: the user's settings, the grid, and the recorded settings on another card or

@@ -1,7 +1,7 @@
 //! A recorded run, and predictions from it.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_replay::callsite::NameScope;
@@ -19,8 +19,6 @@ use crate::trace::open::TraceSource;
 
 #[derive(clap::Args)]
 pub(super) struct RecordedRunArgs {
-    /// Trace, or snapshot of PyTorch
-    trace: PathBuf,
     /// Version of PyTorch, such as 2.9 [default: that of the recorded run]
     ///
     /// A snapshot does not say which version wrote it. There, this is that version.
@@ -44,27 +42,26 @@ pub(super) struct RecordedRun {
     pub(super) base: Scenario,
     /// What is doubtful about every prediction from it.
     doubts: Vec<Doubt>,
-    is_complete: bool,
+    pub(super) is_complete: bool,
     shows_progress: bool,
     uses_symbol_cache: bool,
 }
 
 impl RecordedRun {
     /// Reads the trace once.
-    pub(super) fn open(args: &RecordedRunArgs) -> anyhow::Result<Self> {
-        let (file, ring) = TraceSource::find(&args.trace)?;
+    pub(super) fn open(trace: &Path, args: &RecordedRunArgs) -> anyhow::Result<Self> {
+        let (file, ring) = TraceSource::find(trace)?;
         let shows_progress = args.reading.shows_progress();
         let progress = shows_progress.then(|| file.progress());
         let options = AnalysisOptions { user_code: args.reading.user_code()?, ..Default::default() };
         let (analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
         drop(progress);
         let facts = report(std::slice::from_ref(&analysis), &[]);
-        let device = choose_device(&facts, args)?;
+        let device = choose_device(&facts, trace, args)?;
         let recorded = recorded_scenario(&facts.traces[0], device, args.torch);
-        let (base, doubts) =
-            recorded.map_err(|why| UsageError(format!("{}: {why}", args.trace.display())))?;
+        let (base, doubts) = recorded.map_err(|why| UsageError(format!("{}: {why}", trace.display())))?;
         Ok(Self {
-            path: args.trace.display().to_string(),
+            path: trace.display().to_string(),
             file,
             analysis,
             head,
@@ -127,7 +124,7 @@ impl RecordedRun {
 }
 
 /// The device that the user named, else the one with the most reserved memory.
-fn choose_device<'a>(facts: &'a Report, args: &RecordedRunArgs) -> anyhow::Result<&'a Device> {
+fn choose_device<'a>(facts: &'a Report, trace: &Path, args: &RecordedRunArgs) -> anyhow::Result<&'a Device> {
     let with_torch = facts.devices.iter().filter(|device| device.peak.reserved_bytes.is_some());
     let chosen = match args.device {
         Some(ordinal) => with_torch.clone().find(|device| device.device == u32::from(ordinal)),
@@ -138,6 +135,6 @@ fn choose_device<'a>(facts: &'a Report, args: &RecordedRunArgs) -> anyhow::Resul
             Some(ordinal) => format!("PyTorch reserved no memory on GPU {ordinal}; leave --device out"),
             None => "PyTorch's allocator was not recorded; record the run with gpumemtrace run".to_owned(),
         };
-        UsageError(format!("{}: {why}", args.trace.display())).into()
+        UsageError(format!("{}: {why}", trace.display())).into()
     })
 }

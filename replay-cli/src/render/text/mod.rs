@@ -21,9 +21,8 @@ use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::Omitted;
-use gpumemtrace_whatif::WhatIfAnswer;
 
-use super::{FitAnswer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
+use super::{FitAnswer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, WhatIfAnswers};
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
@@ -83,14 +82,14 @@ impl Renderer<Comparison> for TextRenderer {
     }
 }
 
-impl Renderer<WhatIfAnswer> for TextRenderer {
+impl Renderer<WhatIfAnswers> for TextRenderer {
     fn render(
         &self,
-        answer: &WhatIfAnswer,
+        answers: &WhatIfAnswers,
         context: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        Ok(out.write_all(whatif::render_answer(answer, context.style).as_bytes())?)
+        Ok(out.write_all(whatif::render_answers(&answers.0, context.style).as_bytes())?)
     }
 }
 

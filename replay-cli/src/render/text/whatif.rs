@@ -1,6 +1,6 @@
 //! Predictions as a table, the best first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpumemtrace_whatif::{FailedRequest, PredictionStatus, UnusedByCause, WhatIfAnswer, WhatIfRow};
 
@@ -14,8 +14,54 @@ use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 use crate::terminal::units::{chosen_units, format_bytes};
 
+/// One answer after another, and the setting that suits all traces.
+pub(super) fn render_answers(answers: &[WhatIfAnswer], style: Style) -> String {
+    let texts: Vec<String> = answers.iter().map(|answer| render_answer(answer, style)).collect();
+    let mut out = texts.join("\n");
+    if answers.len() > 1 {
+        let mut last = String::new();
+        put_line(&mut last, format_args!("{HANG}{}", describe_common_best(answers, style)));
+        out.push('\n');
+        out.push_str(&layout::finish_text(&last, style));
+    }
+    out
+}
+
+/// The setting with which the trace that reserves most reserves least.
+fn describe_common_best(answers: &[WhatIfAnswer], style: Style) -> String {
+    let recorded: Option<Vec<u64>> = answers.iter().map(|answer| answer.base.peak_reserved_bytes).collect();
+    let Some(recorded_bytes) = recorded.and_then(|peaks| peaks.into_iter().max()) else {
+        return "Not every trace has a prediction, so none is made for all of them.".to_owned();
+    };
+    let rows = answers.iter().flat_map(|answer| &answer.rows);
+    let settings: BTreeSet<&str> = rows.map(|row| row.setting.as_str()).collect();
+    let of_all = |setting: &&str| {
+        let peaks: Option<Vec<u64>> = answers.iter().map(|answer| peak_with(answer, setting)).collect();
+        Some((peaks?.into_iter().max()?, (*setting).to_owned()))
+    };
+    let best = settings.iter().filter_map(of_all).min().filter(|(bytes, _)| *bytes < recorded_bytes);
+    let traces = format_count(answers.len() as u64, "trace");
+    let Some((bytes, setting)) = best else {
+        return format!("Of {traces}, the largest reserves no less with any setting that was tried for all.");
+    };
+    let name = match setting.as_str() {
+        "" => "PyTorch's defaults".to_owned(),
+        setting => assign_setting(&answers[0].base, setting),
+    };
+    let (bytes, recorded) = (format_bytes(bytes), format_bytes(recorded_bytes));
+    format!("{}: of {traces}, the largest reserves {bytes} instead of {recorded}.", style.bold(&name))
+}
+
+/// The most that a run reserves with this setting on its own card, if it runs to its end.
+fn peak_with(answer: &WhatIfAnswer, setting: &str) -> Option<u64> {
+    let base = &answer.base;
+    let is_same_run = |row: &&WhatIfRow| (&row.torch, row.card_bytes) == (&base.torch, base.card_bytes);
+    let mut rows = answer.rows.iter().chain([base]).filter(is_same_run);
+    rows.find(|row| row.setting == setting && row.ooms == 0)?.peak_reserved_bytes
+}
+
 /// A header, the recorded run, then a row for each prediction.
-pub(super) fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
+fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
     let mut out = String::new();
     let base = &answer.base;
     put_line(&mut out, format_args!("{}", style.bold(&describe_run(answer))));
@@ -177,6 +223,11 @@ fn render_reasons(out: &mut String, answer: &WhatIfAnswer) {
     }
 }
 
+/// The setting as a line for the shell, for the version of this row.
+fn assign_setting(row: &WhatIfRow, setting: &str) -> String {
+    format!("{}={}", alloc_conf_of(row.torch.as_deref().unwrap_or_default()), escape_text(setting))
+}
+
 /// The setting that needs the least memory, if one needs less than the recorded run.
 fn render_best(out: &mut String, answer: &WhatIfAnswer, style: Style) {
     let base = &answer.base;
@@ -193,10 +244,7 @@ fn render_best(out: &mut String, answer: &WhatIfAnswer, style: Style) {
     out.push('\n');
     let name = match best.setting.as_str() {
         "" => describe_setting(best, base),
-        setting => {
-            let variable = alloc_conf_of(best.torch.as_deref().unwrap_or_default());
-            format!("{variable}={}", escape_text(setting))
-        }
+        setting => assign_setting(best, setting),
     };
     put_line(out, format_args!("{} {HANG}reserves {} less.", style.bold(&name), format_bytes(saved)));
 }
