@@ -176,8 +176,12 @@ fn move_up(low: i32, identity: FileIdentity) -> i32 {
         return low;
     }
     if FileIdentity::of_descriptor(high) != Some(identity) {
-        // SAFETY: a new descriptor that no other code knows.
-        unsafe { libc::close(high) };
+        // Either `low` was no longer ours and this is a copy of the program's file, or the program
+        // has given the new number to a file of its own.
+        if FileIdentity::of_descriptor(low) != Some(identity) {
+            // SAFETY: a copy that no other code knows.
+            unsafe { libc::close(high) };
+        }
         return low;
     }
     close_if(low, identity);

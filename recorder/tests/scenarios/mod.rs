@@ -159,7 +159,9 @@ pub fn run_scenario(name: &str) -> ! {
             // keep them open.
             let status = unsafe {
                 let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-                for number in 3..2000 {
+                // Downwards: upwards, the next number is the one that the recorder gets when it
+                // opens its file again, and closes while it becomes the program's.
+                for number in (3..2000).rev() {
                     libc::dup2(null, number);
                 }
                 match libc::fork() {
