@@ -106,6 +106,19 @@ fn page_has_the_exact_report_and_is_the_same_each_time() {
 }
 
 #[test]
+fn each_setting_that_was_tried_has_a_bar() {
+    let (_, page) = page_of(GOLDEN, &[]);
+    let report: serde_json::Value = serde_json::from_slice(&blob(&page, "report")).expect("JSON");
+    let effects = report["setting_effects"][0]["settings"].as_array().expect("settings");
+    let cards = data_of(&page).to_string();
+    assert!(effects.len() > 4 && cards.contains("The most that the run reserves with each setting"));
+    for effect in effects {
+        let setting = effect["setting"].as_str().expect("a name");
+        assert!(cards.contains(&format!("[\"{setting}\"]")), "{setting}");
+    }
+}
+
+#[test]
 fn drawn_values_are_those_of_the_report() {
     let (_, page) = page_of(GOLDEN, &[]);
     let (data, columns) = (data_of(&page), columns(&page));

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_replay::report::{Cause, CauseKind, FitRow, Fragmentation, GapReason, PoolRow};
+use gpumemtrace_replay::report::{
+    Cause, CauseKind, FitRow, Fragmentation, GapReason, PoolRow, SettingEffects,
+};
 use serde::Serialize;
 
 use super::element::{Color, Element, Node, element, number_cell, swatch, table_head};
@@ -10,6 +12,7 @@ use super::{CardTrace, paragraph};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{
     describe_cause, describe_gap_moment, describe_setting_effects, name_cause, name_new_segment, name_pool,
+    name_setting,
 };
 use crate::render::wording::moment::format_moment;
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -105,11 +108,39 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
         .add(common_sizes(&moment.common_sizes, &words))
 }
 
-/// Whether another setting would have reserved less on this GPU.
+/// Whether another setting would have reserved less on this GPU, and a bar for each that was tried.
 fn setting_effects(moment: &Fragmentation, trace: &CardTrace<'_>, words: &Vocabulary) -> Vec<Element> {
     let all = trace.report.setting_effects.iter().flatten();
     let of_device = all.filter(|one| (one.trace, one.device) == (moment.trace, moment.device));
-    of_device.map(|effects| paragraph(describe_setting_effects(effects, words))).collect()
+    let parts = of_device.flat_map(|effects| {
+        let summary = paragraph(describe_setting_effects(effects, words));
+        let bars = setting_bars(effects);
+        let caption = bars.is_some().then(|| {
+            paragraph("The most that the run reserves with each setting, as predicted:").class("muted")
+        });
+        [Some(summary), caption, bars].into_iter().flatten()
+    });
+    parts.collect()
+}
+
+/// The reserved memory with each setting; the longest bar has the full width.
+fn setting_bars(effects: &SettingEffects) -> Option<Element> {
+    let recorded = effects.recorded_peak_bytes;
+    let most = effects.settings.iter().map(|effect| effect.peak_reserved_bytes).fold(recorded, u64::max);
+    let tried =
+        effects.settings.iter().map(|effect| (name_setting(&effect.setting), effect.peak_reserved_bytes));
+    let rows = [("recorded", recorded)].into_iter().chain(tried).map(|(name, bytes)| {
+        let bar = element("span").colored(Color::Part("live")).wide(share(bytes, most));
+        let head = element("div")
+            .class("waterfall-head")
+            .add(element("span").class("waterfall-name").add(name))
+            .add(element("span").class("number").add(format_bytes(bytes)))
+            .add(element("span").class("number muted").add(percent(bytes, recorded)))
+            .add(element("span").class("track").with("aria-hidden", "true").add(bar));
+        element("li").add(head)
+    });
+    let rows: Vec<Element> = rows.collect();
+    (rows.len() > 1).then(|| element("ol").class("waterfall-rows").add(rows))
 }
 
 /// `left` is what remains of the gap after this cause, to the left of its bar.

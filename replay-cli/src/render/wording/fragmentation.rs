@@ -135,7 +135,8 @@ pub(crate) fn describe_setting_effects(effects: &SettingEffects, words: &Vocabul
     format!("{setting}, the run would have reserved at most {peak} instead of {recorded}. {certainty} {more}")
 }
 
-fn name_setting(setting: &str) -> &str {
+/// A setting in a list.
+pub(crate) fn name_setting(setting: &str) -> &str {
     if setting.is_empty() { "PyTorch's defaults" } else { setting }
 }
 
