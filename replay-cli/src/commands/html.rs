@@ -13,7 +13,7 @@ use gpumemtrace_replay::{
     symbolize_sites,
 };
 
-use super::setting_predictions::{add_oom_predictions, add_setting_effects};
+use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use super::trace_args::TraceArgs;
 use crate::exit::CliExit;
 use crate::page::{PageOptions, PageSource, make_page};
@@ -106,6 +106,7 @@ fn default_output(trace: &Path) -> PathBuf {
 fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
     let user_code = args.trace.user_code()?;
     let mut analyses = Vec::new();
+    let mut steps_left = MAX_STEPS;
     for path in args.traces.iter().chain(&args.compare) {
         let (file, ring) = TraceSource::find(path)?;
         let _progress = args.trace.shows_progress().then(|| file.progress());
@@ -113,7 +114,7 @@ fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
             AnalysisOptions { user_code: user_code.clone(), keeps_history: true, ..Default::default() };
         let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
         add_oom_predictions(&mut analysis, &file, &head);
-        add_setting_effects(&mut analysis, &file, &head);
+        add_setting_effects(&mut analysis, &file, &head, &mut steps_left);
         analyses.push(analysis);
     }
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());

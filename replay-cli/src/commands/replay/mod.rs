@@ -15,7 +15,7 @@ use gpumemtrace_replay::{
 };
 
 use super::display_args::DisplayArgs;
-use super::setting_predictions::{add_oom_predictions, add_setting_effects};
+use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
 use crate::render::wording::fill_report;
@@ -144,6 +144,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
 fn read_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec<Analysis>> {
     let shows_progress = !args.no_progress && status_line::is_terminal();
     let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
+    let mut steps_left = MAX_STEPS;
     for path in &args.traces {
         let (file, ring) = TraceSource::find(path)?;
         if !args.filters.accepts(&file) {
@@ -157,7 +158,7 @@ fn read_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec
         let (mut analysis, head) = file.with_input(ring, |input| analyse(input, asked.clone()))?;
         add_oom_predictions(&mut analysis, &file, &head);
         if args.sections.asked.contains(&Section::Fragmentation) {
-            add_setting_effects(&mut analysis, &file, &head);
+            add_setting_effects(&mut analysis, &file, &head, &mut steps_left);
         }
         analyses.push(analysis);
     }

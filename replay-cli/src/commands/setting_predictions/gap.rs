@@ -7,16 +7,17 @@ use gpumemtrace_replay::report::{Device, SettingEffect, SettingEffects};
 use gpumemtrace_replay::{Analysis, Section, report};
 use gpumemtrace_whatif::{PredictedRow, PredictionStatus, WhatIf};
 
-use super::{affordable_settings, candidates, count_blocks, recorded_scenario};
+use super::{affordable_settings, candidates, count_blocks, recorded_scenario, steps_of};
 use crate::render::wording::whatif::describe_doubts;
 use crate::trace::open::TraceSource;
 
-/// Adds the effects of settings on each GPU to an analysis of a whole run. A trace that cannot be
-/// read again has none.
+/// Adds the effects of settings on each GPU to an analysis of a whole run, within `steps_left`,
+/// which is for all traces of a report. A trace that cannot be read again has none.
 pub(in crate::commands) fn add_setting_effects(
     analysis: &mut Analysis,
     file: &TraceSource,
     head: &TraceHead,
+    steps_left: &mut u64,
 ) {
     let facts = report(std::slice::from_ref(analysis), &[Section::Oom]);
     let info = &facts.traces[0];
@@ -35,12 +36,14 @@ pub(in crate::commands) fn add_setting_effects(
     if runs.is_empty() {
         return;
     }
-    let events = analysis.counts.iter().map(|(_, count)| count).sum();
-    let affordable = affordable_settings((events, count_blocks(analysis)));
+    let length = (analysis.counts.iter().map(|(_, count)| count).sum(), count_blocks(analysis));
+    let affordable = affordable_settings(*steps_left, length);
     if affordable == 0 {
         analysis.setting_effects = runs.iter().map(|(device, ..)| no_effects(device)).collect();
         return;
     }
+    let tried = runs.iter().map(|(_, _, candidates, _)| candidates.len()).max().unwrap_or(0).min(affordable);
+    *steps_left = steps_left.saturating_sub(steps_of(tried, length));
     let mut predictions: Vec<(&Device, WhatIf)> = runs
         .into_iter()
         .map(|(device, base, mut candidates, doubts)| {

@@ -2,8 +2,8 @@
 //!
 //! The crate replay has no model of the allocator, so its analysis has no such predictions. The
 //! events are walked a second time for them. The time that this takes is limited: [`MAX_STEPS`] are
-//! about two seconds of one core. Longer runs get no prediction, and their reports name
-//! `gpumemtrace whatif`.
+//! about two seconds of one core, for each out-of-memory error and for all gaps of a report. Longer
+//! runs get no prediction, and their reports name `gpumemtrace whatif`.
 
 mod gap;
 mod oom;
@@ -30,8 +30,8 @@ const SETTINGS: &[&str] = &[
     "",
 ];
 
-/// Most steps of a prediction: an event that is read, or a request that is made to one allocator.
-const MAX_STEPS: u64 = 10_000_000;
+/// Most steps of predictions: an event that is read, or a request that is made to one allocator.
+pub(super) const MAX_STEPS: u64 = 10_000_000;
 /// The recorded run, and two orders of addresses for each setting.
 const ALLOCATORS_OF_RUN: u64 = 1;
 const ALLOCATORS_OF_SETTING: u64 = 2;
@@ -46,10 +46,15 @@ fn candidates(base: &Scenario) -> Vec<Scenario> {
     all.filter(|scenario| !scenario.is_same(base)).collect()
 }
 
-/// How many settings can be predicted within the limit.
-fn affordable_settings((events, requests): (u64, u64)) -> usize {
-    let allocators = MAX_STEPS.saturating_sub(events) / requests.max(1);
+/// How many settings can be predicted within so many steps.
+fn affordable_settings(steps: u64, (events, requests): (u64, u64)) -> usize {
+    let allocators = steps.saturating_sub(events) / requests.max(1);
     (allocators.saturating_sub(ALLOCATORS_OF_RUN) / ALLOCATORS_OF_SETTING) as usize
+}
+
+/// The steps that a prediction of so many settings takes.
+fn steps_of(settings: usize, (events, requests): (u64, u64)) -> u64 {
+    events + requests * (ALLOCATORS_OF_RUN + ALLOCATORS_OF_SETTING * settings as u64)
 }
 
 /// Events of PyTorch's blocks.
@@ -86,10 +91,12 @@ mod tests {
 
     #[test]
     fn long_runs_try_fewer_settings() {
-        assert!(affordable_settings((400_000, 300_000)) >= SETTINGS.len());
-        assert_eq!(affordable_settings((1_000_000, 1_000_000)), 4);
-        assert_eq!(affordable_settings((2_500_000, 2_500_000)), 1);
-        assert_eq!(affordable_settings((2_600_000, 2_600_000)), 0);
-        assert_eq!(affordable_settings((20_000_000, 1)), 0);
+        assert!(affordable_settings(MAX_STEPS, (400_000, 300_000)) >= SETTINGS.len());
+        assert_eq!(affordable_settings(MAX_STEPS, (1_000_000, 1_000_000)), 4);
+        assert_eq!(affordable_settings(MAX_STEPS, (2_500_000, 2_500_000)), 1);
+        assert_eq!(affordable_settings(MAX_STEPS, (2_600_000, 2_600_000)), 0);
+        assert_eq!(affordable_settings(MAX_STEPS, (20_000_000, 1)), 0);
+        assert!(steps_of(4, (1_000_000, 1_000_000)) <= MAX_STEPS);
+        assert!(steps_of(5, (1_000_000, 1_000_000)) > MAX_STEPS);
     }
 }

@@ -6,7 +6,7 @@ use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{FirstOom, OomPredictions};
 use gpumemtrace_whatif::{OomPredictor, Scenario};
 
-use super::{affordable_settings, candidates, count_blocks};
+use super::{MAX_STEPS, affordable_settings, candidates, count_blocks};
 use crate::trace::open::TraceSource;
 
 /// Adds predictions to an analysis, if the run ran out of memory and its PyTorch is known. `head`
@@ -25,7 +25,7 @@ pub(in crate::commands) fn add_oom_predictions(
     if candidates.is_empty() {
         return;
     }
-    let affordable = affordable_settings(length_of_run(analysis, &oom));
+    let affordable = affordable_settings(MAX_STEPS, length_of_run(analysis, &oom));
     if affordable == 0 {
         analysis.oom_predictions = OomPredictions::OverLimit;
         return;

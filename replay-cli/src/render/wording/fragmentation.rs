@@ -107,7 +107,8 @@ const LEAST_SAVING: f64 = 0.01;
 pub(crate) fn describe_setting_effects(effects: &SettingEffects, words: &Vocabulary) -> String {
     let Vocabulary { alloc_conf, .. } = words;
     if effects.is_over_limit {
-        return "The run is too long to try other settings here; gpumemtrace whatif tries them.".to_owned();
+        return "There are too many requests to try other settings here; gpumemtrace whatif tries them."
+            .to_owned();
     }
     let recorded = format_bytes(effects.recorded_peak_bytes);
     let more = "gpumemtrace whatif compares more settings.";
