@@ -34,7 +34,9 @@ class Page:
 
     @cached_property
     def report(self):
-        return self.replay(self.traces)
+        """The report of `replay --json`, with what a page has from `--fragmentation`."""
+        effects = self.replay(self.traces, "--fragmentation").get("setting_effects")
+        return {**self.replay(self.traces), **({"setting_effects": effects} if effects else {})}
 
     def trace_of(self, index):
         """Returns the path of a trace by its index in the page; compared traces come last."""
