@@ -86,7 +86,7 @@ fn errors_say_what_is_accepted() {
         ),
         ("foo:1", 15, "torch 2.15 has no setting \"foo\""),
         ("max_split_size_mb", 15, "max_split_size_mb: the value is missing or incomplete"),
-        ("backend:cuda", 15, "backend:cuda is refused: it is native or cudaMallocAsync"),
+        ("backend:cuda", 15, "backend:cuda is refused: it must be native or cudaMallocAsync"),
     ] {
         assert_eq!(message(text, minor), expected);
     }

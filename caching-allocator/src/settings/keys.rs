@@ -33,7 +33,7 @@ static KEYS: &[SettingKey] = &[
     row("garbage_collection_threshold", 1, |settings, reader| {
         let (text, threshold) = reader.read_decimal()?;
         if threshold <= 0.0 || threshold >= 1.0 {
-            return Err(reader.refuse(&text, "it lies between 0 and 1"));
+            return Err(reader.refuse(&text, "it must lie between 0 and 1"));
         }
         settings.gc_threshold = threshold;
         Ok(())
@@ -53,7 +53,7 @@ static KEYS: &[SettingKey] = &[
         read: |settings, reader| {
             let mib = reader.read_integer()?;
             if mib <= OWN_SEGMENT_FROM_BYTES / MIB {
-                return Err(reader.refuse(&mib.to_string(), "it is more than 10"));
+                return Err(reader.refuse(&mib.to_string(), "it must be more than 10"));
             }
             settings.large_segment_bytes = mib.min(u64::MAX / MIB) * MIB;
             Ok(())
@@ -62,7 +62,7 @@ static KEYS: &[SettingKey] = &[
     row("per_process_memory_fraction", 10, |settings, reader| {
         let (text, fraction) = reader.read_decimal()?;
         if !(0.0..=1.0).contains(&fraction) {
-            return Err(reader.refuse(&text, "it lies between 0 and 1"));
+            return Err(reader.refuse(&text, "it must lie between 0 and 1"));
         }
         settings.memory_fraction = Some(fraction);
         Ok(())
@@ -71,7 +71,7 @@ static KEYS: &[SettingKey] = &[
         match reader.read()?.as_str() {
             "native" => settings.is_async_backend = false,
             "cudaMallocAsync" => settings.is_async_backend = true,
-            other => return Err(reader.refuse(other, "it is native or cudaMallocAsync")),
+            other => return Err(reader.refuse(other, "it must be native or cudaMallocAsync")),
         }
         Ok(())
     }),
@@ -82,7 +82,7 @@ static KEYS: &[SettingKey] = &[
     row("pinned_num_register_threads", 2, |settings, reader| {
         let threads = reader.read_integer()?;
         if !threads.is_power_of_two() || threads > 128 {
-            return Err(reader.refuse(&threads.to_string(), "it is a power of 2 of at most 128"));
+            return Err(reader.refuse(&threads.to_string(), "it must be a power of 2, at most 128"));
         }
         note(&mut settings.without_effect, reader);
         Ok(())
@@ -90,7 +90,7 @@ static KEYS: &[SettingKey] = &[
     row("pinned_use_background_threads", 6, read_bool_without_effect),
     row("pinned_reserve_segment_size_mb", 10, |settings, reader| {
         if reader.read_integer()? == 0 {
-            return Err(reader.refuse("0", "it is more than 0"));
+            return Err(reader.refuse("0", "it must be more than 0"));
         }
         note(&mut settings.without_effect, reader);
         Ok(())

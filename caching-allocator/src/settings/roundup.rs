@@ -30,7 +30,7 @@ impl RoundupDivisions {
             return if divisions.is_power_of_two() {
                 Ok(Self([divisions; INTERVALS]))
             } else {
-                Err(reader.refuse(&divisions.to_string(), "divisions are a power of 2"))
+                Err(reader.refuse(&divisions.to_string(), "divisions must be a power of 2"))
             };
         }
         reader.skip("[")?;
@@ -47,7 +47,7 @@ impl RoundupDivisions {
             let divisions = reader.read_integer()?;
             let is_allowed_zero = divisions == 0 && reader.version().minor() >= ZERO_SINCE;
             if !divisions.is_power_of_two() && !is_allowed_zero {
-                return Err(reader.refuse(&divisions.to_string(), "divisions are a power of 2"));
+                return Err(reader.refuse(&divisions.to_string(), "divisions must be a power of 2"));
             }
             if is_rest {
                 // Releases up to 2.9 also overwrite the interval before `>`.
@@ -61,7 +61,7 @@ impl RoundupDivisions {
                 table[interval] = divisions;
                 last_interval = Some(interval);
             } else {
-                return Err(reader.refuse(&bound.to_string(), "sizes in MiB are a power of 2"));
+                return Err(reader.refuse(&bound.to_string(), "sizes in MiB must be a power of 2"));
             }
             if reader.peek() != Some("]") {
                 reader.skip(",")?;
