@@ -24,7 +24,7 @@ fn several_traces_have_one_answer_each() {
 #[test]
 fn text_names_the_best_setting_of_all_traces() {
     let (single, text) = (whatif(&[GOLDEN], &[]), whatif(&[GOLDEN, GOLDEN], &[]));
-    let last = "Of 2 traces, the largest reserves no less with any setting that was tried for all.\n";
+    let last = "No setting that was tried for all 2 traces lowers the largest of their peaks.\n";
     assert_eq!(text, format!("{single}\n{single}\n{last}"));
     // The larger card changes nothing, but such rows do not count as a setting.
     let text = whatif(&[GOLDEN, GOLDEN], &["--card", "160GiB", "--set", "expandable_segments:True"]);

@@ -79,8 +79,8 @@ fn render_reasons(out: &mut String, answer: &WhatIfAnswer) {
         let mut names: Vec<String> = rows.map(|row| plain_name(row, answer)).collect();
         names.dedup();
         let settings: BTreeSet<&str> = answer.rows.iter().map(|row| row.setting.as_str()).collect();
-        let whom = if names.len() == settings.len() { "all settings".to_owned() } else { names.join(", ") };
-        put_line(out, format_args!("  Indicative, because {why}: {HANG}{whom}"));
+        let which = if names.len() == settings.len() { "all settings".to_owned() } else { names.join(", ") };
+        put_line(out, format_args!("  Indicative, because {why}: {HANG}{which}"));
     }
 }
 

@@ -27,11 +27,11 @@ pub(super) fn render_answers(answers: &[WhatIfAnswer], style: Style) -> String {
     out
 }
 
-/// The setting with which the trace that reserves most reserves least.
+/// The setting that keeps the largest peak of all traces lowest.
 fn describe_common_best(answers: &[WhatIfAnswer], style: Style) -> String {
     let recorded: Option<Vec<u64>> = answers.iter().map(|answer| answer.base.peak_reserved_bytes).collect();
     let Some(recorded_bytes) = recorded.and_then(|peaks| peaks.into_iter().max()) else {
-        return "Not every trace has a prediction, so none is made for all of them.".to_owned();
+        return "There is no prediction for all traces together, because one of them has none.".to_owned();
     };
     let rows = answers.iter().flat_map(|answer| &answer.rows);
     let settings: BTreeSet<&str> = rows.map(|row| row.setting.as_str()).collect();
@@ -42,14 +42,14 @@ fn describe_common_best(answers: &[WhatIfAnswer], style: Style) -> String {
     let best = settings.iter().filter_map(of_all).min().filter(|(bytes, _)| *bytes < recorded_bytes);
     let traces = format_count(answers.len() as u64, "trace");
     let Some((bytes, setting)) = best else {
-        return format!("Of {traces}, the largest reserves no less with any setting that was tried for all.");
+        return format!("No setting that was tried for all {traces} lowers the largest of their peaks.");
     };
     let name = match setting.as_str() {
         "" => "PyTorch's defaults".to_owned(),
         setting => assign_setting(&answers[0].base, setting),
     };
     let (bytes, recorded) = (format_bytes(bytes), format_bytes(recorded_bytes));
-    format!("{}: of {traces}, the largest reserves {bytes} instead of {recorded}.", style.bold(&name))
+    format!("With {}, the largest of {traces} reserves {bytes} instead of {recorded}.", style.bold(&name))
 }
 
 /// The most that a run reserves with this setting on its own card, if it runs to its end.

@@ -21,9 +21,9 @@ fn describe_doubt(doubt: &Doubt) -> String {
             format_bytes(*predicted_bytes),
             format_bytes(*recorded_bytes)
         ),
-        Doubt::Incomplete => "the recording does not have every event from the first one on".to_owned(),
+        Doubt::Incomplete => "the recording began after the first allocation, or it lost events".to_owned(),
         Doubt::WithoutDetail { blocks } => {
-            format!("{} without a known requested size", format_count(*blocks, "block"))
+            format!("the requested size of {} is unknown", format_count(*blocks, "block"))
         }
         Doubt::MemoryQueries { calls } => format!(
             "the program asked for free memory ({}) and may have acted on it",
@@ -35,14 +35,12 @@ fn describe_doubt(doubt: &Doubt) -> String {
         Doubt::Survived => {
             "the run failed at a request that gets memory here, and what follows is unknown".to_owned()
         }
-        Doubt::AddressOrder => "it depends on the addresses that the driver gives".to_owned(),
+        Doubt::AddressOrder => "the result depends on the addresses that the driver chooses".to_owned(),
         Doubt::UnknownRelease => {
             "it is unknown whether the run emptied the whole cache or that of one private pool".to_owned()
         }
-        Doubt::OutsideUnknown => {
-            "it is unknown how much of the card other users than PyTorch take".to_owned()
-        }
-        Doubt::NotModelled { settings } => format!("not modelled: {}", settings.join(", ")),
+        Doubt::OutsideUnknown => "it is unknown how much of the card is used outside PyTorch".to_owned(),
+        Doubt::NotModelled { settings } => format!("the model does not know {}", settings.join(", ")),
     }
 }
 
