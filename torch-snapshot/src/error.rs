@@ -31,7 +31,7 @@ pub enum SnapshotError {
     #[error("is damaged: {0}")]
     Json(String),
     /// The file has more values than memory is spent on.
-    #[error("has more than {limit} {what}: this is no snapshot of PyTorch")]
+    #[error("has more than {limit} {what}: it is not a PyTorch snapshot")]
     TooLarge {
         /// What there are too many of.
         what: &'static str,
@@ -39,6 +39,6 @@ pub enum SnapshotError {
         limit: u64,
     },
     /// The file holds something else.
-    #[error("is no memory snapshot of PyTorch: {0}")]
+    #[error("is not a PyTorch memory snapshot: {0}")]
     OtherContents(&'static str),
 }

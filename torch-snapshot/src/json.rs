@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for ValueVisitor<'_> {
     fn visit_map<A: MapAccess<'de>>(mut self, mut dict: A) -> Result<Value, A::Error> {
         let mut pairs: Vec<(TextId, Value)> = Vec::new();
         while let Some(key) = dict.next_key_seed(self.nested())? {
-            let key = key.as_text().ok_or_else(|| A::Error::custom("a key is no text"))?;
+            let key = key.as_text().ok_or_else(|| A::Error::custom("a key is not a string"))?;
             let value = dict.next_value_seed(self.nested())?;
             pairs.push((key, value));
             if let Err(error) = self.builder.containers.charge(1) {

@@ -76,7 +76,7 @@ def test_labels_of_blocks_at_the_peak(labelled, torch_version):
     assert {"parameters", "optimizer_state", "input", None} <= set(by_label)
     assert "By label in the file" in text and "parameters: parameters and buffers" in text
     assert "\x1b" not in text and "cache \\u{1b}[31mof\\nkeys: unknown" in text
-    [share] = re.findall(r"and >?<?(\d+)% of that agree", text)
+    [share] = re.findall(r"and >?<?(\d+)% of that agrees", text)
     assert abs(int(share) - 100 * peak["labels"]["agreeing_share"]) <= 1
 
 

@@ -38,7 +38,7 @@ impl PickleMachine<'_> {
                 self.builder.containers.charge(frames.len())?;
                 frames
             }
-            _ => return Err(self.bytes.damaged("values are appended to what is no list")),
+            _ => return Err(self.bytes.damaged("values are appended to a value that is not a list")),
         };
         let had = items.len();
         for at in from..self.stack.len() {
@@ -62,7 +62,7 @@ impl PickleMachine<'_> {
         self.read_pairs(from)?;
         let is_new = match self.builder.containers.body(dict) {
             ContainerBody::Dict(pairs) => pairs.is_empty(),
-            _ => return Err(self.bytes.damaged("a key is set in what is no dictionary")),
+            _ => return Err(self.bytes.damaged("a key is set in a value that is not a dictionary")),
         };
         let recognized = if is_new { self.builder.recognize_dict(&self.pairs)? } else { None };
         let Some(value) = recognized else {

@@ -96,11 +96,11 @@ fn other_files_say_what_they_are_not() {
     let error = |bytes: &[u8]| transcode(&mut { bytes }).unwrap_err().to_string();
     assert_eq!(
         error(b"{\"a\": 1}"),
-        "is no memory snapshot of PyTorch: it has neither segments nor device_traces"
+        "is not a PyTorch memory snapshot: it has neither segments nor device_traces"
     );
     assert_eq!(
         error(b"\x80\x04K\x01."),
-        "is no memory snapshot of PyTorch: it has neither segments nor device_traces"
+        "is not a PyTorch memory snapshot: it has neither segments nor device_traces"
     );
     assert!(
         error(b"{\"segments\": [").starts_with("is damaged: EOF while parsing"),

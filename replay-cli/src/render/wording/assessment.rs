@@ -117,8 +117,10 @@ pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
     match growth.class {
         GrowthClass::PossibleLeak => {
             let events = format_count(growth.events.unwrap_or(0), "time");
-            let needs = format_number(growth.needs.unwrap_or(1));
-            format!("It grew {events} and was not freed; {needs} more are needed to call it a leak.")
+            let needs = growth.needs.unwrap_or(1);
+            let verb = if needs == 1 { "is" } else { "are" };
+            let needs = format_number(needs);
+            format!("It grew {events} and was not freed; {needs} more {verb} needed to call it a leak.")
         }
         GrowthClass::GrowingSizes => {
             let rate = growth.bytes_per_step.map(|rate| rate.0.round() as u64);

@@ -56,8 +56,8 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             format_bytes(*peak_bytes)
         ),
         TraceNote::TorchSnapshot { events: 0, .. } => {
-            "this is a snapshot of PyTorch without a history: it shows the blocks that were allocated then, and \
-             nothing of driver memory. Record a history with torch.cuda.memory._record_memory_history()"
+            "this is a PyTorch snapshot without a history: it shows the blocks that were allocated then, and \
+             no driver memory. Record a history with torch.cuda.memory._record_memory_history()"
                 .to_owned()
         }
         TraceNote::TorchSnapshot { events, earlier_blocks, earlier_bytes } => {
@@ -70,7 +70,7 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
                 ),
             };
             format!(
-                "this is a snapshot of PyTorch with its last {} of the allocator{before}. Peak and growth are those of \
+                "this is a PyTorch snapshot with the allocator's last {}{before}. Peak and growth are those of \
                  this history; memory outside PyTorch's allocator is unknown",
                 format_count(*events, "event")
             )
@@ -80,18 +80,18 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             format_count(*count, "event")
         ),
         TraceNote::SnapshotSizes { checked, wrong } => format!(
-            "sizes of freed blocks are computed from requests by PyTorch's rules, which gave another size for {} of {} \
-             that are known",
+            "sizes of freed blocks are computed by PyTorch's rules, which gave a wrong size for {} of {} with a \
+             known size",
             format_number(*wrong),
             format_count(*checked, "block")
         ),
         TraceNote::SnapshotPassedOver { entries, keys } => format!(
-            "the snapshot has {} and {} that this gpumemtrace does not know; they are not counted",
+            "the snapshot has {} and {} that this version of gpumemtrace does not know; they are not counted",
             format_count(*entries, "entry"),
             format_count(*keys, "key")
         ),
         TraceNote::SnapshotHostMemory { events } => {
-            format!("{} of pinned host memory in the snapshot are not counted", format_count(*events, "event"))
+            format!("pinned host memory in the snapshot is not counted ({})", format_count(*events, "event"))
         }
         TraceNote::UnreachedSnapshot { when } => format!("this trace ends before --at {when}"),
         TraceNote::CallsInFlight { calls } => {

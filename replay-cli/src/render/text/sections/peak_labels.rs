@@ -59,7 +59,7 @@ fn describe_pair(pair: &LabelPair) -> String {
 fn describe_agreement(labels: &PeakLabels) -> String {
     match labels.agreeing_share {
         Some(share) => format!(
-            "Both name a category for {}, and {} of that agree.",
+            "Label and report both name a category for {}, and {} of that agrees.",
             format_bytes(labels.compared_bytes),
             format_percent(share)
         ),
