@@ -14,7 +14,7 @@ table! {
         host: Option<Text>,
         /// Id of the process on its host.
         pid: Option<i64>,
-        /// Rank that the process reported. The folder has another one where it is unknown.
+        /// Rank that the process reported. If it is unknown, the folder has another number.
         reported_rank: Option<i64>,
         /// Number of ranks of the job.
         world_size: Option<i64>,

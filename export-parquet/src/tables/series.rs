@@ -16,9 +16,9 @@ table! {
         start_ns: i64,
         /// End of the interval. The gap is measured at moments: `start_ns` and `end_ns` are equal.
         end_ns: i64,
-        /// Least value in the interval.
+        /// Lowest value in the interval.
         min_bytes: Option<i64>,
-        /// Most value in the interval.
+        /// Highest value in the interval.
         max_bytes: Option<i64>,
     }
 }

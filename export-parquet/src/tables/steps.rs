@@ -6,7 +6,7 @@ use crate::file::table::table;
 table! {
     /// What one step did with one allocator on one device.
     "steps", StepRow, StepBuffer {
-        /// Number of the step. 0 is what lies before the first one. A run without steps has one
+        /// Number of the step. 0 is the time before the first one. A run without steps has one
         /// row per allocator and device, with null.
         step: Option<i64>,
         /// The allocator, as in `allocations`.
@@ -27,9 +27,9 @@ table! {
         freed_bytes: i64,
         /// Most live bytes during the step.
         peak_bytes: i64,
-        /// When they were reached first.
+        /// When the live bytes first reached this peak.
         peak_ns: i64,
-        /// `seq` of the event that reached them. Null if they were live when the step began.
+        /// `seq` of the event that reached this peak. Null if it was reached before the step began.
         peak_seq: Option<i64>,
         /// Live bytes at its end.
         end_bytes: i64,

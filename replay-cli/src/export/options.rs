@@ -26,11 +26,11 @@ impl FormatOptions {
     pub(crate) fn check(&self, exporter: &dyn Exporter) -> Result<(), UsageError> {
         let name = exporter.name();
         if self.value.is_some() && !exporter.chooses_value() {
-            let why = format!("{name} has no choice of a value; --value is for formats of stacks");
+            let why = format!("--value does not apply to {name}; it selects the value of stacks");
             return Err(UsageError(why));
         }
         if !self.with.is_empty() && !exporter.takes_profiles() {
-            let why = format!("{name} has no place for a profile of PyTorch; --with needs perfetto");
+            let why = format!("--with does not apply to {name}; only perfetto adds such a profile");
             return Err(UsageError(why));
         }
         Ok(())

@@ -178,7 +178,7 @@ def run(programs, options):
 
 def table(rows):
     """The rows of the result, as Markdown."""
-    lines = ["| host | events | events/s | resident memory | mappings | descriptors | threads | largest trace | waits for ring room | lost |",
+    lines = ["| host | events | events/s | resident memory | mappings | descriptors | threads | largest trace | waits for ring space | lost |",
              "|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         if "growth" not in row:

@@ -30,7 +30,7 @@ impl OutputFormat for CsvTimelineExporter {
     }
 
     fn help(&self) -> &'static str {
-        "CSV: least and most memory of each GPU in up to 4,096 intervals"
+        "CSV: minimum and maximum memory of each GPU in up to 4,096 intervals"
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn counters_of_device(device: &DeviceHistory, place: &CounterPlace<'_
         }
         let name = format!("GPU {} {label}", device.ordinal);
         counters.push(MemoryCounter {
-            description: format!("{what}: the most of each interval of {width_ms} ms"),
+            description: format!("{what}: the maximum of each interval of {width_ms} ms"),
             category: "Memory",
             pid: place.pid.to_owned(),
             main_thread_index: place.thread,

@@ -96,7 +96,7 @@ impl Exporter for PerfettoExporter {
         if let Some(width_ns) = summed_width_ns {
             let width = format_duration(width_ns);
             notes.push(format!(
-                "counters show the least, the greatest and the last value of each {width} with a change"
+                "counters show the minimum, maximum and last value of each interval of {width} with a change"
             ));
         }
         Ok(())
@@ -155,7 +155,7 @@ fn omissions(info: &TraceInfo, run: &super::ExportRun, undumped: u64) -> Vec<Str
     let mut notes = Vec::new();
     let history = &run.history;
     if info.started_unix_ns.is_none() {
-        notes.push(format!("{} has no time of its start; its times begin at 0", info.path));
+        notes.push(format!("{}: the time of day is unknown; times begin at 0", info.path));
     }
     if history.step_distance > 1 {
         let distance = history.step_distance;

@@ -101,7 +101,7 @@ impl ExportWindow {
         let begin = args.since.as_ref().map_or(Ok(0), |spec| find(spec, "since"))?;
         let end = args.until.as_ref().map_or(Ok(whole.span_ns.1), |spec| find(spec, "until"))?;
         if begin > end {
-            return Err(UsageError("--since lies after --until; exchange them".to_owned()));
+            return Err(UsageError("--since lies after --until; swap them".to_owned()));
         }
         Ok(Self { since: args.since.clone(), until: args.until.clone(), span_ns: (begin, end) })
     }

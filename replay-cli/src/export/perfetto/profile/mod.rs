@@ -109,7 +109,7 @@ impl MergedProfile {
         let mut notes: Vec<String> =
             omitted.map(|(what, count)| format!("{path}: {count} {what} are left out")).collect();
         if self.run.is_none() {
-            notes.push(format!("{path} is of none of the recorded processes"));
+            notes.push(format!("{path} belongs to none of the recorded processes"));
         } else if self.run_span_ns.is_none() && self.survey.span_ns.is_some() {
             notes.push(format!("{path} has no events in the exported part; its clock may differ"));
         }
@@ -341,7 +341,7 @@ mod tests {
         }
         assert!(!contains(&out, "asynchronous"));
         assert!(notes[0].ends_with("1 events of phase \"b\" are left out"), "{notes:?}");
-        assert!(notes[1].ends_with("is of none of the recorded processes"), "{notes:?}");
+        assert!(notes[1].ends_with("belongs to none of the recorded processes"), "{notes:?}");
     }
 
     #[test]
