@@ -39,9 +39,9 @@ pub enum PredictionStatus {
     /// The model reproduces the recorded run to the byte, and nothing in the program reacted to
     /// memory.
     Exact,
-    /// The numbers show a tendency. `reasons` says why they may differ.
+    /// The numbers show a tendency. `reason` says why they may differ.
     Indicative,
-    /// There is no prediction. `reasons` says why.
+    /// There is no prediction. `reason` says why.
     Refused,
 }
 
@@ -58,11 +58,11 @@ pub struct WhatIfRow {
     pub status: PredictionStatus,
     /// Why the row is not exact, in words; `null` if it is.
     pub reason: Option<String>,
-    /// The most bytes of segments, as `reserved_bytes.all.peak` of `memory_stats()`.
+    /// The peak of reserved memory, `reserved_bytes.all.peak` of `memory_stats()`.
     pub peak_reserved_bytes: Option<u64>,
-    /// What the program had not requested of these bytes, by cause.
+    /// The part of `peak_reserved_bytes` that the program had not requested, by cause.
     pub peak_unused: Option<UnusedByCause>,
-    /// The most bytes of blocks, as `allocated_bytes.all.peak` of `memory_stats()`.
+    /// The peak of allocated memory, `allocated_bytes.all.peak` of `memory_stats()`.
     pub peak_allocated_bytes: Option<u64>,
     /// Bytes of segments at the end.
     pub end_reserved_bytes: Option<u64>,
