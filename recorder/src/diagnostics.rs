@@ -28,9 +28,9 @@ pub fn print_diagnostic(parts: &[&str]) {
     set_errno(saved_errno);
 }
 
-/// Copies the parts with their control characters and direction marks written out, such as
-/// `\u{1b}`: paths and messages may hold any text. Returns how many bytes it wrote; what does not
-/// fit is left out.
+/// Copies the parts with escapes such as `\u{1b}` for control characters and direction marks: paths
+/// and messages may hold any text. Returns how many bytes it wrote; text that does not fit is left
+/// out.
 fn escape_into(line: &mut [u8], parts: &[&str]) -> usize {
     let mut len = 0;
     let mut push = |bytes: &[u8]| match line.get_mut(len..len + bytes.len()) {

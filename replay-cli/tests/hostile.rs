@@ -1,5 +1,6 @@
-//! Hostile text never steers a terminal: every command and output format reads a trace in which all
-//! texts hold escape sequences, direction marks and line breaks. So do file names and arguments.
+//! Hostile text never controls a terminal. Every command and output format reads a trace in which
+//! all texts hold escape sequences, direction marks and line breaks. So do file names and
+//! arguments.
 //!
 //! The list of commands comes from the command itself: a new one fails here until it has a row.
 

@@ -25,8 +25,8 @@ const UNSEEN: [RangeInclusive<char>; 18] = [
     '\u{e0000}'..='\u{e0fff}',
 ];
 
-/// True for characters that are written out, such as `\u{1b}`: controls, and all that a terminal or
-/// browser does not show as themselves.
+/// True for characters that output shows as an escape such as `\u{1b}`: controls, and all that a
+/// terminal or browser does not show as themselves.
 pub fn needs_escape(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();

@@ -214,7 +214,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         (self.stats.current(StatKind::AllocatedBytes), self.stats.current(StatKind::ReservedBytes))
     }
 
-    /// Whether a capture forbids to query events and to free segments.
+    /// Whether a capture forbids querying events and freeing segments.
     fn is_in_capture(&self) -> bool {
         if self.rules.pools_allow_release { self.pools.has_capture() } else { self.pools.has_routes() }
     }

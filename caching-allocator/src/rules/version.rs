@@ -63,7 +63,7 @@ impl fmt::Display for TorchVersion {
 pub struct VersionError {
     /// The text that was parsed.
     pub text: String,
-    /// The nearest version with known rules; `None` if the text is no version.
+    /// The nearest version with known rules; `None` if the text is not a version.
     pub nearest: Option<TorchVersion>,
 }
 

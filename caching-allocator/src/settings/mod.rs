@@ -16,7 +16,7 @@ use crate::rules::TorchVersion;
 use crate::size_rules::LARGE_SEGMENT_BYTES;
 use parser::SettingsReader;
 
-/// First minor version in which expandable blocks are no segments to release.
+/// First minor version that does not release expandable blocks as if they were segments.
 const OVERSIZE_EXPANDABLE_SINCE: u32 = 5;
 /// First minor version that resets `max_non_split_rounding_mb` if it is not named again.
 const NON_SPLIT_ROUNDING_RESET_SINCE: u32 = 11;

@@ -61,7 +61,7 @@ impl SettingsReader {
         self.pieces.get(self.at).map(String::as_str)
     }
 
-    /// Reads the next piece, whatever it is.
+    /// Reads the next piece, of any kind.
     pub(super) fn read(&mut self) -> Result<String, SettingsError> {
         let piece = self.pieces.get(self.at).cloned();
         self.at += 1;

@@ -27,7 +27,7 @@ pub(crate) trait RowBuffer<R>: Default + Send {
 /// A column of a table.
 pub(crate) struct TableColumn {
     pub(crate) name: &'static str,
-    /// The field in the schema of the file; fails never, as names are valid.
+    /// The field in the schema of the file; never fails, because the names are valid.
     pub(crate) field: fn(&str) -> Result<Type>,
     /// The encoding of its leaf columns; `None` for a dictionary.
     pub(crate) encoding: Option<Encoding>,

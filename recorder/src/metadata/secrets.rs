@@ -69,7 +69,7 @@ pub(super) fn mask_secrets(command: &[String]) -> Vec<String> {
         } else {
             mask_text(argument, is_script_option(previous))
         });
-        // A value is no option, however it looks.
+        // A value does not name the next argument, even if its text is the name of a secret.
         previous = if is_value { "" } else { argument };
     }
     masked

@@ -1,7 +1,7 @@
 //! A checked budget as JUnit XML: one test case per limit.
 //!
-//! Names come from a trace and may hold any character. What XML cannot hold is written out; the
-//! writer escapes what has a meaning in XML.
+//! Names come from a trace and may hold any character. Characters that XML cannot hold become text
+//! such as `\u{1b}`; the writer escapes those with a meaning in XML.
 
 use std::io::{self, Write};
 

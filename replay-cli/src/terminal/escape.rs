@@ -1,10 +1,10 @@
-//! The one function through which text from outside gets into what the command prints.
+//! The one function through which all text from outside passes before the command prints it.
 //!
 //! Names in a trace, paths and arguments may hold anything: escape sequences that move the cursor,
 //! marks that turn the direction of the text, characters that no terminal shows. Each of them is
-//! written out, such as `\u{1b}`. Escaped text stays as it is when it is escaped again. So it may
-//! be escaped where it is known to be a name, and all output is escaped once more by the writers of
-//! [`super::stdout`] and [`super::stderr`].
+//! replaced by an escape such as `\u{1b}`. Escaped text stays as it is when it is escaped again. So
+//! code that knows a text to be a name escapes it there. The writers of [`super::stdout`] and
+//! [`super::stderr`] escape all output once more.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use std::path::Path;
 
 pub(crate) use gpumemtrace_format::text::needs_escape;
 
-/// The text with all characters for which [`needs_escape`] holds written out.
+/// The text with an escape in place of each character for which [`needs_escape`] holds.
 pub(crate) fn escape_text(text: &str) -> String {
     escape_except(text, |_| false).into_owned()
 }
 
-/// A path with the same characters written out.
+/// A path with the same escapes.
 pub(crate) fn escape_path(path: &Path) -> String {
     escape_text(&path.to_string_lossy())
 }

@@ -1,4 +1,4 @@
-//! The last step of every text: escapes what steers a terminal, fits lines to the width, and adds
+//! The last step of every text: escapes what controls a terminal, fits lines to the width, and adds
 //! colours.
 //!
 //! Names in a trace may hold anything, and many places build text from them. Those places write

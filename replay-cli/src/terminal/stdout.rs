@@ -1,4 +1,4 @@
-//! Buffered access to stdout. What a terminal would obey is written out on the way.
+//! Buffered access to stdout. Everything that a terminal would obey is escaped.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -25,7 +25,7 @@ pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Escapes everything but line breaks and, if allowed, colours. Bytes that are no UTF-8 become
+/// Escapes everything but line breaks and, if allowed, colours. Bytes that are not UTF-8 become
 /// U+FFFD.
 pub(crate) struct EscapingWriter<W: Write> {
     out: W,

@@ -212,7 +212,7 @@ impl PartDiscovery {
             Ok(Some(meta)) => {
                 meta.text("trace_id") == Some(id) && (is_stacks || meta.number("part") == number)
             }
-            // Only the name tells. The reader reports the damage.
+            // Only the name shows that it is ours. The reader reports the damage.
             Ok(None) => true,
             Err(why) => {
                 self.unreadable.insert(number, (path.to_owned(), why));

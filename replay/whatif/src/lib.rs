@@ -37,8 +37,8 @@ pub use scenario::Scenario;
 
 /// `aux1` of a memory sample that the program asked for.
 const ASKED_BY_PROGRAM: u64 = 0;
-/// So many inputs are collected before each prediction in turn goes on with them, so that its
-/// blocks stay in the processor's cache.
+/// Inputs that are collected before each prediction in turn goes on with them, so that its blocks
+/// stay in the processor's cache.
 const BATCH: usize = 8192;
 
 /// Predictions for one device of a run.
@@ -48,7 +48,7 @@ pub struct WhatIf {
     requests: RequestReader,
     base: (Scenario, Prediction),
     others: Vec<(Scenario, Vec<Prediction>)>,
-    /// What the predictions have not been told yet.
+    /// Collected inputs that the predictions have not received yet.
     inputs: Vec<PredictionInput>,
     /// Memory in use on the device, sampled since the last change of segments.
     sampled_bytes: Option<u64>,
@@ -151,7 +151,7 @@ impl WhatIf {
         !self.base.1.has_unused_segments()
     }
 
-    /// Tells all predictions what was collected, on as many threads as there are processors.
+    /// Passes the collected inputs to all predictions, on as many threads as there are processors.
     fn go_on(&mut self) {
         let predictions = self.others.iter_mut().flat_map(|(_, same)| same);
         let mut predictions: Vec<&mut Prediction> = predictions.chain([&mut self.base.1]).collect();

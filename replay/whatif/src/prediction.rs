@@ -27,7 +27,7 @@ pub(crate) enum PredictionStop {
     Survived,
 }
 
-/// What the recording tells a prediction.
+/// One thing that a prediction takes from the recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PredictionInput {
     /// The program asked the allocator for something.
