@@ -3,8 +3,8 @@
 //! Stdout holds only the report, stderr at most a few sentences. The exit code says how the command
 //! ended (see `exit.rs`).
 //!
-//! It is a library so that two others can use a part of it: programs that write a format with
-//! dependencies of their own use [`export`], and the fuzzers the readers of untrusted files.
+//! It is a library because other crates use parts of it. Programs that write a format with
+//! dependencies of their own use [`export`]; the fuzzers use the readers of untrusted files.
 #![deny(unsafe_code)]
 
 mod commands;

@@ -1,8 +1,8 @@
 //! The types that a column can have, and the buffers of their values.
 //!
-//! A [`Cell`] is the value of one row in one field. Its buffer holds the values of many rows as the
-//! low-level writer of the `parquet` crate takes them: values without nulls, and a level per row
-//! that says whether there is a value.
+//! A [`Cell`] is the value of one row in one field. Its buffer holds the values of many rows in the
+//! form that the low-level writer of the `parquet` crate takes. That is the values without nulls,
+//! and a level per row that says whether there is a value.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Totals by step and by call site while the events are walked.
 //!
-//! What each call site held at the peak is known without a copy: a site keeps the value that it had
-//! when the peak last rose, and notes it lazily, at its first change after that moment.
+//! The memory of each call site at the peak is known without a copy of the live set. A site notes
+//! its value lazily, at its first change after the peak last rose.
 
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock};
 

@@ -48,8 +48,8 @@ per_thread! {
 }
 
 /// How long a thread waits for space in its ring before it stops the recording. Time in which the
-/// process is stopped does not count, and each step of the writer begins the wait anew: on a busy
-/// machine, the writer may need long for full rings.
+/// process is stopped does not count. Each step of the writer begins the wait anew, because on a
+/// busy machine the writer may need long for full rings.
 const SPACE_PATIENCE_NS: u64 = 10_000_000_000;
 /// Sleep between two checks of a full ring, doubled each time. Frequent polling by many threads
 /// would take the processor from the writer.

@@ -80,8 +80,8 @@ impl StackPrefix {
 }
 
 /// Nodes by stack hash. Each node lies in one of two sets; the second takes a node if the first is
-/// full, so that few nodes are evicted before the table is nearly full. The oldest node of a set is
-/// evicted first. All zero bytes are an empty table.
+/// full. So few nodes are evicted before the table is nearly full. The oldest node of a set is
+/// evicted first. A table of zero bytes is empty.
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     sets: [NodeSet; NODE_SETS],

@@ -1,7 +1,8 @@
 //! Finds the smallest card that holds a run, in a few passes over its events.
 //!
-//! Each pass predicts the run on several cards at once: first on cards that double in size, then on
-//! cards between the largest that was too small and the smallest that was not.
+//! Each pass predicts the run on several cards at once. The first pass takes cards that double in
+//! size. Later ones divide the range between the largest card that was too small and the smallest
+//! that was not.
 
 /// Memory of cards is tried in multiples of this, as the driver hands it out.
 const STEP_BYTES: u64 = 2 << 20;

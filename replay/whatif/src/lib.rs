@@ -2,8 +2,8 @@
 //! another version, or another card.
 //!
 //! [`WhatIf`] passes over the events of a run once. It takes the program's requests from them
-//! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`): one with the
-//! settings of the run, which must reproduce the recording, and one or two for each [`Scenario`].
+//! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`). One has the
+//! settings of the run and must reproduce the recording; each [`Scenario`] has one or two.
 //! Memory grows with the live blocks and the scenarios, not with the events.
 //!
 //! [`OomPredictor`] does so up to the first out-of-memory error, and says which settings would have

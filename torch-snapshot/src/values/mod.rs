@@ -1,9 +1,9 @@
 //! What a snapshot consists of, independent of its encoding.
 //!
 //! Both readers build values from the inside out and hand each finished list and dictionary to
-//! [`SnapshotBuilder`]. It recognizes them by their keys and replaces them by a number: the frames
-//! of an event by the number of their stack, an event by its place in [`EventStore`]. So a file of
-//! millions of events never exists as a tree.
+//! [`SnapshotBuilder`]. It recognizes them by their keys and replaces them by a number: frames by
+//! the number of their stack, and an event by its place in [`EventStore`]. So a file of millions of
+//! events never exists as a tree.
 
 mod builder;
 mod containers;

@@ -41,12 +41,12 @@ pub enum MetaValue {
 /// Names in use (absent: unknown): `trace_id`, `tool`, `pid`, `host`, `rank`, `local_rank`,
 /// `world_size`, `command` (without secrets), `command_line` (`not recorded`: the user wants no
 /// `command`), `started_unix_ns`, `started_ns` (`CLOCK_MONOTONIC`), `mode` (`preload`,
-/// `pluggable`, `started` by the program, `metal`: the program used Metal, `snapshot`: made of a
-/// snapshot of PyTorch, with `snapshot.*`), `attached` (`late`: the
-/// driver was loaded before the recorder), `torch`, `torch_cuda`, `python`, `cuda_driver`,
-/// `cuda_runtime`, `allocator_conf`, `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the
-/// recorder gave up its ring file), `part`, `dropped_parts`, `dropped_part_events`, `uncovered`,
-/// `device.N.total_bytes`, `device.N.name`.
+/// `pluggable`, `started` by the program, `metal`: the program used Metal, `snapshot`: made from a
+/// PyTorch snapshot, with `snapshot.*`), `attached` (`late`: the driver was loaded before the
+/// recorder), `torch`, `torch_cuda`, `python`, `cuda_driver`, `cuda_runtime`, `allocator_conf`,
+/// `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the recorder gave up its ring file),
+/// `part`, `dropped_parts`, `dropped_part_events`, `uncovered`, `device.N.total_bytes`,
+/// `device.N.name`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Meta {
     entries: Vec<(String, MetaValue)>,

@@ -3,7 +3,7 @@
 //!
 //! The viewer starts from the state at the end and undoes one entry after the other. It fails if a
 //! block lies outside every segment, or if the free of an unknown block is undone. So the entries
-//! are made from the state here, not from the events alone: a block that loses its memory without
+//! are made from the state here, not from the events alone. A block that loses its memory without
 //! a free is freed first, and a block without a known segment gets one (`coverage.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};

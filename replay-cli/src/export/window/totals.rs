@@ -1,7 +1,7 @@
 //! What each key of a device allocated in a window, and its live memory at the peak and at the end.
 //!
 //! The peak needs no copy of the live set: each row saves its value at the first change after a new
-//! peak, so an event costs the same at any peak. `totals_tests.rs` compares the totals with a model
+//! peak. So a new peak makes no event slower. `totals_tests.rs` compares the totals with a model
 //! that copies the live set.
 
 use std::collections::HashMap;

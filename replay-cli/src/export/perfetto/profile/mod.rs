@@ -1,8 +1,8 @@
 //! A profile of torch.profiler on the timeline of the runs.
 //!
-//! The file is read twice. Its slices become begins and ends, which readers sort by time. Of equal
-//! times the one that comes first in the file is first, so all ends are written before all begins:
-//! a slice that ends when another one begins is then closed. A slice of length 0 is not split.
+//! The file is read twice. Its slices become begins and ends, which readers sort by time, and those
+//! of equal time by their order in the file. So all ends are written before all begins: a slice
+//! that ends when another one begins is then closed. A slice of length 0 is not split.
 
 mod annotations;
 mod gzip;
