@@ -22,16 +22,19 @@ LINE_BYTES = 64
 KINDS = {"a": "device_alloc", "f": "device_free"}
 
 
-@pytest.fixture(scope="module")
-def bin(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bin")
+def build(folder, *driver_options):
     c, cpp = (shutil.which(name) or skip_or_fail(f"there is no {name}") for name in ("cc", "c++"))
     source = WORKLOADS / "driver"
-    subprocess.run([c, "-O1", "-g", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1",
-                    source / "c_driver.c"], check=True)
+    subprocess.run([c, "-O1", "-g", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", *driver_options,
+                    "-o", folder / "libcuda.so.1", source / "c_driver.c"], check=True)
     subprocess.run([cpp, "-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-o", folder / "interrupted_hooks", source / "interrupted_hooks.cpp",
                     f"-L{folder}", "-l:libcuda.so.1", f"-Wl,-rpath,{folder}", "-lpthread", "-ldl"], check=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def bin(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("bin"))
 
 
 def read_report(trace):
@@ -152,6 +155,21 @@ def test_calls_of_a_handler_that_interrupted_the_recorder_are_counted(run, way):
         if lost:
             return
     pytest.fail("no handler interrupted the recorder")
+
+
+@pytest.mark.parametrize("way", ["forwarding_call", "forwarding_query"])
+def test_calls_that_the_driver_makes_itself_are_no_loss(run, way):
+    """A driver may forward to functions that have hooks, also while a hook queries it."""
+    compared = Comparison(run(way))
+    assert not compared.lost()
+    assert compared.missing == int(compared.counters["nested_calls"]) > 0
+
+
+def test_calls_of_a_driver_without_unwind_tables_are_counted(tmp_path):
+    """They may be those of a signal handler."""
+    bin = build(tmp_path, "-g0", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+    compared = Comparison(Case(tmp_path / "traced", bin).run(bin / "interrupted_hooks", "forwarding_call"))
+    assert compared.missing == compared.lost("interrupted_events")["interrupted_events"] == 20
 
 
 # Signal handlers that jump.

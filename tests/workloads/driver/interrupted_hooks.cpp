@@ -24,6 +24,7 @@ int cuMemAlloc_v2(uint64_t *, size_t);
 int cuMemFree_v2(uint64_t);
 extern void (*volatile c_driver_call)(void);
 extern volatile size_t c_driver_call_size;
+extern void (*volatile c_driver_query)(void);
 }
 
 #define CHECK(condition) do { if (!(condition)) { printf("failed: %s, line %d\n", #condition, __LINE__); abort(); } } while (0)
@@ -263,6 +264,15 @@ int main(int argc, char **argv) {
         pair(SPECIAL);
         pairs(10);
         printf("handled %d\n", handled.load());
+    } else if (way == "forwarding_call") {
+        use_context();
+        inside_driver([] { pair(); });
+        for (int i = 0; i < 10; i++) pair(SPECIAL);
+    } else if (way == "forwarding_query") {
+        // A driver that calls itself through symbols with hooks, also when a hook queries it.
+        use_context();
+        c_driver_query = [] { pair(); };
+        for (int i = 0; i < 5; i++) pairs(10), usleep(150000);
     } else if (way == "long_handler_in_driver") {
         // The ring is full of a handler's calls, behind a call in flight.
         use_context();
