@@ -88,9 +88,21 @@ impl HookLevels {
         level
     }
 
-    /// Passes from the real function to [`HookPhase::AfterCall`].
+    /// Passes from the real function to [`HookPhase::AfterCall`]. False, without a change, if hooks
+    /// inside the real function are still open: a handler left them by a jump.
     #[inline]
-    pub(crate) fn end_real_call(&self, level: u32) {
+    #[must_use]
+    pub(crate) fn end_real_call(&self, level: u32) -> bool {
+        let is_innermost = self.position.get() == (level + 1) * STEP;
+        if is_innermost {
+            self.begin_after_call(level);
+        }
+        is_innermost
+    }
+
+    /// Passes to [`HookPhase::AfterCall`] of this level, whatever the thread was inside of.
+    #[inline]
+    pub(super) fn begin_after_call(&self, level: u32) {
         self.set_position(level * STEP + HookPhase::AfterCall as u32);
     }
 
@@ -153,14 +165,28 @@ mod tests {
         levels.enter_level(1, HookPhase::BeforeCall, StackMark::here());
         assert_eq!(levels.begin_real_call(9), 1);
         assert_eq!(levels.innermost(), Some((1, None)));
-        levels.end_real_call(1);
+        assert!(levels.end_real_call(1));
         assert_eq!(levels.innermost(), Some((1, Some(HookPhase::AfterCall))));
         levels.leave_level(1);
         assert_eq!(levels.innermost(), Some((0, None)), "the outer call still runs");
-        levels.end_real_call(0);
+        assert!(levels.end_real_call(0));
         levels.leave_level(0);
         assert_eq!(levels.innermost(), None);
         assert_eq!((levels.calls[0].get(), levels.calls[1].get()), (7, 9));
+    }
+
+    #[test]
+    fn outer_call_does_not_end_before_the_hooks_inside_it() {
+        let levels = HookLevels::new();
+        assert!(levels.enter_first(HookPhase::BeforeCall, StackMark::here()));
+        levels.begin_real_call(7);
+        levels.enter_level(1, HookPhase::BeforeCall, StackMark::here());
+        levels.begin_real_call(9);
+        assert!(!levels.end_real_call(0));
+        assert_eq!(levels.innermost(), Some((1, None)), "nothing has changed");
+        levels.leave_level(1);
+        assert!(levels.end_real_call(0));
+        assert_eq!(levels.innermost(), Some((0, Some(HookPhase::AfterCall))));
     }
 
     #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]

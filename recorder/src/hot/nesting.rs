@@ -12,6 +12,9 @@
 //!
 //! The cause is not visible in the arguments, so the thread's call chain decides
 //! ([`crate::platform::hook_frames`]). That takes microseconds, and happens only in these cases.
+//!
+//! A handler may also leave an inner hook and then return to the outer one. The outer hook closes
+//! it: a call that stayed in flight would keep the writer from all later records of the thread.
 
 use gpumemtrace_format::Counter;
 use gpumemtrace_format::event::STATE_LEFT;
@@ -95,6 +98,20 @@ fn judge(outer: OuterHook, level: usize, own_work: Option<HookPhase>) -> HookDec
     }
 }
 
+/// Ends the real call of a level above which hooks are still open. They were left by a jump.
+#[cold]
+#[inline(never)]
+pub(crate) fn end_real_call_after_jump(state: &ThreadState, session: &'static Session, level: u32) {
+    uninterrupted(|| {
+        while let Some((inner, own_work)) = state.levels.innermost()
+            && inner > level as usize
+        {
+            close_left_hook(state, session, inner, own_work);
+        }
+    });
+    state.levels.begin_after_call(level);
+}
+
 /// Closes the innermost hook, which a jump has left, and repairs what it left half changed.
 fn close_left_hook(
     state: &ThreadState,
@@ -104,7 +121,7 @@ fn close_left_hook(
 ) {
     if let Some((index, ring)) = state.claimed_ring(session)
         && let Some(_guard) = session.enter_hook(index)
-        && session.rings.is_intact()
+        && session.may_access_rings()
     {
         let number = state.levels.calls[level].get();
         match own_work {
