@@ -1,13 +1,12 @@
-"""Makes text safe for terminals."""
+"""Lines of text for terminals."""
 
 from __future__ import annotations
 
 import sys
 
+from ._holders.text import printable
 
-def printable(text: str) -> str:
-    """One line without control characters and direction marks: these are written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+__all__ = ["print_line", "printable"]
 
 
 def print_line(line: str) -> None:

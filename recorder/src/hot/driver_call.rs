@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::{Counter, Event, NO_SEQ};
 
-use super::nesting::leave_call;
+use super::nesting::{end_real_call_after_jump, leave_call};
 use super::record::{Draft, capture_stacks, event_from};
 use super::thread_state::{ThreadState, with_thread_state};
 use crate::platform::clock::event_ns;
@@ -32,6 +32,16 @@ struct CallPlace {
     number: u64,
     /// How many other hooks this thread was in.
     level: u32,
+}
+
+impl CallPlace {
+    /// Notes that the real function has returned, or has been left.
+    #[inline]
+    fn end_real_call(&self, state: &ThreadState) {
+        if !state.levels.end_real_call(self.level) {
+            end_real_call_after_jump(state, self.session, self.level);
+        }
+    }
 }
 
 /// Leaves a call in flight if it unwinds: a cancelled thread, a C++ exception. Not a part of
@@ -70,7 +80,7 @@ impl CallGuard {
     #[inline]
     pub fn complete(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
         let (place, event) = (&self.place, &mut self.event);
-        with_thread_state(|state| state.levels.end_real_call(place.level));
+        with_thread_state(|state| place.end_real_call(state));
         // `fill` may panic.
         let unwinding = UnwindGuard(Some(place));
         // If the recording has ended meanwhile, the call stays in the trace as in flight.
@@ -111,9 +121,9 @@ impl Drop for UnwindGuard<'_> {
     fn drop(&mut self) {
         let Some(place) = self.0 else { return };
         with_thread_state(|state| {
-            state.levels.end_real_call(place.level);
+            place.end_real_call(state);
             if let Some(_guard) = place.session.enter_hook(place.index)
-                && place.session.rings.is_intact()
+                && place.session.may_access_rings()
             {
                 leave_call(place.ring, place.number);
             }

@@ -11,5 +11,7 @@ pub(crate) mod hook_levels;
 pub(crate) mod nesting;
 pub(crate) mod pending_markers;
 pub(crate) mod record;
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux", not(miri)))]
+mod single_steps;
 pub(crate) mod thread_state;
 mod tls;

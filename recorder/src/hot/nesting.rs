@@ -12,6 +12,9 @@
 //!
 //! The cause is not visible in the arguments, so the thread's call chain decides
 //! ([`crate::platform::hook_frames`]). That takes microseconds, and happens only in these cases.
+//!
+//! A handler may also leave an inner hook and then return to the outer one. The outer hook closes
+//! it: a call that stayed in flight would keep the writer from all later records of the thread.
 
 use gpumemtrace_format::Counter;
 use gpumemtrace_format::event::STATE_LEFT;
@@ -59,16 +62,54 @@ fn refuse_or_enter(
             return None;
         };
         let Some(outer) = levels.marks.get(level) else { return Some(Counter::InterruptedEvents) };
-        match find_outer_hook(outer.get()) {
-            OuterHook::Left => close_left_hook(state, session, level, own_work),
-            OuterHook::Calling if own_work.is_none() => return Some(Counter::NestedCalls),
-            OuterHook::Interrupted if own_work.is_none() && level + 1 < LEVELS => {
+        match judge(find_outer_hook(outer.get()), level, own_work) {
+            HookDecision::CloseOuter => close_left_hook(state, session, level, own_work),
+            HookDecision::Enter => {
                 levels.enter_level(level + 1, phase, mark);
                 return None;
             }
-            _ => return Some(Counter::InterruptedEvents),
+            HookDecision::Count(counter) => return Some(counter),
         }
     }
+}
+
+/// What happens to a hook that begins inside another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HookDecision {
+    /// It records, one level above the other hook.
+    Enter,
+    /// The other hook is closed, and the next one is looked at.
+    CloseOuter,
+    /// It does not record; its call is counted.
+    Count(Counter),
+}
+
+/// Decides by the call chain, and by what the outer hook of this level does.
+fn judge(outer: OuterHook, level: usize, own_work: Option<HookPhase>) -> HookDecision {
+    match outer {
+        OuterHook::Left => HookDecision::CloseOuter,
+        // Without a signal frame in between it is not the program's, also while the recorder works:
+        // hooks query the driver, which may forward to functions that have hooks.
+        OuterHook::Calling => HookDecision::Count(Counter::NestedCalls),
+        OuterHook::Interrupted if own_work.is_none() && level + 1 < LEVELS => HookDecision::Enter,
+        // If the chain cannot be followed, it may be the program's. A loss that did not happen does
+        // less harm than one that is not reported.
+        OuterHook::Interrupted | OuterHook::Unknown => HookDecision::Count(Counter::InterruptedEvents),
+    }
+}
+
+/// Ends the real call of a level above which hooks are still open. They were left by a jump.
+#[cold]
+#[inline(never)]
+pub(crate) fn end_real_call_after_jump(state: &ThreadState, session: &'static Session, level: u32) {
+    uninterrupted(|| {
+        while let Some((inner, own_work)) = state.levels.innermost()
+            && inner > level as usize
+        {
+            close_left_hook(state, session, inner, own_work);
+        }
+    });
+    state.levels.begin_after_call(level);
 }
 
 /// Closes the innermost hook, which a jump has left, and repairs what it left half changed.
@@ -80,7 +121,7 @@ fn close_left_hook(
 ) {
     if let Some((index, ring)) = state.claimed_ring(session)
         && let Some(_guard) = session.enter_hook(index)
-        && session.rings.is_intact()
+        && session.may_access_rings()
     {
         let number = state.levels.calls[level].get();
         match own_work {
@@ -122,5 +163,26 @@ pub(crate) fn release_interrupted_hook(state: &ThreadState, session: &'static Se
         && let Some((index, _)) = state.claimed_ring(session)
     {
         session.release_hook(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_without_a_signal_frame_is_not_the_programs() {
+        for own_work in [None, Some(HookPhase::BeforeCall), Some(HookPhase::AfterCall)] {
+            assert_eq!(judge(OuterHook::Calling, 0, own_work), HookDecision::Count(Counter::NestedCalls));
+        }
+    }
+
+    #[test]
+    fn call_of_a_handler_is_recorded_or_counted_as_lost() {
+        let lost = HookDecision::Count(Counter::InterruptedEvents);
+        assert_eq!(judge(OuterHook::Interrupted, 0, None), HookDecision::Enter);
+        assert_eq!(judge(OuterHook::Interrupted, LEVELS - 1, None), lost);
+        assert_eq!(judge(OuterHook::Interrupted, 0, Some(HookPhase::Event)), lost);
+        assert_eq!(judge(OuterHook::Unknown, 0, None), lost, "it may be the program's");
     }
 }

@@ -49,7 +49,8 @@ per_thread! {
 
 /// How long a thread waits for space in its ring before it stops the recording. Time in which the
 /// process is stopped does not count. Each step of the writer begins the wait anew, because on a
-/// busy machine the writer may need long for full rings.
+/// busy machine the writer may need long for full rings. Steps in other rings do not help a thread
+/// whose ring begins with a record that is never completed, so they count only for some rounds.
 const SPACE_PATIENCE_NS: u64 = 10_000_000_000;
 /// Sleep between two checks of a full ring, doubled each time. Frequent polling by many threads
 /// would take the processor from the writer.
@@ -84,7 +85,7 @@ impl ThreadRingProducer {
             return false;
         }
         session.rings.count(Counter::RingWaits);
-        let mut patience = ProgressPatience::new(SPACE_PATIENCE_NS, session.progress());
+        let mut patience = ProgressPatience::new(SPACE_PATIENCE_NS, session.progress(self.known_tail()));
         let mut nap_us = SHORTEST_NAP_US;
         loop {
             session.wake_writer(WakeReason::ThreadWaits);
@@ -98,7 +99,7 @@ impl ThreadRingProducer {
             if session.is_stopped() {
                 return false;
             }
-            if patience.is_exhausted(session.progress()) {
+            if patience.is_exhausted(session.progress(self.known_tail())) {
                 session.stop_with(&["the trace cannot be written fast enough: nothing was written for 10 s"]);
                 return false;
             }

@@ -172,20 +172,24 @@ fn move_up(low: i32, identity: FileIdentity) -> i32 {
     let least = i32::try_from(below_limit).unwrap_or(i32::MAX).min(FIRST_DESCRIPTOR);
     // SAFETY: copies a descriptor, which has no effect on the file.
     let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) };
-    if high < 0 {
-        return low;
+    if high < 0 { low } else { keep_one(low, high, identity) }
+}
+
+/// Closes one of two descriptors and returns the other. `high` was made as a copy of `low`, but the
+/// program may have given either number to a file of its own before or since.
+fn keep_one(low: i32, high: i32, identity: FileIdentity) -> i32 {
+    let [found_low, found_high] = [low, high].map(FileIdentity::of_descriptor);
+    if found_high == Some(identity) {
+        close_if(low, identity);
+        return high;
     }
-    if FileIdentity::of_descriptor(high) != Some(identity) {
-        // Either `low` was no longer ours and this is a copy of the program's file, or the program
-        // has given the new number to a file of its own.
-        if FileIdentity::of_descriptor(low) != Some(identity) {
-            // SAFETY: a copy that no other code knows.
-            unsafe { libc::close(high) };
-        }
-        return low;
+    // If both are the same file of the program, `low` was taken before the copy was made.
+    if let Some(found) = found_high
+        && found_low == found_high
+    {
+        close_if(high, found);
     }
-    close_if(low, identity);
-    high
+    low
 }
 
 /// Makes positioned writes go to their position again, not to the end of the file.
@@ -271,6 +275,22 @@ mod tests {
         assert_eq!(FileIdentity::of_descriptor(low), Some(FileIdentity::of(&precious).unwrap()));
         // SAFETY: closes the copy made above.
         unsafe { libc::close(low) };
+    }
+
+    #[test]
+    fn only_our_copy_of_a_reused_descriptor_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, _) = file_in(folder.path(), "ours");
+        let identity = FileIdentity::of(&ours).unwrap();
+        let (first, _) = file_in(folder.path(), "first");
+        let (second, _) = file_in(folder.path(), "second");
+        let (low, high) = (first.as_raw_fd(), second.as_raw_fd());
+        assert_eq!(keep_one(low, high, identity), low);
+        assert!(FileIdentity::of_descriptor(high).is_some(), "the program has reused both numbers");
+        let copy = first.try_clone().unwrap().into_raw_fd();
+        assert_eq!(keep_one(low, copy, identity), low);
+        let closed = FileIdentity::of_descriptor(copy);
+        assert_ne!(closed, FileIdentity::of_descriptor(low), "a copy that only we know");
     }
 
     #[test]

@@ -40,29 +40,52 @@ impl Patience {
     }
 }
 
+/// What a waiting thread sees of the thread that it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progress {
+    /// Changes with each step, for whichever thread.
+    pub(crate) steps: u32,
+    /// Number of finished rounds. In a round, the other thread does for each thread what it can.
+    pub(crate) rounds: u32,
+    /// Changes with each step for the waiting thread.
+    pub(crate) own: u64,
+}
+
+/// Rounds after which steps for other threads do not count any more. The first may have begun
+/// before the wait.
+const ROUNDS_IN_VAIN: u32 = 2;
+
 /// How long a thread goes on waiting for another thread that makes no progress.
 #[derive(Debug)]
 pub(crate) struct ProgressPatience {
     patience: Patience,
     limit_ns: u64,
-    progress: u32,
+    /// As it was at the last step that counted. `rounds` is of the last step for this thread.
+    last: Progress,
 }
 
 impl ProgressPatience {
-    /// Waits for at most `limit_ns` without progress. `progress` changes with every step of the
-    /// other thread.
-    pub(crate) fn new(limit_ns: u64, progress: u32) -> Self {
-        Self { patience: Patience::new(limit_ns), limit_ns, progress }
+    /// Waits for at most `limit_ns` without progress.
+    pub(crate) fn new(limit_ns: u64, progress: Progress) -> Self {
+        Self { patience: Patience::new(limit_ns), limit_ns, last: progress }
     }
 
-    /// True once the limit has passed since the last call with another `progress`.
-    pub(crate) fn is_exhausted(&mut self, progress: u32) -> bool {
+    /// True once the limit has passed since the last progress. That is a step for the calling
+    /// thread, or any step until whole rounds have passed without one.
+    pub(crate) fn is_exhausted(&mut self, progress: Progress) -> bool {
         self.is_exhausted_at(clock::now_ns(), progress)
     }
 
-    fn is_exhausted_at(&mut self, now_ns: u64, progress: u32) -> bool {
-        if progress != self.progress {
-            self.progress = progress;
+    fn is_exhausted_at(&mut self, now_ns: u64, progress: Progress) -> bool {
+        let is_step = if progress.own == self.last.own {
+            let is_in_vain = progress.rounds.wrapping_sub(self.last.rounds) >= ROUNDS_IN_VAIN;
+            progress.steps != self.last.steps && !is_in_vain
+        } else {
+            self.last.rounds = progress.rounds;
+            true
+        };
+        if is_step {
+            self.last = Progress { rounds: self.last.rounds, ..progress };
             self.patience = Patience { last_ns: now_ns, left_ns: self.limit_ns };
         }
         self.patience.is_exhausted_at(now_ns)
@@ -89,12 +112,38 @@ mod tests {
 
     #[test]
     fn progress_begins_the_wait_anew() {
-        let patience = Patience { last_ns: 0, left_ns: 200_000_000 };
-        let mut waiting = ProgressPatience { patience, limit_ns: 200_000_000, progress: 7 };
-        assert!(!waiting.is_exhausted_at(100_000_000, 7));
-        assert!((2..100).all(|step| !waiting.is_exhausted_at(step * 100_000_000, step as u32 + 7)));
-        assert!(!waiting.is_exhausted_at(10_000_000_000, 106));
-        assert!(waiting.is_exhausted_at(10_100_000_000, 106));
+        let mut waiting = waiting_from(7);
+        let at = |steps| Progress { steps, rounds: 0, own: 0 };
+        assert!(!waiting.is_exhausted_at(100_000_000, at(7)));
+        assert!((2..100).all(|step| !waiting.is_exhausted_at(step * 100_000_000, at(step as u32 + 7))));
+        assert!(!waiting.is_exhausted_at(10_000_000_000, at(106)));
+        assert!(waiting.is_exhausted_at(10_100_000_000, at(106)));
+    }
+
+    #[test]
+    fn steps_for_other_threads_do_not_count_after_rounds_in_vain() {
+        let mut waiting = waiting_from(0);
+        // A round takes one second and has ten steps. The first one serves this thread too.
+        let at = |tenth: u64| Progress {
+            steps: tenth as u32,
+            rounds: tenth as u32 / 10,
+            own: u64::from(tenth >= 10),
+        };
+        let ended = (1..100).find(|tenth| waiting.is_exhausted_at(tenth * 100_000_000, at(*tenth)));
+        assert_eq!(ended, Some(31), "two rounds after the first, and the limit from the last step on");
+    }
+
+    #[test]
+    fn rounds_that_serve_the_thread_begin_the_wait_anew() {
+        let mut waiting = waiting_from(0);
+        let at = |tenth: u64| Progress { steps: 0, rounds: 10 * tenth as u32, own: tenth };
+        assert!((1..100).all(|tenth| !waiting.is_exhausted_at(tenth * 100_000_000, at(tenth))));
+    }
+
+    fn waiting_from(steps: u32) -> ProgressPatience {
+        let (last_ns, limit_ns) = (0, 200_000_000);
+        let patience = Patience { last_ns, left_ns: limit_ns };
+        ProgressPatience { patience, limit_ns, last: Progress { steps, rounds: 0, own: 0 } }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 use crate::config::{FullRingPolicy, NativeStacks, RecorderConfig};
 use crate::platform;
 use crate::platform::cancellation::without_cancellation;
-use crate::platform::patience::Patience;
+use crate::platform::patience::{Patience, Progress};
 use crate::ring::geometry::{FIRST_SMALL_RING, RINGS};
 use crate::ring::mapping::{MappedRing, RingMapping};
 use crate::ring::protocol::ownership::RingOwnership;
@@ -58,8 +58,10 @@ pub(crate) struct Session {
     blocks: ThreadBlocks,
     /// Futex word of the writer: [`NOT_WOKEN`] or a [`WakeReason`].
     wake: CachePadded<AtomicU32>,
-    /// Changes whenever the writer has taken some records from a ring, or has written a batch.
-    progress: CachePadded<AtomicU32>,
+    /// Changes whenever the writer has taken some records from a ring, or has saved some.
+    steps: CachePadded<AtomicU32>,
+    /// How often the writer has drained all rings.
+    rounds: AtomicU32,
     is_close_requested: AtomicBool,
     /// Futex word: 1 once the trace is finished.
     closed: AtomicU32,
@@ -103,7 +105,8 @@ impl Session {
             is_crowded: AtomicBool::new(false),
             blocks,
             wake: CachePadded::new(AtomicU32::new(NOT_WOKEN)),
-            progress: CachePadded::new(AtomicU32::new(0)),
+            steps: CachePadded::new(AtomicU32::new(0)),
+            rounds: AtomicU32::new(0),
             is_close_requested: AtomicBool::new(false),
             closed: AtomicU32::new(0),
             is_stopped: AtomicBool::new(false),
@@ -209,14 +212,20 @@ impl Session {
         self.wake.swap(NOT_WOKEN, Ordering::AcqRel);
     }
 
-    /// A number that changes while the writer drains the rings.
-    pub(crate) fn progress(&self) -> u32 {
-        self.progress.load(Ordering::Relaxed)
+    /// What the writer does, for the thread that waits in a ring with this tail.
+    pub(crate) fn progress(&self, tail: u64) -> Progress {
+        let [steps, rounds] = [&*self.steps, &self.rounds].map(|count| count.load(Ordering::Relaxed));
+        Progress { steps, rounds, own: tail }
     }
 
-    /// Called by the writer only.
-    pub(crate) fn note_progress(&self) {
-        self.progress.store(self.progress().wrapping_add(1), Ordering::Relaxed);
+    /// Notes that records were taken or saved. Called by the writer only.
+    pub(crate) fn note_step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that all rings were drained. Called by the writer only.
+    pub(crate) fn note_round(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Puts the writer thread to sleep; returns why it was woken, or `None` after the timeout.

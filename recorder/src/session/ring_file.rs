@@ -24,6 +24,12 @@ const OPEN_FOR_WRITING: &str = "another program has its ring file open for writi
 const CLOSED_BY_PROGRAM: &str = "the program closed the descriptor of its ring file";
 
 impl Session {
+    /// Makes sure that a hook may access the rings; waits if the last check is too old. Returns
+    /// false if it may not: recording has then stopped.
+    pub(crate) fn may_access_rings(&self) -> bool {
+        self.rings.is_safe_at(event_ns()) || self.wait_for_intact_file()
+    }
+
     /// Waits until the mapping may be accessed again. Returns false if it may not: recording has
     /// then stopped.
     #[cold]

@@ -20,7 +20,7 @@ use crate::session::Session;
 const MAX_RECORDS: usize = 1 << 17;
 /// Events that are buffered before they are passed on.
 const EVENTS_PER_SLICE: usize = 4096;
-/// Records between two checks that the process was not stopped for long, and notes of progress.
+/// Records between two checks that the process was not stopped for long, and notes of a step.
 const RECORDS_PER_CHECK: usize = 64;
 
 /// How far one drain goes in each ring: to the head as it was when the drain began. A thread that
@@ -46,6 +46,8 @@ pub(crate) struct RecordBatch {
     pub(crate) native_nodes: Vec<NativeNode>,
     /// Ring numbers, each with the tail to set once this batch is saved.
     pub(crate) tails: Vec<(usize, u64)>,
+    /// Number of records that were taken.
+    pub(crate) records: usize,
     /// Number of records that could not be decoded.
     pub(crate) malformed: u64,
 }
@@ -65,7 +67,7 @@ impl RecordBatch {
     ) -> io::Result<Option<usize>> {
         self.clear();
         let max_records = MAX_RECORDS.min(session.rings.largest_ring_records());
-        let (mut records, mut is_lost) = (0, false);
+        let mut is_lost = false;
         for (index, thread) in session.rings_in_use().filter(|(index, _)| *index >= first) {
             let ring = session.rings.ring(index);
             let mut left = limit.0[index].saturating_sub(ring.released());
@@ -85,17 +87,17 @@ impl RecordBatch {
                     put(&self.events);
                     self.events.clear();
                 }
-                records += 1;
+                self.records += 1;
                 left -= 1;
-                if records % RECORDS_PER_CHECK == 0 {
-                    session.note_progress();
+                if self.records.is_multiple_of(RECORDS_PER_CHECK) {
+                    session.note_step();
                     if !session.secure_rings() {
                         is_lost = true;
                         return false;
                     }
                 }
                 // Never stop inside a definition: the slots of visited records are released.
-                left > 0 && (records < max_records || !decoder.is_between_records())
+                left > 0 && (self.records < max_records || !decoder.is_between_records())
             });
             if is_lost {
                 return Err(damaged_ring_file());
@@ -104,7 +106,7 @@ impl RecordBatch {
             self.events.clear();
             self.malformed += decoder.malformed();
             self.tails.push((index, tail));
-            if records >= max_records {
+            if self.records >= max_records {
                 return Ok(Some(index));
             }
         }
@@ -116,6 +118,7 @@ impl RecordBatch {
         self.py_nodes.clear();
         self.native_nodes.clear();
         self.tails.clear();
+        self.records = 0;
         self.malformed = 0;
     }
 }

@@ -196,6 +196,7 @@ impl WriterThread {
         }
         self.batch = batch;
         self.last_write_ns = clock::now_ns();
+        self.session.note_round();
         self.session.discard_wakes();
         Ok(())
     }
@@ -219,7 +220,9 @@ impl WriterThread {
         trace.end_block();
         self.session.rings.add_count(Counter::InternalErrors, batch.malformed);
         self.flush()?;
-        self.session.note_progress();
+        if batch.records > 0 {
+            self.session.note_step();
+        }
         if !self.session.secure_rings() {
             return Err(damaged_ring_file());
         }

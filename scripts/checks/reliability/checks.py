@@ -9,12 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from . import host_runs
+from .commands import NotPossible, call
 from .hosts import REPOSITORY, TARGET, TORCH
 from .results import FOLDER
-
-
-class NotPossible(Exception):
-    """A tool that the check needs is missing."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,6 @@ class Check:
     unit: str
     #: Takes (scale, options), returns a dict with `inputs`, `losses`, and details of its own.
     run: Callable
-
-
-def call(*command, **variables):
-    """Runs a command, shows its output, and returns (exit code, output)."""
-    env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-    done = subprocess.run([str(word) for word in command], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(done.stdout, end="", flush=True)
-    return done.returncode, done.stdout
 
 
 def soak(options, *arguments):
@@ -175,6 +165,7 @@ def predictions(scale, options):
 
 CHECKS = [
     Check("kills", "SIGKILL at random moments", 0.6, "scripts/soak --kills 1000", "kills", kills),
+    Check("host", "host programs, untraced and traced", 0.2, "pytest tests/suite/host", "runs", host_runs.run),
     Check("load", "several programs at once", 1, "scripts/soak --minutes 60", "events", load),
     Check("fuzz", "fuzzing of each reader", 5.5, "scripts/fuzz --seconds 3600 --keep TARGET", "inputs", fuzz),
     Check("traces", "changed traces, read by every command", 1, "scripts/soak --traces 20000", "files", traces),

@@ -7,11 +7,12 @@ import platform
 import re
 import subprocess
 
-from . import load
+from . import host_runs, load
 from .hosts import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reliability.md"
 FOLDER = REPOSITORY / "tests" / "reliability"
+FUZZ_PROGRAM = REPOSITORY / "fuzz" / "fuzz_targets" / "readers.rs"
 
 
 def git(*arguments):
@@ -53,9 +54,9 @@ def summary_table(checks):
         if result is None:
             lines.append(f"| {check.name}: {check.title} | not yet run | | | | | | |")
         elif result["status"] == "not possible":
-            lines.append(f"| {check.name}: {check.title} | {result['date']}: not possible there: {result['reason']} | {result['commit']} | {result['machine']} | | | | |")
+            lines.append(f"| {check.name}: {check.title} | {result['date']}: not possible there: {result['reason']} | {result.get('commit', '')} | {result['machine']} | | | | |")
         else:
-            commit = result["commit"] + (" with changes" if result["has_changes"] else "")
+            commit = result.get("commit", "") + (" with changes" if result["has_changes"] else "")
             tried = f"{result['inputs']:,} {check.unit}" + (f", {result['preemptions']} preemptions" if "preemptions" in result else "")
             cells = [f"{check.name}: {check.title}", result["date"], commit, result["machine"], duration(result["seconds"]),
                      f"{100 * result['scale']:.0f}%", tried, f"{result['losses']:,}"]
@@ -75,12 +76,30 @@ def load_table():
     return [f"{duration(result['seconds'])}, all at once:", "", *load.table(result["hosts"])]
 
 
+def host_table():
+    result = stored("host")
+    if not result or "systems" not in result:
+        return ["Not yet run."]
+    return host_runs.table(result)
+
+
+def fuzz_targets():
+    """All targets, by the table of their program."""
+    table = re.search(r"^const TARGETS.*?^\];", FUZZ_PROGRAM.read_text(), re.M | re.S)
+    return re.findall(r'^    \("(\w+)",', table[0], re.M)
+
+
 def fuzz_table():
     result = stored("fuzz")
     if not result or "targets" not in result:
         return ["Not yet run."]
     lines = ["| reader | time | inputs tried | edges covered | inputs in the corpus | crashes |", "|---|---|---|---|---|---|"]
-    for one in result["targets"]:
+    tried = {one["target"]: one for one in result["targets"]}
+    for target in fuzz_targets():
+        if target not in tried:
+            lines.append(f"| {target} | not yet run | | | | |")
+            continue
+        one = tried[target]
         lines.append(f"| {one['target']} | {duration(one['seconds'])} | {one['inputs']:,} | {one['edges']:,} | {one['corpus']:,} | {int(one['crashed'])} |")
     return lines
 
@@ -88,7 +107,7 @@ def fuzz_table():
 def write_page(checks):
     """Replaces what the page has between the markers of each part."""
     text = PAGE.read_text()
-    for name, lines in {"checks": summary_table(checks), "kills": kills_table(), "load": load_table(), "fuzz": fuzz_table()}.items():
+    for name, lines in {"checks": summary_table(checks), "kills": kills_table(), "host": host_table(), "load": load_table(), "fuzz": fuzz_table()}.items():
         pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
         body = "\n" + "\n".join(lines) + "\n\n"
         text, count = re.subn(pattern, lambda found: found[1] + body + found[2], text, flags=re.DOTALL)

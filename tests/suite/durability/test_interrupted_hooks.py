@@ -9,8 +9,12 @@ complete.
 
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
+import threading
+import time
 from collections import Counter
 
 import pytest
@@ -22,16 +26,19 @@ LINE_BYTES = 64
 KINDS = {"a": "device_alloc", "f": "device_free"}
 
 
-@pytest.fixture(scope="module")
-def bin(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bin")
+def build(folder, *driver_options):
     c, cpp = (shutil.which(name) or skip_or_fail(f"there is no {name}") for name in ("cc", "c++"))
     source = WORKLOADS / "driver"
-    subprocess.run([c, "-O1", "-g", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1",
-                    source / "c_driver.c"], check=True)
+    subprocess.run([c, "-O1", "-g", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", *driver_options,
+                    "-o", folder / "libcuda.so.1", source / "c_driver.c"], check=True)
     subprocess.run([cpp, "-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-o", folder / "interrupted_hooks", source / "interrupted_hooks.cpp",
                     f"-L{folder}", "-l:libcuda.so.1", f"-Wl,-rpath,{folder}", "-lpthread", "-ldl"], check=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def bin(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("bin"))
 
 
 def read_report(trace):
@@ -68,7 +75,11 @@ class Comparison:
 
     def check_all_recorded(self, in_flight=0):
         """Each logged call is in the trace, and all but some have returned."""
-        assert not self.lost() and not self.printed
+        assert not self.printed
+        self.check_calls(in_flight)
+
+    def check_calls(self, in_flight):
+        assert not self.lost()
         assert (self.missing, self.in_flight) == (in_flight, in_flight)
 
 
@@ -128,6 +139,29 @@ def test_call_that_unwinds_stays_in_flight_and_cleanups_are_recorded(run, way, c
     Comparison(run(way)).check_all_recorded(in_flight=calls)
 
 
+def test_call_that_unwinds_after_a_long_stop_does_not_block_the_ring(tmp_path, bin):
+    """The hook may not touch the ring file at first: another process is about to open it."""
+    case = Case(tmp_path, bin)
+    # On one processor, the program decides which of its threads runs first.
+    processor = min(os.sched_getaffinity(0))
+    with case.start(bin / "interrupted_hooks", "throw_after_stop", 200_000, GPUMEMTRACE_MEMORY="32MiB",
+                    before=lambda: os.sched_setaffinity(0, {processor})) as process:
+        try:
+            os.waitpid(process.pid, os.WUNTRACED)
+            opener = threading.Thread(target=lambda: open(case.ring, "r+b").close())
+            opener.start()
+            # The last check of the lease is valid for 10 s.
+            time.sleep(11)
+            assert opener.is_alive(), "the lease does not delay the other process"
+            process.send_signal(signal.SIGCONT)
+            case.output, case.printed = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        opener.join()
+    assert process.returncode == 0
+    Comparison(case).check_calls(in_flight=1)
+
+
 # Signal handlers that call the driver.
 
 @pytest.mark.parametrize("way", ["handler_in_driver", "handler_in_driver_other_stack", "nested_handlers"])
@@ -154,7 +188,26 @@ def test_calls_of_a_handler_that_interrupted_the_recorder_are_counted(run, way):
     pytest.fail("no handler interrupted the recorder")
 
 
+@pytest.mark.parametrize("way", ["forwarding_call", "forwarding_query"])
+def test_calls_that_the_driver_makes_itself_are_no_loss(run, way):
+    """A driver may forward to functions that have hooks, also while a hook queries it."""
+    compared = Comparison(run(way))
+    assert not compared.lost()
+    assert compared.missing == int(compared.counters["nested_calls"]) > 0
+
+
+def test_calls_of_a_driver_without_unwind_tables_are_counted(tmp_path):
+    """They may be those of a signal handler."""
+    bin = build(tmp_path, "-g0", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+    compared = Comparison(Case(tmp_path / "traced", bin).run(bin / "interrupted_hooks", "forwarding_call"))
+    assert compared.missing == compared.lost("interrupted_events")["interrupted_events"] == 20
+
+
 # Signal handlers that jump.
+
+def test_jump_between_handlers_does_not_block_the_ring(run):
+    Comparison(run("jump_between_handlers", 200_000, GPUMEMTRACE_MEMORY="32MiB")).check_all_recorded(in_flight=10)
+
 
 @pytest.mark.parametrize("way", ["jump_from_driver", "jump_from_driver_other_stack"])
 def test_recording_goes_on_after_a_jump_out_of_the_driver(run, way):

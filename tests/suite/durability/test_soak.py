@@ -17,7 +17,7 @@ from conftest import COMMAND, REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts" / "checks"))
 
-from reliability import checks, hosts, kills, oracle, results  # noqa: E402
+from reliability import checks, host_runs, hosts, kills, oracle, results  # noqa: E402
 
 HOSTS = ["storm-4", "forks", "rotate", "rotate-limit", "slow-disk"]
 
@@ -123,6 +123,34 @@ def test_page_has_the_stored_results(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "PAGE", page)
     results.write_page(checks.CHECKS)
     assert page.read_text() == (REPOSITORY / "docs" / "reliability.md").read_text(), "run scripts/nightly --page"
+
+
+def test_stored_results_name_commits_of_this_history():
+    """A result whose commit was rewritten names none."""
+    git = ["git", "-C", REPOSITORY]
+    is_shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True).stdout.strip()
+    if is_shallow != "false":
+        pytest.skip("not checked: this checkout has no history")
+    stored = [results.stored(check.name) for check in checks.CHECKS]
+    commits = {result["commit"] for result in stored if result and "commit" in result}
+    assert commits
+    for commit in commits:
+        assert subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"]).returncode == 0, commit
+
+
+def test_page_has_a_row_for_each_fuzz_target():
+    rows = results.fuzz_table()[2:]
+    assert [row.split()[1] for row in rows] == results.fuzz_targets() and len(rows) > 20
+
+
+def test_host_matrix_is_counted_by_its_own_properties(tmp_path):
+    report = tmp_path / "report.xml"
+    case = '<testcase><properties><property name="{}" value="{}"/><property name="system" value="here"/>{}</properties>{}</testcase>'
+    differs = '<property name="differences" value="2"/>'
+    report.write_text("<testsuites>" + case.format("program", "plain", "", "") + case.format("program", "plain", differs, "<failure/>")
+                      + case.format("program", "quota", "", "<skipped/>") + case.format("program", "fork", "", "<error/>") + "</testsuites>")
+    system = {"system": "here", "programs": 2, "runs": 3, "differences": 3, "not_possible": 1}
+    assert host_runs.summarise(report) == {"inputs": 3, "losses": 3, "systems": [system]}
 
 
 def test_nightly_lists_its_checks():

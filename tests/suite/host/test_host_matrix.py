@@ -117,7 +117,9 @@ def observe_pair(program, place, builds, interpreter, above, preload):
 
 
 @pytest.mark.parametrize("program,place,system,interpreter", cases())
-def test_program_behaves_as_untraced(program, place, system, interpreter, builds, folder):
+def test_program_behaves_as_untraced(program, place, system, interpreter, builds, folder, record_property):
+    record_property("program", program.name)
+    record_property("system", system)
     lacks = missing_need(program)
     if lacks:
         skip_or_fail(f"{lacks} is not available")
@@ -127,4 +129,6 @@ def test_program_behaves_as_untraced(program, place, system, interpreter, builds
         skip_or_fail(str(reason))
     runs, folders = observe_pair(program, place, made, interpreter, folder, SYSTEMS[system].library)
     found = differences(*runs, folders, program) + runs[1].findings
+    # scripts/nightly reads the properties.
+    record_property("differences", len(found))
     assert not found, "\n".join(found)

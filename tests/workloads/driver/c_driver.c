@@ -3,7 +3,8 @@
 
    Each call appends a line to its log, a mapped file (SIMGPU_LOG), so nothing is lost in a kill. In
    place of its first line is the number of lines.
-   A program can set `c_driver_call`, which runs inside an allocation of the size that it names. */
+   A program can set `c_driver_call`, which runs inside an allocation of the size that it names, and
+   `c_driver_query`, which runs when the driver is asked for free memory. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -19,6 +20,7 @@ static atomic_ulong next_addr = 1 << 21;
 
 void (*volatile c_driver_call)(void);
 volatile size_t c_driver_call_size;
+void (*volatile c_driver_query)(void);
 
 __attribute__((constructor)) static void open_log(void) {
     const char *path = getenv("SIMGPU_LOG");
@@ -62,7 +64,12 @@ int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)(i
 int cuCtxSetCurrent(void *context) { return context ? 0 : 1; }
 int cuCtxGetCurrent(void **context) { *context = (void *)16; return 0; }
 int cuCtxGetDevice(int *device) { *device = 0; return 0; }
-int cuMemGetInfo_v2(size_t *available, size_t *total) { *available = 1ul << 34, *total = 1ul << 35; return 0; }
+int cuMemGetInfo_v2(size_t *available, size_t *total) {
+    void (*query)(void) = c_driver_query;
+    if (query) query();
+    *available = 1ul << 34, *total = 1ul << 35;
+    return 0;
+}
 
 int cuMemAlloc_v2(uint64_t *out, size_t size) {
     uint64_t addr = atomic_fetch_add(&next_addr, 1 << 21);

@@ -24,6 +24,7 @@ int cuMemAlloc_v2(uint64_t *, size_t);
 int cuMemFree_v2(uint64_t);
 extern void (*volatile c_driver_call)(void);
 extern volatile size_t c_driver_call_size;
+extern void (*volatile c_driver_query)(void);
 }
 
 #define CHECK(condition) do { if (!(condition)) { printf("failed: %s, line %d\n", #condition, __LINE__); abort(); } } while (0)
@@ -77,6 +78,12 @@ static void cancel_self() { CHECK(pthread_cancel(pthread_self()) == 0); }
 static void inside_driver(void (*call)(void)) {
     c_driver_call_size = SPECIAL;
     c_driver_call = call;
+}
+
+static void use_scheduler(int policy) {
+    sched_param priority = {};
+    priority.sched_priority = policy == SCHED_FIFO;
+    pthread_setschedparam(pthread_self(), policy, &priority);
 }
 
 static void deeper(int frames, int count) {
@@ -263,6 +270,36 @@ int main(int argc, char **argv) {
         pair(SPECIAL);
         pairs(10);
         printf("handled %d\n", handled.load());
+    } else if (way == "jump_between_handlers") {
+        // A handler in a call makes another one, from which a second handler jumps back into it.
+        // The first handler returns without a further call. Then the ring fills up.
+        use_context();
+        handle(SIGUSR1, [](int) { if (sigsetjmp(back, 1) == 0) pair(SPECIAL); });
+        handle(SIGUSR2, on_signal_jump);
+        static int depth;
+        inside_driver([] { raise(depth++ == 0 ? SIGUSR1 : SIGUSR2); });
+        for (int i = 0; i < 10; i++) depth = 0, pair(SPECIAL);
+        pairs(count);
+        printf("handled %d\n", handled.load());
+    } else if (way == "throw_after_stop") {
+        // The process is stopped inside a call, which is left when it continues.
+        use_context();
+        for (int i = 0; i < 10; i++) pairs(10), usleep(50000);
+        inside_driver([] { kill(getpid(), SIGSTOP); throw 5; });
+        // The call is left before the recorder's thread runs, if this is allowed.
+        use_scheduler(SCHED_FIFO);
+        try { pair(SPECIAL); } catch (int) { }
+        use_scheduler(SCHED_OTHER);
+        pairs(count);
+    } else if (way == "forwarding_call") {
+        use_context();
+        inside_driver([] { pair(); });
+        for (int i = 0; i < 10; i++) pair(SPECIAL);
+    } else if (way == "forwarding_query") {
+        // A driver that calls itself through symbols with hooks, also when a hook queries it.
+        use_context();
+        c_driver_query = [] { pair(); };
+        for (int i = 0; i < 5; i++) pairs(10), usleep(150000);
     } else if (way == "long_handler_in_driver") {
         // The ring is full of a handler's calls, behind a call in flight.
         use_context();

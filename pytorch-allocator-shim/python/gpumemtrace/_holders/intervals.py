@@ -18,6 +18,7 @@ from . import library
 from .candidates import CandidateReader
 from .safe_point import Pause, SafePoint
 from .scan import REPORT_LIMIT_S, scan_holders
+from .text import printable
 
 #: Share of the run that scans may take.
 SHARE = 0.01
@@ -158,9 +159,7 @@ class IntervalScans:
 
 def print_line(text: str) -> None:
     """One line on standard error. The program may have replaced `sys.stderr`."""
-    # A copy of `printable` in the package's _text.py, which may not be installed here.
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     try:
-        os.write(2, f"gpumemtrace: {text}\n".encode("utf-8", "replace"))
+        os.write(2, f"gpumemtrace: {printable(text)}\n".encode("utf-8", "replace"))
     except OSError:
         return

@@ -182,6 +182,11 @@ impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
         }
     }
 
+    /// The tail when space was last asked for.
+    pub(crate) fn known_tail(&self) -> u64 {
+        self.tail
+    }
+
     /// Stores and publishes one record, and returns its number. There must be space for it.
     #[inline]
     pub(crate) fn push(&mut self, words: &[u64; N]) -> u64 {

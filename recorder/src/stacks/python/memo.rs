@@ -103,7 +103,20 @@ impl PythonStackMemo {
         tstate: usize,
         code_type: usize,
     ) -> Option<PythonStackChange> {
-        let first = innermost_frame(memory, layout, tstate)?;
+        let first = innermost_frame(memory, layout, tstate, || true)?;
+        self.find_change_from(memory, layout, first, code_type)
+    }
+
+    /// The same for the stack whose innermost frame is `first`; 0 is an empty stack.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    pub(crate) fn find_change_from<M: Memory>(
+        &mut self,
+        memory: &M,
+        layout: &PythonLayout,
+        first: usize,
+        code_type: usize,
+    ) -> Option<PythonStackChange> {
         let mut frame = first;
         let mut depth = 0;
         for fresh in 0..MAX_NEW {

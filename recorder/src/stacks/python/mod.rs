@@ -106,40 +106,66 @@ impl Interpreter {
         if tstate == 0 {
             return PythonStackChange::EMPTY;
         }
-        self.find_change_of(tstate, memo)
+        match self.readable_frame(tstate) {
+            Some(first) => self.find_change_from(first, memo),
+            None => PythonStackChange::EMPTY,
+        }
     }
 
+    /// The address of the innermost frame, 0 if there is none. `None` if frames cannot be read.
+    #[inline]
+    fn readable_frame(&self, tstate: usize) -> Option<usize> {
+        if self.is_finalizing_elsewhere(|| tstate)
+            || self.state.load(Ordering::Relaxed) != TRUSTED && !self.becomes_trusted(tstate)
+        {
+            return None;
+        }
+        // SAFETY: the layout passed the self-test, and the state is that of the calling thread.
+        let memory = unsafe { Direct::new() };
+        self.innermost_frame(&memory, tstate)
+    }
+
+    /// True if the self-test passes, if it has not run yet.
+    #[cold]
+    fn becomes_trusted(&self, tstate: usize) -> bool {
+        if self.state.load(Ordering::Relaxed) == REFUSED {
+            return false;
+        }
+        match selftest(&Guarded, &self.layout, &self.types, tstate) {
+            SelfTestOutcome::Trusted => self.state.store(TRUSTED, Ordering::Relaxed),
+            SelfTestOutcome::NoFrames => return false,
+            SelfTestOutcome::Refused => {
+                self.state.store(REFUSED, Ordering::Relaxed);
+                crate::diagnostics::print_diagnostic(&[
+                    "the frames of this Python do not have the expected layout, so call sites are not recorded; ",
+                    "allocations are. Please report the exact Python version.",
+                ]);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The address of the innermost frame; 0 if there is none. Returns `None` if another thread
+    /// began to finalize before the thread state was read: it may have been free memory already.
+    #[inline]
+    fn innermost_frame<M: Memory>(&self, memory: &M, tstate: usize) -> Option<usize> {
+        walk::innermost_frame(memory, &self.layout, tstate, || !self.is_finalizing_elsewhere(|| tstate))
+    }
+
+    /// A function of its own: what else it did would take registers from its loops.
     #[inline(never)]
-    fn find_change_of(&self, tstate: usize, memo: &mut PythonStackMemo) -> PythonStackChange {
-        if self.is_finalizing_elsewhere(|| tstate) {
-            return PythonStackChange::EMPTY;
-        }
-        match self.state.load(Ordering::Relaxed) {
-            TRUSTED => {}
-            REFUSED => return PythonStackChange::EMPTY,
-            _ => match selftest(&Guarded, &self.layout, &self.types, tstate) {
-                SelfTestOutcome::Trusted => self.state.store(TRUSTED, Ordering::Relaxed),
-                SelfTestOutcome::NoFrames => return PythonStackChange::EMPTY,
-                SelfTestOutcome::Refused => {
-                    self.state.store(REFUSED, Ordering::Relaxed);
-                    crate::diagnostics::print_diagnostic(&[
-                        "the frames of this Python do not have the expected layout, so call sites are not recorded; ",
-                        "allocations are. Please report the exact Python version.",
-                    ]);
-                    return PythonStackChange::EMPTY;
-                }
-            },
-        }
+    fn find_change_from(&self, first: usize, memo: &mut PythonStackMemo) -> PythonStackChange {
         // SAFETY: the layout passed the self-test, and the frames are those of the calling thread.
         let memory = unsafe { Direct::new() };
         // Each constant layout gets a walk of its own, with its offsets inside the instructions.
         let change = match self.layout.version {
-            0x0308 => memo.find_change(&memory, &layout::PYTHON_3_8, tstate, 0),
-            0x0309 => memo.find_change(&memory, &layout::PYTHON_3_9, tstate, 0),
-            0x030a => memo.find_change(&memory, &layout::PYTHON_3_10, tstate, 0),
-            0x030b => memo.find_change(&memory, &layout::PYTHON_3_11, tstate, 0),
-            0x030c => memo.find_change(&memory, &layout::PYTHON_3_12, tstate, 0),
-            _ => memo.find_change(&memory, &self.layout, tstate, self.types.code),
+            0x0308 => memo.find_change_from(&memory, &layout::PYTHON_3_8, first, 0),
+            0x0309 => memo.find_change_from(&memory, &layout::PYTHON_3_9, first, 0),
+            0x030a => memo.find_change_from(&memory, &layout::PYTHON_3_10, first, 0),
+            0x030b => memo.find_change_from(&memory, &layout::PYTHON_3_11, first, 0),
+            0x030c => memo.find_change_from(&memory, &layout::PYTHON_3_12, first, 0),
+            _ => memo.find_change_from(&memory, &self.layout, first, self.types.code),
         };
         change.unwrap_or(PythonStackChange::EMPTY)
     }
@@ -155,7 +181,7 @@ impl Interpreter {
     fn is_finalizing_elsewhere(&self, tstate: impl FnOnce() -> usize) -> bool {
         // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
         let finalizing = unsafe { &*self.finalizing }.load(Ordering::Acquire);
-        finalizing != 0 && finalizing != tstate()
+        finalizing != 0 && is_other_thread(finalizing, tstate())
     }
 
     /// True if objects of the interpreter may still be read after a wait for ring space.
@@ -202,6 +228,12 @@ impl Interpreter {
     }
 }
 
+/// Cold, so that the check costs a load and a branch.
+#[cold]
+fn is_other_thread(finalizing: usize, tstate: usize) -> bool {
+    finalizing != tstate
+}
+
 /// The version as `major << 8 | minor` from `Py_GetVersion`. Before 3.11 there is no data symbol
 /// for it.
 fn version_from_text(function: usize) -> Option<u16> {
@@ -225,7 +257,71 @@ fn parse_version(text: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use super::fake_interpreter::{BYTES_TYPE, CODE_TYPE, FRAME_TYPE, FakeInterpreter, STRING_TYPE, TSTATE};
+    use super::fake_interpreter::{VERSIONS, python};
     use super::*;
+
+    /// The thread state of the thread that finalizes.
+    const MAIN: usize = 0x7_0000;
+
+    fn interpreter(layout: &PythonLayout, finalizing: &'static AtomicUsize) -> Interpreter {
+        extern "C" fn thread_state() -> usize {
+            TSTATE
+        }
+        let types =
+            TypeAddresses { code: CODE_TYPE, string: STRING_TYPE, bytes: BYTES_TYPE, frame: FRAME_TYPE };
+        let state = AtomicU8::new(TRUSTED);
+        Interpreter { layout: *layout, types, thread_state, finalizing, state }
+    }
+
+    fn flag() -> &'static AtomicUsize {
+        Box::leak(Box::new(AtomicUsize::new(0)))
+    }
+
+    /// A memory in which another thread begins to finalize when the thread state is read.
+    struct FinalizedMeanwhile<'a> {
+        fake: FakeInterpreter,
+        at: usize,
+        finalizing: &'a AtomicUsize,
+    }
+
+    impl Memory for FinalizedMeanwhile<'_> {
+        fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
+            assert_eq!(self.finalizing.load(Ordering::Relaxed), 0, "{at:#x} is read afterwards");
+            if at == self.at {
+                self.finalizing.store(MAIN, Ordering::Relaxed);
+            }
+            self.fake.read(at, out)
+        }
+    }
+
+    #[test]
+    fn thread_state_that_may_be_freed_is_not_followed() {
+        for version in VERSIONS {
+            let (fake, layout) = python(version, 3);
+            let finalizing = flag();
+            let interpreter = interpreter(&layout, finalizing);
+            let memory = FinalizedMeanwhile { fake, at: TSTATE + layout.tstate_frame, finalizing };
+            assert_eq!(interpreter.innermost_frame(&memory, TSTATE), None, "{version:#x}");
+            finalizing.store(TSTATE, Ordering::Relaxed);
+            let first = interpreter.innermost_frame(&memory.fake, TSTATE);
+            assert_eq!(first, Some(0x2_0000), "{version:#x}: the thread that finalizes runs Python");
+        }
+    }
+
+    #[test]
+    fn code_object_is_not_read_after_a_wait_in_which_python_was_finalized() {
+        let (_, layout) = python(0x030c, 1);
+        let finalizing = flag();
+        let interpreter = interpreter(&layout, finalizing);
+        finalizing.store(MAIN, Ordering::Relaxed);
+        // A read at this address would end the test.
+        let frame = FrameKey { code: 8, instr: 16, tag: 0 };
+        let mut scratch: Box<[u8; SCRATCH_BYTES]> =
+            vec![0; SCRATCH_BYTES].into_boxed_slice().try_into().expect("of this size");
+        assert_eq!(interpreter.copy_code(&frame, &mut scratch), None);
+        assert_eq!(interpreter.offset_in_code(&frame), -1);
+    }
 
     #[test]
     fn version_text_is_parsed() {

@@ -87,7 +87,7 @@ fn have_frame_type<M: Memory>(
     if layout.instruction == InstructionKind::Pointer {
         return true;
     }
-    let mut frame = walk::innermost_frame(memory, layout, tstate);
+    let mut frame = walk::innermost_frame(memory, layout, tstate, || true);
     for _ in 0..MAX_DEPTH {
         match frame {
             Some(0) => return true,

@@ -9,6 +9,7 @@
 //! both (from 3.12 on), or a fingerprint of names and line table ([`super::fingerprint`]).
 
 use std::hint::select_unpredictable;
+use std::sync::atomic::{Ordering, fence};
 
 use gpumemtrace_format::FrameLink;
 
@@ -83,13 +84,24 @@ pub(crate) fn is_shown(key: &FrameKey) -> bool {
 pub(crate) const MAX_LINKS: usize = 1 << 16;
 
 /// The address of the innermost frame of a thread; 0 if it has none. `None` if memory cannot be
-/// read.
+/// read, or if `is_alive` denies that the thread state existed when it was read.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
-pub(crate) fn innermost_frame<M: Memory>(memory: &M, layout: &PythonLayout, tstate: usize) -> Option<usize> {
-    let frame = memory.word(tstate + layout.tstate_frame)?;
+pub(crate) fn innermost_frame<M: Memory>(
+    memory: &M,
+    layout: &PythonLayout,
+    tstate: usize,
+    is_alive: impl Fn() -> bool,
+) -> Option<usize> {
+    let read = |at| {
+        let word = memory.word(at)?;
+        // The check must not be made before the word is read.
+        fence(Ordering::Acquire);
+        is_alive().then_some(word)
+    };
+    let frame = read(tstate + layout.tstate_frame)?;
     match layout.cframe_frame {
-        Some(inner) if frame != 0 => memory.word(frame + inner),
+        Some(inner) if frame != 0 => read(frame + inner),
         _ => Some(frame),
     }
 }
@@ -239,7 +251,7 @@ pub(crate) fn walk<M: Memory>(
     code_type: usize,
     frames: &mut [FrameKey; MAX_DEPTH],
 ) -> Option<WalkExtent> {
-    let mut frame = innermost_frame(memory, layout, tstate)?;
+    let mut frame = innermost_frame(memory, layout, tstate, || true)?;
     let mut depth = 0;
     for _ in 0..MAX_LINKS {
         if frame == 0 {
@@ -279,114 +291,4 @@ fn tag_without_serial<M: Memory>(memory: &M, layout: &PythonLayout, code: usize)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::fake_interpreter::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, VERSIONS, python};
-    use super::*;
-
-    fn frames_of(fake: &FakeInterpreter, layout: &PythonLayout) -> Option<(WalkExtent, Vec<FrameKey>)> {
-        let mut frames = [FrameKey::default(); MAX_DEPTH];
-        let walk = walk(fake, layout, TSTATE, CODE_TYPE, &mut frames)?;
-        Some((walk, frames[..walk.depth].to_vec()))
-    }
-
-    #[test]
-    fn frames_come_innermost_first_in_every_version() {
-        for version in VERSIONS {
-            let (fake, layout) = python(version, 3);
-            let (walk, frames) = frames_of(&fake, &layout).unwrap();
-            assert_eq!(walk, WalkExtent { depth: 3, is_truncated: false });
-            let codes: Vec<usize> = frames.iter().map(|frame| frame.code).collect();
-            assert_eq!(codes, [0x500_0000, 0x500_0400, 0x500_0800], "{version:x}");
-        }
-    }
-
-    #[test]
-    fn thread_without_frames_gives_an_empty_stack() {
-        let (mut fake, layout) = python(0x030c, 0);
-        assert_eq!(frames_of(&fake, &layout).unwrap().0.depth, 0);
-        fake.put(TSTATE + layout.tstate_frame, 0);
-        assert_eq!(frames_of(&fake, &layout).unwrap().0.depth, 0);
-    }
-
-    #[test]
-    fn entry_frames_from_c_are_hidden() {
-        let (mut fake, layout) = python(0x030c, 3);
-        fake.0.insert(0x2_0100 + layout.frame_owner, 3);
-        let (_, frames) = frames_of(&fake, &layout).unwrap();
-        assert_eq!(frames.len(), 2);
-    }
-
-    #[test]
-    fn reference_tags_are_masked_from_the_address() {
-        let (mut fake, layout) = python(0x030e, 3);
-        fake.put(0x2_0000 + layout.frame_code, 0x500_0001);
-        // The interpreter's frame between C and Python refers to another object.
-        fake.put(0x2_0100 + layout.frame_code, 0xdead_0003);
-        fake.0.insert(0x2_0100 + layout.frame_owner, 4);
-        let codes: Vec<usize> = frames_of(&fake, &layout).unwrap().1.iter().map(|frame| frame.code).collect();
-        assert_eq!(codes, [0x500_0000, 0x500_0800]);
-    }
-
-    #[test]
-    fn frame_before_its_first_traceable_instruction_is_hidden() {
-        for version in VERSIONS.into_iter().filter(|version| version & 0xff > 0x0a) {
-            let (mut fake, layout) = python(version, 3);
-            let at = 0x500_0400 + layout.code.first_traceable.unwrap();
-            for byte in 0..4 {
-                fake.0.insert(at + byte, u8::from(byte == 0) * 2);
-            }
-            if let Some(copies) = layout.code.copies {
-                let instr = fake.word(0x2_0100 + layout.frame_instr).unwrap();
-                fake.0.insert(instr, copies.prologue[1]);
-            }
-            assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 2, "{version:x}");
-            // The frame of a generator is complete by then.
-            fake.0.insert(0x2_0100 + layout.frame_owner, 1);
-            assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 3, "{version:x}");
-        }
-    }
-
-    #[test]
-    fn frame_without_code_object_is_hidden() {
-        let (mut fake, layout) = python(0x030d, 2);
-        fake.put(0x500_0000 + layout.object.ob_type, 0x1234);
-        assert_eq!(frames_of(&fake, &layout).unwrap().0.depth, 1);
-    }
-
-    #[test]
-    fn deep_stack_keeps_its_innermost_frames_and_is_truncated() {
-        let (fake, layout) = python(0x030b, MAX_DEPTH + 1);
-        let (walk, frames) = frames_of(&fake, &layout).unwrap();
-        assert_eq!(walk, WalkExtent { depth: MAX_DEPTH, is_truncated: true });
-        assert_eq!(frames[0].code, 0x500_0000);
-    }
-
-    #[test]
-    fn unreadable_chain_or_loop_is_refused() {
-        let (mut fake, layout) = python(0x030b, 2);
-        fake.put(0x2_0100 + layout.frame_previous, 0xdead_0000);
-        assert_eq!(frames_of(&fake, &layout), None);
-        let (mut fake, layout) = python(0x030c, 2);
-        for i in 0..2 {
-            fake.0.insert(0x2_0000 + i * 0x100 + layout.frame_owner, 3);
-        }
-        fake.put(0x2_0100 + layout.frame_previous, 0x2_0000);
-        assert_eq!(frames_of(&fake, &layout), None);
-    }
-
-    #[test]
-    fn new_code_object_at_the_same_address_gets_another_tag() {
-        for (version, change) in [(0x0308_u16, "table"), (0x030b, "name"), (0x030c, "serial")] {
-            let (mut fake, layout) = python(version, 1);
-            let before = frames_of(&fake, &layout).unwrap().1[0];
-            match change {
-                "table" => fake.put(0x900_0000 + layout.object.bytes_data, 99),
-                "name" => fake.put_string(&layout, STRINGS, "another"),
-                _ => fake.put(0x500_0000 + layout.code.serial.unwrap(), 0x78),
-            }
-            let after = frames_of(&fake, &layout).unwrap().1[0];
-            assert_eq!((before.code, before.instr), (after.code, after.instr));
-            assert_ne!(before.tag, after.tag, "{change}");
-        }
-    }
-}
+mod tests;

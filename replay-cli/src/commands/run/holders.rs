@@ -46,6 +46,7 @@ const SCANNER_FILES: &[(&str, &str)] = &[
     ("safe_point.py", python!("safe_point.py")),
     ("scan.py", python!("scan.py")),
     ("search.py", python!("search.py")),
+    ("text.py", python!("text.py")),
     ("torch_objects.py", python!("torch_objects.py")),
     ("triggers.py", python!("triggers.py")),
 ];

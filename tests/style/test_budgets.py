@@ -1,0 +1,47 @@
+"""Every path that scripts/checks/budgets counts has a budget, and every budget has a path."""
+
+import importlib.util
+import sys
+import tempfile
+import unittest
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "checks" / "budgets"
+
+
+def load():
+    loader = SourceFileLoader("budgets", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("budgets", loader))
+    loader.exec_module(module)
+    return module
+
+
+@unittest.skipIf(sys.version_info < (3, 11), "the script needs Python 3.11")
+class BudgetNames(unittest.TestCase):
+    def setUp(self):
+        sys.dont_write_bytecode = True
+        self.budgets = load()
+
+    def error_with(self, names):
+        """Returns why the check refuses a file with these budgets."""
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write("\n".join(["[instructions]", *(f'"{name}" = 1.0' for name in names)]))
+            file.flush()
+            self.budgets.BUDGETS = Path(file.name)
+            with self.assertRaises(SystemExit) as refused:
+                self.budgets.check_names(self.budgets.PROFILES)
+        return str(refused.exception)
+
+    def test_present_budgets_are_those_of_the_paths(self):
+        self.budgets.check_names(self.budgets.PROFILES)
+
+    def test_budget_without_path_is_an_error(self):
+        self.assertIn("not counted: old path;", self.error_with([*self.budgets.PROFILES, "old path"]))
+
+    def test_path_without_budget_is_an_error(self):
+        self.assertIn("no budget for driver free:", self.error_with(set(self.budgets.PROFILES) - {"driver free"}))
+
+
+if __name__ == "__main__":
+    unittest.main()
