@@ -14,6 +14,10 @@ from .commands import NotPossible, call
 from .hosts import REPOSITORY, TARGET, TORCH
 from .results import FOLDER
 
+#: The releases of tests/allocator-oracle/RULES.md.
+ALLOCATOR_RELEASES = ["2.1.2", "2.2.2", "2.3.1", "2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0",
+                      "2.14.0", "2.15.0"]
+
 
 @dataclass(frozen=True)
 class Check:
@@ -134,20 +138,21 @@ def processes(scale, options):
 
 
 def allocator(scale, options):
-    """Every PyTorch below target/, under every row of settings of the oracle."""
-    script, requests = REPOSITORY / "scripts" / "checks" / "allocator-oracle", max(1000, round(5_000_000 * scale))
-    folders = sorted({*TARGET.glob("allocator-oracle/wheels/*"), *TARGET.glob("venvs/torch-*/lib/python3.*/site-packages")})
-    folders = [folder for folder in folders if (folder / "torch" / "version.py").exists()]
+    """The last patch of each release of PyTorch, 100 million requests over all rows of settings."""
+    script, requests = REPOSITORY / "scripts" / "checks" / "allocator-oracle", max(1000, round(100_000_000 * scale))
+    code, _ = call(script, "--fetch", *ALLOCATOR_RELEASES)
+    wheels = TARGET / "allocator-oracle" / "wheels"
+    folders = [wheels / release for release in ALLOCATOR_RELEASES if (wheels / release / "torch" / "version.py").exists()]
     if not folders:
-        raise NotPossible("no PyTorch below target/: run scripts/test, or scripts/checks/allocator-oracle --fetch")
-    compared, versions, failed = 0, [], 0
+        raise NotPossible("no release of PyTorch can be downloaded")
+    compared, versions, failed = 0, [], int(code != 0)
     for folder in folders:
-        code, output = call(script, "--all", "--packages", folder, "--operations", requests, "--seed", options.seed)
+        code, output = call(script, "--all", "--packages", folder, "--total", requests, "--seed", options.seed)
         found = re.findall(r"^torch ([\d.]+): (\d+) requests, ", output, re.M)
         versions.append(found[0][0] if found else folder.name)
         compared += sum(int(count) for _, count in found)
         failed += int(code != 0)
-    return {"inputs": compared, "losses": failed, "versions": versions}
+    return {"inputs": compared, "losses": failed, "versions": versions, "missing": sorted({*ALLOCATOR_RELEASES} - {folder.name for folder in folders})}
 
 
 def predictions(scale, options):
@@ -175,7 +180,7 @@ CHECKS = [
     Check("properties", "property tests with more cases", 1.5, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),
     Check("interleavings", "models of the ring protocol, more preemptions", 0.3, "LOOM_MAX_PREEMPTIONS=8 cargo test --test protocol_model", "models", interleavings),
     Check("miri", "undefined behaviour in the format and the recorder", 0.5, "cargo +nightly miri test --lib", "tests", miri),
-    Check("allocator", "the model of PyTorch's allocator", 1, "scripts/checks/allocator-oracle --all", "requests", allocator),
+    Check("allocator", "the model of PyTorch's allocator, 15 releases", 1.5, "scripts/checks/allocator-oracle --all --total 100000000", "requests", allocator),
     Check("whatif", "predictions of other settings", 0.7, "scripts/checks/whatif", "predictions", predictions),
     Check("processes", "8 ranks, 64 threads, 1,000 forks", 0.3, "scripts/checks/processes", "tests", processes),
 ]

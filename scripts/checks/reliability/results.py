@@ -59,7 +59,7 @@ def summary_table(checks):
             commit = result.get("commit", "") + (" with changes" if result["has_changes"] else "")
             tried = f"{result['inputs']:,} {check.unit}" + (f", {result['preemptions']} preemptions" if "preemptions" in result else "")
             cells = [f"{check.name}: {check.title}", result["date"], commit, result["machine"], duration(result["seconds"]),
-                     f"{100 * result['scale']:.0f}%", tried, f"{result['losses']:,}"]
+                     f"{100 * result['scale']:.3g}%", tried, f"{result['losses']:,}"]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

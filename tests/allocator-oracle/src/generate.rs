@@ -48,6 +48,8 @@ pub enum RequestFeature {
     NestedPools,
     /// Pools without splits and pools for failing allocations, from PyTorch 2.10 on.
     PoolOptions,
+    /// Pools for failing allocations alone, from PyTorch 2.8 on.
+    FallbackPools,
     /// Changes of allocator settings at run time.
     Settings,
 }
@@ -256,15 +258,15 @@ impl RequestGenerator {
         }
         self.pools += 1;
         self.users.push(pool);
-        if self.has(RequestFeature::PoolOptions) {
-            if self.random.per_mille(300) {
-                self.queued.push_back(OracleRequest::ForbidSplits(pool));
-            }
-            // PyTorch tries several such pools in the order of a hash table.
-            if !self.has_fallback && self.random.per_mille(300) {
-                self.has_fallback = true;
-                self.queued.push_back(OracleRequest::UseOnOutOfMemory(pool));
-            }
+        let has_options = self.has(RequestFeature::PoolOptions);
+        if has_options && self.random.per_mille(300) {
+            self.queued.push_back(OracleRequest::ForbidSplits(pool));
+        }
+        // PyTorch tries several such pools in the order of a hash table.
+        let has_fallbacks = has_options || self.has(RequestFeature::FallbackPools);
+        if has_fallbacks && !self.has_fallback && self.random.per_mille(300) {
+            self.has_fallback = true;
+            self.queued.push_back(OracleRequest::UseOnOutOfMemory(pool));
         }
         self.queued.push_back(OracleRequest::BeginPool(pool, None));
         OracleRequest::AddPoolUser(pool)

@@ -72,6 +72,9 @@ struct MatrixArguments {
     /// Number of requests per row.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     operations: usize,
+    /// Number of requests of all rows together, instead of per row.
+    #[arg(long, value_name = "N", conflicts_with = "operations")]
+    total: Option<usize>,
     /// Seed of the generator.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -219,7 +222,9 @@ fn compare_with_model(
 
 fn compare_all(matrix: &MatrixArguments, native: &NativeAllocator) -> Result<ExitCode> {
     let minor = TorchVersion::parse(&native.torch_version)?.minor();
-    for row in rows_of(minor) {
+    let rows: Vec<_> = rows_of(minor).collect();
+    let operations = matrix.total.map_or(matrix.operations, |total| total.div_ceil(rows.len()));
+    for row in rows {
         let with = row.features(minor);
         let names: Vec<String> = with
             .iter()
@@ -228,7 +233,7 @@ fn compare_all(matrix: &MatrixArguments, native: &NativeAllocator) -> Result<Exi
         println!("--settings {:?} --with {}", row.settings, names.join(","));
         let source = RequestSource {
             requests: None,
-            operations: matrix.operations,
+            operations,
             seed: matrix.seed,
             card_bytes: CARD_BYTES,
             streams: STREAMS,

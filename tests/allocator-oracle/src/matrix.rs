@@ -1,8 +1,8 @@
 //! Settings and kinds of requests under which a model is compared with every release.
 
 use gpumemtrace_allocator_oracle::RequestFeature::{
-    self, Captures, EmptyCache, EmptyPools, Fraction, MemPools, NestedPools, Outside, PoolOptions,
-    RecordStream, ReleasePools, Settings,
+    self, Captures, EmptyCache, EmptyPools, FallbackPools, Fraction, MemPools, NestedPools, Outside,
+    PoolOptions, RecordStream, ReleasePools, Settings,
 };
 
 /// Requests of most rows.
@@ -26,7 +26,7 @@ static MATRIX: &[MatrixRow] = &[
     MatrixRow { since: 1, settings: "", more: &[Captures, ReleasePools] },
     MatrixRow { since: 6, settings: "", more: &[Captures, MemPools, NestedPools, ReleasePools] },
     MatrixRow { since: 8, settings: "", more: &[MemPools, ReleasePools, EmptyPools] },
-    MatrixRow { since: 10, settings: "", more: &[MemPools, PoolOptions] },
+    MatrixRow { since: 8, settings: "", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 1, settings: "max_split_size_mb:21", more: &[] },
     MatrixRow { since: 6, settings: "max_split_size_mb:64,max_non_split_rounding_mb:32", more: &[] },
     MatrixRow { since: 1, settings: "max_split_size_mb:100,garbage_collection_threshold:0.8", more: &[] },
@@ -43,7 +43,7 @@ static MATRIX: &[MatrixRow] = &[
         more: &[],
     },
     MatrixRow { since: 10, settings: "per_process_memory_fraction:0.5", more: &[] },
-    MatrixRow { since: 10, settings: "expandable_segments:True", more: &[MemPools, PoolOptions] },
+    MatrixRow { since: 8, settings: "expandable_segments:True", more: &[MemPools, PoolOptions] },
     MatrixRow { since: 11, settings: "large_segment_size_mb:40", more: &[] },
     MatrixRow { since: 11, settings: "large_segment_size_mb:40,expandable_segments:True", more: &[] },
     MatrixRow { since: 12, settings: "throw_on_cudamalloc_oom:True", more: &[] },
@@ -61,6 +61,10 @@ impl MatrixRow {
         let mut features = [USUAL, self.more].concat();
         // In 2.12 the choice of a block depends on the order in which frees complete.
         features.retain(|feature| *feature != RecordStream || minor != 12);
+        if minor < 10 {
+            // Earlier pools cannot forbid splits.
+            features.iter_mut().filter(|feature| **feature == PoolOptions).for_each(|it| *it = FallbackPools);
+        }
         features
     }
 }

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from conftest import REPOSITORY, VENVS, WORKLOADS, gpumemtrace
+from whatif_runs import assert_model_reproduces
 
 LAB = REPOSITORY / "scripts" / "leaklab"
 sys.path.insert(0, str(LAB))
@@ -27,6 +28,7 @@ def test_planted_leak_is_first_with_exact_numbers(run_python, torch_version, mod
     assert leak["site"]["function"] == "keep_features"
     assert (leak["blocks_per_step"], leak["bytes_per_step"]) == (1, bytes_per_step)
     assert leak["blocks"] in (11, 12)
+    assert_model_reproduces(run.trace)
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
@@ -36,6 +38,7 @@ def test_clean_training_has_no_leak(run_python, torch_version, model, amp, optim
     options = ["--amp"] if amp else []
     run = run_python(torch_version, "training/train.py", "--model", model, "--steps", 15, "--optimizer", optimizer, *options)
     assert run.report()["leaks"] == []
+    assert_model_reproduces(run.trace)
 
 
 def test_leaks_set_exit_code_only_on_request(run_python, torch_version):
@@ -53,6 +56,7 @@ def test_leak_lab_findings(run_python, torch_version, pattern, fixed):
     run = run_python(torch_version, LAB / "train.py", pattern, *options, "--steps", 34, "--batch", 16, "--stats", stats, **lab.CONF)
     printed = json.loads((run.folder / stats).read_text())
     assert lab.unexpected_findings(pattern, fixed, run.report(), printed) == []
+    assert_model_reproduces(run.trace)
 
 
 @pytest.mark.parametrize("pattern,steps", [("retained_validation", 5), ("grad_scaler", 30)])

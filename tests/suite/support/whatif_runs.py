@@ -105,6 +105,15 @@ def answer_of(trace, settings, *arguments):
     return json.loads(done.stdout)
 
 
+def assert_model_reproduces(trace):
+    """Replays a run by the model with the run's own settings.
+
+    A run is "exact" only if the model reserves what PyTorch did after each request, to the byte.
+    """
+    base = answer_of(trace, ["max_split_size_mb:4096"])["base"]
+    assert (base["status"], base["reason"]) == ("exact", None), base
+
+
 def compare_row(row, stats):
     """Compares a row of the answer with the statistics of the real run."""
     # PyTorch 2.1 does not count calls of the driver; it counts segments, but no expandable ones.

@@ -10,6 +10,7 @@ The example `recorded_layout` of the allocator oracle does the replay.
 import os
 import subprocess
 import sys
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,12 @@ REPOSITORY = Path(__file__).resolve().parents[4]
 RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
 REPLAY = RELEASE / "examples" / "recorded_layout"
 SMALL_SEGMENT, SMALL_REQUEST = 2 << 20, 1 << 20
+DEFAULT_POOL = (0, 0)
 VERSIONS = [f"2.{minor}.0" for minor in range(1, 16)]
+#: Calls of the driver by event, as `recorded_layout` reads them.
+DRIVER_CALLS = {"segment_alloc": "+", "segment_free": "-", "segment_map": "<", "segment_unmap": ">"}
+RETURNS = ("segment_free", "segment_unmap")
+KNOWN = {"alloc", "free_requested", "free_completed", "oom", "snapshot", *DRIVER_CALLS}
 
 
 class NotComparable(Exception):
@@ -41,46 +47,73 @@ def lines_of(history):
     """Returns the lines for `recorded_layout`, or raises NotComparable."""
     events = history.events
     check_comparable(history)
-    lines = list(state_lines(history))
+    lines, pool_of = list(state_lines(history)), private_pools(history)
     for place, event in enumerate(events):
-        action, addr, size = event["action"], event.get("addr"), event["size"]
+        action, addr, size, stream = event["action"], event.get("addr"), event["size"], event.get("stream", 0)
         if action == "alloc":
-            lines.append(f"a {addr} {size} {event.get('stream', 0)}")
+            pool = pool_of(place, addr)
+            lines.append(f"a {addr} {size} {stream}" + (f" {pool}" if pool else ""))
+        elif action == "oom":
+            lines.append(f"o {size} {stream}")
         elif action == "free_requested":
             lines.append(f"f {addr}")
         elif action == "free_completed":
             lines.append(f"c {addr}")
-        elif action == "segment_alloc":
-            lines.append(f"+ {addr} {size}")
-        elif action == "segment_free":
-            lines.append(f"- {addr} {size}")
-            if ends_release(events, place):
+        elif action in DRIVER_CALLS:
+            lines.append(f"{DRIVER_CALLS[action]} {addr} {size}")
+            if action in RETURNS and ends_release(events, place):
                 lines.append("e")
     return lines
 
 
 def ends_release(events, place):
-    """Whether this is the last of the segments that `empty_cache()` returned.
+    """Whether this is the last of the memory that `empty_cache()` returned.
 
-    A request that released segments for a second attempt makes a segment with the same stack next.
+    A request that released memory for a second attempt gets more, or fails, with the same stack.
     """
     if place + 1 == len(events):
         return True
     event, after = events[place], events[place + 1]
-    is_retry = after["action"] == "segment_alloc" and after.get("frames") == event.get("frames")
-    return after["action"] != "segment_free" and not is_retry
+    is_retry = after["action"] in ("segment_alloc", "segment_map", "oom") and after.get("frames") == event.get("frames")
+    return after["action"] not in RETURNS and not is_retry
+
+
+def private_pools(history):
+    """Returns a function of (place, address): the number of the private pool, 0 for none.
+
+    Events do not name pools, but the segments at the end do. Earlier segments count as segments of
+    the default pool.
+    """
+    ids = {}
+    private = sorted((segment["address"], segment["total_size"], ids.setdefault(id_of_pool(segment), len(ids) + 1))
+                     for segment in history.segments if id_of_pool(segment) != DEFAULT_POOL)
+    starts = [start for start, _, _ in private]
+    freed = {event["addr"]: place for place, event in enumerate(history.events) if event["action"] == "segment_free"}
+
+    def pool_of(place, addr):
+        at = bisect_right(starts, addr) - 1
+        if at < 0:
+            return 0
+        start, size, pool = private[at]
+        return pool if addr < start + size and place > freed.get(start, -1) else 0
+
+    return pool_of
+
+
+def id_of_pool(segment):
+    return tuple(segment.get("segment_pool_id", DEFAULT_POOL))
 
 
 def check_comparable(history):
     actions = {event["action"] for event in history.events}
     if len(history.events) < 2:
         raise NotComparable("no history")
-    if unknown := actions - {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "snapshot"}:
+    if unknown := actions - KNOWN:
         raise NotComparable(f"events {', '.join(sorted(unknown))}")
     if "free_requested" not in actions and "free_completed" in actions:
         raise NotComparable("free_requested is skipped")
-    if history.rounding.expandable or any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in history.segments):
-        raise NotComparable("expandable segments or private pools")
+    if history.begins_late and (history.rounding.expandable or any(id_of_pool(segment) != DEFAULT_POOL for segment in history.segments)):
+        raise NotComparable("expandable segments or private pools before the first event")
     streams = {event.get("stream", 0) for event in history.events}
     if history.begins_late and len(streams | {segment.get("stream", 0) for segment in history.segments}) > 1:
         raise NotComparable("several streams before the first event")

@@ -236,7 +236,7 @@ class DeviceHistory:
                 space.add(addr, size, action == "segment_map")
             elif action in ("segment_free", "segment_unmap"):
                 now.reserved -= size
-                space.take(addr, size)
+                space.remove(addr, size)
             elif action == "annotate" and label_of(event) and addr in blocks:
                 blocks[addr] = replace(blocks[addr], label=label_of(event))
                 if is_at_peak and addr in self.peak_blocks:
@@ -315,6 +315,11 @@ class FreeSpace:
         else:
             self.edges -= {addr, addr + size}
         self.give(addr, size)
+
+    def remove(self, addr, size):
+        """A later segment at these addresses may be larger, so its edges are gone too."""
+        self.take(addr, size)
+        self.edges -= {addr, addr + size}
 
     def free_at(self, addr, default):
         return max(self.sizes.get(addr, default), default)

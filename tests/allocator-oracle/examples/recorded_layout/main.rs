@@ -3,17 +3,20 @@
 //! usage: recorded_layout VERSION [SETTINGS] < EVENTS
 //!
 //! The requests come from a snapshot of PyTorch, also of one on a real GPU; see
-//! `tests/suite/allocator/test_recorded_layouts.py`. Segments get the addresses that the driver
+//! `tests/suite/allocator/test_recorded_layouts.py`. Memory gets the addresses that the driver
 //! gave, so that every other address is the model's own choice. Each line is an event:
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `a ADDR BYTES STREAM` | a request, and the block that it got |
+//! | `a ADDR BYTES STREAM [POOL]` | a request, and the block that it got; POOL is private |
+//! | `o BYTES STREAM` | a request that got no memory |
 //! | `f ADDR` | the program freed a block |
 //! | `c ADDR` | its last use by another stream has ended |
-//! | `+ ADDR BYTES` | the next segment; the request that needs it follows |
+//! | `+ ADDR BYTES` | a new segment, in the request that follows |
 //! | `- ADDR BYTES` | a segment was returned, in the request that follows |
-//! | `e` | a request to return all unused segments ends here |
+//! | `< ADDR BYTES` | a part of an expandable segment was mapped, in the request that follows |
+//! | `> ADDR BYTES` | a part was unmapped, in the request that follows |
+//! | `e` | a request to return all unused memory ends here |
 //! | `p ADDR BYTES` | a segment from before the recording, which is one free block |
 //! | `l ADDR BYTES STREAM` | a block that was taken before the recording; the next in its segment |
 //! | `u ADDR` | it is free again |
@@ -23,95 +26,41 @@
 
 #![allow(clippy::print_stdout)]
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod driver;
+
+use std::collections::BTreeSet;
 use std::io::{self, BufRead};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use gpumemtrace_caching_allocator::{
-    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, Rules,
-    Settings, TorchVersion, TraceAction,
-};
+use gpumemtrace_caching_allocator::{CachingAllocator, PoolId, Rules, Settings, TorchVersion};
+
+use driver::{DriverCall, RecordedDriver};
 
 /// A request of this size gets a segment of 20 MiB, where one of 20 MiB gets its own.
 const SHARED_SEGMENT_REQUEST_BYTES: u64 = 2 << 20;
 const SHARED_SEGMENT_BYTES: u64 = 20 << 20;
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
-/// The driver as it was recorded.
-#[derive(Default)]
-struct RecordedDriver {
-    /// Segments that the next request must ask for.
-    expected: VecDeque<(u64, u64)>,
-    segments: BTreeMap<u64, u64>,
-    /// Segments that the model returned in this request.
-    returned: BTreeMap<u64, u64>,
-    /// Bytes of each block when it was last taken, by address.
-    blocks: BTreeMap<u64, u64>,
-    difference: Option<String>,
-}
-
-impl CacheBackend for RecordedDriver {
-    fn alloc(&mut self, bytes: u64, _during_capture: bool) -> Result<u64, DriverError> {
-        match self.expected.pop_front() {
-            Some((addr, recorded)) if recorded == bytes => {
-                self.segments.insert(addr, bytes);
-                Ok(addr)
-            }
-            other => {
-                let recorded = other.map_or("none".to_owned(), |(_, bytes)| bytes.to_string());
-                self.difference =
-                    Some(format!("the model needs a segment of {bytes} bytes, the run {recorded}"));
-                Err(OUT_OF_MEMORY)
-            }
-        }
-    }
-
-    fn free(&mut self, addr: u64) {
-        let bytes = self.segments.remove(&addr).unwrap_or(0);
-        self.returned.insert(addr, bytes);
-    }
-
-    fn record_event(&mut self, _stream: u64) -> Result<EventId, DriverError> {
-        Ok(EventId(0))
-    }
-
-    fn is_event_done(&mut self, _event: EventId) -> bool {
-        true
-    }
-
-    fn wait_for_event(&mut self, _event: EventId) -> bool {
-        true
-    }
-
-    fn recycle_event(&mut self, _event: EventId) {}
-
-    fn trace(&mut self, entry: AllocatorTraceEntry) {
-        if entry.action == TraceAction::Alloc {
-            self.blocks.insert(entry.addr, entry.bytes);
-        }
-    }
-}
-
 /// The model, and what the run did.
 struct Layout {
     model: CachingAllocator<RecordedDriver>,
     /// Addresses of blocks that are taken or wait for a stream.
     live: BTreeSet<u64>,
-    /// Segments that the run returned in this request.
-    returned: BTreeMap<u64, u64>,
 }
 
 impl Layout {
     fn new(version: TorchVersion, settings: &str) -> Result<Self> {
         let settings = Settings::parse(settings, version)?;
         let model = CachingAllocator::new(RecordedDriver::default(), settings, Rules::of_version(version));
-        Ok(Self { model, live: BTreeSet::new(), returned: BTreeMap::new() })
+        Ok(Self { model, live: BTreeSet::new() })
     }
 
     fn on_event(&mut self, kind: &str, numbers: &[u64]) -> Result<()> {
         match (kind, numbers) {
             ("a" | "l", &[addr, bytes, stream]) => self.alloc(addr, bytes, stream),
+            ("a", &[addr, bytes, stream, pool]) => self.alloc_from_pool(addr, bytes, stream, (0, pool)),
+            ("o", &[bytes, stream]) => self.fail_to_alloc(bytes, stream),
             ("f", &[addr]) => {
                 ensure!(self.model.begin_free(addr), "a free of no block at {addr:#x}");
                 Ok(())
@@ -121,17 +70,18 @@ impl Layout {
                 self.live.remove(&addr);
                 Ok(())
             }
-            ("+", &[addr, bytes]) => {
-                self.model.backend.expected.push_back((addr, bytes));
-                Ok(())
-            }
-            ("-", &[addr, bytes]) => {
-                self.returned.insert(addr, bytes);
+            ("+" | "-" | "<" | ">", &[addr, bytes]) => {
+                self.model.backend.calls.push_back(match kind {
+                    "+" => DriverCall::Alloc(addr, bytes),
+                    "-" => DriverCall::Free(addr, bytes),
+                    "<" => DriverCall::Map(addr, bytes),
+                    _ => DriverCall::Unmap(addr, bytes),
+                });
                 Ok(())
             }
             ("e", []) => {
                 self.model.release_cached();
-                self.compare_returned()
+                self.check_driver_calls()
             }
             ("p", &[addr, bytes]) => self.add_free_segment(addr, bytes),
             ("u", &[addr]) => {
@@ -145,20 +95,38 @@ impl Layout {
 
     fn alloc(&mut self, addr: u64, bytes: u64, stream: u64) -> Result<()> {
         let result = self.model.alloc(bytes, stream);
-        if let Some(difference) = self.model.backend.difference.take() {
-            bail!("{difference}");
-        }
+        self.check_driver_calls()?;
         let own = result.ok().context("the model gets no memory")?;
         ensure!(own == addr, "{bytes} bytes at {own:#x}, in the run at {addr:#x}");
-        ensure!(self.model.backend.expected.is_empty(), "the model needs no segment, the run one");
         self.live.insert(addr);
-        self.compare_returned()
+        Ok(())
     }
 
-    fn compare_returned(&mut self) -> Result<()> {
-        let own = std::mem::take(&mut self.model.backend.returned);
-        let recorded = std::mem::take(&mut self.returned);
-        ensure!(own == recorded, "the model returns {} segments, the run {}", own.len(), recorded.len());
+    fn alloc_from_pool(&mut self, addr: u64, bytes: u64, stream: u64, pool: PoolId) -> Result<()> {
+        self.model.begin_mem_pool(pool, Box::new(|_| true));
+        self.alloc(addr, bytes, stream)?;
+        self.model.end_pool(pool);
+        Ok(())
+    }
+
+    fn fail_to_alloc(&mut self, bytes: u64, stream: u64) -> Result<()> {
+        self.model.backend.request_fails = true;
+        let result = self.model.alloc(bytes, stream);
+        self.model.backend.request_fails = false;
+        self.check_driver_calls()?;
+        ensure!(result.is_err(), "the model serves {bytes} bytes, the run does not");
+        Ok(())
+    }
+
+    /// Whether the model made the same driver calls as the run.
+    fn check_driver_calls(&mut self) -> Result<()> {
+        let driver = &mut self.model.backend;
+        if let Some(difference) = driver.difference.take() {
+            bail!("{difference}");
+        }
+        if let Some(call) = driver.calls.front() {
+            bail!("the model does not make a driver call of the run: {call:x?}");
+        }
         Ok(())
     }
 
@@ -169,7 +137,7 @@ impl Layout {
             SHARED_SEGMENT_BYTES => SHARED_SEGMENT_REQUEST_BYTES,
             _ => bytes,
         };
-        self.model.backend.expected.push_back((addr, bytes));
+        self.model.backend.calls.push_back(DriverCall::Alloc(addr, bytes));
         self.alloc(addr, request, 0)?;
         self.live.remove(&addr);
         ensure!(self.model.free(addr), "no block at {addr:#x}");
