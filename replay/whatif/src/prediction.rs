@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use gpumemtrace_caching_allocator::{AddressHasher, CachingAllocator, PoolId, Rules, Settings, UnusedBytes};
+use gpumemtrace_caching_allocator::{
+    AddressHasher, CachingAllocator, FreeTicket, PoolId, Rules, Settings, UnusedBytes,
+};
 
 use crate::device::{CallTotal, PredictedDevice};
 use crate::requests::{RecordedAddr, Request, TimedRequest};
@@ -42,8 +44,10 @@ pub(crate) enum PredictionInput {
 #[derive(Debug)]
 pub(crate) struct Prediction {
     allocator: CachingAllocator<PredictedDevice>,
-    /// The address here of each recorded block that is live or waits for a stream.
+    /// The address here of each recorded block that is live.
     addrs: HashMap<RecordedAddr, u64, BuildHasherDefault<AddressHasher>>,
+    /// Freed blocks that wait for a stream in the recording. Here they may be free already.
+    pending: HashMap<RecordedAddr, FreeTicket, BuildHasherDefault<AddressHasher>>,
     /// How often each private pool was made active.
     pool_uses: HashMap<u64, u32>,
     pub(crate) stop: Option<PredictionStop>,
@@ -66,6 +70,7 @@ impl Prediction {
         Self {
             allocator: CachingAllocator::new(device, settings, rules),
             addrs: HashMap::default(),
+            pending: HashMap::default(),
             pool_uses: HashMap::new(),
             stop: None,
             first_failure: None,
@@ -106,8 +111,8 @@ impl Prediction {
             }
             Request::Free { addr, is_immediate } => self.free(addr, is_immediate),
             Request::Complete { addr } => {
-                if let Some(own) = self.addrs.remove(&addr) {
-                    self.allocator.finish_free(own);
+                if let Some(ticket) = self.pending.remove(&addr) {
+                    self.allocator.finish_free(ticket);
                 }
             }
             // See `release_before_pool`.
@@ -138,14 +143,12 @@ impl Prediction {
     }
 
     fn free(&mut self, addr: RecordedAddr, is_immediate: bool) {
-        // A block that waits for a stream is still needed when it is done.
-        let own = if is_immediate { self.addrs.remove(&addr) } else { self.addrs.get(&addr).copied() };
-        match own {
+        match self.addrs.remove(&addr) {
             Some(own) if is_immediate => {
                 self.allocator.free(own);
             }
             Some(own) => {
-                self.allocator.begin_free(own);
+                self.pending.extend(self.allocator.begin_free(own).map(|ticket| (addr, ticket)));
             }
             None => self.unknown_frees += 1,
         }

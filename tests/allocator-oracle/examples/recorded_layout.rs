@@ -29,8 +29,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use gpumemtrace_caching_allocator::{
-    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, OUT_OF_MEMORY, Rules,
-    Settings, TorchVersion, TraceAction,
+    AllocatorTraceEntry, CacheBackend, CachingAllocator, DriverError, EventId, FreeTicket, OUT_OF_MEMORY,
+    Rules, Settings, TorchVersion, TraceAction,
 };
 
 /// A request of this size gets a segment of 20 MiB, where one of 20 MiB gets its own.
@@ -98,6 +98,8 @@ struct Layout {
     model: CachingAllocator<RecordedDriver>,
     /// Addresses of blocks that are taken or wait for a stream.
     live: BTreeSet<u64>,
+    /// Frees that another stream's use delays, by address.
+    pending: BTreeMap<u64, FreeTicket>,
     /// Segments that the run returned in this request.
     returned: BTreeMap<u64, u64>,
 }
@@ -106,18 +108,22 @@ impl Layout {
     fn new(version: TorchVersion, settings: &str) -> Result<Self> {
         let settings = Settings::parse(settings, version)?;
         let model = CachingAllocator::new(RecordedDriver::default(), settings, Rules::of_version(version));
-        Ok(Self { model, live: BTreeSet::new(), returned: BTreeMap::new() })
+        Ok(Self { model, live: BTreeSet::new(), pending: BTreeMap::new(), returned: BTreeMap::new() })
     }
 
     fn on_event(&mut self, kind: &str, numbers: &[u64]) -> Result<()> {
         match (kind, numbers) {
             ("a" | "l", &[addr, bytes, stream]) => self.alloc(addr, bytes, stream),
             ("f", &[addr]) => {
-                ensure!(self.model.begin_free(addr), "a free of no block at {addr:#x}");
+                let ticket = self.model.begin_free(addr);
+                self.pending
+                    .insert(addr, ticket.with_context(|| format!("a free of no block at {addr:#x}"))?);
                 Ok(())
             }
             ("c", &[addr]) => {
-                ensure!(self.model.finish_free(addr), "a completed free of no block at {addr:#x}");
+                let is_pending =
+                    self.pending.remove(&addr).is_some_and(|ticket| self.model.finish_free(ticket));
+                ensure!(is_pending, "a completed free of no block at {addr:#x}");
                 self.live.remove(&addr);
                 Ok(())
             }
