@@ -61,6 +61,11 @@ pub(crate) struct Prediction {
     peak_reserved_bytes: u64,
     /// What the program did not use of them.
     pub(crate) unused_at_peak: UnusedBytes,
+    /// A request for a private pool got no memory at once, and the release then treats the capture
+    /// of a graph unlike a `MemPool`.
+    pub(crate) was_pool_refused: bool,
+    /// The release retries requests for a `MemPool`.
+    retries_in_pools: bool,
     /// Segments may have been returned here that the recorded run did not have.
     pub(crate) has_unknown_release: bool,
 }
@@ -79,6 +84,8 @@ impl Prediction {
             peak_reserved_bytes: 0,
             unused_at_peak: UnusedBytes::default(),
             has_unknown_release: false,
+            was_pool_refused: false,
+            retries_in_pools: rules.pools_allow_release,
         }
     }
 
@@ -161,8 +168,11 @@ impl Prediction {
         let id = pool_id(pool);
         self.allocator.begin_pool(id, Box::new(|_| true));
         *self.pool_uses.entry(pool).or_default() += 1;
+        let refusals = self.refusals();
         let result = self.allocator.alloc(requested_bytes, stream).ok();
         self.allocator.end_pool(id);
+        let was_refused = result.is_none() || self.refusals() > refusals;
+        self.was_pool_refused |= self.retries_in_pools && was_refused;
         result
     }
 
@@ -202,6 +212,12 @@ impl Prediction {
             }
         });
         found
+    }
+
+    /// Requests that failed, also those that `throw_on_cudamalloc_oom` rejects without asking the
+    /// driver.
+    pub(crate) fn failures(&self) -> u64 {
+        self.allocator.stats.num_ooms + self.allocator.stats.num_oom_rejections
     }
 
     /// The calls of the driver by name.
