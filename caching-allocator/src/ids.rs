@@ -22,6 +22,11 @@ pub(crate) struct ArenaId(pub(super) u32);
 /// Both halves of PyTorch's `MempoolId_t`; `(0, 0)` is the default pool.
 pub type PoolId = (u64, u64);
 
+/// Names a free that was begun and not finished. An address cannot: the block may be completed
+/// early, and then serve another request.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FreeTicket(pub(super) u64);
+
 /// Handle of a driver event that was recorded on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventId(

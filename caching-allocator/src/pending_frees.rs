@@ -7,15 +7,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::ids::{BlockId, EventId};
+use super::ids::{BlockId, EventId, FreeTicket};
 
 /// The pending frees of one device.
 #[derive(Debug, Default)]
 pub(crate) struct PendingFrees {
     queues: BTreeMap<u64, VecDeque<(EventId, BlockId)>>,
     deferred: Vec<BlockId>,
-    /// Blocks without events, by address; their completion is reported from outside.
-    held: BTreeMap<u64, BlockId>,
+    /// Blocks without events; their completion is reported from outside.
+    held: BTreeMap<FreeTicket, BlockId>,
+    next_ticket: u64,
 }
 
 impl PendingFrees {
@@ -29,19 +30,22 @@ impl PendingFrees {
         self.deferred.push(block);
     }
 
-    /// Keeps a block until it is taken by its address.
-    pub(crate) fn hold(&mut self, addr: u64, block: BlockId) {
-        self.held.insert(addr, block);
+    /// Keeps a block until it is taken by its ticket.
+    pub(crate) fn hold(&mut self, block: BlockId) -> FreeTicket {
+        let ticket = FreeTicket(self.next_ticket);
+        self.next_ticket += 1;
+        self.held.insert(ticket, block);
+        ticket
     }
 
-    /// Removes and returns the block that is held at this address.
-    pub(crate) fn take_held(&mut self, addr: u64) -> Option<BlockId> {
-        self.held.remove(&addr)
+    /// Removes and returns the block of this ticket.
+    pub(crate) fn take_held(&mut self, ticket: FreeTicket) -> Option<BlockId> {
+        self.held.remove(&ticket)
     }
 
-    /// Removes and returns all held blocks, by ascending address.
-    pub(crate) fn take_all_held(&mut self) -> impl Iterator<Item = BlockId> + use<> {
-        std::mem::take(&mut self.held).into_values()
+    /// Removes and returns the held blocks that `is_wanted` accepts, in the order of their frees.
+    pub(crate) fn take_held_where(&mut self, is_wanted: impl Fn(BlockId) -> bool) -> Vec<BlockId> {
+        self.held.extract_if(.., |_, id| is_wanted(*id)).map(|(_, id)| id).collect()
     }
 
     /// Removes and returns the deferred blocks, oldest first.

@@ -118,10 +118,12 @@ pub(crate) fn header(
     };
     meta.set_text("stacks", stacks);
     meta.set_text("on_full", if config.on_full == FullRingPolicy::Block { "block" } else { "drop" });
-    // PyTorch versions that know the newer name prefer it; older versions read only the other.
-    for variable in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
+    // The release of PyTorch, which decides between them, may still be unknown.
+    for (key, variable) in
+        [("allocator_conf", "PYTORCH_CUDA_ALLOC_CONF"), ("allocator_conf_generic", "PYTORCH_ALLOC_CONF")]
+    {
         if let Ok(value) = std::env::var(variable) {
-            meta.set_text("allocator_conf", value);
+            meta.set_text(key, value);
         }
     }
     if let Some(callbacks) = CALLBACKS.get() {

@@ -132,6 +132,7 @@ fn hostile_run() -> Synthetic {
         "python",
         "cuda_driver",
         "allocator_conf",
+        "allocator_conf_generic",
         "stacks",
         "on_full",
         "tool",

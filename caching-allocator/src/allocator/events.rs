@@ -2,7 +2,7 @@
 
 use super::CachingAllocator;
 use crate::backend::{CacheBackend, TraceAction};
-use crate::ids::{BlockId, EventId, PoolIndex};
+use crate::ids::{BlockId, EventId, FreeTicket, PoolIndex};
 
 impl<B: CacheBackend> CachingAllocator<B> {
     /// Notes that another stream uses a block: it must not be reused before that stream is done.
@@ -16,19 +16,18 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Frees a block for the program, which other streams may still use until
-    /// [`finish_free`](Self::finish_free). For replays that know when the events completed. Returns
-    /// false if no live block has this address.
-    pub fn begin_free(&mut self, addr: u64) -> bool {
-        let Some(id) = self.allocated.remove(&addr) else { return false };
+    /// [`finish_free`](Self::finish_free). For replays that know when the events completed. `None`
+    /// if no live block has this address.
+    pub fn begin_free(&mut self, addr: u64) -> Option<FreeTicket> {
+        let id = self.allocated.remove(&addr)?;
         self.request_free(id, false);
-        self.pending.hold(addr, id);
-        true
+        Some(self.pending.hold(id))
     }
 
     /// Ends a [`begin_free`](Self::begin_free). False if the block was freed before, because the
     /// allocator waited for all streams.
-    pub fn finish_free(&mut self, addr: u64) -> bool {
-        let Some(id) = self.pending.take_held(addr) else { return false };
+    pub fn finish_free(&mut self, ticket: FreeTicket) -> bool {
+        let Some(id) = self.pending.take_held(ticket) else { return false };
         self.complete_free(id);
         true
     }
@@ -74,7 +73,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             }
             self.complete_event(event, id);
         }
-        for id in self.pending.take_all_held() {
+        for id in self.pending.take_held_where(|_| true) {
             self.complete_free(id);
         }
     }
@@ -89,6 +88,9 @@ impl<B: CacheBackend> CachingAllocator<B> {
                 self.pending.defer(id);
             }
             self.complete_event(event, id);
+        }
+        for id in self.pending.take_held_where(|id| self.blocks[id].pool == pool) {
+            self.complete_free(id);
         }
     }
 

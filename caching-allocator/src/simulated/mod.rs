@@ -195,7 +195,8 @@ mod tests {
         let rules = Rules::of_version(TorchVersion::LATEST);
         let mut cache = CachingAllocator::new(device, Settings::default(), rules);
         let addr = cache.alloc(1000, 0).expect("memory");
-        assert!(cache.begin_free(addr) && cache.finish_free(addr));
+        let ticket = cache.begin_free(addr).expect("live");
+        assert!(cache.finish_free(ticket));
         cache.release_cached();
         drop(cache);
         let freed = TraceAction::FreeRequested { is_immediate: false };

@@ -105,13 +105,41 @@ fn rejected_request_is_not_retried() {
 fn free_of_a_replay_completes_on_request_or_with_the_cache() {
     let mut cache = cache_with("", 15);
     let addr = cache.alloc(20 << 20, 0).expect("memory");
-    assert!(cache.begin_free(addr) && !cache.begin_free(addr));
+    let ticket = cache.begin_free(addr).expect("live");
+    assert_eq!(cache.begin_free(addr), None);
     assert_ne!(cache.alloc(20 << 20, 0), Ok(addr), "not free yet");
-    assert!(cache.finish_free(addr) && !cache.finish_free(addr));
+    assert!(cache.finish_free(ticket) && !cache.finish_free(ticket));
     assert_eq!(cache.alloc(20 << 20, 0), Ok(addr));
-    assert!(cache.begin_free(addr));
+    let ticket = cache.begin_free(addr).expect("live");
     cache.release_cached();
-    assert!(!cache.finish_free(addr), "freed with the cache");
+    assert!(!cache.finish_free(ticket), "freed with the cache");
+}
+
+#[test]
+fn late_completion_leaves_the_next_block_at_its_address_pending() {
+    let mut cache = cache_with("", 15);
+    let first = cache.alloc(20 << 20, 0).expect("memory");
+    let early = cache.begin_free(first).expect("live");
+    cache.alloc(1 << 30, 0).expect_err("more than the capacity; waits for all events");
+    let second = cache.alloc(20 << 20, 0).expect("memory");
+    assert_eq!(first, second, "the same address");
+    let late = cache.begin_free(second).expect("live");
+    assert!(!cache.finish_free(early), "it was completed for the large request");
+    assert!(cache.finish_free(late));
+}
+
+#[test]
+fn end_of_a_pool_completes_the_frees_of_its_blocks() {
+    let mut cache = cache_with("", 15);
+    cache.begin_mem_pool((0, 1), Box::new(|_| true));
+    cache.backend.capturing = true;
+    let addr = cache.alloc(20 << 20, 0).expect("memory");
+    cache.end_pool((0, 1));
+    cache.backend.capturing = false;
+    cache.begin_free(addr).expect("live");
+    cache.release_pool((0, 1));
+    cache.release_cached_of_pool((0, 1));
+    assert_eq!(cache.held_bytes(), (0, 0));
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         python: text("python"),
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
-        allocator_conf: text("allocator_conf"),
+        allocator_conf: analysis.meta.allocator_conf().map(str::to_owned),
         since: analysis.since.as_ref().and_then(|since| since.reached).map(|reached| SinceMoment {
             time_ns: reached.time_ns.saturating_sub(analysis.start_ns),
             step: analysis.reported_step(reached.step),

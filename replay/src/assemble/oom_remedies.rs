@@ -189,7 +189,7 @@ fn no_setting_helps(record: &OomRecord, memory: MemoryAtOom) -> bool {
 
 /// True if the option is off and the allocator that PyTorch uses has it.
 fn may_use_expandable_segments(analysis: &Analysis, record: &OomRecord) -> bool {
-    let has = |text: &str| analysis.meta.text("allocator_conf").is_some_and(|conf| conf.contains(text));
+    let has = |text: &str| analysis.meta.allocator_conf().is_some_and(|conf| conf.contains(text));
     let is_used = record.gap.groups.iter().any(|group| group.is_expandable && group.reserved > 0);
     !has(EXPANDABLE) && !has("cudaMallocAsync") && !is_used
 }

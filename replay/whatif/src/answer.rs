@@ -66,7 +66,8 @@ pub struct WhatIfRow {
     pub peak_allocated_bytes: Option<u64>,
     /// Bytes of segments at the end.
     pub end_reserved_bytes: Option<u64>,
-    /// The number of out-of-memory errors. The prediction stops at the first that the recorded run
+    /// The number of requests that fail for lack of memory, also those that
+    /// `throw_on_cudamalloc_oom` rejects. The prediction stops at the first that the recorded run
     /// did not have.
     pub ooms: u64,
     /// Requests that got memory at the second attempt, after the cache was released.

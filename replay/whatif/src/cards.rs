@@ -85,6 +85,16 @@ impl KnownCard {
         CARDS.iter().find(|card| card.short_names.iter().any(|short| plain(short) == wanted)).copied()
     }
 
+    /// Whether the name that the driver reports, such as `NVIDIA A100-SXM4-80GB`, is of this card.
+    pub fn is_named(&self, driver_name: &str) -> bool {
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+            words.filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect()
+        };
+        let driver_words = words(driver_name);
+        self.short_names.iter().any(|short| words(short).iter().all(|word| driver_words.contains(word)))
+    }
+
     /// The smallest card with at least this much memory.
     pub fn smallest_with(bytes: u64) -> Option<Self> {
         CARDS.iter().find(|card| card.total_bytes >= bytes).copied()
@@ -113,6 +123,14 @@ mod tests {
         let all: Vec<&str> = CARDS.iter().flat_map(|card| card.short_names).copied().collect();
         let distinct: std::collections::BTreeSet<&str> = all.iter().copied().collect();
         assert_eq!(all.len(), distinct.len(), "a name belongs to one card");
+    }
+
+    #[test]
+    fn names_of_the_driver_belong_to_one_model() {
+        let is_named = |card, name| KnownCard::find(card).is_some_and(|card| card.is_named(name));
+        assert!(is_named("a100", "NVIDIA A100-SXM4-80GB") && is_named("3090", "NVIDIA GeForce RTX 3090"));
+        assert!(!is_named("a10", "NVIDIA A100-SXM4-80GB") && !is_named("h200", "NVIDIA H100 80GB HBM3"));
+        assert!(!is_named("h100", ""));
     }
 
     #[test]

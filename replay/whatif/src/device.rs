@@ -8,6 +8,9 @@ use gpumemtrace_caching_allocator::{AllocatorTraceEntry, CacheBackend, DriverErr
 
 /// Addresses of segments begin at multiples of this, and so does the memory that they take.
 const PAGE_BYTES: u64 = 2 << 20;
+/// Memory of a card of unknown size. It limits nothing that a program does; expandable segments
+/// take addresses by it.
+const UNKNOWN_CARD_BYTES: u64 = 1 << 40;
 /// First address of segments that the recording does not have.
 const FIRST_OWN_ADDR: u64 = 1 << 52;
 
@@ -178,7 +181,7 @@ impl CacheBackend for PredictedDevice {
     fn trace(&mut self, _entry: AllocatorTraceEntry) {}
 
     fn device_bytes(&mut self) -> u64 {
-        self.card_bytes.unwrap_or(0)
+        self.card_bytes.unwrap_or(UNKNOWN_CARD_BYTES)
     }
 
     fn reserve_addresses(&mut self, bytes: u64) -> Result<u64, DriverError> {

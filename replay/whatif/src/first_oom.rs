@@ -19,6 +19,7 @@ use crate::prediction::{Prediction, PredictionInput, PredictionStop};
 use crate::reactions::MemoryReactions;
 use crate::requests::{Request, RequestReader};
 use crate::scenario::Scenario;
+use crate::shared_memory::SharedMemoryWatch;
 
 /// Predictions up to the first out-of-memory error of a run.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub struct OomPredictor {
     others: Vec<(Scenario, Vec<PredictionToOom>)>,
     inputs: Vec<PredictionInput>,
     availability: AvailabilityWatch,
+    shared_memory: SharedMemoryWatch,
     /// Whether the error was reached, and everything before it allows verdicts.
     is_usable: bool,
 }
@@ -67,6 +69,7 @@ impl OomPredictor {
             others: others.collect(),
             inputs: Vec::new(),
             availability: AvailabilityWatch::new(&oom),
+            shared_memory: SharedMemoryWatch::new(oom.device),
             is_usable: false,
         }
     }
@@ -74,6 +77,7 @@ impl OomPredictor {
     /// Passes an event of the run. Breaks at the error, or once no verdict is possible any more.
     pub fn on_event(&mut self, walked: &WalkedEvent<'_>) -> ControlFlow<()> {
         let event = walked.event;
+        self.shared_memory.on_event(event);
         let was_refused = self.reactions.on_event(event);
         let is_oom = event.kind == EventKind::BLOCK_OOM;
         if let Some(available_bytes) = self.availability.on_event(walked)
@@ -136,7 +140,9 @@ impl OomPredictor {
         };
         let verdicts = self.others.iter().map(|(scenario, orders)| {
             let outcome = orders[0].outcome();
-            let is_agreed = orders.iter().all(|one| one.outcome() == outcome && is_certain(one));
+            let is_possible = scenario.exclusions(self.shared_memory.was_seen).is_empty();
+            let is_agreed =
+                is_possible && orders.iter().all(|one| one.outcome() == outcome && is_certain(one));
             SettingVerdict {
                 setting: scenario.setting.clone(),
                 works: outcome.filter(|_| is_usable && is_agreed),

@@ -17,12 +17,16 @@ mod cards;
 mod device;
 mod first_oom;
 mod prediction;
+mod pressure;
 mod reactions;
 mod reliance;
 mod requests;
+mod rows;
 mod scenario;
+mod shared_memory;
 
-use gpumemtrace_format::{Event, EventKind};
+use gpumemtrace_format::EventKind;
+use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
 use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{FailedRequest, PredictionStatus, SCHEMA, UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow};
@@ -30,13 +34,15 @@ pub use card_search::CardSearch;
 pub use cards::KnownCard;
 use device::AddressOrder;
 pub use first_oom::OomPredictor;
-use prediction::{Prediction, PredictionInput, PredictionStop};
+use prediction::{Prediction, PredictionInput};
+use pressure::PressureWatch;
 pub use reliance::Doubt;
 pub use requests::{RecordedAddr, Request, RequestReader, TimedRequest};
+pub use rows::PredictedRow;
+use rows::{doubts_of_prediction, is_same_answer, rank, row_of};
 pub use scenario::Scenario;
+use shared_memory::SharedMemoryWatch;
 
-/// `aux1` of a memory sample that the program asked for.
-const ASKED_BY_PROGRAM: u64 = 0;
 /// Inputs that are collected before each prediction in turn goes on with them, so that its blocks
 /// stay in the processor's cache.
 const BATCH: usize = 8192;
@@ -58,19 +64,10 @@ pub struct WhatIf {
     knows_outside: bool,
     memory_queries: u64,
     ooms: u64,
+    pressure: PressureWatch,
+    shared_memory: SharedMemoryWatch,
     /// What is known to be missing or unknown before the first event.
     known_doubts: Vec<Doubt>,
-}
-
-/// A row, and what the caller must put into words.
-#[derive(Clone, Debug)]
-pub struct PredictedRow {
-    /// The row without `reason`, and without the site of its failure.
-    pub row: WhatIfRow,
-    /// Why it is not exact; empty if it is.
-    pub doubts: Vec<Doubt>,
-    /// The stack of its first failure.
-    pub failed_stack: Option<u32>,
 }
 
 impl WhatIf {
@@ -93,6 +90,8 @@ impl WhatIf {
             knows_outside: false,
             memory_queries: 0,
             ooms: 0,
+            pressure: PressureWatch::default(),
+            shared_memory: SharedMemoryWatch::new(device),
             known_doubts,
         }
     }
@@ -100,14 +99,20 @@ impl WhatIf {
     /// Passes an event of the run.
     pub fn on_event(&mut self, walked: &WalkedEvent<'_>) {
         let event = walked.event;
+        self.shared_memory.on_event(event);
         if event.device == self.device {
             match event.kind {
-                EventKind::MEMORY_SAMPLE => self.on_sample(event),
+                // NVML shows what this process uses, not what the card has left.
+                EventKind::MEMORY_SAMPLE if event.aux[1] == SAMPLE_SOURCE_NVML => {}
+                EventKind::MEMORY_SAMPLE => self.on_sample(walked),
                 EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                     self.reserved_bytes = Some(event.aux[1]);
                     self.use_sample(event.aux[1]);
                 }
-                EventKind::BLOCK_OOM => self.ooms += 1,
+                EventKind::BLOCK_OOM => {
+                    self.ooms += 1;
+                    self.pressure.note_short(walked.time_ns);
+                }
                 kind if kind.is_driver_call() && event.result == 0 => {
                     self.sampled_bytes = None;
                     self.reserved_bytes = None;
@@ -119,6 +124,9 @@ impl WhatIf {
             let timed = self.requests.ready()[place];
             self.push_request(timed);
         }
+        if self.requests.was_refused() {
+            self.pressure.note_short(walked.time_ns);
+        }
         if event.device == self.device && event.kind == EventKind::SEGMENT_ALLOC {
             self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
         }
@@ -128,6 +136,9 @@ impl WhatIf {
     }
 
     fn push_request(&mut self, timed: TimedRequest) {
+        if timed.request == (Request::ReleaseCached { only_pool: None }) {
+            self.pressure.note_empty_cache(timed.stack, timed.time_ns);
+        }
         self.inputs.push(PredictionInput::Request(timed));
         let is_ambiguous =
             matches!(timed.request, Request::BeginPool | Request::ReleaseCached { only_pool: Some(_) });
@@ -169,9 +180,12 @@ impl WhatIf {
 
     /// PyTorch itself asks for free memory after the driver refused some. Only other calls show
     /// that the program may act on it.
-    fn on_sample(&mut self, event: &Event) {
-        let is_asked = event.aux[1] == ASKED_BY_PROGRAM && !self.requests.was_refused();
-        self.memory_queries += u64::from(is_asked);
+    fn on_sample(&mut self, walked: &WalkedEvent<'_>) {
+        let event = walked.event;
+        if event.aux[1] == SAMPLE_SOURCE_PROGRAM && !self.requests.was_refused() {
+            self.memory_queries += 1;
+            self.pressure.note_short(walked.time_ns);
+        }
         self.sampled_bytes = Some(event.size);
         if let Some(reserved_bytes) = self.reserved_bytes {
             self.use_sample(reserved_bytes);
@@ -195,24 +209,37 @@ impl WhatIf {
         }
         self.go_on();
         let doubts = self.common_doubts();
-        let base = row_of(&self.base.0, &self.base.1, doubts.clone());
-        let rows = self.others.iter().filter_map(|(scenario, predictions)| {
-            let (recorded, others) = predictions.split_first()?;
-            let mut doubts = doubts.clone();
-            if !self.knows_outside && self.may_exceed(scenario, recorded) {
-                doubts.push(Doubt::OutsideUnknown);
-            }
-            if recorded.has_unknown_release {
-                doubts.push(Doubt::UnknownRelease);
-            }
-            if !others.iter().all(|other| is_same_answer(recorded, other)) {
-                doubts.push(Doubt::AddressOrder);
-            }
-            Some(row_of(scenario, recorded, doubts))
+        let (scenario, prediction) = &self.base;
+        let own_doubts = doubts_of_prediction(scenario, prediction);
+        let base = row_of(scenario, Some(prediction), [doubts.clone(), own_doubts].concat());
+        let rows = self.others.iter().map(|(scenario, predictions)| {
+            let own_doubts = self.doubts_of_row(scenario, predictions);
+            row_of(scenario, predictions.first(), [doubts.clone(), own_doubts].concat())
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));
         (base, rows)
+    }
+
+    /// The doubts of one row beside those of every row.
+    fn doubts_of_row(&self, scenario: &Scenario, predictions: &[Prediction]) -> Vec<Doubt> {
+        let recorded_version = self.base.0.version;
+        let mut doubts = scenario.exclusions(self.shared_memory.was_seen);
+        if scenario.version != recorded_version {
+            doubts.push(Doubt::OtherVersion { recorded: recorded_version });
+        }
+        if scenario.is_other_model {
+            doubts.push(Doubt::OtherModel);
+        }
+        let Some((recorded, others)) = predictions.split_first() else { return doubts };
+        if !self.knows_outside && self.may_exceed(scenario, recorded) {
+            doubts.push(Doubt::OutsideUnknown);
+        }
+        if !others.iter().all(|other| is_same_answer(recorded, other)) {
+            doubts.push(Doubt::AddressOrder);
+        }
+        doubts.extend(doubts_of_prediction(scenario, recorded));
+        doubts
     }
 
     /// Whether a prediction needs more of its card than the recorded run is known to have got.
@@ -241,75 +268,16 @@ impl WhatIf {
         if self.ooms > 0 {
             doubts.push(Doubt::Ooms { errors: self.ooms });
         }
+        if self.pressure.reactions > 0 {
+            doubts.push(Doubt::CacheEmptied { calls: self.pressure.reactions });
+        }
         doubts
     }
 }
 
-/// The statistics that two orders of addresses must share.
-const COMPARED: &[&str] = &[
-    "allocated_bytes.all.peak",
-    "reserved_bytes.all.peak",
-    "reserved_bytes.all.current",
-    "segment.all.allocated",
-    "num_alloc_retries",
-    "num_ooms",
-];
-
-fn is_same_answer(one: &Prediction, other: &Prediction) -> bool {
-    one.stop == other.stop && COMPARED.iter().all(|name| one.stat(name) == other.stat(name))
-}
-
-/// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.
-fn rank(row: &WhatIfRow) -> (bool, bool, Option<u64>, Option<u64>, u64) {
-    let calls = row.driver_calls.values().sum();
-    (
-        row.status == PredictionStatus::Refused,
-        row.ooms > 0,
-        row.peak_reserved_bytes,
-        row.end_reserved_bytes,
-        calls,
-    )
-}
-
-fn row_of(scenario: &Scenario, prediction: &Prediction, mut doubts: Vec<Doubt>) -> PredictedRow {
-    if prediction.stop == Some(PredictionStop::Survived) {
-        doubts.push(Doubt::Survived);
-    }
-    let settings = scenario.not_modelled();
-    if !settings.is_empty() {
-        doubts.push(Doubt::NotModelled { settings });
-    }
-    let is_refused = doubts.iter().any(|doubt| doubt.status() == PredictionStatus::Refused);
-    let status = match (is_refused, doubts.is_empty()) {
-        (true, _) => PredictionStatus::Refused,
-        (false, true) => PredictionStatus::Exact,
-        (false, false) => PredictionStatus::Indicative,
-    };
-    let stat = |name: &str| (!is_refused).then(|| prediction.stat(name));
-    let failure = prediction.first_failure.filter(|_| !is_refused);
-    let calls = prediction.driver_calls().filter(|_| !is_refused);
-    let calls: Vec<_> = calls.map(|(name, total)| (name.to_owned(), total)).collect();
-    let row = WhatIfRow {
-        setting: scenario.setting.clone(),
-        torch: Some(scenario.version.to_string()),
-        card_bytes: scenario.card_bytes,
-        status,
-        reason: None,
-        peak_reserved_bytes: stat("reserved_bytes.all.peak"),
-        peak_unused: (!is_refused).then(|| prediction.unused_at_peak.into()),
-        peak_allocated_bytes: stat("allocated_bytes.all.peak"),
-        end_reserved_bytes: stat("reserved_bytes.all.current"),
-        ooms: stat("num_ooms").unwrap_or(0),
-        retries: stat("num_alloc_retries").unwrap_or(0),
-        segments_made: if is_refused { 0 } else { prediction.segments_made() },
-        driver_calls: calls.iter().map(|(name, total)| (name.clone(), total.count)).collect(),
-        driver_bytes: calls.iter().map(|(name, total)| (name.clone(), total.bytes)).collect(),
-        first_failure: failure.map(|failure| FailedRequest {
-            request_bytes: failure.request_bytes,
-            site: None,
-            time_ns: failure.time_ns,
-            step: failure.step,
-        }),
-    };
-    PredictedRow { row, doubts, failed_stack: failure.map(|failure| failure.stack) }
-}
+#[cfg(test)]
+mod doubt_tests;
+#[cfg(test)]
+mod row_tests;
+#[cfg(test)]
+mod test_run;

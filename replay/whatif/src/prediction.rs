@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use gpumemtrace_caching_allocator::{AddressHasher, CachingAllocator, PoolId, Rules, Settings, UnusedBytes};
+use gpumemtrace_caching_allocator::{
+    AddressHasher, CachingAllocator, FreeTicket, PoolId, Rules, Settings, UnusedBytes,
+};
 
 use crate::device::{CallTotal, PredictedDevice};
 use crate::requests::{RecordedAddr, Request, TimedRequest};
@@ -42,8 +44,10 @@ pub(crate) enum PredictionInput {
 #[derive(Debug)]
 pub(crate) struct Prediction {
     allocator: CachingAllocator<PredictedDevice>,
-    /// The address here of each recorded block that is live or waits for a stream.
+    /// The address here of each recorded block that is live.
     addrs: HashMap<RecordedAddr, u64, BuildHasherDefault<AddressHasher>>,
+    /// Freed blocks that wait for a stream in the recording. Here they may be free already.
+    pending: HashMap<RecordedAddr, FreeTicket, BuildHasherDefault<AddressHasher>>,
     /// How often each private pool was made active.
     pool_uses: HashMap<u64, u32>,
     pub(crate) stop: Option<PredictionStop>,
@@ -57,6 +61,11 @@ pub(crate) struct Prediction {
     peak_reserved_bytes: u64,
     /// What the program did not use of them.
     pub(crate) unused_at_peak: UnusedBytes,
+    /// A request for a private pool got no memory at once, and the release then treats the capture
+    /// of a graph unlike a `MemPool`.
+    pub(crate) was_pool_refused: bool,
+    /// The release retries requests for a `MemPool`.
+    retries_in_pools: bool,
     /// Segments may have been returned here that the recorded run did not have.
     pub(crate) has_unknown_release: bool,
 }
@@ -66,6 +75,7 @@ impl Prediction {
         Self {
             allocator: CachingAllocator::new(device, settings, rules),
             addrs: HashMap::default(),
+            pending: HashMap::default(),
             pool_uses: HashMap::new(),
             stop: None,
             first_failure: None,
@@ -74,6 +84,8 @@ impl Prediction {
             peak_reserved_bytes: 0,
             unused_at_peak: UnusedBytes::default(),
             has_unknown_release: false,
+            was_pool_refused: false,
+            retries_in_pools: rules.pools_allow_release,
         }
     }
 
@@ -106,8 +118,8 @@ impl Prediction {
             }
             Request::Free { addr, is_immediate } => self.free(addr, is_immediate),
             Request::Complete { addr } => {
-                if let Some(own) = self.addrs.remove(&addr) {
-                    self.allocator.finish_free(own);
+                if let Some(ticket) = self.pending.remove(&addr) {
+                    self.allocator.finish_free(ticket);
                 }
             }
             // See `release_before_pool`.
@@ -138,14 +150,12 @@ impl Prediction {
     }
 
     fn free(&mut self, addr: RecordedAddr, is_immediate: bool) {
-        // A block that waits for a stream is still needed when it is done.
-        let own = if is_immediate { self.addrs.remove(&addr) } else { self.addrs.get(&addr).copied() };
-        match own {
+        match self.addrs.remove(&addr) {
             Some(own) if is_immediate => {
                 self.allocator.free(own);
             }
             Some(own) => {
-                self.allocator.begin_free(own);
+                self.pending.extend(self.allocator.begin_free(own).map(|ticket| (addr, ticket)));
             }
             None => self.unknown_frees += 1,
         }
@@ -158,8 +168,11 @@ impl Prediction {
         let id = pool_id(pool);
         self.allocator.begin_pool(id, Box::new(|_| true));
         *self.pool_uses.entry(pool).or_default() += 1;
+        let refusals = self.refusals();
         let result = self.allocator.alloc(requested_bytes, stream).ok();
         self.allocator.end_pool(id);
+        let was_refused = result.is_none() || self.refusals() > refusals;
+        self.was_pool_refused |= self.retries_in_pools && was_refused;
         result
     }
 
@@ -199,6 +212,12 @@ impl Prediction {
             }
         });
         found
+    }
+
+    /// Requests that failed, also those that `throw_on_cudamalloc_oom` rejects without asking the
+    /// driver.
+    pub(crate) fn failures(&self) -> u64 {
+        self.allocator.stats.num_ooms + self.allocator.stats.num_oom_rejections
     }
 
     /// The calls of the driver by name.

@@ -1,5 +1,7 @@
 //! How far a prediction can be relied on, and why not further.
 
+use gpumemtrace_caching_allocator::TorchVersion;
+
 use crate::answer::PredictionStatus;
 
 /// Why a row is not exact.
@@ -29,6 +31,22 @@ pub enum Doubt {
         /// The number of these errors.
         errors: u64,
     },
+    /// The program emptied the cache after memory was short, where it had not before.
+    CacheEmptied {
+        /// The number of these calls.
+        calls: u64,
+    },
+    /// Another release of PyTorch makes other requests: workspaces and temporary tensors differ.
+    OtherVersion {
+        /// The release of the recorded run.
+        recorded: TorchVersion,
+    },
+    /// The card may be another model than the recorded one, for which libraries choose other
+    /// algorithms.
+    OtherModel,
+    /// A request for a private pool got no memory at once. What follows depends on whether a graph
+    /// was being captured, which the recording does not show.
+    PoolRefused,
     /// The recorded run failed at a request that gets memory here. What follows is unknown.
     Survived,
     /// It depends on the addresses that the driver chooses.
@@ -37,6 +55,18 @@ pub enum Doubt {
     UnknownRelease,
     /// How much of the card PyTorch cannot get is unknown.
     OutsideUnknown,
+    /// A memory fraction is set, and the memory of the card is unknown.
+    LimitUnknown,
+    /// The release refuses the settings.
+    SettingRefused {
+        /// Why, in the words of the error.
+        why: String,
+    },
+    /// The release stops with an internal error under these settings (pytorch#134338).
+    StopsPyTorch,
+    /// The program shares memory with other processes, which the release cannot do with expandable
+    /// segments.
+    MemoryShared,
     /// Settings that the model does not know.
     NotModelled {
         /// The names of these settings.
@@ -48,7 +78,11 @@ impl Doubt {
     /// The status of a row with this doubt.
     pub(crate) fn status(&self) -> PredictionStatus {
         match self {
-            Self::NotModelled { .. } => PredictionStatus::Refused,
+            Self::LimitUnknown
+            | Self::SettingRefused { .. }
+            | Self::StopsPyTorch
+            | Self::MemoryShared
+            | Self::NotModelled { .. } => PredictionStatus::Refused,
             _ => PredictionStatus::Indicative,
         }
     }

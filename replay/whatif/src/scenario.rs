@@ -4,6 +4,11 @@ use gpumemtrace_caching_allocator::{EqualSizeOrder, Rules, Settings, SettingsErr
 
 use crate::device::{AddressOrder, PredictedDevice};
 use crate::prediction::Prediction;
+use crate::reliance::Doubt;
+
+/// First minor version that can share blocks of expandable segments with other processes
+/// (pytorch#130890).
+const SHARES_EXPANDABLE_SINCE: u32 = 5;
 
 /// Settings, a version of PyTorch, and a card.
 #[derive(Clone, Debug)]
@@ -14,14 +19,37 @@ pub struct Scenario {
     pub version: TorchVersion,
     /// Bytes of the card's memory; `None` if unknown, and then not limited.
     pub card_bytes: Option<u64>,
+    /// The card may be another model than that of the recorded run.
+    pub is_other_model: bool,
     settings: Settings,
+    /// Why the release refuses the settings; `None` if it does not.
+    refusal: Option<SettingsError>,
 }
 
 impl Scenario {
     /// Reads the settings as this release of PyTorch does.
     pub fn new(setting: &str, version: TorchVersion, card_bytes: Option<u64>) -> Result<Self, SettingsError> {
         let settings = Settings::parse(setting, version)?;
-        Ok(Self { setting: setting.to_owned(), version, card_bytes, settings })
+        Ok(Self {
+            setting: setting.to_owned(),
+            version,
+            card_bytes,
+            is_other_model: false,
+            settings,
+            refusal: None,
+        })
+    }
+
+    /// [`new`](Self::new), or a scenario whose row says why the release refuses the settings.
+    pub fn new_or_refused(setting: &str, version: TorchVersion, card_bytes: Option<u64>) -> Self {
+        Self::new(setting, version, card_bytes).unwrap_or_else(|error| Self {
+            setting: setting.to_owned(),
+            version,
+            card_bytes,
+            is_other_model: false,
+            settings: Settings::default(),
+            refusal: Some(error),
+        })
     }
 
     /// The same on a card of this size.
@@ -33,7 +61,28 @@ impl Scenario {
     /// True if both ask for the same.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.version, self.card_bytes) == (other.version, other.card_bytes)
-            && self.settings == other.settings
+            && (&self.settings, &self.refusal) == (&other.settings, &other.refusal)
+    }
+
+    /// The part of the card that PyTorch may reserve, if the settings limit it.
+    pub fn memory_fraction(&self) -> Option<f64> {
+        self.settings.memory_fraction.filter(|fraction| *fraction < 1.0)
+    }
+
+    /// Whether there is a limit that depends on the card, and the card is unknown.
+    pub(crate) fn has_unknown_limit(&self) -> bool {
+        self.memory_fraction().is_some() && self.card_bytes.is_none()
+    }
+
+    /// Why a program cannot run so. `shares_memory`: it shares PyTorch's memory with other
+    /// processes.
+    pub(crate) fn exclusions(&self, shares_memory: bool) -> Vec<Doubt> {
+        let refusal = self.refusal.as_ref().map(|error| Doubt::SettingRefused { why: error.to_string() });
+        let stops = self.settings.stops_pytorch(self.version).then_some(Doubt::StopsPyTorch);
+        let cannot_share =
+            self.settings.expandable_segments && self.version.minor() < SHARES_EXPANDABLE_SINCE;
+        let shared = (cannot_share && shares_memory).then_some(Doubt::MemoryShared);
+        [refusal, stops, shared].into_iter().flatten().collect()
     }
 
     /// Settings in the text that may matter, and that the model does not know.
@@ -43,7 +92,11 @@ impl Scenario {
     }
 
     /// The predictions that must agree: a second one with other addresses, where these matter.
+    /// None if the release refuses the settings.
     pub(crate) fn begin_all(&self) -> Vec<Prediction> {
+        if self.refusal.is_some() {
+            return Vec::new();
+        }
         let orders: &[_] = if self.depends_on_addresses() {
             &[AddressOrder::AsRecorded, AddressOrder::Descending]
         } else {

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::device::AddressOrder;
-use crate::is_same_answer;
 use crate::prediction::PredictionInput;
 use crate::requests::{RecordedAddr, Request, TimedRequest};
+use crate::rows::is_same_answer;
 
 /// A program that allocates and frees blocks of all sizes on two streams.
 fn random_program(requests: u64, mut seed: u64) -> Vec<PredictionInput> {

@@ -84,7 +84,7 @@ def test_weights_that_fragment_while_they_load(torch_version, tmp_path):
     assert (answer["schema"], answer["version"]) == ("gpumemtrace.whatif", 1)
     best = answer["rows"][0]
     # PyTorch 2.9 and earlier refuse 20 itself.
-    assert best["setting"] == ("max_split_size_mb:20" if minor_of(torch_version) >= 10 else "max_split_size_mb:64")
+    assert best["setting"] == ("max_split_size_mb:20" if minor_of(torch_version) >= 10 else "max_split_size_mb:21")
     real = run_program(program, torch_version, python, tmp_path, best["setting"])
     assert (best["status"], compare_row(best, real).different) == ("exact", {})
     saved = [stats["reserved_bytes.all.peak"] for stats in (recorded, real)]

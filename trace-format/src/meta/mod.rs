@@ -36,6 +36,9 @@ pub enum MetaValue {
     List(Vec<String>),
 }
 
+/// First minor version of PyTorch 2 in which the CUDA allocator reads `PYTORCH_ALLOC_CONF`.
+const GENERIC_ALLOC_CONF_SINCE: u32 = 10;
+
 /// Named values. A trace begins with a META block; later ones add names or replace values.
 ///
 /// Names in use (absent: unknown): `trace_id`, `tool`, `pid`, `host`, `rank`, `local_rank`,
@@ -43,10 +46,11 @@ pub enum MetaValue {
 /// `command`), `started_unix_ns`, `started_ns` (`CLOCK_MONOTONIC`), `mode` (`preload`,
 /// `pluggable`, `started` by the program, `metal`: the program used Metal, `snapshot`: made from a
 /// PyTorch snapshot, with `snapshot.*`), `attached` (`late`: the driver was loaded before the
-/// recorder), `torch`, `torch_cuda`, `python`, `cuda_driver`, `cuda_runtime`, `allocator_conf`,
-/// `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the recorder gave up its ring file),
-/// `part`, `dropped_parts`, `dropped_part_events`, `uncovered`, `device.N.total_bytes`,
-/// `device.N.name`.
+/// recorder), `torch`, `torch_cuda`, `python`, `cuda_driver`, `cuda_runtime`, `allocator_conf`
+/// (`PYTORCH_CUDA_ALLOC_CONF`), `allocator_conf_generic` (`PYTORCH_ALLOC_CONF`; see
+/// [`Meta::allocator_conf`]), `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the recorder
+/// gave up its ring file), `part`, `dropped_parts`, `dropped_part_events`, `uncovered`,
+/// `device.N.total_bytes`, `device.N.name`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Meta {
     entries: Vec<(String, MetaValue)>,
@@ -90,6 +94,15 @@ impl Meta {
             MetaValue::Text(text) => Some(text),
             _ => None,
         }
+    }
+
+    /// The settings that PyTorch's allocator read. `PYTORCH_CUDA_ALLOC_CONF` has precedence, as
+    /// `libc10.so` of 2.10 and 2.15 shows; releases before 2.10 read no other name.
+    pub fn allocator_conf(&self) -> Option<&str> {
+        let minor = self.text("torch").and_then(|torch| torch.split('.').nth(1)?.parse::<u32>().ok());
+        let reads_generic = minor.is_none_or(|minor| minor >= GENERIC_ALLOC_CONF_SINCE);
+        let generic = || self.text("allocator_conf_generic").filter(|_| reads_generic);
+        self.text("allocator_conf").or_else(generic)
     }
 
     /// The list of this name; empty if it is missing or not a list.

@@ -61,3 +61,23 @@ proptest! {
         let _ = End::decode(&bytes);
     }
 }
+
+#[test]
+fn settings_are_those_that_the_release_reads() {
+    let settings = |torch: Option<&str>, cuda: Option<&str>, generic: Option<&str>| {
+        let mut meta = Meta::default();
+        let values = [("torch", torch), ("allocator_conf", cuda), ("allocator_conf_generic", generic)];
+        for (name, value) in values {
+            if let Some(value) = value {
+                meta.set_text(name, value);
+            }
+        }
+        meta.allocator_conf().map(str::to_owned)
+    };
+    for torch in ["2.9.1+cu128", "2.10.0", "2.15.0a0"] {
+        assert_eq!(settings(Some(torch), Some("a:1"), Some("b:1")).as_deref(), Some("a:1"), "{torch}");
+    }
+    assert_eq!(settings(Some("2.9.1+cu128"), None, Some("b:1")), None);
+    assert_eq!(settings(Some("2.10.0"), None, Some("b:1")).as_deref(), Some("b:1"));
+    assert_eq!(settings(None, None, Some("b:1")).as_deref(), Some("b:1"));
+}

@@ -19,7 +19,7 @@ pub(in crate::commands) fn add_oom_predictions(
     let Some(oom) = analysis.first_oom else { return };
     let version = analysis.meta.text("torch").and_then(|torch| TorchVersion::parse(torch).ok());
     let Some(version) = version else { return };
-    let setting = analysis.meta.text("allocator_conf").unwrap_or("");
+    let setting = analysis.meta.allocator_conf().unwrap_or("");
     let Ok(base) = Scenario::new(setting, version, Some(oom.card_bytes)) else { return };
     let candidates = candidates(&base);
     if candidates.is_empty() {

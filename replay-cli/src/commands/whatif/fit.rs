@@ -62,7 +62,7 @@ pub(crate) fn run(args: &FitArgs) -> anyhow::Result<CliExit> {
 /// The search for each setting: the recorded one, then those that the user named.
 fn searches(args: &FitArgs, base: &Scenario) -> anyhow::Result<Vec<SettingSearch>> {
     let version = args.run.torch.unwrap_or(base.version);
-    let mut scenarios: Vec<Scenario> = Scenario::new(&base.setting, version, None).into_iter().collect();
+    let mut scenarios = vec![Scenario::new_or_refused(&base.setting, version, None)];
     scenarios.extend(scenarios_of_settings(&args.set, version, None)?);
     if args.set.is_empty() {
         let defaults = DEFAULT_SETTINGS.iter().flat_map(|setting| Scenario::new(setting, version, None));

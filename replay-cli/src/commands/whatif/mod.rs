@@ -1,5 +1,6 @@
 //! `gpumemtrace whatif`: predicts a recorded run with other settings of PyTorch's allocator.
 
+mod grid;
 mod recorded_run;
 
 pub(crate) mod fit;
@@ -16,25 +17,8 @@ use crate::render::{
     RenderContext, Renderer, WHATIF_RENDERERS, WhatIfAnswers, format_parser, print_document, select_format,
 };
 use crate::terminal::status_line;
+use grid::grid;
 use recorded_run::{RecordedRun, RecordedRunArgs};
-
-/// The settings that are tried if the user names none. Those that a version does not know are left
-/// out.
-const GRID: &[&str] = &[
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:20",
-    "max_split_size_mb:64",
-    "max_split_size_mb:128",
-    "max_split_size_mb:256",
-    "max_split_size_mb:512",
-    "roundup_power2_divisions:4",
-    "roundup_power2_divisions:8",
-    "roundup_power2_divisions:16",
-    "large_segment_size_mb:64",
-    "large_segment_size_mb:256",
-    "expandable_segments:True,roundup_power2_divisions:8",
-];
 
 #[derive(clap::Args)]
 pub(crate) struct WhatIfArgs {
@@ -51,7 +35,7 @@ pub(crate) struct WhatIfArgs {
     grid: bool,
     /// A card such as h100, or its memory such as 24GiB [default: that of the recorded run]
     #[arg(long, value_name = "CARD", value_parser = parse_card)]
-    card: Option<u64>,
+    card: Option<ChosenCard>,
     #[command(flatten)]
     display: DisplayArgs,
     /// Print JSON (schema: docs/whatif.schema.json); for several traces, a list
@@ -62,10 +46,20 @@ pub(crate) struct WhatIfArgs {
     format: Option<&'static dyn Renderer<WhatIfAnswers>>,
 }
 
+/// The value of `--card`.
+#[derive(Clone, Copy, Debug)]
+struct ChosenCard {
+    total_bytes: u64,
+    /// The card, if the user named one. A size keeps the recorded model.
+    model: Option<KnownCard>,
+}
+
 /// A size, or the name of a card.
-fn parse_card(text: &str) -> Result<u64, String> {
-    let known = || KnownCard::find(text).map(|card| card.total_bytes);
-    parse_bytes(text).or_else(known).ok_or_else(|| {
+fn parse_card(text: &str) -> Result<ChosenCard, String> {
+    let size = parse_bytes(text).map(|total_bytes| ChosenCard { total_bytes, model: None });
+    let known =
+        || KnownCard::find(text).map(|card| ChosenCard { total_bytes: card.total_bytes, model: Some(card) });
+    size.or_else(known).ok_or_else(|| {
         let names: Vec<&str> = KnownCard::names().collect();
         format!("{text:?} is neither a size, such as 24GiB, nor one of these cards: {}", names.join(", "))
     })
@@ -77,7 +71,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
     let mut exit = CliExit::Done;
     for trace in &args.traces {
         let mut run = RecordedRun::open(trace, &args.run)?;
-        let others = scenarios(args, &run.base)?;
+        let others = scenarios(args, &run)?;
         let (base, rows) = run.predict(others)?;
         answers.push(run.answer(base, rows));
         if !run.is_complete {
@@ -91,18 +85,21 @@ pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
 
 /// What to predict: the user's settings, the grid, and the recorded settings on another card or
 /// version.
-fn scenarios(args: &WhatIfArgs, base: &Scenario) -> anyhow::Result<Vec<Scenario>> {
+fn scenarios(args: &WhatIfArgs, run: &RecordedRun) -> anyhow::Result<Vec<Scenario>> {
+    let base = &run.base;
     let version = args.run.torch.unwrap_or(base.version);
-    let card_bytes = args.card.or(base.card_bytes);
+    let card_bytes = args.card.map(|card| card.total_bytes).or(base.card_bytes);
     let mut scenarios = Vec::new();
     if version != base.version || args.card.is_some() {
-        scenarios.extend(Scenario::new(&base.setting, version, card_bytes));
+        scenarios.push(Scenario::new_or_refused(&base.setting, version, card_bytes));
     }
     scenarios.extend(scenarios_of_settings(&args.set, version, card_bytes)?);
     if args.grid || args.set.is_empty() {
-        for setting in GRID {
-            scenarios.extend(Scenario::new(setting, version, card_bytes));
-        }
+        scenarios.extend(grid(base, version, card_bytes, run.peak_reserved_bytes));
+    }
+    let is_other_model = args.card.and_then(|card| card.model).is_some_and(|card| !run.was_on(card));
+    for scenario in &mut scenarios {
+        scenario.is_other_model = is_other_model;
     }
     let mut seen = vec![base.clone()];
     scenarios.retain(|scenario| {

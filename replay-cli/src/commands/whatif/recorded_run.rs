@@ -8,7 +8,9 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{Device, Report};
 use gpumemtrace_replay::{Analysis, AnalysisOptions, analyse_with_head, report, symbolize_sites};
-use gpumemtrace_whatif::{Doubt, PredictedRow, SCHEMA, Scenario, VERSION, WhatIf, WhatIfAnswer, WhatIfRow};
+use gpumemtrace_whatif::{
+    Doubt, KnownCard, PredictedRow, SCHEMA, Scenario, VERSION, WhatIf, WhatIfAnswer, WhatIfRow,
+};
 
 use crate::commands::setting_predictions::recorded_scenario;
 use crate::commands::trace_args::TraceArgs;
@@ -38,6 +40,10 @@ pub(super) struct RecordedRun {
     analysis: Analysis,
     head: TraceHead,
     device: u8,
+    /// The card's name, as the driver reports it.
+    device_name: Option<String>,
+    /// The most bytes of segments, as the run reports them.
+    pub(super) peak_reserved_bytes: u64,
     /// The settings, version and card of the recorded run.
     pub(super) base: Scenario,
     /// What is doubtful about every prediction from it.
@@ -66,12 +72,19 @@ impl RecordedRun {
             analysis,
             head,
             device: device.device as u8,
+            device_name: device.name.clone(),
+            peak_reserved_bytes: device.peak.reserved_bytes.unwrap_or(0),
             base,
             doubts,
             is_complete: facts.traces[0].complete,
             shows_progress,
             uses_symbol_cache: args.reading.uses_symbol_cache(),
         })
+    }
+
+    /// Whether the recorded run used a card of this model.
+    pub(super) fn was_on(&self, card: KnownCard) -> bool {
+        self.device_name.as_deref().is_some_and(|name| card.is_named(name))
     }
 
     /// The recorded run as the model predicts it, and the others, the best first.

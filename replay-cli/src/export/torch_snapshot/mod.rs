@@ -185,7 +185,7 @@ fn write_snapshot(
     }
     out.end_list()?;
     out.key("allocator_settings")?;
-    write_settings(run.analysis.meta.text("allocator_conf"), out)?;
+    write_settings(run.analysis.meta.allocator_conf(), out)?;
     out.end_dict()?;
     Ok(out.finish()?)
 }

@@ -32,6 +32,19 @@ fn describe_doubt(doubt: &Doubt) -> String {
         Doubt::Ooms { errors } => {
             format!("the run reacted to {}", format_count(*errors, "out-of-memory error"))
         }
+        Doubt::CacheEmptied { calls } => format!(
+            "the program emptied the cache ({}) after memory was short, and may do so at other times here",
+            format_count(*calls, "call")
+        ),
+        Doubt::OtherVersion { recorded } => {
+            format!("PyTorch {recorded} was recorded, and another release may make other requests")
+        }
+        Doubt::OtherModel => {
+            "the card may be another model, for which libraries may make other requests".to_owned()
+        }
+        Doubt::PoolRefused => "a request for a private pool got no memory at once, and it is unknown whether a \
+                               graph was being captured"
+            .to_owned(),
         Doubt::Survived => {
             "the run failed at a request that gets memory here, and what follows is unknown".to_owned()
         }
@@ -40,6 +53,17 @@ fn describe_doubt(doubt: &Doubt) -> String {
             "it is unknown whether the run emptied the whole cache or that of one private pool".to_owned()
         }
         Doubt::OutsideUnknown => "it is unknown how much of the card is used outside PyTorch".to_owned(),
+        Doubt::LimitUnknown => {
+            "the memory of the card, on which the limit depends, is unknown; name it with --card".to_owned()
+        }
+        Doubt::SettingRefused { why } => why.clone(),
+        Doubt::StopsPyTorch => {
+            "this release stops with an internal error when it releases oversize blocks of expandable segments"
+                .to_owned()
+        }
+        Doubt::MemoryShared => "the run shared memory with other processes, which this release cannot do with \
+                                expandable segments"
+            .to_owned(),
         Doubt::NotModelled { settings } => format!("the model does not know {}", settings.join(", ")),
     }
 }

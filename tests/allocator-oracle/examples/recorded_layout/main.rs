@@ -33,7 +33,7 @@ use std::io::{self, BufRead};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use gpumemtrace_caching_allocator::{CachingAllocator, PoolId, Rules, Settings, TorchVersion};
+use gpumemtrace_caching_allocator::{CachingAllocator, FreeTicket, PoolId, Rules, Settings, TorchVersion};
 
 use driver::{DriverCall, RecordedDriver};
 
@@ -47,13 +47,15 @@ struct Layout {
     model: CachingAllocator<RecordedDriver>,
     /// Addresses of blocks that are taken or wait for a stream.
     live: BTreeSet<u64>,
+    /// Frees that another stream's use delays, by address.
+    pending: BTreeMap<u64, FreeTicket>,
 }
 
 impl Layout {
     fn new(version: TorchVersion, settings: &str) -> Result<Self> {
         let settings = Settings::parse(settings, version)?;
         let model = CachingAllocator::new(RecordedDriver::default(), settings, Rules::of_version(version));
-        Ok(Self { model, live: BTreeSet::new() })
+        Ok(Self { model, live: BTreeSet::new(), pending: BTreeMap::new() })
     }
 
     fn on_event(&mut self, kind: &str, numbers: &[u64]) -> Result<()> {
@@ -62,11 +64,15 @@ impl Layout {
             ("a", &[addr, bytes, stream, pool]) => self.alloc_from_pool(addr, bytes, stream, (0, pool)),
             ("o", &[bytes, stream]) => self.fail_to_alloc(bytes, stream),
             ("f", &[addr]) => {
-                ensure!(self.model.begin_free(addr), "a free of no block at {addr:#x}");
+                let ticket = self.model.begin_free(addr);
+                self.pending
+                    .insert(addr, ticket.with_context(|| format!("a free of no block at {addr:#x}"))?);
                 Ok(())
             }
             ("c", &[addr]) => {
-                ensure!(self.model.finish_free(addr), "a completed free of no block at {addr:#x}");
+                let is_pending =
+                    self.pending.remove(&addr).is_some_and(|ticket| self.model.finish_free(ticket));
+                ensure!(is_pending, "a completed free of no block at {addr:#x}");
                 self.live.remove(&addr);
                 Ok(())
             }

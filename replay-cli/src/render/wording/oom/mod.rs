@@ -68,7 +68,7 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
         RemedyKind::AllocatorSetting { setting, is_over_limit } => {
             let note = match (remedy.works, is_over_limit) {
                 (Some(true), _) => " (predicted for this request; a later one may still fail)",
-                (_, true) => " (to predict it: gpumemtrace whatif TRACE)",
+                (None, _) | (_, true) => " (to predict it: gpumemtrace whatif TRACE)",
                 _ => "",
             };
             format!("{}{note}", advise_setting(setting, words))

@@ -1,0 +1,99 @@
+//! Makes the rows of an answer from predictions.
+
+use crate::answer::{FailedRequest, PredictionStatus, WhatIfRow};
+use crate::prediction::{Prediction, PredictionStop};
+use crate::reliance::Doubt;
+use crate::scenario::Scenario;
+
+/// A row, and what the caller must put into words.
+#[derive(Clone, Debug)]
+pub struct PredictedRow {
+    /// The row without `reason`, and without the site of its failure.
+    pub row: WhatIfRow,
+    /// Why it is not exact; empty if it is.
+    pub doubts: Vec<Doubt>,
+    /// The stack of its first failure.
+    pub failed_stack: Option<u32>,
+}
+
+/// The statistics that two orders of addresses must share.
+const COMPARED: &[&str] = &[
+    "allocated_bytes.all.peak",
+    "reserved_bytes.all.peak",
+    "reserved_bytes.all.current",
+    "segment.all.allocated",
+    "num_alloc_retries",
+    "num_ooms",
+    "num_oom_rejections",
+];
+
+pub(crate) fn is_same_answer(one: &Prediction, other: &Prediction) -> bool {
+    one.stop == other.stop && COMPARED.iter().all(|name| one.stat(name) == other.stat(name))
+}
+
+/// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.
+pub(crate) fn rank(row: &WhatIfRow) -> (bool, bool, Option<u64>, Option<u64>, u64) {
+    let calls = row.driver_calls.values().sum();
+    (
+        row.status == PredictionStatus::Refused,
+        row.ooms > 0,
+        row.peak_reserved_bytes,
+        row.end_reserved_bytes,
+        calls,
+    )
+}
+
+/// The doubts that a prediction has by itself.
+pub(crate) fn doubts_of_prediction(scenario: &Scenario, prediction: &Prediction) -> Vec<Doubt> {
+    let settings = scenario.not_modelled();
+    let found = [
+        (prediction.has_unknown_release, Doubt::UnknownRelease),
+        (prediction.was_pool_refused, Doubt::PoolRefused),
+        (prediction.stop == Some(PredictionStop::Survived), Doubt::Survived),
+        (scenario.has_unknown_limit(), Doubt::LimitUnknown),
+        (!settings.is_empty(), Doubt::NotModelled { settings }),
+    ];
+    found.into_iter().filter(|(is_found, _)| *is_found).map(|(_, doubt)| doubt).collect()
+}
+
+/// The row of a prediction. Without one, a doubt must say why.
+pub(crate) fn row_of(
+    scenario: &Scenario,
+    prediction: Option<&Prediction>,
+    doubts: Vec<Doubt>,
+) -> PredictedRow {
+    let is_refused = doubts.iter().any(|doubt| doubt.status() == PredictionStatus::Refused);
+    let status = match (is_refused, doubts.is_empty()) {
+        (true, _) => PredictionStatus::Refused,
+        (false, true) => PredictionStatus::Exact,
+        (false, false) => PredictionStatus::Indicative,
+    };
+    let prediction = prediction.filter(|_| !is_refused);
+    let stat = |name: &str| prediction.map(|prediction| prediction.stat(name));
+    let failure = prediction.and_then(|prediction| prediction.first_failure);
+    let calls = prediction.into_iter().flat_map(Prediction::driver_calls);
+    let calls: Vec<_> = calls.map(|(name, total)| (name.to_owned(), total)).collect();
+    let row = WhatIfRow {
+        setting: scenario.setting.clone(),
+        torch: Some(scenario.version.to_string()),
+        card_bytes: scenario.card_bytes,
+        status,
+        reason: None,
+        peak_reserved_bytes: stat("reserved_bytes.all.peak"),
+        peak_unused: prediction.map(|prediction| prediction.unused_at_peak.into()),
+        peak_allocated_bytes: stat("allocated_bytes.all.peak"),
+        end_reserved_bytes: stat("reserved_bytes.all.current"),
+        ooms: prediction.map_or(0, Prediction::failures),
+        retries: stat("num_alloc_retries").unwrap_or(0),
+        segments_made: prediction.map_or(0, Prediction::segments_made),
+        driver_calls: calls.iter().map(|(name, total)| (name.clone(), total.count)).collect(),
+        driver_bytes: calls.iter().map(|(name, total)| (name.clone(), total.bytes)).collect(),
+        first_failure: failure.map(|failure| FailedRequest {
+            request_bytes: failure.request_bytes,
+            site: None,
+            time_ns: failure.time_ns,
+            step: failure.step,
+        }),
+    };
+    PredictedRow { row, doubts, failed_stack: failure.map(|failure| failure.stack) }
+}

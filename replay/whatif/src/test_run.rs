@@ -1,0 +1,91 @@
+//! Short runs for tests: the events of one device, written by hand.
+
+use gpumemtrace_caching_allocator::TorchVersion;
+use gpumemtrace_format::event::{Detail, FLAG_FREED_AT_ONCE};
+use gpumemtrace_format::{Event, EventKind};
+use gpumemtrace_replay::report::WalkedEvent;
+
+use crate::{PredictedRow, Scenario, WhatIf};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Events, each with its stack.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TestRun {
+    events: Vec<(Event, u32)>,
+}
+
+impl TestRun {
+    pub(crate) fn push(&mut self, event: Event, stack: u32) -> &mut Self {
+        self.events.push((Event { device: 0, ..event }, stack));
+        self
+    }
+
+    /// A block of so many MiB, after which so many are reserved.
+    pub(crate) fn alloc(&mut self, addr: u64, mib: u64, reserved_mib: u64) -> &mut Self {
+        self.alloc_in_pool(addr, mib, reserved_mib, 0)
+    }
+
+    pub(crate) fn alloc_in_pool(&mut self, addr: u64, mib: u64, reserved_mib: u64, pool: u64) -> &mut Self {
+        self.push(Event { detail: detail(mib, pool), ..block(EventKind::BLOCK_ALLOC, addr, reserved_mib) }, 1)
+    }
+
+    pub(crate) fn free(&mut self, addr: u64, reserved_mib: u64) -> &mut Self {
+        let flags = FLAG_FREED_AT_ONCE;
+        self.push(Event { flags, ..block(EventKind::BLOCK_FREE, addr, reserved_mib) }, 1)
+    }
+
+    /// Frees a block that another stream still uses.
+    pub(crate) fn begin_free(&mut self, addr: u64, reserved_mib: u64) -> &mut Self {
+        self.push(block(EventKind::BLOCK_FREE, addr, reserved_mib), 1)
+    }
+
+    /// The other stream is done.
+    pub(crate) fn complete_free(&mut self, addr: u64) -> &mut Self {
+        self.push(block(EventKind::BLOCK_FREE_COMPLETED, addr, 0), 1)
+    }
+
+    /// A request that fails.
+    pub(crate) fn fail(&mut self, mib: u64, reserved_mib: u64) -> &mut Self {
+        let event = Event { detail: detail(mib, 0), ..block(EventKind::BLOCK_OOM, 0, reserved_mib) };
+        self.push(event, 1)
+    }
+
+    /// A sample of the memory in use.
+    pub(crate) fn sample(&mut self, used_mib: u64, source: u64) -> &mut Self {
+        let (size, aux) = (used_mib * MIB, [1024 * MIB, source]);
+        self.push(Event { size, aux, ..Event::new(EventKind::MEMORY_SAMPLE) }, 1)
+    }
+
+    /// What the predictions of this run are: the recorded one, then the others.
+    pub(crate) fn predict(&self, base: Scenario, others: Vec<Scenario>) -> (PredictedRow, Vec<PredictedRow>) {
+        let mut whatif = WhatIf::new(0, base, others, Vec::new());
+        for (time_ns, (event, stack)) in self.events.iter().enumerate() {
+            whatif.on_event(&WalkedEvent {
+                event,
+                time_ns: time_ns as u64,
+                step: 0,
+                stack: *stack,
+                site: 0,
+                name: None,
+                is_inside: true,
+                changes: &[],
+            });
+        }
+        whatif.finish()
+    }
+}
+
+fn block(kind: EventKind, addr: u64, reserved_mib: u64) -> Event {
+    Event { addr, aux: [0, reserved_mib * MIB], ..Event::new(kind) }
+}
+
+fn detail(mib: u64, pool: u64) -> Option<Detail> {
+    Some(Detail { requested_bytes: mib * MIB, stream: 0, pool })
+}
+
+/// Settings under torch 2.`minor`, on a card of so many MiB.
+pub(crate) fn scenario(setting: &str, minor: u32, card_mib: Option<u64>) -> Scenario {
+    let version = TorchVersion::new(minor).expect("known");
+    Scenario::new_or_refused(setting, version, card_mib.map(|mib| mib * MIB))
+}
