@@ -28,7 +28,7 @@
 
 mod driver;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
 use std::process::ExitCode;
 
