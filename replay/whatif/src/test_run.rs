@@ -27,7 +27,10 @@ impl TestRun {
     }
 
     pub(crate) fn alloc_in_pool(&mut self, addr: u64, mib: u64, reserved_mib: u64, pool: u64) -> &mut Self {
-        self.push(Event { detail: detail(mib, pool), ..block(EventKind::BLOCK_ALLOC, addr, reserved_mib) }, 1)
+        self.push(
+            Event { detail: Some(detail(mib, pool)), ..block(EventKind::BLOCK_ALLOC, addr, reserved_mib) },
+            1,
+        )
     }
 
     pub(crate) fn free(&mut self, addr: u64, reserved_mib: u64) -> &mut Self {
@@ -47,7 +50,7 @@ impl TestRun {
 
     /// A request that fails.
     pub(crate) fn fail(&mut self, mib: u64, reserved_mib: u64) -> &mut Self {
-        let event = Event { detail: detail(mib, 0), ..block(EventKind::BLOCK_OOM, 0, reserved_mib) };
+        let event = Event { detail: Some(detail(mib, 0)), ..block(EventKind::BLOCK_OOM, 0, reserved_mib) };
         self.push(event, 1)
     }
 
@@ -80,8 +83,8 @@ fn block(kind: EventKind, addr: u64, reserved_mib: u64) -> Event {
     Event { addr, aux: [0, reserved_mib * MIB], ..Event::new(kind) }
 }
 
-fn detail(mib: u64, pool: u64) -> Option<Detail> {
-    Some(Detail { requested_bytes: mib * MIB, stream: 0, pool })
+fn detail(mib: u64, pool: u64) -> Detail {
+    Detail { requested_bytes: mib * MIB, stream: 0, pool }
 }
 
 /// Settings under torch 2.`minor`, on a card of so many MiB.

@@ -45,7 +45,7 @@ pub(super) fn grid(
         settings.extend(WITH_LIMIT.iter().map(|setting| (*setting).to_owned()));
         for setting in &mut settings {
             let separator = if setting.is_empty() { "" } else { "," };
-            *setting += &format!("{separator}per_process_memory_fraction:{fraction}");
+            *setting = format!("{setting}{separator}per_process_memory_fraction:{fraction}");
         }
     }
     settings.iter().filter_map(|setting| Scenario::new(setting, version, card).ok()).collect()
