@@ -1,11 +1,12 @@
 //! Reads the JSON form of a snapshot.
 
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufRead, BufReader};
 
 use serde::de::{DeserializeSeed, Deserializer as _, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::error::SnapshotError;
+use crate::json_strings::StringLimit;
 use crate::values::{SnapshotBuilder, TextId, Value};
 
 /// Reads one JSON value and returns it. Nesting is limited to 128 levels by the parser.
@@ -13,7 +14,7 @@ pub(crate) fn read_json(
     bytes: &mut dyn BufRead,
     builder: &mut SnapshotBuilder,
 ) -> Result<Value, SnapshotError> {
-    let mut parser = serde_json::Deserializer::from_reader(bytes);
+    let mut parser = serde_json::Deserializer::from_reader(BufReader::new(StringLimit::new(bytes)));
     let mut refused = None;
     let visitor = ValueVisitor { builder, refused: &mut refused };
     let value = parser.deserialize_any(visitor).and_then(|value| parser.end().map(|()| value));

@@ -19,6 +19,7 @@ use std::io::Read;
 mod error;
 mod history;
 mod json;
+mod json_strings;
 mod output;
 mod pickle;
 mod source;

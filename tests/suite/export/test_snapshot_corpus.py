@@ -1,6 +1,7 @@
 """Reads PyTorch snapshots of many versions, and compares every number with their own segments.
 
 The files are those in tests/golden/snapshots/, and those below GPUMEMTRACE_CORPUS if it is set.
+test_snapshot_and_trace.py compares snapshots with our traces of the same runs.
 """
 
 import importlib.util
@@ -141,37 +142,6 @@ def test_torch_reads_the_same_numbers(path, version):
     before = sum(len(history.before) for history in oracle(path).values())
     allocated = sum(bool(re.match(r"\w+ = (?!cudaMalloc)", line)) for line in printed)
     assert counts["block_alloc"] == allocated + before
-
-
-@pytest.mark.parametrize("path", [path for path in FILES if (path.parent / "run.trace").exists()], ids=name_of)
-def test_report_equals_that_of_our_trace(path):
-    """The same run, recorded by the preloaded library; only make_corpus.py leaves such traces."""
-    code, report = report_of(path)
-    _, ours = report_of(path.parent / "run.trace")
-    for row in ours["devices"]:
-        device, mine = row["device"], rows_by_device(report["devices"]).get(row["device"])
-        if not row["end"]["reserved_bytes"] and mine is None:
-            continue
-        for name in ("live_bytes", "reserved_bytes"):
-            assert mine["end"][name] == row["end"][name]
-        history = oracle(path)[device]
-        if not history.begins_late and history.rounding.is_known:
-            assert mine["peak"]["live_bytes"] == row["peak"]["live_bytes"]
-        if ours["traces"][0]["torch_tracker"] != "attached":
-            # Without the tracker, the trace has no requested sizes and pools.
-            continue
-        (gap, causes), (wanted, wanted_causes) = gap_at_end(report, device), gap_at_end(ours, device)
-        assert gap["requested_bytes"] == wanted["requested_bytes"]
-        if history.begins_late or gap["request"] != wanted["request"]:
-            # What a free block is stranded from depends on the requests, and on known pools.
-            causes, wanted_causes = without_reason(causes), without_reason(wanted_causes)
-        assert causes == wanted_causes
-
-
-def without_reason(causes):
-    """The causes, with one for all free memory in segments that blocks keep."""
-    kept = ("pinned", "stranded_stream", "stranded_pool")
-    return {name: size for name, size in causes.items() if name not in kept} | {"kept": sum(causes.get(name, 0) for name in kept)}
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if stats_at_the_dump(path)], ids=name_of)

@@ -70,11 +70,6 @@ impl DeviceLayout {
         (addr - at < piece.bytes).then_some((*at, piece))
     }
 
-    /// The first segment that begins after an address.
-    pub(crate) fn next_segment_after(&self, addr: u64) -> Option<u64> {
-        self.segments.range(addr.saturating_add(1)..).next().map(|(at, _)| *at)
-    }
-
     /// The size of a block that PyTorch allocates here for a request; the rounded request in no
     /// known segment.
     pub(crate) fn size_at(&self, addr: u64, requested: u64, rules: &RoundingRules) -> u64 {

@@ -6,6 +6,7 @@
 //! free range in which PyTorch placed it: [`layout`].
 
 mod layout;
+mod ranges;
 mod rounding;
 mod start;
 

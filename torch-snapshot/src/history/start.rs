@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::NO_POOL;
 
+use super::ranges::RangeSet;
 use super::{DeviceLayout, HeldBlock, RoundingRules, SegmentPiece};
 use crate::values::{
     BlockRecord, EndBlockState, EventAction, EventRun, SegmentRecord, StoredEvent, TorchSnapshot, TorchStack,
@@ -108,6 +109,8 @@ impl HistoryStart {
             addresses: HashMap::new(),
             mapped: BTreeMap::new(),
             start_segments: DeviceLayout::default(),
+            start_ranges: RangeSet::default(),
+            end_ranges: RangeSet::default(),
             found: BTreeMap::new(),
             uses_end_pools: knows_pools || has_private_pool,
         };
@@ -126,6 +129,9 @@ struct StartFinder {
     mapped: BTreeMap<u64, (u64, u64)>,
     /// Segments before the first event; their pieces may overlap what events map later.
     start_segments: DeviceLayout,
+    /// The ranges of these segments, and of the segments at the end.
+    start_ranges: RangeSet,
+    end_ranges: RangeSet,
     /// Blocks before the first event; `None` where only the request is known.
     found: BTreeMap<u64, (HeldBlock, Option<u64>, Option<TorchStack>)>,
     uses_end_pools: bool,
@@ -220,18 +226,10 @@ impl StartFinder {
     /// Adds the parts of a segment that are not known to exist before the first event.
     fn add_segment(&mut self, addr: u64, piece: SegmentPiece, stack: Option<TorchStack>) {
         let end = addr.saturating_add(piece.bytes);
-        let mut at = addr;
-        while at < end {
-            if let Some((from, known)) = self.start_segments.segment_at(at) {
-                at = from.saturating_add(known.bytes);
-                continue;
-            }
-            // Up to the next segment that is known.
-            let to = self.start_segments.next_segment_after(at).unwrap_or(end).min(end);
-            let piece = SegmentPiece { bytes: to - at, ..piece };
-            self.start_segments.map(at, piece);
-            self.state.segments.push(StartSegment { addr: at, piece, stack });
-            at = to;
+        for (from, to) in self.start_ranges.add(addr, end) {
+            let piece = SegmentPiece { bytes: to - from, ..piece };
+            self.start_segments.map(from, piece);
+            self.state.segments.push(StartSegment { addr: from, piece, stack });
         }
     }
 
@@ -239,6 +237,11 @@ impl StartFinder {
     fn add_end(&mut self, segments: &[&SegmentRecord]) {
         for segment in segments {
             let end = segment.address.saturating_add(segment.bytes);
+            if self.end_ranges.overlaps(segment.address, end) {
+                self.state.contradictions += 1;
+                continue;
+            }
+            self.end_ranges.add(segment.address, end);
             let pool = if self.uses_end_pools { segment.pool } else { NO_POOL };
             let before =
                 self.mapped.range(..segment.address).next_back().filter(|(_, (to, _))| *to > segment.address);

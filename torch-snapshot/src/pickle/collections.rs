@@ -22,6 +22,10 @@ impl PickleMachine<'_> {
     /// Appends the values from `from` on to the list below them.
     pub(super) fn append_from(&mut self, from: usize) -> Result<(), SnapshotError> {
         let list = self.container_below(from)?;
+        // While its items are taken out below, a list would look empty to itself.
+        if self.stack[from..].contains(&Value::Container(list)) {
+            return Err(self.bytes.damaged("a list contains itself"));
+        }
         // Nearly all lists are the frames of an event, in one piece.
         if matches!(self.builder.containers.body(list), ContainerBody::List(items) if items.is_empty())
             && let Some(stack) = self.builder.stack_of(&self.stack[from..])
@@ -74,15 +78,34 @@ impl PickleMachine<'_> {
         };
         self.replace(dict, value);
         self.stack[from - 1] = value;
+        self.release_pairs();
+        Ok(())
+    }
+
+    /// Replaces the values from `from` on by a finished dictionary.
+    pub(super) fn make_dict(&mut self, from: usize) -> Result<(), SnapshotError> {
+        self.read_pairs(from)?;
+        let value = if let Some(value) = self.builder.recognize_dict(&self.pairs)? {
+            self.release_pairs();
+            value
+        } else {
+            let pairs = std::mem::take(&mut self.pairs);
+            self.builder.unknown_dict(pairs)?
+        };
+        self.push(value)
+    }
+
+    /// Frees the values of a recognized dictionary. Their entries of the memo say so: the numbers
+    /// of the containers are given out again.
+    fn release_pairs(&mut self) {
         for at in 0..self.pairs.len() {
             let passed_over = self.pairs[at].1;
             if matches!(passed_over, Value::Container(_)) {
-                for entry in self.builder.containers.release(passed_over) {
-                    self.memo.set(entry, Value::Nothing);
+                for (entry, id) in self.builder.containers.release(passed_over) {
+                    self.memo.replace(entry, id, Value::Released);
                 }
             }
         }
-        Ok(())
     }
 
     /// Takes the keys and values from `from` on off the stack, into `pairs`.
@@ -124,6 +147,9 @@ impl PickleMachine<'_> {
     #[inline]
     pub(super) fn complete(&mut self, value: Value) -> Value {
         let Value::Container(id) = value else { return value };
+        if self.builder.containers.is_unknown(id) {
+            return value;
+        }
         let items = match self.builder.containers.body_mut(id) {
             ContainerBody::Replaced(value) => return *value,
             ContainerBody::List(items) => std::mem::take(items),
@@ -138,19 +164,18 @@ impl PickleMachine<'_> {
         };
         let recognized = self.builder.recognize_list(&items);
         *self.builder.containers.body_mut(id) = ContainerBody::List(items);
-        match recognized {
-            Some(recognized) => {
-                self.replace(id, recognized);
-                recognized
-            }
-            None => value,
+        if let Some(recognized) = recognized {
+            self.replace(id, recognized);
+            return recognized;
         }
+        self.builder.containers.set_unknown(id);
+        value
     }
 
     /// Replaces a container by what it was recognized as, also in the memo.
     pub(super) fn replace(&mut self, id: ContainerId, value: Value) {
         if let Some(entry) = self.builder.containers.replace(id, value) {
-            self.memo.set(entry, value);
+            self.memo.replace(entry, id, value);
         }
     }
 }

@@ -158,10 +158,7 @@ impl<'a> PickleMachine<'a> {
             op::TUPLE3 => self.make_tuple(3),
             op::DICT => {
                 let from = self.pop_mark()?;
-                self.read_pairs(from)?;
-                let pairs = std::mem::take(&mut self.pairs);
-                let value = self.builder.dict(pairs)?;
-                self.push(value)
+                self.make_dict(from)
             }
             op::APPEND => {
                 let from = self.stack.len().checked_sub(1);
@@ -268,11 +265,7 @@ impl<'a> PickleMachine<'a> {
         if let Value::Container(id) = value {
             self.builder.containers.set_memo(id, at);
         }
-        if self.memo.set(at, value) {
-            Ok(())
-        } else {
-            Err(SnapshotError::TooLarge { what: "shared values", limit: 1 << 28 })
-        }
+        self.memo.set(at, value, self.bytes.offset())
     }
 
     #[inline]

@@ -1,47 +1,58 @@
 //! Recognizes the parts of a snapshot among finished lists and dictionaries.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use gpumemtrace_format::event::{NO_POOL, pack_pool_id};
 
 use super::containers::{ContainerBody, Containers};
-use super::snapshot::{AllocatorSettings, Annotation, BlockRecord, EndBlockState, SegmentRecord};
-use super::{EventAction, EventRun, StoredEvent, TextId, TorchFrame, TorchSnapshot, TorchStack, Value, keys};
+use super::forward::ForwardStacks;
+use super::lists::{ListTable, MAX_LISTED};
+use super::snapshot::{Annotation, BlockRecord, EndBlockState, SegmentRecord};
+use super::{EventAction, EventRun, StoredEvent, TextId, TorchSnapshot, TorchStack, Value, keys};
 use crate::error::SnapshotError;
 
-/// Highest ordinal of a device; a trace stores it in a byte.
-const MAX_DEVICE: usize = 254;
 /// Distinct unknown keys that are counted.
 const MAX_UNKNOWN_KEYS: usize = 10_000;
-/// Entries of `roundup_power2_divisions`, for 1 MiB to 32 GiB.
-const ROUNDUP_INTERVALS: usize = 16;
+/// Most blocks, most segments and most annotations of a file.
+const MAX_PARTS: usize = 1 << 21;
+
+pub(super) const SHARED_LIST: SnapshotError = SnapshotError::OtherContents("two parts of it share one list");
 
 /// Builds a snapshot from the inside out.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotBuilder {
     pub(crate) containers: Containers,
     pub(super) snapshot: TorchSnapshot,
-    blocks: Vec<BlockRecord>,
-    unknown_keys: HashSet<TextId>,
-    /// The frame of each text in `forward_frames`; `None` if it is no frame.
-    pub(super) forward_frames: HashMap<TextId, Option<TorchFrame>>,
+    /// `None` after a segment took the block.
+    blocks: Vec<Option<BlockRecord>>,
+    pub(super) unknown_keys: HashSet<TextId>,
+    pub(super) text_lists: ListTable,
+    scratch: Vec<u32>,
+    pub(super) forward: ForwardStacks,
 }
 
 /// The values of a dictionary by key.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(&'a [(TextId, Value)]);
+pub(super) struct Fields<'a>(pub(super) &'a [(TextId, Value)]);
 
 impl Fields<'_> {
     pub(super) fn get(self, key: TextId) -> Value {
         self.0.iter().rfind(|(known, _)| *known == key).map_or(Value::Nothing, |(_, value)| *value)
     }
 
-    fn has(self, key: TextId) -> bool {
+    pub(super) fn has(self, key: TextId) -> bool {
         self.0.iter().any(|(known, _)| *known == key)
     }
 
     pub(super) fn number(self, key: TextId) -> u64 {
         self.get(key).as_number().unwrap_or(0)
+    }
+
+    /// Refuses a list that belongs to a finished part, where a trace would need it.
+    pub(super) fn check_unshared(self) -> Result<(), SnapshotError> {
+        let is_lost =
+            |(key, value): &(TextId, Value)| *value == Value::Released && keys::WITH_CONTAINERS.contains(key);
+        if self.0.iter().any(is_lost) { Err(SHARED_LIST) } else { Ok(()) }
     }
 
     /// The pool under the first of the keys that is there.
@@ -80,8 +91,22 @@ impl SnapshotBuilder {
                     _ => Value::Nothing,
                 })
             }
+            [Value::Text(_), ..] => self.text_list(items),
             items => self.stack_of(items).map(Value::Stack),
         }
+    }
+
+    /// The list of the texts among these values, if the others are numbers.
+    fn text_list(&mut self, items: &[Value]) -> Option<Value> {
+        self.scratch.clear();
+        for item in items {
+            match item {
+                Value::Text(text) => self.scratch.push(text.0),
+                Value::Nothing | Value::Bool(_) | Value::Int(_) | Value::Large(_) | Value::Float(_) => {}
+                _ => return None,
+            }
+        }
+        Some(Value::TextList(self.text_lists.intern(&self.scratch)))
     }
 
     /// The stack of these values, if all of them are frames.
@@ -103,7 +128,7 @@ impl SnapshotBuilder {
         }
     }
 
-    /// The value of a finished dictionary.
+    /// The value of a finished dictionary. No memo may refer to the values in it.
     pub(crate) fn dict(&mut self, pairs: Vec<(TextId, Value)>) -> Result<Value, SnapshotError> {
         if let Some(value) = self.recognize_dict(&pairs)? {
             for (_, value) in pairs {
@@ -111,6 +136,11 @@ impl SnapshotBuilder {
             }
             return Ok(value);
         }
+        self.unknown_dict(pairs)
+    }
+
+    /// The value of a dictionary that is no known part.
+    pub(crate) fn unknown_dict(&mut self, pairs: Vec<(TextId, Value)>) -> Result<Value, SnapshotError> {
         if pairs.is_empty() {
             return Ok(Value::Empty);
         }
@@ -122,7 +152,9 @@ impl SnapshotBuilder {
         &mut self,
         pairs: &[(TextId, Value)],
     ) -> Result<Option<Value>, SnapshotError> {
+        self.check_limits()?;
         let fields = Fields(pairs);
+        fields.check_unshared()?;
         let value = if let Some(action) = fields.get(keys::ACTION).as_text() {
             Value::Event(self.add_event(action, fields)?)
         } else if fields.has(keys::FILENAME) && fields.has(keys::NAME) {
@@ -135,12 +167,12 @@ impl SnapshotBuilder {
             });
             Value::Annotation(self.snapshot.annotations.len() as u32 - 1)
         } else if fields.has(keys::TOTAL_SIZE) && fields.has(keys::BLOCKS) {
-            let segment = self.segment(fields);
+            let segment = self.segment(fields)?;
             self.snapshot.segments.push(segment);
             Value::Segment(self.snapshot.segments.len() as u32 - 1)
         } else if fields.has(keys::STATE) && fields.has(keys::SIZE) {
             let block = self.block(fields);
-            self.blocks.push(block);
+            self.blocks.push(Some(block));
             Value::Block(self.blocks.len() as u32 - 1)
         } else {
             return Ok(None);
@@ -151,6 +183,24 @@ impl SnapshotBuilder {
             }
         }
         Ok(Some(value))
+    }
+
+    /// Refuses a file with more parts than memory is spent on.
+    pub(super) fn check_limits(&self) -> Result<(), SnapshotError> {
+        let TorchSnapshot { stacks, segments, annotations, .. } = &self.snapshot;
+        if stacks.is_full() || self.text_lists.is_full || self.forward.merged_frames > MAX_LISTED {
+            return Err(SnapshotError::TooLarge {
+                what: "frames in distinct stacks",
+                limit: MAX_LISTED as u64,
+            });
+        }
+        if self.blocks.len().max(segments.len()).max(annotations.len()) >= MAX_PARTS {
+            return Err(SnapshotError::TooLarge {
+                what: "blocks, segments or annotations",
+                limit: MAX_PARTS as u64,
+            });
+        }
+        Ok(())
     }
 
     fn add_event(&mut self, action: TextId, fields: Fields<'_>) -> Result<u32, SnapshotError> {
@@ -205,13 +255,8 @@ impl SnapshotBuilder {
         }
     }
 
-    fn segment(&self, fields: Fields<'_>) -> SegmentRecord {
-        let blocks = self.items(fields.get(keys::BLOCKS)).iter();
-        let blocks = blocks.filter_map(|item| match item {
-            Value::Block(at) => self.blocks.get(*at as usize).copied(),
-            _ => None,
-        });
-        SegmentRecord {
+    fn segment(&mut self, fields: Fields<'_>) -> Result<SegmentRecord, SnapshotError> {
+        Ok(SegmentRecord {
             device: u8::try_from(fields.number(keys::DEVICE)).unwrap_or(u8::MAX),
             address: fields.number(keys::ADDRESS),
             bytes: fields.number(keys::TOTAL_SIZE),
@@ -219,12 +264,27 @@ impl SnapshotBuilder {
             pool: fields.pool([keys::SEGMENT_POOL_ID, keys::POOL_ID]),
             is_expandable: fields.get(keys::IS_EXPANDABLE).as_bool() == Some(true),
             stack: fields.get(keys::FRAMES).as_stack(),
-            blocks: blocks.collect(),
+            blocks: self.take_blocks(fields.get(keys::BLOCKS))?,
+        })
+    }
+
+    /// The blocks in a list. They belong to one segment, so a second one is refused. Otherwise a
+    /// small file could name one long list in many segments.
+    fn take_blocks(&mut self, list: Value) -> Result<Vec<BlockRecord>, SnapshotError> {
+        let Value::Container(id) = list else { return Ok(Vec::new()) };
+        let items = self.containers.take_items(id);
+        let mut blocks = Vec::with_capacity(items.len());
+        for item in items {
+            if let Value::Block(at) = item {
+                let block = self.blocks.get_mut(at as usize).and_then(Option::take);
+                blocks.push(block.ok_or(SHARED_LIST)?);
+            }
         }
+        Ok(blocks)
     }
 
     /// The items of a list; none for any other value.
-    fn items(&self, value: Value) -> &[Value] {
+    pub(super) fn items(&self, value: Value) -> &[Value] {
         match value {
             Value::Container(id) => match self.containers.body(id) {
                 ContainerBody::List(items) => items,
@@ -235,109 +295,13 @@ impl SnapshotBuilder {
     }
 
     /// The entries of a dictionary; none for any other value.
-    fn pairs(&self, value: Value) -> &[(TextId, Value)] {
+    pub(super) fn pairs(&self, value: Value) -> &[(TextId, Value)] {
         match value {
             Value::Container(id) => match self.containers.body(id) {
                 ContainerBody::Dict(pairs) => pairs,
                 _ => &[],
             },
             _ => &[],
-        }
-    }
-
-    /// The snapshot, from the outermost value of the file.
-    pub(crate) fn finish(mut self, root: Value) -> Result<TorchSnapshot, SnapshotError> {
-        let fields = Fields(self.pairs(root));
-        let is_list_of_segments = !self.items(root).is_empty()
-            && self.items(root).iter().all(|item| matches!(item, Value::Segment(_)));
-        if !(fields.has(keys::SEGMENTS) || fields.has(keys::DEVICE_TRACES) || is_list_of_segments) {
-            return Err(SnapshotError::OtherContents("it has neither segments nor device_traces"));
-        }
-        let segments = if is_list_of_segments { root } else { fields.get(keys::SEGMENTS) };
-        // Segments elsewhere in the file are not the allocator's.
-        let wanted: Vec<usize> = self
-            .items(segments)
-            .iter()
-            .filter_map(|item| match item {
-                Value::Segment(at) => Some(*at as usize),
-                _ => None,
-            })
-            .collect();
-        let mut strange = self.items(segments).len() - wanted.len();
-        let traces = self.items(fields.get(keys::DEVICE_TRACES)).iter();
-        let traces: Vec<Vec<EventRun>> = traces.map(|trace| self.runs(*trace, &mut strange)).collect();
-        let host = self.runs(fields.get(keys::HOST_TRACES), &mut strange);
-        let settings = self.settings(fields);
-        let annotations = self.items(fields.get(keys::EXTERNAL_ANNOTATIONS)).iter();
-        let annotations = annotations.filter_map(|item| match item {
-            Value::Annotation(at) => self.snapshot.annotations.get(*at as usize).copied(),
-            _ => None,
-        });
-        let annotations = annotations.collect();
-        let is_exported = fields.has(keys::GPUMEMTRACE);
-        if traces.len() > MAX_DEVICE + 1 {
-            return Err(SnapshotError::TooLarge { what: "devices", limit: MAX_DEVICE as u64 + 1 });
-        }
-        let snapshot = &mut self.snapshot;
-        let mut all: Vec<Option<SegmentRecord>> =
-            std::mem::take(&mut snapshot.segments).into_iter().map(Some).collect();
-        snapshot.segments = wanted.into_iter().filter_map(|at| all[at].take()).collect();
-        let before = snapshot.segments.len();
-        snapshot.segments.retain(|segment| usize::from(segment.device) <= MAX_DEVICE);
-        strange += before - snapshot.segments.len();
-        (snapshot.traces, snapshot.settings, snapshot.annotations) = (traces, settings, annotations);
-        snapshot.is_exported = is_exported;
-        snapshot.counts.unknown_keys = self.unknown_keys.len() as u64;
-        snapshot.counts.strange_entries = strange as u64;
-        snapshot.counts.host_events = host.iter().map(|run| u64::from(run.count)).sum();
-        snapshot.counts.dropped_texts = snapshot.texts.dropped;
-        Ok(self.snapshot)
-    }
-
-    /// The events in a list.
-    fn runs(&self, list: Value, strange: &mut usize) -> Vec<EventRun> {
-        let items = match list {
-            Value::Trace(run) => return vec![run],
-            list => self.items(list),
-        };
-        let runs: Vec<EventRun> = items
-            .iter()
-            .filter_map(|item| match item {
-                Value::Run(run) | Value::Trace(run) => Some(*run),
-                Value::Event(at) => Some(EventRun { first: *at, count: 1 }),
-                _ => None,
-            })
-            .collect();
-        *strange += items.len() - runs.len();
-        runs
-    }
-
-    fn settings(&self, root: Fields<'_>) -> AllocatorSettings {
-        let fields = Fields(self.pairs(root.get(keys::ALLOCATOR_SETTINGS)));
-        let either = |key| match root.get(key) {
-            Value::Nothing => fields.get(key),
-            value => value,
-        };
-        let conf = fields.get(keys::ALLOC_CONF).as_text();
-        let mut roundup_divisions = Vec::new();
-        for (key, value) in self.pairs(fields.get(keys::ROUNDUP_POWER2_DIVISIONS)) {
-            let mebibytes =
-                self.snapshot.texts.get(*key).parse::<u32>().ok().filter(|size| size.is_power_of_two());
-            let index =
-                mebibytes.map(|size| size.trailing_zeros() as usize).filter(|at| *at < ROUNDUP_INTERVALS);
-            if let Some((index, value)) = index.zip(value.as_number()) {
-                roundup_divisions.resize(ROUNDUP_INTERVALS, 0);
-                roundup_divisions[index] = value;
-            }
-        }
-        AllocatorSettings {
-            conf: conf.map(|conf| self.snapshot.texts.get(conf).to_owned()),
-            // -1 if there is none.
-            max_split_bytes: fields.get(keys::MAX_SPLIT_SIZE).as_number(),
-            expandable_segments: fields.get(keys::EXPANDABLE_SEGMENTS).as_bool() == Some(true),
-            roundup_divisions,
-            max_entries: either(keys::TRACE_ALLOC_MAX_ENTRIES).as_number(),
-            overflowed: either(keys::TRACE_ALLOC_OVERFLOWED).as_bool(),
         }
     }
 }

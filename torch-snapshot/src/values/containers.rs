@@ -28,6 +28,8 @@ struct Slot {
     body: ContainerBody,
     /// More than one value may refer to it.
     is_shared: bool,
+    /// A list that was complete once, and was no known part.
+    is_unknown: bool,
     /// The entry of the pickle's memo that refers to it.
     memo: Option<u32>,
 }
@@ -48,7 +50,7 @@ impl Containers {
             ContainerBody::Free | ContainerBody::Frames(_) | ContainerBody::Replaced(_) => 0,
         };
         self.charge(values + 1)?;
-        let slot = Slot { body, is_shared: false, memo: None };
+        let slot = Slot { body, is_shared: false, is_unknown: false, memo: None };
         if let Some(id) = self.free.pop() {
             self.slots[id as usize] = slot;
             return Ok(ContainerId(id));
@@ -82,6 +84,27 @@ impl Containers {
         &mut self.slots[id.0 as usize].body
     }
 
+    /// Takes the items of a list. What still refers to it gets [`Value::Released`].
+    pub(crate) fn take_items(&mut self, id: ContainerId) -> Vec<Value> {
+        let ContainerBody::List(items) = self.body_mut(id) else { return Vec::new() };
+        let items = std::mem::take(items);
+        self.discharge_values(items.len());
+        let slot = &mut self.slots[id.0 as usize];
+        slot.body = ContainerBody::Replaced(Value::Released);
+        slot.is_unknown = false;
+        items
+    }
+
+    /// True if a list was complete before and was no known part. It stays unknown, so that its
+    /// values are looked at once.
+    pub(crate) fn is_unknown(&self, id: ContainerId) -> bool {
+        self.slots[id.0 as usize].is_unknown
+    }
+
+    pub(crate) fn set_unknown(&mut self, id: ContainerId) {
+        self.slots[id.0 as usize].is_unknown = true;
+    }
+
     /// Notes that another value refers to the container.
     pub(crate) fn share(&mut self, id: ContainerId) {
         self.slots[id.0 as usize].is_shared = true;
@@ -100,14 +123,17 @@ impl Containers {
         if self.slots[id.0 as usize].is_shared {
             self.discharge(id);
             self.slots[id.0 as usize].body = ContainerBody::Replaced(value);
+            // Its slot is never free again.
+            self.values += 1;
         } else {
             self.remove(id);
         }
         memo
     }
 
-    /// Frees what only `value` refers to. Returns the entries of the memo that refer to it.
-    pub(crate) fn release(&mut self, value: Value) -> Vec<u32> {
+    /// Frees what only `value` refers to. Returns the entries of the memo that refer to
+    /// it, and the container of each.
+    pub(crate) fn release(&mut self, value: Value) -> Vec<(u32, ContainerId)> {
         let (mut pending, mut entries) = (vec![value], Vec::new());
         while let Some(value) = pending.pop() {
             let Value::Container(id) = value else { continue };
@@ -115,7 +141,7 @@ impl Containers {
             if slot.is_shared || slot.body == ContainerBody::Free {
                 continue;
             }
-            entries.extend(slot.memo);
+            entries.extend(slot.memo.map(|entry| (entry, id)));
             match &mut slot.body {
                 ContainerBody::List(items) => pending.extend(items.iter().copied()),
                 ContainerBody::Dict(pairs) => pending.extend(pairs.iter().map(|(_, value)| *value)),
@@ -128,7 +154,8 @@ impl Containers {
 
     fn remove(&mut self, id: ContainerId) {
         self.discharge(id);
-        self.slots[id.0 as usize] = Slot { body: ContainerBody::Free, is_shared: false, memo: None };
+        self.slots[id.0 as usize] =
+            Slot { body: ContainerBody::Free, is_shared: false, is_unknown: false, memo: None };
         self.free.push(id.0);
     }
 
@@ -137,8 +164,8 @@ impl Containers {
         let values = match &self.slots[id.0 as usize].body {
             ContainerBody::List(items) => items.len() as u64 + 1,
             ContainerBody::Dict(pairs) => pairs.len() as u64 + 1,
-            ContainerBody::Frames(_) => 1,
-            ContainerBody::Free | ContainerBody::Replaced(_) => 0,
+            ContainerBody::Frames(_) | ContainerBody::Replaced(_) => 1,
+            ContainerBody::Free => 0,
         };
         self.values = self.values.saturating_sub(values);
     }

@@ -3,7 +3,7 @@
 use super::builder::Fields;
 use super::frame_texts::{BACKWARD_MARK, FrameText, is_python, parse_profiler_frame, parse_traceback_frame};
 use super::stacks::SnapshotFrame;
-use super::{ContainerBody, SnapshotBuilder, TextTable, TorchFrame, TorchSnapshot, TorchStack, Value, keys};
+use super::{SnapshotBuilder, TextId, TextTable, TorchFrame, TorchSnapshot, TorchStack, Value, keys};
 
 /// Frames of a forward call that are kept, innermost first. Events may share one list.
 const MAX_FORWARD_FRAMES: usize = 512;
@@ -34,34 +34,54 @@ impl SnapshotBuilder {
     /// forward call. They are its callers if it has no Python frames of its own.
     pub(super) fn stack_of_event(&mut self, fields: Fields<'_>) -> Option<TorchStack> {
         let own = fields.get(keys::FRAMES).as_stack();
-        let Value::Container(id) = fields.get(keys::FORWARD_FRAMES) else { return own };
-        let ContainerBody::List(lines) = self.containers.body(id) else { return own };
-        let TorchSnapshot { stacks, texts, .. } = &mut self.snapshot;
-        let is_python_frame = |frame: TorchFrame| {
-            let SnapshotFrame { file, name, .. } = stacks.frame(frame);
-            is_python(texts.get(file), texts.get(name))
-        };
-        if own.is_some_and(|own| stacks.frames(own).any(is_python_frame)) {
+        let Value::TextList(lines) = fields.get(keys::FORWARD_FRAMES) else { return own };
+        if own.is_some_and(|own| self.has_python_frames(own)) {
             return own;
         }
-        let mut forward = Vec::new();
-        for line in lines.iter().rev().take(MAX_FORWARD_FRAMES).filter_map(|line| line.as_text()) {
-            let frame = *self.forward_frames.entry(line).or_insert_with(|| {
+        let Some(forward) = self.forward_stack(lines) else { return own };
+        if let Some(known) = self.forward.merged.get(&(own, forward)) {
+            return Some(*known);
+        }
+        let TorchSnapshot { stacks, texts, .. } = &mut self.snapshot;
+        let mark = stacks.intern_frame(intern_frame_text(texts, BACKWARD_MARK));
+        let own_frames = own.into_iter().flat_map(|own| stacks.frames(own));
+        let frames = own_frames.chain([mark]).chain(stacks.frames(forward));
+        let frames: Vec<Value> = frames.map(Value::Frame).collect();
+        self.forward.merged_frames += frames.len();
+        let merged = stacks.intern_values(&frames)?;
+        self.forward.merged.insert((own, forward), merged);
+        Some(merged)
+    }
+
+    fn has_python_frames(&mut self, stack: TorchStack) -> bool {
+        let TorchSnapshot { stacks, texts, .. } = &self.snapshot;
+        *self.forward.has_python.entry(stack).or_insert_with(|| {
+            stacks.frames(stack).any(|frame| {
+                let SnapshotFrame { file, name, .. } = stacks.frame(frame);
+                is_python(texts.get(file), texts.get(name))
+            })
+        })
+    }
+
+    /// The stack in the lines of `forward_frames`, innermost first.
+    fn forward_stack(&mut self, lines: u32) -> Option<TorchStack> {
+        if let Some(known) = self.forward.stacks.get(&lines) {
+            return *known;
+        }
+        let TorchSnapshot { stacks, texts, .. } = &mut self.snapshot;
+        let mut frames = Vec::new();
+        for line in self.text_lists.get(lines).iter().rev().take(MAX_FORWARD_FRAMES) {
+            let line = TextId(*line);
+            let frame = *self.forward.frames.entry(line).or_insert_with(|| {
                 let text = texts.get(line).to_owned();
                 let frame = intern_frame_text(texts, parse_traceback_frame(&text)?);
                 Some(stacks.intern_frame(frame))
             });
-            forward.extend(frame.map(Value::Frame));
+            frames.extend(frame.map(Value::Frame));
         }
-        if forward.is_empty() {
-            return own;
-        }
-        let mark = stacks.intern_frame(intern_frame_text(texts, BACKWARD_MARK));
-        let mut frames: Vec<Value> =
-            own.into_iter().flat_map(|own| stacks.frames(own)).map(Value::Frame).collect();
-        frames.push(Value::Frame(mark));
-        frames.extend(forward);
-        stacks.intern_values(&frames)
+        let stack = stacks.intern_values(&frames);
+        self.forward.stacks.insert(lines, stack);
+        stack
     }
 }
 

@@ -83,6 +83,19 @@ keys! {
     USER_DEFINED = "user_defined";
 }
 
+/// Keys with lists or dictionaries that a trace needs.
+pub(super) const WITH_CONTAINERS: &[TextId] = &[
+    FORWARD_FRAMES,
+    HISTORY,
+    BLOCKS,
+    SEGMENTS,
+    DEVICE_TRACES,
+    HOST_TRACES,
+    EXTERNAL_ANNOTATIONS,
+    ALLOCATOR_SETTINGS,
+    ROUNDUP_POWER2_DIVISIONS,
+];
+
 /// True for a key of an event, a frame or an annotation that carries nothing for a trace, and is
 /// therefore not counted as unknown.
 pub(super) fn is_known(key: TextId) -> bool {

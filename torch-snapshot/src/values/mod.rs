@@ -9,8 +9,11 @@ mod builder;
 mod containers;
 mod event_stacks;
 mod event_store;
+mod forward;
 mod frame_texts;
 mod keys;
+mod lists;
+mod root;
 mod snapshot;
 mod stacks;
 mod texts;
@@ -53,6 +56,10 @@ pub(crate) enum Value {
     Annotation(u32),
     Block(u32),
     Segment(u32),
+    /// A list of texts, by its number among them.
+    TextList(u32),
+    /// A list or dictionary whose part of the snapshot is finished. Its values are gone.
+    Released,
     /// Any other list or dictionary.
     Container(ContainerId),
 }

@@ -1,8 +1,8 @@
 //! Each distinct frame and stack once.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 
+use super::lists::ListTable;
 use super::{TextId, Value};
 
 /// Frames of a stack that are kept, innermost first.
@@ -29,8 +29,7 @@ pub(crate) struct SnapshotFrame {
 pub(crate) struct StackTable {
     frame_ids: HashMap<SnapshotFrame, TorchFrame>,
     frames: Vec<SnapshotFrame>,
-    stack_ids: HashMap<Rc<[u32]>, TorchStack>,
-    stacks: Vec<Rc<[u32]>>,
+    stacks: ListTable,
     scratch: Vec<u32>,
 }
 
@@ -52,26 +51,17 @@ impl StackTable {
             self.scratch.push(frame.0);
         }
         self.scratch.truncate(MAX_FRAMES);
-        (!self.scratch.is_empty()).then(|| self.intern_scratch())
+        (!self.scratch.is_empty()).then(|| TorchStack(self.stacks.intern(&self.scratch)))
     }
 
-    fn intern_scratch(&mut self) -> TorchStack {
-        if let Some(known) = self.stack_ids.get(self.scratch.as_slice()) {
-            return *known;
-        }
-        let id = TorchStack(self.stacks.len() as u32);
-        let frames = Rc::<[u32]>::from(self.scratch.as_slice());
-        self.stacks.push(frames.clone());
-        self.stack_ids.insert(frames, id);
-        id
+    /// True if a stack was left out because there are too many frames.
+    pub(super) fn is_full(&self) -> bool {
+        self.stacks.is_full
     }
 
     /// The frames of a stack, innermost first.
     pub(crate) fn frames(&self, stack: TorchStack) -> impl DoubleEndedIterator<Item = TorchFrame> + '_ {
-        self.stacks
-            .get(stack.0 as usize)
-            .into_iter()
-            .flat_map(|frames| frames.iter().map(|id| TorchFrame(*id)))
+        self.stacks.get(stack.0).iter().map(|id| TorchFrame(*id))
     }
 
     pub(crate) fn frame(&self, id: TorchFrame) -> SnapshotFrame {

@@ -92,6 +92,23 @@ fn dictionary_that_contains_itself_ends() {
 }
 
 #[test]
+fn list_of_a_finished_part_is_not_taken_for_another_one() {
+    // An event, made by DICT or by SETITEMS, has a list in entry 5 of the memo. The list is freed,
+    // and its number is that of the root.
+    for (open, close) in [(&b""[..], b'd'), (&b"}"[..], b'u')] {
+        let event = [open, b"(\x8c\x06action\x8c\x05alloc\x8c\x05extra](K\x01N]eq\x05", &[close]].concat();
+        for (key, is_needed) in [("segments", true), ("something", false)] {
+            let key = [&[0x8c, key.len() as u8], key.as_bytes(), b"h\x05"].concat();
+            let root = [b"0}(", &key[..], b"\x8c\x0ddevice_traces]u."].concat();
+            let bytes = [b"\x80\x04", &event[..], &root].concat();
+            let error = transcode(&mut &bytes[..]).err().map(|error| error.to_string());
+            let expected = "is no memory snapshot of PyTorch: two parts of it share one list".to_owned();
+            assert_eq!(error, is_needed.then_some(expected));
+        }
+    }
+}
+
+#[test]
 fn other_files_say_what_they_are_not() {
     let error = |bytes: &[u8]| transcode(&mut { bytes }).unwrap_err().to_string();
     assert_eq!(

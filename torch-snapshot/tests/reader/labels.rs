@@ -145,7 +145,10 @@ fn forward_frames_are_the_callers_of_a_backward_pass() {
     events[2]["frames"] = json!([]);
     // A backward function in Python: its own line is more useful.
     events[3]["forward_frames"] = json!([line(9, "<module>")]);
-    for bytes in [json_bytes(&snapshot), pickle(&snapshot, PickleStyle { protocol: 2, shares: false })] {
+    // Two events share the list of lines.
+    let shared = pickle(&snapshot, PickleStyle { protocol: 4, shares: true });
+    let single = pickle(&snapshot, PickleStyle { protocol: 2, shares: false });
+    for bytes in [json_bytes(&snapshot), single, shared] {
         let parts = TraceParts::read(&bytes);
         let stacks: Vec<_> = parts.of_kind(EventKind::BLOCK_ALLOC).map(|event| parts.stack(event)).collect();
         let forward = [("", Backward), ("forward", Python), ("<module>", C)];

@@ -9,7 +9,7 @@ const BATCH: usize = 1000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PickleStyle {
     pub(crate) protocol: u8,
-    /// Lists of frames and texts are written once and referred to.
+    /// Texts, and lists of frames or texts, are written once and referred to.
     pub(crate) shares: bool,
 }
 
@@ -79,8 +79,8 @@ impl PickleWriter {
                 self.memoize();
             }
             Value::Array(items) => {
-                let is_shared =
-                    self.style.shares && items.first().is_some_and(|item| item.get("filename").is_some());
+                let is_list_of_lines = |item: &Value| item.get("filename").is_some() || item.is_string();
+                let is_shared = self.style.shares && items.first().is_some_and(is_list_of_lines);
                 let key = value.to_string();
                 if is_shared && self.put_known(&key) {
                     return;

@@ -94,9 +94,7 @@ impl ExportWindow {
                     })?
                 }
             };
-            let span_ns = surroundings(at_ns, history);
-            let at = |time_ns| Some(TimeSpec::Elapsed { time_ns });
-            return Ok(Self { since: at(span_ns.0), until: at(span_ns.1), span_ns });
+            return Ok(Self::around(at_ns, history));
         }
         let begin = args.since.as_ref().map_or(Ok(0), |spec| find(spec, "since"))?;
         let end = args.until.as_ref().map_or(Ok(whole.span_ns.1), |spec| find(spec, "until"))?;
@@ -105,20 +103,30 @@ impl ExportWindow {
         }
         Ok(Self { since: args.since.clone(), until: args.until.clone(), span_ns: (begin, end) })
     }
-}
 
-/// Begin and end of the part around a moment, in nanoseconds since the start of recording.
-fn surroundings(at_ns: u64, history: &RunHistory) -> (u64, u64) {
-    let starts = &history.step_starts_ns;
-    if starts.is_empty() {
-        let margin = (history.duration_ns as f64 * MARGIN) as u64;
-        return (at_ns.saturating_sub(margin), at_ns.saturating_add(margin).min(history.duration_ns));
+    /// The part around a moment, in nanoseconds since the start of recording.
+    fn around(at_ns: u64, history: &RunHistory) -> Self {
+        let starts = &history.step_starts_ns;
+        if starts.is_empty() {
+            let margin = (history.duration_ns as f64 * MARGIN) as u64;
+            let end = at_ns.saturating_add(margin).min(history.duration_ns);
+            let span_ns = (at_ns.saturating_sub(margin), end);
+            let at = |time_ns| Some(TimeSpec::Elapsed { time_ns });
+            return Self { since: at(span_ns.0), until: at(span_ns.1), span_ns };
+        }
+        // The number of steps that have begun, so `starts[begun]` is the begin of the next one.
+        let begun = starts.partition_point(|start| *start <= at_ns);
+        // A time would add the events at the very begin of the step after the part.
+        let step = |index: usize| {
+            let number = index as u64 * history.step_distance.max(1) + 1;
+            u32::try_from(number).map_or(TimeSpec::End, TimeSpec::Step)
+        };
+        let first = begun.checked_sub(2);
+        let next = Some(begun + 1).filter(|index| *index < starts.len());
+        let begin = first.map_or(0, |index| starts[index]);
+        let end = next.map_or(history.duration_ns, |index| starts[index]);
+        Self { since: first.map(step), until: next.map(step), span_ns: (begin, end) }
     }
-    // The number of steps that have begun, so `starts[begun]` is the begin of the next one.
-    let begun = starts.partition_point(|start| *start <= at_ns);
-    let begin = begun.checked_sub(2).map_or(0, |index| starts[index]);
-    let end = starts.get(begun + 1).copied().unwrap_or(history.duration_ns);
-    (begin, end)
 }
 
 /// The time of a moment in nanoseconds since the start of recording; `None` if the run does not
