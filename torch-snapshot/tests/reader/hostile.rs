@@ -102,7 +102,7 @@ fn list_of_a_finished_part_is_not_taken_for_another_one() {
             let root = [b"0}(", &key[..], b"\x8c\x0ddevice_traces]u."].concat();
             let bytes = [b"\x80\x04", &event[..], &root].concat();
             let error = transcode(&mut &bytes[..]).err().map(|error| error.to_string());
-            let expected = "is no memory snapshot of PyTorch: two parts of it share one list".to_owned();
+            let expected = "is not a PyTorch memory snapshot: two parts of it share one list".to_owned();
             assert_eq!(error, is_needed.then_some(expected));
         }
     }
