@@ -24,6 +24,8 @@ const OPTIONS: &[(&str, u64)] = &[
     ("max_split_size_mb:128,max_non_split_rounding_mb:64", 128),
     ("expandable_segments:True,roundup_power2_divisions:8", 0),
 ];
+/// The place in [`OPTIONS`] of the least `max_split_size_mb`, which depends on the release.
+const SETTINGS_BEFORE_SPLITS: usize = 2;
 /// These act only below a limit, from a part of it on.
 const WITH_LIMIT: &[&str] = &["garbage_collection_threshold:0.6", "garbage_collection_threshold:0.8"];
 
@@ -36,11 +38,12 @@ pub(super) fn grid(
     peak_bytes: u64,
 ) -> Vec<Scenario> {
     let least_split = if version.minor() < SPLITS_FROM_20_SINCE { 21 } else { 20 };
-    let least_split = (format!("max_split_size_mb:{least_split}"), least_split);
-    let options = OPTIONS.iter().map(|(setting, mib)| ((*setting).to_owned(), *mib));
-    let options = options.chain([least_split]);
-    let mut settings: Vec<String> =
-        options.filter(|(_, mib)| *mib == 0 || mib * MIB < peak_bytes).map(|(setting, _)| setting).collect();
+    let mut options: Vec<(String, u64)> =
+        OPTIONS.iter().map(|(setting, mib)| ((*setting).to_owned(), *mib)).collect();
+    // Of settings with equal results, the first is proposed.
+    options.insert(SETTINGS_BEFORE_SPLITS, (format!("max_split_size_mb:{least_split}"), least_split));
+    options.retain(|(_, mib)| *mib == 0 || mib * MIB < peak_bytes);
+    let mut settings: Vec<String> = options.into_iter().map(|(setting, _)| setting).collect();
     if let Some(fraction) = base.memory_fraction() {
         settings.extend(WITH_LIMIT.iter().map(|setting| (*setting).to_owned()));
         for setting in &mut settings {
@@ -70,6 +73,8 @@ mod tests {
             let grid = settings("", minor, 2048);
             let least = if minor < 10 { "max_split_size_mb:21" } else { "max_split_size_mb:20" };
             assert!(has(&grid, least), "torch 2.{minor}");
+            let place = |wanted: &str| grid.iter().position(|setting| setting == wanted);
+            assert!(place(least) < place("max_split_size_mb:64"), "the least limit comes first");
             assert_eq!(has(&grid, "large_segment_size_mb:64"), minor >= 11, "torch 2.{minor}");
             assert!(!grid.iter().any(|setting| setting.contains("garbage")), "there is no limit");
         }
