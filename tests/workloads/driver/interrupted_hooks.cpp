@@ -130,9 +130,11 @@ static void handle(int signal, void (*handler)(int), int flags = 0) {
     CHECK(sigaction(signal, &action, nullptr) == 0);
 }
 
+// As large as the main stack: a signal that arrives while a jump leaves a handler begins another
+// one on the same stack, and many may follow.
 static void own_signal_stack() {
     stack_t stack = {};
-    stack.ss_size = 256 << 10;
+    stack.ss_size = 8 << 20;
     stack.ss_sp = malloc(stack.ss_size);
     CHECK(sigaltstack(&stack, nullptr) == 0);
 }
