@@ -14,6 +14,8 @@ import pytest
 from conftest import DRIVER, RELEASE, VENVS
 from recorded_requests import requests_of_trace
 
+pytestmark = pytest.mark.every_torch
+
 ORACLE = RELEASE / "allocator-oracle"
 PROGRAMS = RELEASE.parent / "allocator-oracle" / "programs"
 

@@ -5,6 +5,8 @@ import pytest
 from conftest import LIBRARY, WORKLOADS
 from ground_truth import assert_calls_equal_driver
 
+pytestmark = pytest.mark.every_torch
+
 LINE = next(
     number for number, line in enumerate((WORKLOADS / "memory/pluggable.py").read_text().splitlines(), 1) if "planted leak" in line
 )

@@ -9,6 +9,8 @@ import pytest
 from conftest import VENVS, gpumemtrace
 from ground_truth import assert_blocks_equal_torch, assert_calls_equal_driver
 
+pytestmark = pytest.mark.every_torch
+
 UNKNOWN_VERSION, UNREADABLE = 2, 4
 
 

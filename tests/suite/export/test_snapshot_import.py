@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from conftest import COMMAND, gpumemtrace
 
+pytestmark = pytest.mark.every_torch
+
 
 def read(path, *flags, code=0):
     return json.loads(gpumemtrace("replay", path, *flags, "--json", code=code))
