@@ -304,6 +304,9 @@ pub struct SettingEffects {
     pub device: u32,
     /// The most bytes of segments with the settings of the run.
     pub recorded_peak_bytes: u64,
+    /// Their course, for the page; `gpumemtrace whatif --json` prints it.
+    #[serde(skip)]
+    pub recorded_curve: ReservedCurve,
     /// True if the run has too many requests for predictions in a report; `gpumemtrace whatif`
     /// makes them.
     pub is_over_limit: bool,
@@ -318,6 +321,18 @@ pub struct SettingEffect {
     pub setting: String,
     /// The most bytes of segments with it.
     pub peak_reserved_bytes: u64,
+    /// Their course, for the page; `gpumemtrace whatif --json` prints it.
+    #[serde(skip)]
+    pub reserved_curve: ReservedCurve,
     /// Why the real run may differ, in words; `null` if the prediction is exact.
     pub reason: Option<String>,
+}
+
+/// The course of reserved memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ReservedCurve {
+    /// Nanoseconds of each span of time; the first begins with the recording.
+    pub span_ns: u64,
+    /// The most bytes of segments in each span; at most 256 spans.
+    pub peak_bytes: Vec<u64>,
 }

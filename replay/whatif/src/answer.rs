@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_caching_allocator::UnusedBytes;
-use gpumemtrace_replay::report::Site;
+use gpumemtrace_replay::report::{ReservedCurve, Site};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -66,6 +66,8 @@ pub struct WhatIfRow {
     pub peak_allocated_bytes: Option<u64>,
     /// Bytes of segments at the end.
     pub end_reserved_bytes: Option<u64>,
+    /// Bytes of segments over time, up to the first failure or the end.
+    pub reserved_curve: Option<ReservedCurve>,
     /// The number of requests that fail for lack of memory, also those that
     /// `throw_on_cudamalloc_oom` rejects. The prediction stops at the first that the recorded run
     /// did not have.

@@ -21,6 +21,7 @@ mod pressure;
 mod reactions;
 mod reliance;
 mod requests;
+mod reserved_course;
 mod rows;
 mod scenario;
 mod shared_memory;

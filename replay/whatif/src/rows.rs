@@ -83,6 +83,7 @@ pub(crate) fn row_of(
         peak_unused: prediction.map(|prediction| prediction.unused_at_peak.into()),
         peak_allocated_bytes: stat("allocated_bytes.all.peak"),
         end_reserved_bytes: stat("reserved_bytes.all.current"),
+        reserved_curve: prediction.map(Prediction::reserved_curve),
         ooms: prediction.map_or(0, Prediction::failures),
         retries: stat("num_alloc_retries").unwrap_or(0),
         segments_made: prediction.map_or(0, Prediction::segments_made),

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::report::{Device, SettingEffect, SettingEffects};
+use gpumemtrace_replay::report::{Device, ReservedCurve, SettingEffect, SettingEffects};
 use gpumemtrace_replay::{Analysis, Section, report};
 use gpumemtrace_whatif::{PredictedRow, PredictionStatus, WhatIf};
 
@@ -69,6 +69,7 @@ fn no_effects(device: &Device) -> SettingEffects {
         trace: 0,
         device: device.device,
         recorded_peak_bytes: device.peak.reserved_bytes.unwrap_or(0),
+        recorded_curve: ReservedCurve::default(),
         is_over_limit: true,
         settings: Vec::new(),
     }
@@ -82,6 +83,7 @@ fn effects_of(device: &Device, whatif: WhatIf) -> Option<SettingEffects> {
         return None;
     }
     let effects = SettingEffects {
+        recorded_curve: base.row.reserved_curve.unwrap_or_default(),
         is_over_limit: false,
         settings: rows.into_iter().filter_map(effect_of).collect(),
         ..no_effects(device)
@@ -96,6 +98,7 @@ fn effect_of(predicted: PredictedRow) -> Option<SettingEffect> {
     Some(SettingEffect {
         setting: row.setting,
         peak_reserved_bytes: row.peak_reserved_bytes.filter(|_| is_whole)?,
+        reserved_curve: row.reserved_curve.unwrap_or_default(),
         reason: describe_doubts(&doubts),
     })
 }

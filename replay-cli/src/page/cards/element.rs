@@ -3,8 +3,8 @@
 //! In JSON an element is `["p", {"class": "muted"}, ["text", ...]]` and a text is a string. The
 //! script makes elements and text nodes of them (`web/src/widgets/card.ts`), never markup. It
 //! knows the attributes that it may set, and the properties that have a behaviour:
-//! [`Element::opens`], [`Element::colored`], [`Element::wide`], [`Element::indented`] and
-//! [`Element::holds`].
+//! [`Element::opens`], [`Element::colored`], [`Element::wide`], [`Element::indented`],
+//! [`Element::shaped`] and [`Element::holds`].
 
 use std::ops::Range;
 
@@ -99,6 +99,11 @@ impl Element {
     /// The space to the left as a share of the parent's width; some pixels remain for the element.
     pub(super) fn indented(self, share: f64) -> Self {
         self.with("indent", round_share(share))
+    }
+
+    /// The shape of an area: its height in equal spans from left to right, as shares of the whole.
+    pub(super) fn shaped(self, heights: impl Iterator<Item = f64>) -> Self {
+        self.with("heights", heights.map(round_share).collect::<Vec<_>>())
     }
 
     /// The view draws a chart into this element.

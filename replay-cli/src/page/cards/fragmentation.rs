@@ -108,35 +108,39 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
         .add(common_sizes(&moment.common_sizes, &words))
 }
 
-/// Whether another setting would have reserved less on this GPU, and a bar for each that was tried.
+/// Whether another setting would have reserved less on this GPU, and a curve for each that was tried.
 fn setting_effects(moment: &Fragmentation, trace: &CardTrace<'_>, words: &Vocabulary) -> Vec<Element> {
     let all = trace.report.setting_effects.iter().flatten();
     let of_device = all.filter(|one| (one.trace, one.device) == (moment.trace, moment.device));
     let parts = of_device.flat_map(|effects| {
         let summary = paragraph(describe_setting_effects(effects, words));
-        let bars = setting_bars(effects);
-        let caption = bars.is_some().then(|| {
-            paragraph("The most that the run reserves with each setting, as predicted:").class("muted")
+        let curves = setting_curves(effects);
+        let caption = curves.is_some().then(|| {
+            paragraph("Reserved memory over the run with each setting, as predicted, and its peak:")
+                .class("muted")
         });
-        [Some(summary), caption, bars].into_iter().flatten()
+        [Some(summary), caption, curves].into_iter().flatten()
     });
     parts.collect()
 }
 
-/// The reserved memory with each setting; the longest bar has the full width.
-fn setting_bars(effects: &SettingEffects) -> Option<Element> {
+/// The reserved memory with each setting over time; the highest peak has the full height.
+fn setting_curves(effects: &SettingEffects) -> Option<Element> {
     let recorded = effects.recorded_peak_bytes;
     let most = effects.settings.iter().map(|effect| effect.peak_reserved_bytes).fold(recorded, u64::max);
-    let tried =
-        effects.settings.iter().map(|effect| (name_setting(&effect.setting), effect.peak_reserved_bytes));
-    let rows = [("recorded", recorded)].into_iter().chain(tried).map(|(name, bytes)| {
-        let bar = element("span").colored(Color::Part("live")).wide(share(bytes, most));
+    let tried = effects.settings.iter().map(|effect| {
+        (name_setting(&effect.setting), effect.peak_reserved_bytes, &effect.reserved_curve)
+    });
+    let rows = [("recorded", recorded, &effects.recorded_curve)].into_iter().chain(tried);
+    let rows = rows.map(|(name, bytes, curve)| {
+        let heights = curve.peak_bytes.iter().map(|bytes| share(*bytes, most));
+        let area = element("span").colored(Color::Theme("muted")).shaped(heights);
         let head = element("div")
             .class("waterfall-head")
             .add(element("span").class("waterfall-name").add(name))
             .add(element("span").class("number").add(format_bytes(bytes)))
             .add(element("span").class("number muted").add(percent(bytes, recorded)))
-            .add(element("span").class("track").with("aria-hidden", "true").add(bar));
+            .add(element("span").class("track tall").with("aria-hidden", "true").add(area));
         element("li").add(head)
     });
     let rows: Vec<Element> = rows.collect();

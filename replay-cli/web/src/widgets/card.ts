@@ -24,6 +24,8 @@ interface Properties {
   indent?: number;
   /** Share of the upper edge of a shape that gets wider downwards. */
   cut?: number;
+  /** The heights of an area in equal spans from left to right, as shares of the whole height. */
+  heights?: number[];
   /** A click shows the hidden elements beside this one. */
   reveal?: string;
   /** The view draws a chart into this element. */
@@ -53,7 +55,7 @@ export function showCards(parent: HTMLElement, cards: Card[], context: Context):
 export function makeNode(card: Card, context: Context, places: ChartPlace[] = []): Child {
   if (typeof card === "string") return card;
   const [tag, properties, content] = card;
-  const { go, site, part, theme, width, indent, cut, reveal, chart, ...attributes } = properties;
+  const { go, site, part, theme, width, indent, cut, heights, reveal, chart, ...attributes } = properties;
   const unknown = Object.keys(attributes).find((name) => !ATTRIBUTES.test(name));
   if (unknown || !TAGS.has(tag)) throw new Error(`unknown element: ${tag} ${unknown}`);
   const element: HTMLElement = h(tag as "div", attributes as Record<string, string>,
@@ -65,10 +67,18 @@ export function makeNode(card: Card, context: Context, places: ChartPlace[] = []
   if (width !== undefined) style.width = `${width * 100}%`;
   if (indent !== undefined) style.marginLeft = `min(${indent * 100}%, 100% - 3px)`;
   if (cut !== undefined) style.clipPath = `polygon(0 0, ${cut * 100}% 0, 100% 100%, 0 100%)`;
+  if (heights) style.clipPath = areaOf(heights);
   if (chart) places.push({ element, chart });
   if (reveal) on(element, "click", () => revealSiblings(element));
   if (go) makeLink(element, context, ...go);
   return element;
+}
+
+/** A polygon with a step for each span. */
+function areaOf(heights: number[]): string {
+  const steps = heights.flatMap((height, index) => [index, index + 1].map((edge) =>
+    `${edge / heights.length * 100}% ${(1 - height) * 100}%`));
+  return `polygon(0 100%, ${steps.join(", ")}, 100% 100%)`;
 }
 
 function revealSiblings(element: HTMLElement): void {
