@@ -6,7 +6,7 @@
 //! files.
 //!
 //! All flips and cuts are a quarter of a million reads, too many for a debug build. Without
-//! `GPUMEMTRACE_EVERY_BIT=1` (set by `scripts/test` for a release build), a pseudo-random sample
+//! `GPUMEMTRACE_EVERY_BIT=1` (set by `scripts/nightly` for a release build), a pseudo-random sample
 //! is taken.
 
 mod synthetic;

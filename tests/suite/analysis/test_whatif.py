@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import VENVS, gpumemtrace
+from conftest import VENVS, dump, gpumemtrace
 from whatif_runs import PROGRAMS, answer_of, compare, compare_row, minor_of, run_program, settings_of
 
 BY_NAME = {program.name: program for program in PROGRAMS}
@@ -56,6 +56,20 @@ def test_unused_memory_is_that_of_the_report(name, torch_version, tmp_path):
         assert unused["cached_bytes"] >= bytes_of.get("cache", 0)
         assert unused["pinned_bytes"] >= bytes_of.get("pinned", 0)
         check_advice(trace, report)
+        check_course(trace, base)
+
+
+def check_course(trace, base):
+    """The course of reserved memory is the one that PyTorch reported with each block."""
+    span_ns, predicted = base["reserved_curve"]["span_ns"], base["reserved_curve"]["peak_bytes"]
+    reported, now = [0], 0
+    for event in dump(trace):
+        if event["kind"] in ("block_alloc", "block_free"):
+            reported += [now] * (int(event["time_ns"]) // span_ns + 1 - len(reported))
+            now = event["aux1"]
+            reported[-1] = max(reported[-1], now)
+    reported += [now] * (len(predicted) - len(reported))
+    assert 128 <= len(predicted) <= 256 and predicted == reported
 
 
 def check_advice(trace, report):

@@ -249,6 +249,30 @@ def test_views_show_numbers_of_report(browser, page_of, kind):  # noqa: F811
     assert browser.problems() == []
 
 
+def test_reserved_memory_with_other_settings_is_drawn(browser, page_of):  # noqa: F811
+    """The areas have the course that `gpumemtrace whatif` predicts."""
+    page = page_of("fragmented")
+    [effects] = page.report["setting_effects"]
+    settings = [effect["setting"] for effect in effects["settings"]]
+    answer = json.loads(gpumemtrace("whatif", page.traces[0], "--json", *[f"--set={setting}" for setting in settings]))
+    rows = {row["setting"] or "PyTorch's defaults": row for row in answer["rows"]} | {"recorded": answer["base"]}
+    assert len(rows) >= 5
+    most = max(row["peak_reserved_bytes"] for row in rows.values())
+    browser.open(page.path)
+    browser.go_to("fragmentation")
+    drawn = browser.evaluate("""[...document.querySelectorAll(".track.tall > span")].map((area) =>
+        [area.closest("li").querySelector(".waterfall-name").textContent, area.style.clipPath])""")
+    assert {name for name, _ in drawn} == rows.keys()
+    for name, shape in drawn:
+        points = [tuple(map(float, re.findall(r"[\d.]+", point))) for point in shape.removeprefix("polygon(").split(",")]
+        peaks = rows[name]["reserved_curve"]["peak_bytes"]
+        edges = [edge / len(peaks) * 100 for span in range(len(peaks)) for edge in (span, span + 1)]
+        heights = [100 - peak / most * 100 for peak in peaks for _ in range(2)]
+        expected = [(0, 100), *zip(edges, heights), (100, 100)]
+        assert len(points) == len(expected)
+        assert all(point == pytest.approx(wanted, abs=0.01) for point, wanted in zip(points, expected)), name
+
+
 @pytest.mark.parametrize("kind", ["leak", "oom", "fragmented", "pluggable"])
 def test_views_show_no_other_bytes(browser, page_of, kind):  # noqa: F811
     """Every number of bytes in the text of a view is one of the report."""
