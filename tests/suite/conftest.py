@@ -24,6 +24,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Without COLUMNS, the command does not wrap what it prints to a pipe.
 os.environ.pop("COLUMNS", None)
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
+#: Everything, also what takes too long for CI (scripts/test).
+FULL = bool(os.environ.get("GPUMEMTRACE_FULL"))
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
 
 
@@ -38,9 +40,9 @@ def pytest_collection_modifyitems(config, items):
     """Runs each case with one of the PyTorch versions, so that the suites fit into CI.
 
     A file whose subject is PyTorch itself says `pytestmark = pytest.mark.every_torch`; with
-    GPUMEMTRACE_EVERY_TORCH=1, as in scripts/nightly, all cases run with every version.
+    GPUMEMTRACE_FULL=1, as in scripts/nightly, all cases run with every version.
     """
-    if os.environ.get("GPUMEMTRACE_EVERY_TORCH"):
+    if FULL:
         return
     cases = {}
     for item in items:
@@ -51,7 +53,7 @@ def pytest_collection_modifyitems(config, items):
             cases.setdefault(f"{item.location[0]}::{item.originalname}[{'-'.join(others)}]", []).append(item)
     left_out = set()
     for name, same in cases.items():
-        # A hash of the name: each version gets about half of the cases, and a new case moves no other.
+        # By a hash of the name, each version gets about half, and a new case moves no other.
         chosen = same[zlib.crc32(name.encode()) % len(same)]
         left_out.update(item for item in same if item is not chosen)
     items[:] = [item for item in items if item not in left_out]

@@ -277,8 +277,4 @@ impl WhatIf {
 }
 
 #[cfg(test)]
-mod doubt_tests;
-#[cfg(test)]
-mod row_tests;
-#[cfg(test)]
-mod test_run;
+mod tests;

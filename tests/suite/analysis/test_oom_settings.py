@@ -2,18 +2,16 @@
 
 Each program runs out of memory once. Then it runs again with each setting that has a verdict: it
 must get over the request if the report says so, and fail as before if it does not. Of the settings
-that do not help, two run; GPUMEMTRACE_ALL_SETTINGS=1 runs all, with every PyTorch.
+that do not help, two run; GPUMEMTRACE_FULL=1 runs all, with every PyTorch.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
+from conftest import COMMAND, FULL, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
 
-ALL = "GPUMEMTRACE_ALL_SETTINGS" in os.environ
 #: Programs with their arguments, and the memory of the card.
 PROGRAMS = {
     "leak": ("memory/oom.py", ["leak", "w.json"], "512M"),
@@ -31,7 +29,7 @@ PROGRAMS = {
 }
 #: All programs with the newest PyTorch; with the others those with settings that help.
 RUNS = [(version, name) for version in VENVS for name in PROGRAMS
-        if ALL or version == max(VENVS, key=lambda text: [int(part) for part in text.split(".")]) or name in ("growing", "oversize", "rounded")]
+        if FULL or version == max(VENVS, key=lambda text: [int(part) for part in text.split(".")]) or name in ("growing", "oversize", "rounded")]
 #: What the report must say about expandable segments, where that does not depend on the release.
 EXPANDABLE = {"pieces": True, "stream": True, "growing": True, "oversize": True, "leak": False, "small": False,
               "pool": None, "asked": None}
@@ -73,7 +71,7 @@ def test_verdicts_are_those_of_real_runs(tmp_path, version, name):
         assert verdicts["expandable_segments:True"] is EXPANDABLE[name], verdicts
     useless = [setting for setting, works in verdicts.items() if works is False]
     known = {setting: True for setting, works in verdicts.items() if works}
-    known |= dict.fromkeys(useless if ALL else useless[:2], False)
+    known |= dict.fromkeys(useless if FULL else useless[:2], False)
     with ThreadPoolExecutor(3) as pool:
         folders = [tmp_path / str(number) for number in range(len(known))]
         runs = list(pool.map(lambda folder, setting: run(folder, version, name, setting), folders, known))

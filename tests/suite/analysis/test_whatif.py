@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,16 +57,20 @@ def test_unused_memory_is_that_of_the_report(name, torch_version, tmp_path):
         assert unused["cached_bytes"] >= bytes_of.get("cache", 0)
         assert unused["pinned_bytes"] >= bytes_of.get("pinned", 0)
         check_advice(trace, report)
-        check_course(trace, base)
+        # Before a capture, PyTorch empties the cache between two blocks.
+        if name != "graphs":
+            check_course(trace, base)
 
 
 def check_course(trace, base):
     """The course of reserved memory is the one that PyTorch reported with each block."""
     span_ns, predicted = base["reserved_curve"]["span_ns"], base["reserved_curve"]["peak_bytes"]
+    [started_ns] = re.findall(r"^# meta started_ns=(\d+)$", gpumemtrace("dump", trace), re.M)
     reported, now = [0], 0
     for event in dump(trace):
         if event["kind"] in ("block_alloc", "block_free"):
-            reported += [now] * (int(event["time_ns"]) // span_ns + 1 - len(reported))
+            span = (int(event["time_ns"]) - int(started_ns)) // span_ns
+            reported += [now] * (span + 1 - len(reported))
             now = event["aux1"]
             reported[-1] = max(reported[-1], now)
     reported += [now] * (len(predicted) - len(reported))

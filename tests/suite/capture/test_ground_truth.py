@@ -7,8 +7,6 @@ import pytest
 
 from ground_truth import assert_blocks_equal_torch, assert_calls_equal_driver, assert_held_equals_driver
 
-pytestmark = pytest.mark.every_torch
-
 CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp32", "amp"], ["native", "expandable"]))
 
 @pytest.mark.parametrize("model,precision,segments", CONFIGURATIONS, ids=lambda value: value)

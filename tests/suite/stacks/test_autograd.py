@@ -11,8 +11,6 @@ import pytest
 from conftest import WORKLOADS, gpumemtrace
 from stack_dump import stacks
 
-pytestmark = pytest.mark.every_torch
-
 #: Marker allocations are at least this large; no tensor of the workload is.
 MARKERS = 100_000_000
 NO_FRAME = ("?", 0, "?")

@@ -108,7 +108,7 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
         .add(common_sizes(&moment.common_sizes, &words))
 }
 
-/// Whether another setting would have reserved less on this GPU, and a curve for each that was tried.
+/// Whether another setting would have reserved less on this GPU, and a curve for each one tried.
 fn setting_effects(moment: &Fragmentation, trace: &CardTrace<'_>, words: &Vocabulary) -> Vec<Element> {
     let all = trace.report.setting_effects.iter().flatten();
     let of_device = all.filter(|one| (one.trace, one.device) == (moment.trace, moment.device));
@@ -128,9 +128,10 @@ fn setting_effects(moment: &Fragmentation, trace: &CardTrace<'_>, words: &Vocabu
 fn setting_curves(effects: &SettingEffects) -> Option<Element> {
     let recorded = effects.recorded_peak_bytes;
     let most = effects.settings.iter().map(|effect| effect.peak_reserved_bytes).fold(recorded, u64::max);
-    let tried = effects.settings.iter().map(|effect| {
-        (name_setting(&effect.setting), effect.peak_reserved_bytes, &effect.reserved_curve)
-    });
+    let tried = effects
+        .settings
+        .iter()
+        .map(|effect| (name_setting(&effect.setting), effect.peak_reserved_bytes, &effect.reserved_curve));
     let rows = [("recorded", recorded, &effects.recorded_curve)].into_iter().chain(tried);
     let rows = rows.map(|(name, bytes, curve)| {
         let heights = curve.peak_bytes.iter().map(|bytes| share(*bytes, most));

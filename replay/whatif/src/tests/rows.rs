@@ -2,7 +2,7 @@
 
 use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_RECORDER};
 
-use crate::test_run::{MIB, TestRun, scenario};
+use super::run::{MIB, TestRun, scenario};
 
 #[test]
 fn rejected_request_is_a_failure() {

@@ -3,10 +3,10 @@
 use gpumemtrace_format::event::{SAMPLE_SOURCE_PROGRAM, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{Event, EventKind};
 
+use super::run::{MIB, TestRun, scenario};
 use crate::answer::PredictionStatus;
 use crate::reliance::Doubt;
 use crate::scenario::Scenario;
-use crate::test_run::{MIB, TestRun, scenario};
 
 /// A run that reserves 20 MiB, and shows that nothing else uses the card.
 fn small_run() -> TestRun {

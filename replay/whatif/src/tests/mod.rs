@@ -1,0 +1,5 @@
+//! Whole predictions for short runs.
+
+mod doubts;
+mod rows;
+mod run;
