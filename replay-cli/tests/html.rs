@@ -106,12 +106,13 @@ fn page_has_the_exact_report_and_is_the_same_each_time() {
 }
 
 #[test]
-fn each_setting_that_was_tried_has_a_bar() {
+fn each_setting_that_was_tried_has_a_curve() {
     let (_, page) = page_of(GOLDEN, &[]);
     let report: serde_json::Value = serde_json::from_slice(&blob(&page, "report")).expect("JSON");
     let effects = report["setting_effects"][0]["settings"].as_array().expect("settings");
     let cards = data_of(&page).to_string();
-    assert!(effects.len() > 4 && cards.contains("The most that the run reserves with each setting"));
+    assert!(effects.len() > 4 && cards.contains("Reserved memory over the run with each setting"));
+    assert_eq!(cards.matches("\"heights\":[").count(), effects.len() + 1);
     for effect in effects {
         let setting = effect["setting"].as_str().expect("a name");
         assert!(cards.contains(&format!("[\"{setting}\"]")), "{setting}");
