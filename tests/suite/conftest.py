@@ -39,8 +39,8 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     """Runs each case with one of the PyTorch versions, so that the suites fit into CI.
 
-    A file whose subject is PyTorch itself says `pytestmark = pytest.mark.every_torch`; with
-    GPUMEMTRACE_FULL=1, as in scripts/nightly, all cases run with every version.
+    The mark `every_torch` is for files that test PyTorch itself: their cases run with every
+    version. With GPUMEMTRACE_FULL=1, as in scripts/nightly, all cases do.
     """
     if FULL:
         return

@@ -304,7 +304,7 @@ pub struct SettingEffects {
     pub device: u32,
     /// The most bytes of segments with the settings of the run.
     pub recorded_peak_bytes: u64,
-    /// Their course, for the page; `gpumemtrace whatif --json` prints it.
+    /// The same over time, for the page; `gpumemtrace whatif --json` prints it.
     #[serde(skip)]
     pub recorded_curve: ReservedCurve,
     /// True if the run has too many requests for predictions in a report; `gpumemtrace whatif`
@@ -321,14 +321,14 @@ pub struct SettingEffect {
     pub setting: String,
     /// The most bytes of segments with it.
     pub peak_reserved_bytes: u64,
-    /// Their course, for the page; `gpumemtrace whatif --json` prints it.
+    /// The same over time, for the page; `gpumemtrace whatif --json` prints it.
     #[serde(skip)]
     pub reserved_curve: ReservedCurve,
     /// Why the real run may differ, in words; `null` if the prediction is exact.
     pub reason: Option<String>,
 }
 
-/// The course of reserved memory.
+/// Reserved memory over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ReservedCurve {
     /// Nanoseconds of each span of time; the first begins with the recording.

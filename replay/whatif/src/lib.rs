@@ -21,7 +21,7 @@ mod pressure;
 mod reactions;
 mod reliance;
 mod requests;
-mod reserved_course;
+mod reserved_curve;
 mod rows;
 mod scenario;
 mod shared_memory;

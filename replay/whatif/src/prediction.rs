@@ -10,7 +10,7 @@ use gpumemtrace_replay::report::ReservedCurve;
 
 use crate::device::{CallTotal, PredictedDevice};
 use crate::requests::{RecordedAddr, Request, TimedRequest};
-use crate::reserved_course::ReservedCourse;
+use crate::reserved_curve::CurveCollector;
 
 /// A request that gets no memory, though the recorded run got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,7 @@ pub(crate) struct Prediction {
     pub(crate) unknown_frees: u64,
     /// The most bytes of segments so far, after a request.
     peak_reserved_bytes: u64,
-    course: ReservedCourse,
-    /// The moment of the last request.
-    time_ns: u64,
+    curve: CurveCollector,
     /// What the program did not use of them.
     pub(crate) unused_at_peak: UnusedBytes,
     /// A request for a private pool got no memory at once, and the release then treats the capture
@@ -87,8 +85,7 @@ impl Prediction {
             first_difference: None,
             unknown_frees: 0,
             peak_reserved_bytes: 0,
-            course: ReservedCourse::default(),
-            time_ns: 0,
+            curve: CurveCollector::default(),
             unused_at_peak: UnusedBytes::default(),
             has_unknown_release: false,
             was_pool_refused: false,
@@ -145,8 +142,7 @@ impl Prediction {
             }
         }
         let (_, reserved_bytes) = self.allocator.held_bytes();
-        self.time_ns = timed.time_ns;
-        self.course.note(timed.time_ns, reserved_bytes);
+        self.curve.note(timed.time_ns, reserved_bytes);
         if reserved_bytes > self.peak_reserved_bytes {
             self.peak_reserved_bytes = reserved_bytes;
             self.unused_at_peak = self.allocator.unused_bytes();
@@ -214,7 +210,7 @@ impl Prediction {
 
     /// Bytes of segments over time.
     pub(crate) fn reserved_curve(&self) -> ReservedCurve {
-        self.course.up_to(self.time_ns)
+        self.curve.curve()
     }
 
     /// A statistic of `memory_stats()`.

@@ -4,6 +4,7 @@ use gpumemtrace_format::event::Detail;
 use gpumemtrace_format::{Event, EventKind};
 
 use super::*;
+use crate::tests::run::walked;
 
 fn requests_of(events: &[(EventKind, u32)]) -> Vec<Request> {
     requests_in_pools(events, &[])
@@ -26,17 +27,7 @@ fn requests_in_pools(events: &[(EventKind, u32)], pools: &[u64]) -> Vec<Request>
             }),
             ..Event::new(*kind)
         };
-        let walked = WalkedEvent {
-            event: &event,
-            time_ns: 0,
-            step: 0,
-            stack: *stack,
-            site: 0,
-            name: None,
-            is_inside: true,
-            changes: &[],
-        };
-        found.extend(reader.on_event(&walked).iter().map(|timed| timed.request));
+        found.extend(reader.on_event(&walked(&event, 0, *stack)).iter().map(|timed| timed.request));
     }
     found.extend(reader.finish().iter().map(|timed| timed.request));
     found
@@ -76,16 +67,7 @@ fn other_returned_segments_are_one_request() {
 #[test]
 fn events_of_other_devices_are_none() {
     let event = Event { device: 1, ..Event::new(EventKind::BLOCK_ALLOC) };
-    let walked = WalkedEvent {
-        event: &event,
-        time_ns: 0,
-        step: 0,
-        stack: 0,
-        site: 0,
-        name: None,
-        is_inside: true,
-        changes: &[],
-    };
+    let walked = walked(&event, 0, 0);
     let mut reader = RequestReader::new(0);
     assert!(reader.on_event(&walked).is_empty() && reader.without_detail == 0);
 }

@@ -57,11 +57,11 @@ def test_unused_memory_is_that_of_the_report(name, torch_version, tmp_path):
         assert unused["cached_bytes"] >= bytes_of.get("cache", 0)
         assert unused["pinned_bytes"] >= bytes_of.get("pinned", 0)
         check_advice(trace, report)
-        check_course(trace, base)
+        check_curve(trace, base)
 
 
-def check_course(trace, base):
-    """The course of reserved memory is the one that PyTorch reported with each block."""
+def check_curve(trace, base):
+    """The curve of reserved memory is the one that PyTorch reported with each block."""
     span_ns, predicted = base["reserved_curve"]["span_ns"], base["reserved_curve"]["peak_bytes"]
     [started_ns] = re.findall(r"^# meta started_ns=(\d+)$", gpumemtrace("dump", trace), re.M)
     reported, now = [0], 0

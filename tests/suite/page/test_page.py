@@ -250,7 +250,7 @@ def test_views_show_numbers_of_report(browser, page_of, kind):  # noqa: F811
 
 
 def test_reserved_memory_with_other_settings_is_drawn(browser, page_of):  # noqa: F811
-    """The areas have the course that `gpumemtrace whatif` predicts."""
+    """The areas have the shape that `gpumemtrace whatif` predicts."""
     page = page_of("fragmented")
     [effects] = page.report["setting_effects"]
     settings = [effect["setting"] for effect in effects["settings"]]

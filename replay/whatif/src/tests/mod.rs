@@ -2,4 +2,4 @@
 
 mod doubts;
 mod rows;
-mod run;
+pub(crate) mod run;

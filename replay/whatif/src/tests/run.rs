@@ -64,19 +64,15 @@ impl TestRun {
     pub(crate) fn predict(&self, base: Scenario, others: Vec<Scenario>) -> (PredictedRow, Vec<PredictedRow>) {
         let mut whatif = WhatIf::new(0, base, others, Vec::new());
         for (time_ns, (event, stack)) in self.events.iter().enumerate() {
-            whatif.on_event(&WalkedEvent {
-                event,
-                time_ns: time_ns as u64,
-                step: 0,
-                stack: *stack,
-                site: 0,
-                name: None,
-                is_inside: true,
-                changes: &[],
-            });
+            whatif.on_event(&walked(event, time_ns as u64, *stack));
         }
         whatif.finish()
     }
+}
+
+/// An event as the walk over a run passes it on.
+pub(crate) fn walked(event: &Event, time_ns: u64, stack: u32) -> WalkedEvent<'_> {
+    WalkedEvent { event, time_ns, step: 0, stack, site: 0, name: None, is_inside: true, changes: &[] }
 }
 
 fn block(kind: EventKind, addr: u64, reserved_mib: u64) -> Event {
