@@ -15,8 +15,7 @@ from .hosts import REPOSITORY, TARGET, TORCH
 from .results import FOLDER
 
 #: The releases of tests/allocator-oracle/RULES.md.
-ALLOCATOR_RELEASES = ["2.1.2", "2.2.2", "2.3.1", "2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0",
-                      "2.14.0", "2.15.0"]
+ALLOCATOR_RELEASES = (REPOSITORY / "tests" / "allocator-oracle" / "releases.txt").read_text().split()
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,8 @@ def processes(scale, options):
 def allocator(scale, options):
     """The last patch of each release of PyTorch, 100 million requests over all rows of settings."""
     script, requests = REPOSITORY / "scripts" / "checks" / "allocator-oracle", max(1000, round(100_000_000 * scale))
-    code, _ = call(script, "--fetch", *ALLOCATOR_RELEASES)
     wheels = TARGET / "allocator-oracle" / "wheels"
+    code, _ = call(REPOSITORY / "scripts" / "setup" / "allocators", wheels)
     folders = [wheels / release for release in ALLOCATOR_RELEASES if (wheels / release / "torch" / "version.py").exists()]
     if not folders:
         raise NotPossible("no release of PyTorch can be downloaded")

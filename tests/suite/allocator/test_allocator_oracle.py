@@ -5,13 +5,14 @@ must be equal. tests/allocator-oracle/README.md describes the two formats.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from conftest import DRIVER, RELEASE, VENVS
+from conftest import DRIVER, RELEASE, REPOSITORY, VENVS
 from recorded_requests import requests_of_trace
 
 pytestmark = pytest.mark.every_torch
@@ -20,13 +21,19 @@ ORACLE = RELEASE / "allocator-oracle"
 PROGRAMS = RELEASE.parent / "allocator-oracle" / "programs"
 
 
-@pytest.fixture
-def oracle(torch_version):
-    """Runs a command of the oracle on one PyTorch."""
+#: A folder for each release, from scripts/setup/allocators.
+ALLOCATORS = os.environ.get("GPUMEMTRACE_ALLOCATORS")
+RELEASES = (REPOSITORY / "tests" / "allocator-oracle" / "releases.txt").read_text().split()
+
+
+def skip_or_fail(reason):
+    (pytest.fail if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip)(f"not checked: {reason}")
+
+
+def oracle_of(packages):
+    """Returns a function that runs a command of the oracle on one PyTorch (a site-packages folder)."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        reason = "not checked: there is no C++ compiler here"
-        (pytest.fail if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip)(reason)
-    packages = next(Path(VENVS[torch_version]).glob("lib/python3.*/site-packages"))
+        skip_or_fail("there is no C++ compiler here")
     wheel = ["--packages", packages, "--programs", PROGRAMS, "--simulated-driver", DRIVER]
 
     def run(command, *options, code=0):
@@ -38,15 +45,25 @@ def oracle(torch_version):
     return run
 
 
+@pytest.fixture
+def oracle(torch_version):
+    return oracle_of(next(Path(VENVS[torch_version]).glob("lib/python3.*/site-packages")))
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_model_equals_native_over_a_million_requests(oracle, torch_version, seed):
     line = oracle("compare", "--operations", 1_000_000, "--seed", seed)
     assert line.startswith(f"torch {torch_version}: 1000000 requests, ")
 
 
-def test_model_equals_native_under_every_setting(oracle, torch_version):
-    lines = oracle("compare-all", "--operations", 1_000_000).splitlines()
-    assert len(lines) >= 30 and all(f"torch {torch_version}: 1000000 requests, " in line for line in lines[1::2])
+@pytest.mark.parametrize("release", RELEASES)
+def test_model_equals_each_release_under_every_setting(release):
+    """A million requests in all; scripts/nightly compares 100 million."""
+    if not ALLOCATORS:
+        skip_or_fail("GPUMEMTRACE_ALLOCATORS is not set (scripts/setup/allocators makes its folder)")
+    lines = oracle_of(Path(ALLOCATORS) / release)("compare-all", "--total", 1_000_000).splitlines()
+    counts = [int(re.match(rf"torch {release}: (\d+) requests, ", line)[1]) for line in lines[1::2]]
+    assert len(counts) >= 13 and sum(counts) >= 1_000_000
 
 
 def test_rules_of_another_release_differ(oracle, torch_version):
