@@ -1,11 +1,11 @@
-//! The numbers of the overview: the levels of a GPU, and the largest call sites at its peak.
+//! What the page says about a GPU: its levels, the largest call sites at its peak, other settings.
 
 use gpumemtrace_replay::report::{Device, Peak};
 use serde::Serialize;
 use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
-use super::{CardTrace, device_memory, known_bytes, nodes, view_link};
+use super::{CardTrace, device_memory, known_bytes, nodes, setting_effects, view_link};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::moment::format_moment;
 use crate::render::wording::recording::describe_end_moment;
@@ -15,18 +15,20 @@ use crate::terminal::units::format_bytes;
 
 const LARGEST_SITES: usize = 8;
 
-/// What the overview says about a device. Cards are empty if the report has no such device.
+/// What the page says about a device. Cards are empty if the report has no such device.
 #[derive(Debug, Serialize)]
 pub(super) struct DeviceCards {
     figures: Vec<Node>,
     memory: Vec<Node>,
     sites: Vec<Node>,
+    settings: Vec<Node>,
 }
 
 /// The cards of each device of the page; without devices, only the figures of the run.
 pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<DeviceCards> {
     if trace.devices.is_empty() {
-        return vec![DeviceCards { figures: figures(None, trace), memory: Vec::new(), sites: Vec::new() }];
+        let figures = figures(None, trace);
+        return vec![DeviceCards { figures, memory: Vec::new(), sites: Vec::new(), settings: Vec::new() }];
     }
     let cards = trace.devices.iter().map(|device| {
         let is_same = |one: (usize, u32)| one == (trace.trace, device.ordinal);
@@ -37,6 +39,7 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<DeviceCards> {
             figures: figures(info, trace),
             memory: info.map(|info| device_memory::card(info, trace)).unwrap_or_default(),
             sites: peak.map(|peak| largest_sites(peak, trace)).unwrap_or_default(),
+            settings: setting_effects::cards(trace, device.ordinal),
         }
     });
     cards.collect()

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_replay::report::{
-    Cause, CauseKind, FitRow, Fragmentation, GapReason, PoolRow, SettingEffects,
-};
+use gpumemtrace_replay::report::{Cause, CauseKind, FitRow, Fragmentation, GapReason, PoolRow};
 use serde::Serialize;
 
 use super::element::{Color, Element, Node, element, number_cell, swatch, table_head};
 use super::{CardTrace, paragraph};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{
-    describe_cause, describe_gap_moment, describe_setting_effects, name_cause, name_new_segment, name_pool,
-    name_setting,
+    describe_cause, describe_gap_moment, name_cause, name_new_segment, name_pool,
 };
 use crate::render::wording::moment::format_moment;
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -103,49 +100,8 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
         .add(bar.add(parts.collect::<Vec<_>>()))
         .add(paragraph(scale).class("muted"))
         .add(element("ol").class("waterfall-rows").add(rows))
-        .add(setting_effects(moment, trace, &words))
         .add(pools(&moment.pools))
         .add(common_sizes(&moment.common_sizes, &words))
-}
-
-/// Whether another setting would have reserved less on this GPU, and a curve for each one tried.
-fn setting_effects(moment: &Fragmentation, trace: &CardTrace<'_>, words: &Vocabulary) -> Vec<Element> {
-    let all = trace.report.setting_effects.iter().flatten();
-    let of_device = all.filter(|one| (one.trace, one.device) == (moment.trace, moment.device));
-    let parts = of_device.flat_map(|effects| {
-        let summary = paragraph(describe_setting_effects(effects, words));
-        let curves = setting_curves(effects);
-        let caption = curves.is_some().then(|| {
-            paragraph("Reserved memory over the run with each setting, as predicted, and its peak:")
-                .class("muted")
-        });
-        [Some(summary), caption, curves].into_iter().flatten()
-    });
-    parts.collect()
-}
-
-/// The reserved memory with each setting over time; the highest peak has the full height.
-fn setting_curves(effects: &SettingEffects) -> Option<Element> {
-    let recorded = effects.recorded_peak_bytes;
-    let most = effects.settings.iter().map(|effect| effect.peak_reserved_bytes).fold(recorded, u64::max);
-    let tried = effects
-        .settings
-        .iter()
-        .map(|effect| (name_setting(&effect.setting), effect.peak_reserved_bytes, &effect.reserved_curve));
-    let rows = [("recorded", recorded, &effects.recorded_curve)].into_iter().chain(tried);
-    let rows = rows.map(|(name, bytes, curve)| {
-        let heights = curve.peak_bytes.iter().map(|bytes| share(*bytes, most));
-        let area = element("span").colored(Color::Theme("muted")).shaped(heights);
-        let head = element("div")
-            .class("waterfall-head")
-            .add(element("span").class("waterfall-name").add(name))
-            .add(element("span").class("number").add(format_bytes(bytes)))
-            .add(element("span").class("number muted").add(percent(bytes, recorded)))
-            .add(element("span").class("track tall").with("aria-hidden", "true").add(area));
-        element("li").add(head)
-    });
-    let rows: Vec<Element> = rows.collect();
-    (rows.len() > 1).then(|| element("ol").class("waterfall-rows").add(rows))
 }
 
 /// `left` is what remains of the gap after this cause, to the left of its bar.
@@ -217,10 +173,10 @@ fn table_behind(title: &str, head: &[&str], rows: Vec<(String, Vec<String>)>) ->
     element("details").add(element("summary").add(title)).add(element("div").class("scroll-x").add(table))
 }
 
-fn share(bytes: u64, whole: u64) -> f64 {
+pub(super) fn share(bytes: u64, whole: u64) -> f64 {
     bytes as f64 / whole.max(1) as f64
 }
 
-fn percent(bytes: u64, whole: u64) -> String {
+pub(super) fn percent(bytes: u64, whole: u64) -> String {
     if whole > 0 { format_percent(share(bytes, whole)) } else { "unknown".to_owned() }
 }

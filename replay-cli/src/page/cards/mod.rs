@@ -15,6 +15,7 @@ mod oom;
 mod oom_memory;
 mod ranks;
 mod run;
+mod setting_effects;
 mod short_files;
 mod stack;
 

@@ -39,7 +39,7 @@ export interface TraceCards {
   /** What is missing from the trace; empty if it is complete. */
   losses: Card[];
   findings: Card[];
-  /** By index of the device; one without memory and sites if the trace has no device. */
+  /** By index of the device; one with figures alone if the trace has no device. */
   devices: DeviceCards[];
   /** Empty if there is nothing to show. */
   leaks: Card[];
@@ -50,11 +50,12 @@ export interface TraceCards {
   run: Card[];
 }
 
-/** What the overview says about a device; empty for parts that the report lacks. */
+/** What the page says about a device; empty for parts that the report lacks. */
 export interface DeviceCards {
   figures: Card[];
   memory: Card[];
   sites: Card[];
+  settings: Card[];
 }
 
 /** Reserved memory at a moment of the report, by cause. */

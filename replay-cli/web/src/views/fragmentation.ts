@@ -1,4 +1,4 @@
-/** Fragmentation: unused reserved memory over the run, at a moment by cause, and where it lies. */
+/** Fragmentation: unused reserved memory over the run, at a moment, with other settings, and where. */
 
 import { createAxis } from "../widgets/axis.js";
 import { showCards } from "../widgets/card.js";
@@ -24,9 +24,10 @@ export const fragmentationView: View = {
   mount(root, context) {
     const history = createHistory(context);
     const moment = createMoment(context);
+    const settings = createSettings(context);
     const map = createMapCard(context);
     const none = h("p", "card", "The trace has no events of PyTorch's allocator.");
-    root.append(history.element, moment.element, map.element, none);
+    root.append(history.element, moment.element, settings.element, map.element, none);
     return {
       update() {
         const found = selectedDevice(context.model, context.selection());
@@ -35,6 +36,7 @@ export const fragmentationView: View = {
           ? [
               history.update(found.trace, found.device, moments),
               moment.update(moments),
+              settings.update(found.trace),
               map.update(found.trace, found.device),
             ]
           : [];
@@ -122,6 +124,21 @@ function createMoment(context: Context) {
       select.value = String(moments.indexOf(chosen));
       showCards(body, [chosen.card], context);
       return true;
+    },
+  };
+}
+
+/** The report's predictions for other settings of PyTorch's allocator. */
+function createSettings(context: Context) {
+  const body = h("div");
+  const element = h("div", "card", h("h2", {}, "Reserved memory with other settings"), body);
+  return {
+    element,
+    update(trace: TraceModel): boolean {
+      const { settings } = context.model.data.cards[trace.index].devices[context.selection().device];
+      element.hidden = settings.length === 0;
+      showCards(body, settings, context);
+      return settings.length > 0;
     },
   };
 }
