@@ -7,6 +7,7 @@ import re
 import pytest
 
 from conftest import WORKLOADS, gpumemtrace, sentences
+from whatif_runs import assert_model_reproduces
 
 CONFS = {"segments": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 STEPS = 30
@@ -20,6 +21,9 @@ def run_with_holes(run_python, torch_version, tmp_path, conf, *flags, **extra):
     report = run.report("--fragmentation", *moments)
     gaps = [gap for gap in report["fragmentation"] if gap["at"]["why"] == "at"]
     assert len(gaps) == len(report["snapshots"]) == len(witness) == STEPS
+    # Without the tracker, a trace lacks what the model needs.
+    if report["traces"][0]["torch_tracker"] == "attached":
+        assert_model_reproduces(run.trace)
     return run, report, list(zip(witness, gaps, report["snapshots"]))
 
 

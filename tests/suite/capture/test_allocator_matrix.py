@@ -4,8 +4,8 @@ driver's log.
 A cell of the matrix is a PyTorch version, an allocator setup, and a workload
 (tests/workloads/training/allocator_matrix.py). In each cell the trace must have, per device, the
 entries of `_snapshot()['device_traces']` (action, address, size, stream, and pool where PyTorch
-reports it) and, per thread, every memory call of the driver's log. This suite runs some cells;
-scripts/checks/matrix runs all.
+reports it) and, per thread, every memory call of the driver's log. The model of the allocator must
+reserve the same bytes at each entry. This suite runs some cells; scripts/checks/matrix runs all.
 """
 
 import collections
@@ -16,6 +16,7 @@ import os
 import pytest
 
 from conftest import driver_calls, gpumemtrace
+from whatif_runs import assert_model_reproduces
 
 CONFIGURATIONS = {
     "native": {},
@@ -121,6 +122,8 @@ def test_trace_equals_history_and_driver_log(run_python, torch_version, configur
         ours = [our[:4] + [our[4] if their[4] is not None else None] for our, their in zip(ours, theirs)] + ours[len(theirs):]
         assert_equal_lists(ours, theirs, f"entry of device {device}")
         compared += len(theirs)
+        if theirs and has_tracker:
+            assert_model_reproduces(run.trace, device, ran_out=row == "oom")
     assert (compared > 0) == is_cached
 
     apis = gpumemtrace("dump", run.trace).split("# meta apis=\"", 1)[1].split("\"", 1)[0].split()
