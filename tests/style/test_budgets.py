@@ -1,6 +1,8 @@
-"""Every path that scripts/checks/budgets counts has a budget, and every budget has a path."""
+"""scripts/checks/budgets: each path has a budget, each budget a path, and 5% over one is found."""
 
+import contextlib
 import importlib.util
+import io
 import sys
 import tempfile
 import unittest
@@ -41,6 +43,15 @@ class BudgetNames(unittest.TestCase):
 
     def test_path_without_budget_is_an_error(self):
         self.assertIn("no budget for driver free:", self.error_with(set(self.budgets.PROFILES) - {"driver free"}))
+
+    def test_count_outside_its_budget_is_found(self):
+        name = self.budgets.PLANTED_PATH
+        budget = self.budgets.tomllib.loads(self.budgets.BUDGETS.read_text())["instructions"][name]
+        with contextlib.redirect_stdout(io.StringIO()):
+            more, less, near = (self.budgets.print_and_judge({name: budget * factor}) for factor in (1.05, 0.95, 1.01))
+        self.assertIn("5.0% more than the budget", more[0])
+        self.assertIn("5.0% less than the budget", less[0])
+        self.assertEqual(near, [])
 
 
 if __name__ == "__main__":

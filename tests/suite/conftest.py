@@ -37,27 +37,32 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Runs each case with one of the PyTorch versions, so that the suites fit into CI.
+    """Chooses the cases for which CI has time. With GPUMEMTRACE_FULL=1, all run (scripts/nightly).
 
-    The mark `every_torch` is for files that test PyTorch itself: their cases run with every
-    version. With GPUMEMTRACE_FULL=1, as in scripts/nightly, all cases do.
+    A case runs with one of the PyTorch versions, unless its file has the mark `every_torch`,
+    because it tests PyTorch itself. The first version, whose import takes longest, gets a third of
+    the cases. Of a test with the mark `sampled`, half of the cases run. Hashes of their names
+    decide, so the choice is the same in every run.
     """
     if FULL:
         return
-    cases = {}
+    tests = {}
     for item in items:
+        case, test = item.nodeid, f"{item.location[0]}::{item.originalname}"
         version = item.callspec.params.get("torch_version") if hasattr(item, "callspec") else None
         if version in VENVS and not item.get_closest_marker("every_torch"):
             others = item.callspec.id.split("-")
             others.remove(version)
-            cases.setdefault(f"{item.location[0]}::{item.originalname}[{'-'.join(others)}]", []).append(item)
-    left_out = set()
-    for name, same in cases.items():
-        # By a hash of the name, each version gets about half, and a new case moves no other.
-        chosen = same[zlib.crc32(name.encode()) % len(same)]
-        left_out.update(item for item in same if item is not chosen)
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=list(left_out))
+            case = f"{test}[{'-'.join(others)}]"
+        tests.setdefault(test, {}).setdefault(case, []).append(item)
+    chosen = set()
+    for cases in tests.values():
+        by_hash = sorted(((zlib.crc32(case.encode()), same) for case, same in cases.items()), key=lambda pair: pair[0])
+        is_sampled = by_hash[0][1][0].get_closest_marker("sampled")
+        for number, same in by_hash[:(len(by_hash) + 1) // 2] if is_sampled else by_hash:
+            chosen.add(same[min(number % (len(same) + 1), len(same) - 1)])
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conftest import COMMAND, FULL, PYTHONS, REPOSITORY, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program, sentences
+from conftest import COMMAND, PYTHONS, REPOSITORY, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program, sentences
 
 LAB = REPOSITORY / "scripts" / "leaklab"
 sys.path.insert(0, str(LAB))
@@ -56,8 +56,8 @@ def line_of(mark):
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
 
 
-# test_leaks.py runs the fixed forms too.
-@pytest.mark.parametrize("fixed", [False, True] if FULL else [False], ids=lambda fixed: "mended" if fixed else "leaky")
+@pytest.mark.sampled
+@pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
 def test_leak_lab_holders(run_with_holders, pattern, fixed):
     """A list in the script holds all blocks of each mistake; fixed forms have none."""
@@ -75,6 +75,7 @@ def test_leak_lab_holders(run_with_holders, pattern, fixed):
         assert "train.kept (list, 60 items) -> tensor -> grad_fn chain" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("holder,name,kind,chain", [
     ("list", "holders.kept", "list", ["tensor"]),
     ("attribute", "holders.trainer.seen['loss']", "list", ["tensor"]),

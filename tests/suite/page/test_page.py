@@ -111,6 +111,7 @@ def choose_moments(browser, place, edges, choice):  # noqa: F811
     return sorted(chosen | set(choice.sample(others, min(MOMENTS - len(chosen), len(others)))))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_page_answers_as_replay(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
@@ -214,6 +215,7 @@ def text_of_choices(browser, view):  # noqa: F811
     return " ".join(texts)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_views_show_numbers_of_report(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
@@ -298,6 +300,7 @@ def test_views_show_no_other_bytes(browser, page_of, kind):  # noqa: F811
         assert shown - known == set(), view
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_views_are_accessible_and_fit(browser, page_of, kind):  # noqa: F811
     browser.open(page_of(kind).path, width=WIDTH)
