@@ -25,6 +25,7 @@ use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::describe_loss;
 use crate::render::wording::recording::explain_unnamed;
 use crate::terminal::escape::{escape_path, escape_text};
+use crate::terminal::output_file::hide_temporary_name;
 use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
@@ -187,7 +188,7 @@ fn encode_name_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[A
 fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyhow::Result<()> {
     let old = replaced_spans(file)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut copy = tempfile::NamedTempFile::new_in(folder)?;
+    let mut copy = tempfile::NamedTempFile::new_in(folder).map_err(hide_temporary_name)?;
     let mut source = file.open()?;
     let mut header = [0; FILE_HEADER_BYTES];
     source.read_exact(&mut header)?;

@@ -20,6 +20,7 @@ impl OutputFile {
         let file = tempfile::Builder::new()
             .prefix(".gpumemtrace-")
             .tempfile_in(folder.unwrap_or(Path::new(".")))
+            .map_err(hide_temporary_name)
             .with_context(|| describe_error(path))?;
         Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path: path.to_owned(), written_bytes: 0 })
     }
@@ -46,6 +47,14 @@ impl Write for OutputFile {
     }
 }
 
+/// Removes the path of a temporary file from an error: its random name says nothing to the user.
+pub(crate) fn hide_temporary_name(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((cause, _)) => io::Error::new(error.kind(), cause),
+        None => error,
+    }
+}
+
 fn describe_error(path: &Path) -> String {
     format!("cannot write {}; choose another file with --output", path.display())
 }
@@ -59,3 +68,16 @@ fn make_readable(file: &std::fs::File) {
 
 #[cfg(not(unix))]
 fn make_readable(_: &std::fs::File) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_no_random_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = OutputFile::create(&folder.path().join("none/page.html")).err().expect("no such folder");
+        let text = format!("{error:#}");
+        assert!(text.ends_with("--output: No such file or directory (os error 2)"), "{text}");
+    }
+}
