@@ -21,8 +21,10 @@ COMMAND = RELEASE / "gpumemtrace"
 DRIVER = RELEASE / "libsimgpu_driver.so"
 # A background shell ignores SIGINT, and programs would inherit that; tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Without COLUMNS, the command does not wrap what it prints to a pipe.
+# Without COLUMNS, the command does not wrap what it prints to a pipe. GNU readline, which pytest
+# loads, sets it past os.environ.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
 #: Everything, also what takes too long for CI (scripts/test).
 FULL = bool(os.environ.get("GPUMEMTRACE_FULL"))
