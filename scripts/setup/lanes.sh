@@ -23,6 +23,7 @@ join_lane() {
     [ "$status" = 0 ] || die "$1 failed"
 }
 
-# A check that is not made; scripts/test ends with the list. The second kind is no failure in CI.
+# Notes a check that is not run; scripts/test lists them at the end. CI fails after the first kind,
+# not after the second.
 skip() { printf '   %s\n' "$*" >>"$lanes/skipped"; }
 skip_optional() { printf '   %s\n' "$*" >>"$lanes/skipped_optional"; }

@@ -140,7 +140,7 @@ def allocator(scale, options):
     """The last patch of each release of PyTorch, 100 million requests over all rows of settings."""
     script, requests = REPOSITORY / "scripts" / "checks" / "allocator-oracle", max(1000, round(100_000_000 * scale))
     wheels = TARGET / "allocator-oracle" / "wheels"
-    code, _ = call(REPOSITORY / "scripts" / "setup" / "allocators", wheels)
+    code, _ = call(REPOSITORY / "scripts" / "setup" / "allocators")
     folders = [wheels / release for release in ALLOCATOR_RELEASES if (wheels / release / "torch" / "version.py").exists()]
     if not folders:
         raise NotPossible("no release of PyTorch can be downloaded")
