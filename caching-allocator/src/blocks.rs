@@ -106,6 +106,19 @@ impl BlockTable {
         self.unused.push(id);
     }
 
+    /// Whether two blocks belong to one segment. O(blocks of the segment).
+    pub(crate) fn are_in_one_segment(&self, one: BlockId, other: BlockId) -> bool {
+        let is_before = self[one].addr < self[other].addr;
+        let (mut at, last) = if is_before { (one, other) } else { (other, one) };
+        while at != last {
+            match self[at].next {
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// Address and bytes of the segment that contains a block. O(blocks of the segment).
     pub(crate) fn segment_of_block(&self, id: BlockId) -> (u64, u64) {
         let mut first = id;

@@ -51,6 +51,7 @@ pub struct CachingAllocator<B> {
     limit_bytes: Option<u64>,
     /// The next number of a block or segment; see `order.rs`.
     next_order: u64,
+    did_address_decide: bool,
 }
 
 impl<B: CacheBackend> CachingAllocator<B> {
@@ -69,12 +70,19 @@ impl<B: CacheBackend> CachingAllocator<B> {
             stats: DeviceStats::default(),
             limit_bytes: None,
             next_order: FIRST_ORDER,
+            did_address_decide: false,
         };
         if let Some(fraction) = settings.memory_fraction {
             allocator.set_memory_fraction(fraction);
         }
         allocator.settings = settings;
         allocator
+    }
+
+    /// Whether the addresses of segments decided between free blocks of equal size. With other
+    /// addresses the program could then have got other blocks, and other segments.
+    pub fn did_address_decide(&self) -> bool {
+        self.did_address_decide
     }
 
     /// The settings in use.

@@ -4,6 +4,7 @@ use super::CachingAllocator;
 use crate::backend::CacheBackend;
 use crate::blocks::BlockState;
 use crate::ids::{BlockId, PoolIndex};
+use crate::rules::EqualSizeOrder;
 use crate::size_rules::BlockSizeClass;
 
 /// One request, with what follows from its size and stream.
@@ -27,6 +28,9 @@ impl<B: CacheBackend> CachingAllocator<B> {
             self.pools.get_mut(request.pool).lookups[request.size_class as usize] += 1;
         }
         let id = self.find_free_block(request)?;
+        if !self.did_address_decide && self.rules.equal_size_order != EqualSizeOrder::ByBlockNumber {
+            self.did_address_decide = self.does_address_decide(id, request);
+        }
         let block = &self.blocks[id];
         self.pools.get_mut(request.pool).remove(block);
         Some(id)
@@ -66,6 +70,34 @@ impl<B: CacheBackend> CachingAllocator<B> {
             id = next;
         }
         Some(id)
+    }
+
+    /// Whether the addresses of segments, which the driver chooses, made this block the first of
+    /// several of its size.
+    fn does_address_decide(&self, id: BlockId, request: &ClassedRequest) -> bool {
+        let &ClassedRequest { size_class, stream, pool, .. } = request;
+        let bytes = self.blocks[id].bytes;
+        let candidates = self.pools.get(pool).candidates(size_class, stream, bytes);
+        let others = candidates.take_while(|other| self.blocks[*other].bytes == bytes);
+        others.filter(|other| *other != id).any(|other| {
+            !self.are_alike(id, other)
+                && !self.have_numbers(id, other)
+                && !self.blocks.are_in_one_segment(id, other)
+        })
+    }
+
+    /// Two segments that are one free block each. It does not matter which serves a request, unless
+    /// garbage collection sees different ages.
+    fn are_alike(&self, one: BlockId, other: BlockId) -> bool {
+        let (one, other) = (&self.blocks[one], &self.blocks[other]);
+        let are_whole = [one, other].iter().all(|block| !block.is_split() && block.arena.is_none());
+        are_whole && (one.free_since == other.free_since || !self.collects_garbage())
+    }
+
+    /// The order of both segments is known without their addresses.
+    fn have_numbers(&self, one: BlockId, other: BlockId) -> bool {
+        let is_numbered = self.rules.equal_size_order == EqualSizeOrder::BySegmentNumber;
+        is_numbered && [one, other].iter().all(|id| self.blocks[*id].arena.is_none())
     }
 
     /// Bytes of a block together with the addresses behind it that have no memory.

@@ -1,8 +1,8 @@
 //! Predicts whether other settings would have served the request at the first out-of-memory error.
 //!
 //! A verdict needs four things. The model reproduces the run up to the error. Nothing in the
-//! program reacted to memory before it. The outcome is the same with two orders of segment
-//! addresses, where these matter. And it is known how much of the card PyTorch could have: exactly
+//! program reacted to memory before it. Neither the addresses of segments nor the speed of the GPU
+//! decided about a block. And it is known how much of the card PyTorch could have: exactly
 //! at the error, where PyTorch reports what is free. Before it, samples and the driver calls of
 //! other libraries show where it was different. That matters only for a prediction that was short
 //! of memory by then, or that reserved more than was available. Requests for private pools get no
@@ -30,7 +30,7 @@ pub struct OomPredictor {
     requests: RequestReader,
     reactions: MemoryReactions,
     base: PredictionToOom,
-    others: Vec<(Scenario, Vec<PredictionToOom>)>,
+    others: Vec<(Scenario, Option<PredictionToOom>)>,
     inputs: Vec<PredictionInput>,
     availability: AvailabilityWatch,
     shared_memory: SharedMemoryWatch,
@@ -57,7 +57,7 @@ impl OomPredictor {
             PredictionToOom { prediction, is_uncertain: false }
         };
         let others = others.into_iter().map(|scenario| {
-            let begun = scenario.begin_all().into_iter().map(begin).collect();
+            let begun = scenario.begin_if_accepted().map(begin);
             (scenario, begun)
         });
         Self {
@@ -110,13 +110,14 @@ impl OomPredictor {
         if event.device == self.oom.device && event.kind == EventKind::SEGMENT_ALLOC {
             self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
         }
-        for one in self.others.iter_mut().flat_map(|(_, orders)| orders).chain([&mut self.base]) {
+        for one in self.others.iter_mut().filter_map(|(_, one)| one.as_mut()).chain([&mut self.base]) {
             one.prediction.go_on(&self.inputs);
         }
         let has_private_pool = self.inputs.iter().any(is_for_private_pool);
         let base = &self.base.prediction;
         !has_private_pool
             && self.requests.without_detail == 0
+            && self.requests.freed_in_use == 0
             && base.unknown_frees == 0
             && base.first_difference.is_none()
             && base.stop.is_none()
@@ -124,7 +125,7 @@ impl OomPredictor {
 
     /// The predictions assume what was available at the error.
     fn note_other_availability(&mut self) {
-        for one in self.others.iter_mut().flat_map(|(_, orders)| orders).chain([&mut self.base]) {
+        for one in self.others.iter_mut().filter_map(|(_, one)| one.as_mut()).chain([&mut self.base]) {
             one.is_uncertain |= one.prediction.refusals() > 0 && one.prediction.stop.is_none();
         }
     }
@@ -135,22 +136,17 @@ impl OomPredictor {
         let is_certain = |one: &PredictionToOom| {
             let is_limited_early = matches!(one.prediction.stop, Some(PredictionStop::Failed(_)));
             !one.is_uncertain
+                && !one.prediction.did_address_decide()
                 && one.peak_reserved_bytes() <= availability.least_bytes
                 && !(is_limited_early && availability.has_varied)
         };
-        let verdicts = self.others.iter().map(|(scenario, orders)| {
-            let outcome = orders[0].outcome();
+        let verdicts = self.others.iter().map(|(scenario, one)| {
             let is_possible = scenario.exclusions(self.shared_memory.was_seen).is_empty();
-            let is_agreed =
-                is_possible && orders.iter().all(|one| one.outcome() == outcome && is_certain(one));
+            let certain = one.as_ref().filter(|one| is_usable && is_possible && is_certain(one));
             SettingVerdict {
                 setting: scenario.setting.clone(),
-                works: outcome.filter(|_| is_usable && is_agreed),
-                peak_reserved_bytes: orders
-                    .iter()
-                    .map(PredictionToOom::peak_reserved_bytes)
-                    .max()
-                    .unwrap_or(0),
+                works: certain.and_then(PredictionToOom::outcome),
+                peak_reserved_bytes: one.as_ref().map_or(0, PredictionToOom::peak_reserved_bytes),
             }
         });
         verdicts.collect()

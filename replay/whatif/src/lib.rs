@@ -40,7 +40,7 @@ use pressure::PressureWatch;
 pub use reliance::Doubt;
 pub use requests::{RecordedAddr, Request, RequestReader, TimedRequest};
 pub use rows::PredictedRow;
-use rows::{doubts_of_prediction, is_same_answer, rank, row_of};
+use rows::{doubts_of_prediction, rank, row_of};
 pub use scenario::Scenario;
 use shared_memory::SharedMemoryWatch;
 
@@ -54,7 +54,7 @@ pub struct WhatIf {
     device: u8,
     requests: RequestReader,
     base: (Scenario, Prediction),
-    others: Vec<(Scenario, Vec<Prediction>)>,
+    others: Vec<(Scenario, Option<Prediction>)>,
     /// Collected inputs that the predictions have not received yet.
     inputs: Vec<PredictionInput>,
     /// Memory in use on the device, sampled since the last change of segments.
@@ -77,7 +77,7 @@ impl WhatIf {
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
         let begun = base.begin(AddressOrder::AsRecorded);
         let others = others.into_iter().map(|scenario| {
-            let begun = scenario.begin_all();
+            let begun = scenario.begin_if_accepted();
             (scenario, begun)
         });
         Self {
@@ -147,7 +147,7 @@ impl WhatIf {
             return;
         }
         let begins = timed.request == Request::BeginPool;
-        for prediction in self.others.iter_mut().flat_map(|(_, same)| same) {
+        for prediction in self.others.iter_mut().filter_map(|(_, prediction)| prediction.as_mut()) {
             if begins {
                 prediction.release_before_pool();
             } else {
@@ -165,7 +165,7 @@ impl WhatIf {
 
     /// Passes the collected inputs to all predictions, on as many threads as there are processors.
     fn go_on(&mut self) {
-        let predictions = self.others.iter_mut().flat_map(|(_, same)| same);
+        let predictions = self.others.iter_mut().filter_map(|(_, prediction)| prediction.as_mut());
         let mut predictions: Vec<&mut Prediction> = predictions.chain([&mut self.base.1]).collect();
         predictions.retain(|prediction| prediction.stop.is_none());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -213,9 +213,9 @@ impl WhatIf {
         let (scenario, prediction) = &self.base;
         let own_doubts = doubts_of_prediction(scenario, prediction);
         let base = row_of(scenario, Some(prediction), [doubts.clone(), own_doubts].concat());
-        let rows = self.others.iter().map(|(scenario, predictions)| {
-            let own_doubts = self.doubts_of_row(scenario, predictions);
-            row_of(scenario, predictions.first(), [doubts.clone(), own_doubts].concat())
+        let rows = self.others.iter().map(|(scenario, prediction)| {
+            let own_doubts = self.doubts_of_row(scenario, prediction.as_ref());
+            row_of(scenario, prediction.as_ref(), [doubts.clone(), own_doubts].concat())
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));
@@ -223,7 +223,7 @@ impl WhatIf {
     }
 
     /// The doubts of one row beside those of every row.
-    fn doubts_of_row(&self, scenario: &Scenario, predictions: &[Prediction]) -> Vec<Doubt> {
+    fn doubts_of_row(&self, scenario: &Scenario, prediction: Option<&Prediction>) -> Vec<Doubt> {
         let recorded_version = self.base.0.version;
         let mut doubts = scenario.exclusions(self.shared_memory.was_seen);
         if scenario.version != recorded_version {
@@ -232,14 +232,17 @@ impl WhatIf {
         if scenario.is_other_model {
             doubts.push(Doubt::OtherModel);
         }
-        let Some((recorded, others)) = predictions.split_first() else { return doubts };
-        if !self.knows_outside && self.may_exceed(scenario, recorded) {
+        let Some(prediction) = prediction else { return doubts };
+        if !self.knows_outside && self.may_exceed(scenario, prediction) {
             doubts.push(Doubt::OutsideUnknown);
         }
-        if !others.iter().all(|other| is_same_answer(recorded, other)) {
+        if prediction.did_address_decide() {
             doubts.push(Doubt::AddressOrder);
         }
-        doubts.extend(doubts_of_prediction(scenario, recorded));
+        if self.requests.freed_in_use > 0 {
+            doubts.push(Doubt::FreedInUse { blocks: self.requests.freed_in_use });
+        }
+        doubts.extend(doubts_of_prediction(scenario, prediction));
         doubts
     }
 

@@ -230,6 +230,11 @@ impl Prediction {
         self.allocator.stats.num_ooms + self.allocator.stats.num_oom_rejections
     }
 
+    /// Whether the addresses that the driver gives to segments matter.
+    pub(crate) fn did_address_decide(&self) -> bool {
+        self.allocator.did_address_decide()
+    }
+
     /// The calls of the driver by name.
     pub(crate) fn driver_calls(&self) -> impl Iterator<Item = (&'static str, CallTotal)> + '_ {
         self.allocator.backend.calls.iter().map(|(call, total)| (call.name(), *total))

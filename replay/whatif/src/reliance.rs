@@ -49,8 +49,15 @@ pub enum Doubt {
     PoolRefused,
     /// The recorded run failed at a request that gets memory here. What follows is unknown.
     Survived,
-    /// It depends on the addresses that the driver chooses.
+    /// The addresses of segments, which the driver chooses, decided between free blocks of equal
+    /// size.
     AddressOrder,
+    /// Blocks were freed while another stream used them. When they can serve the next request
+    /// depends on the speed of the GPU, and so differs between two runs.
+    FreedInUse {
+        /// The number of these blocks.
+        blocks: u64,
+    },
     /// The recorded run returned the segments of one private pool, and more could be returned here.
     UnknownRelease,
     /// How much of the card PyTorch cannot get is unknown.

@@ -107,6 +107,8 @@ pub struct RequestReader {
     active_pool: u64,
     /// Blocks without a known requested size and stream, which are left out.
     pub without_detail: u64,
+    /// Blocks that another stream still used when they were freed.
+    pub freed_in_use: u64,
     ready: Vec<TimedRequest>,
 }
 
@@ -119,6 +121,7 @@ impl RequestReader {
             was_refused: false,
             active_pool: 0,
             without_detail: 0,
+            freed_in_use: 0,
             ready: Vec::new(),
         }
     }
@@ -192,6 +195,7 @@ impl RequestReader {
         let event = walked.event;
         self.settle_release(false);
         let is_immediate = event.flags & FLAG_FREED_AT_ONCE != 0;
+        self.freed_in_use += u64::from(!is_immediate && event.detail.is_some());
         let request = Request::Free { addr: RecordedAddr(event.addr), is_immediate };
         self.push(walked, request, Some(event.aux[1]));
     }

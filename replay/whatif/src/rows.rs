@@ -16,21 +16,6 @@ pub struct PredictedRow {
     pub failed_stack: Option<u32>,
 }
 
-/// The statistics that two orders of addresses must share.
-const COMPARED: &[&str] = &[
-    "allocated_bytes.all.peak",
-    "reserved_bytes.all.peak",
-    "reserved_bytes.all.current",
-    "segment.all.allocated",
-    "num_alloc_retries",
-    "num_ooms",
-    "num_oom_rejections",
-];
-
-pub(crate) fn is_same_answer(one: &Prediction, other: &Prediction) -> bool {
-    one.stop == other.stop && COMPARED.iter().all(|name| one.stat(name) == other.stat(name))
-}
-
 /// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.
 pub(crate) fn rank(row: &WhatIfRow) -> (bool, bool, Option<u64>, Option<u64>, u64) {
     let calls = row.driver_calls.values().sum();

@@ -1,6 +1,6 @@
 //! What is asked: settings, a version of PyTorch, and a card.
 
-use gpumemtrace_caching_allocator::{EqualSizeOrder, Rules, Settings, SettingsError, TorchVersion};
+use gpumemtrace_caching_allocator::{Rules, Settings, SettingsError, TorchVersion};
 
 use crate::device::{AddressOrder, PredictedDevice};
 use crate::prediction::Prediction;
@@ -91,29 +91,9 @@ impl Scenario {
         self.settings.not_modelled.iter().copied().chain(is_async).collect()
     }
 
-    /// The predictions that must agree: a second one with other addresses, where these matter.
-    /// None if the release refuses the settings.
-    pub(crate) fn begin_all(&self) -> Vec<Prediction> {
-        if self.refusal.is_some() {
-            return Vec::new();
-        }
-        let orders: &[_] = if self.depends_on_addresses() {
-            &[AddressOrder::AsRecorded, AddressOrder::Descending]
-        } else {
-            &[AddressOrder::AsRecorded]
-        };
-        orders.iter().map(|order| self.begin(*order)).collect()
-    }
-
-    /// Whether the addresses that the driver gives can decide which block serves a request.
-    /// Expandable segments have no number, so among several of one stream the address decides.
-    fn depends_on_addresses(&self) -> bool {
-        match Rules::of_version(self.version).equal_size_order {
-            EqualSizeOrder::ByAddress => true,
-            EqualSizeOrder::ByBlockNumber | EqualSizeOrder::BySegmentNumber => {
-                self.settings.expandable_segments
-            }
-        }
+    /// The prediction, unless the release refuses the settings.
+    pub(crate) fn begin_if_accepted(&self) -> Option<Prediction> {
+        self.refusal.is_none().then(|| self.begin(AddressOrder::AsRecorded))
     }
 
     pub(crate) fn begin(&self, order: AddressOrder) -> Prediction {

@@ -79,10 +79,18 @@ def settings_of(version, more=()):
     return usual[:5] + [text for text in more if minor >= 5]
 
 
-def run_program(program, version, python, folder, setting="", trace=None):
+def on_real_gpu(setting, program, card_bytes):
+    """Returns the setting with a limit that leaves the program as much as its simulated card."""
+    parts = dict(part.split(":", 1) for part in setting.split(",") if part)
+    share = float(parts.pop("per_process_memory_fraction", 1))
+    parts["per_process_memory_fraction"] = f"{share * int(program.card[:-1]) * 2**30 / card_bytes:.9f}"
+    return ",".join(f"{key}:{value}" for key, value in parts.items())
+
+
+def run_program(program, version, python, folder, setting="", trace=None, card=None):
     """Runs a program to its end, recorded if `trace` is given; returns `memory_stats()`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUMEMTRACE_", "SIMGPU_", "PYTORCH_", "LD_"))}
-    env |= {"SIMGPU_MEM": program.card, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+    env |= {"SIMGPU_MEM": str(card or program.card), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": str(ACCURACY / "probe")}
     if setting:
         env["PYTORCH_ALLOC_CONF" if minor_of(version) >= 10 else "PYTORCH_CUDA_ALLOC_CONF"] = setting
@@ -128,17 +136,20 @@ def compare_row(row, stats):
     return ComparedRow(row["setting"], row["status"], row["reason"], different)
 
 
-def compare(program, version, python, folder, settings=None):
+def compare(program, version, python, folder, settings=None, card_bytes=None):
     """Records a program, predicts, and runs it with each setting, by default those of the version.
 
-    Returns the row of the recorded run itself and those of the settings.
+    With the memory of a real card, all runs are limited to the program's part of it. Returns the
+    row of the recorded run itself and those of the settings.
     """
-    trace, settings = folder / "run.trace", settings or settings_of(version, program.settings)
-    recorded = run_program(program, version, python, folder, trace=trace)
+    trace, settings, recorded_setting = folder / "run.trace", settings or settings_of(version, program.settings), ""
+    if card_bytes:
+        recorded_setting, *settings = [on_real_gpu(setting, program, card_bytes) for setting in ("", *settings)]
+    recorded = run_program(program, version, python, folder, recorded_setting, trace, card_bytes)
     answer = answer_of(trace, settings)
     rows = {row["setting"]: row for row in answer["rows"]}
     base = compare_row(answer["base"], recorded)
-    compared = [compare_row(rows[setting], run_program(program, version, python, folder, setting)) for setting in settings if setting in rows]
+    compared = [compare_row(rows[setting], run_program(program, version, python, folder, setting, card=card_bytes)) for setting in settings if setting in rows]
     trace.unlink()
     return base, compared
 

@@ -47,7 +47,13 @@ fn describe_doubt(doubt: &Doubt) -> String {
         Doubt::Survived => {
             "the run failed at a request that gets memory here, and what follows is unknown".to_owned()
         }
-        Doubt::AddressOrder => "the result depends on the addresses that the driver chooses".to_owned(),
+        Doubt::AddressOrder => {
+            "the addresses that the driver chooses decided between free blocks of equal size".to_owned()
+        }
+        Doubt::FreedInUse { blocks } => format!(
+            "another stream used {} when freed, and when they are free again depends on the GPU's speed",
+            format_count(*blocks, "block")
+        ),
         Doubt::UnknownRelease => {
             "it is unknown whether the run emptied the whole cache or that of one private pool".to_owned()
         }

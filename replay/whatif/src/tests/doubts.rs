@@ -162,6 +162,15 @@ fn addresses_of_segments_decide() {
 }
 
 #[test]
+fn speed_of_the_gpu_decides_when_a_block_is_free_again() {
+    let mut run = small_run();
+    run.begin_free(1, 20).complete_free(1);
+    assert_eq!(base_doubts(&run), [], "the recorded run shows when it was");
+    let doubts = row_doubts(&run, scenario("max_split_size_mb:64", 15, Some(1024)));
+    assert_eq!(doubts, [Doubt::FreedInUse { blocks: 1 }]);
+}
+
+#[test]
 fn unused_segments_may_have_been_returned() {
     let mut run = small_run();
     // With rounding, the second block has a segment of its own, which is then unused.

@@ -40,7 +40,8 @@ impl TestRun {
 
     /// Frees a block that another stream still uses.
     pub(crate) fn begin_free(&mut self, addr: u64, reserved_mib: u64) -> &mut Self {
-        self.push(block(EventKind::BLOCK_FREE, addr, reserved_mib), 1)
+        let detail = Some(detail(0, 0));
+        self.push(Event { detail, ..block(EventKind::BLOCK_FREE, addr, reserved_mib) }, 1)
     }
 
     /// The other stream is done.
