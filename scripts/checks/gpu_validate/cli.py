@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -46,12 +47,12 @@ def rows_of(harness, one):
 
 def markdown(harness, rows, left):
     machine, args = harness.machine, harness.args
-    kind = "SIMULATED GPU" if harness.simulated else "REAL GPU"
+    kind = "SIMULATED: " if harness.simulated else ""
     version = subprocess.run([str(args.command), "--version"], stdout=subprocess.PIPE, universal_newlines=True).stdout.strip()
     digest = hashlib.sha256(args.library.read_bytes()).hexdigest()[:12]
     head = [
         ["date", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")],
-        ["GPU", "%s: %s, %.1f GiB, compute capability %s" % (kind, machine["gpu"], machine["total"] / (1 << 30), machine["capability"])],
+        ["GPU", "%s%s, %.1f GiB, compute capability %s" % (kind, machine["gpu"], machine["total"] / (1 << 30), machine["capability"])],
         ["driver", machine["driver"]],
         ["CUDA runtime", "%s (cuDNN %s, NCCL %s)" % (machine["runtime"], machine.get("cudnn"), machine.get("nccl"))],
         ["PyTorch", machine["torch"]],
@@ -60,7 +61,7 @@ def markdown(harness, rows, left):
         ["gpumemtrace", "%s, library sha256 %s…" % (version.split()[-1] if version else "?", digest)],
     ]
     counts = Counter(row.verdict for row in rows)
-    out = ["# gpumemtrace on a %s" % kind, ""]
+    out = ["# Validation on a %s GPU" % ("SIMULATED" if harness.simulated else "real"), ""]
     if harness.simulated:
         out += ["> **SIMULATED.** This is a rehearsal of the script. Nothing below was measured on a GPU.", ""]
     out += [table(["", ""], head), ""]
@@ -73,7 +74,8 @@ def markdown(harness, rows, left):
                   [[row.name, shown.get(row.verdict, row.verdict), " ".join(row.detail.split())] for row in rows])]
     for row in rows:
         if row.numbers:
-            out += ["", "## " + row.name, "", row.numbers]
+            wrapped = (line if line.startswith("|") else textwrap.fill(line, 100) for line in row.numbers.split("\n"))
+            out += ["", "## " + row.name, "", *wrapped]
     return "\n".join(out) + "\n"
 
 

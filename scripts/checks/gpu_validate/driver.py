@@ -16,7 +16,9 @@ def addresses(harness):
             missing.append(facts["name"])
         elif any(address != facts["exported"] for address in found):
             other.append(facts["name"])
-        rows.append([facts["name"], hex(facts["exported"] or 0)] + [hex(address or 0) for address in found])
+        addresses = [facts["exported"]] + found
+        if len(set(addresses)) > 1:
+            rows.append([facts["name"]] + [hex(address) if address else "none" for address in addresses])
     numbers = table(["function", "exported"] + ["cuGetProcAddress, %d" % asked for asked, _ in facts["found"]], rows)
     detail = "of %d functions, cuGetProcAddress_v2 returns the exported address for %d" % (len(names), len(names) - len(other) - len(missing))
     detail += "".join("; %s: %s" % (what, ", ".join(which)) for what, which in (("another address", other), ("missing", missing)) if which)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections import Counter
 
@@ -27,7 +28,11 @@ def doctor(harness):
             raise Different("%s: %s" % (one["name"], one["says"]))
     absent = ["%s (%s)" % (one["name"], one["says"]) for one in found if one["verdict"] != "ok"]
     detail = "%d of %d ok" % (len(found) - len(absent), len(found)) + ("; absent: " + "; ".join(absent) if absent else "")
-    yield EQUAL, detail, table(["check", "verdict", "says"], [[one["name"], one["verdict"], one["says"]] for one in found])
+    # The result is published, so it has no paths of this machine.
+    def without_folders(text):
+        return re.sub(r"/[^\s:,()]*/", "", text)
+
+    yield EQUAL, detail, table(["check", "verdict", "says"], [[one["name"], one["verdict"], without_folders(one["says"])] for one in found])
 
 
 @check("memory_stats", "expandable segments", conf="expandable_segments:True")

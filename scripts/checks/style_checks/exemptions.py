@@ -49,7 +49,5 @@ OF_THIS_REPOSITORY = Exemptions(
     # (crate, module): reason.
     public_modules={},
     # A path that prose names and a clean checkout lacks: reason.
-    absent_paths={
-        "docs/gpu-validation.md": "`scripts/gpu-validate` writes it on a machine with a GPU",
-    },
+    absent_paths={},
 )

@@ -31,7 +31,7 @@ def validate(folder, torch_version, *arguments, code=0, library=LIBRARY, command
 
 def test_rehearsal_finds_no_difference_and_lists_untried_checks(torch_version, tmp_path):
     rows, text = validate(tmp_path, torch_version)
-    assert text.startswith("# gpumemtrace on a SIMULATED GPU") and "Nothing below was measured on a GPU" in text
+    assert text.startswith("# Validation on a SIMULATED GPU") and "Nothing below was measured on a GPU" in text
     assert "**DIFFERENT**" not in text and "Not finished" not in text
     for name in BLIND:
         assert rows[name][0] == "not possible here", rows[name]

@@ -1,4 +1,4 @@
-"""docs/interop.md has a row for each format of `export`, with the versions of the readers."""
+"""docs/exports/interop.md has a row for each format of `export`, with the versions of the readers."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ def test_each_format_has_a_row_with_present_versions():
     text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
     formats = re.findall(r"^ +- ([\w-]+):", text.split("<TRACE>")[1], re.M)
     assert len(formats) >= 4
-    page = (REPOSITORY / "docs" / "interop.md").read_text()
+    page = (REPOSITORY / "docs" / "exports" / "interop.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", page, re.M)
     assert [format for format, _ in rows] == formats, f"run {SCRIPT.relative_to(REPOSITORY)}"
     readers = (REPOSITORY / "tests" / "readers.txt").read_text() + (REPOSITORY / "tests" / "readers" / "package.json").read_text()
