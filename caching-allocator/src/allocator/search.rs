@@ -28,7 +28,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             self.pools.get_mut(request.pool).lookups[request.size_class as usize] += 1;
         }
         let id = self.find_free_block(request)?;
-        if !self.did_address_decide && self.rules.equal_size_order != EqualSizeOrder::ByBlockNumber {
+        if !self.did_address_decide && self.has_address_order(id) {
             self.did_address_decide = self.does_address_decide(id, request);
         }
         let block = &self.blocks[id];
@@ -72,6 +72,15 @@ impl<B: CacheBackend> CachingAllocator<B> {
         Some(id)
     }
 
+    /// Whether the block's address is its order among free blocks of equal size.
+    fn has_address_order(&self, id: BlockId) -> bool {
+        match self.rules.equal_size_order {
+            EqualSizeOrder::ByAddress => true,
+            EqualSizeOrder::ByBlockNumber => false,
+            EqualSizeOrder::BySegmentNumber => self.blocks[id].arena.is_some(),
+        }
+    }
+
     /// Whether the addresses of segments, which the driver chooses, made this block the first of
     /// several of its size.
     fn does_address_decide(&self, id: BlockId, request: &ClassedRequest) -> bool {
@@ -79,11 +88,9 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let bytes = self.blocks[id].bytes;
         let candidates = self.pools.get(pool).candidates(size_class, stream, bytes);
         let others = candidates.take_while(|other| self.blocks[*other].bytes == bytes);
-        others.filter(|other| *other != id).any(|other| {
-            !self.are_alike(id, other)
-                && !self.have_numbers(id, other)
-                && !self.blocks.are_in_one_segment(id, other)
-        })
+        others
+            .filter(|other| *other != id && self.has_address_order(*other))
+            .any(|other| !self.are_alike(id, other) && !self.blocks.are_in_one_segment(id, other))
     }
 
     /// Two segments that are one free block each. It does not matter which serves a request, unless
@@ -92,12 +99,6 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let (one, other) = (&self.blocks[one], &self.blocks[other]);
         let are_whole = [one, other].iter().all(|block| !block.is_split() && block.arena.is_none());
         are_whole && (one.free_since == other.free_since || !self.collects_garbage())
-    }
-
-    /// The order of both segments is known without their addresses.
-    fn have_numbers(&self, one: BlockId, other: BlockId) -> bool {
-        let is_numbered = self.rules.equal_size_order == EqualSizeOrder::BySegmentNumber;
-        is_numbered && [one, other].iter().all(|id| self.blocks[*id].arena.is_none())
     }
 
     /// Bytes of a block together with the addresses behind it that have no memory.
