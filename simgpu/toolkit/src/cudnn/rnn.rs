@@ -70,6 +70,9 @@ toolkit! { 4000;
         id: u64, _algorithm: u32, mode: u32, biases: u32, direction: u32, _input_mode: u32, data_type: u32, _precision: u32,
         _math: u32, input: i32, hidden: i32, output: i32, layers: i32, dropout: u64, _flags: u32,
     ) {
+        if dropout != 0 {
+            DROPOUTS.get(dropout)?;
+        }
         NETWORKS.set(id, RnnShape {
             mode: CellMode::from_code(mode).ok_or(BAD_PARAM)?,
             biases: Biases::from_code(biases).ok_or(BAD_PARAM)?,
@@ -80,7 +83,6 @@ toolkit! { 4000;
             input: size(input)?,
             hidden: size(hidden)?,
             output: size(output)?,
-            has_dropout: dropout != 0 && DROPOUTS.get(dropout)? > 0.0,
         })
     }
     cudnnGetRNNWeightSpaceSize(_handle: u64, rnn: u64, out: Out<u64>) { out.put(NETWORKS.get(rnn)?.weight_bytes()) }
