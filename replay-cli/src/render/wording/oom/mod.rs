@@ -41,7 +41,7 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
             )
         }
         OomCause::OtherLimit => format!(
-            "The request of {requested} failed although this process had not taken {} of the GPU: other processes used it, or set_per_process_memory_fraction() applied",
+            "The request of {requested} failed although recorded calls had left {} of the GPU: contexts or other processes used it, or set_per_process_memory_fraction() applied",
             format_bytes(oom.device_free_bytes.unwrap_or(0))
         ),
         OomCause::Unknown => {
