@@ -25,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) memory: u64,
     pub(crate) devices: u32,
     pub(crate) compute: (u32, u32),
+    /// `None`: as cards of this compute capability have them.
+    pub(crate) multiprocessors: Option<u32>,
     pub(crate) name: String,
     pub(crate) copy: CopyMode,
     pub(crate) event_delay_us: u64,
@@ -86,9 +88,13 @@ impl Config {
             MEMORY_STEP..=2 << 40,
         );
         Self {
-            memory: memory / MEMORY_STEP * MEMORY_STEP,
+            memory,
             devices: number("SIMGPU_DEVICES", "a number from 0 to 16", 1, 0..=MAX_DEVICES) as u32,
             compute,
+            multiprocessors: Some(
+                number("SIMGPU_MULTIPROCESSORS", "a number from 1 to 1024", 0, 1..=1024) as u32
+            )
+            .filter(|count| *count > 0),
             name: var("SIMGPU_NAME").unwrap_or_else(|| "Simulated GPU".to_owned()),
             copy,
             event_delay_us: number("SIMGPU_EVENT_DELAY_US", "a number of microseconds", 0, 0..=60_000_000),
@@ -142,8 +148,10 @@ mod tests {
             ("SIMGPU_CC", "8.0"),
             ("SIMGPU_COPY", "all"),
             ("SIMGPU_DEVICES", "2"),
+            ("SIMGPU_MULTIPROCESSORS", "108"),
         ]);
         assert_eq!((config.memory, config.devices, config.compute), (256 << 20, 2, (8, 0)));
+        assert_eq!(config.multiprocessors, Some(108));
         assert_eq!(config.copy, CopyMode::All);
     }
 }

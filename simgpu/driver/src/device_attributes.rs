@@ -29,11 +29,8 @@ pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResu
         14 => 512,        // TEXTURE_ALIGNMENT
         15 => 1,          // GPU_OVERLAP
         16 => {
-            if modern {
-                132
-            } else {
-                108
-            }
+            let usual = if modern { 132 } else { 108 };
+            config.multiprocessors.unwrap_or(usual) as i32
         } // MULTIPROCESSOR_COUNT
         17 | 18 => 0,     // KERNEL_EXEC_TIMEOUT, INTEGRATED
         19 => 1,          // CAN_MAP_HOST_MEMORY

@@ -51,7 +51,7 @@ pub(crate) fn tid() -> i32 {
         return known;
     }
     // SAFETY: takes no argument and cannot fail.
-    let tid = unsafe { libc::gettid() };
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
     TID.set(tid);
     tid
 }

@@ -9,7 +9,7 @@ use crate::state::foreign::{TOKEN, Token, TokenKind};
 /// Returns a new descriptor that holds a token.
 pub(crate) fn make(token: Token) -> ApiResult<i32> {
     // SAFETY: the name is terminated; the call returns a new descriptor.
-    let fd = unsafe { libc::memfd_create(c"simgpu".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"simgpu".as_ptr(), libc::MFD_CLOEXEC) as i32 };
     if fd < 0 {
         return Err(OUT_OF_MEMORY);
     }

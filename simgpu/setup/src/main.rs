@@ -1,16 +1,6 @@
 //! `simgpu-setup`: installs the simulated CUDA libraries that an installed PyTorch needs.
-//!
-//! Each wheel needs other libraries, functions and symbol versions. The program scans the wheel and
-//! makes each library from one template, without a compiler or linker.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
-
-mod elf;
-mod export;
-mod plan;
-mod scan;
-mod tables;
-mod wheel;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,13 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use simgpu_common::MAGIC;
-
-use crate::elf::Template;
-use crate::scan::Needs;
-use crate::wheel::Wheel;
-
-const DRIVER: &str = "libcuda.so.1";
-const NVML: &str = "libnvidia-ml.so.1";
+use simgpu_setup::{DRIVER, Templates, Wheel, WheelNeeds};
 
 /// Installs the simulated CUDA libraries into a PyTorch CUDA build.
 ///
@@ -61,10 +45,10 @@ fn main() -> ExitCode {
 }
 
 /// Returns the folder of the wheel's search path where its CUDA runtime would lie.
-fn target_folder(wheel: &Wheel, needs: &Needs) -> Result<PathBuf> {
+fn target_folder(wheel: &Wheel, needs: &WheelNeeds) -> Result<PathBuf> {
     let all_in_one = format!("nvidia/cu{}/lib", wheel.cuda_major());
     for candidate in [all_in_one.as_str(), "nvidia/cuda_runtime/lib"] {
-        if needs.search_paths.iter().any(|path| path.trim_end_matches('/').ends_with(candidate)) {
+        if needs.searches(candidate) {
             return Ok(wheel.site_packages.join(candidate));
         }
     }
@@ -94,29 +78,22 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn run(options: &Options) -> Result<()> {
     let wheel = Wheel::find(&options.path)?;
-    let mut needs = scan::scan(&wheel.site_packages.join("torch/lib"))?;
+    let needs = WheelNeeds::of(&wheel)?;
     let folder = target_folder(&wheel, &needs)?;
-    // These are opened by name at run time, so no library lists them as needed.
-    for soname in [DRIVER, NVML] {
-        needs.libraries.entry(soname.to_owned()).or_default();
-    }
     if options.remove {
         return remove(&folder, &needs);
     }
     let beside = || Some(std::env::current_exe().ok()?.parent()?.to_owned());
     let source = options.lib_dir.clone().or_else(beside).context("where are the libraries? use --lib-dir")?;
-    let read = |name: &str| {
-        let path = source.join(name);
-        std::fs::read(&path).with_context(|| format!("cannot read {} (see --lib-dir)", path.display()))
-    };
-    let (driver, template) = (read("libsimgpu_driver.so")?, read("libsimgpu_toolkit.so")?);
-    let template = Template::parse(&template).context("libsimgpu_toolkit.so")?;
+    let templates = Templates::read(&source).context("see --lib-dir")?;
+    for name in needs.missing_in_driver(&templates) {
+        eprintln!(
+            "simgpu-setup: warning: this torch uses the driver function {name}, which is not simulated"
+        );
+    }
 
-    let foreign = needs
-        .libraries
-        .keys()
-        .map(|soname| folder.join(soname))
-        .find(|path| path.exists() && !is_simulated(path));
+    let foreign =
+        needs.sonames().map(|soname| folder.join(soname)).find(|path| path.exists() && !is_simulated(path));
     if let Some(path) = foreign.filter(|_| !options.force) {
         bail!(
             "{} is NVIDIA's own; use a virtual environment without the nvidia packages, or --force",
@@ -124,19 +101,9 @@ fn run(options: &Options) -> Result<()> {
         );
     }
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let mut functions = 0;
-    for (soname, wanted) in &needs.libraries {
-        if soname == DRIVER {
-            check_driver(&driver, wanted);
-            write(&folder.join(soname), &driver)?;
-            continue;
-        }
-        let exports = plan::exports(&template, soname, wanted, wheel.cuda_major())?;
-        functions += exports.len();
-        let library = template
-            .instantiate(soname, &exports, wheel.versions)
-            .with_context(|| format!("cannot make {soname}"))?;
-        write(&folder.join(soname), &library)?;
+    let libraries = needs.make_libraries(&wheel, &templates)?;
+    for library in &libraries {
+        write(&folder.join(&library.soname), &library.bytes)?;
     }
     // Triton and others link with -lcuda.
     let link = folder.join("libcuda.so");
@@ -146,29 +113,20 @@ fn run(options: &Options) -> Result<()> {
     }
     if !options.quiet {
         println!(
-            "torch {} (CUDA {}.{}): {} simulated libraries with {functions} functions in {}",
+            "torch {} (CUDA {}.{}): {} simulated libraries with {} functions in {}",
             wheel.torch_version,
             wheel.versions.runtime / 1000,
             wheel.versions.runtime % 1000 / 10,
-            needs.libraries.len(),
+            libraries.len(),
+            libraries.iter().map(|library| library.functions).sum::<usize>(),
             folder.display()
         );
     }
     Ok(())
 }
 
-/// Warns about driver functions that the wheel uses and the simulated driver lacks.
-fn check_driver(driver: &[u8], wanted: &scan::Functions) {
-    let known = elf::defined_names(driver).unwrap_or_default();
-    for name in wanted.keys().filter(|name| !known.contains(*name)) {
-        eprintln!(
-            "simgpu-setup: warning: this torch uses the driver function {name}, which is not simulated"
-        );
-    }
-}
-
-fn remove(folder: &Path, needs: &Needs) -> Result<()> {
-    for soname in needs.libraries.keys() {
+fn remove(folder: &Path, needs: &WheelNeeds) -> Result<()> {
+    for soname in needs.sonames() {
         let path = folder.join(soname);
         if is_simulated(&path) {
             std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;

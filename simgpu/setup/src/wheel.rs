@@ -5,11 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use simgpu_common::WheelVersions;
 
+/// An installed PyTorch, and the versions that it was compiled against.
 #[derive(Debug)]
-pub(crate) struct Wheel {
-    pub(crate) site_packages: PathBuf,
-    pub(crate) torch_version: String,
-    pub(crate) versions: WheelVersions,
+pub struct Wheel {
+    /// The folder with `torch/`.
+    pub site_packages: PathBuf,
+    /// Its version, such as `2.15.0+cu132`.
+    pub torch_version: String,
+    /// The versions of NVIDIA's libraries that it was compiled against.
+    pub versions: WheelVersions,
 }
 
 /// Returns the site-packages folder of a virtual environment, or the path itself if it is one.
@@ -88,7 +92,7 @@ fn read_versions(version_py: &str, metadata: &str) -> Result<WheelVersions> {
 
 impl Wheel {
     /// Finds the PyTorch of a virtual environment or a site-packages folder.
-    pub(crate) fn find(path: &Path) -> Result<Self> {
+    pub fn find(path: &Path) -> Result<Self> {
         let site_packages = site_packages(path)?;
         let version_py = site_packages.join("torch/version.py");
         let version_py = std::fs::read_to_string(&version_py)
@@ -109,7 +113,7 @@ impl Wheel {
     }
 
     /// Returns the major version of CUDA.
-    pub(crate) fn cuda_major(&self) -> u32 {
+    pub fn cuda_major(&self) -> u32 {
         self.versions.runtime / 1000
     }
 }
