@@ -1,11 +1,12 @@
-"""Builds the recording library and the command for a wheel. A hatchling hook (pyproject.toml).
+"""Builds the native files of a wheel. A hatchling hook (pyproject.toml).
 
-Neither file depends on Python, so one wheel serves every CPython. Both depend on the glibc or the
-macOS that they were linked for, so the wheel's platform tag is read from the files themselves. For
-a wheel that runs on older systems, build against their glibc (scripts/wheel); renaming the wheel
-does not help. For macOS 11, link with MACOSX_DEPLOYMENT_TARGET=11.0; zig's default is newer.
+These are the recording library, the command, and on Linux what `gpumemtrace simulate` needs. No
+file depends on Python, so one wheel serves every CPython. All depend on the glibc or the macOS that
+they were linked for, so the wheel's platform tag is read from the files themselves. For a wheel
+that runs on older systems, build against their glibc (scripts/wheel); renaming the wheel does not
+help. For macOS 11, link with MACOSX_DEPLOYMENT_TARGET=11.0; zig's default is newer.
 
-  GPUMEMTRACE_PREBUILT   a folder with both files, which are used without calling cargo
+  GPUMEMTRACE_PREBUILT   a folder with these files, which are used without calling cargo
 """
 
 import os
@@ -22,6 +23,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 LIBRARIES = {"linux": "libgpumemtrace.so", "darwin": "libgpumemtrace.dylib"}
 MACHINES = {"linux": "x86_64", "darwin": "arm64"}
 COMMAND = "gpumemtrace"
+#: What `gpumemtrace simulate` makes its libraries from; on Linux only.
+SIMULATION = ("libsimgpu_driver.so", "libsimgpu_toolkit.so")
 
 
 class CargoBuildHook(BuildHookInterface):
@@ -33,6 +36,8 @@ class CargoBuildHook(BuildHookInterface):
         here = LIBRARIES.get(sys.platform, "libgpumemtrace.so")
         library = next((name for name in LIBRARIES.values() if prebuilt_folder() and (folder / name).is_file()), here)
         files = [folder / library, folder / COMMAND]
+        if library == LIBRARIES["linux"]:
+            files += [folder / name for name in SIMULATION]
         for file in files:
             if not file.is_file():
                 raise SystemExit(f"gpumemtrace: {file} does not exist")
@@ -41,6 +46,8 @@ class CargoBuildHook(BuildHookInterface):
         # For an editable installation too: the command looks for the library in site-packages.
         build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{library}"
         build_data["shared_scripts"][str(files[1])] = COMMAND
+        for file in files[2:]:
+            build_data["force_include"][str(file)] = f"gpumemtrace/lib/simgpu/{file.name}"
 
 
 def prebuilt_folder():
@@ -56,7 +63,8 @@ def build_with_cargo(root):
         )
     if not shutil.which("cargo"):
         raise SystemExit("building gpumemtrace needs Rust, and cargo was not found; install it from https://rustup.rs")
-    packages = ["--package", "gpumemtrace-interpose", "--package", "gpumemtrace-cli"]
+    names = ["gpumemtrace-interpose", "gpumemtrace-cli"] + ["simgpu-driver", "simgpu-toolkit"] * (sys.platform == "linux")
+    packages = [f"--package={name}" for name in names]
     # pip shows stderr if a build fails; stdout belongs to pip.
     done = subprocess.run(["cargo", "build", "--release", "--locked", *packages], cwd=root, stdout=sys.stderr.fileno())
     if done.returncode != 0:

@@ -19,6 +19,7 @@ mod render;
 pub mod symbolize;
 mod terminal;
 mod trace;
+mod user_cache;
 
 use std::process::ExitCode;
 
@@ -50,7 +51,7 @@ Exit codes:
   5    unreadable input
   6    incomplete trace
   130  interrupted
-`run` exits with the exit code of the command it runs.";
+`run` and `simulate` exit with the exit code of the command they run.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -77,6 +78,8 @@ enum Command {
     Symbolize(commands::symbolize::SymbolizeArgs),
     /// Run a command and record its GPU memory
     Run(commands::run::RunArgs),
+    /// Run a PyTorch program on a simulated GPU, and record its memory
+    Simulate(commands::simulate::SimulateArgs),
     /// Check whether this machine can be recorded
     Doctor(commands::doctor::DoctorArgs),
     /// Print completions for a shell
@@ -111,6 +114,7 @@ pub fn run_command() -> ExitCode {
         Command::Dump(args) => commands::dump::run(&args),
         Command::Symbolize(args) => commands::symbolize::run(&args),
         Command::Run(args) => commands::run::run(&args),
+        Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions::<Cli>(&args),
         Command::Man(args) => commands::shell::man::<Cli>(&args),

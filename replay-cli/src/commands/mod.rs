@@ -14,6 +14,7 @@ pub(crate) mod replay;
 pub(crate) mod run;
 mod setting_predictions;
 pub(crate) mod shell;
+pub(crate) mod simulate;
 pub(crate) mod symbolize;
 mod trace_args;
 pub(crate) mod whatif;

@@ -19,6 +19,8 @@ use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{AddressNames, Meta, ModuleNames, NamedFrame};
 
+use crate::user_cache::user_cache;
+
 /// Longer files are ignored.
 const MAX_FILE_BYTES: u64 = 32 << 20;
 /// The limit for all files together.
@@ -33,16 +35,9 @@ pub(crate) struct SymbolCache {
 }
 
 impl SymbolCache {
-    /// The cache of this user, below `XDG_CACHE_HOME` or `~/.cache`. `None` with
-    /// `GPUMEMTRACE_CACHE=off` or without a home folder.
+    /// The cache of this user, if there is one.
     pub(crate) fn for_user() -> Option<Self> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        if set("GPUMEMTRACE_CACHE").is_some_and(|value| value == "off") {
-            return None;
-        }
-        let caches = set("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let caches = caches.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-        Some(Self { folder: caches.join("gpumemtrace").join("symbols"), most_bytes: MAX_ALL_BYTES })
+        Some(Self { folder: user_cache("symbols")?, most_bytes: MAX_ALL_BYTES })
     }
 
     fn path(&self, build_id: &[u8]) -> PathBuf {

@@ -13,66 +13,76 @@ pub struct KnownCard {
     short_names: &'static [&'static str],
     /// Bytes of its memory, as the CUDA driver reports them.
     pub total_bytes: u64,
+    /// Major and minor version of its compute capability (developer.nvidia.com/cuda-gpus).
+    pub compute_capability: (u32, u32),
+    /// Number of multiprocessors (NVIDIA's data sheets and white papers).
+    pub multiprocessors: u32,
 }
 
-const fn card(name: &'static str, short_names: &'static [&'static str], total_bytes: u64) -> KnownCard {
-    KnownCard { name, short_names, total_bytes }
+const fn card(
+    name: &'static str,
+    short_names: &'static [&'static str],
+    total_bytes: u64,
+    compute_capability: (u32, u32),
+    multiprocessors: u32,
+) -> KnownCard {
+    KnownCard { name, short_names, total_bytes, compute_capability, multiprocessors }
 }
 
-/// All known cards, the smallest first. The source of each number is on the line before it.
+/// All known cards, the smallest first. The source of the bytes is on the line before them.
 static CARDS: &[KnownCard] = &[
     // deviceQuery.
-    card("RTX 3080 (10 GB)", &["rtx3080", "3080"], 10_472_390_656),
+    card("RTX 3080 (10 GB)", &["rtx3080", "3080"], 10_472_390_656, (8, 6), 68),
     // caps-tum/mt4g.
-    card("RTX 2080 Ti", &["rtx2080ti", "2080ti"], 11_348_672_512),
+    card("RTX 2080 Ti", &["rtx2080ti", "2080ti"], 11_348_672_512, (7, 5), 68),
     // 11,906 MiB in logs of llama.cpp.
-    card("RTX 3060 (12 GB)", &["rtx3060", "3060"], 12_484_345_856),
+    card("RTX 3060 (12 GB)", &["rtx3060", "3060"], 12_484_345_856, (8, 6), 28),
     // total memory of torch on Colab.
-    card("T4", &["t4"], 15_637_086_208),
+    card("T4", &["t4"], 15_637_086_208, (7, 5), 40),
     // 15,840 MiB, rounded, in logs of Ultralytics.
-    card("RTX 5080", &["rtx5080", "5080"], 16_608_919_552),
+    card("RTX 5080", &["rtx5080", "5080"], 16_608_919_552, (12, 0), 84),
     // total_memory=16049MB of torch.
-    card("RTX 4080", &["rtx4080", "4080"], 16_828_596_224),
+    card("RTX 4080", &["rtx4080", "4080"], 16_828_596_224, (8, 9), 76),
     // deviceQuery.
-    card("V100 (16 GB)", &["v100-16gb", "v100"], 16_911_433_728),
+    card("V100 (16 GB)", &["v100-16gb", "v100"], 16_911_433_728, (7, 0), 80),
     // 16,269 MiB, rounded, in logs of Ultralytics.
-    card("P100", &["p100"], 17_058_758_656),
+    card("P100", &["p100"], 17_058_758_656, (6, 0), 56),
     // deviceQuery in thamada/gls.
-    card("L4", &["l4"], 23_570_219_008),
+    card("L4", &["l4"], 23_570_219_008, (8, 9), 58),
     // deviceQuery in thamada/gls.
-    card("A10", &["a10"], 23_595_909_120),
+    card("A10", &["a10"], 23_595_909_120, (8, 6), 72),
     // total_memory=22587MB of torch.
-    card("A10G", &["a10g"], 23_684_186_112),
+    card("A10G", &["a10g"], 23_684_186_112, (8, 6), 80),
     // deviceQuery.
-    card("RTX 3090", &["rtx3090", "3090"], 25_206_325_248),
+    card("RTX 3090", &["rtx3090", "3090"], 25_206_325_248, (8, 6), 82),
     // deviceQuery.
-    card("RTX 4090", &["rtx4090", "4090"], 25_250_627_584),
+    card("RTX 4090", &["rtx4090", "4090"], 25_250_627_584, (8, 9), 128),
     // deviceQuery.
-    card("RTX 5090", &["rtx5090", "5090"], 33_660_534_784),
+    card("RTX 5090", &["rtx5090", "5090"], 33_660_534_784, (12, 0), 170),
     // deviceQuery.
-    card("V100 (32 GB)", &["v100-32gb"], 34_058_272_768),
+    card("V100 (32 GB)", &["v100-32gb"], 34_058_272_768, (7, 0), 80),
     // deviceQuery; total_memory=40326MB of torch.
-    card("A100 (40 GB)", &["a100-40gb"], 42_285_268_992),
+    card("A100 (40 GB)", &["a100-40gb"], 42_285_268_992, (8, 0), 108),
     // deviceQuery in alvarobartt/cuda-device-query.
-    card("L40S", &["l40s"], 47_576_711_168),
+    card("L40S", &["l40s"], 47_576_711_168, (8, 9), 142),
     // deviceQuery in thamada/gls.
-    card("A40", &["a40"], 47_608_692_736),
+    card("A40", &["a40"], 47_608_692_736, (8, 6), 84),
     // a6000.txtpb in openxla/xla; total_memory of torch; ECC off.
-    card("RTX A6000", &["a6000", "rtx-a6000"], 51_041_271_808),
+    card("RTX A6000", &["a6000", "rtx-a6000"], 51_041_271_808, (8, 6), 84),
     // GpuTargetConfig of XLA.
-    card("H100 (SXM)", &["h100", "h100-sxm"], 84_929_347_584),
+    card("H100 (SXM)", &["h100", "h100-sxm"], 84_929_347_584, (9, 0), 132),
     // h100_pcie.txtpb in openxla/xla; total_memory=81008MB of torch.
-    card("H100 PCIe", &["h100-pcie"], 84_942_979_072),
+    card("H100 PCIe", &["h100-pcie"], 84_942_979_072, (9, 0), 114),
     // deviceQuery; cudaGetDeviceProperties.
-    card("A100 (80 GB)", &["a100", "a100-80gb"], 84_974_239_744),
+    card("A100 (80 GB)", &["a100", "a100-80gb"], 84_974_239_744, (8, 0), 108),
     // deviceQuery in thamada/gls.
-    card("H100 NVL", &["h100-nvl"], 99_861_594_112),
+    card("H100 NVL", &["h100-nvl"], 99_861_594_112, (9, 0), 132),
     // deviceQuery in thamada/gls.
-    card("GH200 (96 GB)", &["gh200"], 101_468_602_368),
+    card("GH200 (96 GB)", &["gh200"], 101_468_602_368, (9, 0), 132),
     // deviceQuery in thamada/gls; OOM messages (139.72 GiB).
-    card("H200", &["h200"], 150_021_734_400),
+    card("H200", &["h200"], 150_021_734_400, (9, 0), 132),
     // total_memory=182631MB of torch.
-    card("B200", &["b200"], 191_502_483_456),
+    card("B200", &["b200"], 191_502_483_456, (10, 0), 148),
 ];
 
 impl KnownCard {

@@ -32,7 +32,7 @@ NOT_RUN = [
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "text", "sql", ""}
-SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "whatif", "fit", "check", "info", "dump", "symbolize", "doctor")
+SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "doctor")
 
 
 class Reader:

@@ -11,10 +11,11 @@ import atexit
 import os
 import signal
 import sys
-from types import FrameType, ModuleType
-from typing import Any, Callable, Dict, Optional, Sequence
+from types import FrameType
+from typing import Any, Optional
 
 from .candidates import SOCKET_VARIABLE, CandidateReader
+from .import_hook import ImportHook
 from .intervals import IntervalScans, print_line
 from .library import COMMAND_VARIABLE, read_with_command
 from .returns import ReturnTrigger
@@ -36,6 +37,8 @@ _returns: Optional[ReturnTrigger] = None
 def install() -> None:
     """Registers the triggers that the environment requests. Call it once per process."""
     global _limit_s
+    if os.environ.get("GPUMEMTRACE_HOLDERS") != "1":
+        return
     _limit_s = _read_limit()
     atexit.register(_on_exit)
     os.register_at_fork(after_in_child=_forget_threads)
@@ -43,7 +46,7 @@ def install() -> None:
     if number is not None and signal.getsignal(number) == signal.SIG_DFL:
         signal.signal(number, _on_signal)
     on_import = {"torch.autograd": _on_autograd_import, "torch.cuda": _on_cuda_import}
-    sys.meta_path.insert(0, _ImportHook(on_import))
+    sys.meta_path.insert(0, ImportHook(on_import))
 
 
 def _read_limit() -> float:
@@ -155,51 +158,3 @@ def _attach_oom_observer(torch: Any) -> None:
     except Exception:
         # Pluggable allocators have no observers.
         return
-
-
-class _ImportHook:
-    """Calls a function after each awaited module is imported; removes itself after the last one."""
-
-    def __init__(self, awaited: Dict[str, Callable[[], None]]) -> None:
-        self._awaited = awaited
-
-    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Any:
-        on_loaded = self._awaited.pop(name, None)
-        if on_loaded is None:
-            return None
-        position = sys.meta_path.index(self) if self in sys.meta_path else -1
-        others = sys.meta_path[position + 1 :]
-        if not self._awaited and position >= 0:
-            del sys.meta_path[position]
-        for finder in others:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    loader = _CallbackLoader(spec.loader, on_loaded)
-                    spec.loader = loader  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class _CallbackLoader:
-    """Loads a module with its own loader, which it then restores, and calls a function."""
-
-    def __init__(self, own: Any, on_loaded: Callable[[], None]) -> None:
-        self._own, self._on_loaded = own, on_loaded
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-    def create_module(self, spec: Any) -> Any:
-        return self._own.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._own
-        module.__loader__ = self._own
-        self._own.exec_module(module)
-        try:
-            self._on_loaded()
-        except Exception:
-            # An unknown version of PyTorch: the scan reports less, or does not run at an OOM.
-            return

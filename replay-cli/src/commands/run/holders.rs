@@ -1,21 +1,17 @@
 //! `--holders`: makes the Python of the command scan which references hold leaked blocks.
 //!
-//! The recorder must not call the Python API, and the command's Python may not find the gpumemtrace
-//! package, or may find another version of it. So the scanner's files are part of this binary. They
-//! are written to a temporary folder on `PYTHONPATH`, where Python runs them as `sitecustomize`.
-//! That file then imports the `sitecustomize` it hides.
+//! The recorder must not call the Python API, so the scanner is Python code (`python_hook.rs`).
 
-use std::fs::{self, Permissions};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context as _;
 use gpumemtrace_format::EventKind;
-use tempfile::TempDir;
 
 use super::candidate_server::CandidateServer;
+use super::python_hook::PythonHook;
 use crate::terminal::stderr::print_message;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
@@ -32,11 +28,11 @@ macro_rules! python {
 }
 /// The name under which the scanner is imported.
 const PACKAGE_NAME: &str = "_gpumemtrace_holders";
-const STARTUP_FILE: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
 const SCANNER_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
     ("candidates.py", python!("candidates.py")),
     ("frames.py", python!("frames.py")),
+    ("import_hook.py", python!("import_hook.py")),
     ("intervals.py", python!("intervals.py")),
     ("library.py", python!("library.py")),
     ("names.py", python!("names.py")),
@@ -90,7 +86,7 @@ pub(super) struct HoldersHook {
     // Dropped before the folder that has its socket.
     server: CandidateServer,
     executable: PathBuf,
-    folder: TempDir,
+    python: PythonHook,
 }
 
 impl HoldersHook {
@@ -100,30 +96,22 @@ impl HoldersHook {
     }
 
     fn create() -> io::Result<Self> {
-        // Python imports what lies here, so no other user may write to it.
-        let private = Permissions::from_mode(0o700);
-        let folder =
-            tempfile::Builder::new().prefix("gpumemtrace-holders-").permissions(private).tempdir()?;
-        let package = folder.path().join(PACKAGE_NAME);
-        fs::create_dir(&package)?;
-        fs::write(folder.path().join(STARTUP_FILE.0), STARTUP_FILE.1)?;
-        for (name, text) in SCANNER_FILES {
-            fs::write(package.join(name), text)?;
-        }
+        let python = PythonHook::create(PACKAGE_NAME, SCANNER_FILES)?;
         let executable = std::env::current_exe()?;
-        let server = CandidateServer::start(folder.path(), executable.clone())?;
-        Ok(Self { server, executable, folder })
+        let server = CandidateServer::start(python.folder(), executable.clone())?;
+        Ok(Self { server, executable, python })
     }
 
     /// Sets the environment variables by which the Python of `command` finds and runs the scanner.
-    pub(super) fn configure(&self, command: &mut Command, signal: Option<&str>, limit: Option<&str>) {
-        let mut path = self.folder.path().as_os_str().to_owned();
-        if let Some(old) = std::env::var_os("PYTHONPATH").filter(|old| !old.is_empty()) {
-            path.push(":");
-            path.push(old);
-        }
+    pub(super) fn configure(
+        &self,
+        command: &mut Command,
+        python_path: Option<OsString>,
+        signal: Option<&str>,
+        limit: Option<&str>,
+    ) {
         command
-            .env("PYTHONPATH", path)
+            .env("PYTHONPATH", self.python.python_path(python_path))
             .env("GPUMEMTRACE_HOLDERS", "1")
             .env("GPUMEMTRACE_COMMAND", &self.executable)
             .env("GPUMEMTRACE_HOLDERS_SOCKET", self.server.path());
@@ -138,6 +126,7 @@ impl HoldersHook {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::Path;
 
     use super::*;
@@ -159,11 +148,13 @@ mod tests {
     #[test]
     fn dropping_hook_removes_its_folder() {
         let hook = HoldersHook::create().unwrap();
-        let folder = hook.folder.path().to_owned();
-        assert!(folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("scan.py").is_file());
+        let folder = hook.python.folder().to_owned();
+        assert!(
+            folder.join("sitecustomize.py").is_file() && folder.join(PACKAGE_NAME).join("scan.py").is_file()
+        );
         assert!(hook.server.path().exists());
         let mut command = Command::new("python3");
-        hook.configure(&mut command, Some("USR1"), None);
+        hook.configure(&mut command, None, Some("USR1"), None);
         let path = command.get_envs().find(|(name, _)| *name == "PYTHONPATH").unwrap().1.unwrap();
         assert!(path.to_string_lossy().starts_with(&*folder.to_string_lossy()));
         assert!(!command.get_envs().any(|(name, _)| name == "GPUMEMTRACE_HOLDERS_LIMIT"));

@@ -7,7 +7,8 @@
 
 mod candidate_server;
 mod holders;
-mod program;
+pub(super) mod program;
+pub(super) mod python_hook;
 mod traces;
 
 use std::ffi::OsString;
@@ -29,6 +30,7 @@ use crate::launch::library::{check_preloadable, find_library};
 use crate::launch::platform::Platform;
 use crate::launch::preload;
 use crate::terminal::stderr::print_message;
+use python_hook::PythonHook;
 use traces::{ExpectedTraces, finish_traces};
 
 /// Smaller parts would consist mostly of headers.
@@ -77,7 +79,7 @@ pub(crate) struct RunArgs {
     html: bool,
     /// Command to run; `train.py` and `-m package` run in Python
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 fn parse_part_limit(text: &str) -> Result<String, String> {
@@ -132,16 +134,56 @@ enum OnFullArg {
     Drop,
 }
 
+/// What another command of ours adds to the command, beside the recorder.
+#[derive(Debug, Default)]
+pub(super) struct CommandExtras {
+    /// Environment variables, beside those of the recorder.
+    pub(super) variables: Vec<(&'static str, OsString)>,
+    /// Libraries that the loader takes first, behind the recorder: a value of `LD_PRELOAD`.
+    pub(super) preloaded: OsString,
+    /// Code that its Python starts.
+    pub(super) python: Option<PythonHook>,
+}
+
+/// A command that has ended.
+pub(super) struct FinishedCommand {
+    pub(super) exit: CliExit,
+    /// The traces that it wrote.
+    pub(super) traces: Vec<PathBuf>,
+}
+
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
+    Ok(run_with(args, &CommandExtras::default())?.exit)
+}
+
+/// Runs the command with what another command of ours adds.
+pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result<FinishedCommand> {
     let library = find_library()?;
     check_preloadable(&library, Platform::HOST)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
     let program = program::resolve_command(&args.command, &here);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).env_remove(program::PYTHON);
+    command.envs(extras.variables.iter().map(|(name, value)| (name, value)));
+    let mut python_path = std::env::var_os("PYTHONPATH");
+    if let Some(hook) = &extras.python {
+        python_path = Some(hook.python_path(python_path));
+        command.env("PYTHONPATH", python_path.as_ref().expect("set above"));
+    }
     let what = (program[0].as_os_str(), here.as_path());
-    let (variables, blocker) =
-        preload::environment(Platform::HOST, &library, what, &HostFileSystem, |name| std::env::var_os(name));
+    let set = |name: &str| {
+        let value = std::env::var_os(name).unwrap_or_default();
+        let mut list = extras.preloaded.clone();
+        if name != Platform::HOST.preload_variable() || list.is_empty() {
+            return Some(value);
+        }
+        if !value.is_empty() {
+            list.push(":");
+            list.push(value);
+        }
+        Some(list)
+    };
+    let (variables, blocker) = preload::environment(Platform::HOST, &library, what, &HostFileSystem, set);
     if let Some(blocker) = &blocker {
         print_message(format_args!("gpumemtrace: not recorded: {blocker}"));
     }
@@ -178,7 +220,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     }
     let holders = args.holders.then(holders::HoldersHook::new).transpose()?;
     if let Some(hook) = &holders {
-        hook.configure(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref());
+        hook.configure(
+            &mut command,
+            python_path,
+            args.holders_signal.as_deref(),
+            args.holders_limit.as_deref(),
+        );
     }
     let before = expected.find_traces();
     let mut signals = signal_hook::iterator::Signals::new([
@@ -195,7 +242,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
             // The exit codes of a shell: 127 not found, 126 not executable.
             print_message(format_args!("gpumemtrace: cannot start {name}: {error}"));
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
-            return Ok(CliExit::Code(if not_found { 127 } else { 126 }));
+            let exit = CliExit::Code(if not_found { 127 } else { 126 });
+            return Ok(FinishedCommand { exit, traces: Vec::new() });
         }
     };
     let pid = child.id();
@@ -225,7 +273,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     if args.html && !new.is_empty() {
         write_page(&new, &here);
     }
-    Ok(CliExit::Code(exit_code(status)))
+    Ok(FinishedCommand { exit: CliExit::Code(exit_code(status)), traces: new })
 }
 
 /// Writes the page of `--html`. A failure is one line on stderr: the exit code is the command's.

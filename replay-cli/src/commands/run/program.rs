@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub(super) const PYTHON: &str = "GPUMEMTRACE_PYTHON";
 
 /// The program to start, with all its arguments.
-pub(super) fn resolve_command(command: &[OsString], here: &Path) -> Vec<OsString> {
+pub(in crate::commands) fn resolve_command(command: &[OsString], here: &Path) -> Vec<OsString> {
     let mut whole = command.to_vec();
     if command.first().is_some_and(|name| is_for_python(name, here)) {
         whole.insert(0, find_python());

@@ -1,4 +1,4 @@
-"""Starts the holder scan of `gpumemtrace run --holders` in a Python process of the command.
+"""Starts the package beside this file in a Python process of a recorded command.
 
 Python imports the first module of this name that it finds. So this one removes its folder from
 `sys.path` and then imports the program's own `sitecustomize`, if there is one, in its place. The
@@ -19,11 +19,10 @@ def _import_hidden_sitecustomize() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-def _install_triggers(folder: str) -> None:
+def _install_triggers(folder: str, name: str) -> None:
     import importlib.util
     import os
 
-    name = "_gpumemtrace_holders"
     package = os.path.join(folder, name)
     spec = importlib.util.spec_from_file_location(
         name, os.path.join(package, "__init__.py"), submodule_search_locations=[package]
@@ -40,11 +39,14 @@ def _main() -> None:
 
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != folder]
-    if sys.version_info >= (3, 8) and os.environ.get("GPUMEMTRACE_HOLDERS") == "1":
-        try:
-            _install_triggers(folder)
-        except Exception as error:
-            sys.stderr.write(f"gpumemtrace: cannot scan for the holders of leaks: {error!r}\n")
+    if sys.version_info >= (3, 8):
+        for name in os.listdir(folder):
+            if not name.startswith("_gpumemtrace_"):
+                continue
+            try:
+                _install_triggers(folder, name)
+            except Exception as error:
+                sys.stderr.write(f"gpumemtrace: cannot start {name[len('_gpumemtrace_'):]}: {error!r}\n")
     _import_hidden_sitecustomize()
 
 

@@ -1,0 +1,1 @@
+../_holders/import_hook.py

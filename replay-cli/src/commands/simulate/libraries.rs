@@ -1,0 +1,139 @@
+//! The simulated libraries for one PyTorch: made on first use, and kept in the user's cache.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use simgpu_setup::{TEMPLATE_NAMES, Templates, Wheel, WheelNeeds};
+use tempfile::TempDir;
+
+use crate::exit::UsageError;
+use crate::launch::library::find_library;
+use crate::user_cache::user_cache;
+
+/// Libraries on disk, as long as this exists.
+pub(super) struct PreparedLibraries {
+    files: Vec<PathBuf>,
+    /// Their folder if there is no cache.
+    _folder: Option<TempDir>,
+}
+
+impl PreparedLibraries {
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(PathBuf::as_path)
+    }
+}
+
+/// Finds the libraries in the cache, or makes them.
+pub(super) fn prepare_libraries(wheel: &Wheel) -> anyhow::Result<PreparedLibraries> {
+    let templates = Templates::read(&find_templates()?)?;
+    let Some(cache) = user_cache("simulated") else {
+        let folder = tempfile::tempdir().context("simulate: cannot prepare a temporary folder")?;
+        make_libraries(wheel, &templates, folder.path())?;
+        return Ok(PreparedLibraries { files: list_libraries(folder.path())?, _folder: Some(folder) });
+    };
+    let folder = cache.join(name_of(wheel, &templates)?);
+    if !folder.is_dir() {
+        fill_cache(&cache, &folder, |made| make_libraries(wheel, &templates, made))?;
+    }
+    Ok(PreparedLibraries { files: list_libraries(&folder)?, _folder: None })
+}
+
+/// The folder with the templates: what `GPUMEMTRACE_SIMGPU` names, or beside our library.
+fn find_templates() -> anyhow::Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("GPUMEMTRACE_SIMGPU") {
+        return Ok(PathBuf::from(folder));
+    }
+    let library = find_library()?;
+    let beside = library.parent().unwrap_or(Path::new("."));
+    let has_templates = |folder: &PathBuf| TEMPLATE_NAMES.iter().all(|name| folder.join(name).is_file());
+    [beside.join("simgpu"), beside.to_owned()].into_iter().find(has_templates).ok_or_else(|| {
+        UsageError(format!(
+            "simulate: {} is not in {}; set GPUMEMTRACE_SIMGPU to its folder",
+            TEMPLATE_NAMES[0],
+            beside.display()
+        ))
+        .into()
+    })
+}
+
+/// A name that differs for each PyTorch and each version of the templates.
+fn name_of(wheel: &Wheel, templates: &Templates) -> anyhow::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    (env!("CARGO_PKG_VERSION"), templates).hash(&mut hasher);
+    let folder = wheel.site_packages.join("torch/lib");
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    files.sort();
+    for file in files {
+        let facts = fs::metadata(&file)?;
+        (file, facts.len(), facts.mtime(), facts.mtime_nsec()).hash(&mut hasher);
+    }
+    Ok(format!("torch-{}-{:016x}", wheel.torch_version, hasher.finish()))
+}
+
+fn make_libraries(wheel: &Wheel, templates: &Templates, folder: &Path) -> anyhow::Result<()> {
+    for library in WheelNeeds::of(wheel)?.make_libraries(wheel, templates)? {
+        fs::write(folder.join(&library.soname), &library.bytes)?;
+    }
+    Ok(())
+}
+
+/// Fills a folder aside and renames it, so that others see all of it or nothing.
+fn fill_cache(
+    cache: &Path,
+    folder: &Path,
+    fill: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write to {}; set XDG_CACHE_HOME to another folder", cache.display());
+    fs::create_dir_all(cache).with_context(cannot)?;
+    let aside = tempfile::Builder::new().prefix(".new-").tempdir_in(cache).with_context(cannot)?;
+    fill(aside.path()).with_context(cannot)?;
+    // Another command may have been faster; then its folder serves as well.
+    match fs::rename(aside.path(), folder) {
+        Ok(()) => drop(aside.keep()),
+        Err(_) if folder.is_dir() => {}
+        Err(error) => return Err(error).with_context(cannot),
+    }
+    Ok(())
+}
+
+/// All libraries of a folder, the driver first: others look it up.
+fn list_libraries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    files.sort_by_key(|file| (!file.ends_with(simgpu_setup::DRIVER), file.clone()));
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_commands_fill_one_folder() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = cache.path().join("torch");
+        let fill = |text: &'static str| move |made: &Path| Ok(fs::write(made.join("libcuda.so.1"), text)?);
+        // The second one finishes while the first is still busy.
+        fill_cache(cache.path(), &folder, |made| {
+            fill_cache(cache.path(), &folder, fill("second"))?;
+            fill("first")(made)
+        })
+        .unwrap();
+        assert_eq!(fs::read_to_string(folder.join("libcuda.so.1")).unwrap(), "second");
+        let left: Vec<_> =
+            fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["torch"]);
+    }
+
+    #[test]
+    fn failed_folder_is_not_kept() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = cache.path().join("torch");
+        assert!(fill_cache(cache.path(), &folder, |_| anyhow::bail!("no")).is_err());
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! `gpumemtrace simulate`: runs an unmodified PyTorch program on a simulated GPU, recorded.
+//!
+//! The simulated CUDA libraries are made for the installed PyTorch and preloaded. glibc takes a
+//! library that is already loaded for every later request of its name, so they come before NVIDIA's
+//! own, and nothing is written into the program's environment.
+
+mod card;
+mod libraries;
+mod torch;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use self::card::SimulatedCard;
+use self::libraries::prepare_libraries;
+use self::torch::find_torch;
+use super::run::python_hook::PythonHook;
+use super::run::{CommandExtras, RunArgs, program, run_with};
+use crate::exit::{CliExit, UsageError};
+use crate::launch::platform::Platform;
+use crate::terminal::stderr::print_message;
+use crate::terminal::units::format_bytes;
+
+/// The text of a file of the Python part.
+macro_rules! python {
+    ($file:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../pytorch-allocator-shim/python/gpumemtrace/_simulation/",
+            $file
+        ))
+    };
+}
+const PACKAGE_NAME: &str = "_gpumemtrace_simulation";
+const PYTHON_FILES: &[(&str, &str)] = &[
+    ("__init__.py", python!("__init__.py")),
+    ("import_hook.py", python!("import_hook.py")),
+    ("step_limit.py", python!("step_limit.py")),
+    ("triggers.py", python!("triggers.py")),
+    ("value_reads.py", python!("value_reads.py")),
+];
+
+#[derive(clap::Args)]
+pub(crate) struct SimulateArgs {
+    /// The card: a name such as H100, or a size such as 24GiB
+    #[arg(long, value_name = "NAME|SIZE", default_value = "h100", value_parser = SimulatedCard::parse)]
+    card: SimulatedCard,
+    /// How many cards the program sees
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    devices: u32,
+    /// End the program after this many steps of an optimizer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    steps: Option<u32>,
+    /// Copies that move bytes: none (values are 0), those up to 64 KiB, or all
+    #[arg(long, value_name = "SIZE", default_value = "zero", value_parser = ["zero", "small", "all"])]
+    host_copies: String,
+    /// Do not print the report of the trace at the end
+    #[arg(long)]
+    no_report: bool,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
+    if Platform::HOST != Platform::Linux || cfg!(not(target_arch = "x86_64")) {
+        return Err(UsageError("simulate: the simulated GPU needs Linux on x86-64".to_owned()).into());
+    }
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let command = program::resolve_command(&args.run.command, &here);
+    let wheel = find_torch(&command, &here)?;
+    let libraries = prepare_libraries(&wheel)?;
+    let python = PythonHook::create(PACKAGE_NAME, PYTHON_FILES)
+        .context("simulate: cannot prepare a temporary folder")?;
+    let mut variables = args.card.variables();
+    variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
+    variables.push(("SIMGPU_COPY", args.host_copies.clone().into()));
+    if let Some(steps) = args.steps {
+        variables.push(("GPUMEMTRACE_SIMULATE_STEPS", steps.to_string().into()));
+    }
+    let extras =
+        CommandExtras { variables, preloaded: preload_list(libraries.files())?, python: Some(python) };
+    let count = if args.devices == 1 { String::new() } else { format!("{} x ", args.devices) };
+    print_message(format_args!(
+        "gpumemtrace: simulating {count}{}, {}, for torch {}; kernels do nothing, and values on the GPU are 0",
+        args.card.name,
+        format_bytes(args.card.total_bytes),
+        wheel.torch_version
+    ));
+    let finished = run_with(&args.run, &extras)?;
+    if !args.no_report && !finished.traces.is_empty() {
+        report(&finished.traces);
+    }
+    Ok(finished.exit)
+}
+
+/// Prints the report of the traces. The exit code stays that of the program.
+fn report(traces: &[PathBuf]) {
+    let started = std::env::current_exe()
+        .and_then(|command| std::process::Command::new(command).arg("replay").args(traces).status());
+    if let Err(error) = started {
+        print_message(format_args!("gpumemtrace: no report: {error}"));
+    }
+}
+
+/// The value of `LD_PRELOAD` for these libraries.
+fn preload_list<'a>(files: impl Iterator<Item = &'a Path>) -> anyhow::Result<OsString> {
+    let mut list = OsString::new();
+    for file in files {
+        let bytes = file.as_os_str().as_encoded_bytes();
+        if bytes.iter().any(|byte| Platform::Linux.separators().contains(byte)) {
+            return Err(UsageError(format!(
+                "{}: LD_PRELOAD cannot hold a path with a space or a colon; set XDG_CACHE_HOME to another folder",
+                file.display()
+            ))
+            .into());
+        }
+        if !list.is_empty() {
+            list.push(":");
+        }
+        list.push(file);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_python_file_is_embedded() {
+        let folder =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../pytorch-allocator-shim/python/gpumemtrace/_simulation");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut there: Vec<String> = files
+            .filter(|path| path.extension().is_some_and(|extension| extension == "py"))
+            .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        there.sort();
+        let known: Vec<&str> = PYTHON_FILES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(there, known);
+    }
+
+    #[test]
+    fn path_that_the_loader_would_split_is_refused() {
+        let list = |paths: &[&str]| {
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            preload_list(paths.iter().map(PathBuf::as_path)).map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            list(&["/a/libcuda.so.1", "/a/libcudart.so.13"]),
+            Ok("/a/libcuda.so.1:/a/libcudart.so.13".into())
+        );
+        assert!(list(&["/my cache/libcuda.so.1"]).unwrap_err().contains("XDG_CACHE_HOME"));
+    }
+}

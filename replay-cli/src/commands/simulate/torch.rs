@@ -1,0 +1,86 @@
+//! Finds the PyTorch of a command, without importing it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use simgpu_setup::Wheel;
+
+use crate::exit::UsageError;
+
+/// Prints the file of the module, or an empty line.
+const FIND: &str = "import importlib.util as u; s = u.find_spec('torch'); print(s and s.origin or '')";
+
+/// The PyTorch that the command's Python would import.
+pub(super) fn find_torch(command: &[OsString], here: &Path) -> anyhow::Result<Wheel> {
+    let python = interpreter_of(&command[0], here).ok_or_else(|| {
+        refuse(format!(
+            "{} is neither Python nor a Python script; write the command as `python ...` or `python -m ...`",
+            command[0].to_string_lossy()
+        ))
+    })?;
+    let shown = python[0].to_string_lossy().into_owned();
+    let answer = Command::new(&python[0]).args(&python[1..]).args(["-c", FIND]).output();
+    let answer = answer.map_err(|error| refuse(format!("cannot start {shown}: {error}")))?;
+    let text = String::from_utf8_lossy(&answer.stdout);
+    let origin = text.lines().next_back().unwrap_or_default().trim();
+    let packages = Path::new(origin).parent().and_then(Path::parent);
+    let packages = packages.filter(|_| !origin.is_empty()).ok_or_else(|| {
+        refuse(format!("{shown} has no PyTorch; install a CUDA build of torch in its environment"))
+    })?;
+    Wheel::find(packages).map_err(|error| {
+        refuse(format!("{error:#}; install a CUDA build of torch (no GPU and no nvidia packages are needed)"))
+    })
+}
+
+fn refuse(why: String) -> anyhow::Error {
+    UsageError(format!("simulate: {why}")).into()
+}
+
+/// The command that starts the Python of a program: the program itself, or what its first line
+/// names, as in `torchrun`.
+fn interpreter_of(program: &OsStr, here: &Path) -> Option<Vec<OsString>> {
+    let name = Path::new(program).file_name()?.to_string_lossy().into_owned();
+    if name.starts_with("python") || name.starts_with("pypy") {
+        return Some(vec![program.to_owned()]);
+    }
+    let path = if Path::new(program).components().count() > 1 {
+        here.join(program)
+    } else {
+        let folders = std::env::var_os("PATH")?;
+        std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())?
+    };
+    python_of_script(&path)
+}
+
+/// The interpreter and its arguments in the first line of a script, if it is a Python.
+fn python_of_script(path: &PathBuf) -> Option<Vec<OsString>> {
+    let mut head = [0; 256];
+    let length = File::open(path).ok()?.read(&mut head).ok()?;
+    let text = String::from_utf8_lossy(&head[..length]);
+    let line = text.strip_prefix("#!")?.lines().next()?.trim().to_owned();
+    let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+    line.contains("python").then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn python_is_named_by_the_program_or_its_first_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        std::fs::write(here.join("torchrun"), "#!/venv/bin/python3.12\nimport sys\n").unwrap();
+        std::fs::write(here.join("tool"), "#!/usr/bin/env python3\n").unwrap();
+        std::fs::write(here.join("script"), "#!/bin/sh\npython train.py\n").unwrap();
+        let of = |program: &str| interpreter_of(OsStr::new(program), here);
+        let words = |words: &[&str]| Some(words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of("/venv/bin/python3"), words(&["/venv/bin/python3"]));
+        assert_eq!(of("./torchrun"), words(&["/venv/bin/python3.12"]));
+        assert_eq!(of("./tool"), words(&["/usr/bin/env", "python3"]));
+        assert_eq!((of("./script"), of("./none")), (None, None));
+    }
+}
