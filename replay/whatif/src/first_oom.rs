@@ -135,8 +135,8 @@ impl OomPredictor {
         let (is_usable, availability) = (self.is_usable, &self.availability);
         let is_certain = |one: &PredictionToOom| {
             let is_limited_early = matches!(one.prediction.stop, Some(PredictionStop::Failed(_)));
-            !one.is_uncertain
-                && !one.prediction.did_address_decide()
+            let may_differ = one.is_uncertain || one.prediction.did_address_decide();
+            !may_differ
                 && one.peak_reserved_bytes() <= availability.least_bytes
                 && !(is_limited_early && availability.has_varied)
         };

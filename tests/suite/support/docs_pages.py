@@ -184,7 +184,7 @@ class Session:
         # Reports name the recorder's files. Paths of fixed length break lines at the same words.
         programs = folder / ".bin"
         programs.mkdir()
-        for name in ("gpumemtrace", "libgpumemtrace.so"):
+        for name in ("gpumemtrace", "libgpumemtrace.so", "libsimgpu_driver.so", "libsimgpu_toolkit.so"):
             shutil.copy2(RELEASE / name, programs)
         self.environment = environment(folder, traced=False)
         del self.environment["SIMGPU_LOG"]

@@ -35,7 +35,7 @@ pub(super) fn find_torch(command: &[OsString], here: &Path) -> anyhow::Result<Wh
     })
 }
 
-fn refuse(why: String) -> anyhow::Error {
+fn refuse(why: impl std::fmt::Display) -> anyhow::Error {
     UsageError(format!("simulate: {why}")).into()
 }
 
