@@ -175,8 +175,11 @@ pub(crate) fn late_metadata(python_version: Option<String>) -> Meta {
             meta.set_text("torch_cuda", cuda);
         }
     }
-    let runtimes: Vec<&str> =
+    let mut runtimes: Vec<&str> =
         modules.iter().filter_map(|module| file_name(module).strip_prefix("libcudart.so.")).collect();
+    // One version may be loaded from two files.
+    runtimes.sort_unstable();
+    runtimes.dedup();
     if !runtimes.is_empty() {
         meta.set_text("cuda_runtime", runtimes.join(", "));
     }

@@ -332,6 +332,7 @@ const ROWS: &[(&str, &[&str])] = &[
             "NOFILE",
         ],
     ),
+    ("simulate", &["-- EVIL", "--card EVIL -- true", "-- ./EVIL"]),
     ("run", &["-- EVIL", "-o @out.trace -- true", "-o EVIL/a/b.trace -- true", "--stacks EVIL -- true"]),
     ("doctor", &["EVIL", "--python EVIL"]),
     ("doctor-probe", &["EVIL"]),

@@ -31,7 +31,7 @@ class StepLimit:
         import torch  # type: ignore[import-not-found]
 
         torch.cuda.synchronize()
-        report_reads()
         sys.stdout.flush()
+        report_reads()
         sys.stderr.flush()
         os._exit(0)

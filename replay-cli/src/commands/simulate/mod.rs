@@ -90,15 +90,16 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     ));
     let finished = run_with(&args.run, &extras)?;
     if !args.no_report && !finished.traces.is_empty() {
-        report(&finished.traces);
+        report(&finished.traces, &here);
     }
     Ok(finished.exit)
 }
 
 /// Prints the report of the traces. The exit code stays that of the program.
-fn report(traces: &[PathBuf]) {
+fn report(traces: &[PathBuf], here: &Path) {
+    let shown = traces.iter().map(|trace| trace.strip_prefix(here).unwrap_or(trace));
     let started = std::env::current_exe()
-        .and_then(|command| std::process::Command::new(command).arg("replay").args(traces).status());
+        .and_then(|command| std::process::Command::new(command).arg("replay").args(shown).status());
     if let Err(error) = started {
         print_message(format_args!("gpumemtrace: no report: {error}"));
     }
