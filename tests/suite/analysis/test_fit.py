@@ -13,6 +13,11 @@ BY_NAME = {program.name: program for program in PROGRAMS}
 STEP_BYTES = 2 << 20
 
 
+#: Why the predictions of a program with streams are not certain on a real GPU. On the simulated one,
+#: work ends at once in every run.
+IN_USE = "another stream used"
+
+
 @pytest.mark.parametrize("name", ["growing_sizes", "two_streams", "streams"])
 def test_program_runs_on_the_smallest_card_and_on_no_smaller_one(name, torch_version, tmp_path):
     program, python = BY_NAME[name], Path(VENVS[torch_version]) / "bin" / "python"
@@ -22,7 +27,9 @@ def test_program_runs_on_the_smallest_card_and_on_no_smaller_one(name, torch_ver
     assert [row["setting"] for row in rows] == ["", "", "expandable_segments:True", "expandable_segments:True"]
     for smallest, too_small in (rows[:2], rows[2:]):
         setting = smallest["setting"]
-        assert (smallest["reason"], smallest["ooms"], too_small["ooms"]) == (None, 0, 1)
+        assert (smallest["ooms"], too_small["ooms"]) == (0, 1)
+        reasons = (smallest["reason"] or "").split("; ")
+        assert reasons == [""] if "streams" not in name else any(reason.startswith(IN_USE) for reason in reasons), reasons
         assert smallest["card_bytes"] - too_small["card_bytes"] == STEP_BYTES
         for row in (smallest, too_small):
             card = dataclasses.replace(program, card=f"{row['card_bytes'] >> 20}M")

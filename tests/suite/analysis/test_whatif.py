@@ -19,19 +19,21 @@ def python_of(version):
     return Path(VENVS[version]) / "bin" / "python"
 
 
-@pytest.mark.parametrize("name, chosen", [
-    # Streams: deferred frees. A full card: releases, and retries that PyTorch itself makes.
-    ("streams", ["expandable_segments:True", "max_split_size_mb:"]),
-    ("nearly_full", ["roundup_power2_divisions:4", "garbage_collection_threshold:"]),
+@pytest.mark.parametrize("name, chosen, doubt", [
+    # Streams: deferred frees. On a real GPU these complete at other moments in each run.
+    ("streams", ["expandable_segments:True", "max_split_size_mb:"], "another stream used"),
+    # A full card: releases, and retries that PyTorch itself makes.
+    ("nearly_full", ["roundup_power2_divisions:4", "garbage_collection_threshold:"], None),
 ])
-def test_predictions_equal_real_runs(name, chosen, torch_version, tmp_path):
+def test_predictions_equal_real_runs(name, chosen, doubt, torch_version, tmp_path):
     program = BY_NAME[name]
     settings = [setting for setting in settings_of(torch_version) if setting.startswith(tuple(chosen))]
     base, rows = compare(program, torch_version, python_of(torch_version), tmp_path, settings)
     assert (base.status, base.different) == ("exact", {}), base
     assert rows and [row.setting for row in rows] == settings
     for row in rows:
-        assert (row.status, row.different) == ("exact", {}), row
+        assert row.different == {}, row
+        assert row.status == ("indicative" if doubt else "exact") and (doubt or "") in (row.reason or ""), row
 
 
 @pytest.mark.parametrize("name", ["streams", "graphs"])
