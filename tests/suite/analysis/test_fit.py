@@ -13,8 +13,8 @@ BY_NAME = {program.name: program for program in PROGRAMS}
 STEP_BYTES = 2 << 20
 
 
-#: Why the predictions of a program with streams are not certain on a real GPU. On the simulated one,
-#: work ends at once in every run.
+#: Why the predictions of a program with streams are not certain on a real GPU. On the simulated
+#: one, work ends at once in every run.
 IN_USE = "another stream used"
 
 

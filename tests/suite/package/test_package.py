@@ -45,6 +45,7 @@ def test_wheel_contents_and_tag(wheel):
         names = set(archive.namelist())
         data, info = f"gpumemtrace-{VERSION}.data", f"gpumemtrace-{VERSION}.dist-info"
         binaries = {"gpumemtrace/lib/libgpumemtrace.so": "libgpumemtrace.so", f"{data}/scripts/gpumemtrace": "gpumemtrace"}
+        binaries |= {f"gpumemtrace/lib/simgpu/{name}": name for name in ("libsimgpu_driver.so", "libsimgpu_toolkit.so")}
         for inside, built in binaries.items():
             assert archive.read(inside) == (RELEASE / built).read_bytes()
         sources = REPOSITORY / "pytorch-allocator-shim" / "python"
@@ -52,7 +53,7 @@ def test_wheel_contents_and_tag(wheel):
         assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
         assert b"\nRequires-Python: >=3.8\n" in archive.read(f"{info}/METADATA")
     # The linker's version needs, read by another tool, must equal the tag.
-    needs = subprocess.run(["readelf", "-VW", RELEASE / "libgpumemtrace.so", RELEASE / "gpumemtrace"],
+    needs = subprocess.run(["readelf", "-VW", *(RELEASE / built for built in binaries.values())],
                            capture_output=True, text=True, check=True).stdout
     assert int(glibc) == max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", needs))
 
