@@ -1,7 +1,8 @@
 //! Values of `cuDeviceGetAttribute`: those of an H100-class card.
 //!
-//! Programs choose launch sizes and code paths by them. Nothing is launched, so values need only be
-//! consistent with each other and with the configured compute capability.
+//! Programs choose launch sizes and code paths by them. Nothing is launched, so most values need
+//! only be consistent with each other. The limits of a multiprocessor are exact, since PyTorch
+//! sizes the workspaces of reductions by them.
 
 use crate::config::Config;
 use crate::result_code::{ApiResult, INVALID_VALUE};
@@ -9,11 +10,43 @@ use crate::result_code::{ApiResult, INVALID_VALUE};
 /// PCI bus number of device 0; others count up.
 pub(crate) const FIRST_BUS: u32 = 0x17;
 
+/// What a multiprocessor can hold, by compute capability.
+struct MultiprocessorLimits {
+    threads: i32,
+    blocks: i32,
+    /// Shared memory in KiB.
+    shared: i32,
+    /// Shared memory of a block that opts in to more, in KiB.
+    shared_opt_in: i32,
+}
+
+impl MultiprocessorLimits {
+    /// Sources: "Technical Specifications per Compute Capability" in NVIDIA's CUDA C++ Programming
+    /// Guide, and `cuda/__device/arch_traits.h` of NVIDIA's CCCL.
+    const fn of(compute: (u32, u32)) -> Self {
+        let (threads, blocks, shared, shared_opt_in) = match compute {
+            (0..=5, _) | (6, 0 | 2) => (2048, 32, 64, 48),
+            (6, _) => (2048, 32, 96, 48),
+            (7, 5) => (1024, 16, 64, 64),
+            (7, _) => (2048, 32, 96, 96),
+            (8, 6 | 8) => (1536, 16, 100, 99),
+            (8, 7) => (1536, 16, 164, 163),
+            (8, 9) => (1536, 24, 100, 99),
+            (8, _) => (2048, 32, 164, 163),
+            (11, _) => (1536, 24, 228, 227),
+            (9 | 10, _) => (2048, 32, 228, 227),
+            _ => (1536, 24, 100, 99),
+        };
+        Self { threads, blocks, shared, shared_opt_in }
+    }
+}
+
 /// Returns the value of one attribute.
 // One line per attribute, in the header's order.
 #[allow(clippy::match_same_arms)]
 pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResult<i32> {
     let modern = config.compute.0 >= 9;
+    let limits = MultiprocessorLimits::of(config.compute);
     Ok(match attribute {
         1 => 1024,        // MAX_THREADS_PER_BLOCK
         2 | 3 => 1024,    // MAX_BLOCK_DIM_X, _Y
@@ -49,7 +82,7 @@ pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResu
         36 => 2_619_000,  // MEMORY_CLOCK_RATE in kHz
         37 => 5120,       // GLOBAL_MEMORY_BUS_WIDTH
         38 => 50 << 20,   // L2_CACHE_SIZE
-        39 => 2048,       // MAX_THREADS_PER_MULTIPROCESSOR
+        39 => limits.threads, // MAX_THREADS_PER_MULTIPROCESSOR
         40 => 3,          // ASYNC_ENGINE_COUNT
         41 => 1,          // UNIFIED_ADDRESSING
         42..=74 => 32768, // limits of textures and surfaces
@@ -57,13 +90,7 @@ pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResu
         76 => config.compute.1 as i32, // COMPUTE_CAPABILITY_MINOR
         77 => 32768,      // MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH
         78..=80 => 1,     // STREAM_PRIORITIES, GLOBAL_L1, LOCAL_L1
-        81 => {
-            if modern {
-                228 << 10
-            } else {
-                164 << 10
-            }
-        } // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        81 => limits.shared << 10, // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
         83 => 1,          // MANAGED_MEMORY
         84 => 0,          // MULTI_GPU_BOARD
         85 => device as i32, // MULTI_GPU_BOARD_GROUP_ID
@@ -74,19 +101,13 @@ pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResu
         91 => 1,          // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         92..=94 => 0,     // stream memory operations, first version
         95 | 96 => 1,     // COOPERATIVE_LAUNCH, _MULTI_DEVICE
-        97 => {
-            if modern {
-                227 << 10
-            } else {
-                163 << 10
-            }
-        } // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        97 => limits.shared_opt_in << 10, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         98 => 0,          // CAN_FLUSH_REMOTE_WRITES
         99 => 1,          // HOST_REGISTER_SUPPORTED
         100 | 101 => 0,   // PAGEABLE_..._HOST_PAGE_TABLES, DIRECT_MANAGED_MEM_ACCESS
         102 => 1,         // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         103..=105 => 0,   // handles that another process could import
-        106 => 32,        // MAX_BLOCKS_PER_MULTIPROCESSOR
+        106 => limits.blocks, // MAX_BLOCKS_PER_MULTIPROCESSOR
         107 => 0,         // GENERIC_COMPRESSION_SUPPORTED
         108 => 32 << 20,  // MAX_PERSISTING_L2_CACHE_SIZE
         109 => 128 << 20, // MAX_ACCESS_POLICY_WINDOW_SIZE
@@ -116,5 +137,18 @@ mod tests {
         let config = Config::read(|name| (name == "SIMGPU_CC").then(|| "8.6".to_owned()));
         assert_eq!((attribute(&config, 0, 75), attribute(&config, 0, 76)), (Ok(8), Ok(6)));
         assert_eq!(attribute(&config, 0, 9999), Err(INVALID_VALUE));
+    }
+
+    #[test]
+    fn limits_of_a_multiprocessor_follow_the_capability() {
+        let limits = |capability: &str| {
+            let config = Config::read(|name| (name == "SIMGPU_CC").then(|| capability.to_owned()));
+            [39, 106, 81, 97].map(|which| attribute(&config, 0, which).unwrap())
+        };
+        assert_eq!(limits("7.5"), [1024, 16, 64 << 10, 64 << 10]);
+        assert_eq!(limits("8.0"), [2048, 32, 164 << 10, 163 << 10]);
+        assert_eq!(limits("8.9"), [1536, 24, 100 << 10, 99 << 10]);
+        assert_eq!(limits("9.0"), [2048, 32, 228 << 10, 227 << 10]);
+        assert_eq!(limits("12.0"), [1536, 24, 100 << 10, 99 << 10]);
     }
 }
