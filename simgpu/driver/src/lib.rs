@@ -14,6 +14,7 @@ mod config;
 mod device_attributes;
 mod entry;
 mod ffi;
+mod foreign_runtime;
 mod log;
 mod names;
 mod planned_failures;
