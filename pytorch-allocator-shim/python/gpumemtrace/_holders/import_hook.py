@@ -12,21 +12,25 @@ class ImportHook:
         self._awaited = awaited
 
     def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Any:
-        on_loaded = self._awaited.pop(name, None)
-        if on_loaded is None:
+        if name not in self._awaited:
             return None
         position = sys.meta_path.index(self) if self in sys.meta_path else -1
-        others = sys.meta_path[position + 1 :]
-        if not self._awaited and position >= 0:
-            del sys.meta_path[position]
-        for finder in others:
+        for finder in sys.meta_path[position + 1 :]:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    loader = _CallbackLoader(spec.loader, on_loaded)
+                    loader = _CallbackLoader(spec.loader, lambda: self._on_loaded(name))
                     spec.loader = loader  # type: ignore[assignment]
                 return spec
         return None
+
+    def _on_loaded(self, name: str) -> None:
+        """A module that is only searched, as `find_spec("torch")` does, is still awaited."""
+        on_loaded = self._awaited.pop(name, None)
+        if not self._awaited and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if on_loaded is not None:
+            on_loaded()
 
 
 class _CallbackLoader:

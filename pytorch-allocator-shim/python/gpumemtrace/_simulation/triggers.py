@@ -11,7 +11,8 @@ STEPS_VARIABLE = "GPUMEMTRACE_SIMULATE_STEPS"
 
 def install() -> None:
     """Waits for PyTorch. Nothing of it is imported here."""
-    on_import = {"torch.cuda": _watch_reads}
+    # The functions of `torch` exist once it is complete.
+    on_import = {"torch": _watch_reads}
     if os.environ.get(STEPS_VARIABLE):
         on_import["torch.optim"] = _count_steps
     sys.meta_path.insert(0, ImportHook(on_import))
