@@ -17,6 +17,8 @@ pub struct KnownCard {
     pub compute_capability: (u32, u32),
     /// Number of multiprocessors (NVIDIA's data sheets and white papers).
     pub multiprocessors: u32,
+    /// Bytes that a CUDA context takes of it, `None` where this was not measured.
+    pub context_bytes: Option<u64>,
 }
 
 const fn card(
@@ -26,7 +28,7 @@ const fn card(
     compute_capability: (u32, u32),
     multiprocessors: u32,
 ) -> KnownCard {
-    KnownCard { name, short_names, total_bytes, compute_capability, multiprocessors }
+    KnownCard { name, short_names, total_bytes, compute_capability, multiprocessors, context_bytes: None }
 }
 
 /// All known cards, the smallest first. The source of the bytes is on the line before them.
@@ -80,12 +82,24 @@ static CARDS: &[KnownCard] = &[
     // deviceQuery in thamada/gls.
     card("GH200 (96 GB)", &["gh200"], 101_468_602_368, (9, 0), 132),
     // deviceQuery in thamada/gls; OOM messages (139.72 GiB).
-    card("H200", &["h200"], 150_021_734_400, (9, 0), 132),
+    card("H200", &["h200"], 150_021_734_400, (9, 0), 132).with_context(552_402_944),
     // total_memory=182631MB of torch.
     card("B200", &["b200"], 191_502_483_456, (10, 0), 148),
 ];
 
 impl KnownCard {
+    /// The context of torch 2.11 with CUDA 13.0 and driver 580 (docs/gpu-validation.md).
+    const fn with_context(mut self, bytes: u64) -> Self {
+        self.context_bytes = Some(bytes);
+        self
+    }
+
+    /// The card of a compute capability whose memory is closest to this much.
+    pub fn closest(compute_capability: (u32, u32), bytes: u64) -> Option<Self> {
+        let alike = CARDS.iter().filter(|card| card.compute_capability == compute_capability);
+        alike.min_by_key(|card| card.total_bytes.abs_diff(bytes)).copied()
+    }
+
     /// The card of a name; case, spaces, hyphens and underscores do not matter.
     pub fn find(name: &str) -> Option<Self> {
         let plain = |text: &str| -> String {
@@ -141,6 +155,14 @@ mod tests {
         assert!(is_named("a100", "NVIDIA A100-SXM4-80GB") && is_named("3090", "NVIDIA GeForce RTX 3090"));
         assert!(!is_named("a10", "NVIDIA A100-SXM4-80GB") && !is_named("h200", "NVIDIA H100 80GB HBM3"));
         assert!(!is_named("h100", ""));
+    }
+
+    #[test]
+    fn closest_card_has_the_capability() {
+        let name = |capability, bytes| KnownCard::closest(capability, bytes).map(|card| card.name);
+        assert_eq!(name((8, 9), 24 << 30), Some("RTX 4090"));
+        assert_eq!(name((8, 9), 22 << 30), Some("L4"));
+        assert_eq!(name((8, 7), 24 << 30), None);
     }
 
     #[test]

@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use gpumemtrace_format::size_arg;
 use gpumemtrace_whatif::KnownCard;
 
-/// What a context takes of the card: measured on an H200 with driver 580, for torch 2.11 with CUDA
-/// 13.0 (docs/gpu-validation.md). Other cards and drivers differ.
+/// What a context takes of cards where it was not measured: as on an H200 (`KnownCard`).
 const CONTEXT_BYTES: u64 = 552_402_944;
 /// What a cuBLAS handle allocates since compute capability 9.0: measured in the same runs. Older
 /// cards were not measured.
@@ -22,6 +21,8 @@ pub(crate) struct SimulatedCard {
     pub(crate) total_bytes: u64,
     compute_capability: (u32, u32),
     multiprocessors: u32,
+    context_bytes: u64,
+    is_of_size: bool,
 }
 
 impl SimulatedCard {
@@ -32,9 +33,7 @@ impl SimulatedCard {
         }
         let h100 = KnownCard::find("h100").ok_or("the table of cards lacks the H100")?;
         match size_arg::parse_bytes(text) {
-            Some(bytes) if bytes >= SMALLEST_BYTES => {
-                Ok(Self::of(&h100, "a card like the H100".to_owned(), bytes))
-            }
+            Some(bytes) if bytes >= SMALLEST_BYTES => Ok(Self::like(&h100, bytes)),
             Some(_) => Err("the smallest card has 1GiB".to_owned()),
             None => {
                 let names: Vec<&str> = KnownCard::names().collect();
@@ -43,9 +42,33 @@ impl SimulatedCard {
         }
     }
 
+    /// A card of a size with this compute capability. It is otherwise like the known card of that
+    /// capability with the closest size, or like an H100 if there is none.
+    ///
+    /// # Errors
+    ///
+    /// A card with a name has its own.
+    pub(crate) fn with_capability(self, compute_capability: (u32, u32)) -> Result<Self, String> {
+        if !self.is_of_size {
+            return Err("it needs a --card of a size, such as 24GiB".to_owned());
+        }
+        if let Some(card) = KnownCard::closest(compute_capability, self.total_bytes) {
+            return Ok(Self::like(&card, self.total_bytes));
+        }
+        let (major, minor) = compute_capability;
+        let name = format!("a card of compute capability {major}.{minor}");
+        Ok(Self { name, compute_capability, ..self })
+    }
+
+    fn like(card: &KnownCard, total_bytes: u64) -> Self {
+        let card = Self::of(card, format!("a card like the {}", card.name), total_bytes);
+        Self { is_of_size: true, ..card }
+    }
+
     fn of(card: &KnownCard, name: String, total_bytes: u64) -> Self {
-        let KnownCard { compute_capability, multiprocessors, .. } = *card;
-        Self { name, total_bytes, compute_capability, multiprocessors }
+        let KnownCard { compute_capability, multiprocessors, context_bytes, .. } = *card;
+        let context_bytes = context_bytes.unwrap_or(CONTEXT_BYTES);
+        Self { name, total_bytes, compute_capability, multiprocessors, context_bytes, is_of_size: false }
     }
 
     /// Variables of the simulated driver (simgpu/README.md).
@@ -57,13 +80,23 @@ impl SimulatedCard {
             ("SIMGPU_MEM", self.total_bytes.to_string().into()),
             ("SIMGPU_CC", format!("{major}.{minor}").into()),
             ("SIMGPU_MULTIPROCESSORS", self.multiprocessors.to_string().into()),
-            ("SIMGPU_CONTEXT_BYTES", CONTEXT_BYTES.to_string().into()),
+            ("SIMGPU_CONTEXT_BYTES", self.context_bytes.to_string().into()),
         ];
         if self.compute_capability >= HOPPER {
             variables.push(("SIMGPU_CUBLAS_BYTES", CUBLAS_HANDLE_BYTES.to_string().into()));
         }
         variables
     }
+}
+
+/// Parses a compute capability such as `8.6`.
+pub(crate) fn parse_capability(text: &str) -> Result<(u32, u32), String> {
+    let parts =
+        text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    // The range of the simulated driver.
+    parts
+        .filter(|(major, minor)| (3..=20).contains(major) && *minor <= 9)
+        .ok_or_else(|| "expected a compute capability such as 8.6".to_owned())
 }
 
 #[cfg(test)]
@@ -83,5 +116,31 @@ mod tests {
         assert_eq!((sized.total_bytes, sized.compute_capability), (24 << 30, (9, 0)));
         assert!(SimulatedCard::parse("512MiB").unwrap_err().contains("1GiB"));
         assert!(SimulatedCard::parse("H1000").unwrap_err().contains("h100"));
+    }
+
+    #[test]
+    fn context_of_a_measured_card_serves_the_others() {
+        let context = |card| SimulatedCard::parse(card).unwrap().context_bytes;
+        assert_eq!((context("h200"), context("t4")), (552_402_944, CONTEXT_BYTES));
+    }
+
+    #[test]
+    fn capability_belongs_to_cards_of_a_size() {
+        let sized = |capability| SimulatedCard::parse("24GiB").unwrap().with_capability(capability).unwrap();
+        let ada = sized((8, 9));
+        assert_eq!(
+            (ada.name.as_str(), ada.total_bytes, ada.multiprocessors),
+            ("a card like the RTX 4090", 24 << 30, 128)
+        );
+        let orin = sized((8, 7));
+        assert_eq!(
+            (orin.name.as_str(), orin.compute_capability),
+            ("a card of compute capability 8.7", (8, 7))
+        );
+        assert!(SimulatedCard::parse("A100").unwrap().with_capability((8, 6)).is_err());
+        assert_eq!(parse_capability("12.0"), Ok((12, 0)));
+        for text in ["9", "9.x", "90", "2.0", "8.10", ""] {
+            assert!(parse_capability(text).is_err(), "{text}");
+        }
     }
 }

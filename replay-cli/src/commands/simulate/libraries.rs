@@ -110,6 +110,8 @@ fn list_libraries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -127,6 +129,32 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["torch"]);
+    }
+
+    #[test]
+    fn changed_torch_or_template_has_another_name() {
+        let packages = tempfile::tempdir().unwrap();
+        let library = packages.path().join("torch/lib/libtorch_cuda.so");
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        fs::write(&library, "1").unwrap();
+        fs::write(packages.path().join("torch/version.py"), "__version__ = '2.9.1'\ncuda: str = '12.8'\n")
+            .unwrap();
+        let templates = |text: &str| {
+            for name in TEMPLATE_NAMES {
+                fs::write(packages.path().join(name), text).unwrap();
+            }
+            Templates::read(packages.path()).unwrap()
+        };
+        let wheel = Wheel::find(packages.path()).unwrap();
+        let (old, new) = (templates("old"), templates("new"));
+        let first = name_of(&wheel, &old).unwrap();
+        assert!(first.starts_with("torch-2.9.1-"), "{first}");
+        assert_eq!(name_of(&wheel, &old).unwrap(), first);
+        assert_ne!(name_of(&wheel, &new).unwrap(), first);
+        // An installation of the same size.
+        let later = fs::metadata(&library).unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
+        File::options().write(true).open(&library).unwrap().set_modified(later).unwrap();
+        assert_ne!(name_of(&wheel, &old).unwrap(), first);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use self::card::SimulatedCard;
+use self::card::{SimulatedCard, parse_capability};
 use self::libraries::prepare_libraries;
 use self::torch::find_torch;
 use super::run::python_hook::PythonHook;
@@ -47,6 +47,9 @@ pub(crate) struct SimulateArgs {
     /// The card: a name such as H100, or a size such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "h100", value_parser = SimulatedCard::parse)]
     card: SimulatedCard,
+    /// Compute capability of a card of a size, such as 8.6 [default: 9.0]
+    #[arg(long, value_name = "X.Y", value_parser = parse_capability)]
+    capability: Option<(u32, u32)>,
     /// How many cards the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     devices: u32,
@@ -67,13 +70,17 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     if Platform::HOST != Platform::Linux || cfg!(not(target_arch = "x86_64")) {
         return Err(UsageError("simulate: the simulated GPU needs Linux on x86-64".to_owned()).into());
     }
+    let mut card = args.card.clone();
+    if let Some(capability) = args.capability {
+        card = card.with_capability(capability).map_err(|why| UsageError(format!("--capability: {why}")))?;
+    }
     let here = std::env::current_dir().context("the current directory is gone")?;
     let command = program::resolve_command(&args.run.command, &here);
     let wheel = find_torch(&command, &here)?;
     let libraries = prepare_libraries(&wheel)?;
     let python = PythonHook::create(PACKAGE_NAME, PYTHON_FILES)
         .context("simulate: cannot prepare a temporary folder")?;
-    let mut variables = args.card.variables();
+    let mut variables = card.variables();
     variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
     variables.push(("SIMGPU_COPY", args.host_copies.clone().into()));
     if let Some(steps) = args.steps {
@@ -84,8 +91,8 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     let count = if args.devices == 1 { String::new() } else { format!("{} x ", args.devices) };
     print_message(format_args!(
         "gpumemtrace: simulating {count}{}, {}, for torch {}; kernels do nothing, and values on the GPU are 0",
-        args.card.name,
-        format_bytes(args.card.total_bytes),
+        card.name,
+        format_bytes(card.total_bytes),
         wheel.torch_version
     ));
     let finished = run_with(&args.run, &extras)?;
