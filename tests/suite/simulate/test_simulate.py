@@ -5,10 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from conftest import COMMAND, VENVS, WORKLOADS, dump
+from conftest import COMMAND, WORKLOADS, dump
+from support.simulated import clean_environment, make_stock_environment, site_packages, simulate_program
 
 FAMILIES = WORKLOADS / "families"
 TRAIN = """
@@ -29,23 +29,11 @@ for step in range(1000):
 
 @pytest.fixture
 def stock(torch_version, tmp_path):
-    """A copy of an environment, of hard links, without its simulated libraries."""
-    folder = tmp_path / "stock"
-    subprocess.run(["cp", "-al", VENVS[torch_version], folder], check=True)
-    [packages] = (folder / "lib").glob("python*/site-packages")
-    shutil.rmtree(packages / "nvidia")
-    return folder
+    return make_stock_environment(torch_version, tmp_path / "stock")
 
 
-def simulate(folder, stock, *arguments, code=0, program=TRAIN, **variables):
-    """Runs a program; returns what it printed, and what the command said."""
-    (folder / "train.py").write_text(program)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("GPUMEMTRACE_", "SIMGPU_", "LD_", "PYTHONPATH"))}
-    env |= {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"} | variables
-    command = [COMMAND, "simulate", *map(str, arguments), "--", stock / "bin" / "python", "train.py"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout, done.stderr
+def simulate(folder, stock, *arguments, program=TRAIN, **settings):
+    return simulate_program(folder, stock, program, *arguments, **settings)
 
 
 def state_of(folder):
@@ -65,6 +53,59 @@ def test_stock_environment_runs_and_stays_as_it_was(stock, tmp_path):
     assert any(event["kind"] == "block_alloc" for event in dump(tmp_path / "run.trace"))
 
 
+def test_limits_of_a_multiprocessor_size_the_workspaces(stock, tmp_path):
+    program = """
+import torch
+
+x = torch.empty(40_000, 1000, device="cuda")
+x.sum(0)
+print(torch.cuda.get_device_properties(0).multi_processor_count, torch.cuda.max_memory_allocated() - x.nbytes)
+"""
+
+    def workspace(*card):
+        printed, _ = simulate(tmp_path, stock, "--no-report", *card, program=program)
+        return tuple(map(int, printed.split()))
+
+    # A multiprocessor of an RTX 3090 holds 1536 threads, one of the others 2048.
+    bytes_of = {name: workspace("--card", name) for name in ("A100", "H100", "RTX 3090")}
+    per_thread = {name: size / count for name, (count, size) in bytes_of.items()}
+    assert per_thread["A100"] == pytest.approx(per_thread["H100"], rel=0.01)
+    assert per_thread["RTX 3090"] == pytest.approx(per_thread["H100"] * 0.75, rel=0.01)
+    like_a_3090 = workspace("--card", "24GiB", "--capability", "8.6")
+    assert like_a_3090 == bytes_of["RTX 3090"]
+
+
+def test_nvidias_packages_are_not_used(stock, tmp_path):
+    """PyTorch opens NVIDIA's libraries by path. Here, others stand for them."""
+    packages = site_packages(stock)
+    cuda = re.search(r"^cuda.*'(\d+)", (packages / "torch" / "version.py").read_text(), re.MULTILINE)[1]
+    for folder in (f"nvidia/cu{cuda}/lib", "nvidia/cublas/lib", "nvidia/cuda_runtime/lib"):
+        (packages / folder).mkdir(parents=True)
+        for name in (f"libcublasLt.so.{cuda}", f"libcudart.so.{cuda}"):
+            build_library(packages / folder / name, "int cudaGetDeviceCount(int *n) { *n = 0; return 100; }", f"-Wl,-soname,{name}")
+    program = TRAIN + 'print(*sorted(line.split()[-1] for line in open("/proc/self/maps") if "libcudart" in line))\n'
+    printed, _ = simulate(tmp_path, stock, "--no-report", program=program.replace("range(1000)", "range(2)"))
+    assert str(tmp_path / "cache") in printed
+    assert sum(event["kind"] == "block_alloc" for event in dump(tmp_path / "run.trace")) > 10
+
+
+def test_library_with_its_own_cuda_runtime_is_named(stock, tmp_path):
+    """NVIDIA's runtime asks for tables that verify the driver. This library does just that."""
+    source = """
+#include <dlfcn.h>
+int ask(void) {
+    const void *table;
+    int (*get)(const void **, const void *) = (int (*)(const void **, const void *))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetExportTable");
+    return get(&table, "0123456789abcdef");
+}
+"""
+    build_library(tmp_path / "extension.so", source)
+    program = 'import ctypes, torch\ntorch.zeros(1, device="cuda")\next = ctypes.CDLL("./extension.so")\nprint(ext.ask(), ext.ask())\n'
+    printed, said = simulate(tmp_path, stock, "--no-report", program=program)
+    assert printed == "801 801\n"
+    assert said.count("the CUDA runtime in ./extension.so runs only on NVIDIA's driver; all its calls fail") == 1, said
+
+
 def test_lines_that_read_values_are_named(stock, tmp_path):
     _, said = simulate(tmp_path, stock, "--steps", 4, "--no-report")
     # The fourth step ends the program before it compares.
@@ -82,13 +123,13 @@ def test_card_that_is_too_small_runs_out_of_memory(stock, tmp_path):
 
 def test_two_commands_with_an_empty_cache(stock, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("GPUMEMTRACE_", "SIMGPU_", "LD_"))}
+    env = clean_environment() | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     running = []
     for folder in folders:
         folder.mkdir()
         (folder / "train.py").write_text(TRAIN)
         command = [COMMAND, "simulate", "--steps", "2", "--no-report", "--", stock / "bin" / "python", "train.py"]
-        running.append(subprocess.Popen(command, cwd=folder, env=env | {"XDG_CACHE_HOME": str(tmp_path / "cache")}))
+        running.append(subprocess.Popen(command, cwd=folder, env=env))
     assert [process.wait(300) for process in running] == [0, 0]
     [made] = (tmp_path / "cache" / "gpumemtrace" / "simulated").iterdir()
     assert (made / "libcuda.so.1").is_file() and all((folder / "run.trace").is_file() for folder in folders)
@@ -108,6 +149,16 @@ def test_what_cannot_be_simulated_is_one_sentence(tmp_path):
     (tmp_path / "torch" / "lib").mkdir()
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.9.1+cpu'\ncuda: str = None\n")
     assert "this torch is not a CUDA build" in refusal(sys.executable, "-c", "")
+
+
+def test_capability_needs_a_card_of_a_size(tmp_path):
+    command = [COMMAND, "simulate", "--card", "A100", "--capability", "8.6", "--", "python", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "--capability: it needs a --card of a size" in done.stderr
+
+
+def build_library(path, source, *options):
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", *options, "-ldl"], input=source, text=True, check=True)
 
 
 @pytest.mark.parametrize("family", ["language/gpt", "language/moe", "language/lstm", "graph_network", "recommender", "captured_steps"])
