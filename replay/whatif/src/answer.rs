@@ -7,6 +7,8 @@ use gpumemtrace_replay::report::{ReservedCurve, Site};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::order_range::ReservedRange;
+
 /// The name of the document that `gpumemtrace whatif --json` prints.
 pub const SCHEMA: &str = "gpumemtrace.whatif";
 /// The version of the document. Keys may be added without a new one.
@@ -60,6 +62,9 @@ pub struct WhatIfRow {
     pub reason: Option<String>,
     /// The peak of reserved memory, `reserved_bytes.all.peak` of `memory_stats()`.
     pub peak_reserved_bytes: Option<u64>,
+    /// The peak of reserved memory over several orders of the addresses that the driver gives to
+    /// segments; `null` if only one was tried (`--orders`), or if no address can decide.
+    pub peak_reserved_range: Option<ReservedRange>,
     /// The part of `peak_reserved_bytes` that the program had not requested, by cause.
     pub peak_unused: Option<UnusedByCause>,
     /// The peak of allocated memory, `allocated_bytes.all.peak` of `memory_stats()`.

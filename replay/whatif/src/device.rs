@@ -13,6 +13,11 @@ const PAGE_BYTES: u64 = 2 << 20;
 const UNKNOWN_CARD_BYTES: u64 = 1 << 40;
 /// First address of segments that the recording does not have.
 const FIRST_OWN_ADDR: u64 = 1 << 52;
+/// In a random order, each segment has such a range of addresses for itself. It holds the addresses
+/// that an expandable segment reserves for the largest card.
+const SLOT_BYTES: u64 = 1 << 41;
+/// The number of these ranges, as a power of two.
+const SLOT_BITS: u32 = 20;
 
 /// The calls of the driver that an allocator makes, as the answer names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +55,8 @@ pub(crate) struct CallTotal {
 pub(crate) enum AddressOrder {
     /// As in the recording where it has such a segment, else ascending.
     AsRecorded,
-    Descending,
+    /// Each segment is anywhere between the others. Each seed has its own order.
+    Random { seed: u32 },
 }
 
 /// Memory, addresses and calls of one device.
@@ -64,6 +70,8 @@ pub(crate) struct PredictedDevice {
     /// The bytes of each segment, by address.
     segments: BTreeMap<u64, u64>,
     next_addr: u64,
+    /// Slots of a random order that were taken so far.
+    slots_taken: u32,
     order: AddressOrder,
     /// Segments of the recording that were not made here yet: address and bytes.
     recorded: VecDeque<(u64, u64)>,
@@ -82,6 +90,7 @@ impl PredictedDevice {
             used_bytes: 0,
             segments: BTreeMap::new(),
             next_addr: FIRST_OWN_ADDR,
+            slots_taken: 0,
             order,
             recorded: VecDeque::new(),
             calls: BTreeMap::new(),
@@ -135,16 +144,35 @@ impl PredictedDevice {
         before.is_none_or(|(other, other_bytes)| other + other_bytes <= addr)
     }
 
-    /// Addresses that no segment has had.
+    /// Addresses that no segment has had, or in a random order, that no segment has.
     fn next_addresses(&mut self, bytes: u64) -> u64 {
         let bytes = bytes.next_multiple_of(PAGE_BYTES);
-        if self.order == AddressOrder::Descending {
-            self.next_addr -= bytes;
-            return self.next_addr;
+        match self.order {
+            AddressOrder::AsRecorded => {
+                self.next_addr += bytes;
+                self.next_addr - bytes
+            }
+            AddressOrder::Random { seed } => loop {
+                let addr = FIRST_OWN_ADDR + u64::from(shuffled_slot(self.slots_taken, seed)) * SLOT_BYTES;
+                self.slots_taken = self.slots_taken.wrapping_add(1);
+                if self.is_vacant(addr, bytes) {
+                    return addr;
+                }
+            },
         }
-        self.next_addr += bytes;
-        self.next_addr - bytes
     }
+}
+
+/// The slot of the `number`th segment: a permutation of all slots, which depends on the seed.
+fn shuffled_slot(number: u32, seed: u32) -> u32 {
+    const MASK: u32 = (1 << SLOT_BITS) - 1;
+    let mut slot = number.wrapping_add(seed.wrapping_mul(0x9e37_79b1));
+    // Odd factors and shifts to the right can be undone within the mask, so no slot comes twice.
+    for factor in [0x2c1b_3c6d, 0x297a_2d39, 0x85eb_ca6b] {
+        slot = slot.wrapping_mul(factor) & MASK;
+        slot ^= slot >> (SLOT_BITS / 2);
+    }
+    slot
 }
 
 impl CacheBackend for PredictedDevice {
@@ -199,5 +227,29 @@ impl CacheBackend for PredictedDevice {
     fn unmap(&mut self, _addr: u64, bytes: u64, page_bytes: u64, _stream: u64) {
         self.used_bytes -= bytes;
         self.count(DriverCall::Release, bytes.div_ceil(page_bytes), bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_order_gives_each_slot_once() {
+        let mut slots: Vec<u32> = (0..1 << SLOT_BITS).map(|number| shuffled_slot(number, 7)).collect();
+        let ascending = slots.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!(ascending.abs_diff(1 << (SLOT_BITS - 1)) < 1 << (SLOT_BITS - 7), "{ascending}");
+        slots.sort_unstable();
+        assert!((0..1 << SLOT_BITS).eq(slots));
+    }
+
+    #[test]
+    fn seeds_have_different_orders() {
+        let addresses = |seed| {
+            let mut device = PredictedDevice::new(None, AddressOrder::Random { seed });
+            [(); 4].map(|()| device.alloc(20 << 20, false).expect("memory"))
+        };
+        assert_eq!(addresses(1), addresses(1));
+        assert_ne!(addresses(1), addresses(2));
     }
 }

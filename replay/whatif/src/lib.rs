@@ -3,7 +3,8 @@
 //!
 //! [`WhatIf`] passes over the events of a run once. It takes the program's requests from them
 //! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`). One has the
-//! settings of the run and must reproduce the recording; each [`Scenario`] has one or two.
+//! settings of the run and must reproduce the recording; each [`Scenario`] has one, and others with
+//! random orders of addresses on request (`order_range.rs`).
 //! Memory grows with the live blocks and the scenarios, not with the events.
 //!
 //! [`OomPredictor`] does so up to the first out-of-memory error, and says which settings would have
@@ -16,6 +17,7 @@ mod card_search;
 mod cards;
 mod device;
 mod first_oom;
+mod order_range;
 mod prediction;
 mod pressure;
 mod reactions;
@@ -35,6 +37,8 @@ pub use card_search::CardSearch;
 pub use cards::KnownCard;
 use device::AddressOrder;
 pub use first_oom::OomPredictor;
+use order_range::OrderRange;
+pub use order_range::ReservedRange;
 use prediction::{Prediction, PredictionInput};
 use pressure::PressureWatch;
 pub use reliance::Doubt;
@@ -48,13 +52,29 @@ use shared_memory::SharedMemoryWatch;
 /// stay in the processor's cache.
 const BATCH: usize = 8192;
 
+/// One row: what is asked, its prediction unless the release refuses the settings, and others with
+/// random orders of addresses.
+#[derive(Debug)]
+struct OtherRun {
+    scenario: Scenario,
+    prediction: Option<Prediction>,
+    range: OrderRange,
+}
+
+impl OtherRun {
+    fn predictions_mut(&mut self) -> impl Iterator<Item = &mut Prediction> {
+        self.prediction.iter_mut().chain(self.range.predictions_mut())
+    }
+}
+
 /// Predictions for one device of a run.
 #[derive(Debug)]
 pub struct WhatIf {
     device: u8,
     requests: RequestReader,
     base: (Scenario, Prediction),
-    others: Vec<(Scenario, Option<Prediction>)>,
+    base_range: OrderRange,
+    others: Vec<OtherRun>,
     /// Collected inputs that the predictions have not received yet.
     inputs: Vec<PredictionInput>,
     /// Memory in use on the device, sampled since the last change of segments.
@@ -77,13 +97,14 @@ impl WhatIf {
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
         let begun = base.begin(AddressOrder::AsRecorded);
         let others = others.into_iter().map(|scenario| {
-            let begun = scenario.begin_if_accepted();
-            (scenario, begun)
+            let prediction = scenario.begin_if_accepted();
+            OtherRun { scenario, prediction, range: OrderRange::default() }
         });
         Self {
             device,
             requests: RequestReader::new(device),
             base: (base, begun),
+            base_range: OrderRange::default(),
             others: others.collect(),
             inputs: Vec::with_capacity(BATCH),
             sampled_bytes: None,
@@ -95,6 +116,17 @@ impl WhatIf {
             shared_memory: SharedMemoryWatch::new(device),
             known_doubts,
         }
+    }
+
+    /// Also predicts each row with this many other orders of addresses where they can decide, so
+    /// that it has a range. To be called before the first event.
+    #[must_use]
+    pub fn with_orders(mut self, orders: u32) -> Self {
+        self.base_range = OrderRange::begin(&self.base.0, orders);
+        for other in &mut self.others {
+            other.range = OrderRange::begin(&other.scenario, orders);
+        }
+        self
     }
 
     /// Passes an event of the run.
@@ -147,7 +179,7 @@ impl WhatIf {
             return;
         }
         let begins = timed.request == Request::BeginPool;
-        for prediction in self.others.iter_mut().filter_map(|(_, prediction)| prediction.as_mut()) {
+        for prediction in self.others.iter_mut().flat_map(OtherRun::predictions_mut) {
             if begins {
                 prediction.release_before_pool();
             } else {
@@ -165,7 +197,8 @@ impl WhatIf {
 
     /// Passes the collected inputs to all predictions, on as many threads as there are processors.
     fn go_on(&mut self) {
-        let predictions = self.others.iter_mut().filter_map(|(_, prediction)| prediction.as_mut());
+        let predictions = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
+        let predictions = predictions.chain(self.base_range.predictions_mut());
         let mut predictions: Vec<&mut Prediction> = predictions.chain([&mut self.base.1]).collect();
         predictions.retain(|prediction| prediction.stop.is_none());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -212,10 +245,11 @@ impl WhatIf {
         let doubts = self.common_doubts();
         let (scenario, prediction) = &self.base;
         let own_doubts = doubts_of_prediction(scenario, prediction);
-        let base = row_of(scenario, Some(prediction), [doubts.clone(), own_doubts].concat());
-        let rows = self.others.iter().map(|(scenario, prediction)| {
+        let own_doubts = [doubts.clone(), own_doubts].concat();
+        let base = row_of(scenario, Some(prediction), &self.base_range, own_doubts);
+        let rows = self.others.iter().map(|OtherRun { scenario, prediction, range }| {
             let own_doubts = self.doubts_of_row(scenario, prediction.as_ref());
-            row_of(scenario, prediction.as_ref(), [doubts.clone(), own_doubts].concat())
+            row_of(scenario, prediction.as_ref(), range, [doubts.clone(), own_doubts].concat())
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));

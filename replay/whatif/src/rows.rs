@@ -1,6 +1,7 @@
 //! Makes the rows of an answer from predictions.
 
 use crate::answer::{FailedRequest, PredictionStatus, WhatIfRow};
+use crate::order_range::OrderRange;
 use crate::prediction::{Prediction, PredictionStop};
 use crate::reliance::Doubt;
 use crate::scenario::Scenario;
@@ -45,6 +46,7 @@ pub(crate) fn doubts_of_prediction(scenario: &Scenario, prediction: &Prediction)
 pub(crate) fn row_of(
     scenario: &Scenario,
     prediction: Option<&Prediction>,
+    range: &OrderRange,
     doubts: Vec<Doubt>,
 ) -> PredictedRow {
     let is_refused = doubts.iter().any(|doubt| doubt.status() == PredictionStatus::Refused);
@@ -65,6 +67,7 @@ pub(crate) fn row_of(
         status,
         reason: None,
         peak_reserved_bytes: stat("reserved_bytes.all.peak"),
+        peak_reserved_range: prediction.and_then(|prediction| range.range(prediction)),
         peak_unused: prediction.map(|prediction| prediction.unused_at_peak.into()),
         peak_allocated_bytes: stat("allocated_bytes.all.peak"),
         end_reserved_bytes: stat("reserved_bytes.all.current"),

@@ -1,6 +1,6 @@
 //! What is asked: settings, a version of PyTorch, and a card.
 
-use gpumemtrace_caching_allocator::{Rules, Settings, SettingsError, TorchVersion};
+use gpumemtrace_caching_allocator::{EqualSizeOrder, Rules, Settings, SettingsError, TorchVersion};
 
 use crate::device::{AddressOrder, PredictedDevice};
 use crate::prediction::Prediction;
@@ -89,6 +89,16 @@ impl Scenario {
     pub fn not_modelled(&self) -> Vec<&'static str> {
         let is_async = self.settings.is_async_backend.then_some("backend");
         self.settings.not_modelled.iter().copied().chain(is_async).collect()
+    }
+
+    /// Whether the addresses of segments can decide between free blocks.
+    pub(crate) fn may_address_decide(&self) -> bool {
+        self.refusal.is_none()
+            && match Rules::of_version(self.version).equal_size_order {
+                EqualSizeOrder::ByAddress => true,
+                EqualSizeOrder::ByBlockNumber => false,
+                EqualSizeOrder::BySegmentNumber => self.settings.expandable_segments,
+            }
     }
 
     /// The prediction, unless the release refuses the settings.

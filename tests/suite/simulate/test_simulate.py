@@ -75,6 +75,23 @@ print(torch.cuda.get_device_properties(0).multi_processor_count, torch.cuda.max_
     assert like_a_3090 == bytes_of["RTX 3090"]
 
 
+def test_range_over_addresses_is_printed(stock, tmp_path, torch_version):
+    """Two segments of three blocks. Which of two free blocks is taken decides where a larger one fits."""
+    program = """
+import torch
+
+blocks = [torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(6)]
+blocks[0] = blocks[3] = None
+one = torch.empty(6 << 20, dtype=torch.uint8, device="cuda")
+blocks[1] = None
+other = torch.empty(9 << 20, dtype=torch.uint8, device="cuda")
+"""
+    _, said = simulate(tmp_path, stock, program=program)
+    line = "gpumemtrace: run.trace: peak reserved on a real GPU: 40.00 MiB to 60.00 MiB over 17 orders of segment addresses"
+    decides = tuple(map(int, torch_version.split(".")[:2])) < (2, 12)
+    assert (line in said, "on a real GPU: " in said) == (decides, decides), said
+
+
 def test_nvidias_packages_are_not_used(stock, tmp_path):
     """PyTorch opens NVIDIA's libraries by path. Here, others stand for them."""
     packages = site_packages(stock)

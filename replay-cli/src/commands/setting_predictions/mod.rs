@@ -32,9 +32,6 @@ const SETTINGS: &[&str] = &[
 
 /// Most steps of predictions: an event that is read, or a request that is made to one allocator.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
-/// The recorded run, and two orders of addresses for each setting.
-const ALLOCATORS_OF_RUN: u64 = 1;
-const ALLOCATORS_OF_SETTING: u64 = 2;
 
 /// The settings that the version has, that the model knows, and that differ from the recorded ones.
 fn candidates(base: &Scenario) -> Vec<Scenario> {
@@ -49,12 +46,13 @@ fn candidates(base: &Scenario) -> Vec<Scenario> {
 /// How many settings can be predicted within so many steps.
 fn affordable_settings(steps: u64, (events, requests): (u64, u64)) -> usize {
     let allocators = steps.saturating_sub(events) / requests.max(1);
-    (allocators.saturating_sub(ALLOCATORS_OF_RUN) / ALLOCATORS_OF_SETTING) as usize
+    // One is for the recorded run.
+    allocators.saturating_sub(1) as usize
 }
 
 /// The steps that a prediction of so many settings takes.
 fn steps_of(settings: usize, (events, requests): (u64, u64)) -> u64 {
-    events + requests * (ALLOCATORS_OF_RUN + ALLOCATORS_OF_SETTING * settings as u64)
+    events + requests * (1 + settings as u64)
 }
 
 /// Events of PyTorch's blocks.

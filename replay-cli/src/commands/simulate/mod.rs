@@ -4,6 +4,7 @@
 //! library that is already loaded for every later request of its name, so they come before NVIDIA's
 //! own, and nothing is written into the program's environment.
 
+mod address_range;
 mod card;
 mod libraries;
 mod torch;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use self::address_range::print_address_ranges;
 use self::card::{SimulatedCard, parse_capability};
 use self::libraries::prepare_libraries;
 use self::torch::find_torch;
@@ -98,6 +100,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     let finished = run_with(&args.run, &extras)?;
     if !args.no_report && !finished.traces.is_empty() {
         report(&finished.traces, &here);
+        print_address_ranges(&finished.traces, &here);
     }
     Ok(finished.exit)
 }

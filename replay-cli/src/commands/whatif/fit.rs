@@ -44,7 +44,7 @@ pub(crate) fn run(args: &FitArgs) -> anyhow::Result<CliExit> {
     let mut run = RecordedRun::open(&args.trace, &args.run)?;
     let mut searches = searches(args, &run.base)?;
     let base = loop {
-        let (base, rows) = run.predict(searches.iter().flat_map(SettingSearch::next).collect())?;
+        let (base, rows) = run.predict(searches.iter().flat_map(SettingSearch::next).collect(), 0)?;
         for search in &mut searches {
             search.note(&rows);
         }

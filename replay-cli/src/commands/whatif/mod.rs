@@ -1,7 +1,7 @@
 //! `gpumemtrace whatif`: predicts a recorded run with other settings of PyTorch's allocator.
 
 mod grid;
-mod recorded_run;
+pub(super) mod recorded_run;
 
 pub(crate) mod fit;
 
@@ -36,6 +36,12 @@ pub(crate) struct WhatIfArgs {
     /// A card such as h100, or its memory such as 24GiB [default: that of the recorded run]
     #[arg(long, value_name = "CARD", value_parser = parse_card)]
     card: Option<ChosenCard>,
+    /// Try N random orders of the addresses that the driver gives to segments
+    ///
+    /// Up to PyTorch 2.11, and with expandable segments, the address decides between free blocks of
+    /// equal size. Each row then has a range of reserved memory.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    orders: u32,
     #[command(flatten)]
     display: DisplayArgs,
     /// Print JSON (schema: docs/whatif.schema.json); for several traces, a list
@@ -72,7 +78,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
     for trace in &args.traces {
         let mut run = RecordedRun::open(trace, &args.run)?;
         let others = scenarios(args, &run)?;
-        let (base, rows) = run.predict(others)?;
+        let (base, rows) = run.predict(others, args.orders)?;
         answers.push(run.answer(base, rows));
         if !run.is_complete {
             exit = CliExit::Incomplete;

@@ -19,8 +19,8 @@ use crate::render::wording::whatif::describe_doubts;
 use crate::symbolize::Resolver;
 use crate::trace::open::TraceSource;
 
-#[derive(clap::Args)]
-pub(super) struct RecordedRunArgs {
+#[derive(clap::Args, Default)]
+pub(in crate::commands) struct RecordedRunArgs {
     /// Version of PyTorch, such as 2.9 [default: that of the recorded run]
     ///
     /// A snapshot does not say which version wrote it. There, this is that version.
@@ -34,7 +34,7 @@ pub(super) struct RecordedRunArgs {
 }
 
 /// A trace that was analysed, the device to predict, and what it ran with.
-pub(super) struct RecordedRun {
+pub(in crate::commands) struct RecordedRun {
     path: String,
     file: TraceSource,
     analysis: Analysis,
@@ -43,7 +43,7 @@ pub(super) struct RecordedRun {
     /// The card's name, as the driver reports it.
     device_name: Option<String>,
     /// The most bytes of segments, as the run reports them.
-    pub(super) peak_reserved_bytes: u64,
+    pub(in crate::commands) peak_reserved_bytes: u64,
     /// The settings, version and card of the recorded run.
     pub(super) base: Scenario,
     /// What is doubtful about every prediction from it.
@@ -55,7 +55,7 @@ pub(super) struct RecordedRun {
 
 impl RecordedRun {
     /// Reads the trace once.
-    pub(super) fn open(trace: &Path, args: &RecordedRunArgs) -> anyhow::Result<Self> {
+    pub(in crate::commands) fn open(trace: &Path, args: &RecordedRunArgs) -> anyhow::Result<Self> {
         let (file, ring) = TraceSource::find(trace)?;
         let shows_progress = args.reading.shows_progress();
         let progress = shows_progress.then(|| file.progress());
@@ -87,13 +87,16 @@ impl RecordedRun {
         self.device_name.as_deref().is_some_and(|name| card.is_named(name))
     }
 
-    /// The recorded run as the model predicts it, and the others, the best first.
-    pub(super) fn predict(
+    /// The recorded run as the model predicts it, and the others, the best first. Each is also
+    /// predicted with so many other `orders` of addresses.
+    pub(in crate::commands) fn predict(
         &mut self,
         others: Vec<Scenario>,
+        orders: u32,
     ) -> anyhow::Result<(PredictedRow, Vec<PredictedRow>)> {
         let _progress = self.shows_progress.then(|| self.file.progress());
         let mut whatif = WhatIf::new(self.device, self.base.clone(), others, self.doubts.clone());
+        whatif = whatif.with_orders(orders);
         let file = &self.file;
         let walked = self.analysis.walk(&|| file.open(), &self.head, (None, None), &mut |walked| {
             whatif.on_event(walked);

@@ -6,7 +6,7 @@ use gpumemtrace_whatif::{FailedRequest, PredictionStatus, UnusedByCause, WhatIfA
 
 use crate::render::wording::alloc_conf_of;
 use crate::render::wording::sites::short_site;
-use crate::render::wording::whatif::describe_unused;
+use crate::render::wording::whatif::{describe_range, describe_unused};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, put_line, size_column};
 use crate::terminal::layout;
@@ -149,6 +149,9 @@ fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, style: Style)
             if is_base { format!("recorded: {name}") } else { style.bold(&name) }
         ),
     );
+    if let Some(range) = row.peak_reserved_range {
+        put_line(out, format_args!("      {HANG}{}", describe_range(&range)));
+    }
     if let Some(failure) = row.first_failure.as_ref().filter(|_| row.ooms > 0) {
         put_line(out, format_args!("      {HANG}{}", describe_failure(failure)));
     }

@@ -1,11 +1,11 @@
 //! Why predictions are not exact, and why memory is unused, in words.
 
 use gpumemtrace_replay::report::CauseKind;
-use gpumemtrace_whatif::{Doubt, UnusedByCause};
+use gpumemtrace_whatif::{Doubt, ReservedRange, UnusedByCause};
 
 use super::fragmentation::name_cause;
 use super::vocabulary::Vocabulary;
-use crate::terminal::format::format_count;
+use crate::terminal::format::{format_count, format_number};
 use crate::terminal::units::format_bytes;
 
 /// Why a row is not exact; `None` if it is.
@@ -71,6 +71,18 @@ fn describe_doubt(doubt: &Doubt) -> String {
             .to_owned(),
         Doubt::NotModelled { settings } => format!("the model does not know {}", settings.join(", ")),
     }
+}
+
+/// The peak of reserved memory over orders of addresses.
+pub(crate) fn describe_range(range: &ReservedRange) -> String {
+    let orders = format_count(u64::from(range.orders), "order");
+    let (least, most) = (format_bytes(range.least_bytes), format_bytes(range.most_bytes));
+    let peak = if range.least_bytes == range.most_bytes { least } else { format!("{least} to {most}") };
+    let failing = match range.failing_orders {
+        0 => String::new(),
+        failing => format!("; out of memory with {}", format_number(u64::from(failing))),
+    };
+    format!("{peak} over {orders} of segment addresses{failing}")
 }
 
 /// The causes of unused memory with their bytes, the largest first.

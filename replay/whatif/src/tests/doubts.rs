@@ -148,15 +148,7 @@ fn failed_request_gets_memory() {
 
 #[test]
 fn addresses_of_segments_decide() {
-    let mut run = TestRun::default();
-    run.sample(20, SAMPLE_SOURCE_RECORDER);
-    // Two segments of three blocks each, and a free block of equal size in both.
-    for (addr, reserved_mib) in (1..=6).zip([20, 20, 20, 40, 40, 40]) {
-        run.alloc(addr, 6, reserved_mib);
-    }
-    run.free(1, 40).free(4, 40);
-    // It takes one of both. The free neighbour of the other makes a place for the last block.
-    run.alloc(7, 6, 40).free(2, 40).alloc(8, 9, 60);
+    let run = TestRun::with_deciding_addresses();
     let base = scenario("", 11, Some(1024));
     assert_eq!(row_doubts_beside(&run, base.clone(), base), [Doubt::AddressOrder]);
 }

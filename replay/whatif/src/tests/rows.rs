@@ -65,3 +65,31 @@ fn retry_that_completes_a_free_early_leaves_later_frees_pending() {
     assert_eq!((base.doubts, base.row.ooms), (vec![], 0));
     assert_eq!(rows[0].row.first_failure.as_ref().map(|failure| failure.request_bytes), Some(6 * MIB));
 }
+
+/// The range of the recorded run and of one with another setting, in MiB, over 9 orders.
+fn ranges(minor: u32, setting: &str, card_mib: u64) -> [Option<(u64, u64, u32, u32)>; 2] {
+    let run = TestRun::with_deciding_addresses();
+    let base = scenario("", minor, Some(card_mib));
+    let (base, rows) = run.predict_with_orders(base, vec![scenario(setting, minor, Some(card_mib))], 8);
+    [&base.row, &rows[0].row].map(|row| {
+        let range = row.peak_reserved_range?;
+        Some((range.least_bytes / MIB, range.most_bytes / MIB, range.orders, range.failing_orders))
+    })
+}
+
+#[test]
+fn range_is_over_orders_of_addresses() {
+    assert_eq!(ranges(11, "max_split_size_mb:64", 1024), [Some((40, 60, 9, 0)); 2]);
+    assert_eq!(ranges(12, "max_split_size_mb:64", 1024), [None; 2], "the block number decides");
+    let [recorded, expandable] = ranges(13, "expandable_segments:True", 1024);
+    assert_eq!((recorded, expandable.is_some()), (None, true), "the segment number decides");
+}
+
+#[test]
+fn some_orders_run_out_of_memory() {
+    let [Some((least, most, orders, failing)), _] = ranges(11, "max_split_size_mb:64", 50) else {
+        panic!("addresses decide")
+    };
+    assert_eq!((least, most, orders), (40, 40, 9));
+    assert!(failing > 0 && failing < orders, "{failing}");
+}

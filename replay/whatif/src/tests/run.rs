@@ -1,7 +1,7 @@
 //! Short runs for tests: the events of one device, written by hand.
 
 use gpumemtrace_caching_allocator::TorchVersion;
-use gpumemtrace_format::event::{Detail, FLAG_FREED_AT_ONCE};
+use gpumemtrace_format::event::{Detail, FLAG_FREED_AT_ONCE, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{Event, EventKind};
 use gpumemtrace_replay::report::WalkedEvent;
 
@@ -19,6 +19,19 @@ impl TestRun {
     pub(crate) fn push(&mut self, event: Event, stack: u32) -> &mut Self {
         self.events.push((Event { device: 0, ..event }, stack));
         self
+    }
+
+    /// Two segments of 20 MiB, in which addresses decide between two free blocks of equal size. The
+    /// last request fits behind one of them, but not behind the other.
+    pub(crate) fn with_deciding_addresses() -> Self {
+        let mut run = Self::default();
+        run.sample(20, SAMPLE_SOURCE_RECORDER);
+        for (addr, reserved_mib) in (1..=6).zip([20, 20, 20, 40, 40, 40]) {
+            run.alloc(addr, 6, reserved_mib);
+        }
+        run.free(1, 40).free(4, 40);
+        run.alloc(7, 6, 40).free(2, 40).alloc(8, 9, 60);
+        run
     }
 
     /// A block of so many MiB, after which so many are reserved.
@@ -63,7 +76,17 @@ impl TestRun {
 
     /// What the predictions of this run are: the recorded one, then the others.
     pub(crate) fn predict(&self, base: Scenario, others: Vec<Scenario>) -> (PredictedRow, Vec<PredictedRow>) {
-        let mut whatif = WhatIf::new(0, base, others, Vec::new());
+        self.predict_with_orders(base, others, 0)
+    }
+
+    /// The same with this many other orders of addresses for each row.
+    pub(crate) fn predict_with_orders(
+        &self,
+        base: Scenario,
+        others: Vec<Scenario>,
+        orders: u32,
+    ) -> (PredictedRow, Vec<PredictedRow>) {
+        let mut whatif = WhatIf::new(0, base, others, Vec::new()).with_orders(orders);
         for (time_ns, (event, stack)) in self.events.iter().enumerate() {
             whatif.on_event(&walked(event, time_ns as u64, *stack));
         }
