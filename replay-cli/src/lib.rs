@@ -62,8 +62,8 @@ enum Command {
     /// Predict a run with other allocator settings, or on another card
     #[command(name = "whatif")]
     WhatIf(commands::whatif::WhatIfArgs),
-    /// Find the smallest card that holds a run
-    Fit(commands::whatif::fit::FitArgs),
+    /// Find the smallest card that holds a run, or the largest batch that a card holds
+    Fit(commands::fit::FitArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
     /// Write an offline page with charts of a trace
@@ -106,7 +106,7 @@ pub fn run_command() -> ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
         Command::WhatIf(args) => commands::whatif::run(&args),
-        Command::Fit(args) => commands::whatif::fit::run(&args),
+        Command::Fit(args) => commands::fit::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Html(args) => commands::html::run(&args),
         Command::Export(args) => commands::export::run(&args),

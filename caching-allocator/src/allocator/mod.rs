@@ -19,7 +19,7 @@ use crate::address_hasher::AddressHasher;
 use crate::arenas::ArenaTable;
 use crate::backend::{AllocatorTraceEntry, CacheBackend, DriverError, OUT_OF_MEMORY, TraceAction};
 use crate::blocks::{AllocatorBlock, BlockState, BlockTable};
-use crate::ids::{BlockId, PoolId};
+use crate::ids::{BlockId, LiveBlock, PoolId};
 use crate::pending_frees::PendingFrees;
 use crate::pools::{CaptureFilter, PoolTable};
 use crate::rules::{EqualSizeOrder, Rules};
@@ -97,6 +97,15 @@ impl<B: CacheBackend> CachingAllocator<B> {
 
     /// Allocates a block for a request on a stream and returns its address.
     pub fn alloc(&mut self, requested_bytes: u64, stream: u64) -> Result<u64, DriverError> {
+        let LiveBlock(id) = self.alloc_live(requested_bytes, stream)?;
+        let addr = self.blocks[id].addr;
+        self.allocated.insert(addr, id);
+        Ok(addr)
+    }
+
+    /// [`alloc`](Self::alloc) without noting the address. Such a block is freed by
+    /// [`free_live`](Self::free_live) or [`begin_free_live`](Self::begin_free_live).
+    pub fn alloc_live(&mut self, requested_bytes: u64, stream: u64) -> Result<LiveBlock, DriverError> {
         if !self.pending.is_empty() && !self.is_in_capture() {
             self.process_events();
         }
@@ -117,7 +126,8 @@ impl<B: CacheBackend> CachingAllocator<B> {
             Some(id) => id,
             None => self.obtain_block(&mut request)?,
         };
-        Ok(self.allocate_from_block(found, &request))
+        self.allocate_from_block(found, &request);
+        Ok(LiveBlock(found))
     }
 
     /// Bytes of the block for a request; `None` if no device could serve it.
@@ -142,6 +152,12 @@ impl<B: CacheBackend> CachingAllocator<B> {
             self.record_stream_events(id);
         }
         true
+    }
+
+    /// Frees a block that no other stream uses.
+    pub fn free_live(&mut self, block: LiveBlock) {
+        self.request_free(block.0, true);
+        self.free_block(block.0);
     }
 
     /// Address and bytes of the segment of the live block at `addr`.
@@ -233,7 +249,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Serves a request from a block that is in no pool; a large enough rest goes to the pool.
-    fn allocate_from_block(&mut self, id: BlockId, request: &ClassedRequest) -> u64 {
+    fn allocate_from_block(&mut self, id: BlockId, request: &ClassedRequest) {
         let &ClassedRequest { requested_bytes, bytes, size_class, .. } = request;
         let (whole, was_split, is_expandable) = {
             let block = &self.blocks[id];
@@ -252,8 +268,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let block = &mut self.blocks[id];
         block.state = BlockState::Allocated;
         block.requested_bytes = requested_bytes;
-        let (addr, bytes) = (block.addr, block.bytes as i64);
-        self.allocated.insert(addr, id);
+        let bytes = block.bytes as i64;
         self.stats.add(StatKind::Allocation, size_class, 1);
         self.stats.add(StatKind::AllocatedBytes, size_class, bytes);
         self.stats.add(StatKind::Active, size_class, 1);
@@ -263,7 +278,6 @@ impl<B: CacheBackend> CachingAllocator<B> {
             self.stats.oversize_allocations.add(1);
         }
         self.trace(TraceAction::Alloc, id);
-        addr
     }
 
     /// Counts the inactive parts of a segment after a block of `whole` bytes was taken.

@@ -3,7 +3,7 @@
 //! Memory comes in units of 2 MiB, as on NVIDIA's GPUs. What the allocator does not hold, such as
 //! contexts and other processes, is given as a function of time. Events complete at once, since
 //! frees that wait for other streams are replayed with
-//! [`begin_free`](crate::CachingAllocator::begin_free).
+//! [`begin_free_live`](crate::CachingAllocator::begin_free_live).
 
 mod address_space;
 
@@ -194,8 +194,8 @@ mod tests {
             SimulatedDevice::new(64 * MIB, OutsideMemory::default(), |entry| actions.push(entry.action));
         let rules = Rules::of_version(TorchVersion::LATEST);
         let mut cache = CachingAllocator::new(device, Settings::default(), rules);
-        let addr = cache.alloc(1000, 0).expect("memory");
-        let ticket = cache.begin_free(addr).expect("live");
+        let block = cache.alloc_live(1000, 0).expect("memory");
+        let ticket = cache.begin_free_live(block);
         assert!(cache.finish_free(ticket));
         cache.release_cached();
         drop(cache);

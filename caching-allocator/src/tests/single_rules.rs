@@ -104,13 +104,12 @@ fn rejected_request_is_not_retried() {
 #[test]
 fn free_of_a_replay_completes_on_request_or_with_the_cache() {
     let mut cache = cache_with("", 15);
-    let addr = cache.alloc(20 << 20, 0).expect("memory");
-    let ticket = cache.begin_free(addr).expect("live");
-    assert_eq!(cache.begin_free(addr), None);
-    assert_ne!(cache.alloc(20 << 20, 0), Ok(addr), "not free yet");
+    let block = cache.alloc_live(20 << 20, 0).expect("memory");
+    let ticket = cache.begin_free_live(block);
+    assert_ne!(cache.alloc_live(20 << 20, 0), Ok(block), "not free yet");
     assert!(cache.finish_free(ticket) && !cache.finish_free(ticket));
-    assert_eq!(cache.alloc(20 << 20, 0), Ok(addr));
-    let ticket = cache.begin_free(addr).expect("live");
+    assert_eq!(cache.alloc_live(20 << 20, 0), Ok(block));
+    let ticket = cache.begin_free_live(block);
     cache.release_cached();
     assert!(!cache.finish_free(ticket), "freed with the cache");
 }
@@ -118,12 +117,12 @@ fn free_of_a_replay_completes_on_request_or_with_the_cache() {
 #[test]
 fn late_completion_leaves_the_next_block_at_its_address_pending() {
     let mut cache = cache_with("", 15);
-    let first = cache.alloc(20 << 20, 0).expect("memory");
-    let early = cache.begin_free(first).expect("live");
+    let first = cache.alloc_live(20 << 20, 0).expect("memory");
+    let early = cache.begin_free_live(first);
     cache.alloc(1 << 30, 0).expect_err("more than the capacity; waits for all events");
-    let second = cache.alloc(20 << 20, 0).expect("memory");
-    assert_eq!(first, second, "the same address");
-    let late = cache.begin_free(second).expect("live");
+    let second = cache.alloc_live(20 << 20, 0).expect("memory");
+    assert_eq!(first, second, "the same block");
+    let late = cache.begin_free_live(second);
     assert!(!cache.finish_free(early), "it was completed for the large request");
     assert!(cache.finish_free(late));
 }
@@ -133,10 +132,10 @@ fn end_of_a_pool_completes_the_frees_of_its_blocks() {
     let mut cache = cache_with("", 15);
     cache.begin_mem_pool((0, 1), Box::new(|_| true));
     cache.backend.capturing = true;
-    let addr = cache.alloc(20 << 20, 0).expect("memory");
+    let block = cache.alloc_live(20 << 20, 0).expect("memory");
     cache.end_pool((0, 1));
     cache.backend.capturing = false;
-    cache.begin_free(addr).expect("live");
+    cache.begin_free_live(block);
     cache.release_pool((0, 1));
     cache.release_cached_of_pool((0, 1));
     assert_eq!(cache.held_bytes(), (0, 0));

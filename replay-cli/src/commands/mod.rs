@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod export_folder;
+pub(crate) mod fit;
 pub(crate) mod html;
 pub(crate) mod info;
 pub(crate) mod leak_candidates;

@@ -21,7 +21,7 @@ use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, Section};
-use gpumemtrace_whatif::WhatIfAnswer;
+use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
 use serde::{Serialize, Serializer};
 
 use crate::terminal::stdout::{colored_stdout, stdout};
@@ -39,7 +39,7 @@ pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRe
 /// The formats of `whatif`, the default first.
 pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `fit`, the default first.
-pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitAnswer>] = &[&TextRenderer, &JsonRenderer];
+pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitDocument>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
@@ -100,10 +100,15 @@ impl Serialize for WhatIfAnswers {
     }
 }
 
-/// Predictions of `fit`: for each setting the smallest card, and the largest that is too small.
+/// The answer of `fit`.
 #[derive(Serialize)]
-#[serde(transparent)]
-pub(crate) struct FitAnswer(pub(crate) WhatIfAnswer);
+#[serde(untagged)]
+pub(crate) enum FitDocument {
+    /// For each setting the smallest card, and the largest that is too small.
+    SmallestCard(WhatIfAnswer),
+    /// For each setting the largest value of an argument.
+    Largest(LargestAnswer),
+}
 
 /// The user's choices for one output.
 pub(crate) struct RenderContext<'a> {

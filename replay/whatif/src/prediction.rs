@@ -1,15 +1,15 @@
 //! One run of the recorded requests under other settings, rules and capacity.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 
 use gpumemtrace_caching_allocator::{
-    AddressHasher, CachingAllocator, FreeTicket, PoolId, Rules, Settings, UnusedBytes,
+    CachingAllocator, FreeTicket, LiveBlock, PoolId, Rules, Settings, UnusedBytes,
 };
 use gpumemtrace_replay::report::ReservedCurve;
 
 use crate::device::{CallTotal, PredictedDevice};
-use crate::requests::{RecordedAddr, Request, TimedRequest};
+use crate::recorded_blocks::RecordedBlock;
+use crate::requests::{Request, TimedRequest};
 use crate::reserved_curve::CurveCollector;
 
 /// A request that gets no memory, though the recorded run got it.
@@ -46,10 +46,10 @@ pub(crate) enum PredictionInput {
 #[derive(Debug)]
 pub(crate) struct Prediction {
     allocator: CachingAllocator<PredictedDevice>,
-    /// The address here of each recorded block that is live.
-    addrs: HashMap<RecordedAddr, u64, BuildHasherDefault<AddressHasher>>,
+    /// The blocks here, by the numbers of the recorded ones; `None` for those that are not live.
+    blocks: Vec<Option<LiveBlock>>,
     /// Freed blocks that wait for a stream in the recording. Here they may be free already.
-    pending: HashMap<RecordedAddr, FreeTicket, BuildHasherDefault<AddressHasher>>,
+    pending: HashMap<RecordedBlock, FreeTicket>,
     /// How often each private pool was made active.
     pool_uses: HashMap<u64, u32>,
     pub(crate) stop: Option<PredictionStop>,
@@ -77,8 +77,8 @@ impl Prediction {
     pub(crate) fn new(device: PredictedDevice, settings: Settings, rules: Rules) -> Self {
         Self {
             allocator: CachingAllocator::new(device, settings, rules),
-            addrs: HashMap::default(),
-            pending: HashMap::default(),
+            blocks: Vec::new(),
+            pending: HashMap::new(),
             pool_uses: HashMap::new(),
             stop: None,
             first_failure: None,
@@ -111,18 +111,18 @@ impl Prediction {
 
     fn make(&mut self, timed: &TimedRequest) {
         match timed.request {
-            Request::Alloc { addr, requested_bytes, stream, pool } => {
+            Request::Alloc { block, requested_bytes, stream, pool } => {
                 if let Some(own) = self.alloc(requested_bytes, stream, pool) {
-                    self.addrs.insert(addr, own);
+                    self.note_block(block, own);
                 } else {
                     let failure = failure_of(timed, requested_bytes);
                     self.first_failure.get_or_insert(failure);
                     self.stop = Some(PredictionStop::Failed(failure));
                 }
             }
-            Request::Free { addr, is_immediate } => self.free(addr, is_immediate),
-            Request::Complete { addr } => {
-                if let Some(ticket) = self.pending.remove(&addr) {
+            Request::Free { block, is_immediate } => self.free(block, is_immediate),
+            Request::Complete { block } => {
+                if let Some(ticket) = self.pending.remove(&block) {
                     self.allocator.finish_free(ticket);
                 }
             }
@@ -154,27 +154,33 @@ impl Prediction {
         }
     }
 
-    fn free(&mut self, addr: RecordedAddr, is_immediate: bool) {
-        match self.addrs.remove(&addr) {
-            Some(own) if is_immediate => {
-                self.allocator.free(own);
-            }
-            Some(own) => {
-                self.pending.extend(self.allocator.begin_free(own).map(|ticket| (addr, ticket)));
+    fn note_block(&mut self, block: RecordedBlock, own: LiveBlock) {
+        if block.index() >= self.blocks.len() {
+            self.blocks.resize(block.index() + 1, None);
+        }
+        self.blocks[block.index()] = Some(own);
+    }
+
+    fn free(&mut self, block: Option<RecordedBlock>, is_immediate: bool) {
+        let found = block.and_then(|block| Some((block, self.blocks.get_mut(block.index())?.take()?)));
+        match found {
+            Some((_, own)) if is_immediate => self.allocator.free_live(own),
+            Some((block, own)) => {
+                self.pending.insert(block, self.allocator.begin_free_live(own));
             }
             None => self.unknown_frees += 1,
         }
     }
 
-    fn alloc(&mut self, requested_bytes: u64, stream: u64, pool: u64) -> Option<u64> {
+    fn alloc(&mut self, requested_bytes: u64, stream: u64, pool: u64) -> Option<LiveBlock> {
         if pool == 0 {
-            return self.allocator.alloc(requested_bytes, stream).ok();
+            return self.allocator.alloc_live(requested_bytes, stream).ok();
         }
         let id = pool_id(pool);
         self.allocator.begin_pool(id, Box::new(|_| true));
         *self.pool_uses.entry(pool).or_default() += 1;
         let refusals = self.refusals();
-        let result = self.allocator.alloc(requested_bytes, stream).ok();
+        let result = self.allocator.alloc_live(requested_bytes, stream).ok();
         self.allocator.end_pool(id);
         let was_refused = result.is_none() || self.refusals() > refusals;
         self.was_pool_refused |= self.retries_in_pools && was_refused;

@@ -13,20 +13,18 @@ use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
 
+use crate::recorded_blocks::{BlockNumbers, RecordedBlock};
+
 /// The code of `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u16 = 2;
-
-/// A block of the recording: its address there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RecordedAddr(pub u64);
 
 /// A request to the allocator of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A block was requested, and the recorded run got it.
     Alloc {
-        /// Its address in the recording.
-        addr: RecordedAddr,
+        /// The block.
+        block: RecordedBlock,
         /// Bytes that the program asked for.
         requested_bytes: u64,
         /// The stream it is for.
@@ -36,15 +34,15 @@ pub enum Request {
     },
     /// The program freed a block.
     Free {
-        /// Its address in the recording.
-        addr: RecordedAddr,
+        /// The block; `None` if it was allocated before the recording.
+        block: Option<RecordedBlock>,
         /// False if another stream still used it.
         is_immediate: bool,
     },
     /// The last other stream that used a freed block is done with it.
     Complete {
-        /// Its address in the recording.
-        addr: RecordedAddr,
+        /// The block.
+        block: RecordedBlock,
     },
     /// A private pool has no users any more: some of its segments are about to be returned.
     EndPool {
@@ -101,6 +99,7 @@ struct OpenRelease {
 #[derive(Debug)]
 pub struct RequestReader {
     device: u8,
+    blocks: BlockNumbers,
     release: Option<OpenRelease>,
     was_refused: bool,
     /// The private pool that serves requests now; 0 if none does.
@@ -117,6 +116,7 @@ impl RequestReader {
     pub fn new(device: u8) -> Self {
         Self {
             device,
+            blocks: BlockNumbers::default(),
             release: None,
             was_refused: false,
             active_pool: 0,
@@ -135,7 +135,9 @@ impl RequestReader {
                 EventKind::BLOCK_ALLOC => self.on_alloc(walked),
                 EventKind::BLOCK_FREE => self.on_free(walked),
                 EventKind::BLOCK_FREE_COMPLETED => {
-                    self.push(walked, Request::Complete { addr: RecordedAddr(event.addr) }, None);
+                    if let Some(block) = self.blocks.complete(event.addr) {
+                        self.push(walked, Request::Complete { block }, None);
+                    }
                 }
                 EventKind::BLOCK_OOM => self.on_failure(walked),
                 EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP => self.on_release(walked),
@@ -183,7 +185,7 @@ impl RequestReader {
             self.push(walked, Request::BeginPool, None);
         }
         let request = Request::Alloc {
-            addr: RecordedAddr(event.addr),
+            block: self.blocks.add(event.addr),
             requested_bytes: detail.requested_bytes,
             stream: detail.stream,
             pool,
@@ -196,7 +198,7 @@ impl RequestReader {
         self.settle_release(false);
         let is_immediate = event.flags & FLAG_FREED_AT_ONCE != 0;
         self.freed_in_use += u64::from(!is_immediate && event.detail.is_some());
-        let request = Request::Free { addr: RecordedAddr(event.addr), is_immediate };
+        let request = Request::Free { block: self.blocks.free(event.addr, is_immediate), is_immediate };
         self.push(walked, request, Some(event.aux[1]));
     }
 

@@ -33,9 +33,8 @@ fn requests_in_pools(events: &[(EventKind, u32)], pools: &[u64]) -> Vec<Request>
     found
 }
 
-fn alloc(addr: u64) -> Request {
-    Request::Alloc { addr: RecordedAddr(addr), requested_bytes: 100, stream: 7, pool: 0 }
-}
+/// The first block of a run.
+const ALLOC: Request = Request::Alloc { block: RecordedBlock(0), requested_bytes: 100, stream: 7, pool: 0 };
 
 const RELEASE: Request = Request::ReleaseCached { only_pool: None };
 
@@ -45,10 +44,10 @@ fn segments_returned_before_a_second_attempt_are_no_request() {
     // The driver refused memory, or the new segment has the stack of the returned one.
     let refused =
         [(Kind::DEVICE_ALLOC, 1), (Kind::SEGMENT_FREE, 2), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
-    assert_eq!(requests_of(&refused), [alloc(4)]);
+    assert_eq!(requests_of(&refused), [ALLOC]);
     let same_stack =
         [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
-    assert_eq!(requests_of(&same_stack), [alloc(4)]);
+    assert_eq!(requests_of(&same_stack), [ALLOC]);
     let failed = [(Kind::SEGMENT_FREE, 1), (Kind::BLOCK_OOM, 1)];
     assert_eq!(requests_of(&failed), [Request::Fail { requested_bytes: 100, stream: 7, pool: 0 }]);
 }
@@ -58,9 +57,9 @@ fn other_returned_segments_are_one_request() {
     use EventKind as Kind;
     let before_alloc =
         [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 2), (Kind::BLOCK_ALLOC, 2)];
-    assert_eq!(requests_of(&before_alloc), [RELEASE, alloc(4)]);
+    assert_eq!(requests_of(&before_alloc), [RELEASE, ALLOC]);
     // The block needed no segment, so the stack says nothing.
-    assert_eq!(requests_of(&[(Kind::SEGMENT_FREE, 1), (Kind::BLOCK_ALLOC, 1)]), [RELEASE, alloc(2)]);
+    assert_eq!(requests_of(&[(Kind::SEGMENT_FREE, 1), (Kind::BLOCK_ALLOC, 1)]), [RELEASE, ALLOC]);
     assert_eq!(requests_of(&[(Kind::SEGMENT_UNMAP, 1)]), [RELEASE], "at the end of the run");
 }
 
@@ -77,14 +76,14 @@ fn pools_of_returned_segments_have_ended() {
     use EventKind as Kind;
     let returned = [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_FREE, 1), (Kind::BLOCK_FREE, 2)];
     let end = |pool| Request::EndPool { pool };
-    let free = Request::Free { addr: RecordedAddr(3), is_immediate: false };
+    let free = Request::Free { block: None, is_immediate: false };
     assert_eq!(requests_in_pools(&returned, &[0, 5]), [end(5), RELEASE, free]);
     let of_one = Request::ReleaseCached { only_pool: Some(5) };
     assert_eq!(requests_in_pools(&returned, &[5, 5]), [end(5), of_one, free]);
     assert_eq!(requests_in_pools(&returned, &[6, 5]), [end(5), end(6), RELEASE, free]);
     // Also where the segments were returned for a second attempt.
     let retried = [(Kind::SEGMENT_FREE, 1), (Kind::SEGMENT_ALLOC, 1), (Kind::BLOCK_ALLOC, 1)];
-    assert_eq!(requests_in_pools(&retried, &[5]), [end(5), alloc(3)]);
+    assert_eq!(requests_in_pools(&retried, &[5]), [end(5), ALLOC]);
 }
 
 #[test]

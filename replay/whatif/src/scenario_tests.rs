@@ -3,7 +3,8 @@
 use super::*;
 use crate::device::AddressOrder;
 use crate::prediction::PredictionInput;
-use crate::requests::{RecordedAddr, Request, TimedRequest};
+use crate::recorded_blocks::RecordedBlock;
+use crate::requests::{Request, TimedRequest};
 
 /// A program that allocates and frees blocks of all sizes on two streams.
 fn random_program(requests: u64, mut seed: u64) -> Vec<PredictionInput> {
@@ -17,17 +18,17 @@ fn random_program(requests: u64, mut seed: u64) -> Vec<PredictionInput> {
     let mut inputs = Vec::new();
     for number in 0..requests {
         let request = if live.len() > 40 || (!live.is_empty() && random(3) == 0) {
-            let addr = live.swap_remove(random(live.len() as u64) as usize);
-            Request::Free { addr, is_immediate: true }
+            let block = live.swap_remove(random(live.len() as u64) as usize);
+            Request::Free { block: Some(block), is_immediate: true }
         } else if random(500) == 0 {
             Request::ReleaseCached { only_pool: None }
         } else {
-            let addr = RecordedAddr(number << 9);
-            live.push(addr);
+            let block = RecordedBlock(number as u32);
+            live.push(block);
             // Few different sizes, so that free blocks are often equal.
             let unit_bytes = [100 << 10, 1 << 20, 3 << 20, 11 << 20][random(4) as usize];
             let requested_bytes = unit_bytes * (1 + random(4));
-            Request::Alloc { addr, requested_bytes, stream: random(2), pool: 0 }
+            Request::Alloc { block, requested_bytes, stream: random(2), pool: 0 }
         };
         let timed = TimedRequest { request, reserved_bytes: None, time_ns: number, step: 0, stack: 0 };
         inputs.push(PredictionInput::Request(timed));

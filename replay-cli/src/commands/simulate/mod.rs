@@ -4,8 +4,8 @@
 //! library that is already loaded for every later request of its name, so they come before NVIDIA's
 //! own, and nothing is written into the program's environment.
 
-mod address_range;
-mod card;
+pub(super) mod address_range;
+pub(super) mod card;
 mod libraries;
 mod torch;
 

@@ -3,8 +3,6 @@
 mod grid;
 pub(super) mod recorded_run;
 
-pub(crate) mod fit;
-
 use std::path::PathBuf;
 
 use gpumemtrace_caching_allocator::TorchVersion;
@@ -117,7 +115,7 @@ fn scenarios(args: &WhatIfArgs, run: &RecordedRun) -> anyhow::Result<Vec<Scenari
 }
 
 /// The settings that the user named.
-fn scenarios_of_settings(
+pub(super) fn scenarios_of_settings(
     settings: &[String],
     version: TorchVersion,
     card_bytes: Option<u64>,

@@ -25,7 +25,7 @@ pub(in crate::commands) struct RecordedRunArgs {
     ///
     /// A snapshot does not say which version wrote it. There, this is that version.
     #[arg(long, value_name = "VERSION", value_parser = |text: &str| TorchVersion::parse(text))]
-    pub(super) torch: Option<TorchVersion>,
+    pub(in crate::commands) torch: Option<TorchVersion>,
     /// The GPU to predict [default: the one with the most reserved memory]
     #[arg(long, value_name = "GPU")]
     device: Option<u8>,
@@ -45,10 +45,10 @@ pub(in crate::commands) struct RecordedRun {
     /// The most bytes of segments, as the run reports them.
     pub(in crate::commands) peak_reserved_bytes: u64,
     /// The settings, version and card of the recorded run.
-    pub(super) base: Scenario,
+    pub(in crate::commands) base: Scenario,
     /// What is doubtful about every prediction from it.
     doubts: Vec<Doubt>,
-    pub(super) is_complete: bool,
+    pub(in crate::commands) is_complete: bool,
     shows_progress: bool,
     uses_symbol_cache: bool,
 }
@@ -83,7 +83,7 @@ impl RecordedRun {
     }
 
     /// Whether the recorded run used a card of this model.
-    pub(super) fn was_on(&self, card: KnownCard) -> bool {
+    pub(in crate::commands) fn was_on(&self, card: KnownCard) -> bool {
         self.device_name.as_deref().is_some_and(|name| card.is_named(name))
     }
 
@@ -107,7 +107,7 @@ impl RecordedRun {
     }
 
     /// The rows with their reasons, and with the sites of their failures.
-    pub(super) fn answer(&self, base: PredictedRow, rows: Vec<PredictedRow>) -> WhatIfAnswer {
+    pub(in crate::commands) fn answer(&self, base: PredictedRow, rows: Vec<PredictedRow>) -> WhatIfAnswer {
         let mut resolver = Resolver::new(self.uses_symbol_cache);
         let mut complete = |predicted| self.complete_row(predicted, &mut resolver);
         let answer = WhatIfAnswer {
@@ -134,7 +134,7 @@ impl RecordedRun {
     }
 
     /// How the command ends if nothing else is wrong.
-    pub(super) fn exit(&self) -> CliExit {
+    pub(in crate::commands) fn exit(&self) -> CliExit {
         if self.is_complete { CliExit::Done } else { CliExit::Incomplete }
     }
 }

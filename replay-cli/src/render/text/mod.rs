@@ -7,6 +7,7 @@ mod check;
 mod compare;
 mod fit;
 mod header;
+mod largest;
 mod ranks;
 mod sections;
 mod sites;
@@ -22,7 +23,7 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::Omitted;
 
-use super::{FitAnswer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, WhatIfAnswers};
+use super::{FitDocument, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, WhatIfAnswers};
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
@@ -93,14 +94,18 @@ impl Renderer<WhatIfAnswers> for TextRenderer {
     }
 }
 
-impl Renderer<FitAnswer> for TextRenderer {
+impl Renderer<FitDocument> for TextRenderer {
     fn render(
         &self,
-        answer: &FitAnswer,
+        document: &FitDocument,
         context: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        Ok(out.write_all(fit::render_fit(&answer.0, context.style).as_bytes())?)
+        let text = match document {
+            FitDocument::SmallestCard(answer) => fit::render_fit(answer, context.style),
+            FitDocument::Largest(answer) => largest::render_largest(answer, context.style),
+        };
+        Ok(out.write_all(text.as_bytes())?)
     }
 }
 

@@ -1,47 +1,17 @@
-//! `gpumemtrace fit`: the smallest card that holds a recorded run.
+//! Finds the smallest card that holds a recorded run.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use gpumemtrace_whatif::{CardSearch, PredictedRow, PredictionStatus, Scenario};
 
-use super::recorded_run::{RecordedRun, RecordedRunArgs};
-use super::scenarios_of_settings;
-use crate::commands::display_args::DisplayArgs;
+use super::{DEFAULT_SETTINGS, FitArgs};
+use crate::commands::whatif::recorded_run::RecordedRun;
+use crate::commands::whatif::scenarios_of_settings;
 use crate::exit::CliExit;
-use crate::render::{
-    FIT_RENDERERS, FitAnswer, RenderContext, Renderer, format_parser, print_document, select_format,
-};
-use crate::terminal::status_line;
+use crate::render::{FIT_RENDERERS, FitDocument, RenderContext, print_document, select_format};
 
-/// The settings that are tried beside the recorded ones if the user names none.
-const DEFAULT_SETTINGS: &[&str] = &["expandable_segments:True"];
-
-#[derive(clap::Args)]
-pub(crate) struct FitArgs {
-    /// Trace, or snapshot of PyTorch
-    trace: PathBuf,
-    #[command(flatten)]
-    run: RecordedRunArgs,
-    /// Settings to try beside the recorded ones, in the syntax of PYTORCH_ALLOC_CONF (repeatable)
-    /// [default: expandable_segments:True]
-    #[arg(long, value_name = "CONF")]
-    set: Vec<String>,
-    #[command(flatten)]
-    display: DisplayArgs,
-    /// Print JSON (schema: docs/whatif.schema.json)
-    ///
-    /// For each setting, it has the row of the smallest card, and that of the largest card that is
-    /// too small.
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(FIT_RENDERERS))]
-    format: Option<&'static dyn Renderer<FitAnswer>>,
-}
-
-pub(crate) fn run(args: &FitArgs) -> anyhow::Result<CliExit> {
-    status_line::exit_cleanly_on_interrupt()?;
-    let mut run = RecordedRun::open(&args.trace, &args.run)?;
+pub(super) fn run(args: &FitArgs, trace: &Path) -> anyhow::Result<CliExit> {
+    let mut run = RecordedRun::open(trace, &args.run)?;
     let mut searches = searches(args, &run.base)?;
     let base = loop {
         let (base, rows) = run.predict(searches.iter().flat_map(SettingSearch::next).collect(), 0)?;
@@ -53,7 +23,7 @@ pub(crate) fn run(args: &FitArgs) -> anyhow::Result<CliExit> {
         }
     };
     let rows = searches.into_iter().flat_map(|search| [search.smallest, search.too_small]);
-    let answer = FitAnswer(run.answer(base, rows.flatten().collect()));
+    let answer = FitDocument::SmallestCard(run.answer(base, rows.flatten().collect()));
     let renderer = select_format(FIT_RENDERERS, args.format, args.json);
     print_document(renderer, &answer, &RenderContext::new(args.display.style()))?;
     Ok(run.exit())

@@ -1,0 +1,197 @@
+//! Runs a program with `gpumemtrace simulate`, once for each value and setting.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use anyhow::Context as _;
+use gpumemtrace_caching_allocator::TorchVersion;
+use gpumemtrace_replay::report::Report;
+use gpumemtrace_replay::{AnalysisOptions, Section, analyse_with_head, report};
+use gpumemtrace_whatif::{FailedRequest, ReservedRange, ValueRun};
+
+use super::FitArgs;
+use super::varied_argument::VariedArgument;
+use crate::commands::simulate::address_range::range_of_trace;
+use crate::exit::UsageError;
+use crate::render::wording::alloc_conf_of;
+use crate::terminal::escape::escape_text;
+use crate::trace::open::TraceSource;
+
+/// The end of the program's output that an error repeats.
+const SHOWN_OUTPUT_BYTES: u64 = 4096;
+
+/// A program whose argument varies, and how it is simulated.
+pub(super) struct SimulatedProgram<'a> {
+    args: &'a FitArgs,
+    varied: &'a VariedArgument,
+    card: &'a str,
+    folder: &'a Path,
+    executable: PathBuf,
+    /// The version of PyTorch, once a run has recorded it.
+    pub(super) torch: Option<TorchVersion>,
+    runs: u32,
+}
+
+/// The traces of one run, which are deleted with it.
+pub(super) struct RunFolder {
+    traces: Vec<PathBuf>,
+    folder: PathBuf,
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // What stays is deleted with the temporary folder that contains it.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl RunFolder {
+    /// The range of the trace with the highest peak of all orders; `None` if no address can decide.
+    pub(super) fn reserved_range(&self) -> anyhow::Result<Option<ReservedRange>> {
+        let mut highest: Option<ReservedRange> = None;
+        for trace in &self.traces {
+            let range = range_of_trace(trace)?;
+            if range.map(|range| range.most_bytes) > highest.map(|range| range.most_bytes) {
+                highest = range;
+            }
+        }
+        Ok(highest)
+    }
+}
+
+impl<'a> SimulatedProgram<'a> {
+    pub(super) fn new(
+        args: &'a FitArgs,
+        varied: &'a VariedArgument,
+        card: &'a str,
+        folder: &'a Path,
+    ) -> anyhow::Result<Self> {
+        let executable = std::env::current_exe().context("cannot find this executable")?;
+        Ok(Self { args, varied, card, folder, executable, torch: None, runs: 0 })
+    }
+
+    /// Runs the program with a value.
+    ///
+    /// # Errors
+    ///
+    /// The program fails for another reason than too little GPU memory, or uses no GPU memory.
+    pub(super) fn run(&mut self, value: u64, setting: Option<&str>) -> anyhow::Result<(ValueRun, RunFolder)> {
+        self.runs += 1;
+        let folder = self.folder.join(self.runs.to_string());
+        fs::create_dir(&folder).context("fit: cannot make a temporary folder")?;
+        let command = self.varied.command_with(&self.args.command, value);
+        let output = folder.join("output");
+        let status = self.start(&command, setting, &folder, &output)?;
+        let traces = find_traces(&folder)?;
+        let run_folder = RunFolder { traces, folder };
+        let reports = run_folder.traces.iter().map(|trace| read_trace(trace));
+        let reports: Vec<Report> = reports.collect::<anyhow::Result<_>>()?;
+        let run = run_of_reports(value, &reports);
+        let text: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        let text = escape_text(&text.join(" "));
+        if run.fits && !status.success() {
+            return Err(UsageError(format!(
+                "fit: {text}: {}, and not for lack of GPU memory{}",
+                describe_end(status),
+                last_output(&output)
+            ))
+            .into());
+        }
+        if run.peak_allocated_bytes == 0 && run.fits {
+            return Err(UsageError(format!("fit: {text}: PyTorch used no GPU memory")).into());
+        }
+        let versions = reports.iter().flat_map(|report| &report.traces).filter_map(|info| info.torch.as_deref());
+        self.torch = self.torch.or_else(|| versions.filter_map(|text| TorchVersion::parse(text).ok()).next());
+        Ok((run, run_folder))
+    }
+
+    fn start(
+        &self,
+        program: &[OsString],
+        setting: Option<&str>,
+        folder: &Path,
+        output: &Path,
+    ) -> anyhow::Result<ExitStatus> {
+        let mut command = Command::new(&self.executable);
+        command.args(["simulate", "--no-report", "--card"]).arg(self.card);
+        if let Some(capability) = &self.args.capability {
+            command.args(["--capability", capability]);
+        }
+        command.args(["--devices", &self.args.devices.to_string(), "--steps", &self.args.steps.to_string()]);
+        command.arg("--output").arg(folder.join("run.rank%r.trace")).arg("--").args(program);
+        if let Some(setting) = setting {
+            let torch = self.torch.map(|version| version.to_string()).unwrap_or_default();
+            command.env(alloc_conf_of(&torch), setting);
+        }
+        let file = File::create(output).context("fit: cannot write a temporary file")?;
+        let error = file.try_clone().context("fit: cannot write a temporary file")?;
+        let status = command.stdin(std::process::Stdio::null()).stdout(file).stderr(error).status();
+        status.context("fit: cannot start gpumemtrace simulate")
+    }
+}
+
+fn find_traces(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).context("fit: a temporary folder is gone")?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut traces: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "trace")).collect();
+    traces.sort();
+    Ok(traces)
+}
+
+fn read_trace(trace: &Path) -> anyhow::Result<Report> {
+    let (file, ring) = TraceSource::find(trace)?;
+    let (analysis, _) = file.with_input(ring, |input| analyse_with_head(input, AnalysisOptions::default()))?;
+    Ok(report(&[analysis], &[Section::Oom]))
+}
+
+/// What all processes of a run needed.
+fn run_of_reports(value: u64, reports: &[Report]) -> ValueRun {
+    let devices = || reports.iter().flat_map(|report| &report.devices);
+    let ooms = reports.iter().flat_map(|report| report.oom.iter().flatten());
+    let first = ooms.min_by_key(|oom| oom.time_ns);
+    let headroom = devices().map(|device| {
+        let used = device.peak.device_bytes?.checked_add(device.residual_bytes?)?;
+        Some(device.total_bytes?.saturating_sub(used))
+    });
+    ValueRun {
+        value,
+        fits: first.is_none(),
+        peak_allocated_bytes: devices().filter_map(|device| device.peak.live_bytes).max().unwrap_or(0),
+        peak_reserved_bytes: devices().filter_map(|device| device.peak.reserved_bytes).max().unwrap_or(0),
+        peak_reserved_range: None,
+        headroom_bytes: headroom.collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().min()),
+        first_failure: first.map(|oom| FailedRequest {
+            request_bytes: oom.requested_bytes,
+            site: Some(oom.site.clone()),
+            time_ns: oom.time_ns,
+            step: oom.step.unwrap_or(0) as u32,
+        }),
+    }
+}
+
+fn describe_end(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("failed with exit code {code}"),
+        None => "was killed".to_owned(),
+    }
+}
+
+/// The last lines that the program printed, on lines of their own.
+fn last_output(output: &Path) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(output)?;
+        let bytes = file.metadata()?.len();
+        file.seek(SeekFrom::Start(bytes.saturating_sub(SHOWN_OUTPUT_BYTES)))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let text = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(5).collect();
+    lines.iter().rev().map(|line| format!("\n  {}", escape_text(line))).collect()
+}
