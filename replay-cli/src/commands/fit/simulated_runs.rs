@@ -103,7 +103,8 @@ impl<'a> SimulatedProgram<'a> {
         if run.peak_allocated_bytes == 0 && run.fits {
             return Err(UsageError(format!("fit: {text}: PyTorch used no GPU memory")).into());
         }
-        let versions = reports.iter().flat_map(|report| &report.traces).filter_map(|info| info.torch.as_deref());
+        let versions =
+            reports.iter().flat_map(|report| &report.traces).filter_map(|info| info.torch.as_deref());
         self.torch = self.torch.or_else(|| versions.filter_map(|text| TorchVersion::parse(text).ok()).next());
         Ok((run, run_folder))
     }
@@ -144,7 +145,8 @@ fn find_traces(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 fn read_trace(trace: &Path) -> anyhow::Result<Report> {
     let (file, ring) = TraceSource::find(trace)?;
-    let (analysis, _) = file.with_input(ring, |input| analyse_with_head(input, AnalysisOptions::default()))?;
+    let (analysis, _) =
+        file.with_input(ring, |input| analyse_with_head(input, AnalysisOptions::default()))?;
     Ok(report(&[analysis], &[Section::Oom]))
 }
 

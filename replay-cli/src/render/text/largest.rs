@@ -18,7 +18,9 @@ pub(super) fn render_largest(answer: &LargestAnswer, style: Style) -> String {
     put_line(&mut out, format_args!("{}", style.bold(&describe_runs(answer))));
     put_line(
         &mut out,
-        format_args!("  {HANG}Kernels did nothing, and values on the GPU were 0. Larger values are taken to need more."),
+        format_args!(
+            "  {HANG}Kernels did nothing, and values on the GPU were 0. Larger values are taken to need more."
+        ),
     );
     out.push('\n');
     let (width, name) = (chosen_units().columns(), escape_text(&answer.argument));
@@ -59,7 +61,10 @@ fn render_setting(out: &mut String, of_setting: &LargestOfSetting, column: usize
             let value = format_number(run.value);
             put_line(out, format_args!("  {value:>column$}  {reserved}  {headroom}  {HANG}{setting}"));
         }
-        None => put_line(out, format_args!("  {:>column$}  {:>width$}  {:>width$}  {HANG}{setting}", "none", "", "")),
+        None => put_line(
+            out,
+            format_args!("  {:>column$}  {:>width$}  {:>width$}  {HANG}{setting}", "none", "", ""),
+        ),
     }
     if let Some(range) = best.and_then(|run| run.peak_reserved_range) {
         put_line(out, format_args!("      {HANG}{}", describe_range(&range)));
