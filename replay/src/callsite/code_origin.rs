@@ -161,6 +161,12 @@ const TORCH_SUBPATHS: &[&str] = &[
     "jit/",
 ];
 
+/// True for the functions that `gpumemtrace simulate` puts around those of PyTorch. They are omitted
+/// from stacks.
+pub(crate) fn is_simulation_wrapper(file: &str) -> bool {
+    file.contains("/_gpumemtrace_simulation/")
+}
+
 /// The origin of the code in `file`, without regard to [`UserCodePaths`].
 pub(crate) fn origin_of(file: &str) -> CodeOrigin {
     if file.is_empty() {

@@ -4,7 +4,7 @@
 
 use gpumemtrace_format::{FrameLink, NodeId};
 
-use crate::callsite::code_origin::CodeOrigin;
+use crate::callsite::code_origin::{CodeOrigin, is_simulation_wrapper};
 use crate::callsite::site_key::{BACKWARD, MAX_FRAMES, NativeFrame, SiteKey, stable_id};
 use crate::callsite::symbols::{StackInfo, StackSymbols};
 use crate::report::{FrameKind, Site, StackFrame};
@@ -161,6 +161,9 @@ impl StackSymbols {
                 Some(node) => self.python_frame(node.code, node.offset_bytes),
                 None => (None, None, None),
             };
+            if file.as_deref().is_some_and(is_simulation_wrapper) {
+                continue;
+            }
             let file = if link == FrameLink::Native { known_source(file) } else { file };
             frames.push(StackFrame {
                 kind: if link == FrameLink::Native { FrameKind::Native } else { FrameKind::Python },

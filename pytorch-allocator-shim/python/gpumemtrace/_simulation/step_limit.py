@@ -2,17 +2,23 @@
 
 import os
 import sys
+from datetime import timedelta
 from typing import Any, Dict
 
+from .collectives import HostCollectives
 from .value_reads import report_reads
+
+
+#: How long a rank waits for others, which may still use the store of rank 0.
+RANKS_TIMEOUT = timedelta(seconds=60)
 
 
 class StepLimit:
     """Counts the steps of each optimizer. A program with several ends with the first that has made
     all its steps."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, collectives: HostCollectives) -> None:
+        self._limit, self._collectives = limit, collectives
         self._steps: Dict[int, int] = {}
 
     def install(self) -> None:
@@ -31,7 +37,18 @@ class StepLimit:
         import torch  # type: ignore[import-not-found]
 
         torch.cuda.synchronize()
+        self._wait_for_ranks()
         sys.stdout.flush()
         report_reads()
         sys.stderr.flush()
         os._exit(0)
+
+    def _wait_for_ranks(self) -> None:
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return
+        try:
+            self._collectives.wait_for_all(RANKS_TIMEOUT)
+        except Exception:
+            # Another rank makes fewer steps, or has failed.
+            return

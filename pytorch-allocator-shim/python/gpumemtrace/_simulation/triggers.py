@@ -3,6 +3,7 @@
 import os
 import sys
 
+from .collectives import HostCollectives
 from .import_hook import ImportHook
 from .value_reads import ValueReads
 
@@ -12,9 +13,14 @@ STEPS_VARIABLE = "GPUMEMTRACE_SIMULATE_STEPS"
 def install() -> None:
     """Waits for PyTorch. Nothing of it is imported here."""
     # The functions of `torch` exist once it is complete.
-    on_import = {"torch": _watch_reads}
+    collectives = HostCollectives()
+    on_import = {
+        "torch": _watch_reads,
+        "torch.distributed.distributed_c10d": collectives.install_objects,
+        "torch.distributed.utils": collectives.install_shape_check,
+    }
     if os.environ.get(STEPS_VARIABLE):
-        on_import["torch.optim"] = _count_steps
+        on_import["torch.optim"] = lambda: _count_steps(collectives)
     sys.meta_path.insert(0, ImportHook(on_import))
 
 
@@ -22,7 +28,7 @@ def _watch_reads() -> None:
     ValueReads().install()
 
 
-def _count_steps() -> None:
+def _count_steps(collectives: HostCollectives) -> None:
     from .step_limit import StepLimit
 
-    StepLimit(int(os.environ[STEPS_VARIABLE])).install()
+    StepLimit(int(os.environ[STEPS_VARIABLE]), collectives).install()

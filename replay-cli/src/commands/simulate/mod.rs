@@ -38,6 +38,7 @@ macro_rules! python {
 const PACKAGE_NAME: &str = "_gpumemtrace_simulation";
 const PYTHON_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
+    ("collectives.py", python!("collectives.py")),
     ("import_hook.py", python!("import_hook.py")),
     ("step_limit.py", python!("step_limit.py")),
     ("triggers.py", python!("triggers.py")),

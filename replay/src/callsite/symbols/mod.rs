@@ -12,7 +12,8 @@ use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 use crate::callsite::call_context::CallContext;
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
-    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, only_forwards_requests, optimizer_call,
+    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, is_simulation_wrapper, only_forwards_requests,
+    optimizer_call,
 };
 use crate::callsite::module_calls::ModuleCalls;
 use crate::callsite::py_linetable::line_at;
@@ -223,6 +224,10 @@ impl StackSymbols {
                 self.mark_undefined(FrameNode::Python(id));
             } else if file.is_none() {
                 self.unresolved.insert(FrameNode::Python(id));
+            }
+            if let Some(parent) = parent.filter(|_| file.as_deref().is_some_and(is_simulation_wrapper)) {
+                self.nodes.insert(id.0, parent);
+                continue;
             }
             let origin = file.as_deref().map_or(CodeOrigin::Library, |file| self.user_code.origin_of(file));
             let call = file
