@@ -1,10 +1,11 @@
-"""Sends the objects of object collectives, and the shapes that DDP compares, through the store of
-their group. NCCL moves no bytes in a simulation, so PyTorch would read zeros and fail.
+"""Gives ranks what PyTorch itself sends through GPU memory: it would read zeros there, and fail.
 
-Collectives of tensors stay as they are. Subgroups get communicators of their own, because the
+Objects of object collectives go through the store of their group, since NCCL moves no bytes between
+processes. Collectives of tensors stay as they are. Subgroups get communicators of their own, because the
 simulated `ncclCommSplit` cannot know which other ranks chose the same color.
 """
 
+import ctypes
 import functools
 import inspect
 import pickle
@@ -14,7 +15,7 @@ Given = Dict[str, Any]
 
 
 class HostCollectives:
-    """Replaces functions of `torch.distributed.distributed_c10d` and `torch.distributed.utils`.
+    """Replaces functions of `torch.distributed`.
 
     A call is numbered within its group (or pair of ranks). All ranks of a group make its collective
     calls in one order, so equal numbers are the same call.
@@ -42,25 +43,38 @@ class HostCollectives:
         if hasattr(distributed_c10d, "split_group"):
             distributed_c10d.split_group = self._split_group
 
-    def install_shape_check(self) -> None:
-        from torch.distributed import utils  # type: ignore[import-not-found]
+    def install_bookkeeping(self) -> None:
+        from torch import distributed  # type: ignore[import-not-found]
 
-        original = utils._verify_param_shape_across_processes
+        if distributed.is_available():
+            distributed._verify_params_across_processes = self._compare_shapes
+            # DDP broadcasts the order of its buckets through GPU memory, and reads it back at once.
+            self._move_bytes_in(distributed.Reducer, "_rebuild_buckets")
+
+    def _compare_shapes(self, group: Any, tensors: List[Any], _logger: Any = None) -> None:
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        for rank, theirs in enumerate(self._exchange(group, shapes)):
+            if theirs != shapes:
+                raise RuntimeError(
+                    f"DDP expects same model across all ranks, but rank {group.rank()} has {len(shapes)} params and "
+                    f"rank {rank} has {len(theirs)}, or their shapes differ."
+                )
+
+    def _move_bytes_in(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
 
         @functools.wraps(original)
-        def compare_shapes(process_group: Any, tensors: List[Any], logger: Any = None) -> Any:
-            if not self._has_store(process_group) or not all(tensor.is_cuda for tensor in tensors):
-                return original(process_group, tensors, logger)
-            shapes = [tuple(tensor.shape) for tensor in tensors]
-            rank = process_group.rank()
-            for other, theirs in enumerate(self._exchange(process_group, shapes)):
-                if theirs != shapes:
-                    raise RuntimeError(
-                        f"DDP expects same model across all ranks, but rank {rank} has {len(shapes)} params "
-                        f"and rank {other} has {len(theirs)}, or their sizes differ."
-                    )
+        def moving(*args: Any, **named: Any) -> Any:
+            driver = ctypes.CDLL("libcuda.so.1")
+            driver.simgpuMoveBytes(1)
+            try:
+                return original(*args, **named)
+            finally:
+                driver.simgpuMoveBytes(0)
 
-        utils._verify_param_shape_across_processes = compare_shapes
+        setattr(owner, name, moving)
 
     def wait_for_all(self, timeout: Any) -> None:
         """Waits until each rank of the default group has called this."""

@@ -15,17 +15,17 @@ def install() -> None:
     # The functions of `torch` exist once it is complete.
     collectives = HostCollectives()
     on_import = {
-        "torch": _watch_reads,
+        "torch": lambda: _after_torch(collectives),
         "torch.distributed.distributed_c10d": collectives.install_objects,
-        "torch.distributed.utils": collectives.install_shape_check,
     }
     if os.environ.get(STEPS_VARIABLE):
         on_import["torch.optim"] = lambda: _count_steps(collectives)
     sys.meta_path.insert(0, ImportHook(on_import))
 
 
-def _watch_reads() -> None:
+def _after_torch(collectives: HostCollectives) -> None:
     ValueReads().install()
+    collectives.install_bookkeeping()
 
 
 def _count_steps(collectives: HostCollectives) -> None:

@@ -4,6 +4,8 @@
 //! would take them for sizes and indices, and crash. By default, writes to device memory are
 //! dropped and reads return zeros (`SIMGPU_COPY`). Addresses are always checked.
 
+use std::cell::Cell;
+
 use crate::api::streams::with_stream;
 use crate::config::{CopyMode, SMALL_COPY};
 use crate::entry::{capture_mode, exports, tid};
@@ -35,8 +37,14 @@ fn side(state: &DriverState, addr: u64, size: u64) -> ApiResult<CopySide> {
     }
 }
 
+thread_local! {
+    /// Set by `simgpuMoveBytes`: all copies of this thread move bytes.
+    static MOVES_BYTES: Cell<bool> = const { Cell::new(false) };
+}
+
 fn really(state: &DriverState, size: u64) -> bool {
     match state.config.copy {
+        _ if MOVES_BYTES.get() => true,
         CopyMode::Zero => false,
         CopyMode::Small => size <= SMALL_COPY,
         CopyMode::All => true,
@@ -153,6 +161,10 @@ fn copy_rows(params: In<Copy2d>, stream: u64, per_thread: bool, waits: bool) -> 
 }
 
 exports! {
+    plain 2000 simgpuMoveBytes(enabled: u32) {
+        MOVES_BYTES.set(enabled != 0);
+        Ok(())
+    }
     plain 4000 cuMemcpy(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, false, true) }
     plain 7000 cuMemcpy_ptds(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, true, true) }
     plain 4000 cuMemcpyAsync(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, false, false) }
