@@ -66,12 +66,13 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 with torch.device("meta"):
     model = Llama().to(getattr(torch, args.master))
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-for layer in model.layers:
-    fully_shard(layer, mp_policy=policy)
+for part in (model.embedding, *model.layers, model.head):
+    fully_shard(part, mp_policy=policy)
 fully_shard(model, mp_policy=policy)
 model.to_empty(device="cuda")
-for parameter in model.parameters():
-    nn.init.normal_(parameter, std=0.02)
+with torch.no_grad():
+    for parameter in model.parameters():
+        parameter.to_local().normal_(std=0.02)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **{args.optimizer: True})
 
 angle = torch.outer(torch.arange(args.length, device="cuda"), 500_000.0 ** -torch.linspace(0, 1, args.width // args.heads // 2, device="cuda"))
