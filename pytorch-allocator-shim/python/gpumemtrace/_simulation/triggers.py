@@ -4,6 +4,7 @@ import os
 import sys
 
 from .collectives import HostCollectives
+from .compilation import CompileErrors
 from .import_hook import ImportHook
 from .value_reads import ValueReads
 
@@ -17,6 +18,7 @@ def install() -> None:
     on_import = {
         "torch": lambda: _after_torch(collectives),
         "torch.distributed.distributed_c10d": collectives.install_objects,
+        "torch._inductor.exc": CompileErrors().install,
     }
     if os.environ.get(STEPS_VARIABLE):
         on_import["torch.optim"] = lambda: _count_steps(collectives)

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 
 use self::address_range::print_address_ranges;
 use self::card::{SimulatedCard, parse_capability};
-use self::libraries::prepare_libraries;
+use self::libraries::{PreparedLibraries, prepare_libraries};
 use self::torch::find_torch;
 use super::run::python_hook::PythonHook;
 use super::run::{CommandExtras, RunArgs, program, run_with};
@@ -24,6 +24,7 @@ use crate::exit::{CliExit, UsageError};
 use crate::launch::platform::Platform;
 use crate::terminal::stderr::print_message;
 use crate::terminal::units::format_bytes;
+use crate::user_cache::user_cache;
 
 /// The text of a file of the Python part.
 macro_rules! python {
@@ -39,6 +40,7 @@ const PACKAGE_NAME: &str = "_gpumemtrace_simulation";
 const PYTHON_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
     ("collectives.py", python!("collectives.py")),
+    ("compilation.py", python!("compilation.py")),
     ("import_hook.py", python!("import_hook.py")),
     ("step_limit.py", python!("step_limit.py")),
     ("triggers.py", python!("triggers.py")),
@@ -86,6 +88,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     let mut variables = card.variables();
     variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
     variables.push(("SIMGPU_COPY", args.host_copies.clone().into()));
+    variables.extend(compiler_variables(&libraries));
     if let Some(steps) = args.steps {
         variables.push(("GPUMEMTRACE_SIMULATE_STEPS", steps.to_string().into()));
     }
@@ -104,6 +107,21 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         print_address_ranges(&finished.traces, &here);
     }
     Ok(finished.exit)
+}
+
+/// Variables of Triton and of PyTorch's compiler. Triton links its launchers with the driver in this
+/// folder. Both cache kernels, some of them chosen by their speed, which here means nothing: runs on
+/// a GPU must not use them.
+fn compiler_variables(libraries: &PreparedLibraries) -> Vec<(&'static str, OsString)> {
+    let mut variables: Vec<(&'static str, OsString)> = Vec::new();
+    if let Some(folder) = libraries.files().next().and_then(Path::parent) {
+        variables.push(("TRITON_LIBCUDA_PATH", folder.into()));
+    }
+    if let Some(cache) = user_cache("simulated-kernels") {
+        variables.push(("TRITON_CACHE_DIR", cache.join("triton").into()));
+        variables.push(("TORCHINDUCTOR_CACHE_DIR", cache.join("inductor").into()));
+    }
+    variables
 }
 
 /// Prints the report of the traces. The exit code stays that of the program.

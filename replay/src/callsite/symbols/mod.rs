@@ -12,8 +12,8 @@ use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 use crate::callsite::call_context::CallContext;
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
-    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, is_simulation_wrapper, only_forwards_requests,
-    optimizer_call,
+    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, is_simulation_wrapper,
+    only_forwards_requests, optimizer_call,
 };
 use crate::callsite::module_calls::ModuleCalls;
 use crate::callsite::py_linetable::line_at;

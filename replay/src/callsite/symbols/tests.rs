@@ -49,6 +49,23 @@ fn site_is_innermost_user_line_and_equal_lines_are_one_site() {
 }
 
 #[test]
+fn wrappers_of_simulate_are_no_frames() {
+    let wrapper = "/tmp/gpumemtrace-python-1/_gpumemtrace_simulation/value_reads.py";
+    let codes = [code(1, "train.py", "main", 10), code(2, wrapper, "wrapped", 5), code(3, LIB, "f", 7)];
+    let nodes = [node(1, 0, 1), node(2, 1, 2), node(3, 2, 3), node(4, 0, 3), node(5, 4, 2)];
+    let mut symbols = symbols(&codes, &nodes);
+    // Called by the program, calling the library, and called by the library alone.
+    let sites = [2, 3, 5].map(|id| {
+        let stack = symbols.stack(NodeId(id), NodeId::NONE);
+        let site = symbols.site(symbols.stack_info(stack).site, Some(stack));
+        assert!(site.stack.iter().all(|frame| frame.file.as_deref() != Some(wrapper)));
+        (site.file, site.line)
+    });
+    let own = |file: &str, line| (Some(file.to_owned()), Some(line));
+    assert_eq!(sites, [own("train.py", 10), own("train.py", 10), own(LIB, 7)]);
+}
+
+#[test]
 fn site_falls_back_to_generated_code_then_to_innermost_frame() {
     let codes = [code(1, "<string>", "<module>", 1), code(2, LIB, "f", 5)];
     let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(3, 0, 2)]);
