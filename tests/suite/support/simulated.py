@@ -25,11 +25,26 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
-def simulate_program(folder, stock, program, *arguments, code=0, **variables):
+def simulate_program(folder, stock, program, *arguments, **how):
     """Runs a program; returns what it printed, and what the command said."""
     (folder / "train.py").write_text(program)
+    return simulate_command(folder, [stock / "bin" / "python", "train.py"], *arguments, **how)
+
+
+def simulate_ranks(folder, stock, ranks, script, *arguments, options=(), **how):
+    """Runs a script with torchrun, one simulated card for each rank."""
+    # The environment's own torchrun would start the Python of the environment that it was copied from.
+    torchrun = folder / "torchrun"
+    torchrun.write_text(f"#!{stock}/bin/python\nfrom torch.distributed.run import main\nmain()\n")
+    torchrun.chmod(0o755)
+    command = [torchrun, "--standalone", "--nproc-per-node", ranks, script, *options]
+    how = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | how
+    return simulate_command(folder, command, "--devices", ranks, *arguments, **how)
+
+
+def simulate_command(folder, program, *arguments, code=0, timeout=300, **variables):
     env = clean_environment() | {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"} | variables
-    command = [COMMAND, "simulate", *map(str, arguments), "--", stock / "bin" / "python", "train.py"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    command = [COMMAND, "simulate", *map(str, arguments), "--", *map(str, program)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout, done.stderr

@@ -1,8 +1,11 @@
 """Trains a model of Llama's 70B shape, sharded over all ranks with FSDP2.
 
-usage: torchrun --nproc-per-node N llama_70b.py [--steps N] [--layers N] [--master float32] ...
+usage: torchrun --nproc-per-node N llama_70b.py [--steps N] [--layers N] [--length N] ...
+
+Each rank prints the bytes that it allocated after the last step, and at most.
 """
 
+import argparse
 import os
 
 import torch
@@ -11,10 +14,14 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from training import options
 
-args = options(steps=3, batch_size=1, length=4096, layers=80, width=8192, heads=64, kv_heads=8, ffn=28672, vocabulary=128256,
-               master="bfloat16", optimizer="fused")
+SHAPE = {"steps": 3, "batch_size": 1, "length": 4096, "layers": 80, "width": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocabulary": 128256}
+parser = argparse.ArgumentParser()
+for name, value in SHAPE.items():
+    parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+parser.add_argument("--parameters", choices=["bfloat16", "float32"], default="bfloat16", help="type of the sharded parameters")
+parser.add_argument("--optimizer", choices=["fused", "foreach"], default="fused")
+args = parser.parse_args()
 
 
 class Layer(nn.Module):
@@ -64,7 +71,7 @@ dist.init_process_group("nccl")
 rank = dist.get_rank()
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 with torch.device("meta"):
-    model = Llama().to(getattr(torch, args.master))
+    model = Llama().to(getattr(torch, args.parameters))
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 for part in (model.embedding, *model.layers, model.head):
     fully_shard(part, mp_policy=policy)
