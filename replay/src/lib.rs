@@ -52,6 +52,7 @@ pub use crate::{
     ingest::{Input, RingFile},
     leak::blocks::blocks_of_leaks,
     pass::analysis::Analysis,
+    pass::failed_calls::RefusedRequest,
     pass::follow::RunFollower,
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,

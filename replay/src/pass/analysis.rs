@@ -9,7 +9,7 @@ use crate::callsite::symbols::StackSymbols;
 use crate::device::DeviceState;
 use crate::ingest::metal_totals;
 use crate::pass::event_analyses::RunningAnalyses;
-use crate::pass::failed_calls::FailedCallRecord;
+use crate::pass::failed_calls::{FailedCallRecord, RefusedCall};
 use crate::pass::oom_events::OomRecord;
 use crate::pass::program_end::ProgramEnd;
 use crate::pass::scope::SinceScope;
@@ -90,6 +90,8 @@ pub struct Analysis {
     pub(crate) oom_counts: BTreeMap<u8, u64>,
     /// The first driver calls of other libraries that failed while PyTorch had unused memory.
     pub(crate) failed_call_gaps: Vec<FailedCallRecord>,
+    /// The last driver call for memory of another library that failed for lack of it.
+    pub(crate) last_refused_call: Option<RefusedCall>,
     /// Number of driver calls that returned an error.
     pub(crate) failed_calls: u64,
     /// The stack of the first failed call.

@@ -119,6 +119,7 @@ impl ReplayPass {
             oom_predictions: OomPredictions::default(),
             setting_effects: Vec::new(),
             failed_call_gaps: self.failed_call_gaps,
+            last_refused_call: self.last_refused_call,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,

@@ -58,7 +58,7 @@ use scope::PassScope;
 pub(crate) use scope::SinceScope;
 
 pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
-pub(crate) use failed_calls::FailedCallRecord;
+pub(crate) use failed_calls::{FailedCallRecord, RefusedCall};
 pub(crate) use oom_events::OomRecord;
 
 /// The state of a pass, from the first event to the last.
@@ -82,6 +82,7 @@ struct ReplayPass {
     oom_count: u64,
     oom_counts: BTreeMap<u8, u64>,
     failed_call_gaps: Vec<FailedCallRecord>,
+    last_refused_call: Option<RefusedCall>,
     owners: ModuleOwners,
     pool_uses: PoolUses,
     non_device: PlaceTotals,
@@ -237,6 +238,7 @@ impl ReplayPass {
             oom_count: 0,
             oom_counts: BTreeMap::new(),
             failed_call_gaps: Vec::new(),
+            last_refused_call: None,
             owners: ModuleOwners::default(),
             pool_uses: PoolUses::default(),
             non_device: PlaceTotals::default(),

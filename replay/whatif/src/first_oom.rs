@@ -12,9 +12,10 @@ use std::ops::ControlFlow;
 
 use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
-use gpumemtrace_replay::report::{BlockChange, BlockLayer, FirstOom, SettingVerdict, WalkedEvent};
+use gpumemtrace_replay::report::{FirstOom, SettingVerdict, WalkedEvent};
 
 use crate::device::AddressOrder;
+use crate::outside_memory::DriverBytes;
 use crate::prediction::{Prediction, PredictionInput, PredictionStop};
 use crate::reactions::MemoryReactions;
 use crate::requests::{Request, RequestReader};
@@ -185,10 +186,9 @@ struct AvailabilityWatch {
     available_bytes: u64,
     /// Driver memory at the error that PyTorch had not reserved.
     other_bytes: u64,
-    driver_bytes: u64,
+    driver: DriverBytes,
     /// Free bytes of the card, sampled since the last driver call.
     sampled_free_bytes: Option<u64>,
-    has_driver_change: bool,
     /// The least that was available at any known moment.
     least_bytes: u64,
     /// It was not the same at all known moments.
@@ -202,9 +202,8 @@ impl AvailabilityWatch {
             device: oom.device,
             available_bytes,
             other_bytes: oom.driver_bytes.saturating_sub(oom.reserved_bytes),
-            driver_bytes: 0,
+            driver: DriverBytes::new(oom.device),
             sampled_free_bytes: None,
-            has_driver_change: false,
             least_bytes: available_bytes,
             has_varied: false,
         }
@@ -212,7 +211,7 @@ impl AvailabilityWatch {
 
     /// Passes an event. Returns what was available at it, if the recording shows that.
     fn on_event(&mut self, walked: &WalkedEvent<'_>) -> Option<u64> {
-        self.add_changes(walked.changes);
+        self.driver.add_changes(walked.changes);
         let event = walked.event;
         if event.device != self.device {
             return None;
@@ -235,33 +234,16 @@ impl AvailabilityWatch {
     /// the next block.
     fn observe(&mut self, reserved_bytes: u64) -> Option<u64> {
         let sampled = self.sampled_free_bytes.take();
-        if sampled.is_none() && !self.has_driver_change {
+        let has_changed = std::mem::take(&mut self.driver.has_changed);
+        if sampled.is_none() && !has_changed {
             return None;
         }
-        self.has_driver_change = false;
-        let other_bytes = self.driver_bytes.saturating_sub(reserved_bytes);
+        let other_bytes = self.driver.bytes.saturating_sub(reserved_bytes);
         let by_calls = self.available_bytes.saturating_add(self.other_bytes).saturating_sub(other_bytes);
         let available_bytes = sampled.map_or(by_calls, |free| free.saturating_add(reserved_bytes));
         self.least_bytes = self.least_bytes.min(available_bytes);
         self.has_varied |= available_bytes != self.available_bytes;
         Some(available_bytes)
-    }
-
-    fn add_changes(&mut self, changes: &[BlockChange]) {
-        for change in changes {
-            let (BlockChange::Allocated(block) | BlockChange::Freed(block) | BlockChange::Lost(block)) =
-                change;
-            if block.layer != BlockLayer::Driver || block.device != self.device {
-                continue;
-            }
-            self.has_driver_change = true;
-            self.driver_bytes = match change {
-                BlockChange::Allocated(_) => self.driver_bytes.saturating_add(block.size_bytes),
-                BlockChange::Freed(_) | BlockChange::Lost(_) => {
-                    self.driver_bytes.saturating_sub(block.size_bytes)
-                }
-            };
-        }
     }
 }
 

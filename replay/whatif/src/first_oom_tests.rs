@@ -3,10 +3,11 @@
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::event::{Detail, FLAG_FREED_AT_ONCE, SAMPLE_SOURCE_PROGRAM, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{Event, NodeId};
-use gpumemtrace_replay::report::WalkedBlock;
+use gpumemtrace_replay::report::BlockChange;
 
 use super::*;
 use crate::requests::OUT_OF_MEMORY;
+use crate::tests::run::driver_change;
 
 const MIB: u64 = 1 << 20;
 const SETTINGS: [&str; 3] =
@@ -94,25 +95,6 @@ fn sample(free_bytes: u64, source: u64) -> Event {
         aux: [total_bytes, source],
         ..Event::new(EventKind::MEMORY_SAMPLE)
     }
-}
-
-fn driver_change(event: &Event) -> Option<BlockChange> {
-    let is_new = event.kind == EventKind::DEVICE_ALLOC && event.result == 0;
-    is_new.then_some(BlockChange::Allocated(WalkedBlock {
-        layer: BlockLayer::Driver,
-        device: 0,
-        addr: event.addr,
-        size_bytes: event.size,
-        requested_bytes: None,
-        stream: None,
-        pool: None,
-        stack: 0,
-        site: 0,
-        time_ns: 0,
-        step: 0,
-        seq: event.seq,
-        thread: event.thread,
-    }))
 }
 
 fn walked<'a>(event: &'a Event, changes: &'a [BlockChange]) -> WalkedEvent<'a> {

@@ -19,6 +19,7 @@ mod device;
 mod first_oom;
 mod largest_value;
 mod order_range;
+mod outside_memory;
 mod prediction;
 mod pressure;
 mod reactions;
@@ -31,7 +32,7 @@ mod scenario;
 mod shared_memory;
 
 use gpumemtrace_format::EventKind;
-use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
+use gpumemtrace_format::event::SAMPLE_SOURCE_PROGRAM;
 use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{FailedRequest, PredictionStatus, SCHEMA, UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow};
@@ -44,6 +45,7 @@ pub use largest_value::{
 };
 use order_range::OrderRange;
 pub use order_range::ReservedRange;
+use outside_memory::OutsideMemory;
 use prediction::{Prediction, PredictionInput};
 use pressure::PressureWatch;
 pub use recorded_blocks::RecordedBlock;
@@ -83,12 +85,7 @@ pub struct WhatIf {
     others: Vec<OtherRun>,
     /// Collected inputs that the predictions have not received yet.
     inputs: Vec<PredictionInput>,
-    /// Memory in use on the device, sampled since the last change of segments.
-    sampled_bytes: Option<u64>,
-    /// Bytes of segments, if nothing changed in the driver since they were last reported.
-    reserved_bytes: Option<u64>,
-    /// Whether the recording has shown how much of the card PyTorch cannot get.
-    knows_outside: bool,
+    outside: OutsideMemory,
     memory_queries: u64,
     ooms: u64,
     pressure: PressureWatch,
@@ -113,9 +110,7 @@ impl WhatIf {
             base_range: OrderRange::default(),
             others: others.collect(),
             inputs: Vec::with_capacity(BATCH),
-            sampled_bytes: None,
-            reserved_bytes: None,
-            knows_outside: false,
+            outside: OutsideMemory::new(device),
             memory_queries: 0,
             ooms: 0,
             pressure: PressureWatch::default(),
@@ -139,22 +134,15 @@ impl WhatIf {
     pub fn on_event(&mut self, walked: &WalkedEvent<'_>) {
         let event = walked.event;
         self.shared_memory.on_event(event);
+        if let Some(outside_bytes) = self.outside.on_event(walked) {
+            self.inputs.push(PredictionInput::OutsideBytes(outside_bytes));
+        }
         if event.device == self.device {
             match event.kind {
-                // NVML shows what this process uses, not what the card has left.
-                EventKind::MEMORY_SAMPLE if event.aux[1] == SAMPLE_SOURCE_NVML => {}
-                EventKind::MEMORY_SAMPLE => self.on_sample(walked),
-                EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
-                    self.reserved_bytes = Some(event.aux[1]);
-                    self.use_sample(event.aux[1]);
-                }
+                EventKind::MEMORY_SAMPLE if event.aux[1] == SAMPLE_SOURCE_PROGRAM => self.on_query(walked),
                 EventKind::BLOCK_OOM => {
                     self.ooms += 1;
                     self.pressure.note_short(walked.time_ns);
-                }
-                kind if kind.is_driver_call() && event.result == 0 => {
-                    self.sampled_bytes = None;
-                    self.reserved_bytes = None;
                 }
                 _ => {}
             }
@@ -220,25 +208,11 @@ impl WhatIf {
 
     /// PyTorch itself asks for free memory after the driver refused some. Only other calls show
     /// that the program may act on it.
-    fn on_sample(&mut self, walked: &WalkedEvent<'_>) {
-        let event = walked.event;
-        if event.aux[1] == SAMPLE_SOURCE_PROGRAM && !self.requests.was_refused() {
+    fn on_query(&mut self, walked: &WalkedEvent<'_>) {
+        if !self.requests.was_refused() {
             self.memory_queries += 1;
             self.pressure.note_short(walked.time_ns);
         }
-        self.sampled_bytes = Some(event.size);
-        if let Some(reserved_bytes) = self.reserved_bytes {
-            self.use_sample(reserved_bytes);
-        }
-    }
-
-    /// Memory in use that is not in segments belongs to contexts, libraries and other processes.
-    /// A sample is taken right after a driver call, and PyTorch reports its segment only then.
-    fn use_sample(&mut self, reserved_bytes: u64) {
-        let Some(used_bytes) = self.sampled_bytes.take() else { return };
-        let outside_bytes = used_bytes.saturating_sub(reserved_bytes);
-        self.knows_outside = true;
-        self.inputs.push(PredictionInput::OutsideBytes(outside_bytes));
     }
 
     /// The rows: the recorded run, then the others, the best first.
@@ -273,7 +247,7 @@ impl WhatIf {
             doubts.push(Doubt::OtherModel);
         }
         let Some(prediction) = prediction else { return doubts };
-        if !self.knows_outside && self.may_exceed(scenario, prediction) {
+        if !self.outside.is_known() && self.may_exceed(scenario, prediction) {
             doubts.push(Doubt::OutsideUnknown);
         }
         if prediction.did_address_decide() {

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use anyhow::Context as _;
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_replay::report::Report;
-use gpumemtrace_replay::{AnalysisOptions, Section, analyse_with_head, report};
+use gpumemtrace_replay::{AnalysisOptions, RefusedRequest, Section, analyse_with_head, report};
 use gpumemtrace_whatif::{FailedRequest, ReservedRange, ValueRun};
 
 use super::FitArgs;
@@ -18,10 +18,12 @@ use crate::commands::simulate::address_range::range_of_trace;
 use crate::exit::UsageError;
 use crate::render::wording::alloc_conf_of;
 use crate::terminal::escape::escape_text;
+use crate::terminal::stderr::print_message;
 use crate::trace::open::TraceSource;
 
-/// The end of the program's output that an error repeats.
+/// The end of the program's output, which is shown with an error.
 const SHOWN_OUTPUT_BYTES: u64 = 4096;
+const SHOWN_OUTPUT_LINES: usize = 5;
 
 /// A program whose argument varies, and how it is simulated.
 pub(super) struct SimulatedProgram<'a> {
@@ -87,24 +89,23 @@ impl<'a> SimulatedProgram<'a> {
         let status = self.start(&command, setting, &folder, &output)?;
         let traces = find_traces(&folder)?;
         let run_folder = RunFolder { traces, folder };
-        let reports = run_folder.traces.iter().map(|trace| read_trace(trace));
-        let reports: Vec<Report> = reports.collect::<anyhow::Result<_>>()?;
-        let run = run_of_reports(value, &reports);
+        let mut recordings = Vec::new();
+        for trace in &run_folder.traces {
+            recordings.push(Recording::read(trace)?);
+        }
+        let run = run_of_recordings(value, &recordings, status.success());
         let text: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         let text = escape_text(&text.join(" "));
         if run.fits && !status.success() {
-            return Err(UsageError(format!(
-                "fit: {text}: {}, and not for lack of GPU memory{}",
-                describe_end(status),
-                last_output(&output)
-            ))
-            .into());
+            print_last_output(&output);
+            let end = describe_end(status);
+            return Err(UsageError(format!("fit: {text}: {end}, and not for lack of GPU memory")).into());
         }
         if run.peak_allocated_bytes == 0 && run.fits {
             return Err(UsageError(format!("fit: {text}: PyTorch used no GPU memory")).into());
         }
-        let versions =
-            reports.iter().flat_map(|report| &report.traces).filter_map(|info| info.torch.as_deref());
+        let traces = recordings.iter().flat_map(|recording| &recording.report.traces);
+        let versions = traces.filter_map(|info| info.torch.as_deref());
         self.torch = self.torch.or_else(|| versions.filter_map(|text| TorchVersion::parse(text).ok()).next());
         Ok((run, run_folder))
     }
@@ -122,7 +123,7 @@ impl<'a> SimulatedProgram<'a> {
             command.args(["--capability", capability]);
         }
         command.args(["--devices", &self.args.devices.to_string(), "--steps", &self.args.steps.to_string()]);
-        command.arg("--output").arg(folder.join("run.rank%r.trace")).arg("--").args(program);
+        command.arg("--output").arg(folder).arg("--").args(program);
         if let Some(setting) = setting {
             let torch = self.torch.map(|version| version.to_string()).unwrap_or_default();
             command.env(alloc_conf_of(&torch), setting);
@@ -143,35 +144,61 @@ fn find_traces(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(traces)
 }
 
-fn read_trace(trace: &Path) -> anyhow::Result<Report> {
-    let (file, ring) = TraceSource::find(trace)?;
-    let (analysis, _) =
-        file.with_input(ring, |input| analyse_with_head(input, AnalysisOptions::default()))?;
-    Ok(report(&[analysis], &[Section::Oom]))
+/// What the trace of one process says.
+struct Recording {
+    report: Report,
+    /// A request of a library such as cuBLAS, which does not use PyTorch's allocator.
+    last_refused_request: Option<RefusedRequest>,
+}
+
+impl Recording {
+    fn read(trace: &Path) -> anyhow::Result<Self> {
+        let (file, ring) = TraceSource::find(trace)?;
+        let (analysis, _) =
+            file.with_input(ring, |input| analyse_with_head(input, AnalysisOptions::default()))?;
+        let last_refused_request = analysis.last_refused_request();
+        Ok(Self { report: report(&[analysis], &[Section::Oom]), last_refused_request })
+    }
+
+    /// The first request that no memory was left for. Libraries may go on without theirs, so their
+    /// requests count only if the program failed.
+    fn first_failure(&self, has_succeeded: bool) -> Option<FailedRequest> {
+        let oom = self.report.oom.iter().flatten().min_by_key(|oom| oom.time_ns);
+        let of_pytorch = oom.map(|oom| FailedRequest {
+            request_bytes: oom.requested_bytes,
+            site: Some(oom.site.clone()),
+            time_ns: oom.time_ns,
+            step: oom.step.unwrap_or(0) as u32,
+        });
+        let of_library = self.last_refused_request.as_ref().filter(|_| !has_succeeded);
+        of_pytorch.or_else(|| {
+            of_library.map(|request| FailedRequest {
+                request_bytes: request.requested_bytes,
+                site: Some(request.site.clone()),
+                time_ns: request.time_ns,
+                step: request.step.unwrap_or(0),
+            })
+        })
+    }
 }
 
 /// What all processes of a run needed.
-fn run_of_reports(value: u64, reports: &[Report]) -> ValueRun {
-    let devices = || reports.iter().flat_map(|report| &report.devices);
-    let ooms = reports.iter().flat_map(|report| report.oom.iter().flatten());
-    let first = ooms.min_by_key(|oom| oom.time_ns);
+fn run_of_recordings(value: u64, recordings: &[Recording], has_succeeded: bool) -> ValueRun {
+    let devices = || recordings.iter().flat_map(|recording| &recording.report.devices);
+    let failures = recordings.iter().filter_map(|recording| recording.first_failure(has_succeeded));
+    let first_failure = failures.min_by_key(|failure| failure.time_ns);
     let headroom = devices().map(|device| {
         let used = device.peak.device_bytes?.checked_add(device.residual_bytes?)?;
         Some(device.total_bytes?.saturating_sub(used))
     });
     ValueRun {
         value,
-        fits: first.is_none(),
+        fits: first_failure.is_none(),
         peak_allocated_bytes: devices().filter_map(|device| device.peak.live_bytes).max().unwrap_or(0),
         peak_reserved_bytes: devices().filter_map(|device| device.peak.reserved_bytes).max().unwrap_or(0),
         peak_reserved_range: None,
         headroom_bytes: headroom.collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().min()),
-        first_failure: first.map(|oom| FailedRequest {
-            request_bytes: oom.requested_bytes,
-            site: Some(oom.site.clone()),
-            time_ns: oom.time_ns,
-            step: oom.step.unwrap_or(0) as u32,
-        }),
+        first_failure,
     }
 }
 
@@ -182,8 +209,8 @@ fn describe_end(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines that the program printed, on lines of their own.
-fn last_output(output: &Path) -> String {
+/// Prints the last lines that the program printed.
+fn print_last_output(output: &Path) {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(output)?;
         let bytes = file.metadata()?.len();
@@ -194,6 +221,9 @@ fn last_output(output: &Path) -> String {
     };
     let text = read().unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(5).collect();
-    lines.iter().rev().map(|line| format!("\n  {}", escape_text(line))).collect()
+    let is_of_program = |line: &&str| !line.trim().is_empty() && !line.starts_with("gpumemtrace: ");
+    let lines: Vec<&str> = text.lines().rev().filter(is_of_program).take(SHOWN_OUTPUT_LINES).collect();
+    for line in lines.iter().rev() {
+        print_message(format_args!("  {}", escape_text(line)));
+    }
 }

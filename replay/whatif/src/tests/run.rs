@@ -3,7 +3,7 @@
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::event::{Detail, FLAG_FREED_AT_ONCE, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{Event, EventKind};
-use gpumemtrace_replay::report::WalkedEvent;
+use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock, WalkedEvent};
 
 use crate::{PredictedRow, Scenario, WhatIf};
 
@@ -111,4 +111,24 @@ fn detail(mib: u64, pool: u64) -> Detail {
 pub(crate) fn scenario(setting: &str, minor: u32, card_mib: Option<u64>) -> Scenario {
     let version = TorchVersion::new(minor).expect("known");
     Scenario::new_or_refused(setting, version, card_mib.map(|mib| mib * MIB))
+}
+
+/// The change by a driver call that allocates memory.
+pub(crate) fn driver_change(event: &Event) -> Option<BlockChange> {
+    let is_new = event.kind == EventKind::DEVICE_ALLOC && event.result == 0;
+    is_new.then_some(BlockChange::Allocated(WalkedBlock {
+        layer: BlockLayer::Driver,
+        device: 0,
+        addr: event.addr,
+        size_bytes: event.size,
+        requested_bytes: None,
+        stream: None,
+        pool: None,
+        stack: 0,
+        site: 0,
+        time_ns: 0,
+        step: 0,
+        seq: event.seq,
+        thread: event.thread,
+    }))
 }
