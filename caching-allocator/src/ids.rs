@@ -11,10 +11,10 @@ impl BlockId {
     pub(crate) const LEAST: Self = Self(0);
 }
 
-/// A block that the program holds, for callers that keep track of their blocks themselves. It must be
-/// freed at most once.
+/// A block that the program holds, for callers that keep track of their blocks themselves. It must
+/// be freed at most once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LiveBlock(pub(super) BlockId);
+pub struct ProgramBlock(pub(super) BlockId);
 
 /// Index of a pool in the [`PoolTable`](super::pools::PoolTable). Index 0 is the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -37,7 +37,7 @@ pub use allocator::{CachingAllocator, UnusedBytes};
 pub use backend::{
     AllocatorTraceEntry, CacheBackend, DriverError, NOT_SUPPORTED, OUT_OF_MEMORY, TraceAction,
 };
-pub use ids::{EventId, FreeTicket, LiveBlock, PoolId};
+pub use ids::{EventId, FreeTicket, PoolId, ProgramBlock};
 pub use pools::CaptureFilter;
 pub use rules::{EqualSizeOrder, FallbackPools, PoolRouting, Rules, TorchVersion, VersionError};
 pub use settings::{RoundupDivisions, Settings, SettingsError};

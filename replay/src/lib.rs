@@ -52,7 +52,6 @@ pub use crate::{
     ingest::{Input, RingFile},
     leak::blocks::blocks_of_leaks,
     pass::analysis::Analysis,
-    pass::failed_calls::RefusedRequest,
     pass::follow::RunFollower,
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,
@@ -62,7 +61,6 @@ pub use crate::{
     report::{Report, Section},
     state::driver::MemoryPlace,
     state::driver::totals::MemoryByPlace,
-    timeline::step_coverage::StepCoverage,
     timeline::time_spec::TimeSpec,
     walk::live_segments::LiveSegments,
 };

@@ -2,7 +2,7 @@
 
 use super::CachingAllocator;
 use crate::backend::{CacheBackend, TraceAction};
-use crate::ids::{BlockId, EventId, FreeTicket, LiveBlock, PoolIndex};
+use crate::ids::{BlockId, EventId, FreeTicket, PoolIndex, ProgramBlock};
 
 impl<B: CacheBackend> CachingAllocator<B> {
     /// Notes that another stream uses a block: it must not be reused before that stream is done.
@@ -17,13 +17,20 @@ impl<B: CacheBackend> CachingAllocator<B> {
 
     /// Frees a block for the program, which other streams may still use until
     /// [`finish_free`](Self::finish_free). For replays that know when the events completed.
-    pub fn begin_free_live(&mut self, block: LiveBlock) -> FreeTicket {
+    pub fn begin_free_live(&mut self, block: ProgramBlock) -> FreeTicket {
         self.request_free(block.0, false);
         self.pending.hold(block.0)
     }
 
-    /// Ends a [`begin_free_live`](Self::begin_free_live). False if the block was freed before, because the
-    /// allocator waited for all streams.
+    /// [`begin_free_live`](Self::begin_free_live) of a block of [`alloc`](Self::alloc). `None` if
+    /// no live block has this address.
+    pub fn begin_free(&mut self, addr: u64) -> Option<FreeTicket> {
+        let id = self.allocated.remove(&addr)?;
+        Some(self.begin_free_live(ProgramBlock(id)))
+    }
+
+    /// Ends a [`begin_free_live`](Self::begin_free_live). False if the block was freed before,
+    /// because the allocator waited for all streams.
     pub fn finish_free(&mut self, ticket: FreeTicket) -> bool {
         let Some(id) = self.pending.take_held(ticket) else { return false };
         self.complete_free(id);

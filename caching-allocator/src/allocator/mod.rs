@@ -19,7 +19,7 @@ use crate::address_hasher::AddressHasher;
 use crate::arenas::ArenaTable;
 use crate::backend::{AllocatorTraceEntry, CacheBackend, DriverError, OUT_OF_MEMORY, TraceAction};
 use crate::blocks::{AllocatorBlock, BlockState, BlockTable};
-use crate::ids::{BlockId, LiveBlock, PoolId};
+use crate::ids::{BlockId, PoolId, ProgramBlock};
 use crate::pending_frees::PendingFrees;
 use crate::pools::{CaptureFilter, PoolTable};
 use crate::rules::{EqualSizeOrder, Rules};
@@ -97,7 +97,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
 
     /// Allocates a block for a request on a stream and returns its address.
     pub fn alloc(&mut self, requested_bytes: u64, stream: u64) -> Result<u64, DriverError> {
-        let LiveBlock(id) = self.alloc_live(requested_bytes, stream)?;
+        let ProgramBlock(id) = self.alloc_live(requested_bytes, stream)?;
         let addr = self.blocks[id].addr;
         self.allocated.insert(addr, id);
         Ok(addr)
@@ -105,7 +105,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
 
     /// [`alloc`](Self::alloc) without noting the address. Such a block is freed by
     /// [`free_live`](Self::free_live) or [`begin_free_live`](Self::begin_free_live).
-    pub fn alloc_live(&mut self, requested_bytes: u64, stream: u64) -> Result<LiveBlock, DriverError> {
+    pub fn alloc_live(&mut self, requested_bytes: u64, stream: u64) -> Result<ProgramBlock, DriverError> {
         if !self.pending.is_empty() && !self.is_in_capture() {
             self.process_events();
         }
@@ -127,7 +127,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             None => self.obtain_block(&mut request)?,
         };
         self.allocate_from_block(found, &request);
-        Ok(LiveBlock(found))
+        Ok(ProgramBlock(found))
     }
 
     /// Bytes of the block for a request; `None` if no device could serve it.
@@ -155,7 +155,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 
     /// Frees a block that no other stream uses.
-    pub fn free_live(&mut self, block: LiveBlock) {
+    pub fn free_live(&mut self, block: ProgramBlock) {
         self.request_free(block.0, true);
         self.free_block(block.0);
     }

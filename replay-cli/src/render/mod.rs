@@ -105,7 +105,7 @@ impl Serialize for WhatIfAnswers {
 #[serde(untagged)]
 pub(crate) enum FitDocument {
     /// For each setting the smallest card, and the largest that is too small.
-    SmallestCard(WhatIfAnswer),
+    SmallestCard(Box<WhatIfAnswer>),
     /// For each setting the largest value of an argument.
     Largest(LargestAnswer),
 }

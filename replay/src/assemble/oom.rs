@@ -10,11 +10,26 @@ use crate::assemble::fragmentation::causes;
 use crate::assemble::oom_growth::growth_towards_oom;
 use crate::assemble::oom_remedies::{MemoryAtOom, remedies};
 use crate::pass::{Analysis, OomRecord};
-use crate::report::{Ending, Oom, OomCause, SiteShare};
+use crate::report::{Ending, Oom, OomCause, RefusedRequest, SiteShare};
 
 /// All described out-of-memory errors of a trace.
 pub(crate) fn ooms(trace: usize, analysis: &Analysis) -> Vec<Oom> {
     analysis.ooms.iter().map(|record| oom(trace, analysis, record)).collect()
+}
+
+impl Analysis {
+    /// The last request of a library that the driver refused for lack of memory; `None` if it
+    /// refused none.
+    pub fn last_refused_request(&self) -> Option<RefusedRequest> {
+        let call = self.last_refused_call?;
+        let site = self.symbols.stack_info(call.stack).site;
+        Some(RefusedRequest {
+            site: self.symbols.site(site, Some(call.stack)),
+            requested_bytes: call.requested_bytes,
+            time_ns: call.time_ns,
+            step: self.step_source().map(|_| call.step),
+        })
+    }
 }
 
 fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {

@@ -161,8 +161,8 @@ const TORCH_SUBPATHS: &[&str] = &[
     "jit/",
 ];
 
-/// True for the functions that `gpumemtrace simulate` puts around those of PyTorch. They are omitted
-/// from stacks.
+/// True for the functions that `gpumemtrace simulate` puts around those of PyTorch. They are
+/// omitted from stacks.
 pub(crate) fn is_simulation_wrapper(file: &str) -> bool {
     file.contains("/_gpumemtrace_simulation/")
 }

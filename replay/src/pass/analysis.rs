@@ -63,7 +63,7 @@ pub struct Analysis {
     /// Number of steps begun.
     pub steps: u32,
     /// How much of the run the steps cover; `None` if no step began.
-    pub step_coverage: Option<StepCoverage>,
+    pub(crate) step_coverage: Option<StepCoverage>,
     /// Named phases in the order of their first begin.
     pub(crate) phases: Vec<PhaseRecord>,
     /// Start of recording, which is time 0 in reports.

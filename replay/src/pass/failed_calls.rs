@@ -7,10 +7,9 @@
 
 use gpumemtrace_format::{Event, NO_DEVICE, TrackerState};
 
-use super::{Analysis, ReplayPass};
+use super::ReplayPass;
 use crate::callsite::module_owner::UNKNOWN;
 use crate::device::{GapRequest, TimedGap};
-use crate::report::Site;
 use crate::state::attribution::TORCH_ALLOCATOR;
 use crate::util::ids::StackId;
 
@@ -37,34 +36,6 @@ pub(crate) struct RefusedCall {
     pub time_ns: u64,
     /// Number of steps begun.
     pub step: u32,
-}
-
-/// [`RefusedCall`], for readers.
-#[derive(Clone, Debug)]
-pub struct RefusedRequest {
-    /// The call site.
-    pub site: Site,
-    /// The size of the request in bytes.
-    pub requested_bytes: u64,
-    /// Nanoseconds from the start of the recording.
-    pub time_ns: u64,
-    /// Number of steps begun; `None` without steps.
-    pub step: Option<u32>,
-}
-
-impl Analysis {
-    /// The last driver call of another library than PyTorch's allocator that failed for lack of
-    /// memory.
-    pub fn last_refused_request(&self) -> Option<RefusedRequest> {
-        let call = self.last_refused_call?;
-        let site = self.symbols.stack_info(call.stack).site;
-        Some(RefusedRequest {
-            site: self.symbols.site(site, Some(call.stack)),
-            requested_bytes: call.requested_bytes,
-            time_ns: call.time_ns.saturating_sub(self.start_ns),
-            step: self.step_source().map(|_| call.step),
-        })
-    }
 }
 
 impl ReplayPass {

@@ -1,4 +1,4 @@
-//! The rules that find the category of a block (`docs/analyses.md`, "Peak by category").
+//! The rules that find the category of a block (`docs/analyses/index.md`, "Peak by category").
 
 use super::json_enum::json_enum;
 

@@ -1,4 +1,4 @@
-//! References to leaking blocks, as the traced program found them. `docs/analyses.md` has the
+//! References to leaking blocks, as the traced program found them. `docs/analyses/index.md` has the
 //! definitions.
 
 use schemars::JsonSchema;

@@ -52,8 +52,8 @@ pub use self::{
     mps_samples::{SampledPoint, SampledRange, TorchMemory},
     note::{BlockContent, TraceLoss, TraceNote, Worded},
     oom::{
-        FirstOom, Oom, OomCause, OomGrowth, OomGrowthPattern, OomPredictions, Remedy, RemedyKind,
-        SettingVerdict,
+        FirstOom, Oom, OomCause, OomGrowth, OomGrowthPattern, OomPredictions, RefusedRequest, Remedy,
+        RemedyKind, SettingVerdict,
     },
     peak::{
         Category, CategoryBytes, CategoryShare, Confidence, LabelDifference, LabelPair, MemoryLayer,

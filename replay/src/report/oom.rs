@@ -213,3 +213,17 @@ pub enum OomPredictions {
     /// One for each setting that was tried.
     Made(Vec<SettingVerdict>),
 }
+
+/// The last driver call for memory that failed for lack of it and was not for PyTorch's allocator,
+/// such as cuBLAS's for a handle.
+#[derive(Clone, Debug)]
+pub struct RefusedRequest {
+    /// The call site of the request.
+    pub site: Site,
+    /// The size of the request that failed.
+    pub requested_bytes: u64,
+    /// Nanoseconds from the start of the recording.
+    pub time_ns: u64,
+    /// The number of steps begun; `None` without steps.
+    pub step: Option<u32>,
+}

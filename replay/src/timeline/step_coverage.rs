@@ -10,7 +10,7 @@ use crate::timeline::steps::StepLayer;
 
 /// How the allocations of a run are distributed over its steps.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct StepCoverage {
+pub(crate) struct StepCoverage {
     /// Allocations from the first step boundary to the last one.
     pub allocations_in_steps: u64,
     /// Allocations after the last step boundary. The last step itself is among them: about

@@ -1,6 +1,6 @@
 //! Verdicts on how full a device was, and of what.
 //!
-//! docs/analyses.md defines the verdicts and gives the sources of the thresholds. *Non-torch*
+//! docs/analyses/index.md defines the verdicts and gives the sources of the thresholds. *Non-torch*
 //! memory belongs to other owners than PyTorch: other libraries, and memory outside recorded calls.
 //! It is taken at the peak of allocated memory and at the peak of reserved memory.
 

@@ -1,5 +1,5 @@
-//! Verdicts: the findings of the summary, as typed values with a severity. docs/analyses.md has the
-//! definitions.
+//! Verdicts: the findings of the summary, as typed values with a severity. docs/analyses/index.md
+//! has the definitions.
 //!
 //! A verdict holds all numbers that its sentence needs. The command writes the sentence.
 

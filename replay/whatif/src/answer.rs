@@ -7,8 +7,6 @@ use gpumemtrace_replay::report::{ReservedCurve, Site};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::order_range::ReservedRange;
-
 /// The name of the document that `gpumemtrace whatif --json` prints.
 pub const SCHEMA: &str = "gpumemtrace.whatif";
 /// The version of the document. Keys may be added without a new one.
@@ -128,4 +126,17 @@ pub struct FailedRequest {
     pub time_ns: u64,
     /// Number of steps begun.
     pub step: u32,
+}
+
+/// The peak of reserved memory over several orders of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ReservedRange {
+    /// The lowest peak of all orders, in bytes.
+    pub least_bytes: u64,
+    /// The highest peak of all orders, in bytes.
+    pub most_bytes: u64,
+    /// Number of orders that were tried, including that of the row itself.
+    pub orders: u32,
+    /// Orders with which a request fails that the recorded run was served.
+    pub failing_orders: u32,
 }

@@ -13,47 +13,44 @@
 #![forbid(unsafe_code)]
 
 mod answer;
-mod card_search;
 mod cards;
 mod device;
 mod first_oom;
-mod largest_value;
 mod order_range;
 mod outside_memory;
 mod prediction;
 mod pressure;
 mod reactions;
-mod recorded_blocks;
 mod reliance;
 mod requests;
 mod reserved_curve;
 mod rows;
 mod scenario;
+mod search;
 mod shared_memory;
 
 use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::SAMPLE_SOURCE_PROGRAM;
 use gpumemtrace_replay::report::WalkedEvent;
 
-pub use answer::{FailedRequest, PredictionStatus, SCHEMA, UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow};
-pub use card_search::CardSearch;
+pub use answer::{
+    FailedRequest, PredictionStatus, ReservedRange, SCHEMA, UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow,
+};
 pub use cards::KnownCard;
 use device::AddressOrder;
 pub use first_oom::OomPredictor;
-pub use largest_value::{
-    LARGEST_SCHEMA, LARGEST_VERSION, LargestAnswer, LargestOfSetting, LargestSearch, ValueRun,
-};
 use order_range::OrderRange;
-pub use order_range::ReservedRange;
-use outside_memory::OutsideMemory;
+use outside_memory::OutsideWatch;
 use prediction::{Prediction, PredictionInput};
 use pressure::PressureWatch;
-pub use recorded_blocks::RecordedBlock;
 pub use reliance::Doubt;
-pub use requests::{Request, RequestReader, TimedRequest};
+pub use requests::{RecordedBlock, Request, RequestReader, TimedRequest};
 pub use rows::PredictedRow;
 use rows::{doubts_of_prediction, rank, row_of};
 pub use scenario::Scenario;
+pub use search::{
+    CardSearch, LARGEST_SCHEMA, LARGEST_VERSION, LargestAnswer, LargestOfSetting, LargestSearch, ValueRun,
+};
 use shared_memory::SharedMemoryWatch;
 
 /// Inputs that are collected before each prediction in turn goes on with them, so that its blocks
@@ -85,7 +82,7 @@ pub struct WhatIf {
     others: Vec<OtherRun>,
     /// Collected inputs that the predictions have not received yet.
     inputs: Vec<PredictionInput>,
-    outside: OutsideMemory,
+    outside: OutsideWatch,
     memory_queries: u64,
     ooms: u64,
     pressure: PressureWatch,
@@ -110,7 +107,7 @@ impl WhatIf {
             base_range: OrderRange::default(),
             others: others.collect(),
             inputs: Vec::with_capacity(BATCH),
-            outside: OutsideMemory::new(device),
+            outside: OutsideWatch::new(device),
             memory_queries: 0,
             ooms: 0,
             pressure: PressureWatch::default(),

@@ -4,25 +4,10 @@
 //! size. A driver hands out addresses as it likes, so another run, or another machine, may reserve
 //! more or less. Each prediction here has its own random order.
 
-use schemars::JsonSchema;
-use serde::Serialize;
-
+use crate::answer::ReservedRange;
 use crate::device::AddressOrder;
 use crate::prediction::{Prediction, PredictionStop};
 use crate::scenario::Scenario;
-
-/// The peak of reserved memory over several orders of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct ReservedRange {
-    /// The lowest peak.
-    pub least_bytes: u64,
-    /// The highest peak.
-    pub most_bytes: u64,
-    /// Number of orders that were tried, including that of the row itself.
-    pub orders: u32,
-    /// Orders with which a request fails that the recorded run was served.
-    pub failing_orders: u32,
-}
 
 /// Predictions of one scenario that differ in the order of addresses.
 #[derive(Debug, Default)]

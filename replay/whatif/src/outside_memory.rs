@@ -49,7 +49,7 @@ fn card_bytes_of(bytes: u64) -> u64 {
 
 /// Follows the memory of a device outside PyTorch's segments.
 #[derive(Debug)]
-pub(crate) struct OutsideMemory {
+pub(crate) struct OutsideWatch {
     driver: DriverBytes,
     /// Memory in use at the last sample that was in no recorded driver call. It is negative if a
     /// sample misses memory, such as that of a pool.
@@ -57,7 +57,7 @@ pub(crate) struct OutsideMemory {
     was_sampled: bool,
 }
 
-impl OutsideMemory {
+impl OutsideWatch {
     pub(crate) fn new(device: u8) -> Self {
         Self { driver: DriverBytes::new(device), unrecorded_bytes: None, was_sampled: false }
     }
@@ -114,7 +114,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Passes an event of the device; returns what is outside in MiB.
-    fn pass(outside: &mut OutsideMemory, kind: EventKind, mib: u64, aux: [u64; 2]) -> Option<u64> {
+    fn pass(outside: &mut OutsideWatch, kind: EventKind, mib: u64, aux: [u64; 2]) -> Option<u64> {
         let event = &Event { device: 0, size: mib * MIB, aux, ..Event::new(kind) };
         let changes = &driver_change(event).into_iter().collect::<Vec<_>>()[..];
         let (time_ns, step, stack, site) = (0, 0, 0, 0);
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn driver_calls_after_a_sample_change_what_is_outside() {
-        let mut outside = OutsideMemory::new(0);
-        let block = |outside: &mut OutsideMemory, reserved_mib: u64| {
+        let mut outside = OutsideWatch::new(0);
+        let block = |outside: &mut OutsideWatch, reserved_mib: u64| {
             pass(outside, EventKind::BLOCK_ALLOC, 1, [0, reserved_mib * MIB])
         };
         pass(&mut outside, EventKind::DEVICE_ALLOC, 20, [0; 2]);

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use gpumemtrace_caching_allocator::{
-    CachingAllocator, FreeTicket, LiveBlock, PoolId, Rules, Settings, UnusedBytes,
+    CachingAllocator, FreeTicket, PoolId, ProgramBlock, Rules, Settings, UnusedBytes,
 };
 use gpumemtrace_replay::report::ReservedCurve;
 
 use crate::device::{CallTotal, PredictedDevice};
-use crate::recorded_blocks::RecordedBlock;
+use crate::requests::RecordedBlock;
 use crate::requests::{Request, TimedRequest};
 use crate::reserved_curve::CurveCollector;
 
@@ -47,7 +47,7 @@ pub(crate) enum PredictionInput {
 pub(crate) struct Prediction {
     allocator: CachingAllocator<PredictedDevice>,
     /// The blocks here, by the numbers of the recorded ones; `None` for those that are not live.
-    blocks: Vec<Option<LiveBlock>>,
+    blocks: Vec<Option<ProgramBlock>>,
     /// Freed blocks that wait for a stream in the recording. Here they may be free already.
     pending: HashMap<RecordedBlock, FreeTicket>,
     /// How often each private pool was made active.
@@ -154,7 +154,7 @@ impl Prediction {
         }
     }
 
-    fn note_block(&mut self, block: RecordedBlock, own: LiveBlock) {
+    fn note_block(&mut self, block: RecordedBlock, own: ProgramBlock) {
         if block.index() >= self.blocks.len() {
             self.blocks.resize(block.index() + 1, None);
         }
@@ -172,7 +172,7 @@ impl Prediction {
         }
     }
 
-    fn alloc(&mut self, requested_bytes: u64, stream: u64, pool: u64) -> Option<LiveBlock> {
+    fn alloc(&mut self, requested_bytes: u64, stream: u64, pool: u64) -> Option<ProgramBlock> {
         if pool == 0 {
             return self.allocator.alloc_live(requested_bytes, stream).ok();
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::AddressOrder;
 use crate::prediction::PredictionInput;
-use crate::recorded_blocks::RecordedBlock;
+use crate::requests::RecordedBlock;
 use crate::requests::{Request, TimedRequest};
 
 /// A program that allocates and frees blocks of all sizes on two streams.

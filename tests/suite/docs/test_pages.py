@@ -25,6 +25,8 @@ NAMES = [str(page.relative_to(PAGES)) for page in ALL]
 RUN = [page for page in ALL if any(block.language == "console" and not block.not_run for block in blocks(page.read_text()))]
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
+    ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
+    ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),

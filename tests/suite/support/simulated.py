@@ -33,7 +33,7 @@ def simulate_program(folder, stock, program, *arguments, **how):
 
 def simulate_ranks(folder, stock, ranks, script, *arguments, options=(), **how):
     """Runs a script with torchrun, one simulated card for each rank."""
-    # The environment's own torchrun would start the Python of the environment that it was copied from.
+    # The environment's own torchrun would start the Python of the environment it is a copy of.
     torchrun = folder / "torchrun"
     torchrun.write_text(f"#!{stock}/bin/python\nfrom torch.distributed.run import main\nmain()\n")
     torchrun.chmod(0o755)

@@ -1,8 +1,8 @@
 """Gives ranks what PyTorch itself sends through GPU memory: it would read zeros there, and fail.
 
 Objects of object collectives go through the store of their group, since NCCL moves no bytes between
-processes. Collectives of tensors stay as they are. Subgroups get communicators of their own, because the
-simulated `ncclCommSplit` cannot know which other ranks chose the same color.
+processes. Collectives of tensors stay as they are. Subgroups get communicators of their own,
+because the simulated `ncclCommSplit` cannot know which other ranks chose the same color.
 """
 
 import ctypes

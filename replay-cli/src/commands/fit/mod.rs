@@ -25,8 +25,8 @@ pub(crate) struct FitArgs {
     trace: Option<PathBuf>,
     /// Find the largest value of the program's argument NAME that --card holds, by simulating
     ///
-    /// The value replaces {NAME} in the command, or the value of --NAME or NAME=; otherwise --NAME is
-    /// added. With FIRST..LAST:STEP, only every STEPth value is tried.
+    /// The value replaces {NAME} in the command, or the value of --NAME or NAME=; otherwise --NAME
+    /// is added. With FIRST..LAST:STEP, only every STEPth value is tried.
     #[arg(long, value_name = "NAME=FIRST..LAST", value_parser = VariedArgument::parse, requires_all = ["card", "command"])]
     vary: Option<VariedArgument>,
     /// The simulated card of --vary: a name such as H100, or a size such as 24GiB

@@ -8,8 +8,8 @@ use std::process::{Command, ExitStatus};
 
 use anyhow::Context as _;
 use gpumemtrace_caching_allocator::TorchVersion;
-use gpumemtrace_replay::report::Report;
-use gpumemtrace_replay::{AnalysisOptions, RefusedRequest, Section, analyse_with_head, report};
+use gpumemtrace_replay::report::{RefusedRequest, Report};
+use gpumemtrace_replay::{AnalysisOptions, Section, analyse_with_head, report};
 use gpumemtrace_whatif::{FailedRequest, ReservedRange, ValueRun};
 
 use super::FitArgs;
@@ -105,8 +105,8 @@ impl<'a> SimulatedProgram<'a> {
             return Err(UsageError(format!("fit: {text}: PyTorch used no GPU memory")).into());
         }
         let traces = recordings.iter().flat_map(|recording| &recording.report.traces);
-        let versions = traces.filter_map(|info| info.torch.as_deref());
-        self.torch = self.torch.or_else(|| versions.filter_map(|text| TorchVersion::parse(text).ok()).next());
+        let mut versions = traces.filter_map(|info| TorchVersion::parse(info.torch.as_deref()?).ok());
+        self.torch = self.torch.or_else(|| versions.next());
         Ok((run, run_folder))
     }
 

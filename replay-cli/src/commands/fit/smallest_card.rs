@@ -23,7 +23,7 @@ pub(super) fn run(args: &FitArgs, trace: &Path) -> anyhow::Result<CliExit> {
         }
     };
     let rows = searches.into_iter().flat_map(|search| [search.smallest, search.too_small]);
-    let answer = FitDocument::SmallestCard(run.answer(base, rows.flatten().collect()));
+    let answer = FitDocument::SmallestCard(Box::new(run.answer(base, rows.flatten().collect())));
     let renderer = select_format(FIT_RENDERERS, args.format, args.json);
     print_document(renderer, &answer, &RenderContext::new(args.display.style()))?;
     Ok(run.exit())

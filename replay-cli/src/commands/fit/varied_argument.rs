@@ -41,8 +41,8 @@ impl VariedArgument {
         (value - self.first) / self.step
     }
 
-    /// The command with a value. It replaces each `{NAME}`; else the value of `--NAME`, or of `NAME=`
-    /// as in Hydra; else `--NAME` is added. Hyphens and underscores are alike.
+    /// The command with a value. It replaces each `{NAME}`; else the value of `--NAME`, or of
+    /// `NAME=` as in Hydra; else `--NAME` is added. Hyphens and underscores are alike.
     pub(super) fn command_with(&self, command: &[OsString], value: u64) -> Vec<OsString> {
         let value = value.to_string();
         let mut changed = command.to_vec();

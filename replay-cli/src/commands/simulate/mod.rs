@@ -109,9 +109,9 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     Ok(finished.exit)
 }
 
-/// Variables of Triton and of PyTorch's compiler. Triton links its launchers with the driver in this
-/// folder. Both cache kernels, some of them chosen by their speed, which here means nothing: runs on
-/// a GPU must not use them.
+/// Variables of Triton and of PyTorch's compiler. Triton links its launchers with the driver in
+/// this folder. Both cache kernels, some of them chosen by their speed, which here means nothing:
+/// runs on a GPU must not use them.
 fn compiler_variables(libraries: &PreparedLibraries) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&'static str, OsString)> = Vec::new();
     if let Some(folder) = libraries.files().next().and_then(Path::parent) {

@@ -66,7 +66,8 @@ fn render_setting(out: &mut String, of_setting: &LargestOfSetting, column: usize
             format_args!("  {:>column$}  {:>width$}  {:>width$}  {HANG}{setting}", "none", "", ""),
         ),
     }
-    if let Some(range) = best.and_then(|run| run.peak_reserved_range) {
+    let range = best.and_then(|run| run.peak_reserved_range);
+    if let Some(range) = range.filter(|range| range.least_bytes < range.most_bytes) {
         put_line(out, format_args!("      {HANG}{}", describe_range(&range)));
     }
     let failing = of_setting.runs.iter().find(|run| !run.fits);

@@ -1,5 +1,5 @@
-//! Whether leaks could be assessed, and growth that is not known to be a leak. `docs/analyses.md`
-//! has the rules.
+//! Whether leaks could be assessed, and growth that is not known to be a leak.
+//! `docs/analyses/index.md` has the rules.
 
 use schemars::JsonSchema;
 use serde::Serialize;

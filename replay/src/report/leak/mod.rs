@@ -1,4 +1,4 @@
-//! Growing call sites: leaks, and growth that is not a leak. `docs/analyses.md` has the
+//! Growing call sites: leaks, and growth that is not a leak. `docs/analyses/index.md` has the
 //! definitions.
 
 mod assessment;
@@ -104,7 +104,7 @@ pub struct Leak {
     pub is_regular: bool,
     /// The share of all growth on this device in the same time.
     pub share_of_growth: Option<f64>,
-    /// Steps until the device is full at this rate alone (see `docs/analyses.md`).
+    /// Steps until the device is full at this rate alone (see `docs/analyses/index.md`).
     pub steps_to_oom: Option<u64>,
     /// The step at which the device is full if all its leaks continue.
     pub oom_step: Option<OomForecast>,

@@ -142,7 +142,7 @@ pub struct CategoryShare {
 /// The blocks that one rule assigned to a category.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RuleShare {
-    /// The rule (see `docs/analyses.md`).
+    /// The rule (see `docs/analyses/index.md`).
     pub rule: CategoryRule,
     /// The confidence of the rule for these blocks.
     pub confidence: Option<Confidence>,

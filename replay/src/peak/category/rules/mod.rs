@@ -6,8 +6,8 @@
 //! modules and optimizers. Blocks that no rule covers are [`Category::Unknown`]. Every verdict
 //! names its rule and its confidence.
 //!
-//! `docs/analyses.md`, "Peak by category", has the same table. `rules::tests` checks the usual
-//! cases, and properties that hold for every possible evidence.
+//! `docs/analyses/index.md`, "Peak by category", has the same table. `rules::tests` checks the
+//! usual cases, and properties that hold for every possible evidence.
 
 use crate::callsite::call_context::CallContext;
 pub(crate) use crate::report::{Category, CategoryRule, Confidence};

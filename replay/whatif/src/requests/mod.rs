@@ -7,13 +7,16 @@
 //! answer. The release of an attempt happens inside a request, so the segment that follows it has
 //! its stack; or the driver has just refused memory.
 
+mod recorded_blocks;
+
 use std::collections::BTreeSet;
 
 use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
 
-use crate::recorded_blocks::{BlockNumbers, RecordedBlock};
+use self::recorded_blocks::BlockNumbers;
+pub use self::recorded_blocks::RecordedBlock;
 
 /// The code of `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u16 = 2;
@@ -23,7 +26,7 @@ pub(crate) const OUT_OF_MEMORY: u16 = 2;
 pub enum Request {
     /// A block was requested, and the recorded run got it.
     Alloc {
-        /// The block.
+        /// The block, by its number.
         block: RecordedBlock,
         /// Bytes that the program asked for.
         requested_bytes: u64,
@@ -41,7 +44,7 @@ pub enum Request {
     },
     /// The last other stream that used a freed block is done with it.
     Complete {
-        /// The block.
+        /// The block, by its number.
         block: RecordedBlock,
     },
     /// A private pool has no users any more: some of its segments are about to be returned.
@@ -256,5 +259,4 @@ impl RequestReader {
 }
 
 #[cfg(test)]
-#[path = "requests_tests.rs"]
 mod tests;

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::answer::FailedRequest;
-use crate::order_range::ReservedRange;
+use crate::answer::{FailedRequest, ReservedRange};
 
 /// The name of the document that `gpumemtrace fit --vary --json` prints.
 pub const LARGEST_SCHEMA: &str = "gpumemtrace.largest";
@@ -23,7 +22,7 @@ pub struct LargestAnswer {
     pub version: u32,
     /// The name of the argument.
     pub argument: String,
-    /// The simulated card.
+    /// The name of the simulated card.
     pub card: String,
     /// Bytes of its memory.
     pub card_bytes: u64,

@@ -1,0 +1,38 @@
+"""Model families trained under `gpumemtrace simulate`, and compared with the same runs on an H200."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, VENVS, WORKLOADS, dump
+from installed_package import TRAINERS
+from support.simulated import make_stock_environment, simulate_program
+
+FAMILIES = WORKLOADS / "families"
+PROGRAMS = {path.stem: path for path in sorted(FAMILIES.rglob("*.py")) if path.stem != "training"}
+LIBRARIES = ("torchvision", "transformers")
+
+
+def pythonpath(torch_version):
+    return ":".join(map(str, [FAMILIES, TRAINERS.get(torch_version, "")]))
+
+
+def has_libraries(torch_version, program):
+    needed = [library for library in LIBRARIES if f"import {library}" in program or f"from {library} import" in program]
+    folder = Path(TRAINERS.get(torch_version, "/nonexistent"))
+    return all((folder / library).is_dir() for library in needed)
+
+
+@pytest.mark.parametrize("family", PROGRAMS)
+def test_family_trains(family, tmp_path):
+    """Five steps of forward, backward and an optimizer, or of inference where the family has no training."""
+    program = PROGRAMS[family].read_text()
+    # The last of the versions takes the least time to import.
+    torch_version = next((version for version in reversed(VENVS) if has_libraries(version, program)), None)
+    if torch_version is None:
+        pytest.skip("its libraries are not installed: scripts/setup/trainers, GPUMEMTRACE_TRAINERS")
+    stock = make_stock_environment(torch_version, tmp_path / "stock")
+    printed, _ = simulate_program(tmp_path, stock, program, "--no-report", PYTHONPATH=pythonpath(torch_version))
+    assert "loss 0.0" in printed or printed == "done\n", printed
+    assert sum(event["kind"] == "block_alloc" for event in dump(tmp_path / "run.trace")) > 150
