@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import COMMAND, WORKLOADS, dump
+from conftest import COMMAND, dump
 from support.simulated import clean_environment, make_stock_environment, site_packages, simulate_program
 
 TRAIN = """
