@@ -1,11 +1,9 @@
-"""Model families trained under `gpumemtrace simulate`, and compared with the same runs on an H200."""
+"""Model families trained under `gpumemtrace simulate`."""
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, VENVS, WORKLOADS, dump
+from conftest import VENVS, WORKLOADS, dump
 from installed_package import TRAINERS
 from support.simulated import make_stock_environment, simulate_program
 
@@ -26,7 +24,7 @@ def has_libraries(torch_version, program):
 
 @pytest.mark.parametrize("family", PROGRAMS)
 def test_family_trains(family, tmp_path):
-    """Five steps of forward, backward and an optimizer, or of inference where the family has no training."""
+    """Five steps: forward, backward, and an optimizer where the family has one."""
     program = PROGRAMS[family].read_text()
     # The last of the versions takes the least time to import.
     torch_version = next((version for version in reversed(VENVS) if has_libraries(version, program)), None)
