@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._recording.lifecycle import is_started, start
 from ._recording.markers import NotRecording, is_recording, mark, phase
 from ._reports.report import CommandFailed, report
+from ._reports.sites import format_site, grown_sites
 from ._reports.sizes import format_size
 from ._text import printable
 
@@ -131,11 +132,7 @@ def _device_lines(
         f"at start {_size_text(at_begin)}, at end {_size_text(at_end)}{change}"
     ]
     lines += _site_lines("allocated at the peak", [(site["bytes"], site["site"]) for site in peak["sites"]], cell_file)
-    held: Dict[str, int] = {site["site"]["id"]: site["bytes"] for site in (before or {}).get("sites", [])}
-    sites = (after or {}).get("sites", [])
-    more = [(site["bytes"] - held.get(site["site"]["id"], 0), site["site"]) for site in sites]
-    retained = sorted((row for row in more if row[0] > 0), key=lambda row: -row[0])
-    return lines + _site_lines("retained after the cell", retained, cell_file)
+    return lines + _site_lines("retained after the cell", grown_sites(before, after), cell_file)
 
 
 def _live_bytes(snapshot: Optional[Dict[str, Any]], layer: str, default: Optional[int]) -> Optional[int]:
@@ -157,17 +154,14 @@ def _site_lines(title: str, rows: List[Tuple[int, Dict[str, Any]]], cell_file: O
 
 
 def _site_text(site: Dict[str, Any], cell_file: Optional[str]) -> str:
-    file, line, function = site.get("file"), site.get("line"), site.get("function")
-    if file is None:
-        return str(site.get("module") or "<no Python frame>")
-    backward = " (backward)" if site.get("is_backward") else ""
-    if file == cell_file or _CELL_FILE.search(file):
+    file, line = site.get("file"), site.get("line")
+    if file is not None and (file == cell_file or _CELL_FILE.search(file)):
         # IPython registers the code of cells with linecache.
         text = linecache.getline(file, line).strip() if line is not None else ""
         cell = "this cell" if file == cell_file else "another cell"
+        backward = " (backward)" if site.get("is_backward") else ""
         return f"{cell}, line {'?' if line is None else line}{backward}" + (f": {text}" if text else "")
-    named = f" in {function}()" if function and not function.startswith("<") else ""
-    return f"{file}:{'?' if line is None else line}{named}{backward}"
+    return format_site(site)
 
 
 def _size_text(size: Optional[int]) -> str:

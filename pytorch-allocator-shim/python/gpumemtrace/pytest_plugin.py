@@ -3,30 +3,37 @@
     @pytest.mark.gpu_memory_budget(peak="2 GiB")
     @pytest.mark.gpu_no_leaks
 
-What a test allocates is known from the trace alone, so pytest itself must be recorded. A marked
-test never passes unchecked: its body is a phase, and once it has passed, its budget is checked
-against the report on that phase. If there is no recording, the test is skipped; if the trace
-cannot answer, it fails. Both give the reason. docs/python/index.md describes the marks.
+What a test allocates is known from the trace alone, so pytest itself must be recorded, on a
+GPU or on a simulated one. A marked test never passes unchecked: its body is a phase, and once it
+has passed, its budget is checked against the report on that phase. If there is no recording, the
+test is skipped; if the trace cannot answer, it fails. Both give the reason. docs/python/index.md
+describes the marks.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
+import os
 import re
 import sys
-from typing import Any, Callable, Dict, Generator, List, Optional, Union
+from typing import Any, Callable, Dict, Generator, List, Optional, Tuple, Union
 
 import pytest
 
-from ._recording.markers import NotRecording, has_library, is_recording, phase
+from ._recording.markers import NotRecording, has_library, is_recording, mark, phase
 from ._reports.report import CommandFailed, report
+from ._reports.sites import format_site, grown_sites
 from ._reports.sizes import format_size
+from ._text import printable
 
 #: Bytes by unit, as in the command: MiB and M are 2^20 bytes, MB is 1,000,000.
 _UNIT_BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", 1):
     _UNIT_BYTES.update({_letter: 1024**_power, _letter + "ib": 1024**_power, _letter + "b": 1000**_power})
+
+#: Call sites named in a failure.
+_MAX_SITES = 3
 
 #: Number of phases this process has begun.
 _phase_count = 0
@@ -46,7 +53,7 @@ def pytest_configure(config: Any) -> None:
     config.addinivalue_line(
         "markers",
         'gpu_memory_budget(peak, device=None): limit the memory allocated by tensors during the test, for example peak="2 GiB"; '
-        "run as `gpumemtrace run -- python -m pytest`",
+        "run as `gpumemtrace run -- python -m pytest`, or without a GPU as `gpumemtrace simulate -- python -m pytest`",
     )
     config.addinivalue_line(
         "markers",
@@ -64,8 +71,8 @@ class _Budget:
         self.device = device
         self.warmup = warmup
 
-    def check(self, bytes_by_device: Dict[int, Optional[int]]) -> List[str]:
-        """One line per device above the limit. Raises `_Unknown` if a device has no measurement."""
+    def check(self, bytes_by_device: Dict[int, Optional[int]]) -> List[Tuple[int, str]]:
+        """Each device above the limit, with a sentence. Raises `_Unknown` if one is not measured."""
         measured = {device: used for device, used in sorted(bytes_by_device.items()) if self.device in (None, device)}
         if None in measured.values():
             raise _Unknown("the GPU was used without PyTorch's own allocator, so allocated bytes are unknown")
@@ -73,7 +80,7 @@ class _Budget:
         if self.quantity == "peak":
             text = "the test's peak of allocated memory was {} on GPU {}, above its budget of {}"
         return [
-            text.format(_size_with_bytes(used), device, _size_with_bytes(self.limit_bytes))
+            (device, text.format(_size_with_bytes(used), device, _size_with_bytes(self.limit_bytes)))
             for device, used in measured.items()
             if used is not None and used > self.limit_bytes
         ]
@@ -141,6 +148,13 @@ class _MeasuredRun:
         # Digits in the names of phases are merged, so the number is written in letters.
         self.name = "pytest " + "".join(chr(ord("a") + int(digit)) for digit in str(_phase_count))
         self.was_recording = is_recording()
+        # Few marks are kept from before the first GPU call, and then nothing was held.
+        if self.was_recording:
+            mark(f"{self.name} begins")
+
+    def end(self) -> None:
+        if is_recording():
+            mark(f"{self.name} ends")
 
     def measure(self) -> Dict[str, Dict[int, Optional[int]]]:
         """Peak and net allocated bytes by device; `None` for a device without PyTorch's allocator.
@@ -170,6 +184,34 @@ class _MeasuredRun:
             for quantity, key in (("peak", "peak_live_bytes"), ("net", "net_bytes"))
         }
 
+    def sites(self, folder: str) -> Dict[Tuple[str, int], List[str]]:
+        """A line for each of the largest call sites, by quantity and device; {} if unknown.
+
+        Replays the trace. Paths below `folder` are shown relative to it.
+        """
+        begin, end = f"mark:{self.name} begins", f"mark:{self.name} ends"
+        since = ["--since", begin, "--at", begin] if self.was_recording else []
+        try:
+            whole = report(None, "--peak", *since, "--at", end)
+        except (CommandFailed, NotRecording, FileNotFoundError):
+            return {}
+        snapshots = {(snapshot["when"], snapshot["device"]): snapshot for snapshot in whole.get("snapshots", [])}
+        lines = {}
+        for peak in whole.get("peak", []):
+            device = peak["device"]
+            at_peak = [(row["bytes"], row["site"]) for row in peak["sites"]]
+            lines["peak", device] = _site_lines(at_peak, folder)
+            lines["net", device] = _site_lines(grown_sites(snapshots.get((begin, device)), snapshots.get((end, device))), folder)
+        return lines
+
+
+def _site_lines(rows: List[Tuple[int, Dict[str, Any]]], folder: str) -> List[str]:
+    lines = [f"{format_size(size):>14}  {format_site(site, folder)}" for size, site in rows[:_MAX_SITES]]
+    others = rows[_MAX_SITES:]
+    if others:
+        lines.append(f"{format_size(sum(size for size, _ in others)):>14}  {len(others)} other call site{'s' if len(others) > 1 else ''}")
+    return [printable(line) for line in lines]
+
 
 class _Unknown(Exception):
     """A budget cannot be checked; the text is the reason."""
@@ -179,7 +221,10 @@ class _Unknown(Exception):
 def pytest_runtest_setup(item: Any) -> None:
     if not _budgets_of(item) or has_library():
         return
-    reason = "GPU memory budgets need a recording: run pytest as `gpumemtrace run -- python -m pytest`"
+    reason = (
+        "GPU memory budgets need a recording: run pytest as `gpumemtrace run -- python -m pytest`, "
+        "or without a GPU as `gpumemtrace simulate -- python -m pytest`"
+    )
     if item.config.getoption("--gpumemtrace-required"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -199,6 +244,7 @@ def pytest_runtest_call(item: Any) -> Generator[None, Any, None]:
     with phase(run.name):
         yield
         gc.collect()
+    run.end()
     setattr(item, _RUN_ATTRIBUTE, run)
 
 
@@ -224,7 +270,11 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, None
         return
     try:
         measured = run.measure()
-        failures = [line for budget in _budgets_of(item) for line in budget.check(measured[budget.quantity])]
+        exceeded = [
+            (budget.quantity, device, text) for budget in _budgets_of(item) for device, text in budget.check(measured[budget.quantity])
+        ]
+        sites = run.sites(os.path.join(item.config.invocation_params.dir, "")) if exceeded else {}
+        failures = [line for quantity, device, text in exceeded for line in (text, *sites.get((quantity, device), []))]
         properties = [(f"gpu{device}_peak_live_bytes", used) for device, used in measured["peak"].items()]
         properties += [(f"gpu{device}_net_bytes", used) for device, used in measured["net"].items()]
         # JUnit XML takes them from the item, other reporters from the report.

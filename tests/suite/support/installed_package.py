@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pluggy
 import pytest
 
 from conftest import PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
@@ -34,6 +36,16 @@ def build_distribution(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     return build_distribution("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def link_pytest(folder):
+    """Links this pytest, which PyTorch's environments lack, into a folder for PYTHONPATH."""
+    here = Path(pluggy.__file__).parents[1]
+    wanted = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py"}
+    for path in here.iterdir():
+        if re.split("[-.]", path.name)[0] in wanted:
+            (folder / path.name).symlink_to(path)
+    return folder
 
 
 class PackageEnvironment:
