@@ -33,7 +33,7 @@ NOT_RUN = [
     ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
-LANGUAGES = {"console", "python", "toml", "text", "sql", ""}
+LANGUAGES = {"console", "python", "toml", "yaml", "text", "sql", ""}
 SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "doctor")
 
 
@@ -238,7 +238,7 @@ def test_options_named_in_pages_exist():
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     commands = set(re.findall(r"^  ([a-z]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
-    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index"}
+    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci"}
 
 
 def test_readme_commands():

@@ -1,11 +1,15 @@
-"""CI without a GPU: marked tests on a simulated card, in environments with a stock PyTorch."""
+"""CI without a GPU: the recipes of docs/commands/ci.md, and marked tests, with a stock PyTorch."""
 
+import os
+import re
 import subprocess
 
 import pytest
 
+from ci_recipes import SERVICES, Machine, page_file, page_steps
+from docs_pages import TORCH
 from installed_package import link_pytest, wheel  # noqa: F401 (fixture)
-from support.simulated import make_stock_environment, simulate_command
+from support.simulated import clean_environment, make_stock_environment
 
 TESTS = """
 import pytest
@@ -56,12 +60,15 @@ def stock(torch_version, wheel, tmp_path):  # noqa: F811
 
 
 def test_marks_fail_on_a_leak_and_on_a_peak(stock, tmp_path):
+    [command] = page_steps()
     (tmp_path / "test_model.py").write_text(TESTS)
     (tmp_path / "packages").mkdir()
-    packages = link_pytest(tmp_path / "packages")
-    command = [stock / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", "--gpumemtrace-required", "test_model.py"]
-    printed, said = simulate_command(tmp_path, command, "--no-report", code=1, PYTHONPATH=str(packages))
-    assert "simulating NVIDIA H100" in said and "2 failed, 2 passed" in printed, printed + said
+    env = clean_environment() | {"PATH": f"{stock}/bin:{os.environ['PATH']}", "PYTHONPATH": str(link_pytest(tmp_path / "packages")),
+                                 "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["bash", "-c", f"{command} -p no:cacheprovider"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    printed = done.stdout
+    assert done.returncode == 1 and "simulating NVIDIA H100" in done.stderr, printed + done.stderr
+    assert "2 failed, 1 passed, 1 deselected" in printed, printed
     failures = {part.split()[0]: part.splitlines() for part in printed.split("\n____")[1:] for part in [part.lstrip("_ ")]}
     assert set(failures) == {"test_above_its_peak", "test_that_leaks"}
     peak, leak = failures["test_above_its_peak"], failures["test_that_leaks"]
@@ -70,3 +77,49 @@ def test_marks_fail_on_a_leak_and_on_a_peak(stock, tmp_path):
     assert peak[2].split("MiB  ")[1] == f"test_model.py:{line} in train() (backward)", printed
     assert leak[1:3] == ["the test retained 1.00 MiB (1,048,576 bytes) on GPU 0, above the allowed 0 B",
                          f"      1.00 MiB  test_model.py:{line} in train()"], printed
+
+
+def with_more_memory(program, share):
+    """The page's program with one more tensor, of a share of its peak."""
+    size = int(160.81 * 2**20 * share)
+    return program.replace("\n\n", f"\nmore = torch.empty({size}, dtype=torch.uint8, device='cuda')\n\n", 1)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_recipe_fails_a_pull_request_with_its_reason(service, wheel, tmp_path):  # noqa: F811
+    stock = make_stock_environment(TORCH, tmp_path / "stock")
+    checkout = {name: page_file(name) for name in ("train.py", "requirements.txt", "gpu-memory.toml")}
+    program, caches = checkout["train.py"], {}
+
+    def run(name, changed):
+        folder = tmp_path / name
+        machine = Machine(folder, stock, wheel.parent, caches, checkout | {"train.py": changed})
+        job = SERVICES[service](machine, folder)
+        # Also of a job that fails.
+        assert set(job.artifacts) == {"run.trace", "run.html"}, job.log
+        return job
+
+    unchanged = run("unchanged", program)
+    assert unchanged.passed and "2 of 2 limits met" in unchanged.log, unchanged.log
+    assert "Successfully installed gpumemtrace" in unchanged.log
+    [simulated] = [path for path in caches.values() if path.name != "pip" for path in path.glob("simulated/*")]
+    made = (simulated / "libcuda.so.1").stat().st_mtime_ns
+
+    keeps = program.replace("    loss.backward()", "    loss.backward()\n    outputs.append(output)")
+    line = next(number for number, text in enumerate(keeps.splitlines(), 1) if "output = model" in text)
+    leak = run("leak", keeps)
+    assert not leak.passed and "FAIL     leaks.count  1, over by 1 (limit 0)" in leak.log, leak.log
+    assert f"128.00 KiB/step  train.py:{line} in <module>" in leak.log and "ok       peak.live" in leak.log
+    assert f"train.py:{line} in" in leak.result
+
+    higher = run("higher", with_more_memory(program, 0.10))
+    assert not higher.passed and "FAIL     peak.live" in higher.log and "ok       leaks.count" in higher.log, higher.log
+    [measured] = re.findall(r"peak.live +([\d.]+) MiB, over by [\d.]+ MiB \(limit 160\.81 MiB \+ 8\.04 MiB\)", higher.log)
+    assert float(measured) == pytest.approx(160.81 * 1.10, rel=0.01)
+    assert "train.py:3 in <module>" in higher.log and "peak.live" in higher.result
+    assert run("within", with_more_memory(program, 0.04)).passed
+
+    # Later jobs used the cached libraries.
+    for name in ("leak", "higher", "within"):
+        [again] = (tmp_path / name).rglob("libcuda.so.1")
+        assert again.stat().st_mtime_ns == made

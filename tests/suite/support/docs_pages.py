@@ -203,7 +203,9 @@ class Session:
         shutil.copy2(snapshots / "torch-2.15.0-training-native.pickle.gz", folder / "snapshot.pickle.gz")
 
     def write(self, block):
-        (self.folder / block.title).write_text("\n".join(block.lines) + "\n")
+        path = self.folder / block.title
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(block.lines) + "\n")
 
     def run(self, text):
         """Runs one command; returns its output lines."""
