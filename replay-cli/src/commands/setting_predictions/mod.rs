@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn long_runs_try_fewer_settings() {
         assert!(affordable_settings(MAX_STEPS, (400_000, 300_000)) >= SETTINGS.len());
-        assert_eq!(affordable_settings(MAX_STEPS, (1_000_000, 1_000_000)), 4);
-        assert_eq!(affordable_settings(MAX_STEPS, (2_500_000, 2_500_000)), 1);
-        assert_eq!(affordable_settings(MAX_STEPS, (2_600_000, 2_600_000)), 0);
+        assert_eq!(affordable_settings(MAX_STEPS, (1_000_000, 1_000_000)), 8);
+        assert_eq!(affordable_settings(MAX_STEPS, (3_000_000, 3_000_000)), 1);
+        assert_eq!(affordable_settings(MAX_STEPS, (3_400_000, 3_400_000)), 0);
         assert_eq!(affordable_settings(MAX_STEPS, (20_000_000, 1)), 0);
-        assert!(steps_of(4, (1_000_000, 1_000_000)) <= MAX_STEPS);
-        assert!(steps_of(5, (1_000_000, 1_000_000)) > MAX_STEPS);
+        assert!(steps_of(8, (1_000_000, 1_000_000)) <= MAX_STEPS);
+        assert!(steps_of(9, (1_000_000, 1_000_000)) > MAX_STEPS);
     }
 }
