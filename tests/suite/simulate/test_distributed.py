@@ -125,16 +125,15 @@ def test_bookkeeping_of_ddp_does_not_reach_the_program(stock, tmp_path):
 
 
 def expected_bytes(ranks, *, layers, width, heads, kv_heads, ffn, vocabulary, length):
-    """The bytes that tests/workloads/training/llama_70b.py keeps on each rank after a step, where
-    all sizes are multiples of what the allocator rounds to: 512 bytes."""
+    """The bytes that the tensors of training/llama_70b.py take on each rank after a step."""
     head = width // heads
     layer = 2 * width * width + 2 * width * kv_heads * head + 3 * width * ffn + 2 * width
     parameters = layers * layer + 2 * vocabulary * width + width
     # Parameters, gradients and both moments of AdamW in bfloat16.
     sharded = parameters * 2 * 4 // ranks
     tensors = layers * 9 + 3
-    # The fused optimizer counts steps on the GPU, in one block for each tensor.
-    others = tensors * 512
+    # The fused optimizer counts steps on the GPU, in a 32-bit number for each tensor.
+    others = tensors * 4
     # Tokens; angles in float32, and their sine and cosine in bfloat16.
     others += length * 8 + length * (head // 2) * (4 + 2 + 2)
     return sharded + others
