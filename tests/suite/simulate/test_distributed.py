@@ -177,4 +177,5 @@ dist.broadcast(values, 0)
 print(values.tolist())
 """
     printed, _ = simulate_program(tmp_path, stock, program, "--no-report")
-    assert printed == "[0, 1, 2]\n"
+    # gloo prints a line of its own in some releases.
+    assert printed.endswith("[0, 1, 2]\n"), printed
