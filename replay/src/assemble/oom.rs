@@ -26,7 +26,7 @@ impl Analysis {
         Some(RefusedRequest {
             site: self.symbols.site(site, Some(call.stack)),
             requested_bytes: call.requested_bytes,
-            time_ns: call.time_ns,
+            time_ns: call.time_ns.saturating_sub(self.start_ns),
             step: self.step_source().map(|_| call.step),
         })
     }

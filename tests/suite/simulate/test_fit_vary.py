@@ -84,6 +84,18 @@ def test_text_names_the_setting_that_helps(stock, tmp_path):
     assert "Largest batch-size that fits on a card like the H100 (SXM): " in text
 
 
+def test_library_without_memory_does_not_fit(stock, tmp_path):
+    """PyTorch's blocks leave too little of the card for a handle of cuBLAS."""
+    text, _ = fit(tmp_path, stock, "--vary", "batch-size=26..26", "--card", "4GiB", "--json", "--set", "expandable_segments:True")
+    _, expandable = json.loads(text)["settings"]
+    [run] = expandable["runs"]
+    assert expandable["largest"] is None and not run["fits"]
+    failure = run["first_failure"]
+    assert 64 * MIB <= failure["request_bytes"] < 65 * MIB and failure["site"]["file"].endswith("train.py")
+    # From the start of the recording, not of the clock.
+    assert 0 < failure["time_ns"] < 600 * 10**9
+
+
 def test_range_that_fits_takes_its_last_value(stock, tmp_path):
     text, said = fit(tmp_path, stock, "--vary", "batch-size=3..3", "--card", "H200", "--set", "")
     assert "Largest batch-size that fits on NVIDIA H200: 3" in text

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use anyhow::Context as _;
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_replay::report::{RefusedRequest, Report};
-use gpumemtrace_replay::{AnalysisOptions, Section, analyse_with_head, report};
+use gpumemtrace_replay::{Section, analyse, report};
 use gpumemtrace_whatif::{FailedRequest, ReservedRange, ValueRun};
 
 use super::FitArgs;
@@ -89,10 +89,8 @@ impl<'a> SimulatedProgram<'a> {
         let status = self.start(&command, setting, &folder, &output)?;
         let traces = find_traces(&folder)?;
         let run_folder = RunFolder { traces, folder };
-        let mut recordings = Vec::new();
-        for trace in &run_folder.traces {
-            recordings.push(Recording::read(trace)?);
-        }
+        let recordings = run_folder.traces.iter().map(|trace| Recording::read(trace));
+        let recordings: Vec<Recording> = recordings.collect::<anyhow::Result<_>>()?;
         let run = run_of_recordings(value, &recordings, status.success());
         let text: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         let text = escape_text(&text.join(" "));
@@ -154,8 +152,7 @@ struct Recording {
 impl Recording {
     fn read(trace: &Path) -> anyhow::Result<Self> {
         let (file, ring) = TraceSource::find(trace)?;
-        let (analysis, _) =
-            file.with_input(ring, |input| analyse_with_head(input, AnalysisOptions::default()))?;
+        let analysis = file.with_input(ring, analyse)?;
         let last_refused_request = analysis.last_refused_request();
         Ok(Self { report: report(&[analysis], &[Section::Oom]), last_refused_request })
     }
