@@ -234,7 +234,7 @@ impl AvailabilityWatch {
     /// the next block.
     fn observe(&mut self, reserved_bytes: u64) -> Option<u64> {
         let sampled = self.sampled_free_bytes.take();
-        let has_changed = std::mem::take(&mut self.driver.has_changed);
+        let has_changed = self.driver.take_change();
         if sampled.is_none() && !has_changed {
             return None;
         }

@@ -14,13 +14,17 @@ pub(crate) struct DriverBytes {
     pub(crate) bytes: u64,
     /// The same memory in pages of the card ([`card_bytes_of`]).
     card_bytes: u64,
-    /// Set by a change. The user clears it.
-    pub(crate) has_changed: bool,
+    has_changed: bool,
 }
 
 impl DriverBytes {
     pub(crate) fn new(device: u8) -> Self {
         Self { device, bytes: 0, card_bytes: 0, has_changed: false }
+    }
+
+    /// Whether a driver call changed it since the last question.
+    pub(crate) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     pub(crate) fn add_changes(&mut self, changes: &[BlockChange]) {
@@ -86,7 +90,7 @@ impl OutsideWatch {
             }
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE | EventKind::BLOCK_OOM => {
                 let was_sampled = std::mem::take(&mut self.was_sampled);
-                let has_changed = std::mem::take(&mut self.driver.has_changed);
+                let has_changed = self.driver.take_change();
                 if !was_sampled && !has_changed {
                     return None;
                 }

@@ -8,8 +8,7 @@ use gpumemtrace_caching_allocator::{
 use gpumemtrace_replay::report::ReservedCurve;
 
 use crate::device::{CallTotal, PredictedDevice};
-use crate::requests::RecordedBlock;
-use crate::requests::{Request, TimedRequest};
+use crate::requests::{RecordedBlock, Request, TimedRequest};
 use crate::reserved_curve::CurveCollector;
 
 /// A request that gets no memory, though the recorded run got it.
