@@ -5,6 +5,7 @@ scripts/test makes the environments; GPUMEMTRACE_VENVS lists them as torch-versi
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import zlib
@@ -29,6 +30,8 @@ VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", 
 #: Everything, also what takes too long for CI (scripts/test).
 FULL = bool(os.environ.get("GPUMEMTRACE_FULL"))
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
+#: What libstdc++ prints when a C++ thread still runs at the end of a process.
+ABORTED = "terminate called without an active exception"
 
 
 def pytest_generate_tests(metafunc):
@@ -176,19 +179,19 @@ def environment(folder, traced=True, **extra):
     return env
 
 
-def run_program(command, folder, **how):
-    """Runs a PyTorch program to its end.
+def run_program(command, folder, timeout=600, **how):
+    """Runs a PyTorch program, or several ranks, to the end.
 
     PyTorch 2.15.0 sometimes aborts after its work is done, traced or not (about one run in 60):
     a thread of its own still runs when the process ends. Such a run is repeated, in a clean folder.
     """
     before = set(folder.iterdir())
     while True:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, **how)
-        if done.returncode != -6 or "terminate called without an active exception" not in done.stderr:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, **how)
+        if done.returncode == 0 or ABORTED not in done.stderr:
             return done
         for path in set(folder.iterdir()) - before:
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from ci_recipes import SERVICES, Machine, page_file, page_steps
-from docs_pages import ABORTED, TORCH
+from conftest import run_program
+from docs_pages import TORCH
 from installed_package import link_pytest, wheel  # noqa: F401 (fixture)
 from support.simulated import clean_environment, make_stock_environment
 
@@ -65,11 +66,7 @@ def test_marks_fail_on_a_leak_and_on_a_peak(stock, tmp_path):
     (tmp_path / "packages").mkdir()
     env = clean_environment() | {"PATH": f"{stock}/bin:{os.environ['PATH']}", "PYTHONPATH": str(link_pytest(tmp_path / "packages")),
                                  "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    while True:
-        done = subprocess.run(["bash", "-c", f"{command} -p no:cacheprovider"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-        # PyTorch 2.15.0 sometimes aborts after its work is done (conftest.py).
-        if ABORTED not in done.stderr:
-            break
+    done = run_program(["bash", "-c", f"{command} -p no:cacheprovider"], tmp_path, timeout=300, env=env)
     printed = done.stdout
     assert done.returncode == 1 and "simulating NVIDIA H100" in done.stderr, printed + done.stderr
     assert "2 failed, 1 passed, 1 deselected" in printed, printed

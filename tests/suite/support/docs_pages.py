@@ -25,7 +25,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import RELEASE, REPOSITORY, VENVS, environment
+from conftest import ABORTED, RELEASE, REPOSITORY, VENVS, environment
 
 PAGES = REPOSITORY / "docs"
 #: Outputs contain lines and sizes of PyTorch itself, so all pages use this version.
@@ -49,7 +49,6 @@ VARIES = [
 FENCE = re.compile(r"^```(?P<language>[\w-]*)(?P<rest>.*)$")
 BORROWED = re.compile(r"^<!-- file: (?P<title>\S+) of (?P<page>\S+) -->$")
 NOT_RUN = re.compile(r"^<!-- not run: (?P<why>.+) -->$")
-ABORTED = "terminate called without an active exception"
 
 
 @dataclass

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from conftest import COMMAND, VENVS
+from conftest import COMMAND, VENVS, run_program
 
 
 def site_packages(environment):
@@ -45,6 +45,6 @@ def simulate_ranks(folder, stock, ranks, script, *arguments, options=(), **how):
 def simulate_command(folder, program, *arguments, code=0, timeout=300, **variables):
     env = clean_environment() | {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"} | variables
     command = [COMMAND, "simulate", *map(str, arguments), "--", *map(str, program)]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
+    done = run_program(command, folder, timeout, env=env)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout, done.stderr
