@@ -80,6 +80,40 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+PARALLEL = """
+import os
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+
+
+def make_layers():
+    return nn.Sequential(nn.Linear(1024, 4096, bias=False), nn.Linear(4096, 1024, bias=False)).cuda()
+
+
+def train(model):
+    model(torch.randn(64, 1024, device="cuda")).sum().backward()
+
+
+model = FullyShardedDataParallel(make_layers(), use_orig_params=True)
+assert sum(parameter.numel() for parameter in model.parameters()) == 4096 * 1024, "half of both layers"
+train(model)
+model = parallelize_module(make_layers(), init_device_mesh("cuda", (2,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+assert model[0].weight.to_local().shape == (2048, 1024) and model[1].weight.to_local().shape == (1024, 2048)
+train(model)
+checkpoint.save(model.state_dict(), checkpoint_id="saved")
+checkpoint.load(model.state_dict(), checkpoint_id="saved")
+print("done", flush=True)
+dist.destroy_process_group()
+"""
+
 
 @pytest.fixture
 def stock(torch_version, tmp_path):
@@ -116,6 +150,12 @@ def test_objects_groups_and_shapes_cross_ranks(stock, tmp_path):
     assert printed.count("DDP refuses") == 4, printed
 
 
+def test_tensor_parallelism_and_checkpoints(stock, tmp_path):
+    (tmp_path / "train.py").write_text(PARALLEL)
+    printed, _ = simulate_ranks(tmp_path, stock, 2, "train.py", "--no-report")
+    assert printed.count("done") == 2, printed
+
+
 def test_bookkeeping_of_ddp_does_not_reach_the_program(stock, tmp_path):
     """DDP reads back what it copies to the GPU; the program reads zeros before and after that."""
     program = DDP.replace("dist.init_process_group", "read = lambda: torch.arange(4).cuda().tolist()\ndist.init_process_group")
@@ -145,6 +185,8 @@ def train_llama(folder, stock, ranks, timeout=300, **shape):
     printed, _ = simulate_ranks(folder, stock, ranks, script, "--card", "H100", options=options, timeout=timeout)
     kept = dict(re.findall(r"rank (\d+): (\d+) bytes after a step", printed))
     assert {int(size) for size in kept.values()} == {expected_bytes(ranks, **shape)} and len(kept) == ranks
+    host_bytes = sum(1024 * int(kib) for kib in re.findall(r"(\d+) KiB of host memory", printed))
+    assert 0 < host_bytes < ranks << 30, "a rank needs less than 1 GiB of host memory"
     rows = ranks_of(folder, ranks)
     assert len({row["peak_live_bytes"] for row in rows}) == 1 and all(row["steps"] == 3 for row in rows)
     assert printed.count("GiB") > 0 and all(f"rank {rank} " in printed[printed.index("Side by side"):] for rank in range(ranks))

@@ -18,8 +18,7 @@ def pythonpath(torch_version):
 
 def has_libraries(torch_version, program):
     needed = [library for library in LIBRARIES if f"import {library}" in program or f"from {library} import" in program]
-    folder = Path(TRAINERS.get(torch_version, "/nonexistent"))
-    return all((folder / library).is_dir() for library in needed)
+    return all(torch_version in TRAINERS and (Path(TRAINERS[torch_version]) / library).is_dir() for library in needed)
 
 
 @pytest.mark.sampled

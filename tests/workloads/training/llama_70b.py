@@ -2,11 +2,13 @@
 
 usage: torchrun --nproc-per-node N llama_70b.py [--steps N] [--layers N] [--length N] ...
 
-Each rank prints the bytes that its tensors take after the last step, and its peak.
+Each rank prints the bytes that its tensors take after the last step, its peak, and the most host
+memory that it used.
 """
 
 import argparse
 import os
+import resource
 
 import torch
 import torch.distributed as dist
@@ -94,5 +96,6 @@ for step in range(args.steps):
 # PyTorch counts the workspaces of cuBLAS as allocated.
 torch._C._cuda_clearCublasWorkspaces()
 requested = torch.cuda.memory_stats()["requested_bytes.all.current"]
-print(f"rank {rank}: {requested} bytes after a step, at most {torch.cuda.max_memory_allocated()} allocated", flush=True)
+host_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(f"rank {rank}: {requested} bytes after a step, at most {torch.cuda.max_memory_allocated()} allocated, {host_kib} KiB of host memory", flush=True)
 dist.destroy_process_group()
