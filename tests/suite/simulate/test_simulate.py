@@ -74,6 +74,19 @@ print(torch.cuda.get_device_properties(0).multi_processor_count, torch.cuda.max_
     assert like_a_3090 == bytes_of["RTX 3090"]
 
 
+def test_sort_runs_the_code_of_an_older_card(stock, tmp_path):
+    """PyTorch has no code for compute capability 8.9. CUB refuses any other than PyTorch's own."""
+    program = """
+import torch
+
+embedding = torch.nn.Embedding(1000, 8).cuda()
+embedding(torch.randint(0, 1000, (8, 1024)).cuda()).sum().backward()
+print("sorted")
+"""
+    printed, _ = simulate(tmp_path, stock, "--no-report", "--card", "RTX 4090", program=program)
+    assert printed == "sorted\n"
+
+
 def test_range_over_addresses_is_printed(stock, tmp_path, torch_version):
     """Two segments of three blocks. Which of two free blocks is taken decides where a larger one
     fits."""

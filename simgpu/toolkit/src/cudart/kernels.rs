@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use simgpu_common::{ApiResult, In, Out};
 
-use super::{INVALID_VALUE, context, device, runtime};
+use super::{INVALID_VALUE, context, device, fat_binary, runtime};
 use crate::driver::{driver, ok};
 
 /// The layout of `dim3`, passed by value.
@@ -58,6 +58,9 @@ struct LaunchConfig {
     count: u32,
 }
 
+/// `CU_FUNC_ATTRIBUTE_BINARY_VERSION`. The driver answers with the GPU's own capability.
+const BINARY_VERSION: u32 = 6;
+
 /// `cudaFuncAttributes`: 144 bytes in CUDA 12 and 13.
 fn function_attributes(out: Out<u8>, function: u64) -> ApiResult {
     out.check()?;
@@ -68,8 +71,13 @@ fn function_attributes(out: Out<u8>, function: u64) -> ApiResult {
     };
     let mut bytes = [0_u8; 144];
     // sharedSizeBytes, constSizeBytes and localSizeBytes (offsets 0, 8, 16) stay zero.
-    for (at, which) in [(24, 0), (28, 4), (32, 5), (36, 6), (44, 8)] {
+    for (at, which) in [(24, 0), (28, 4), (32, 5), (36, BINARY_VERSION), (44, 8)] {
         bytes[at..at + 4].copy_from_slice(&attribute(which)?.to_le_bytes());
+    }
+    let capability = u32::try_from(attribute(BINARY_VERSION)?).map_err(|_| INVALID_VALUE)?;
+    if let Some(code) = fat_binary::code_of(function, capability) {
+        bytes[32..36].copy_from_slice(&code.ptx.to_le_bytes());
+        bytes[36..40].copy_from_slice(&code.binary.to_le_bytes());
     }
     out.put_all(bytes);
     Ok(())
@@ -148,12 +156,10 @@ runtime! {
     }
 }
 
-/// The handle of every registered image; its contents are never read.
-static IMAGE: [u64; 4] = [0; 4];
-
 #[unsafe(export_name = "simgpu_fn___cudaRegisterFatBinary")]
-extern "C" fn register_fat_binary(_image: u64) -> u64 {
-    (&raw const IMAGE).addr() as u64
+extern "C" fn register_fat_binary(wrapper: u64) -> u64 {
+    // The handle of an image is its wrapper.
+    wrapper
 }
 
 #[unsafe(export_name = "simgpu_fn___cudaRegisterFatBinaryEnd")]
@@ -163,7 +169,9 @@ extern "C" fn register_fat_binary_end(_handle: u64) {}
 extern "C" fn unregister_fat_binary(_handle: u64) {}
 
 #[unsafe(export_name = "simgpu_fn___cudaRegisterFunction")]
-extern "C" fn register_function(_handle: u64, _host: u64, _device: u64, _name: u64, _limit: i32) {}
+extern "C" fn register_function(wrapper: u64, function: u64, _device: u64, _name: u64, _limit: i32) {
+    fat_binary::register_kernel(wrapper, function);
+}
 
 #[unsafe(export_name = "simgpu_fn___cudaRegisterVar")]
 extern "C" fn register_variable(

@@ -2,6 +2,7 @@
 
 mod devices;
 mod entry_points;
+mod fat_binary;
 mod graphs;
 mod kernels;
 mod memory;
