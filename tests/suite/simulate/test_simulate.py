@@ -74,6 +74,7 @@ print(torch.cuda.get_device_properties(0).multi_processor_count, torch.cuda.max_
     assert like_a_3090 == bytes_of["RTX 3090"]
 
 
+@pytest.mark.every_torch
 def test_sort_runs_the_code_of_an_older_card(stock, tmp_path):
     """PyTorch has no code for compute capability 8.9. CUB refuses any other than PyTorch's own."""
     program = """
