@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import COMMAND, dump
+from conftest import COMMAND, dump, gpumemtrace
 from support.simulated import clean_environment, make_stock_environment, site_packages, simulate_program
 
 TRAIN = """
@@ -143,6 +143,15 @@ def test_lines_that_read_values_are_named(stock, tmp_path):
     assert re.search(r"read values from the GPU.*\n  train\.py:12: bool, 3 times\n", said), said
 
 
+def test_missing_workspaces_are_named(stock, tmp_path):
+    program = "import torch\nlayer = torch.nn.{}.cuda()\nlayer(torch.rand(2, 8, 16, 16, device='cuda')).sum().backward()\n"
+    line = "workspaces of convolutions are unknown here"
+    _, said = simulate(tmp_path, stock, "--no-report", program=program.format("Conv2d(8, 8, 3)"))
+    assert said.count(line) == 1, said
+    _, said = simulate(tmp_path, stock, "--no-report", program=program.format("Linear(16, 8)"))
+    assert line not in said
+
+
 def test_card_that_is_too_small_runs_out_of_memory(stock, tmp_path):
     program = TRAIN.replace("range(1000)", "range(2)") + 'torch.empty(700 << 20, dtype=torch.uint8, device="cuda")\n'
     simulate(tmp_path, stock, "--card", "2GiB", program=program)
@@ -150,6 +159,21 @@ def test_card_that_is_too_small_runs_out_of_memory(stock, tmp_path):
     assert "OutOfMemoryError" in said and "Out of memory in step 2 on GPU 0 at train.py:14" in printed, said
     # The context took more than half of this card.
     assert "although recorded calls had left" in printed and "contexts or other processes used it" in printed
+
+
+def test_library_without_memory_is_told_apart(stock, tmp_path):
+    """cuBLAS asks the driver for 64 MiB. PyTorch's own requests all succeed."""
+    program = """
+import torch
+
+filled = torch.empty(torch.cuda.mem_get_info()[0] - (48 << 20), dtype=torch.uint8, device="cuda")
+matrix = torch.ones(8, 8, device="cuda")
+matrix @ matrix
+"""
+    _, said = simulate(tmp_path, stock, "--no-report", "--card", "2GiB", program=program, code=1)
+    assert "CUBLAS_STATUS" in said
+    told = gpumemtrace("replay", tmp_path / "run.trace", "--oom")
+    assert "PyTorch had no out-of-memory error.\n  1 driver call failed, 1 for lack of memory" in told, told
 
 
 def test_two_commands_with_an_empty_cache(stock, tmp_path):

@@ -88,6 +88,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     let mut variables = card.variables();
     variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
     variables.push(("SIMGPU_COPY", args.host_copies.clone().into()));
+    variables.push(("SIMGPU_NAME_MISSING", "1".into()));
     variables.extend(compiler_variables(&libraries));
     if let Some(steps) = args.steps {
         variables.push(("GPUMEMTRACE_SIMULATE_STEPS", steps.to_string().into()));

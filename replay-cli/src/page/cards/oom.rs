@@ -13,7 +13,9 @@ use crate::render::wording::oom::groups::{OomGroup, group_ooms};
 use crate::render::wording::oom::growth::{
     describe_blocks, format_growth, listed_growth, listed_unchanged, share_of_live,
 };
-use crate::render::wording::oom::{describe_recovery, remedy_state, sort_remedies};
+use crate::render::wording::oom::{
+    NONE_OF_PYTORCH, describe_recovery, find_refused_calls, remedy_state, sort_remedies,
+};
 use crate::render::wording::sites::short_site;
 use crate::render::wording::{Vocabulary, sentence};
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -33,7 +35,9 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
     let groups = group_ooms(&ooms);
     let card = |text: String| nodes(paragraph(text).class("card"));
     if groups.is_empty() {
-        return card("No out-of-memory errors in this trace.".to_owned());
+        let refused = find_refused_calls(trace.report, trace.trace);
+        let text = if refused.is_some() { NONE_OF_PYTORCH } else { "No out-of-memory errors in this trace." };
+        return card(text.to_owned());
     }
     let mut cards: Vec<Node> =
         groups.iter().take(MAX_CARDS).flat_map(|group| nodes(oom_card(group, trace))).collect();

@@ -1,6 +1,7 @@
 //! cuDNN: versions, workspace sizes, recurrent networks, and a backend that always finds one plan.
 
 mod descriptors;
+mod missing_workspaces;
 mod rnn;
 mod rnn_layout;
 
@@ -54,8 +55,13 @@ fn multiprocessors() -> ApiResult<u32> {
     u32::try_from(count).map_err(|_| INTERNAL)
 }
 
+/// The workspace of a convolution.
 fn workspace(out: Out<u64>) -> ApiResult {
-    out.put(bytes_switch("SIMGPU_CUDNN_WS"))
+    let bytes = bytes_switch("SIMGPU_CUDNN_WS");
+    if bytes == 0 {
+        missing_workspaces::note();
+    }
+    out.put(bytes)
 }
 
 toolkit! { 4000;

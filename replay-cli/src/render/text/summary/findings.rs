@@ -2,7 +2,7 @@
 //! leaks, what was judged and what was not.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{AssessmentStatus, Leak, LeakKind, Oom, StepSource, VerdictEvidence};
+use gpumemtrace_replay::report::{AssessmentStatus, Leak, LeakKind, Oom, StepSource};
 
 use super::{MAX_ROWS, leaks, oom, verdicts};
 use crate::render::text::sections::leaks::{filtered_leaks, render_growth};
@@ -10,6 +10,7 @@ use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::{describe_assessment, find_assessment};
 use crate::render::wording::leaks::holders::suggest_holders;
+use crate::render::wording::oom::find_refused_calls;
 use crate::render::wording::steps::count_steps;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
@@ -86,10 +87,7 @@ fn render_all_clear(out: &mut String, report: &Report, trace: usize, style: Styl
 /// sites, on Metal, or if the driver refused a library other than PyTorch.
 fn are_errors_known(report: &Report, trace: usize) -> bool {
     let has_site_filter = report.filters.as_ref().is_some_and(|filters| filters.site.is_some());
-    let was_refused = report.verdicts.iter().flatten().any(|verdict| {
-        verdict.trace == trace
-            && matches!(verdict.evidence, VerdictEvidence::FailedCalls { out_of_memory: Some(1..), .. })
-    });
+    let was_refused = find_refused_calls(report, trace).is_some();
     let is_metal = Vocabulary::of_trace(&report.traces[trace]).is_metal;
     let has_errors = report.oom.iter().flatten().any(|oom| oom.trace == trace);
     !is_metal && report.oom.is_some() && !has_site_filter && !was_refused && !has_errors

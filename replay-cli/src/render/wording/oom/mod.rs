@@ -3,12 +3,29 @@
 pub(crate) mod groups;
 pub(crate) mod growth;
 
-use gpumemtrace_replay::report::{Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind};
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{
+    Oom, OomCause, OomGrowth, OomGrowthPattern, Remedy, RemedyKind, Verdict, VerdictEvidence,
+};
 
 use super::Vocabulary;
 use super::sites::format_site;
 use crate::terminal::format::{format_count, format_number};
 use crate::terminal::units::format_bytes;
+
+/// Instead of "No out-of-memory errors.", if calls of the driver failed: a library may have failed
+/// with them.
+pub(crate) const NONE_OF_PYTORCH: &str = "PyTorch had no out-of-memory error.";
+
+/// The verdict on calls of the driver that failed for lack of memory, or may have.
+pub(crate) fn find_refused_calls(report: &Report, trace: usize) -> Option<&Verdict> {
+    report.verdicts.iter().flatten().find(|verdict| match verdict.evidence {
+        VerdictEvidence::FailedCalls { out_of_memory, .. } => {
+            verdict.trace == trace && out_of_memory != Some(0)
+        }
+        _ => false,
+    })
+}
 
 /// Why a request failed, in one sentence.
 pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {

@@ -3,7 +3,7 @@
 use crate::render::wording::{Vocabulary, sentence};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Filters, Remedy, VerdictEvidence};
+use gpumemtrace_replay::report::{Filters, Remedy};
 
 pub(in crate::render::text) mod growth;
 
@@ -11,7 +11,9 @@ use super::peak;
 use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::fragmentation::describe_cause;
 use crate::render::wording::oom::groups::{OomGroup, group_ooms};
-use crate::render::wording::oom::{describe_recovery, remedy_state, sort_remedies};
+use crate::render::wording::oom::{
+    NONE_OF_PYTORCH, describe_recovery, find_refused_calls, remedy_state, sort_remedies,
+};
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line, size_column};
 use crate::terminal::marks::HANG;
@@ -60,27 +62,26 @@ pub(super) fn render_oom(
 fn render_no_oom(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     let elsewhere = report.omitted.and_then(|lists| lists.oom).map_or(0, |omitted| omitted.count);
+    let is_metal = Vocabulary::of_trace(info).is_metal;
+    let refused = find_refused_calls(report, trace);
     let text = if report.oom.is_none() {
         "Out-of-memory errors are not known for a single stream: repeat without --stream.".to_owned()
     } else if elsewhere > 0 {
         let number = format_count(elsewhere, "error");
         format!("No out-of-memory errors at these call sites; {number} at others.")
-    } else if Vocabulary::of_trace(info).is_metal {
+    } else if is_metal {
         "Out-of-memory errors are not known on Metal: over its own limit \
          (PYTORCH_MPS_HIGH_WATERMARK_RATIO) PyTorch gives up without a call of Metal."
             .to_owned()
+    } else if refused.is_some() {
+        NONE_OF_PYTORCH.to_owned()
     } else if info.since.is_some() {
         "No out-of-memory errors in this part of the run.".to_owned()
     } else {
         "No out-of-memory errors.".to_owned()
     };
     put_line(out, format_args!("{}", style.bold(&text)));
-    let refused = report.verdicts.iter().flatten().filter(|verdict| {
-        Vocabulary::of_trace(info).is_metal
-            && verdict.trace == trace
-            && matches!(verdict.evidence, VerdictEvidence::FailedCalls { .. })
-    });
-    for verdict in refused {
+    if let Some(verdict) = refused {
         put_line(out, format_args!("  {}.", shorten_paths_in(&verdict.summary)));
     }
 }
