@@ -46,6 +46,7 @@ const TARGETS: &[(&str, FuzzTarget)] = &[
     ("line_table", files::line_table),
     ("cache", files::cache),
     ("elf", files::elf),
+    ("summary", files::summary),
     ("macho", files::macho),
 ];
 

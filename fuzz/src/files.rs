@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use gpumemtrace_cli::{launch::injectable, symbolize};
+use gpumemtrace_fleet::{Fleet, Summary};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::reader::TraceBytes;
 use gpumemtrace_format::ring::RingImage;
@@ -122,6 +123,17 @@ pub fn line_table(bytes: &[u8]) {
 pub fn cache(bytes: &[u8]) {
     let _ = symbolize::read_cached_names(bytes, &[1; 20], None);
     let _ = symbolize::read_cached_names(&valid_trace(bytes).0[..], &[1; 20], Some("lib"));
+}
+
+/// The input is a summary of traces.
+pub fn summary(bytes: &[u8]) {
+    let Some(summary) = std::str::from_utf8(bytes).ok().and_then(|text| Summary::parse(text).ok()) else {
+        return;
+    };
+    let written = serde_json::to_string(&summary).expect("JSON");
+    let again = Summary::parse(&written).expect("a summary is read back");
+    assert_eq!(serde_json::to_string(&again.clone().merge(summary)).expect("JSON"), written);
+    let _ = serde_json::to_string(&Fleet::of(&again)).expect("JSON");
 }
 
 /// Two `address:u32`, then the file of a library.

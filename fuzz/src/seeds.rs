@@ -15,6 +15,15 @@ use gpumemtrace_format::{
 use crate::files::RING;
 use crate::synthetic::Synthetic;
 
+const SUMMARY: &str = r#"{"schema":"gpumemtrace.summary","version":1,"traces":[{"host":"node0","pid":7,
+"started_unix_ns":1,"path":"run.trace","rank":0,"world_size":2,"command":["python"],"torch":null,
+"allocator_conf":null,"events":9,"duration_ns":5,"end":"killed","missing":["a part"],"steps":3,
+"step_source":"optimizer","leak_assessment":"assessed","devices":[{"device":0,"name":null,"total_bytes":80,
+"peak_live_bytes":60,"peak_reserved_bytes":70,"end_live_bytes":10}],"leaks":[{"device":0,"kind":"tensors",
+"site":{"id":"a1","text":"train.py:14"},"bytes":50,"bytes_per_step":0.1,"first_step":1}],"more_leaks":0,
+"ooms":[{"device":0,"step":2,"time_ns":4,"requested_bytes":30,"site":{"id":"b2","text":"train.py:9"}}],
+"more_ooms":0}],"unreadable":[{"path":"b.trace","why":"b.trace is empty"}]}"#;
+
 /// Snapshots of PyTorch: JSON, and a pickle with shared frames.
 const SNAPSHOTS: &[&[u8]] = &[
     br#"{"segments":[{"device":0,"address":4096,"total_size":2097152,"stream":0,"segment_pool_id":[0,0],"is_expandable":false,"frames":[],"blocks":[{"address":4096,"size":512,"requested_size":4,"state":"active_allocated","frames":[{"filename":"a.py","line":3,"name":"f"}]},{"address":4608,"size":2096640,"requested_size":0,"state":"inactive","frames":[]}]}],"device_traces":[[{"action":"free_requested","addr":8192,"size":9,"stream":0,"time_us":5,"frames":[]},{"action":"segment_unmap","addr":40960,"size":4096,"stream":1,"time_us":6},{"action":"oom","device_free":1,"size":2,"stream":0,"time_us":7}]],"external_annotations":[{"stage":"START","name":"x","device":0,"time_us":5}],"allocator_settings":{"max_split_size":-1,"roundup_power2_divisions":{"1":4}}}"#,
@@ -54,6 +63,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
             put(folder, "line_table", &format!("seed-{name}"), &bytes)?;
         }
     }
+    put(folder, "summary", "seed", SUMMARY.as_bytes())?;
     put(folder, "cache", "seed", &as_blocks(&cached_names(), &[]))?;
     put(folder, "cache", "seed-file", &cached_names())?;
     for program in ["universal", "hardened-both", "restrict-segment"] {

@@ -66,6 +66,8 @@ enum Command {
     Fit(commands::fit::FitArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
+    /// Summarize the traces of many ranks, and compare the ranks
+    Summarize(commands::summarize::SummarizeArgs),
     /// Write an offline page with charts of a trace
     Html(commands::html::HtmlArgs),
     /// Write a trace in the format of another tool
@@ -108,6 +110,7 @@ pub fn run_command() -> ExitCode {
         Command::WhatIf(args) => commands::whatif::run(&args),
         Command::Fit(args) => commands::fit::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Summarize(args) => commands::summarize::run(&args),
         Command::Html(args) => commands::html::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Info(args) => commands::info::run(&args),

@@ -12,8 +12,8 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Profile;
 use gpumemtrace_replay::symbolize_sites;
 
-use super::display_args::DisplayArgs;
-use super::trace_args::{TraceArgs, read_by_steps};
+use super::args::display::DisplayArgs;
+use super::args::trace::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::render_written_budget;
 use crate::render::wording::{describe_loss, fill_check, write_budget_file};

@@ -8,8 +8,8 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::symbolize_sites;
 
-use super::display_args::DisplayArgs;
-use super::trace_args::{TraceArgs, read_by_steps};
+use super::args::display::DisplayArgs;
+use super::args::trace::{TraceArgs, read_by_steps};
 use crate::exit::CliExit;
 use crate::render::wording::fill_comparison;
 use crate::render::{

@@ -7,7 +7,7 @@ use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{report, symbolize_report};
 
-use super::trace_args::TraceArgs;
+use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::export::{
     ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,

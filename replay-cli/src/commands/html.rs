@@ -13,8 +13,8 @@ use gpumemtrace_replay::{
     symbolize_sites,
 };
 
+use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
-use super::trace_args::TraceArgs;
 use crate::exit::CliExit;
 use crate::page::{PageOptions, PageSource, make_page};
 use crate::render::json::write_json;

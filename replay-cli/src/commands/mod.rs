@@ -1,8 +1,8 @@
 //! The subcommands: one file or folder each.
 
+mod args;
 pub(crate) mod check;
 pub(crate) mod compare;
-mod display_args;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod export;
@@ -16,6 +16,6 @@ pub(crate) mod run;
 mod setting_predictions;
 pub(crate) mod shell;
 pub(crate) mod simulate;
+pub(crate) mod summarize;
 pub(crate) mod symbolize;
-mod trace_args;
 pub(crate) mod whatif;

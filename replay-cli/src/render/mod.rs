@@ -17,6 +17,7 @@ pub(crate) mod wording;
 use std::io::Write;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use gpumemtrace_fleet::Fleet;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::Comparison;
@@ -40,6 +41,8 @@ pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRe
 pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `fit`, the default first.
 pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitDocument>] = &[&TextRenderer, &JsonRenderer];
+/// The formats of `summarize`, the default first.
+pub(crate) static FLEET_RENDERERS: &[&dyn Renderer<Fleet>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];

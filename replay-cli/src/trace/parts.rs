@@ -152,6 +152,13 @@ pub(crate) fn first_block(file: File) -> FileBytes {
 
 /// The metadata in the first block of a file; `None` if that block is damaged. Fails with a phrase
 /// if the file cannot be read as a trace.
+/// The ID of a trace in several files, and which part of it this file is. `None` for other files.
+pub(crate) fn read_part(path: &Path) -> Option<(String, u64)> {
+    let meta = read_first_meta(path).ok()??;
+    let number = meta.number("part").filter(|number| *number > 0)?;
+    Some((meta.text("trace_id")?.to_owned(), number))
+}
+
 fn read_first_meta(path: &Path) -> Result<Option<Meta>, String> {
     let unreadable = |error: io::Error| format!("cannot be read ({error})");
     // Checked before opening it, because opening a pipe blocks.

@@ -8,7 +8,10 @@
 //! live between one step and thousands. Such a run fills a large HTML page
 //! (`scripts/benchmarks/html`).
 //!
-//! usage: synthesize EVENTS FILE [STACKS]
+//! With RANK and WORLD_SIZE, the trace is that of one rank of a job, in which only the rank in the
+//! middle leaks (`scripts/benchmarks/summarize`).
+//!
+//! usage: synthesize EVENTS FILE [STACKS [RANK WORLD_SIZE]]
 
 mod trace_output;
 
@@ -164,6 +167,7 @@ struct RankRun {
     allocated: u64,
     reserved: u64,
     steps: u64,
+    leaks: bool,
     /// Blocks of requests, by the step that frees them.
     held: BTreeMap<u64, Vec<(Tensor, NodeId)>>,
 }
@@ -272,7 +276,9 @@ impl RankRun {
             let workspace = self.alloc(stacks[0], 3 << 20);
             self.release(workspace, stacks[0]);
         }
-        self.alloc(lines.leak, 4000);
+        if self.leaks {
+            self.alloc(lines.leak, 4000);
+        }
         let loss = self.alloc(lines.loss, 4);
         self.thread = BACKWARD;
         for (layer, stacks) in lines.backward.iter().enumerate().rev() {
@@ -293,11 +299,17 @@ impl RankRun {
     }
 }
 
-fn meta(apis: &[&str]) -> Meta {
+/// `job` is the rank and the number of ranks. Eight ranks are on one host.
+fn meta(apis: &[&str], job: Option<(u64, u64)>) -> Meta {
     let mut meta = Meta::default();
     meta.set_text("trace_id", "ab".repeat(16));
     meta.set_number("pid", u64::from(MAIN));
-    meta.set_text("host", "node7");
+    let host = job.map_or(7, |(rank, _)| rank / 8);
+    meta.set_text("host", format!("node{host}"));
+    if let Some((rank, world_size)) = job {
+        meta.set_number("rank", rank);
+        meta.set_number("world_size", world_size);
+    }
     meta.set_list("command", vec!["python".to_owned(), "train.py".to_owned()]);
     meta.set_number("started_ns", STARTED_NS);
     meta.set_text("mode", "preload");
@@ -310,10 +322,13 @@ fn meta(apis: &[&str]) -> Meta {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let (events, path, stacks) = match arguments.as_slice() {
-        [_, events, path] => (events, path, 0),
-        [_, events, path, stacks] => (events, path, stacks.parse()?),
-        _ => return Err("usage: synthesize EVENTS FILE [STACKS]".into()),
+    let (events, path, stacks, job) = match arguments.as_slice() {
+        [_, events, path] => (events, path, 0, None),
+        [_, events, path, stacks] => (events, path, stacks.parse()?, None),
+        [_, events, path, stacks, rank, world_size] => {
+            (events, path, stacks.parse()?, Some((rank.parse()?, world_size.parse()?)))
+        }
+        _ => return Err("usage: synthesize EVENTS FILE [STACKS [RANK WORLD_SIZE]]".into()),
     };
     let min_events: u64 = events.replace('_', "").parse()?;
     let mut trace = TraceOutput::create(path)?;
@@ -337,6 +352,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             allocated: 0,
             reserved: 0,
             steps: 0,
+            leaks: job.is_none_or(|(rank, world_size)| rank == world_size / 2),
             held: BTreeMap::new(),
         };
         for parameter in 0..120 {
@@ -349,7 +365,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (run.seq, run.time_ns)
     });
     let Frames { codes, nodes } = &frames;
-    trace.add(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode(), 0)?;
+    trace.add(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"], job).encode(), 0)?;
     trace.add(BlockKind::CODES, &definitions::encode_codes(codes), codes.len())?;
     trace.add(BlockKind::PY_NODES, &definitions::encode_py_nodes(nodes), nodes.len())?;
     trace.add(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(nodes), nodes.len())?;

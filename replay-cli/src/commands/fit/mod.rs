@@ -9,7 +9,7 @@ mod varied_argument;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::display_args::DisplayArgs;
+use super::args::display::DisplayArgs;
 use super::whatif::recorded_run::RecordedRunArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::render::{FIT_RENDERERS, FitDocument, Renderer, format_parser};

@@ -7,14 +7,15 @@ use std::path::PathBuf;
 
 use crate::symbolize::Resolver;
 use clap::ValueEnum;
-use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
+use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::{AssessmentStatus, GrowthClass};
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with_head, report,
     symbolize_report, truncate_lists,
 };
 
-use super::display_args::DisplayArgs;
+use super::args::display::DisplayArgs;
+use super::args::trace::parse_user_code;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
@@ -208,16 +209,6 @@ fn check_moments_exist(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), Usa
         format_duration(last_ns),
         filters::list_known_marks(when, analyses)
     )))
-}
-
-/// Parses the paths of `--user-code`. Fails for a path that matches every file, such as `.`.
-pub(super) fn parse_user_code(paths: &[String]) -> Result<UserCodePaths, UsageError> {
-    UserCodePaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
-        UsageError(
-            "--user-code matches every file; give a path such as /home/me/lib or site-packages/mylib"
-                .to_owned(),
-        )
-    })
 }
 
 fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> CliExit {

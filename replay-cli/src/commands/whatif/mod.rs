@@ -9,7 +9,7 @@ use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_whatif::{KnownCard, Scenario};
 
-use super::display_args::DisplayArgs;
+use super::args::display::DisplayArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::render::{
     RenderContext, Renderer, WHATIF_RENDERERS, WhatIfAnswers, format_parser, print_document, select_format,

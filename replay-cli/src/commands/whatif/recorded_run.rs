@@ -12,8 +12,8 @@ use gpumemtrace_whatif::{
     Doubt, KnownCard, PredictedRow, SCHEMA, Scenario, VERSION, WhatIf, WhatIfAnswer, WhatIfRow,
 };
 
+use crate::commands::args::trace::TraceArgs;
 use crate::commands::setting_predictions::recorded_scenario;
-use crate::commands::trace_args::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::whatif::describe_doubts;
 use crate::symbolize::Resolver;

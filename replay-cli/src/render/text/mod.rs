@@ -6,6 +6,7 @@
 mod check;
 mod compare;
 mod fit;
+mod fleet;
 mod header;
 mod largest;
 mod ranks;
@@ -17,6 +18,7 @@ mod whatif;
 
 use std::io::Write;
 
+use gpumemtrace_fleet::Fleet;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::callsite::NameScope;
@@ -91,6 +93,12 @@ impl Renderer<WhatIfAnswers> for TextRenderer {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         Ok(out.write_all(whatif::render_answers(&answers.0, context.style).as_bytes())?)
+    }
+}
+
+impl Renderer<Fleet> for TextRenderer {
+    fn render(&self, fleet: &Fleet, context: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+        Ok(out.write_all(fleet::render_fleet(fleet, context.style).as_bytes())?)
     }
 }
 

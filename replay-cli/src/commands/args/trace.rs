@@ -6,7 +6,6 @@ use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::{PerStepTotals, analyse_by_steps};
 
-use super::replay::parse_user_code;
 use crate::exit::UsageError;
 use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
@@ -51,4 +50,14 @@ pub(crate) fn read_by_steps(
     let (file, ring) = TraceSource::find(path)?;
     let _progress = args.shows_progress().then(|| file.progress());
     Ok(file.with_input(ring, |input| analyse_by_steps(input, user_code.clone()))?)
+}
+
+/// Parses the paths of `--user-code`. Fails for a path that matches every file, such as `.`.
+pub(crate) fn parse_user_code(paths: &[String]) -> Result<UserCodePaths, UsageError> {
+    UserCodePaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
+        UsageError(
+            "--user-code matches every file; give a path such as /home/me/lib or site-packages/mylib"
+                .to_owned(),
+        )
+    })
 }

@@ -1,0 +1,229 @@
+//! All ranks together: what was read, how evenly they use memory, what grows, what failed.
+
+use std::collections::BTreeSet;
+
+use gpumemtrace_fleet::{FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Spread, TraceSummary};
+
+use crate::terminal::escape::escape_text;
+use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
+use crate::terminal::layout;
+use crate::terminal::marks::HANG;
+use crate::terminal::style::Style;
+use crate::terminal::units::{chosen_units, format_bytes};
+
+/// Most rows of a list without `--top`, and most ranks that a sentence names.
+const MAX_ROWS: usize = 10;
+const MAX_NAMED: usize = 8;
+
+pub(super) fn render_fleet(fleet: &Fleet, style: Style) -> String {
+    let mut out = String::new();
+    put_line(&mut out, format_args!("{}", style.bold(&describe_traces(fleet))));
+    render_gaps(&mut out, fleet, style);
+    render_spread(&mut out, fleet, style);
+    render_outliers(&mut out, fleet, style);
+    render_growth(&mut out, fleet, style);
+    render_ooms(&mut out, fleet, style);
+    layout::finish_text(&out, style)
+}
+
+/// `1,000 traces of 998 ranks on 125 hosts`.
+fn describe_traces(fleet: &Fleet) -> String {
+    let ranks: BTreeSet<u64> = fleet.traces.iter().filter_map(|trace| trace.rank).collect();
+    let part = |word: &str, count: usize, noun: &str| {
+        if count == 0 { String::new() } else { format!(" {word} {}", format_count(count as u64, noun)) }
+    };
+    let traces = format_count(fleet.traces.len() as u64, "trace");
+    format!("{traces}{}{}", part("of", ranks.len(), "rank"), part("on", fleet.hosts.len(), "host"))
+}
+
+/// What is missing from the picture.
+fn render_gaps(out: &mut String, fleet: &Fleet, style: Style) {
+    let mut warn = |text: String| put_line(out, format_args!("  {HANG}{}", style.warn(&format!("! {text}"))));
+    if !fleet.unreadable.is_empty() {
+        warn(format!("{} cannot be read", format_count(fleet.unreadable.len() as u64, "trace")));
+    }
+    if !fleet.missing_ranks.is_empty() {
+        let ranks = list_ranks(&fleet.missing_ranks);
+        warn(format!("{} without a trace: {ranks}", format_count(fleet.missing_ranks.len() as u64, "rank")));
+    }
+    if !fleet.repeated_ranks.is_empty() {
+        let ranks = list_ranks(&fleet.repeated_ranks);
+        warn(format!("several traces of one rank, of restarts or of several jobs: {ranks}"));
+    }
+    for incomplete in fleet.incomplete.iter().take(style.row_limit(MAX_ROWS)) {
+        let name = name_rank(&fleet.traces[incomplete.trace], fleet);
+        let missing = escape_text(&incomplete.missing.join("; "));
+        warn(format!("{name} is incomplete: {missing}"));
+    }
+    if let Some(more) = fleet.incomplete.len().checked_sub(style.row_limit(MAX_ROWS)).filter(|more| *more > 0)
+    {
+        warn(format!("{} incomplete", format_count(more as u64, "more trace")));
+    }
+    for (word, end) in [("killed", "killed"), ("crashed", "crashed"), ("running", "still recording")] {
+        let ended: Vec<&TraceSummary> = fleet.traces.iter().filter(|trace| trace.end == word).collect();
+        if !ended.is_empty() {
+            let names = list_names(ended.iter().map(|trace| name_rank(trace, fleet)), ended.len());
+            let count = format_count(ended.len() as u64, "trace");
+            put_line(out, format_args!("  {HANG}{count} {end}: {names}"));
+        }
+    }
+}
+
+fn render_spread(out: &mut String, fleet: &Fleet, style: Style) {
+    let rows = [("allocated", &fleet.peak_live), ("reserved", &fleet.peak_reserved)];
+    if rows.iter().all(|(_, spread)| spread.is_none()) {
+        return;
+    }
+    let width = chosen_units().columns();
+    out.push('\n');
+    let title =
+        format!("{:<18}{:>width$}  {:>width$}  {:>width$}", "Peak of a GPU", "median", "least", "most");
+    put_line(out, format_args!("{}", style.bold(&title)));
+    for (name, spread) in rows {
+        let Some(Spread { median_bytes, least_bytes, most_bytes, .. }) = spread else { continue };
+        let [median, least, most] = [*median_bytes, *least_bytes, *most_bytes].map(size_column);
+        put_line(out, format_args!("  {name:<16}{median}  {least}  {most}"));
+    }
+}
+
+fn render_outliers(out: &mut String, fleet: &Fleet, style: Style) {
+    if fleet.outliers.is_empty() {
+        return;
+    }
+    out.push('\n');
+    put_line(out, format_args!("{}", style.bold("Allocated unlike the others")));
+    for Outlier { trace, device, bytes, excess } in fleet.outliers.iter().take(style.row_limit(MAX_ROWS)) {
+        let name = name_device(&fleet.traces[*trace], *device, fleet);
+        let share = format_percent(excess.abs());
+        let word = if *excess > 0.0 { "more" } else { "less" };
+        put_line(
+            out,
+            format_args!("  {}  {HANG}{name}, {share} {word} than the median", size_column(*bytes)),
+        );
+    }
+    put_more(out, (fleet.outliers.len(), style.row_limit(MAX_ROWS)), "GPU");
+}
+
+fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
+    out.push('\n');
+    let unjudged = fleet.traces.iter().filter(|trace| trace.leak_assessment != "assessed").count();
+    if fleet.lines.is_empty() {
+        let text = match fleet.traces.len() - unjudged {
+            0 => "No leaks found.",
+            judged if judged < fleet.traces.len() => "No leaks where leaks were judged.",
+            _ => "No leaks.",
+        };
+        put_line(out, format_args!("{}", style.bold(text)));
+    } else {
+        put_line(out, format_args!("{}", style.bold("Lines that leak")));
+        for line in fleet.lines.iter().take(style.row_limit(MAX_ROWS)) {
+            put_line(
+                out,
+                format_args!("  {}  {HANG}{}", size_column(line.bytes), describe_line(line, fleet)),
+            );
+        }
+        put_more(out, (fleet.lines.len(), style.row_limit(MAX_ROWS)), "line");
+        match &fleet.first_growth {
+            Some(first) => put_line(out, format_args!("  {HANG}{}", describe_first(first, fleet))),
+            None if !fleet.have_equal_steps && fleet.traces.len() > 1 => put_line(
+                out,
+                format_args!(
+                    "  {HANG}Which rank grew first is unknown: the traces have different sources of steps, or none."
+                ),
+            ),
+            None => {}
+        }
+    }
+    if unjudged > 0 {
+        let count = format_count(unjudged as u64, "trace");
+        put_line(
+            out,
+            format_args!("  {HANG}Leaks were not judged, or only in part, in {count} (see replay)."),
+        );
+    }
+}
+
+fn describe_line(line: &GrowingLine, fleet: &Fleet) -> String {
+    let rate = line.most_bytes_per_step.map_or_else(String::new, |rate| {
+        let at_most = if line.traces.len() > 1 { "up to " } else { "" };
+        format!("{at_most}{}/step, ", format_bytes(rate as u64))
+    });
+    let kind = match line.kind.as_str() {
+        "tensors" => String::new(),
+        kind => format!(" ({})", escape_text(&kind.replace('_', " "))),
+    };
+    let names = line.traces.iter().map(|trace| name_rank(&fleet.traces[*trace], fleet));
+    let names = list_names(names, line.traces.len());
+    format!("{rate}{}{kind}: {names}", escape_text(&line.site.text))
+}
+
+fn describe_first(first: &FirstGrowth, fleet: &Fleet) -> String {
+    let name = name_device(&fleet.traces[first.trace], first.device, fleet);
+    let lead = match first.lead_steps {
+        None => "no other grows".to_owned(),
+        Some(0) => format!("{} in the same step", format_count(first.others_in_step, "other")),
+        Some(steps) => format!("{} before any other", format_count(steps, "step")),
+    };
+    let step = format_number(first.step);
+    let among = if first.compared == fleet.traces.len() as u64 {
+        String::new()
+    } else {
+        format!(", among {} with steps", format_count(first.compared, "trace"))
+    };
+    format!("Growth began in {name} in step {step} at {} ({lead}{among}).", escape_text(&first.site.text))
+}
+
+fn render_ooms(out: &mut String, fleet: &Fleet, style: Style) {
+    if fleet.ooms.is_empty() {
+        return;
+    }
+    out.push('\n');
+    put_line(out, format_args!("{}", style.bold("Out of memory")));
+    for RankOom { trace, error } in fleet.ooms.iter().take(style.row_limit(MAX_ROWS)) {
+        let name = name_device(&fleet.traces[*trace], error.device, fleet);
+        let step = error.step.map(|step| format!(" in step {}", format_number(step))).unwrap_or_default();
+        let site = escape_text(&error.site.text);
+        put_line(
+            out,
+            format_args!("  {}  {HANG}requested{step} at {site}: {name}", size_column(error.requested_bytes)),
+        );
+    }
+    put_more(out, (fleet.ooms.len(), style.row_limit(MAX_ROWS)), "error");
+}
+
+fn put_more(out: &mut String, (all, shown): (usize, usize), noun: &str) {
+    if let Some(more) = all.checked_sub(shown).filter(|more| *more > 0) {
+        let more = format_count(more as u64, &format!("more {noun}"));
+        put_line(out, format_args!("  {more} (--json has all)"));
+    }
+}
+
+/// `rank 3`, and its host if there are several; else the process, else the path.
+fn name_rank(trace: &TraceSummary, fleet: &Fleet) -> String {
+    let name = match (trace.rank, trace.process.pid) {
+        (Some(rank), _) => format!("rank {rank}"),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => return escape_text(&trace.path),
+    };
+    match &trace.process.host {
+        Some(host) if fleet.hosts.len() > 1 => format!("{name} on {}", escape_text(host)),
+        _ => name,
+    }
+}
+
+/// [`name_rank`], and the GPU if the process used several.
+fn name_device(trace: &TraceSummary, device: u32, fleet: &Fleet) -> String {
+    let name = name_rank(trace, fleet);
+    if trace.devices.len() > 1 { format!("{name}, GPU {device}") } else { name }
+}
+
+fn list_names(names: impl Iterator<Item = String>, count: usize) -> String {
+    let shown: Vec<String> = names.take(MAX_NAMED).collect();
+    let more = count.saturating_sub(shown.len());
+    let more = if more > 0 { format!(" and {} more", format_number(more as u64)) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn list_ranks(ranks: &[u64]) -> String {
+    list_names(ranks.iter().map(|rank| format_number(*rank)), ranks.len())
+}

@@ -1,0 +1,20 @@
+//! From one trace to thousands: what is kept of a trace, and what all of them say together.
+//!
+//! A [`Summary`] keeps about a kilobyte of each trace. Summaries merge in any order and grouping
+//! ([`Summary::merge`]), so they can be made where the traces are, and merged elsewhere. A
+//! [`Fleet`] compares the ranks of a summary: which differ from the others, which line grew, and
+//! where growth began first.
+
+#![forbid(unsafe_code)]
+
+mod fleet;
+mod growth;
+mod spread;
+mod summary;
+mod trace_summary;
+
+pub use fleet::{Fleet, HostRow, IncompleteTrace, RankOom};
+pub use growth::{FirstGrowth, GrowingLine};
+pub use spread::{Outlier, Spread};
+pub use summary::{Summary, SummaryError, UnreadableTrace};
+pub use trace_summary::{CallSite, DeviceSummary, LeakSummary, OomSummary, Process, TraceSummary};

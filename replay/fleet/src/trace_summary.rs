@@ -1,0 +1,199 @@
+//! What is kept of one trace.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{LeakKind, Site};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Most leaks and out-of-memory errors that are kept of a trace; the others are counted.
+const MAX_ROWS: usize = 20;
+
+/// The process of a trace. No two processes of a machine have the same id and start.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Process {
+    /// The name of the host.
+    pub host: Option<String>,
+    /// The process id; `null` if the trace lacks it.
+    pub pid: Option<u64>,
+    /// The start of the recording, in nanoseconds since the Unix epoch.
+    pub started_unix_ns: Option<u64>,
+}
+
+/// A call site: its identity across traces, and its text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct CallSite {
+    /// Identifies the call site; the same in every trace.
+    pub id: String,
+    /// The call site as text, such as `train.py:14 in step()`.
+    pub text: String,
+}
+
+/// The peaks of one GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceSummary {
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The name of the GPU.
+    pub name: Option<String>,
+    /// The memory of the GPU.
+    pub total_bytes: Option<u64>,
+    /// The maximum of PyTorch's `memory_allocated()`.
+    pub peak_live_bytes: Option<u64>,
+    /// The maximum of PyTorch's `memory_reserved()`.
+    pub peak_reserved_bytes: Option<u64>,
+    /// PyTorch's `memory_allocated()` when the program finished.
+    pub end_live_bytes: Option<u64>,
+}
+
+/// A leak: its line, its bytes, and its growth per step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LeakSummary {
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The memory that grows: `tensors`, `device`, `pinned_host` or `reserved`.
+    pub kind: String,
+    /// The line that it is reported under.
+    pub site: CallSite,
+    /// The bytes that survive at the end of the last complete step.
+    pub bytes: u64,
+    /// The growth per step; `null` without steps.
+    pub bytes_per_step: Option<f64>,
+    /// The first step of the growth; `null` without steps.
+    pub first_step: Option<u64>,
+}
+
+impl LeakSummary {
+    /// True for blocks of PyTorch's allocator.
+    #[must_use]
+    pub fn is_of_tensors(&self) -> bool {
+        self.kind == LeakKind::Tensors.name()
+    }
+}
+
+/// An out-of-memory error: when, where, and the bytes that were requested.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OomSummary {
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The number of steps begun; `null` without steps.
+    pub step: Option<u64>,
+    /// Nanoseconds from the start of the recording.
+    pub time_ns: u64,
+    /// The size of the request that failed.
+    pub requested_bytes: u64,
+    /// The call site of the request.
+    pub site: CallSite,
+}
+
+/// What is kept of one trace. Sizes are bytes; unknown values are `null`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TraceSummary {
+    /// The process, by host, id and start.
+    #[serde(flatten)]
+    pub process: Process,
+    /// The path of the trace when it was read.
+    pub path: String,
+    /// The rank of the process in a distributed job.
+    pub rank: Option<u64>,
+    /// The number of ranks of the job.
+    pub world_size: Option<u64>,
+    /// The command line; `null` if the trace lacks it.
+    pub command: Option<Vec<String>>,
+    /// The version of PyTorch.
+    pub torch: Option<String>,
+    /// The value of `PYTORCH_ALLOC_CONF`.
+    pub allocator_conf: Option<String>,
+    /// The number of events.
+    pub events: u64,
+    /// Time from the start of the recording to its end.
+    pub duration_ns: Option<u64>,
+    /// How the process ended: `exit`, `killed`, `crashed` or `running`.
+    pub end: String,
+    /// What is missing from the trace, as sentences; empty if nothing is.
+    pub missing: Vec<String>,
+    /// The number of steps begun; `null` without steps.
+    pub steps: Option<u64>,
+    /// What begins a step; `null` without steps.
+    pub step_source: Option<String>,
+    /// Whether leaks could be judged: `assessed`, `partly` or `not_assessed`.
+    pub leak_assessment: String,
+    /// Each GPU that the process used.
+    pub devices: Vec<DeviceSummary>,
+    /// The largest leaks, at most 20.
+    pub leaks: Vec<LeakSummary>,
+    /// The number of leaks beyond those in the list.
+    pub more_leaks: u64,
+    /// The first out-of-memory errors, at most 20.
+    pub ooms: Vec<OomSummary>,
+    /// The number of errors beyond those in the list.
+    pub more_ooms: u64,
+}
+
+impl TraceSummary {
+    /// Summarizes a report of exactly one trace, with all sections and with filled sentences.
+    /// `name_site` is the text of a call site.
+    #[must_use]
+    pub fn of_report(report: &Report, name_site: &dyn Fn(&Site) -> String) -> Option<Self> {
+        let [info] = report.traces.as_slice() else { return None };
+        let site = |site: &Site| CallSite { id: site.id.clone(), text: name_site(site) };
+        let steps = report.steps.as_ref();
+        let devices = report.devices.iter().map(|device| DeviceSummary {
+            device: device.device,
+            name: device.name.clone(),
+            total_bytes: device.total_bytes,
+            peak_live_bytes: device.peak.live_bytes,
+            peak_reserved_bytes: device.peak.reserved_bytes,
+            end_live_bytes: device.end.live_bytes,
+        });
+        let leaks = report.leaks.as_deref().unwrap_or_default();
+        let ooms = report.oom.as_deref().unwrap_or_default();
+        let beyond = |count: usize| count.saturating_sub(MAX_ROWS) as u64;
+        let assessment = report.leak_assessment.as_deref().and_then(|all| all.first());
+        Some(Self {
+            process: Process {
+                host: info.host.clone(),
+                pid: info.pid,
+                started_unix_ns: info.started_unix_ns,
+            },
+            path: info.path.clone(),
+            rank: info.rank,
+            world_size: info.world_size,
+            command: info.command.clone(),
+            torch: info.torch.clone(),
+            allocator_conf: info.allocator_conf.clone(),
+            events: info.events.values().sum(),
+            duration_ns: info.duration_ns,
+            end: info.end.name().to_owned(),
+            missing: info.incomplete.iter().map(|one| one.message.clone()).collect(),
+            steps: steps.and_then(|steps| steps.count),
+            step_source: steps.and_then(|steps| steps.source).map(|source| source.name().to_owned()),
+            leak_assessment: assessment.map_or("not_assessed", |one| one.status.name()).to_owned(),
+            devices: devices.collect(),
+            leaks: leaks
+                .iter()
+                .take(MAX_ROWS)
+                .map(|leak| LeakSummary {
+                    device: leak.device,
+                    kind: leak.kind.name().to_owned(),
+                    site: site(&leak.site),
+                    bytes: leak.bytes,
+                    bytes_per_step: leak.bytes_per_step.map(|rate| rate.0),
+                    first_step: leak.first_step,
+                })
+                .collect(),
+            more_leaks: beyond(leaks.len()),
+            ooms: ooms
+                .iter()
+                .take(MAX_ROWS)
+                .map(|oom| OomSummary {
+                    device: oom.device,
+                    step: oom.step,
+                    time_ns: oom.time_ns,
+                    requested_bytes: oom.requested_bytes,
+                    site: site(&oom.site),
+                })
+                .collect(),
+            more_ooms: beyond(ooms.len()),
+        })
+    }
+}
