@@ -353,6 +353,17 @@ const ROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "summarize",
+        &[
+            "@run.trace @other.trace",
+            "@run.trace @part.trace EVIL",
+            "@run.trace --json",
+            "@run.trace -o EVIL",
+            "@run.trace --jobs EVIL",
+            "EVIL",
+        ],
+    ),
+    (
         "fit",
         &[
             "@run.trace",
