@@ -27,6 +27,7 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 NOT_RUN = [
     ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
+    ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),
@@ -34,7 +35,7 @@ NOT_RUN = [
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "yaml", "text", "sql", ""}
-SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "doctor")
+SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "summarize", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "doctor")
 
 
 class Reader:
@@ -238,7 +239,7 @@ def test_options_named_in_pages_exist():
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     commands = set(re.findall(r"^  ([a-z]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
-    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci"}
+    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "simulate-proof"}
 
 
 def test_readme_commands():
