@@ -28,6 +28,7 @@ NOT_RUN = [
     ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
+    ("commands/summarize.md", "several nodes; test_summarize.py merges summaries in each order"),
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),
