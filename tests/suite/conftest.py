@@ -186,12 +186,13 @@ def run_program(command, folder, timeout=600, **how):
     a thread of its own still runs when the process ends. Such a run is repeated, in a clean folder.
     """
     before = set(folder.iterdir())
-    while True:
+    for _ in range(5):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, **how)
         if done.returncode == 0 or ABORTED not in done.stderr:
-            return done
+            break
         for path in set(folder.iterdir()) - before:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return done
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_a_damaged_an_unreadable_and_a_missing_rank_are_told(traces):
     assert fleet["traces"][fleet["first_growth"]["trace"]]["rank"] == LEAKING
 
 
-def test_summaries_merge_in_any_order_to_the_same_bytes(traces, tmp_path):
+def test_summaries_merge_in_any_order_to_the_same_bytes(runs, traces, torch_version, tmp_path):
     whole = tmp_path / "whole.summary"
     gpumemtrace("summarize", traces, "-o", whole)
     parts = [tmp_path / f"rank{rank}.summary" for rank in range(RANKS)]
@@ -119,6 +119,12 @@ def test_summaries_merge_in_any_order_to_the_same_bytes(traces, tmp_path):
         gpumemtrace("summarize", order[3], half, order[2], order[0], "-o", merged)
         assert merged.read_bytes() == whole.read_bytes()
     assert summarize(whole) == summarize(traces)
+    # The current folder shortens paths in the text only.
+    elsewhere = tmp_path / "elsewhere.summary"
+    subprocess.run([COMMAND, "summarize", traces, "-o", elsewhere], cwd=Path(traces).parent, check=True, capture_output=True)
+    inside = tmp_path / "inside.summary"
+    subprocess.run([COMMAND, "summarize", traces, "-o", inside], cwd=runs(torch_version), check=True, capture_output=True)
+    assert elsewhere.read_bytes() == inside.read_bytes() == whole.read_bytes()
 
 
 def test_paths_without_traces_are_one_sentence(tmp_path):

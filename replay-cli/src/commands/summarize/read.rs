@@ -17,7 +17,7 @@ use gpumemtrace_replay::{AnalysisOptions, analyse_with_head, report, symbolize_r
 use super::SummarizeArgs;
 use crate::exit::UnreadableInput;
 use crate::render::wording::fill_report;
-use crate::render::wording::sites::short_site;
+use crate::render::wording::sites::format_site;
 use crate::symbolize::Resolver;
 use crate::terminal::format::format_number;
 use crate::terminal::status_line;
@@ -85,8 +85,8 @@ fn summarize_file(
     let mut report = report(&analyses, &[]);
     symbolize_report(&mut report, &analyses, NameScope { stacks: false, ..NameScope::ALL }, resolver);
     fill_report(&mut report);
-    let summary = TraceSummary::of_report(&report, &short_site);
-    summary.map(Summary::of_trace).ok_or_else(|| UnreadableInput(format!("{} is no trace", file.name)))
+    let summary = TraceSummary::of_report(&report, &format_site);
+    summary.map(Summary::of_trace).ok_or_else(|| UnreadableInput(format!("{} is not a trace", file.name)))
 }
 
 /// The text of the file, if it begins like a summary.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use gpumemtrace_fleet::{FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Spread, TraceSummary};
+use gpumemtrace_fleet::{CallSite, FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Spread, TraceSummary};
 
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
+use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 use crate::terminal::units::{chosen_units, format_bytes};
 
@@ -91,7 +92,7 @@ fn render_outliers(out: &mut String, fleet: &Fleet, style: Style) {
         return;
     }
     out.push('\n');
-    put_line(out, format_args!("{}", style.bold("Allocated unlike the others")));
+    put_line(out, format_args!("{}", style.bold("Outliers")));
     for Outlier { trace, device, bytes, excess } in fleet.outliers.iter().take(style.row_limit(MAX_ROWS)) {
         let name = name_device(&fleet.traces[*trace], *device, fleet);
         let share = format_percent(excess.abs());
@@ -109,7 +110,7 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
     let unjudged = fleet.traces.iter().filter(|trace| trace.leak_assessment != "assessed").count();
     if fleet.lines.is_empty() {
         let text = match fleet.traces.len() - unjudged {
-            0 => "No leaks found.",
+            0 => "Leaks were not judged in any trace (see replay).",
             judged if judged < fleet.traces.len() => "No leaks where leaks were judged.",
             _ => "No leaks.",
         };
@@ -134,7 +135,7 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
             None => {}
         }
     }
-    if unjudged > 0 {
+    if unjudged > 0 && (unjudged < fleet.traces.len() || !fleet.lines.is_empty()) {
         let count = format_count(unjudged as u64, "trace");
         put_line(
             out,
@@ -154,7 +155,7 @@ fn describe_line(line: &GrowingLine, fleet: &Fleet) -> String {
     };
     let names = line.traces.iter().map(|trace| name_rank(&fleet.traces[*trace], fleet));
     let names = list_names(names, line.traces.len());
-    format!("{rate}{}{kind}: {names}", escape_text(&line.site.text))
+    format!("{rate}{}{kind}: {names}", short_text(&line.site))
 }
 
 fn describe_first(first: &FirstGrowth, fleet: &Fleet) -> String {
@@ -170,7 +171,7 @@ fn describe_first(first: &FirstGrowth, fleet: &Fleet) -> String {
     } else {
         format!(", among {} with steps", format_count(first.compared, "trace"))
     };
-    format!("Growth began in {name} in step {step} at {} ({lead}{among}).", escape_text(&first.site.text))
+    format!("Growth began in {name} in step {step} at {} ({lead}{among}).", short_text(&first.site))
 }
 
 fn render_ooms(out: &mut String, fleet: &Fleet, style: Style) {
@@ -182,7 +183,7 @@ fn render_ooms(out: &mut String, fleet: &Fleet, style: Style) {
     for RankOom { trace, error } in fleet.ooms.iter().take(style.row_limit(MAX_ROWS)) {
         let name = name_device(&fleet.traces[*trace], error.device, fleet);
         let step = error.step.map(|step| format!(" in step {}", format_number(step))).unwrap_or_default();
-        let site = escape_text(&error.site.text);
+        let site = short_text(&error.site);
         put_line(
             out,
             format_args!("  {}  {HANG}requested{step} at {site}: {name}", size_column(error.requested_bytes)),
@@ -215,6 +216,10 @@ fn name_rank(trace: &TraceSummary, fleet: &Fleet) -> String {
 fn name_device(trace: &TraceSummary, device: u32, fleet: &Fleet) -> String {
     let name = name_rank(trace, fleet);
     if trace.devices.len() > 1 { format!("{name}, GPU {device}") } else { name }
+}
+
+fn short_text(site: &CallSite) -> String {
+    shorten_paths_in(&site.text)
 }
 
 fn list_names(names: impl Iterator<Item = String>, count: usize) -> String {

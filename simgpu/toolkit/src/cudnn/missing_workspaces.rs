@@ -28,6 +28,6 @@ pub(super) fn note() {
 }
 
 extern "C" fn print_line() {
-    // A closed stderr is no error.
+    // A closed stderr is not an error.
     let _ = std::io::stderr().write_all(LINE.as_bytes());
 }
