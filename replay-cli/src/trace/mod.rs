@@ -1,6 +1,8 @@
 //! Access to traces on disk: opening them, finding their parts, reading their index.
 
 pub(crate) mod bytes;
+pub(crate) mod find;
+pub(crate) mod many;
 pub(crate) mod open;
 pub(crate) mod parts;
 pub(crate) mod progress;

@@ -150,8 +150,6 @@ pub(crate) fn first_block(file: File) -> FileBytes {
     FileBytes::new(file, 0, (FILE_HEADER_BYTES + BLOCK_HEADER_BYTES + MAX_PAYLOAD_BYTES) as u64)
 }
 
-/// The metadata in the first block of a file; `None` if that block is damaged. Fails with a phrase
-/// if the file cannot be read as a trace.
 /// The ID of a trace in several files, and which part of it this file is. `None` for other files.
 pub(crate) fn read_part(path: &Path) -> Option<(String, u64)> {
     let meta = read_first_meta(path).ok()??;
@@ -159,6 +157,8 @@ pub(crate) fn read_part(path: &Path) -> Option<(String, u64)> {
     Some((meta.text("trace_id")?.to_owned(), number))
 }
 
+/// The metadata in the first block of a file; `None` if that block is damaged. Fails with a phrase
+/// if the file cannot be read as a trace.
 fn read_first_meta(path: &Path) -> Result<Option<Meta>, String> {
     let unreadable = |error: io::Error| format!("cannot be read ({error})");
     // Checked before opening it, because opening a pipe blocks.

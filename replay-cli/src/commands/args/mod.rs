@@ -1,4 +1,5 @@
 //! Options that several commands share.
 
 pub(crate) mod display;
+pub(crate) mod jobs;
 pub(crate) mod trace;

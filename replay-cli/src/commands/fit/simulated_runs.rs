@@ -19,6 +19,7 @@ use crate::exit::UsageError;
 use crate::render::wording::alloc_conf_of;
 use crate::terminal::escape::escape_text;
 use crate::terminal::stderr::print_message;
+use crate::trace::find::{TRACES, find_files};
 use crate::trace::open::TraceSource;
 
 /// The end of the program's output, which is shown with an error.
@@ -87,7 +88,8 @@ impl<'a> SimulatedProgram<'a> {
         let command = self.varied.command_with(&self.args.command, value);
         let output = folder.join("output");
         let status = self.start(&command, setting, &folder, &output)?;
-        let traces = find_traces(&folder)?;
+        // Without a trace, the program used no GPU memory.
+        let traces = find_files(std::slice::from_ref(&folder), TRACES).unwrap_or_default();
         let run_folder = RunFolder { traces, folder };
         let recordings = run_folder.traces.iter().map(|trace| Recording::read(trace));
         let recordings: Vec<Recording> = recordings.collect::<anyhow::Result<_>>()?;
@@ -131,15 +133,6 @@ impl<'a> SimulatedProgram<'a> {
         let status = command.stdin(std::process::Stdio::null()).stdout(file).stderr(error).status();
         status.context("fit: cannot start gpumemtrace simulate")
     }
-}
-
-fn find_traces(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).context("fit: a temporary folder is gone")?;
-    let paths = entries.flatten().map(|entry| entry.path());
-    let mut traces: Vec<PathBuf> =
-        paths.filter(|path| path.extension().is_some_and(|extension| extension == "trace")).collect();
-    traces.sort();
-    Ok(traces)
 }
 
 /// What the trace of one process says.

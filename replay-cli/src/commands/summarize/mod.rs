@@ -1,6 +1,5 @@
 //! `gpumemtrace summarize`: what the traces of many ranks say together.
 
-mod files;
 mod read;
 
 use std::io::Write as _;
@@ -9,6 +8,7 @@ use std::path::PathBuf;
 use gpumemtrace_fleet::{Fleet, Summary};
 
 use super::args::display::DisplayArgs;
+use super::args::jobs::JobsArgs;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::{FLEET_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
@@ -16,21 +16,22 @@ use crate::terminal::format::format_count;
 use crate::terminal::output_file::OutputFile;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
+use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
 
 /// Most unreadable traces that stderr names; the report has all.
 const MAX_NAMED: usize = 10;
 
 #[derive(clap::Args)]
 pub(crate) struct SummarizeArgs {
-    /// Traces, snapshots of PyTorch, summaries, and folders of them
+    /// Traces, snapshots of PyTorch, summaries, folders of them, and patterns such as
+    /// 'traces/**/*.trace'
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Write the summary to FILE: about a kilobyte for each trace, to be merged with others
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Read N traces at once [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    jobs: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
     #[command(flatten)]
     reading: TraceArgs,
     #[command(flatten)]
@@ -46,8 +47,8 @@ pub(crate) struct SummarizeArgs {
 pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
-    let files = files::find_files(&args.paths)?;
-    let summary = read::summarize_files(&files, args)?;
+    let files = find_files(&args.paths, TRACES_AND_SUMMARIES)?;
+    let summary = read::summarize_files(&files, &args.reading, args.jobs)?;
     name_unreadable(&summary);
     if summary.traces().is_empty() {
         return Err(UnreadableInput("no trace could be read".to_owned()).into());

@@ -1,72 +1,43 @@
-//! Reads traces on all cores. Only the summary of a trace is kept, so memory grows with the threads
-//! and not with the traces.
+//! Reads traces on all cores. Only the summary of a trace is kept.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use gpumemtrace_fleet::{Summary, TraceSummary};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::{AnalysisOptions, analyse_with_head, report, symbolize_report};
 
-use super::SummarizeArgs;
+use crate::commands::args::jobs::JobsArgs;
+use crate::commands::args::trace::TraceArgs;
 use crate::exit::UnreadableInput;
 use crate::render::wording::fill_report;
 use crate::render::wording::sites::format_site;
 use crate::symbolize::Resolver;
-use crate::terminal::format::format_number;
-use crate::terminal::status_line;
+use crate::trace::many::read_many;
 use crate::trace::open::TraceSource;
 
 /// The first bytes of a summary, as this command writes it.
 const SUMMARY_START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
-const FIRST_LINE_AFTER: Duration = Duration::from_secs(1);
 
 /// The summary of all files. Files that cannot be read are named in it.
-pub(super) fn summarize_files(files: &[PathBuf], args: &SummarizeArgs) -> anyhow::Result<Summary> {
-    let user_code = args.reading.user_code()?;
-    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let jobs = args.jobs.map_or_else(cores, usize::from).min(files.len());
-    let (next, began) = (AtomicUsize::new(0), Instant::now());
-    let (sender, parts) = channel();
-    Ok(thread::scope(|scope| {
-        for _ in 0..jobs {
-            let (sender, next, user_code) = (sender.clone(), &next, &user_code);
-            scope.spawn(move || {
-                let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
-                while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let read = summarize_file(path, user_code, &mut resolver);
-                    let part = read.unwrap_or_else(|UnreadableInput(why)| {
-                        Summary::of_unreadable(path.display().to_string(), why)
-                    });
-                    if sender.send(part).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut done = 0;
-        let counted = parts.iter().inspect(|_| {
-            done += 1;
-            if args.reading.shows_progress() && began.elapsed() > FIRST_LINE_AFTER {
-                status_line::draw(&describe_progress(done, files.len(), began.elapsed()));
-            }
-        });
-        let summary = Summary::merge_all(counted);
-        status_line::erase();
-        summary
-    }))
-}
-
-fn describe_progress(done: usize, all: usize, took: Duration) -> String {
-    let left = took.as_secs_f64() / done.max(1) as f64 * (all - done) as f64;
-    format!("{} of {} traces, {left:.0} s left", format_number(done as u64), format_number(all as u64))
+pub(super) fn summarize_files(
+    files: &[PathBuf],
+    reading: &TraceArgs,
+    jobs: JobsArgs,
+) -> anyhow::Result<Summary> {
+    let user_code = reading.user_code()?;
+    Ok(read_many(
+        files,
+        jobs.pace(reading, "traces"),
+        || Resolver::new(reading.uses_symbol_cache()),
+        |resolver, path| {
+            summarize_file(path, &user_code, resolver).unwrap_or_else(|UnreadableInput(why)| {
+                Summary::of_unreadable(path.display().to_string(), why)
+            })
+        },
+        |parts| Summary::merge_all(parts.map(|(_, part)| part)),
+    ))
 }
 
 fn summarize_file(

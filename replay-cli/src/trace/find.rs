@@ -1,0 +1,251 @@
+//! The files that the user's paths stand for: themselves, those in a folder, or those that match a
+//! pattern such as `traces/**/*.rank*.trace`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+use walkdir::WalkDir;
+
+use crate::exit::UnreadableInput;
+use crate::trace::parts::read_part;
+
+/// The extension of the traces in a folder.
+pub(crate) const TRACES: &[&str] = &["trace"];
+/// Those of the files that `summarize` reads.
+pub(crate) const TRACES_AND_SUMMARIES: &[&str] = &["trace", "summary"];
+
+/// Deepest folder below the user's. Links to folders are not followed.
+const MAX_DEPTH: usize = 17;
+/// `*` stands for a part of a name, not for a part of a path.
+const MATCHING: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// The files of these paths, each once, in the order of the arguments, and those of a folder or a
+/// pattern in order of their paths. Files in folders are those with one of the extensions.
+///
+/// # Errors
+///
+/// A folder has no such file or cannot be listed, or a pattern matches nothing. A path without a
+/// file is not an error here.
+pub(crate) fn find_files(paths: &[PathBuf], extensions: &[&str]) -> Result<Vec<PathBuf>, UnreadableInput> {
+    let mut files = Vec::new();
+    for path in paths {
+        // What exists is no pattern, also if it has a `*` in its name.
+        match SearchPattern::parse(path).filter(|_| std::fs::symlink_metadata(path).is_err()) {
+            Some(pattern) => files.extend(find_matches(path, &pattern, extensions)?),
+            None if path.is_dir() => files.extend(find_in_folder(path, extensions)?),
+            None => files.push(path.clone()),
+        }
+    }
+    let mut known = BTreeSet::new();
+    files.retain(|file| known.insert(file.clone()));
+    Ok(files)
+}
+
+fn find_in_folder(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, UnreadableInput> {
+    let mut found = Vec::new();
+    add_folder(folder, extensions, &mut found)?;
+    if found.is_empty() {
+        let names: Vec<String> = extensions.iter().map(|extension| format!("*.{extension}")).collect();
+        let why = format!("{} has no file named {}", folder.display(), names.join(" or "));
+        return Err(UnreadableInput(why));
+    }
+    Ok(last_parts(found))
+}
+
+fn add_folder(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(), UnreadableInput> {
+    for (path, is_folder) in walk(folder, MAX_DEPTH)? {
+        if !is_folder && !is_side_file(&path) && extensions.iter().any(|wanted| has_extension(&path, wanted))
+        {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// What lies at most so many folders deep, and whether each is a folder.
+fn walk(folder: &Path, depth: usize) -> Result<Vec<(PathBuf, bool)>, UnreadableInput> {
+    let root = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = WalkDir::new(root).min_depth(1).max_depth(depth).into_iter();
+    let entries = entries.map(|entry| match entry {
+        Ok(entry) => {
+            let below = entry.path().strip_prefix(root).unwrap_or(entry.path());
+            Ok((folder.join(below), entry.file_type().is_dir()))
+        }
+        Err(error) => {
+            let path = error.path().unwrap_or(root).display().to_string();
+            let why = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
+            Err(UnreadableInput(format!("{path} cannot be listed: {why}")))
+        }
+    });
+    entries.collect()
+}
+
+/// A pattern, split before the first part that has a wildcard.
+struct SearchPattern {
+    folder: PathBuf,
+    rest: Result<Pattern, glob::PatternError>,
+    depth: usize,
+}
+
+impl SearchPattern {
+    /// `None` without a wildcard.
+    fn parse(path: &Path) -> Option<Self> {
+        let has_wildcard =
+            |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+        let parts: Vec<Component<'_>> = path.components().collect();
+        let first = parts.iter().position(has_wildcard)?;
+        let rest: PathBuf = parts[first..].iter().collect();
+        let is_deep = parts[first..].iter().any(|part| part.as_os_str() == "**");
+        Some(Self {
+            folder: parts[..first].iter().collect(),
+            rest: Pattern::new(rest.to_str()?),
+            depth: if is_deep { MAX_DEPTH } else { parts.len() - first },
+        })
+    }
+}
+
+/// The files that match the pattern, and those in folders that match it.
+fn find_matches(
+    path: &Path,
+    SearchPattern { folder, rest, depth }: &SearchPattern,
+    extensions: &[&str],
+) -> Result<Vec<PathBuf>, UnreadableInput> {
+    let refuse = |why: String| UnreadableInput(format!("{} {why}", path.display()));
+    let rest =
+        rest.as_ref().map_err(|error| refuse(format!("does not exist, and is no pattern: {error}")))?;
+    let mut found = Vec::new();
+    for (path, is_folder) in walk(folder, *depth)? {
+        if !rest.matches_path_with(path.strip_prefix(folder).unwrap_or(&path), MATCHING) {
+            continue;
+        }
+        if is_folder {
+            add_folder(&path, extensions, &mut found)?;
+        } else if !is_side_file(&path) {
+            found.push(path);
+        }
+    }
+    if found.is_empty() {
+        return Err(refuse("matches no file".to_owned()));
+    }
+    Ok(last_parts(found))
+}
+
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    path.extension().is_some_and(|extension| extension == wanted)
+}
+
+/// True for files that are read with their trace: its stacks and its ring file.
+fn is_side_file(path: &Path) -> bool {
+    let is_stacks_file = path.file_stem().is_some_and(|stem| has_extension(Path::new(stem), "stacks"));
+    has_extension(path, "ring") || has_extension(path, "trace") && is_stacks_file
+}
+
+/// Of a trace in several files, the last one stands for all. In order of the paths.
+fn last_parts(found: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut last: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
+    let mut files = Vec::new();
+    for path in found {
+        match read_part(&path) {
+            Some((trace_id, number)) => {
+                let kept = last.entry(trace_id).or_insert_with(|| (number, path.clone()));
+                if number > kept.0 {
+                    *kept = (number, path);
+                }
+            }
+            None => files.push(path),
+        }
+    }
+    files.extend(last.into_values().map(|(_, path)| path));
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn folder_with(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        folder
+    }
+
+    fn find(folder: &Path, paths: &[&str]) -> Result<Vec<String>, String> {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| folder.join(path)).collect();
+        let found = find_files(&paths, TRACES).map_err(|UnreadableInput(why)| why)?;
+        let short = |path: &PathBuf| path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+        Ok(found.iter().map(short).collect())
+    }
+
+    const FILES: &[&str] = &[
+        "b.trace",
+        "a/run.rank0.trace",
+        "a/run.rank1.trace",
+        "a/run.rank1.trace.ring",
+        "a/run.0123abcd.stacks.trace",
+        "a/deep/run.rank2.trace",
+        "a/deep/run.summary",
+        "a/deep/snapshot.pickle",
+        "x*y.trace",
+        "x[1]",
+    ];
+
+    #[test]
+    fn folders_stand_for_the_traces_in_them() {
+        let folder = folder_with(FILES);
+        let in_a = ["a/deep/run.rank2.trace", "a/run.rank0.trace", "a/run.rank1.trace"];
+        assert_eq!(find(folder.path(), &["a"]).unwrap(), in_a);
+        // In the order of the arguments, and each file once.
+        let in_order = find(folder.path(), &["b.trace", "a/run.rank1.trace", "a", "b.trace"]).unwrap();
+        assert_eq!(in_order, ["b.trace", "a/run.rank1.trace", in_a[0], in_a[1]]);
+        fs::create_dir(folder.path().join("empty")).unwrap();
+        assert!(
+            find(folder.path(), &["a", "empty"]).unwrap_err().ends_with("empty has no file named *.trace")
+        );
+    }
+
+    #[test]
+    fn patterns_stand_for_the_files_that_match() {
+        let folder = folder_with(FILES);
+        // A pattern that followed links would not end here.
+        for name in ["loop", "loop2"] {
+            std::os::unix::fs::symlink(folder.path(), folder.path().join("a").join(name)).unwrap();
+        }
+        let in_a = ["a/deep/run.rank2.trace", "a/run.rank0.trace", "a/run.rank1.trace"];
+        for (pattern, files) in [
+            ("a/*.trace", &in_a[1..]),
+            ("a/run.rank[0-2].trace", &in_a[1..]),
+            ("a/run.rank?.trace*", &in_a[1..]),
+            ("**/*.rank*.trace", &in_a),
+            ("*/**/run.rank2.trace", &in_a[..1]),
+            // A folder that matches stands for its traces.
+            ("[ab]", &in_a),
+            ("*/deep", &in_a[..1]),
+            ("a/**/*.pickle", &["a/deep/snapshot.pickle"]),
+            // What exists is taken as it is.
+            ("x*y.trace", &["x*y.trace"]),
+            ("x[1]", &["x[1]"]),
+        ] {
+            assert_eq!(find(folder.path(), &[pattern]).unwrap(), files, "{pattern}");
+        }
+        for (pattern, why) in [
+            ("a/*.rank9.trace", "matches no file"),
+            ("none/*.trace", "cannot be listed: "),
+            ("a/**.trace", "does not exist, and is no pattern: "),
+        ] {
+            assert!(find(folder.path(), &[pattern]).unwrap_err().contains(why), "{pattern}");
+        }
+        assert_eq!(find(folder.path(), &["none.trace"]).unwrap(), ["none.trace"], "refused when it is read");
+    }
+}

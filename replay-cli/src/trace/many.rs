@@ -1,0 +1,101 @@
+//! Reads many traces on all cores. A trace in memory is that of a thread: memory grows with the
+//! threads, and with what the caller keeps of each trace.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::terminal::format::format_number;
+use crate::terminal::status_line;
+
+const FIRST_LINE_AFTER: Duration = Duration::from_secs(1);
+
+/// How many traces are read at once, and whether a line on stderr counts them.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    /// `None`: one for each core.
+    pub(crate) jobs: Option<u16>,
+    pub(crate) shows_progress: bool,
+    /// What the line counts: `traces`.
+    pub(crate) noun: &'static str,
+}
+
+/// Calls `read` for each item, in several threads. Each has a worker of its own, such as a cache.
+///
+/// `collect` gets the results with the index of their item as they are made, in any order. If it is
+/// slow, the threads wait for it.
+pub(crate) fn read_many<I: Sync, W, T: Send, R>(
+    items: &[I],
+    pace: Pace,
+    start_worker: impl Fn() -> W + Sync,
+    read: impl Fn(&mut W, &I) -> T + Sync,
+    collect: impl FnOnce(&mut dyn Iterator<Item = (usize, T)>) -> R,
+) -> R {
+    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let jobs = pace.jobs.map_or_else(cores, usize::from).min(items.len());
+    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    let (sender, results) = sync_channel(jobs);
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            let (sender, next, start_worker, read) = (sender.clone(), &next, &start_worker, &read);
+            scope.spawn(move || {
+                let mut worker = start_worker();
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { return };
+                    if sender.send((index, read(&mut worker, item))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut done = 0;
+        // Owned here: a `collect` that stops early ends the threads, since nothing receives.
+        let mut counted = results.into_iter().inspect(|_| {
+            done += 1;
+            if pace.shows_progress && began.elapsed() > FIRST_LINE_AFTER {
+                status_line::draw(&describe_progress(done, items.len(), pace.noun, began.elapsed()));
+            }
+        });
+        let collected = collect(&mut counted);
+        drop(counted);
+        status_line::erase();
+        collected
+    })
+}
+
+fn describe_progress(done: usize, all: usize, noun: &str, took: Duration) -> String {
+    let left = took.as_secs_f64() / done.max(1) as f64 * (all - done) as f64;
+    format!("{} of {} {noun}, {left:.0} s left", format_number(done as u64), format_number(all as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_item_is_read_once_and_a_collector_may_stop() {
+        let items: Vec<usize> = (0..100).collect();
+        for jobs in [1, 2, 7] {
+            let pace = Pace { jobs: Some(jobs), shows_progress: false, noun: "traces" };
+            let read = |calls: &mut usize, item: &usize| {
+                *calls += 1;
+                item * 2
+            };
+            let mut all = read_many(&items, pace, || 0, read, |results| results.collect::<Vec<_>>());
+            all.sort_unstable();
+            assert_eq!(all, items.iter().map(|item| (*item, item * 2)).collect::<Vec<_>>());
+            let first = read_many(&items, pace, || 0, read, |results| results.take(3).count());
+            assert_eq!(first, 3);
+        }
+    }
+
+    #[test]
+    fn progress_line_has_count_and_time_left() {
+        let line = describe_progress(250, 1000, "traces", Duration::from_secs(10));
+        assert_eq!(line, "250 of 1,000 traces, 30 s left");
+    }
+}
