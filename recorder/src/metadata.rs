@@ -110,6 +110,9 @@ pub(crate) fn header(
     }
     meta.set_number("started_unix_ns", clock::unix_ns());
     meta.set_number("started_ns", clock::now_ns());
+    if let Some(commit) = std::env::var("GPUMEMTRACE_GIT_COMMIT").ok().filter(|commit| !commit.is_empty()) {
+        meta.set_text("git_commit", commit);
+    }
     let stacks = match config.stacks {
         StackConfig { python: true, native: NativeStacks::All } => "both",
         StackConfig { python: true, .. } => "python",

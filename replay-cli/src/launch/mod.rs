@@ -1,5 +1,6 @@
 //! Starts a program with the recorder library preloaded.
 
+pub(crate) mod git_commit;
 pub mod injectable;
 pub(crate) mod library;
 pub(crate) mod output_pattern;

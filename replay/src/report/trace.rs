@@ -46,6 +46,8 @@ pub struct TraceInfo {
     pub cuda_runtime: Option<String>,
     /// The value of `PYTORCH_ALLOC_CONF` in the environment.
     pub allocator_conf: Option<String>,
+    /// The git commit of the program; `null` if it was started outside a checkout.
+    pub git_commit: Option<String>,
     /// The start of the analysed part; absent for a whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<SinceMoment>,

@@ -17,6 +17,7 @@ const LABELS: &[(&str, &str)] = &[
     ("command_line", "command line"),
     ("started_unix_ns", "started"),
     ("started_ns", "clock at start"),
+    ("git_commit", "git commit"),
     ("stacks", "call stacks"),
     ("on_full", "when a ring buffer is full"),
     ("allocator_conf", "PYTORCH_CUDA_ALLOC_CONF"),

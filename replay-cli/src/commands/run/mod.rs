@@ -26,6 +26,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::html;
 use crate::exit::{CliExit, UsageError};
+use crate::launch::git_commit;
 use crate::launch::library::{check_preloadable, find_library};
 use crate::launch::platform::Platform;
 use crate::launch::preload;
@@ -207,6 +208,9 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     }
     if args.no_command_line {
         command.env("GPUMEMTRACE_COMMAND_LINE", "off");
+    }
+    if std::env::var_os(git_commit::VARIABLE).is_none() {
+        command.envs(git_commit::commit_of(&here).map(|commit| (git_commit::VARIABLE, commit)));
     }
     let amounts = [
         ("GPUMEMTRACE_MEMORY", &args.memory),
