@@ -1,12 +1,8 @@
 //! What is written: the tables of each trace, in its partition.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use gpumemtrace_cli::export::{ExportJob, ExportTarget, FolderExporter};
 
-use gpumemtrace_cli::export::{ExportJob, FolderExporter};
-use gpumemtrace_replay::Report;
-
-use crate::fill::{findings, runs, segments, series, sites, stacks};
+use crate::fill::{categories, findings, runs, segments, series, sites, stacks};
 use crate::folder::OutputFolder;
 use crate::walk::walk_run;
 
@@ -18,41 +14,27 @@ impl FolderExporter for ParquetExporter {
         "parquet"
     }
 
-    fn export(&self, job: &mut ExportJob, folder: &Path) -> anyhow::Result<u64> {
+    fn export(&self, job: &mut ExportJob, target: &mut ExportTarget) -> anyhow::Result<u64> {
         let ExportJob { runs, report, resolver, notes, .. } = job;
-        let mut output = OutputFolder::create(folder)?;
-        let run_id = gpumemtrace_cli::export::run_id(report);
-        let ranks = ranks_of_traces(report, notes);
+        let run_id = target.run_of(report);
+        let ranks = target.ranks_of(report, notes);
+        let mut output = OutputFolder::create(&target.folder)?;
         for (trace, (run, rank)) in runs.iter_mut().zip(ranks).enumerate() {
+            let summary = run.summary(resolver);
             let mut folder = output.partition(&run_id, rank);
             let walked = walk_run(run, &mut folder)?;
             let names = stacks::write_stacks(run, &walked.stacks, resolver, &mut folder)?;
             sites::write_sites(walked.layers, &names, &mut folder)?;
             series::write_series(run, &mut folder)?;
             segments::write_segments(run, &walked.moments, &mut folder)?;
+            categories::write_categories(report, trace, &mut folder)?;
             findings::write_findings(report, trace, &mut folder)?;
             runs::write_run(run, (report, trace), walked.events, &mut folder)?;
+            folder.write_summary(&summary)?;
             add_notes(run, walked.omitted_numbers, notes);
         }
         output.finish()
     }
-}
-
-/// The rank of each trace: as reported, or its place if a rank is unknown or repeats.
-fn ranks_of_traces(report: &Report, notes: &mut Vec<String>) -> Vec<u64> {
-    let reported: Vec<u64> = report.traces.iter().filter_map(|trace| trace.rank).collect();
-    let distinct: BTreeSet<u64> = reported.iter().copied().collect();
-    let traces = report.traces.len();
-    if distinct.len() == traces {
-        return reported;
-    }
-    if traces > 1 {
-        notes.push(
-            "the traces have no distinct ranks; rank= in the folders is their place on the command line"
-                .to_owned(),
-        );
-    }
-    (0..traces as u64).collect()
 }
 
 fn add_notes(run: &gpumemtrace_cli::export::ExportRun, omitted_numbers: u64, notes: &mut Vec<String>) {

@@ -2,10 +2,17 @@
 //!
 //! All files are written to a hidden folder first, which readers pass over, and moved at the end.
 //! So an export that fails leaves the folder as it was, and one of the same run replaces its files.
+//!
+//! Several exports may write to one folder at once. A lock lets one after the other move its files,
+//! so a partition never has tables of two exports. A partition that belongs to another process is
+//! never replaced. `runs` is moved after the other tables: a run that it lists is complete.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use gpumemtrace_fleet::{Summary, TraceSummary};
 use parquet::file::metadata::KeyValue;
 use tempfile::TempDir;
 
@@ -15,6 +22,10 @@ use crate::tables::{SCHEMA_NAME, SCHEMA_VERSION};
 
 /// The name of each file. A later version may write further parts.
 const FILE: &str = "part-0.parquet";
+/// The folder of summaries, which `gpumemtrace fleet` reads. Readers of tables pass over the name.
+const SUMMARIES: &str = "_summaries";
+/// The file that one export locks at a time. Its name is hidden, so readers pass over it.
+const LOCK: &str = ".gpumemtrace-lock";
 
 /// A folder that gets new files at once.
 pub(crate) struct OutputFolder {
@@ -22,6 +33,7 @@ pub(crate) struct OutputFolder {
     is_new: bool,
     hidden: Option<TempDir>,
     files: Vec<PathBuf>,
+    summaries: Vec<(PathBuf, TraceSummary)>,
 }
 
 /// The files of one trace.
@@ -37,7 +49,13 @@ impl OutputFolder {
         let is_new = !path.exists();
         std::fs::create_dir_all(path).with_context(error)?;
         let hidden = tempfile::Builder::new().prefix(".gpumemtrace-").tempdir_in(path).with_context(error)?;
-        Ok(Self { path: path.to_owned(), is_new, hidden: Some(hidden), files: Vec::new() })
+        Ok(Self {
+            path: path.to_owned(),
+            is_new,
+            hidden: Some(hidden),
+            files: Vec::new(),
+            summaries: Vec::new(),
+        })
     }
 
     /// The files of one trace. The id of the run must be a valid name of a folder.
@@ -45,10 +63,15 @@ impl OutputFolder {
         PartitionFolder { output: self, run, rank }
     }
 
-    /// Moves all files to their places. Returns their bytes.
+    /// Moves all files to their places. Returns their bytes. Fails without any change if a partition
+    /// has the files of another process.
     pub(crate) fn finish(mut self) -> anyhow::Result<u64> {
         let mut bytes = 0;
         if let Some(hidden) = &self.hidden {
+            let _lock = lock(&self.path)?;
+            for (file, summary) in &self.summaries {
+                check_owner(&self.path.join(file), summary)?;
+            }
             for file in &self.files {
                 let (from, to) = (hidden.path().join(file), self.path.join(file));
                 let error = || format!("cannot write {}", to.display());
@@ -62,6 +85,34 @@ impl OutputFolder {
     }
 }
 
+/// Waits until no other export moves files into this folder. A file system without locks lets
+/// several do so at once; each file is still whole.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let path = folder.join(LOCK);
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    match file.lock() {
+        Err(error) if error.kind() != ErrorKind::Unsupported => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+        _ => Ok(file),
+    }
+}
+
+/// Fails if the partition of this summary belongs to another process.
+fn check_owner(path: &Path, summary: &TraceSummary) -> anyhow::Result<()> {
+    let Ok(text) = std::fs::read_to_string(path) else { return Ok(()) };
+    let Ok(present) = Summary::parse(&text) else { return Ok(()) };
+    match present.traces() {
+        [owner] if owner.process != summary.process => bail!(
+            "{} has the rank of another process ({}); give {} another name with --run",
+            path.display(),
+            owner.path,
+            summary.path
+        ),
+        _ => Ok(()),
+    }
+}
+
 impl PartitionFolder<'_> {
     /// Begins the file of a table.
     pub(crate) fn begin<R: TableRow + 'static>(&mut self) -> anyhow::Result<TableWriter<R>> {
@@ -72,6 +123,20 @@ impl PartitionFolder<'_> {
         let writer = TableWriter::create(&hidden, metadata(R::TABLE, run, *rank))?;
         output.files.push(file);
         Ok(writer)
+    }
+
+    /// Writes the summary of the trace. It is the last file of a partition.
+    pub(crate) fn write_summary(&mut self, summary: &TraceSummary) -> anyhow::Result<()> {
+        let Self { output, run, rank } = self;
+        let file = Path::new(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"));
+        let hidden = output.hidden.as_ref().map_or(output.path.as_path(), TempDir::path).join(&file);
+        std::fs::create_dir_all(hidden.parent().unwrap_or(&output.path))?;
+        let mut json = serde_json::to_vec(&Summary::of_trace(summary.clone()))?;
+        json.push(b'\n');
+        std::fs::write(&hidden, json)?;
+        output.files.push(file.clone());
+        output.summaries.push((file, summary.clone()));
+        Ok(())
     }
 }
 
@@ -109,7 +174,13 @@ mod tests {
     use crate::tables::findings::FindingRow;
 
     fn write(folder: &Path, run: &str, finishes: bool) -> anyhow::Result<()> {
+        write_as(folder, run, 7, finishes)
+    }
+
+    /// Writes a partition of the process with this id.
+    fn write_as(folder: &Path, run: &str, pid: u64, finishes: bool) -> anyhow::Result<()> {
         let mut output = OutputFolder::create(folder)?;
+        output.partition(run, 0).write_summary(&summary_of(pid))?;
         let mut writer = output.partition(run, 0).begin::<FindingRow>()?;
         writer.push(FindingRow {
             rank_in_report: 0,
@@ -127,10 +198,24 @@ mod tests {
         Ok(())
     }
 
+    fn summary_of(pid: u64) -> TraceSummary {
+        let json = format!(
+            r#"{{"host":"node0","pid":{pid},"started_unix_ns":1,"path":"run.trace","rank":0,"world_size":null,
+            "command":null,"torch":null,"allocator_conf":null,"git_commit":null,"events":9,"duration_ns":5,
+            "end":"exit","missing":[],"steps":null,"step_source":null,"leak_assessment":"assessed",
+            "worst_finding":null,"devices":[],"leaks":[],"more_leaks":0,"ooms":[],"more_ooms":0}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    /// The Parquet files.
     fn files(folder: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension != "parquet") || path.ends_with(LOCK) {
+                continue;
+            }
             if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
         }
         found.sort();
@@ -159,5 +244,35 @@ mod tests {
         let expected =
             ["a", "b"].map(|run| parent.path().join(format!("findings/run={run}/rank=0/part-0.parquet")));
         assert_eq!(files(parent.path()), expected);
+    }
+
+    #[test]
+    fn a_partition_of_another_process_is_never_replaced() {
+        let parent = tempfile::tempdir().unwrap();
+        write_as(parent.path(), "a", 7, true).unwrap();
+        let before = std::fs::read(&files(parent.path())[0]).unwrap();
+        let refused = write_as(parent.path(), "a", 8, true).unwrap_err().to_string();
+        assert!(refused.contains("rank=0.summary") && refused.contains("--run"), "{refused}");
+        assert_eq!(std::fs::read(&files(parent.path())[0]).unwrap(), before);
+        write_as(parent.path(), "b", 8, true).unwrap();
+    }
+
+    #[test]
+    fn exports_at_once_leave_whole_partitions() {
+        let parent = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let folder = parent.path();
+                scope.spawn(move || {
+                    for run in 0..5 {
+                        write(folder, &format!("run{}", (writer + run) % 5), true).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(files(parent.path()).len(), 5);
+        let left: Vec<_> = std::fs::read_dir(parent.path()).unwrap().flatten().collect();
+        assert!(left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with(".gpumemtrace-")
+            || entry.file_name() == LOCK));
     }
 }

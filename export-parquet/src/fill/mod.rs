@@ -1,5 +1,6 @@
 //! Fills the tables with a size that does not depend on the number of events.
 
+pub(crate) mod categories;
 pub(crate) mod findings;
 pub(crate) mod runs;
 pub(crate) mod segments;

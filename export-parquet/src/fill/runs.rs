@@ -2,6 +2,7 @@
 
 use gpumemtrace_cli::export::ExportRun;
 use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{AssessmentStatus, DevicePeak};
 
 use super::text;
 use crate::file::cell::Text;
@@ -22,6 +23,10 @@ pub(crate) fn write_run(
     let losses: Vec<&str> = info.incomplete.iter().map(|loss| loss.message.as_str()).collect();
     let command = info.command.as_ref().map(serde_json::to_string).transpose()?;
     let step_source = run.analysis.step_source();
+    let most = |bytes_of: fn(&DevicePeak) -> Option<u64>| {
+        devices.iter().filter_map(|device| bytes_of(&device.peak)).max().and_then(number)
+    };
+    let worst = report.verdicts.iter().flatten().find(|verdict| verdict.trace == trace);
     table.push(RunRow {
         trace: Text::from(info.path.as_str()),
         trace_id: run.analysis.meta.text("trace_id").map(Text::from),
@@ -46,9 +51,26 @@ pub(crate) fn write_run(
         ending: Text::from_static(info.end.name()),
         is_complete: info.complete,
         incomplete_json: Text::from(serde_json::to_string(&losses)?),
+        git_commit: text(info.git_commit.as_ref()),
+        card: devices.first().and_then(|device| text(device.name.as_ref())),
+        peak_live_bytes: most(|peak| peak.live_bytes),
+        peak_reserved_bytes: most(|peak| peak.reserved_bytes),
+        peak_device_bytes: most(|peak| peak.device_bytes),
+        leaks: count_leaks(report, trace),
+        ooms: saturated(run.analysis.oom_count),
+        worst_severity: worst.map(|verdict| Text::from_static(verdict.severity.name())),
+        worst_finding: worst.map(|verdict| Text::from(verdict.summary.as_str())),
         devices_json: Text::from(serde_json::to_string(&devices)?),
         gpumemtrace: Text::from_static(env!("CARGO_PKG_VERSION")),
     });
     table.finish()?;
     Ok(())
+}
+
+/// `None` if no part of the trace was judged.
+fn count_leaks(report: &Report, trace: usize) -> Option<i64> {
+    let mut assessments = report.leak_assessment.iter().flatten();
+    let status = assessments.find(|assessment| assessment.trace == trace)?.status;
+    let leaks = report.leaks.iter().flatten().filter(|leak| leak.trace == trace);
+    (status != AssessmentStatus::NotAssessed).then_some(saturated(leaks.count() as u64))
 }

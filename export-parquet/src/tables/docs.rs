@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::allocations::AllocationRow;
+use super::categories::CategoryRow;
 use super::events::EventRow;
 use super::findings::FindingRow;
 use super::runs::RunRow;
@@ -27,8 +28,9 @@ fn columns<R: TableRow>(page: &mut String) {
 
 #[test]
 fn page_has_the_columns_of_all_tables() {
-    let mut tables: [String; 9] = Default::default();
-    let [runs, events, allocations, stacks, sites, steps, series, segments, findings] = &mut tables;
+    let mut tables: [String; 10] = Default::default();
+    let [runs, events, allocations, stacks, sites, steps, series, segments, findings, categories] =
+        &mut tables;
     columns::<RunRow>(runs);
     columns::<EventRow>(events);
     columns::<AllocationRow>(allocations);
@@ -38,6 +40,7 @@ fn page_has_the_columns_of_all_tables() {
     columns::<SeriesRow>(series);
     columns::<SegmentRow>(segments);
     columns::<FindingRow>(findings);
+    columns::<CategoryRow>(categories);
     let page = std::fs::read_to_string(PAGE).unwrap_or_default();
     let missing: Vec<String> = tables.into_iter().filter(|table| !page.contains(table)).collect();
     assert!(missing.is_empty(), "docs/exports/parquet-columns.md must contain:\n\n{}", missing.join("\n"));

@@ -2,6 +2,7 @@
 //! with these sentences (checked by `docs.rs`).
 
 pub(crate) mod allocations;
+pub(crate) mod categories;
 #[cfg(test)]
 mod docs;
 pub(crate) mod events;

@@ -53,6 +53,24 @@ table! {
         is_complete: bool,
         /// What is missing, one sentence each: a list in JSON.
         incomplete_json: Text,
+        /// Commit of the program's checkout. Null outside of one.
+        git_commit: Option<Text>,
+        /// Name of the first GPU.
+        card: Option<Text>,
+        /// Peak of PyTorch's `memory_allocated()` in the whole run, of the GPU with the highest.
+        peak_live_bytes: Option<i64>,
+        /// Peak of PyTorch's `memory_reserved()`, likewise.
+        peak_reserved_bytes: Option<i64>,
+        /// Most memory that the driver gave to the process, likewise.
+        peak_device_bytes: Option<i64>,
+        /// Number of leaks. Null if they could not be judged.
+        leaks: Option<i64>,
+        /// Number of out-of-memory errors.
+        ooms: i64,
+        /// `info`, `warning` or `critical`: the most severe finding. Null without findings.
+        worst_severity: Option<Text>,
+        /// That finding in one sentence.
+        worst_finding: Option<Text>,
         /// Devices of the whole run with names, peaks and totals: `devices` of the JSON report.
         devices_json: Text,
         /// Version of gpumemtrace that wrote this file.

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::{report, symbolize_report};
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
 use super::args::trace::TraceArgs;
-use crate::exit::{CliExit, UsageError};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::export::{
     ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,
     export_format_parser, read_for_export,
@@ -21,6 +22,8 @@ use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::stdout::print_text;
 use crate::terminal::units::format_bytes;
+use crate::trace::find::{TRACES, find_files};
+use crate::trace::open::TraceSource;
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
@@ -39,7 +42,8 @@ pub(crate) struct ExportArgs {
 /// What every format reads.
 #[derive(clap::Args)]
 pub(crate) struct ExportInputs {
-    /// Trace files; several are ranks of one run
+    /// Traces, folders of them, and patterns such as 'traces/**/*.trace'; several are ranks of one
+    /// run
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -58,12 +62,14 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(UsageError("stdout is a terminal; write to a file, or into a pipe".to_owned()).into());
     }
-    if args.inputs.traces.len() > exporter.max_runs() {
+    let paths = find_files(&args.inputs.traces, TRACES)?;
+    if paths.len() > exporter.max_runs() {
         let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
         return Err(UsageError(why).into());
     }
     args.options.check(exporter)?;
-    let mut job = ExportJob { options: args.options.clone(), ..read_job(&args.inputs)? };
+    let traces = read_traces(&args.inputs, &paths, &mut Unreadable::IsAnError)?;
+    let mut job = ExportJob { options: args.options.clone(), ..make_job(&args.inputs, traces)? };
     if exporter.shows_leaks(&job.options) {
         job.note_leaks_of_whole_run();
     }
@@ -99,15 +105,41 @@ pub(crate) fn finish_job(job: &ExportJob) -> CliExit {
     if is_complete { CliExit::Done } else { CliExit::Incomplete }
 }
 
-/// Reads and analyses the traces, and finds the window in each.
-pub(crate) fn read_job(args: &ExportInputs) -> anyhow::Result<ExportJob> {
+/// What happens to a trace that cannot be read.
+pub(crate) enum Unreadable {
+    /// The export ends.
+    IsAnError,
+    /// It is left out. Each is counted, and one line on stderr names it.
+    IsLeftOut(u64),
+}
+
+/// Traces that were read for an export.
+pub(crate) type ReadTraces = Vec<(Analysis, (TraceSource, TraceHead))>;
+
+/// Reads and analyses traces.
+pub(crate) fn read_traces(
+    args: &ExportInputs,
+    paths: &[PathBuf],
+    unreadable: &mut Unreadable,
+) -> anyhow::Result<ReadTraces> {
     let user_code = args.trace.user_code()?;
-    let (mut analyses, mut files) = (Vec::new(), Vec::new());
-    for path in &args.traces {
-        let (analysis, file) = read_for_export(path, user_code.clone(), args.trace.shows_progress())?;
-        analyses.push(analysis);
-        files.push(file);
+    let mut traces = Vec::new();
+    for path in paths {
+        match (read_for_export(path, user_code.clone(), args.trace.shows_progress()), &mut *unreadable) {
+            (Ok(trace), _) => traces.push(trace),
+            (Err(error), Unreadable::IsAnError) => return Err(error.into()),
+            (Err(UnreadableInput(why)), Unreadable::IsLeftOut(count)) => {
+                *count += 1;
+                print_message(format_args!("gpumemtrace: {why}; it is left out"));
+            }
+        }
     }
+    Ok(traces)
+}
+
+/// The job of traces: their joint report, and the window in each.
+pub(crate) fn make_job(args: &ExportInputs, traces: ReadTraces) -> anyhow::Result<ExportJob> {
+    let (analyses, files): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
     let mut report = report(&analyses, &[]);
     symbolize_report(&mut report, &analyses, NameScope::ALL, &mut resolver);

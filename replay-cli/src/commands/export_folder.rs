@@ -5,11 +5,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::export::{ExportInputs, finish_job, print_output, read_job};
-use crate::exit::{CliExit, UsageError, report_error};
-use crate::export::FolderExporter;
+use super::export::{ExportInputs, Unreadable, finish_job, make_job, print_output, read_traces};
+use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
+use crate::export::run_id::is_file_name_part;
+use crate::export::{ExportTarget, FolderExporter};
+use crate::terminal::format::format_count;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_usage_error;
+use crate::trace::find::{TRACES, find_files};
+
+/// Most traces that are read together, with findings that compare them. More are read one by one.
+const MAX_TOGETHER: usize = 16;
 
 /// Write traces of gpumemtrace in one format
 ///
@@ -25,6 +31,16 @@ struct FolderExportArgs {
     /// Folder to write to [default: the trace with the format as extension]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
+    /// Name of the run in the folder, the same for all its ranks [default: start, host and process]
+    #[arg(long, value_name = "NAME", value_parser = parse_run_name)]
+    run: Option<String>,
+}
+
+fn parse_run_name(name: &str) -> Result<String, String> {
+    let is_plain = is_file_name_part(name);
+    is_plain.then(|| name.to_owned()).ok_or_else(|| {
+        "a name has 1 to 100 ASCII letters, digits, '.', '-' and '_', and does not begin with '.'".to_owned()
+    })
 }
 
 /// Runs a program with the arguments of `gpumemtrace export`, from FORMAT on. Returns the exit
@@ -45,10 +61,34 @@ fn export(exporter: &dyn FolderExporter, args: &FolderExportArgs) -> anyhow::Res
         return Err(UsageError(why).into());
     }
     status_line::exit_cleanly_on_interrupt()?;
-    let mut job = read_job(&args.inputs)?;
+    let paths = find_files(&args.inputs.traces, TRACES)?;
     let default = || args.inputs.traces[0].with_extension(exporter.name());
     let folder = args.output.clone().unwrap_or_else(default);
-    let written_bytes = exporter.export(&mut job, &folder)?;
-    print_output(&folder, written_bytes)?;
-    Ok(finish_job(&job))
+    let mut target = ExportTarget::new(folder, args.run.clone());
+    let is_one = paths.len() == 1;
+    let mut unreadable = if is_one { Unreadable::IsAnError } else { Unreadable::IsLeftOut(0) };
+    if paths.len() > MAX_TOGETHER && args.run.is_none() {
+        let traces = format_count(paths.len() as u64, "trace");
+        return Err(UsageError(format!("name the run of the {traces} with --run NAME")).into());
+    }
+    let together = if paths.len() > MAX_TOGETHER { 1 } else { paths.len() };
+    let (mut written_bytes, mut exit, mut read) = (0, CliExit::Done, 0);
+    for part in paths.chunks(together) {
+        let traces = read_traces(&args.inputs, part, &mut unreadable)?;
+        if traces.is_empty() {
+            continue;
+        }
+        read += traces.len();
+        let mut job = make_job(&args.inputs, traces)?;
+        written_bytes += exporter.export(&mut job, &mut target)?;
+        if matches!(finish_job(&job), CliExit::Incomplete) {
+            exit = CliExit::Incomplete;
+        }
+    }
+    if read == 0 {
+        return Err(UnreadableInput("no trace could be read".to_owned()).into());
+    }
+    print_output(&target.folder, written_bytes)?;
+    let left_out = matches!(unreadable, Unreadable::IsLeftOut(1..));
+    Ok(if left_out { CliExit::Incomplete } else { exit })
 }

@@ -18,24 +18,24 @@ mod pprof;
 mod program;
 mod protobuf;
 mod run;
-mod run_id;
+pub(crate) mod run_id;
 mod series;
 mod speedscope;
 mod stacks;
 mod stormlog;
+mod target;
 mod torch_snapshot;
 mod traceml;
 mod window;
 
 use std::io::Write;
-use std::path::Path;
 
 use crate::symbolize::Resolver;
 use gpumemtrace_replay::Report;
 
 use crate::render::OutputFormat;
 pub use run::ExportRun;
-pub use run_id::run_id;
+pub use target::ExportTarget;
 pub use window::ExportWindow;
 
 pub(crate) use options::FormatOptions;
@@ -101,9 +101,9 @@ pub trait FolderExporter {
     /// The name of the format, such as `parquet`.
     fn name(&self) -> &'static str;
 
-    /// Writes the runs below `folder`, which may not exist. Returns the bytes written. Files of
+    /// Writes the runs below the folder, which may not exist. Returns the bytes written. Files of
     /// other runs in the folder stay. After an error, no file is there by half.
-    fn export(&self, job: &mut ExportJob, folder: &Path) -> anyhow::Result<u64>;
+    fn export(&self, job: &mut ExportJob, target: &mut ExportTarget) -> anyhow::Result<u64>;
 }
 
 /// The runs to export.

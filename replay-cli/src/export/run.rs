@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::symbolize::Resolver;
+use gpumemtrace_fleet::TraceSummary;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{Site, WalkEnd, WalkedEvent};
@@ -14,6 +15,7 @@ use gpumemtrace_replay::{
 use super::ExportWindow;
 use crate::exit::UnreadableInput;
 use crate::trace::open::TraceSource;
+use crate::trace::summary::summarize_analysis;
 
 /// An analysed run that can be walked again.
 pub struct ExportRun {
@@ -53,6 +55,11 @@ impl ExportRun {
     /// teardown frees all blocks.
     pub(crate) fn end_before_teardown(&mut self) {
         self.window.until.get_or_insert(TimeSpec::End);
+    }
+
+    /// What a folder of many runs keeps of this one, whatever the window is.
+    pub fn summary(&self, resolver: &mut Resolver) -> TraceSummary {
+        summarize_analysis(&self.analysis, resolver)
     }
 
     /// The call sites of stacks, with all frames and names, in the same order.

@@ -6,13 +6,15 @@ use crate::terminal::format::format_utc;
 
 /// Longest part of a host name in an id.
 const MAX_HOST_CHARS: usize = 40;
+/// Longest name of a run that the user gives.
+const MAX_NAME_CHARS: usize = 100;
 
 /// Start, host and process of the trace with the lowest rank, such as
 /// `20261123T154700Z-node7-4242`.
 ///
 /// Give all ranks of a run at once: alone, each has an id of its own. For a trace without these
 /// facts the id is the name of its file.
-pub fn run_id(report: &Report) -> String {
+pub(crate) fn run_id(report: &Report) -> String {
     let first = report.traces.iter().min_by_key(|trace| (trace.rank.is_none(), trace.rank));
     let Some(first) = first else { return "run".to_owned() };
     let started = first.started_unix_ns.map(|unix_ns| format_utc(unix_ns).replace(['-', ':'], ""));
@@ -26,11 +28,18 @@ pub fn run_id(report: &Report) -> String {
     parts.join("-")
 }
 
+/// True if a text can be the name of a run as it is.
+pub(crate) fn is_file_name_part(text: &str) -> bool {
+    (1..=MAX_NAME_CHARS).contains(&text.len()) && text.chars().all(is_plain) && !text.starts_with('.')
+}
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
 /// A text with `_` for everything but ASCII letters, digits, `.` and `_`.
 fn file_name_part(text: &str) -> String {
-    let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let part: String =
-        text.chars().take(MAX_HOST_CHARS).map(|c| if is_plain(&c) { c } else { '_' }).collect();
+    let part: String = text.chars().take(MAX_HOST_CHARS).map(|c| if is_plain(c) { c } else { '_' }).collect();
     // Names of dots alone are folders, and readers pass over hidden ones.
     let part = part.trim_start_matches('.');
     if part.is_empty() { "unknown".to_owned() } else { part.to_owned() }

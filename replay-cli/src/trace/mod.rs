@@ -8,3 +8,4 @@ pub(crate) mod parts;
 pub(crate) mod progress;
 pub(crate) mod quick_info;
 pub(crate) mod ring;
+pub(crate) mod summary;

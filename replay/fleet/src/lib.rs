@@ -9,12 +9,16 @@
 
 mod fleet;
 mod growth;
+mod lake;
 mod spread;
 mod summary;
 mod trace_summary;
 
 pub use fleet::{Fleet, HostRow, IncompleteTrace, RankOom};
 pub use growth::{FirstGrowth, GrowingLine};
+pub use lake::{LakeRun, Regression, regressions, sort_runs};
 pub use spread::{Outlier, Spread};
 pub use summary::{Summary, SummaryError, UnreadableTrace};
-pub use trace_summary::{CallSite, DeviceSummary, LeakSummary, OomSummary, Process, TraceSummary};
+pub use trace_summary::{
+    CallSite, DeviceSummary, LeakSummary, OomSummary, Process, SitePeak, TraceSummary, WorstFinding,
+};

@@ -38,7 +38,8 @@ pub struct Outlier {
     pub excess: f64,
 }
 
-fn median(sorted: &[u64]) -> Option<u64> {
+/// The median of sorted values; `None` without any.
+pub(crate) fn median(sorted: &[u64]) -> Option<u64> {
     let lower = sorted.get((sorted.len().max(1) - 1) / 2)?;
     Some(lower.midpoint(*sorted.get(sorted.len() / 2)?))
 }

@@ -1,12 +1,14 @@
 //! What is kept of one trace.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{LeakKind, Site};
+use gpumemtrace_replay::report::{Device, LeakKind, Site, TimelinePoint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most leaks and out-of-memory errors that are kept of a trace; the others are counted.
+/// Most leaks, out-of-memory errors and call sites that are kept of a trace; the others are counted.
 const MAX_ROWS: usize = 20;
+/// Equal parts of a recording. A heat map of ranks has a column for each.
+const TIME_PARTS: usize = 48;
 
 /// The process of a trace. No two processes of a machine have the same id and start.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -43,6 +45,30 @@ pub struct DeviceSummary {
     pub peak_reserved_bytes: Option<u64>,
     /// PyTorch's `memory_allocated()` when the program finished.
     pub end_live_bytes: Option<u64>,
+    /// The most allocated bytes in each of 48 equal parts of the recording; `null` if unknown.
+    pub live_bytes_over_time: Vec<Option<u64>>,
+    /// The call sites with the most bytes at the peak, at most 20.
+    pub peak_sites: Vec<SitePeak>,
+    /// The number of call sites beyond those in the list.
+    pub more_peak_sites: u64,
+}
+
+/// The memory of a call site at the peak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SitePeak {
+    /// The call site of the blocks.
+    pub site: CallSite,
+    /// Its live bytes at the peak of `memory_allocated()`.
+    pub bytes: u64,
+}
+
+/// The most severe finding of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorstFinding {
+    /// How severe it is: `info`, `warning` or `critical`.
+    pub severity: String,
+    /// The finding in one sentence.
+    pub summary: String,
 }
 
 /// A leak: its line, its bytes, and its growth per step.
@@ -103,6 +129,8 @@ pub struct TraceSummary {
     pub torch: Option<String>,
     /// The value of `PYTORCH_ALLOC_CONF`.
     pub allocator_conf: Option<String>,
+    /// The git commit of the program.
+    pub git_commit: Option<String>,
     /// The number of events.
     pub events: u64,
     /// Time from the start of the recording to its end.
@@ -117,6 +145,8 @@ pub struct TraceSummary {
     pub step_source: Option<String>,
     /// Whether leaks could be judged: `assessed`, `partly` or `not_assessed`.
     pub leak_assessment: String,
+    /// The most severe finding; `null` without findings.
+    pub worst_finding: Option<WorstFinding>,
     /// Each GPU that the process used.
     pub devices: Vec<DeviceSummary>,
     /// The largest leaks, at most 20.
@@ -137,18 +167,25 @@ impl TraceSummary {
         let [info] = report.traces.as_slice() else { return None };
         let site = |site: &Site| CallSite { id: site.id.clone(), text: name_site(site) };
         let steps = report.steps.as_ref();
-        let devices = report.devices.iter().map(|device| DeviceSummary {
-            device: device.device,
-            name: device.name.clone(),
-            total_bytes: device.total_bytes,
-            peak_live_bytes: device.peak.live_bytes,
-            peak_reserved_bytes: device.peak.reserved_bytes,
-            end_live_bytes: device.end.live_bytes,
+        let leaks = report.leaks.iter().flatten().map(|leak| LeakSummary {
+            device: leak.device,
+            kind: leak.kind.name().to_owned(),
+            site: site(&leak.site),
+            bytes: leak.bytes,
+            bytes_per_step: leak.bytes_per_step.map(|rate| rate.0),
+            first_step: leak.first_step,
         });
-        let leaks = report.leaks.as_deref().unwrap_or_default();
-        let ooms = report.oom.as_deref().unwrap_or_default();
-        let beyond = |count: usize| count.saturating_sub(MAX_ROWS) as u64;
-        let assessment = report.leak_assessment.as_deref().and_then(|all| all.first());
+        let ooms = report.oom.iter().flatten().map(|oom| OomSummary {
+            device: oom.device,
+            step: oom.step,
+            time_ns: oom.time_ns,
+            requested_bytes: oom.requested_bytes,
+            site: site(&oom.site),
+        });
+        let (leaks, more_leaks) = first_rows(leaks);
+        let (ooms, more_ooms) = first_rows(ooms);
+        let assessment = report.leak_assessment.iter().flatten().next();
+        let worst = report.verdicts.iter().flatten().next();
         Some(Self {
             process: Process {
                 host: info.host.clone(),
@@ -161,6 +198,7 @@ impl TraceSummary {
             command: info.command.clone(),
             torch: info.torch.clone(),
             allocator_conf: info.allocator_conf.clone(),
+            git_commit: info.git_commit.clone(),
             events: info.events.values().sum(),
             duration_ns: info.duration_ns,
             end: info.end.name().to_owned(),
@@ -168,32 +206,83 @@ impl TraceSummary {
             steps: steps.and_then(|steps| steps.count),
             step_source: steps.and_then(|steps| steps.source).map(|source| source.name().to_owned()),
             leak_assessment: assessment.map_or("not_assessed", |one| one.status.name()).to_owned(),
-            devices: devices.collect(),
-            leaks: leaks
-                .iter()
-                .take(MAX_ROWS)
-                .map(|leak| LeakSummary {
-                    device: leak.device,
-                    kind: leak.kind.name().to_owned(),
-                    site: site(&leak.site),
-                    bytes: leak.bytes,
-                    bytes_per_step: leak.bytes_per_step.map(|rate| rate.0),
-                    first_step: leak.first_step,
-                })
-                .collect(),
-            more_leaks: beyond(leaks.len()),
-            ooms: ooms
-                .iter()
-                .take(MAX_ROWS)
-                .map(|oom| OomSummary {
-                    device: oom.device,
-                    step: oom.step,
-                    time_ns: oom.time_ns,
-                    requested_bytes: oom.requested_bytes,
-                    site: site(&oom.site),
-                })
-                .collect(),
-            more_ooms: beyond(ooms.len()),
+            worst_finding: worst.map(|verdict| WorstFinding {
+                severity: verdict.severity.name().to_owned(),
+                summary: verdict.summary.clone(),
+            }),
+            devices: report.devices.iter().map(|device| summarize_device(report, device, &site)).collect(),
+            leaks,
+            more_leaks,
+            ooms,
+            more_ooms,
         })
+    }
+}
+
+/// The first rows, and the number of the others.
+fn first_rows<Row>(mut rows: impl Iterator<Item = Row>) -> (Vec<Row>, u64) {
+    (rows.by_ref().take(MAX_ROWS).collect(), rows.count() as u64)
+}
+
+fn summarize_device(report: &Report, device: &Device, site: &dyn Fn(&Site) -> CallSite) -> DeviceSummary {
+    let timeline = report.timelines.iter().flatten().find(|timeline| timeline.device == device.device);
+    let points = timeline.map_or(&[][..], |timeline| &timeline.points);
+    let peak = report.peak.iter().flatten().find(|peak| peak.device == device.device);
+    let shares = peak.map_or(&[][..], |peak| &peak.sites);
+    let sites = shares.iter().map(|share| SitePeak { site: site(&share.site), bytes: share.bytes });
+    let (peak_sites, more_peak_sites) = first_rows(sites);
+    DeviceSummary {
+        device: device.device,
+        name: device.name.clone(),
+        total_bytes: device.total_bytes,
+        peak_live_bytes: device.peak.live_bytes,
+        peak_reserved_bytes: device.peak.reserved_bytes,
+        end_live_bytes: device.end.live_bytes,
+        live_bytes_over_time: most_over_time(points, report.traces[0].duration_ns),
+        peak_sites,
+        more_peak_sites,
+    }
+}
+
+/// The most live bytes in each part of a recording. A part without points has the level of the
+/// last one before it.
+fn most_over_time(points: &[TimelinePoint], duration_ns: Option<u64>) -> Vec<Option<u64>> {
+    let mut parts = vec![None; TIME_PARTS];
+    let Some(duration_ns) = duration_ns.filter(|duration_ns| *duration_ns > 0) else { return parts };
+    let mut level = None;
+    let mut points = points.iter().peekable();
+    for (part, most) in parts.iter_mut().enumerate() {
+        let end_ns = u128::from(duration_ns) * (part as u128 + 1) / TIME_PARTS as u128;
+        let is_last = part + 1 == TIME_PARTS;
+        let mut in_part = None;
+        while let Some(point) = points.next_if(|point| is_last || u128::from(point.time_ns) < end_ns) {
+            in_part = in_part.max(point.live_bytes);
+            level = point.live_bytes;
+        }
+        *most = in_part.or(level);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_the_recording_has_its_highest_level() {
+        let point = |time_ns, live_bytes| TimelinePoint {
+            time_ns,
+            step: None,
+            live_bytes: Some(live_bytes),
+            reserved_bytes: None,
+            device_bytes: None,
+        };
+        // Two nanoseconds a part.
+        let points = [point(2, 5), point(3, 9), point(3, 4), point(8, 7), point(96, 8)];
+        let most = most_over_time(&points, Some(96));
+        assert_eq!(most[..6], [None, Some(9), Some(4), Some(4), Some(7), Some(7)]);
+        assert_eq!((most.len(), most[47]), (48, Some(8)));
+        assert_eq!(most_over_time(&points, None), [None; 48]);
+        assert_eq!(most_over_time(&[], Some(5)), [None; 48]);
     }
 }

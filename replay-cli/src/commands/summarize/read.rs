@@ -4,18 +4,17 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_fleet::{Summary, TraceSummary};
-use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
-use gpumemtrace_replay::{AnalysisOptions, analyse_with_head, report, symbolize_report};
+use gpumemtrace_fleet::Summary;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::{AnalysisOptions, analyse_with_head};
 
 use crate::commands::args::jobs::JobsArgs;
 use crate::commands::args::trace::TraceArgs;
 use crate::exit::UnreadableInput;
-use crate::render::wording::fill_report;
-use crate::render::wording::sites::format_site;
 use crate::symbolize::Resolver;
 use crate::trace::many::read_many;
 use crate::trace::open::TraceSource;
+use crate::trace::summary::summarize_analysis;
 
 /// The first bytes of a summary, as this command writes it.
 const SUMMARY_START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
@@ -52,12 +51,7 @@ fn summarize_file(
     let (file, ring) = TraceSource::find(path)?;
     let options = AnalysisOptions { user_code: user_code.clone(), ..AnalysisOptions::default() };
     let (analysis, _) = file.with_input(ring, |input| analyse_with_head(input, options))?;
-    let analyses = [analysis];
-    let mut report = report(&analyses, &[]);
-    symbolize_report(&mut report, &analyses, NameScope { stacks: false, ..NameScope::ALL }, resolver);
-    fill_report(&mut report);
-    let summary = TraceSummary::of_report(&report, &format_site);
-    summary.map(Summary::of_trace).ok_or_else(|| UnreadableInput(format!("{} is not a trace", file.name)))
+    Ok(Summary::of_trace(summarize_analysis(&analysis, resolver)))
 }
 
 /// The text of the file, if it begins like a summary.
