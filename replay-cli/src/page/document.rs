@@ -7,10 +7,32 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-const SCRIPT: &str = include_str!("../../web/dist/report.js");
-const STYLE: &str = include_str!("../../web/dist/report.css");
-const SCRIPT_HASH: &str = include_str!("../../web/dist/report.js.sha256");
-const STYLE_HASH: &str = include_str!("../../web/dist/report.css.sha256");
+/// A script and a style with the hashes of both, as `web/build.mjs` writes them.
+#[derive(Clone, Copy)]
+pub(super) struct Bundle {
+    script: &'static str,
+    style: &'static str,
+    script_hash: &'static str,
+    style_hash: &'static str,
+}
+
+impl Bundle {
+    /// The page of one run.
+    pub(super) const REPORT: Self = Self {
+        script: include_str!("../../web/dist/report.js"),
+        style: include_str!("../../web/dist/report.css"),
+        script_hash: include_str!("../../web/dist/report.js.sha256"),
+        style_hash: include_str!("../../web/dist/report.css.sha256"),
+    };
+    /// The page of many ranks or runs.
+    pub(super) const FLEET: Self = Self {
+        script: include_str!("../../web/dist/fleet.js"),
+        style: include_str!("../../web/dist/fleet.css"),
+        script_hash: include_str!("../../web/dist/fleet.js.sha256"),
+        style_hash: include_str!("../../web/dist/fleet.css.sha256"),
+    };
+}
+
 /// Compression level of the blobs, 0 to 10.
 const LEVEL: u8 = 6;
 
@@ -24,7 +46,8 @@ pub(super) struct Document {
 impl Document {
     /// A page without columns and data. `summary` is that of `replay` as text, `report` the exact
     /// JSON report.
-    pub(super) fn new(title: &str, summary: &str, report: &[u8]) -> Self {
+    pub(super) fn new(bundle: Bundle, title: &str, summary: &str, report: &[u8]) -> Self {
+        let Bundle { script, style, script_hash, style_hash } = bundle;
         let [title, summary] = [title, summary].map(escape_html);
         let head = format!(
             "<!doctype html>\n\
@@ -32,11 +55,11 @@ impl Document {
              <head>\n\
              <meta charset=\"utf-8\">\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src \
-             'sha256-{SCRIPT_HASH}'; style-src 'sha256-{STYLE_HASH}'; img-src data: blob:; base-uri 'none'; \
+             'sha256-{script_hash}'; style-src 'sha256-{style_hash}'; img-src data: blob:; base-uri 'none'; \
              form-action 'none'\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>{title} - gpumemtrace</title>\n\
-             <style>{STYLE}</style>\n\
+             <style>{style}</style>\n\
              </head>\n\
              <body>\n\
              <div id=\"app\"></div>\n\
@@ -44,7 +67,7 @@ impl Document {
              <pre>{summary}</pre></noscript>\n\
              <pre id=\"summary\" hidden>{summary}</pre>\n"
         );
-        let tail = format!("<script>{SCRIPT}</script>\n</body>\n</html>\n");
+        let tail = format!("<script>{script}</script>\n</body>\n</html>\n");
         Self { head, report: encode_blob("report", report), tail }
     }
 
@@ -80,7 +103,8 @@ impl RawBlobs {
     }
 }
 
-/// The encoded history of a page.
+/// The encoded history of a page; empty in a page without one.
+#[derive(Default)]
 pub(super) struct PageBlobs {
     columns: String,
     data: String,

@@ -10,6 +10,7 @@ mod cards;
 mod columns;
 mod data;
 mod document;
+mod fleet;
 mod groups;
 mod labels;
 mod reductions;
@@ -23,7 +24,8 @@ use crate::terminal::escape::{escape_text, needs_escape};
 use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
-use document::{Document, RawBlobs};
+use document::{Bundle, Document, RawBlobs};
+pub(crate) use fleet::make_fleet_page;
 use labels::Labels;
 use reductions::Reductions;
 use source::SourceLines;
@@ -69,7 +71,7 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut sources = SourceLines::new(options.has_source);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
-    let document = Document::new(&escape_text(title), source.summary, &std::mem::take(&mut source.json));
+    let document = Document::new(Bundle::REPORT, &escape_text(title), source.summary, &std::mem::take(&mut source.json));
     let cards = PageCards::new(&source, &mut sources);
     // Encoded bytes per raw byte of the last try.
     let mut rate = 0.0;

@@ -2,21 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use gpumemtrace_fleet::{CallSite, FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Spread, TraceSummary};
+use gpumemtrace_fleet::{FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Spread, TraceSummary};
 
+use crate::render::fleet_words::{describe_gaps, list_names, name_device, name_rank, short_text};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
-use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 use crate::terminal::units::{chosen_units, format_bytes};
 
-/// Most rows of a list without `--top`, and most ranks that a sentence names.
+/// Most rows of a list without `--top`.
 const MAX_ROWS: usize = 10;
-const MAX_NAMED: usize = 8;
 
-pub(super) fn render_fleet(fleet: &Fleet, style: Style) -> String {
+pub(crate) fn render_fleet(fleet: &Fleet, style: Style) -> String {
     let mut out = String::new();
     put_line(&mut out, format_args!("{}", style.bold(&describe_traces(fleet))));
     render_gaps(&mut out, fleet, style);
@@ -37,28 +36,9 @@ fn describe_traces(fleet: &Fleet) -> String {
     format!("{traces}{}{}", part("of", ranks.len(), "rank"), part("on", fleet.hosts.len(), "host"))
 }
 
-/// What is missing from the picture.
 fn render_gaps(out: &mut String, fleet: &Fleet, style: Style) {
-    let mut warn = |text: String| put_line(out, format_args!("  {HANG}{}", style.warn(&format!("! {text}"))));
-    if !fleet.unreadable.is_empty() {
-        warn(format!("{} cannot be read", format_count(fleet.unreadable.len() as u64, "trace")));
-    }
-    if !fleet.missing_ranks.is_empty() {
-        let ranks = list_ranks(&fleet.missing_ranks);
-        warn(format!("{} without a trace: {ranks}", format_count(fleet.missing_ranks.len() as u64, "rank")));
-    }
-    if !fleet.repeated_ranks.is_empty() {
-        let ranks = list_ranks(&fleet.repeated_ranks);
-        warn(format!("several traces of one rank, of restarts or of several jobs: {ranks}"));
-    }
-    for incomplete in fleet.incomplete.iter().take(style.row_limit(MAX_ROWS)) {
-        let name = name_rank(&fleet.traces[incomplete.trace], fleet);
-        let missing = escape_text(&incomplete.missing.join("; "));
-        warn(format!("{name} is incomplete: {missing}"));
-    }
-    if let Some(more) = fleet.incomplete.len().checked_sub(style.row_limit(MAX_ROWS)).filter(|more| *more > 0)
-    {
-        warn(format!("{} incomplete", format_count(more as u64, "more trace")));
+    for gap in describe_gaps(fleet, style.row_limit(MAX_ROWS)) {
+        put_line(out, format_args!("  {HANG}{}", style.warn(&format!("! {gap}"))));
     }
     for (word, end) in [("killed", "killed"), ("crashed", "crashed"), ("running", "still recording")] {
         let ended: Vec<&TraceSummary> = fleet.traces.iter().filter(|trace| trace.end == word).collect();
@@ -197,38 +177,4 @@ fn put_more(out: &mut String, (all, shown): (usize, usize), noun: &str) {
         let more = format_count(more as u64, &format!("more {noun}"));
         put_line(out, format_args!("  {more} (--json has all)"));
     }
-}
-
-/// `rank 3`, and its host if there are several; else the process, else the path.
-fn name_rank(trace: &TraceSummary, fleet: &Fleet) -> String {
-    let name = match (trace.rank, trace.process.pid) {
-        (Some(rank), _) => format!("rank {rank}"),
-        (None, Some(pid)) => format!("process {pid}"),
-        (None, None) => return escape_text(&trace.path),
-    };
-    match &trace.process.host {
-        Some(host) if fleet.hosts.len() > 1 => format!("{name} on {}", escape_text(host)),
-        _ => name,
-    }
-}
-
-/// [`name_rank`], and the GPU if the process used several.
-fn name_device(trace: &TraceSummary, device: u32, fleet: &Fleet) -> String {
-    let name = name_rank(trace, fleet);
-    if trace.devices.len() > 1 { format!("{name}, GPU {device}") } else { name }
-}
-
-fn short_text(site: &CallSite) -> String {
-    shorten_paths_in(&site.text)
-}
-
-fn list_names(names: impl Iterator<Item = String>, count: usize) -> String {
-    let shown: Vec<String> = names.take(MAX_NAMED).collect();
-    let more = count.saturating_sub(shown.len());
-    let more = if more > 0 { format!(" and {} more", format_number(more as u64)) } else { String::new() };
-    format!("{}{more}", shown.join(", "))
-}
-
-fn list_ranks(ranks: &[u64]) -> String {
-    list_names(ranks.iter().map(|rank| format_number(*rank)), ranks.len())
 }

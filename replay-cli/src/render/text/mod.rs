@@ -29,6 +29,7 @@ use super::{FitDocument, OutputFormat, RenderContext, Renderer, ReportNeeds, Rep
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
+pub(crate) use fleet::render_fleet;
 pub(crate) use sections::{SECTIONS, SectionRow};
 pub(crate) use sites::SiteFormatter;
 

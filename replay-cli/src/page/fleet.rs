@@ -1,0 +1,265 @@
+//! The page of many ranks, or of many runs: `web/src/fleet/page_data.ts` has its types.
+//!
+//! The page has a row for each run, and for each rank of the latest runs, so its size depends on
+//! the number of ranks and not on that of events.
+
+use gpumemtrace_fleet::{DeviceSummary, Fleet, LakeRun, Regression, Spread, TraceSummary, WorstFinding};
+use serde::Serialize;
+
+use super::document::{Bundle, Document, PageBlobs};
+use crate::render::fleet_words::{describe_gaps, list_names, name_device, name_rank, short_text};
+use crate::render::text::render_fleet;
+use crate::terminal::escape::escape_text;
+use crate::terminal::format::{format_count, format_utc};
+use crate::terminal::paths::shorten_paths_in;
+use crate::terminal::style::Style;
+
+/// Most ranks of all runs together that the page shows one by one.
+const MAX_RANKS: usize = 10_000;
+/// Most leaks, errors and missing parts of a run, and most functions that grew.
+const MAX_ROWS: usize = 200;
+
+#[derive(Serialize)]
+struct FleetPage {
+    version: u32,
+    headline: Headline,
+    notes: Vec<String>,
+    runs: Vec<RunRow>,
+    regressions: Vec<RegressionRow>,
+}
+
+#[derive(Serialize)]
+struct Headline {
+    severity: String,
+    verdict: String,
+    program: String,
+}
+
+#[derive(Serialize)]
+struct RunRow {
+    name: String,
+    started_unix_ns: Option<u64>,
+    started: Option<String>,
+    git_commit: Option<String>,
+    program: Option<String>,
+    torch: Option<String>,
+    traces: usize,
+    hosts: usize,
+    peak: Option<Spread>,
+    finding: Option<WorstFinding>,
+    missing: Vec<String>,
+    lines: Vec<LineRow>,
+    ooms: Vec<OomRow>,
+    ranks: Option<Vec<RankRow>>,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct LineRow {
+    line: String,
+    kind: String,
+    ranks: usize,
+    names: String,
+    bytes: u64,
+    bytes_per_step: Option<f64>,
+    first_step: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct OomRow {
+    rank: String,
+    line: String,
+    step: Option<u64>,
+    requested_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct RankRow {
+    name: String,
+    rank: Option<u64>,
+    path: String,
+    host: Option<String>,
+    end: String,
+    steps: Option<u64>,
+    duration_ns: Option<u64>,
+    total_bytes: Option<u64>,
+    peak_live_bytes: Option<u64>,
+    peak_reserved_bytes: Option<u64>,
+    finding: Option<WorstFinding>,
+    live_bytes: Vec<Option<u64>>,
+}
+
+#[derive(Serialize)]
+struct RegressionRow {
+    program: String,
+    before: String,
+    after: String,
+    before_commit: Option<String>,
+    after_commit: Option<String>,
+    line: String,
+    before_bytes: u64,
+    after_bytes: u64,
+}
+
+/// Makes the page of runs in the order of their start; at least one. `text` is for browsers
+/// without JavaScript.
+pub(crate) fn make_fleet_page(
+    title: &str,
+    runs: &[LakeRun],
+    regressions: &[Regression],
+    text: &str,
+) -> anyhow::Result<String> {
+    let mut ranks_left = MAX_RANKS;
+    let mut rows: Vec<RunRow> = runs.iter().rev().map(|run| run_row(run, &mut ranks_left)).collect();
+    rows.reverse();
+    let without_ranks = rows.iter().filter(|row| row.ranks.is_none()).count();
+    let mut notes = Vec::new();
+    if without_ranks > 0 {
+        notes.push(format!(
+            "The page has {} ranks one by one. It has no map and no table of ranks for {}; make a page of \
+             one run to see them.",
+            MAX_RANKS - ranks_left,
+            format_count(without_ranks as u64, "older run")
+        ));
+    }
+    if let Some(more) = regressions.len().checked_sub(MAX_ROWS).filter(|more| *more > 0) {
+        notes.push(format!("{} left out.", format_count(more as u64, "function that grew earlier is")));
+    }
+    let page = FleetPage {
+        version: 1,
+        headline: headline(&rows),
+        notes,
+        regressions: regressions.iter().take(MAX_ROWS).map(|one| regression_row(one, runs)).collect(),
+        runs: rows,
+    };
+    let json = super::escape_names(&serde_json::to_string(&page)?);
+    let document = Document::new(Bundle::FLEET, &escape_text(title), text, json.as_bytes());
+    Ok(document.to_html(&PageBlobs::default()))
+}
+
+/// The most severe finding of the latest run, or how many runs have critical ones.
+fn headline(rows: &[RunRow]) -> Headline {
+    let is_critical =
+        |row: &&RunRow| row.finding.as_ref().is_some_and(|finding| finding.severity == "critical");
+    let critical = rows.iter().filter(is_critical).count();
+    let latest = rows.last();
+    let finding = latest.and_then(|row| row.finding.clone());
+    let (severity, verdict) = match finding {
+        _ if rows.len() > 1 && critical > 0 => (
+            "critical".to_owned(),
+            format!("{} of {} have critical findings", critical, format_count(rows.len() as u64, "run")),
+        ),
+        _ if rows.len() > 1 => ("info".to_owned(), "No run has a critical finding".to_owned()),
+        Some(finding) => (finding.severity, finding.summary),
+        None => ("info".to_owned(), "No findings".to_owned()),
+    };
+    let program = latest.map_or_else(String::new, |row| {
+        let hosts = format_count(row.hosts as u64, "host");
+        let program = row.program.as_deref().unwrap_or("unknown program");
+        format!("{} on {hosts}: {program}", format_count(row.traces as u64, "trace"))
+    });
+    Headline { severity, verdict, program }
+}
+
+fn run_row(run: &LakeRun, ranks_left: &mut usize) -> RunRow {
+    let fleet = Fleet::of(&run.summary);
+    let devices: usize = fleet.traces.iter().map(|trace| trace.devices.len()).sum();
+    let has_ranks = devices <= *ranks_left;
+    if has_ranks {
+        *ranks_left -= devices;
+    }
+    let started_unix_ns = run.started_unix_ns();
+    RunRow {
+        name: run.name.clone(),
+        started_unix_ns,
+        started: started_unix_ns.map(format_utc),
+        git_commit: run.git_commit().map(str::to_owned),
+        program: run.program().map(|program| shorten_paths_in(&program)),
+        torch: run.common(|trace| trace.torch.as_deref()).map(str::to_owned),
+        traces: fleet.traces.len(),
+        hosts: fleet.hosts.len(),
+        peak: fleet.peak_live.clone(),
+        finding: worst_finding(&fleet),
+        missing: describe_gaps(&fleet, MAX_ROWS),
+        lines: line_rows(&fleet),
+        ooms: oom_rows(&fleet),
+        ranks: has_ranks.then(|| rank_rows(&fleet)),
+        text: render_fleet(&fleet, Style::for_files()),
+    }
+}
+
+/// The most severe finding of all ranks, with the rank if there are several.
+fn worst_finding(fleet: &Fleet) -> Option<WorstFinding> {
+    let order = ["info", "warning", "critical"];
+    let place = |finding: &WorstFinding| order.iter().position(|severity| *severity == finding.severity);
+    let found = fleet.traces.iter().filter_map(|trace| Some((trace, trace.worst_finding.as_ref()?)));
+    // The first of equal ones: `max_by_key` takes the last.
+    let (trace, worst) = found.rev().max_by_key(|(_, finding)| place(finding))?;
+    let mut worst = worst.clone();
+    if fleet.traces.len() > 1 {
+        worst.summary = format!("{}: {}", name_rank(trace, fleet), worst.summary);
+    }
+    Some(worst)
+}
+
+fn line_rows(fleet: &Fleet) -> Vec<LineRow> {
+    let rows = fleet.lines.iter().take(MAX_ROWS).map(|line| {
+        let names = line.traces.iter().map(|trace| name_rank(&fleet.traces[*trace], fleet));
+        LineRow {
+            line: short_text(&line.site),
+            kind: line.kind.clone(),
+            ranks: line.traces.len(),
+            names: list_names(names, line.traces.len()),
+            bytes: line.bytes,
+            bytes_per_step: line.most_bytes_per_step,
+            first_step: line.first_step,
+        }
+    });
+    rows.collect()
+}
+
+fn oom_rows(fleet: &Fleet) -> Vec<OomRow> {
+    let rows = fleet.ooms.iter().take(MAX_ROWS).map(|oom| OomRow {
+        rank: name_device(&fleet.traces[oom.trace], oom.error.device, fleet),
+        line: short_text(&oom.error.site),
+        step: oom.error.step,
+        requested_bytes: oom.error.requested_bytes,
+    });
+    rows.collect()
+}
+
+fn rank_rows(fleet: &Fleet) -> Vec<RankRow> {
+    let devices = fleet.traces.iter().flat_map(|trace| trace.devices.iter().map(move |each| (trace, each)));
+    devices.map(|(trace, device)| rank_row(trace, device, fleet)).collect()
+}
+
+fn rank_row(trace: &TraceSummary, device: &DeviceSummary, fleet: &Fleet) -> RankRow {
+    RankRow {
+        name: name_device(trace, device.device, fleet),
+        rank: trace.rank,
+        path: escape_text(&trace.path),
+        host: trace.process.host.clone(),
+        end: trace.end.clone(),
+        steps: trace.steps,
+        duration_ns: trace.duration_ns,
+        total_bytes: device.total_bytes,
+        peak_live_bytes: device.peak_live_bytes,
+        peak_reserved_bytes: device.peak_reserved_bytes,
+        finding: trace.worst_finding.clone(),
+        live_bytes: device.live_bytes_over_time.clone(),
+    }
+}
+
+fn regression_row(regression: &Regression, runs: &[LakeRun]) -> RegressionRow {
+    let (before, after) = (&runs[regression.before], &runs[regression.after]);
+    RegressionRow {
+        program: shorten_paths_in(&regression.program),
+        before: before.name.clone(),
+        after: after.name.clone(),
+        before_commit: before.git_commit().map(str::to_owned),
+        after_commit: after.git_commit().map(str::to_owned),
+        line: shorten_paths_in(&regression.line),
+        before_bytes: regression.before_bytes,
+        after_bytes: regression.after_bytes,
+    }
+}

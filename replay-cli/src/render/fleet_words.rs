@@ -1,0 +1,70 @@
+//! Names of ranks and lists of them, and what is missing from a summary of many.
+
+use gpumemtrace_fleet::{CallSite, Fleet, TraceSummary};
+
+use crate::terminal::escape::escape_text;
+use crate::terminal::format::{format_count, format_number};
+use crate::terminal::paths::shorten_paths_in;
+
+/// Most ranks that a sentence names.
+const MAX_NAMED: usize = 8;
+
+/// What is missing, in sentences without a full stop; at most `limit` about single traces.
+pub(crate) fn describe_gaps(fleet: &Fleet, limit: usize) -> Vec<String> {
+    let mut gaps = Vec::new();
+    if !fleet.unreadable.is_empty() {
+        gaps.push(format!("{} cannot be read", format_count(fleet.unreadable.len() as u64, "trace")));
+    }
+    if !fleet.missing_ranks.is_empty() {
+        let ranks = list_ranks(&fleet.missing_ranks);
+        let count = format_count(fleet.missing_ranks.len() as u64, "rank");
+        gaps.push(format!("{count} without a trace: {ranks}"));
+    }
+    if !fleet.repeated_ranks.is_empty() {
+        let ranks = list_ranks(&fleet.repeated_ranks);
+        gaps.push(format!("several traces of one rank, of restarts or of several jobs: {ranks}"));
+    }
+    for incomplete in fleet.incomplete.iter().take(limit) {
+        let name = name_rank(&fleet.traces[incomplete.trace], fleet);
+        let missing = escape_text(&incomplete.missing.join("; "));
+        gaps.push(format!("{name} is incomplete: {missing}"));
+    }
+    if let Some(more) = fleet.incomplete.len().checked_sub(limit).filter(|more| *more > 0) {
+        gaps.push(format!("{} incomplete", format_count(more as u64, "more trace")));
+    }
+    gaps
+}
+
+/// `rank 3`, and its host if there are several; else the process, else the path.
+pub(crate) fn name_rank(trace: &TraceSummary, fleet: &Fleet) -> String {
+    let name = match (trace.rank, trace.process.pid) {
+        (Some(rank), _) => format!("rank {rank}"),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => return escape_text(&trace.path),
+    };
+    match &trace.process.host {
+        Some(host) if fleet.hosts.len() > 1 => format!("{name} on {}", escape_text(host)),
+        _ => name,
+    }
+}
+
+/// [`name_rank`], and the GPU if the process used several.
+pub(crate) fn name_device(trace: &TraceSummary, device: u32, fleet: &Fleet) -> String {
+    let name = name_rank(trace, fleet);
+    if trace.devices.len() > 1 { format!("{name}, GPU {device}") } else { name }
+}
+
+pub(crate) fn short_text(site: &CallSite) -> String {
+    shorten_paths_in(&site.text)
+}
+
+pub(crate) fn list_names(names: impl Iterator<Item = String>, count: usize) -> String {
+    let shown: Vec<String> = names.take(MAX_NAMED).collect();
+    let more = count.saturating_sub(shown.len());
+    let more = if more > 0 { format!(" and {} more", format_number(more as u64)) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn list_ranks(ranks: &[u64]) -> String {
+    list_names(ranks.iter().map(|rank| format_number(*rank)), ranks.len())
+}

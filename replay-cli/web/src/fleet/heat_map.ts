@@ -1,0 +1,217 @@
+/** Allocated memory of each rank over time: a row for each GPU, a column for each part of the run. */
+
+import { hideTooltip, facts, showTooltip } from "../draw/tooltip.js";
+import { onThemeChange, themeColor } from "../shell/theme.js";
+import { createSurface, fitSurface, type Surface } from "../widgets/canvas.js";
+import { fill, h, liveRegion, on } from "../widgets/dom.js";
+import { formatBytes, formatCount, formatTime } from "../widgets/format.js";
+import type { RankData, RunData } from "./page_data.js";
+
+/** Height of all rows together, unless there are more ranks than that. */
+const HEIGHT = 640;
+const MAX_ROW = 22;
+/** Canvases have a limit on their height; more ranks share a row. */
+const MAX_HEIGHT = 4000;
+const LABEL_WIDTH = 86;
+const AXIS_HEIGHT = 20;
+
+const ORDERS = {
+  rank: { title: "rank", compare: compareRanks },
+  peak: {
+    title: "highest peak",
+    compare: (a: RankData, b: RankData) => (b.peak_live_bytes ?? -1) - (a.peak_live_bytes ?? -1),
+  },
+  host: {
+    title: "host",
+    compare: (a: RankData, b: RankData) => compareText(a.host ?? "", b.host ?? "") || compareRanks(a, b),
+  },
+};
+
+type Order = keyof typeof ORDERS;
+
+/** The rows of the map: most bytes of the ranks in each, in each part. */
+interface HeatRow {
+  ranks: RankData[];
+  live_bytes: (number | null)[];
+}
+
+export function createHeatMap(section: HTMLElement): { show(run: RunData): void; resize(): void } {
+  const order = h("select", { "aria-label": "Order of the ranks" });
+  fill(order, ...Object.entries(ORDERS).map(([key, { title }]) => h("option", { value: key }, title)));
+  const place = h("div", "heat-map");
+  const note = h("p", "muted");
+  const legend = h("div", "heat-legend");
+  const live = liveRegion();
+  const surface = createSurface(place, "Allocated memory of each rank over time");
+  section.append(
+    h("div", "card-head", h("h2", {}, "Allocated memory by rank and time"),
+      h("label", {}, "Order by ", order)),
+    legend, place, note, live,
+  );
+  let rows: HeatRow[] = [];
+  let ranks: RankData[] = [];
+  let most_bytes = 1;
+  let cursor: { row: number; part: number } | null = null;
+
+  const draw = () => {
+    if (rows.length > 0) drawRows(surface, rows, most_bytes, cursor);
+  };
+  const arrange = () => {
+    const sorted = [...ranks].sort(ORDERS[order.value as Order].compare);
+    rows = mergeRows(sorted);
+    cursor = null;
+    const merged = rows.length < ranks.length
+      ? ` Each row is the highest of up to ${Math.ceil(ranks.length / rows.length)} of them.` : "";
+    note.textContent = `Rows are GPUs, columns are equal parts of each recording.${merged}`
+      + " White space is unknown. Point at a cell for its numbers; arrow keys move from cell to cell.";
+    draw();
+  };
+  const announce = () => {
+    if (cursor) live.textContent = cellFacts(rows[cursor.row], cursor.part).flat().join(" ");
+  };
+
+  on(order, "change", arrange);
+  onThemeChange(draw);
+  on(surface.canvas, "mousemove", (event) => {
+    const cell = cellAt(surface, rows, event.offsetX, event.offsetY);
+    if (!cell) return hideTooltip();
+    showTooltip(event.clientX, event.clientY, facts(cellFacts(rows[cell.row], cell.part)));
+  });
+  on(surface.canvas, "mouseleave", hideTooltip);
+  on(surface.canvas, "keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step || rows.length === 0) return;
+    event.preventDefault();
+    const parts = rows[0].live_bytes.length;
+    const at = cursor ?? { row: -Math.min(step[0], 0), part: -Math.min(step[1], 0) };
+    cursor = {
+      row: clamp(cursor ? at.row + step[0] : 0, rows.length),
+      part: clamp(cursor ? at.part + step[1] : 0, parts),
+    };
+    draw();
+    announce();
+  });
+
+  return {
+    show(run) {
+      section.hidden = run.ranks === null || run.ranks.length === 0;
+      ranks = run.ranks ?? [];
+      most_bytes = ranks.reduce((most, rank) => Math.max(most, rank.peak_live_bytes ?? 0), 1);
+      drawLegend(legend, most_bytes);
+      arrange();
+    },
+    resize: draw,
+  };
+}
+
+function clamp(value: number, count: number): number {
+  return Math.max(0, Math.min(count - 1, value));
+}
+
+function compareText(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+function compareRanks(a: RankData, b: RankData): number {
+  return (a.rank ?? Infinity) - (b.rank ?? Infinity) || compareText(a.name, b.name);
+}
+
+/** One row for each rank, or for several if there are very many. */
+export function mergeRows(ranks: RankData[], limit = MAX_HEIGHT): HeatRow[] {
+  const together = Math.max(1, Math.ceil(ranks.length / limit));
+  const rows: HeatRow[] = [];
+  for (let first = 0; first < ranks.length; first += together) {
+    const group = ranks.slice(first, first + together);
+    const parts = Math.max(...group.map((rank) => rank.live_bytes.length));
+    const live_bytes = Array.from({ length: parts }, (_, part) => group.reduce<number | null>(
+      (most, rank) => {
+        const bytes = rank.live_bytes[part] ?? null;
+        return bytes === null ? most : Math.max(most ?? 0, bytes);
+      }, null));
+    rows.push({ ranks: group, live_bytes });
+  }
+  return rows;
+}
+
+function rowHeight(count: number): number {
+  return Math.max(1, Math.min(MAX_ROW, Math.floor(HEIGHT / Math.max(1, count))));
+}
+
+function drawRows(
+  surface: Surface,
+  rows: HeatRow[],
+  most_bytes: number,
+  cursor: { row: number; part: number } | null,
+): void {
+  const height = rowHeight(rows.length);
+  fitSurface(surface, height * rows.length + AXIS_HEIGHT);
+  const { context, width } = surface;
+  const parts = rows[0].live_bytes.length;
+  const cell = (width - LABEL_WIDTH) / parts;
+  const gap = height > 4 ? 1 : 0;
+  context.fillStyle = themeColor("accent");
+  rows.forEach((row, index) => row.live_bytes.forEach((bytes, part) => {
+    if (bytes === null) return;
+    context.globalAlpha = 0.06 + 0.94 * Math.min(1, bytes / most_bytes);
+    context.fillRect(LABEL_WIDTH + part * cell, index * height, Math.ceil(cell), height - gap);
+  }));
+  context.globalAlpha = 1;
+  drawLabels(surface, rows, height, parts * cell);
+  if (cursor) {
+    context.strokeStyle = themeColor("cursor");
+    context.lineWidth = 2;
+    context.strokeRect(LABEL_WIDTH + cursor.part * cell, cursor.row * height, cell, Math.max(3, height));
+  }
+}
+
+function drawLabels({ context }: Surface, rows: HeatRow[], height: number, width: number): void {
+  context.fillStyle = themeColor("muted");
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  const every = Math.ceil(14 / height);
+  rows.forEach((row, index) => {
+    if (index % every > 0) return;
+    context.fillText(row.ranks[0].name, LABEL_WIDTH - 8, index * height + height / 2, LABEL_WIDTH - 10);
+  });
+  const bottom = rows.length * height + AXIS_HEIGHT / 2;
+  context.textAlign = "left";
+  context.fillText("start", LABEL_WIDTH, bottom);
+  context.textAlign = "right";
+  context.fillText("end of the recording", LABEL_WIDTH + width, bottom);
+}
+
+function drawLegend(legend: HTMLElement, most_bytes: number): void {
+  fill(legend, h("span", {}, "0 B"), h("span", { class: "heat-scale", "aria-hidden": "true" }),
+    h("span", {}, `${formatBytes(most_bytes)}, the highest peak`));
+}
+
+function cellAt(
+  surface: Surface,
+  rows: HeatRow[],
+  x: number,
+  y: number,
+): { row: number; part: number } | null {
+  if (rows.length === 0 || x < LABEL_WIDTH) return null;
+  const parts = rows[0].live_bytes.length;
+  const row = Math.floor(y / rowHeight(rows.length));
+  const part = Math.floor((x - LABEL_WIDTH) / ((surface.width - LABEL_WIDTH) / parts));
+  return row < rows.length && part < parts ? { row, part } : null;
+}
+
+/** What a cell shows, as rows of a name and a value. */
+export function cellFacts(row: HeatRow, part: number): [string, string][] {
+  const [first] = row.ranks;
+  const last = row.ranks[row.ranks.length - 1];
+  const parts = row.live_bytes.length;
+  const name = row.ranks.length === 1 ? first.name : `${first.name} to ${last.name}`;
+  const rows: [string, string][] = [["", name], ["allocated", formatBytes(row.live_bytes[part])]];
+  if (row.ranks.length > 1) return rows;
+  const { duration_ns, host, peak_live_bytes, total_bytes, steps } = first;
+  const from = duration_ns === null ? null : (duration_ns * part) / parts;
+  const to = duration_ns === null ? null : (duration_ns * (part + 1)) / parts;
+  rows.push(["time", `${formatTime(from)} to ${formatTime(to)}`]);
+  rows.push(["peak", formatBytes(peak_live_bytes)], ["GPU", formatBytes(total_bytes)]);
+  rows.push(["steps", formatCount(steps)], ["host", host ?? "unknown"]);
+  return rows;
+}
