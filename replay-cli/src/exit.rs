@@ -42,6 +42,13 @@ impl From<CliExit> for ExitCode {
 #[derive(Debug)]
 pub(crate) struct UnreadableInput(pub(crate) String);
 
+impl UnreadableInput {
+    /// None of several traces can be read; each was named before.
+    pub(crate) fn of_all() -> Self {
+        Self("no trace could be read".to_owned())
+    }
+}
+
 impl std::fmt::Display for UnreadableInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)

@@ -59,7 +59,7 @@ impl ExportRun {
 
     /// What a folder of many runs keeps of this one, whatever the window is.
     pub fn summary(&self, resolver: &mut Resolver) -> TraceSummary {
-        summarize_analysis(&self.analysis, resolver)
+        summarize_analysis(&self.analysis, resolver, &|_, _| ())
     }
 
     /// The call sites of stacks, with all frames and names, in the same order.

@@ -157,7 +157,8 @@ where
     format.or_else(json).unwrap_or(table[0])
 }
 
-fn find_format<R>(table: &'static [&'static R], name: &str) -> Option<&'static R>
+/// The row of this name.
+pub(crate) fn find_format<R>(table: &'static [&'static R], name: &str) -> Option<&'static R>
 where
     R: OutputFormat + ?Sized,
 {

@@ -7,10 +7,13 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::terminal::format::format_number;
+use crate::terminal::format::{format_count, format_number};
 use crate::terminal::status_line;
+use crate::terminal::stderr::print_message;
 
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(1);
+/// Most unreadable traces that stderr names.
+const MAX_NAMED: usize = 10;
 
 /// How many traces are read at once, and whether a line on stderr counts them.
 #[derive(Clone, Copy)]
@@ -65,6 +68,18 @@ pub(crate) fn read_many<I: Sync, W, T: Send, R>(
         status_line::erase();
         collected
     })
+}
+
+/// Names traces on stderr that are passed over, given why each cannot be read.
+pub(crate) fn name_left_out<'a>(reasons: impl ExactSizeIterator<Item = &'a str>) {
+    let more = reasons.len().saturating_sub(MAX_NAMED) as u64;
+    for why in reasons.take(MAX_NAMED) {
+        print_message(format_args!("gpumemtrace: {why}; it is left out"));
+    }
+    if more > 0 {
+        let more = format_count(more, "more trace");
+        print_message(format_args!("gpumemtrace: {more} cannot be read; they are left out"));
+    }
 }
 
 fn describe_progress(done: usize, all: usize, noun: &str, took: Duration) -> String {

@@ -4,6 +4,8 @@
 //! or time that does not exist is an error that lists what exists. A call site may simply have
 //! allocated nothing, so an unmatched `--site` only prints a note.
 
+use std::path::PathBuf;
+
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_replay::report::Filters as ReportFilters;
@@ -56,6 +58,27 @@ impl FilterArgs {
         // A trace without a rank at its start is checked again after it has been read.
         let rank = read_first_meta(file).and_then(|meta| meta.number("rank"));
         rank.is_none_or(|rank| self.rank.contains(&rank))
+    }
+
+    /// The number of traces that [`Self::accepts`]. Unreadable ones count.
+    pub(crate) fn count_accepted(&self, files: &[PathBuf]) -> usize {
+        let is_excluded =
+            |path: &PathBuf| TraceSource::find(path).is_ok_and(|(file, _)| !self.accepts(&file));
+        let excluded =
+            if self.rank.is_empty() { 0 } else { files.iter().filter(|it| is_excluded(it)).count() };
+        files.len() - excluded
+    }
+
+    /// The first filter that is given, as an option.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            ("--site", self.site.is_some()),
+            ("--since", self.since.is_some()),
+            ("--device", !self.device.is_empty()),
+            ("--rank", !self.rank.is_empty()),
+            ("--stream", self.stream.is_some()),
+        ];
+        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 
     /// Removes what the filters exclude. `skipped` are traces of other ranks, which were not read.

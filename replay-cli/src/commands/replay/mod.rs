@@ -1,9 +1,10 @@
 //! `gpumemtrace replay`: analyses one or more traces and prints a report.
 
 mod filters;
+mod many;
 mod section_args;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
 use clap::ValueEnum;
@@ -15,7 +16,8 @@ use gpumemtrace_replay::{
 };
 
 use super::args::display::DisplayArgs;
-use super::args::trace::parse_user_code;
+use super::args::jobs::JobsArgs;
+use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
@@ -25,6 +27,8 @@ use crate::render::{
 };
 use crate::terminal::format::format_duration;
 use crate::terminal::status_line;
+use crate::trace::find::{TRACES, find_files};
+use crate::trace::many::name_left_out;
 use crate::trace::open::{TraceSource, is_snapshot_file};
 use filters::FilterArgs;
 use section_args::SectionArgs;
@@ -32,7 +36,10 @@ use section_args::SectionArgs;
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct ReplayArgs {
-    /// Trace files; ring files (run.trace.ring) and parts beside them are found automatically
+    /// Traces, folders of them, and patterns such as 'traces/**/*.trace'
+    ///
+    /// Ring files (run.trace.ring) and parts beside a trace are found automatically. With more than
+    /// 16 traces, the report is that of summarize.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -50,20 +57,13 @@ pub(crate) struct ReplayArgs {
     /// Print full stacks, with native frames between the Python frames
     #[arg(long)]
     stacks: bool,
-    /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
-    ///
-    /// PATH is an absolute path, or some components of one. It also covers installed packages.
-    #[arg(long, value_name = "PATH")]
-    user_code: Vec<String>,
-    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
-    #[arg(long)]
-    no_cache: bool,
+    #[command(flatten)]
+    reading: TraceArgs,
+    #[command(flatten)]
+    jobs: JobsArgs,
     /// Follow a running program: totals on stderr, the report when it ends
     #[arg(long)]
     follow: bool,
-    /// Disable the progress bar
-    #[arg(long)]
-    no_progress: bool,
     /// Print JSON (schema: docs/report.schema.json)
     #[arg(long)]
     json: bool,
@@ -97,7 +97,7 @@ enum ReplayFailOn {
 
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let mut asked = AnalysisOptions {
-        user_code: parse_user_code(&args.user_code)?,
+        user_code: args.reading.user_code()?,
         snapshot_times: args.at.clone(),
         ..AnalysisOptions::default()
     };
@@ -117,16 +117,27 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
         }
         follow::follow_to_end(path, &asked.user_code)?;
     }
-    let analyses = read_traces(args, &asked)?;
+    // A followed trace need not exist yet.
+    let files = if args.follow { args.traces.clone() } else { find_files(&args.traces, TRACES)? };
+    if args.filters.count_accepted(&files) > many::MAX_TOGETHER {
+        return many::run(args, &files, style);
+    }
+    let (analyses, unreadable) = read_traces(args, &files, &asked)?;
     check_moments_exist(&analyses, &args.at)?;
     let sections = &args.sections.asked;
     let context = RenderContext { sections, full_stacks: args.stacks, ..RenderContext::new(style) };
     let renderer = select_format(REPORT_RENDERERS, args.format, args.json);
     let needs = renderer.report_needs(&context);
-    let mut resolver = Resolver::new(!args.no_cache);
+    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
     let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
     // `--fail-on leak` must also work with --timeline, so the report has all sections here.
-    let exit = choose_exit(args, &shown, &analyses);
+    let exit = if has_finding(args, &shown, &analyses) {
+        CliExit::Findings
+    } else if unreadable > 0 || shown.traces.iter().any(|trace| !trace.complete) {
+        CliExit::Incomplete
+    } else {
+        CliExit::Done
+    };
     if needs.only_asked_sections && !sections.is_empty() {
         shown = build_filtered_report(args, &analyses, sections, &mut resolver);
     }
@@ -142,29 +153,52 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     Ok(exit)
 }
 
-fn read_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec<Analysis>> {
-    let shows_progress = !args.no_progress && status_line::is_terminal();
-    let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
+/// The analyses, and the number of traces that cannot be read. These are named, unless there is
+/// only one trace.
+fn read_traces(
+    args: &ReplayArgs,
+    files: &[PathBuf],
+    asked: &AnalysisOptions,
+) -> anyhow::Result<(Vec<Analysis>, usize)> {
+    let (mut analyses, mut skipped, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     let mut steps_left = MAX_STEPS;
-    for path in &args.traces {
-        let (file, ring) = TraceSource::find(path)?;
-        if !args.filters.accepts(&file) {
-            skipped.push(file);
-            continue;
+    for path in files {
+        match read_trace(args, path, asked, &mut steps_left) {
+            Ok(Ok(analysis)) => analyses.push(analysis),
+            Ok(Err(of_other_rank)) => skipped.push(of_other_rank),
+            Err(error) if files.len() == 1 => return Err(error.into()),
+            Err(UnreadableInput(why)) => unreadable.push(why),
         }
-        let _progress = shows_progress.then(|| file.progress());
-        // The step before the peak and its phases cost time, and only --peak prints them.
-        let analyse =
-            if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_with_head };
-        let (mut analysis, head) = file.with_input(ring, |input| analyse(input, asked.clone()))?;
-        add_oom_predictions(&mut analysis, &file, &head);
-        if args.sections.asked.contains(&Section::Fragmentation) {
-            add_setting_effects(&mut analysis, &file, &head, &mut steps_left);
-        }
-        analyses.push(analysis);
+    }
+    name_left_out(unreadable.iter().map(String::as_str));
+    if unreadable.len() == files.len() {
+        return Err(UnreadableInput::of_all().into());
     }
     args.filters.apply(&mut analyses, &skipped)?;
-    Ok(analyses)
+    Ok((analyses, unreadable.len()))
+}
+
+/// Analyses a trace, or returns it unread if it is of a rank that `--rank` excludes.
+fn read_trace(
+    args: &ReplayArgs,
+    path: &Path,
+    asked: &AnalysisOptions,
+    steps_left: &mut u64,
+) -> Result<Result<Analysis, TraceSource>, UnreadableInput> {
+    let (file, ring) = TraceSource::find(path)?;
+    if !args.filters.accepts(&file) {
+        return Ok(Err(file));
+    }
+    let _progress = args.reading.shows_progress().then(|| file.progress());
+    // The step before the peak and its phases cost time, and only --peak prints them.
+    let analyse =
+        if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_with_head };
+    let (mut analysis, head) = file.with_input(ring, |input| analyse(input, asked.clone()))?;
+    add_oom_predictions(&mut analysis, &file, &head);
+    if args.sections.asked.contains(&Section::Fragmentation) {
+        add_setting_effects(&mut analysis, &file, &head, steps_left);
+    }
+    Ok(Ok(analysis))
 }
 
 /// The report, filtered by `--site`. The filter matches names, so it needs all of them first.
@@ -211,7 +245,8 @@ fn check_moments_exist(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), Usa
     )))
 }
 
-fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> CliExit {
+/// True if the report has what `--fail-on` names.
+fn has_finding(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> bool {
     let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
     // With --site, only errors in the report count. Without it, also those that --stream hides.
     let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
@@ -219,7 +254,7 @@ fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> Cli
     let assessments = || report.leak_assessment.iter().flatten();
     let mut growth = assessments().flat_map(|assessment| &assessment.growth);
     let grew_until_oom = growth.any(|one| one.class == GrowthClass::TowardsOom);
-    let fails = args.fail_on.iter().any(|kind| match kind {
+    args.fail_on.iter().any(|kind| match kind {
         ReplayFailOn::Leak => leaks || grew_until_oom,
         ReplayFailOn::Growth => leaks || assessments().any(|assessment| !assessment.growth.is_empty()),
         ReplayFailOn::Unassessed => {
@@ -227,12 +262,5 @@ fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> Cli
         }
         ReplayFailOn::Oom => ooms,
         ReplayFailOn::Any => leaks || ooms,
-    });
-    if fails {
-        CliExit::Findings
-    } else if report.traces.iter().any(|trace| !trace.complete) {
-        CliExit::Incomplete
-    } else {
-        CliExit::Done
-    }
+    })
 }

@@ -1,6 +1,6 @@
 //! `gpumemtrace summarize`: what the traces of many ranks say together.
 
-mod read;
+pub(crate) mod read;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,14 +12,11 @@ use super::args::jobs::JobsArgs;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::{FLEET_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
-use crate::terminal::format::format_count;
 use crate::terminal::output_file::OutputFile;
 use crate::terminal::status_line;
-use crate::terminal::stderr::print_message;
+use crate::terminal::style::Style;
 use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
-
-/// Most unreadable traces that stderr names; the report has all.
-const MAX_NAMED: usize = 10;
+use crate::trace::many::name_left_out;
 
 #[derive(clap::Args)]
 pub(crate) struct SummarizeArgs {
@@ -48,33 +45,31 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
     let files = find_files(&args.paths, TRACES_AND_SUMMARIES)?;
-    let summary = read::summarize_files(&files, &args.reading, args.jobs)?;
-    name_unreadable(&summary);
-    if summary.traces().is_empty() {
-        return Err(UnreadableInput("no trace could be read".to_owned()).into());
-    }
+    let summary = read::summarize_files(&files, &args.reading, args.jobs, &|_, _| ())?;
+    name_unreadable(&summary)?;
     if let Some(path) = &args.output {
         let mut file = OutputFile::create(path)?;
         serde_json::to_writer(&mut file, &summary)?;
         writeln!(file)?;
         file.finish()?;
     }
-    let fleet = Fleet::of(&summary);
+    print_fleet(&summary, select_format(FLEET_RENDERERS, args.format, args.json), style)
+}
+
+/// Prints what all traces say together.
+pub(crate) fn print_fleet(
+    summary: &Summary,
+    renderer: &dyn Renderer<Fleet>,
+    style: Style,
+) -> anyhow::Result<CliExit> {
+    let fleet = Fleet::of(summary);
+    print_document(renderer, &fleet, &RenderContext::new(style))?;
     let is_whole = fleet.unreadable.is_empty() && fleet.incomplete.is_empty();
-    print_document(
-        select_format(FLEET_RENDERERS, args.format, args.json),
-        &fleet,
-        &RenderContext::new(style),
-    )?;
     Ok(if is_whole { CliExit::Done } else { CliExit::Incomplete })
 }
 
-fn name_unreadable(summary: &Summary) {
-    for trace in summary.unreadable().iter().take(MAX_NAMED) {
-        print_message(format_args!("gpumemtrace: {}; it is left out", trace.why));
-    }
-    if let Some(more) = summary.unreadable().len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
-        let more = format_count(more as u64, "more trace");
-        print_message(format_args!("gpumemtrace: {more} cannot be read; they are left out"));
-    }
+/// Names the traces that cannot be read on stderr. Fails if none can.
+pub(crate) fn name_unreadable(summary: &Summary) -> Result<(), UnreadableInput> {
+    name_left_out(summary.unreadable().iter().map(|trace| &*trace.why));
+    if summary.traces().is_empty() { Err(UnreadableInput::of_all()) } else { Ok(()) }
 }

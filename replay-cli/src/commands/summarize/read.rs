@@ -14,16 +14,18 @@ use crate::exit::UnreadableInput;
 use crate::symbolize::Resolver;
 use crate::trace::many::read_many;
 use crate::trace::open::TraceSource;
-use crate::trace::summary::summarize_analysis;
+use crate::trace::summary::{ReportInspector, summarize_analysis};
 
 /// The first bytes of a summary, as this command writes it.
 const SUMMARY_START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
 
-/// The summary of all files. Files that cannot be read are named in it.
-pub(super) fn summarize_files(
+/// The summary of all files. Files that cannot be read are named in it. `inspect` gets the report of
+/// each trace, in any order.
+pub(crate) fn summarize_files(
     files: &[PathBuf],
     reading: &TraceArgs,
     jobs: JobsArgs,
+    inspect: &ReportInspector<'_>,
 ) -> anyhow::Result<Summary> {
     let user_code = reading.user_code()?;
     Ok(read_many(
@@ -31,7 +33,7 @@ pub(super) fn summarize_files(
         jobs.pace(reading, "traces"),
         || Resolver::new(reading.uses_symbol_cache()),
         |resolver, path| {
-            summarize_file(path, &user_code, resolver).unwrap_or_else(|UnreadableInput(why)| {
+            summarize_file(path, &user_code, resolver, inspect).unwrap_or_else(|UnreadableInput(why)| {
                 Summary::of_unreadable(path.display().to_string(), why)
             })
         },
@@ -43,6 +45,7 @@ fn summarize_file(
     path: &Path,
     user_code: &UserCodePaths,
     resolver: &mut Resolver,
+    inspect: &ReportInspector<'_>,
 ) -> Result<Summary, UnreadableInput> {
     if let Some(text) = read_summary(path)? {
         let refuse = |why| UnreadableInput(format!("{} {why}", path.display()));
@@ -51,7 +54,7 @@ fn summarize_file(
     let (file, ring) = TraceSource::find(path)?;
     let options = AnalysisOptions { user_code: user_code.clone(), ..AnalysisOptions::default() };
     let (analysis, _) = file.with_input(ring, |input| analyse_with_head(input, options))?;
-    Ok(Summary::of_trace(summarize_analysis(&analysis, resolver)))
+    Ok(Summary::of_trace(summarize_analysis(&analysis, resolver, inspect)))
 }
 
 /// The text of the file, if it begins like a summary.
