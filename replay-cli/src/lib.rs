@@ -68,6 +68,8 @@ enum Command {
     Check(commands::check::CheckArgs),
     /// Summarize the traces of many ranks, and compare the ranks
     Summarize(commands::summarize::SummarizeArgs),
+    /// Compare the runs of a folder over time: peaks, findings, and what grew between versions
+    Fleet(commands::summarize::lake::FleetArgs),
     /// Write an offline page with charts of a trace
     Html(commands::html::HtmlArgs),
     /// Write a trace in the format of another tool
@@ -110,6 +112,7 @@ pub fn run_command() -> ExitCode {
         Command::WhatIf(args) => commands::whatif::run(&args),
         Command::Fit(args) => commands::fit::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Fleet(args) => commands::summarize::lake::run(&args),
         Command::Summarize(args) => commands::summarize::run(&args),
         Command::Html(args) => commands::html::run(&args),
         Command::Export(args) => commands::export::run(&args),

@@ -15,13 +15,9 @@ use crate::export::{
     export_format_parser, read_for_export,
 };
 use crate::render::wording::fill_report;
-use crate::terminal::escape::escape_path;
-use crate::terminal::format::put_line;
-use crate::terminal::output_file::OutputFile;
+use crate::terminal::output_file::{OutputFile, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
-use crate::terminal::stdout::print_text;
-use crate::terminal::units::format_bytes;
 use crate::trace::find::{TRACES, find_files};
 use crate::trace::open::TraceSource;
 
@@ -85,14 +81,6 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         print_output(&path, written_bytes)?;
     }
     Ok(finish_job(&job))
-}
-
-/// Prints the name and the size of an output.
-pub(crate) fn print_output(path: &Path, written_bytes: u64) -> anyhow::Result<()> {
-    let mut message = String::new();
-    let size = format_bytes(written_bytes);
-    put_line(&mut message, format_args!("{} ({size})", escape_path(path)));
-    print_text(&message)
 }
 
 /// Prints the notes of an export, and says whether its traces are complete.

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::export::{ExportInputs, Unreadable, finish_job, make_job, print_output, read_traces};
+use super::export::{ExportInputs, Unreadable, finish_job, make_job, read_traces};
 use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
 use crate::export::run_id::is_file_name_part;
 use crate::export::{ExportTarget, FolderExporter};
 use crate::terminal::format::format_count;
+use crate::terminal::output_file::print_output;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_usage_error;
 use crate::trace::find::{TRACES, find_files};

@@ -1,11 +1,10 @@
 //! `gpumemtrace html`: writes an offline page with charts of one or several traces.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::symbolize::Resolver;
-use anyhow::Context as _;
+use gpumemtrace_fleet::{Fleet, LakeRun};
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{
@@ -13,31 +12,37 @@ use gpumemtrace_replay::{
     symbolize_sites,
 };
 
+use super::args::jobs::JobsArgs;
 use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
-use crate::exit::CliExit;
-use crate::page::{PageOptions, PageSource, make_page};
+use super::summarize::name_unreadable;
+use super::summarize::read::summarize_files;
+use crate::exit::{CliExit, UsageError};
+use crate::page::{PageOptions, PageSource, make_fleet_page, make_page};
 use crate::render::json::write_json;
+use crate::render::text::render_fleet;
 use crate::render::wording::fill_report;
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
-use crate::terminal::escape::escape_path;
-use crate::terminal::format::put_line;
-use crate::terminal::output_file::OutputFile;
+use crate::terminal::output_file::{fill_file, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
-use crate::terminal::stdout::print_text;
 use crate::terminal::style::Style;
-use crate::terminal::units::format_bytes;
+use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
 use crate::trace::open::TraceSource;
 
 /// Largest page that a browser opens within two seconds.
 const MAX_PAGE_BYTES: u64 = 20_000_000;
 const MIN_PAGE_BYTES: u64 = 1_000_000;
 const DEFAULT_PAGE_BYTES: u64 = 5_000_000;
+/// Most traces that a page shows side by side, with the history of each in memory.
+const MAX_SIDE_BY_SIDE: usize = 16;
 
 #[derive(clap::Args)]
 pub(crate) struct HtmlArgs {
-    /// Trace files; several are shown side by side, as ranks of one run
+    /// Traces, summaries, folders of them, and patterns such as 'traces/**/*.trace'
+    ///
+    /// Up to 16 traces are shown side by side, as ranks of one run. More, and summaries, give a page
+    /// with a map of the ranks.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Page to write [default: the trace with .html, such as run.html]
@@ -66,13 +71,11 @@ fn parse_page_size(text: &str) -> Result<u64, String> {
 
 pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
+    let files = find_files(&args.traces, TRACES_AND_SUMMARIES)?;
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.traces[0]));
-    let (page, is_complete) = page_of(args)?;
-    write_page(&output, &page)?;
-    let mut message = String::new();
-    let size = format_bytes(page.len() as u64);
-    put_line(&mut message, format_args!("{} ({size})", escape_path(&output)));
-    print_text(&message)?;
+    let (page, is_complete) =
+        if is_fleet(&files) { fleet_page(args, &files)? } else { page_of(args, &files)? };
+    print_output(&output, fill_file(&output, &page)?)?;
     if args.open {
         open_in_browser(&output);
     }
@@ -92,22 +95,46 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         no_source: false,
         trace: TraceArgs::default(),
     };
-    let (page, _) = page_of(&args)?;
-    write_page(&output, &page)?;
+    let (page, _) = if is_fleet(traces) { fleet_page(&args, traces)? } else { page_of(&args, traces)? };
+    fill_file(&output, &page)?;
     Ok(output)
 }
 
-/// `run.trace` as `run.html`, in the same folder.
+/// `run.trace` as `run.html`, in the same folder, and a folder likewise. For a pattern,
+/// `fleet.html`.
 fn default_output(trace: &Path) -> PathBuf {
-    trace.with_extension("html")
+    if trace.exists() { trace.with_extension("html") } else { PathBuf::from("fleet.html") }
+}
+
+/// True for more traces than a page shows side by side, and for summaries.
+fn is_fleet(files: &[PathBuf]) -> bool {
+    let is_summary = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "summary");
+    files.len() > MAX_SIDE_BY_SIDE || files.iter().any(is_summary)
+}
+
+/// The page of many ranks, and whether all traces are complete.
+fn fleet_page(args: &HtmlArgs, files: &[PathBuf]) -> anyhow::Result<(String, bool)> {
+    if args.compare.is_some() {
+        let why =
+            format!("--compare takes at most {MAX_SIDE_BY_SIDE} traces beside it; use gpumemtrace compare");
+        return Err(UsageError(why).into());
+    }
+    let summary = summarize_files(files, &args.trace, JobsArgs::default(), &|_, _| ())?;
+    name_unreadable(&summary)?;
+    let fleet = Fleet::of(&summary);
+    let is_complete = fleet.unreadable.is_empty() && fleet.incomplete.is_empty();
+    let text = render_fleet(&fleet, Style::for_files());
+    let name = args.traces[0].display().to_string();
+    let run = LakeRun { name: name.clone(), summary };
+    Ok((make_fleet_page(&name, &[run], &[], &text)?, is_complete))
 }
 
 /// The page, and whether all traces are complete.
-fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
+fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)> {
     let user_code = args.trace.user_code()?;
     let mut analyses = Vec::new();
     let mut steps_left = MAX_STEPS;
-    for path in args.traces.iter().chain(&args.compare) {
+    for path in traces.iter().chain(&args.compare) {
         let (file, ring) = TraceSource::find(path)?;
         let _progress = args.trace.shows_progress().then(|| file.progress());
         let options =
@@ -118,7 +145,7 @@ fn page_of(args: &HtmlArgs) -> anyhow::Result<(String, bool)> {
         analyses.push(analysis);
     }
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
-    let (shown, before) = analyses.split_at(args.traces.len());
+    let (shown, before) = analyses.split_at(traces.len());
     let report = full_report(shown, &mut resolver);
     let before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
     let named = |analysis| named_history(analysis, &mut resolver);
@@ -149,14 +176,6 @@ fn named_history(mut analysis: Analysis, resolver: &mut Resolver) -> RunHistory 
     let sites = history.stacks.iter_mut().map(|(site, _)| site);
     symbolize_sites(sites, &analysis, NameScope::ALL, resolver);
     history
-}
-
-/// If writing fails, an existing file stays as it was.
-fn write_page(path: &Path, page: &str) -> anyhow::Result<()> {
-    let mut file = OutputFile::create(path)?;
-    file.write_all(page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
-    file.finish()?;
-    Ok(())
 }
 
 /// Opens a page without waiting for the browser. Says on stderr if that is not possible.

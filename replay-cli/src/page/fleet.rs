@@ -7,7 +7,9 @@ use gpumemtrace_fleet::{DeviceSummary, Fleet, LakeRun, Regression, Spread, Trace
 use serde::Serialize;
 
 use super::document::{Bundle, Document, PageBlobs};
-use crate::render::fleet_words::{describe_gaps, list_names, name_device, name_rank, short_text};
+use crate::render::fleet_words::{
+    describe_gaps, list_names, name_device, name_rank, short_text, worst_finding,
+};
 use crate::render::text::render_fleet;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_utc};
@@ -186,20 +188,6 @@ fn run_row(run: &LakeRun, ranks_left: &mut usize) -> RunRow {
         ranks: has_ranks.then(|| rank_rows(&fleet)),
         text: render_fleet(&fleet, Style::for_files()),
     }
-}
-
-/// The most severe finding of all ranks, with the rank if there are several.
-fn worst_finding(fleet: &Fleet) -> Option<WorstFinding> {
-    let order = ["info", "warning", "critical"];
-    let place = |finding: &WorstFinding| order.iter().position(|severity| *severity == finding.severity);
-    let found = fleet.traces.iter().filter_map(|trace| Some((trace, trace.worst_finding.as_ref()?)));
-    // The first of equal ones: `max_by_key` takes the last.
-    let (trace, worst) = found.rev().max_by_key(|(_, finding)| place(finding))?;
-    let mut worst = worst.clone();
-    if fleet.traces.len() > 1 {
-        worst.summary = format!("{}: {}", name_rank(trace, fleet), worst.summary);
-    }
-    Some(worst)
 }
 
 fn line_rows(fleet: &Fleet) -> Vec<LineRow> {

@@ -71,7 +71,8 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut sources = SourceLines::new(options.has_source);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
-    let document = Document::new(Bundle::REPORT, &escape_text(title), source.summary, &std::mem::take(&mut source.json));
+    let document =
+        Document::new(Bundle::REPORT, &escape_text(title), source.summary, &std::mem::take(&mut source.json));
     let cards = PageCards::new(&source, &mut sources);
     // Encoded bytes per raw byte of the last try.
     let mut rate = 0.0;

@@ -1,6 +1,6 @@
 //! Names of ranks and lists of them, and what is missing from a summary of many.
 
-use gpumemtrace_fleet::{CallSite, Fleet, TraceSummary};
+use gpumemtrace_fleet::{CallSite, Fleet, TraceSummary, WorstFinding};
 
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number};
@@ -67,4 +67,18 @@ pub(crate) fn list_names(names: impl Iterator<Item = String>, count: usize) -> S
 
 fn list_ranks(ranks: &[u64]) -> String {
     list_names(ranks.iter().map(|rank| format_number(*rank)), ranks.len())
+}
+
+/// The most severe finding of all ranks, with the rank if there are several.
+pub(crate) fn worst_finding(fleet: &Fleet) -> Option<WorstFinding> {
+    let order = ["info", "warning", "critical"];
+    let place = |finding: &WorstFinding| order.iter().position(|severity| *severity == finding.severity);
+    let found = fleet.traces.iter().filter_map(|trace| Some((trace, trace.worst_finding.as_ref()?)));
+    // The first of equal ones: `max_by_key` takes the last.
+    let (trace, worst) = found.rev().max_by_key(|(_, finding)| place(finding))?;
+    let mut worst = worst.clone();
+    if fleet.traces.len() > 1 {
+        worst.summary = format!("{}: {}", name_rank(trace, fleet), worst.summary);
+    }
+    Some(worst)
 }

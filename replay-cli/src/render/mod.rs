@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 mod extension_tests;
+pub(crate) mod fleet_words;
 pub(crate) mod json;
 mod junit;
 mod markdown;

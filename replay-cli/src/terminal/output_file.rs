@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use tempfile::NamedTempFile;
 
+use super::escape::escape_path;
+use super::format::put_line;
+use super::stdout::print_text;
+use super::units::format_bytes;
+
 /// A new file. It takes its name when it is finished; before, an existing file stays as it was.
 pub(crate) struct OutputFile {
     out: BufWriter<NamedTempFile>,
@@ -45,6 +50,21 @@ impl Write for OutputFile {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+/// Writes a whole file. If that fails, an existing file stays as it was. Returns its size.
+pub(crate) fn fill_file(path: &Path, text: &str) -> anyhow::Result<u64> {
+    let mut file = OutputFile::create(path)?;
+    file.write_all(text.as_bytes()).with_context(|| describe_error(path))?;
+    file.finish()
+}
+
+/// Prints the name and the size of an output.
+pub(crate) fn print_output(path: &Path, written_bytes: u64) -> anyhow::Result<()> {
+    let mut message = String::new();
+    let size = format_bytes(written_bytes);
+    put_line(&mut message, format_args!("{} ({size})", escape_path(path)));
+    print_text(&message)
 }
 
 /// Removes the path of a temporary file from an error: its random name says nothing to the user.

@@ -1,5 +1,6 @@
 //! `gpumemtrace summarize`: what the traces of many ranks say together.
 
+pub(crate) mod lake;
 pub(crate) mod read;
 
 use std::io::Write as _;

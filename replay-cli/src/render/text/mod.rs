@@ -8,6 +8,7 @@ mod compare;
 mod fit;
 mod fleet;
 mod header;
+mod lake;
 mod largest;
 mod ranks;
 mod sections;
@@ -30,6 +31,7 @@ use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
 pub(crate) use fleet::render_fleet;
+pub(crate) use lake::render_lake;
 pub(crate) use sections::{SECTIONS, SectionRow};
 pub(crate) use sites::SiteFormatter;
 
@@ -99,7 +101,7 @@ impl Renderer<WhatIfAnswers> for TextRenderer {
 
 impl Renderer<Fleet> for TextRenderer {
     fn render(&self, fleet: &Fleet, context: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-        Ok(out.write_all(fleet::render_fleet(fleet, context.style).as_bytes())?)
+        Ok(out.write_all(render_fleet(fleet, context.style).as_bytes())?)
     }
 }
 
