@@ -7,6 +7,7 @@
 use gpumemtrace_format::size_arg::{self, PartLimit};
 
 use crate::diagnostics::print_diagnostic;
+use crate::job::JobPlace;
 use crate::stacks::cache::MAX_DEPTH;
 
 /// Memory limit of the recorder unless the user sets one.
@@ -40,11 +41,10 @@ pub(crate) enum FullRingPolicy {
 /// The settings of one recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RecorderConfig {
-    /// `GPUMEMTRACE_OUTPUT`: pattern of a file or folder; `%p` pid, `%r` rank, `%h` host. `None`
-    /// if it is not set.
+    /// `GPUMEMTRACE_OUTPUT`: pattern of a file or folder; `%p` pid, `%r` rank, `%h` host, `%j` job.
+    /// `None` if it is not set.
     pub(crate) output: Option<String>,
-    /// Pattern of the file name if the user gives none.
-    pub(crate) default_name: &'static str,
+    pub(crate) place: JobPlace,
     /// `GPUMEMTRACE_COMMAND_LINE`: whether the command line is recorded, `on` (default) or `off`.
     pub(crate) records_command_line: bool,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
@@ -101,11 +101,7 @@ impl RecorderConfig {
         let none = StackConfig { python: false, native: NativeStacks::None };
         Self {
             output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()),
-            default_name: if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
-                "run.rank%r.trace"
-            } else {
-                "run.trace"
-            },
+            place: JobPlace::from_lookup(&lookup),
             records_command_line: choose("GPUMEMTRACE_COMMAND_LINE", &["on", "off"]) == 0,
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
@@ -191,19 +187,11 @@ mod tests {
     #[test]
     fn unset_variables_give_the_documented_defaults() {
         let config = with(&[]);
-        assert_eq!((config.output, config.default_name), (None, "run.trace"));
+        assert_eq!((config.output, config.place), (None, JobPlace::default()));
         assert_eq!((config.on_full, config.records_command_line), (FullRingPolicy::Block, true));
         assert!(!with(&[("GPUMEMTRACE_COMMAND_LINE", "off")]).records_command_line);
         assert!(config.uses_counter && !with(&[("GPUMEMTRACE_CLOCK", "kernel")]).uses_counter);
         assert_eq!(config.stacks, StackConfig { python: true, native: NativeStacks::Owners });
-    }
-
-    #[test]
-    fn rank_gets_its_own_file_unless_output_is_set() {
-        assert_eq!(with(&[("RANK", "3")]).default_name, "run.rank%r.trace");
-        assert_eq!(with(&[("RANK", "")]).default_name, "run.trace");
-        let output = with(&[("RANK", "3"), ("GPUMEMTRACE_OUTPUT", "x-%p")]).output;
-        assert_eq!(output.as_deref(), Some("x-%p"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod api;
 mod config;
 mod diagnostics;
 mod hot;
+mod job;
 mod lifecycle;
 mod metadata;
 mod platform;

@@ -49,8 +49,9 @@ fn start() -> Option<&'static Session> {
     let config = RecorderConfig::from_env();
     let values = PatternValues {
         pid: std::process::id(),
-        rank: std::env::var("RANK").unwrap_or_default(),
+        rank: config.place.rank.map_or_else(String::new, |rank| rank.to_string()),
         host: metadata::host_name(),
+        job: config.place.job.clone().unwrap_or_default(),
     };
     let path = output_path(&config, &values);
     match without_write_signals(|| start_at(&config, &values, &path)) {
@@ -70,18 +71,12 @@ fn start() -> Option<&'static Session> {
 
 /// The wanted path of the trace: `GPUMEMTRACE_OUTPUT`, or the default name in that folder.
 fn output_path(config: &RecorderConfig, values: &PatternValues) -> PathBuf {
-    let expand = |pattern: &str| {
-        let path = PathBuf::from(values.expand(pattern));
-        std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path)
-    };
-    match &config.output {
-        Some(output) => {
-            let path = expand(output);
-            let is_folder = output.ends_with('/') || path.is_dir();
-            if is_folder { path.join(values.expand(config.default_name)) } else { path }
-        }
-        None => expand(config.default_name),
-    }
+    let default_name = values.expand(&config.place.default_name());
+    let output = config.output.as_ref().map(|output| values.expand(output));
+    let path = PathBuf::from(output.as_ref().unwrap_or(&default_name));
+    let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
+    let is_folder = output.is_some_and(|output| output.ends_with('/') || path.is_dir());
+    if is_folder { path.join(default_name) } else { path }
 }
 
 fn start_at(config: &RecorderConfig, values: &PatternValues, path: &Path) -> io::Result<&'static Session> {

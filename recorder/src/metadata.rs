@@ -98,10 +98,10 @@ pub(crate) fn header(
     if !host.is_empty() {
         meta.set_text("host", host);
     }
-    for (key, variable) in [("rank", "RANK"), ("local_rank", "LOCAL_RANK"), ("world_size", "WORLD_SIZE")] {
-        if let Some(number) = std::env::var(variable).ok().and_then(|value| value.parse().ok()) {
-            meta.set_number(key, number);
-        }
+    let place = &config.place;
+    let ranks = [("rank", place.rank), ("local_rank", place.local_rank), ("world_size", place.world_size)];
+    for (key, number) in ranks.into_iter().filter_map(|(key, number)| Some((key, number?))) {
+        meta.set_number(key, number);
     }
     if config.records_command_line {
         meta.set_list("command", recorded_command(platform::command_line()));
@@ -140,6 +140,10 @@ pub(crate) fn header(
 
 /// The command line as it is recorded: without secrets, and cut after [`MAX_COMMAND_BYTES`].
 fn recorded_command(mut command: Vec<String>) -> Vec<String> {
+    // A title that the program has set, as workers of Ray do, is padded with NULs.
+    if command.first().is_some_and(|title| !title.is_empty()) && command[1..].iter().all(String::is_empty) {
+        command.truncate(1);
+    }
     let mut bytes = 0;
     let is_kept = |argument: &&String| {
         let fits = bytes < MAX_COMMAND_BYTES;
@@ -266,6 +270,13 @@ mod tests {
         }
         let short = ["python", "train.py", ""].map(str::to_owned).to_vec();
         assert_eq!(recorded_command(short.clone()), short);
+    }
+
+    #[test]
+    fn title_of_a_process_loses_its_padding() {
+        let mut padded = vec![String::new(); 4096];
+        padded[0] = "ray::Worker.train".to_owned();
+        assert_eq!(recorded_command(padded), ["ray::Worker.train"]);
     }
 
     #[test]

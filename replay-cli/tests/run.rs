@@ -216,17 +216,16 @@ fn only_files_the_recorder_may_have_named_are_opened() {
 }
 
 #[test]
-fn output_folder_gets_the_default_file_name() {
+fn output_folder_is_passed_to_the_recorder() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("out")).unwrap();
     let here = folder.path().canonicalize().unwrap();
     for given in ["out/", "out"] {
         let output = command(folder.path())
-            .env_remove("RANK")
             .args(["run", "--output", given, "--", "sh", "-c", "echo $GPUMEMTRACE_OUTPUT"])
             .output()
             .unwrap();
-        let expected = format!("{}\n", here.join("out/run.trace").display());
+        let expected = format!("{}/\n", here.join("out").display());
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     }
     for given in ["missing/", "missing/run.trace"] {

@@ -53,6 +53,8 @@ pub(crate) struct PatternValues {
     pub(crate) rank: String,
     /// Replaces `%h` in the pattern.
     pub(crate) host: String,
+    /// Replaces `%j`; empty outside the jobs of a scheduler.
+    pub(crate) job: String,
 }
 
 impl PatternValues {
@@ -69,6 +71,7 @@ impl PatternValues {
                 Some('p') => out.push_str(&self.pid.to_string()),
                 Some('r') => out.push_str(&self.rank),
                 Some('h') => out.push_str(&self.host),
+                Some('j') => out.push_str(&self.job),
                 Some('%') | None => out.push('%'),
                 Some(other) => out.extend(['%', other]),
             }
@@ -107,11 +110,19 @@ pub(crate) fn is_in_system_folder(path: &Path) -> bool {
     })
 }
 
-/// Creates a file that must not exist yet, and locks it.
+/// Creates a file that must not exist yet, and locks it if its file system has locks.
 pub(crate) fn create_locked(path: &Path) -> io::Result<File> {
     let file = create_new(path)?;
-    file.try_lock().map_err(io::Error::from)?;
-    Ok(file)
+    match file.try_lock().map_err(io::Error::from) {
+        Err(error) if !is_without_locks(&error) => Err(error),
+        _ => Ok(file),
+    }
+}
+
+/// True if the file system has no `flock` (on Lustre, the mount option `noflock`: mount.lustre(8))
+/// or no lock manager.
+fn is_without_locks(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK))
 }
 
 /// Creates an empty trace and its ring file under the best free name for `path`.

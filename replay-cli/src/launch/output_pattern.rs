@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A file name with placeholders: `%p` process ID, `%r` rank, `%h` host, `%%` percent sign.
+/// A file name with placeholders: `%p` process ID, `%r` rank, `%h` host, `%j` job, `%%` percent
+/// sign.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutputPattern {
     pub(crate) folder: PathBuf,
@@ -31,6 +32,9 @@ impl OutputPattern {
 
     /// True for a name that the recorder may have made from this pattern.
     pub(crate) fn matches(&self, name: &str) -> bool {
+        if is_companion(name) {
+            return false;
+        }
         let chars: Vec<char> = name.chars().collect();
         let aside: Option<Vec<char>> = strip_number(name).map(|name| name.chars().collect());
         match_tokens(&self.tokens, &chars) || aside.is_some_and(|name| match_tokens(&self.tokens, &name))
@@ -45,13 +49,25 @@ fn parse_tokens(name: &str) -> Vec<PatternToken> {
             (_, false) => tokens.push(PatternToken::Char(c)),
             (_, true) => match chars.next() {
                 Some('p') => tokens.push(PatternToken::Digits),
-                Some('r' | 'h') => tokens.push(PatternToken::Anything),
+                Some('r' | 'h' | 'j') => tokens.push(PatternToken::Anything),
                 Some('%') | None => tokens.push(PatternToken::Char('%')),
                 Some(other) => tokens.extend([PatternToken::Char('%'), PatternToken::Char(other)]),
             },
         }
     }
     tokens
+}
+
+/// True for `run.0a1b2c3d.part1.trace` and `run.0a1b2c3d.stacks.trace`, which belong to the trace
+/// in another file.
+fn is_companion(name: &str) -> bool {
+    let words: Vec<&str> = name.split('.').collect();
+    words.windows(2).any(|pair| {
+        let is_id = pair[0].len() == 8 && pair[0].bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = pair[1].strip_prefix("part").unwrap_or_default();
+        let is_part = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_id && (is_part || pair[1] == "stacks")
+    })
 }
 
 /// Turns `run.12.trace` into `run.trace` and `run.12` into `run`. `None` without a number. The
@@ -99,6 +115,11 @@ mod tests {
             ("/x/run", &["run", "run.7"], &["run.trace", "runs"]),
             ("/x/%p.rank%r@%h%%", &["12.rank3@node%", "12.rank@%"], &["x.rank3@node%", "12.rank3@node"]),
             ("/x/run.rank%r.trace", &["run.rank3.trace", "run.rank3.1.trace"], &["run.trace"]),
+            (
+                "/x/run.%h.trace",
+                &["run.36_2.rank3.trace", "run.node1.4242.trace", "run.a.stacks.trace"],
+                &["run.trace", "run.rank3.0a1b2c3d.part12.trace", "run.0a1b2c3d.stacks.trace"],
+            ),
         ] {
             let pattern = OutputPattern::new(Path::new(pattern)).unwrap();
             assert_eq!(pattern.folder, Path::new("/x"));

@@ -148,8 +148,8 @@ def _is_loaded(function: str) -> bool:
 
 def _trace_file(output: Union[str, "os.PathLike[str]"]) -> str:
     path = os.path.join(os.getcwd(), os.fspath(output))
-    if path.endswith("/") or os.path.isdir(path):
-        path = os.path.join(path, "run.rank%r.trace" if os.environ.get("RANK") else "run.trace")
+    if os.path.isdir(path):
+        path = os.path.join(path, "")  # The library chooses the file in it.
     folder = os.path.dirname(path)
     if "%" not in folder and not os.path.isdir(folder):
         raise FileNotFoundError(f"the trace's folder {folder} does not exist; create it first")

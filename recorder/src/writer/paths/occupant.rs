@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::is_without_locks;
 use crate::diagnostics::error_text;
 
 /// The file that has a name.
@@ -17,7 +18,7 @@ pub(super) enum Occupant {
     None,
     /// A file of ours, or an empty one, that no process writes. Locked until the value is dropped.
     Ours(File),
-    /// A process has locked or leased the file.
+    /// A process has locked or leased the file, or may write it: the file system has no locks.
     InUse,
     /// Another file got the name meanwhile.
     Changed,
@@ -27,6 +28,14 @@ pub(super) enum Occupant {
 
 /// Looks at the file `path`. A file of ours begins with `magic` and is `kind`: "a trace".
 pub(super) fn find(path: &Path, magic: &[u8], kind: &str) -> io::Result<Occupant> {
+    match find_opened(path, false, magic, kind) {
+        // NFS locks only files that are open for writing (flock(2)).
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => find_opened(path, true, magic, kind),
+        found => found,
+    }
+}
+
+fn find_opened(path: &Path, for_writing: bool, magic: &[u8], kind: &str) -> io::Result<Occupant> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Occupant::None),
@@ -35,7 +44,8 @@ pub(super) fn find(path: &Path, magic: &[u8], kind: &str) -> io::Result<Occupant
     if !found.is_file() {
         return Ok(Occupant::Foreign(describe_type(found.file_type()).to_owned()));
     }
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let opened = OpenOptions::new().read(true).write(for_writing).custom_flags(flags).open(path);
     let mut file = match opened {
         Ok(file) => file,
         Err(error) => {
@@ -49,6 +59,7 @@ pub(super) fn find(path: &Path, magic: &[u8], kind: &str) -> io::Result<Occupant
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(Occupant::InUse),
+        Err(TryLockError::Error(error)) if is_without_locks(&error) => return Ok(Occupant::InUse),
         Err(TryLockError::Error(error)) => return Err(error),
     }
     // Before the lock was taken, another process may have moved this file and put its own, live

@@ -3,8 +3,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 #[test]
 fn placeholders_are_replaced() {
-    let names = PatternValues { pid: 7, rank: "3".into(), host: "node".into() };
-    assert_eq!(names.expand("run.%p.rank%r@%h.%%.%x%"), "run.7.rank3@node.%.%x%");
+    let names = PatternValues { pid: 7, rank: "3".into(), host: "node".into(), job: "36_2".into() };
+    assert_eq!(names.expand("run.%p.rank%r@%h.%j.%%.%x%"), "run.7.rank3@node.36_2.%.%x%");
 }
 
 #[test]

@@ -39,7 +39,8 @@ const MIN_PART_BYTES: u64 = 64 << 10;
 
 #[derive(clap::Args)]
 pub(crate) struct RunArgs {
-    /// Trace file or folder; %p is the process ID, %r the rank, %h the host [default: run.trace]
+    /// Trace file or folder; %p is the process ID, %r the rank, %h the host, %j the job of a
+    /// scheduler [default: run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Call stacks to record
@@ -299,31 +300,25 @@ fn exit_code(status: ExitStatus) -> u8 {
     }
 }
 
-/// The absolute path of `--output`; for a folder, the default file in it. A missing folder is an
+/// The absolute path of `--output`; that of a folder ends with a slash. Each process then chooses
+/// its file in it, because a launcher sets a rank for each of its processes. A missing folder is an
 /// error now, before the command has run for hours.
 fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
-    let file = expand_folder(&here.join(output));
+    let file = here.join(output);
     let kind = fs::metadata(&file).map(|facts| facts.file_type());
     if kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device()) {
         let shown = output.display();
         return Err(UsageError(format!("--output: {shown} is a device; a trace needs a file")).into());
     }
-    let folder = file.parent().unwrap_or(here);
+    let is_folder = names_folder(&file);
+    let folder = if is_folder { &file } else { file.parent().unwrap_or(here) };
     if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
         let shown = folder.strip_prefix(here).unwrap_or(folder).display();
         return Err(UsageError(format!("--output: folder {shown} does not exist; create it first")).into());
     }
-    Ok(file)
+    Ok(if is_folder { file.join("") } else { file })
 }
 
-/// For a folder, the recorder's default file in it.
-fn expand_folder(path: &Path) -> PathBuf {
-    let names_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
-    if names_folder || path.is_dir() { path.join(default_trace_name()) } else { path.to_owned() }
-}
-
-/// The recorder's default file name.
-fn default_trace_name() -> &'static str {
-    let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
-    if has_rank { "run.rank%r.trace" } else { "run.trace" }
+fn names_folder(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir()
 }

@@ -1,6 +1,6 @@
 //! Finds the traces that a command wrote, and notes in its own trace how the command ended.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -30,11 +30,13 @@ impl ExpectedTraces {
         let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
         let named = given.or_else(|| from_env.map(PathBuf::from));
         let is_relative = named.as_ref().is_none_or(|name| name.is_relative());
-        // A launcher such as torchrun sets a rank for each of its processes.
-        let names = named.map_or_else(
-            || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
-            |name| vec![super::expand_folder(&here.join(name))],
-        );
+        let path = named.map_or_else(|| here.to_owned(), |name| here.join(name));
+        // The recorder's names without a given one: job, host and rank may be in the middle.
+        let names = if super::names_folder(&path) {
+            vec![path.join("run.trace"), path.join("run.%j.trace")]
+        } else {
+            vec![path]
+        };
         Self { patterns: names.iter().filter_map(|name| OutputPattern::new(name)).collect(), is_relative }
     }
 
@@ -94,7 +96,7 @@ pub(super) fn finish_traces(
 }
 
 fn is_locked(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| file.try_lock_shared().is_err())
+    File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Appends the wait status, which only the parent knows, if the trace is of process `pid`.
@@ -117,7 +119,10 @@ fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Resu
         (None, None) => return Ok(()),
     };
     let mut file = OpenOptions::new().read(true).append(true).open(path)?;
-    file.try_lock()?;
+    // Some file systems have no locks; the process with this ID has ended.
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        return Err(std::io::Error::from(TryLockError::WouldBlock).into());
+    }
     let mut note = Meta::default();
     note.set_text("wait_status", text);
     let mut blocks = encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL);
