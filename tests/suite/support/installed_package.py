@@ -84,7 +84,7 @@ def installed(wheel, tmp_path_factory):
 
 
 def trainers_of(torch_version):
-    """Returns the folder with trainers and notebooks for one PyTorch."""
+    """Returns the folder with trainers, notebooks and Ray for one PyTorch."""
     if torch_version not in TRAINERS:
         reason = f"GPUMEMTRACE_TRAINERS names no folder for torch {torch_version}: scripts/setup/trainers makes one"
         pytest.fail(reason) if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip(reason)

@@ -1,9 +1,12 @@
-/* Preload: flock() behaves as on the file system in FLOCK_OF, as seen by one node:
+/* Preload: flock() behaves as on the network file system in FLOCK_OF, as seen by one node:
    nfs    an exclusive lock needs a file that is open for writing (flock(2))
    none   there are no locks (Lustre mounted with noflock, mount.lustre(8))
-   local  locks of other nodes are not seen (Lustre mounted with localflock, NFS with local_lock) */
+   local  locks of other nodes are not seen (Lustre mounted with localflock, NFS with local_lock)
+   None of them has leases. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -22,4 +25,16 @@ int flock(int file, int operation) {
         return -1;
     }
     return strcmp(kind, "local") ? (int)syscall(SYS_flock, file, operation) : 0;
+}
+
+int fcntl(int file, int command, ...) {
+    va_list list;
+    va_start(list, command);
+    long argument = va_arg(list, long);
+    va_end(list);
+    if (command == F_SETLEASE) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_fcntl, file, command, argument);
 }
