@@ -159,9 +159,23 @@ os.kill(os.getpid(), signal.SIGSEGV)
 
 #[test]
 fn crash_is_written_into_the_trace_of_the_crashed_process() {
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    assert_eq!(end_of_trace_with_own_pid(own.trim_end()), ("crashed".into(), "signal 11".into()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn crash_is_not_written_into_a_trace_of_another_host() {
+    // In a shared folder, its process may have the same ID.
+    assert_eq!(end_of_trace_with_own_pid("elsewhere"), ("killed".into(), serde_json::Value::Null));
+}
+
+/// Runs a command that leaves a trace of its process ID and crashes. Returns how the trace ended.
+fn end_of_trace_with_own_pid(host: &str) -> (serde_json::Value, serde_json::Value) {
     let folder = tempfile::tempdir().unwrap();
     // The process ID is not known beforehand, so the command encodes its own metadata block.
-    let run = Synthetic::train(2, |_, _, _| {});
+    let mut run = Synthetic::train(2, |_, _, _| {});
+    run.meta.set_text("host", host);
     fs::write(folder.path().join("body"), run.file_without_end(1000)).unwrap();
     let script = r"
 import os, signal, struct
@@ -184,10 +198,8 @@ os.kill(os.getpid(), signal.SIGSEGV)
     assert_eq!(output.status.code(), Some(139), "{}", String::from_utf8_lossy(&output.stderr));
     let output = command(folder.path()).args(["replay", "run.trace", "--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        (&report["traces"][0]["end"], &report["traces"][0]["end_detail"]),
-        (&"crashed".into(), &"signal 11".into())
-    );
+    let trace = &report["traces"][0];
+    (trace["end"].clone(), trace["end_detail"].clone())
 }
 
 #[test]

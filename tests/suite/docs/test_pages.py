@@ -25,6 +25,10 @@ NAMES = [str(page.relative_to(PAGES)) for page in ALL]
 RUN = [page for page in ALL if any(block.language == "console" and not block.not_run for block in blocks(page.read_text()))]
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
+    ("commands/clusters.md", "four ranks; test_summarize.py and test_clusters.py run torchrun"),
+    ("commands/clusters.md", "it needs a Kubernetes cluster"),
+    ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
+    ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
     ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
@@ -35,7 +39,7 @@ NOT_RUN = [
     ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
-LANGUAGES = {"console", "python", "toml", "yaml", "text", "sql", ""}
+LANGUAGES = {"console", "python", "bash", "toml", "yaml", "text", "sql", ""}
 SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "summarize", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "doctor")
 
 
@@ -240,7 +244,7 @@ def test_options_named_in_pages_exist():
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     commands = set(re.findall(r"^  ([a-z]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
-    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "simulate-proof"}
+    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "clusters", "simulate-proof"}
 
 
 def test_readme_commands():

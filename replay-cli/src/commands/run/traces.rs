@@ -99,6 +99,12 @@ fn is_locked(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
+/// Whether the trace is of another host, which may share the folder and have equal process IDs.
+fn is_of_other_host(meta: &Meta) -> bool {
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    meta.text("host").zip(own).is_some_and(|(host, own)| host != own.trim_end())
+}
+
 /// Appends the wait status, which only the parent knows, if the trace is of process `pid`.
 fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
     let mut meta = Meta::default();
@@ -110,7 +116,7 @@ fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Resu
             _ => {}
         }
     }
-    if meta.number("pid") != Some(pid) {
+    if meta.number("pid") != Some(pid) || is_of_other_host(&meta) {
         return Ok(());
     }
     let text = match (status.code(), status.signal()) {
