@@ -138,6 +138,9 @@ fn unreadable_input_is_one_line_and_exit_code_5() {
         (&"/dev/null".to_owned(), "is not a regular file"),
     ] {
         for command in ["replay", "info", "dump"] {
+            if command == "replay" && path == &directory {
+                continue; // Its traces are read.
+            }
             let output = run(&[command, path]);
             let errors = text(&output.stderr);
             assert_eq!(output.status.code(), Some(5), "{command} {path}: {errors}");

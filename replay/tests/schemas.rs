@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::budget::CheckDocument;
+use gpumemtrace_replay::compare::ComparisonDocument;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
@@ -57,8 +57,8 @@ fn forbid_null(rule: &mut Value) {
 fn committed_schemas_are_those_of_the_types() {
     let schemas = [
         ("report.schema.json", schema_text::<Report>()),
-        ("comparison.schema.json", schema_text::<Comparison>()),
-        ("check.schema.json", schema_text::<BudgetCheck>()),
+        ("comparison.schema.json", schema_text::<ComparisonDocument>()),
+        ("check.schema.json", schema_text::<CheckDocument>()),
     ];
     for (name, expected) in schemas {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);

@@ -1,5 +1,6 @@
-//! `gpumemtrace check`: checks a trace against a memory budget.
+//! `gpumemtrace check`: checks traces against a memory budget.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -7,12 +8,14 @@ use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
 use anyhow::Context;
-use gpumemtrace_replay::budget::{Budget, BudgetCheck, check, draft_budget};
-use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::budget::{Budget, BudgetChecks, BudgetDraft, CheckDocument, check, draft_budget};
+use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::report::UnreadableTrace;
 use gpumemtrace_replay::symbolize_sites;
 
 use super::args::display::DisplayArgs;
+use super::args::jobs::JobsArgs;
 use super::args::trace::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::render_written_budget;
@@ -24,15 +27,20 @@ use crate::render::{
 use crate::terminal::output_file::hide_temporary_name;
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
+use crate::trace::find::{TRACES, find_files};
+use crate::trace::many::{name_left_out, read_many};
 
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    /// Trace file; parts of a rotated trace are found automatically
-    trace: PathBuf,
+    /// Traces, folders of them, and patterns such as 'traces/**/*.trace'
+    ///
+    /// Parts of a rotated trace are found automatically.
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
     /// Path of the budget file (TOML)
     #[arg(long, value_name = "FILE")]
     budget: PathBuf,
-    /// Write the budget file, with limits taken from this trace
+    /// Write the budget file, with limits taken from this trace, or the largest of several
     #[arg(long, conflicts_with_all = ["markdown", "junit", "json", "format"])]
     write: bool,
     /// With --write, replace an existing file
@@ -41,7 +49,7 @@ pub(crate) struct CheckArgs {
     /// Also write a Markdown summary for a pull request ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Also write JUnit XML, one test case per limit ("-" for stdout)
+    /// Also write JUnit XML, one test case per limit, one suite per trace ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Print JSON (schema: docs/check.schema.json)
@@ -49,9 +57,11 @@ pub(crate) struct CheckArgs {
     json: bool,
     /// Output format on stdout
     #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(CHECK_RENDERERS))]
-    format: Option<&'static dyn Renderer<BudgetCheck>>,
+    format: Option<&'static dyn Renderer<CheckDocument>>,
     #[command(flatten)]
     reading: TraceArgs,
+    #[command(flatten)]
+    jobs: JobsArgs,
     #[command(flatten)]
     display: DisplayArgs,
 }
@@ -59,10 +69,10 @@ pub(crate) struct CheckArgs {
 impl CheckArgs {
     /// Each output with its file, or `None` for stdout. Fails if two outputs name stdout.
     #[allow(clippy::type_complexity, reason = "used once")]
-    fn outputs(&self) -> Result<Vec<(&'static dyn Renderer<BudgetCheck>, Option<&Path>)>, UsageError> {
-        let files: [(&'static dyn Renderer<BudgetCheck>, _); 2] =
+    fn outputs(&self) -> Result<Vec<(&'static dyn Renderer<CheckDocument>, Option<&Path>)>, UsageError> {
+        let files: [(&'static dyn Renderer<CheckDocument>, _); 2] =
             [(&MarkdownRenderer, &self.markdown), (&JunitRenderer, &self.junit)];
-        let mut outputs: Vec<(&'static dyn Renderer<BudgetCheck>, Option<&Path>)> = Vec::new();
+        let mut outputs: Vec<(&'static dyn Renderer<CheckDocument>, Option<&Path>)> = Vec::new();
         for (renderer, path) in files {
             let path = path.as_deref();
             outputs.extend(path.map(|path| (renderer, Some(path).filter(|path| *path != Path::new("-")))));
@@ -91,31 +101,90 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
         return Err(already_exists(&args.budget).into());
     }
     status_line::exit_cleanly_on_interrupt()?;
-    let (analysis, amounts) = read_by_steps(&args.trace, &args.reading, &user_code)?;
-    let mut profile = Profile::new(&analysis, &amounts);
-    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
-    // The budget's patterns match native call sites by function name.
-    let native = profile.native_sites_mut();
-    symbolize_sites(native, &analysis, NameScope::ALL, &mut resolver);
-    resolver.save_cache();
-    let is_complete = analysis.incomplete.is_empty();
-    let Some(budget) = budget else {
-        write_budget(&args.budget, &write_budget_file(&draft_budget(&profile)), args.force)?;
-        let losses: Vec<String> = analysis.incomplete.iter().map(describe_loss).collect();
-        print_text(&render_written_budget(&args.budget, &losses, args.display.style()))?;
-        return Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete });
+    let files = find_files(&args.traces, TRACES)?;
+    let Some(budget) = budget else { return write_limits(args, &files, &user_code) };
+    let name = args.budget.display().to_string();
+    let is_alone = files.len() == 1;
+    let (mut checks, unreadable) = read_profiles(args, &files, &user_code, |profile| {
+        let mut outcome = check(profile, &budget, &name);
+        fill_check(&mut outcome);
+        if is_alone { outcome } else { outcome.without_kept_details() }
+    })?;
+    let (passed, complete, document) = match checks.pop() {
+        Some(one) if is_alone => (one.passed, one.complete, CheckDocument::One(Box::new(one))),
+        last => {
+            checks.extend(last);
+            let all = BudgetChecks::new(name, checks, unreadable);
+            (all.passed, all.complete, CheckDocument::Several(all))
+        }
     };
-    let mut outcome = check(&profile, &budget, &args.budget.display().to_string());
-    fill_check(&mut outcome);
     let context = RenderContext::new(args.display.style());
     for (renderer, file) in outputs {
-        write_output(renderer, file, &outcome, &context)?;
+        write_output(renderer, file, &document, &context)?;
     }
-    Ok(match (outcome.passed, is_complete) {
+    Ok(match (passed, complete) {
         (false, _) => CliExit::Exceeded,
         (true, false) => CliExit::Incomplete,
         (true, true) => CliExit::Done,
     })
+}
+
+/// What `take` makes of each trace, in the order of the files, and the traces that cannot be read.
+/// These are named, unless there is only one trace.
+fn read_profiles<T: Send>(
+    args: &CheckArgs,
+    files: &[PathBuf],
+    user_code: &UserCodePaths,
+    take: impl Fn(&Profile<'_>) -> T + Sync,
+) -> Result<(Vec<T>, Vec<UnreadableTrace>), UnreadableInput> {
+    let is_alone = files.len() == 1;
+    let shows_bytes = is_alone && args.reading.shows_progress();
+    let results: BTreeMap<usize, Result<T, UnreadableInput>> = read_many(
+        files,
+        args.jobs.pace(&args.reading, "traces"),
+        || Resolver::new(args.reading.uses_symbol_cache()),
+        |resolver, path| {
+            let (analysis, amounts) = read_by_steps(path, user_code, shows_bytes)?;
+            let mut profile = Profile::new(&analysis, &amounts);
+            // The budget's patterns match native call sites by function name.
+            let native = profile.native_sites_mut();
+            symbolize_sites(native, &analysis, NameScope::ALL, resolver);
+            if is_alone {
+                resolver.save_cache();
+            }
+            Ok(take(&profile))
+        },
+        |results| results.collect(),
+    );
+    let (mut taken, mut unreadable) = (Vec::new(), Vec::new());
+    for (index, result) in results {
+        match result {
+            Ok(one) => taken.push(one),
+            Err(error) if is_alone => return Err(error),
+            Err(UnreadableInput(why)) => {
+                unreadable.push(UnreadableTrace { path: files[index].display().to_string(), why });
+            }
+        }
+    }
+    name_left_out(unreadable.iter().map(|one| &*one.why));
+    if taken.is_empty() { Err(UnreadableInput::of_all()) } else { Ok((taken, unreadable)) }
+}
+
+/// Writes a budget that all of the traces keep to.
+fn write_limits(args: &CheckArgs, files: &[PathBuf], user_code: &UserCodePaths) -> anyhow::Result<CliExit> {
+    let (measured, unreadable) = read_profiles(args, files, user_code, |profile| {
+        let analysis = profile.analysis;
+        let name = if files.len() == 1 { String::new() } else { format!("{}: ", analysis.path) };
+        let losses = analysis.incomplete.iter().map(|loss| format!("{name}{}", describe_loss(loss)));
+        (draft_budget(profile), losses.collect::<Vec<String>>())
+    })?;
+    let runs = measured.len();
+    let (drafts, losses): (Vec<BudgetDraft>, Vec<Vec<String>>) = measured.into_iter().unzip();
+    let losses = losses.concat();
+    let Some(draft) = drafts.into_iter().reduce(BudgetDraft::merge) else { return Ok(CliExit::Unreadable) };
+    write_budget(&args.budget, &write_budget_file(&draft), args.force)?;
+    print_text(&render_written_budget(&args.budget, runs, &losses, args.display.style()))?;
+    Ok(if losses.is_empty() && unreadable.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
 fn read_budget(path: &Path) -> anyhow::Result<Budget> {
@@ -156,13 +225,13 @@ fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
 
 /// Writes to stdout where no file is given.
 fn write_output(
-    renderer: &dyn Renderer<BudgetCheck>,
+    renderer: &dyn Renderer<CheckDocument>,
     file: Option<&Path>,
-    outcome: &BudgetCheck,
+    document: &CheckDocument,
     context: &RenderContext<'_>,
 ) -> anyhow::Result<()> {
-    let Some(path) = file else { return print_document(renderer, outcome, context) };
+    let Some(path) = file else { return print_document(renderer, document, context) };
     let mut bytes = Vec::new();
-    renderer.render(outcome, context, &mut bytes)?;
+    renderer.render(document, context, &mut bytes)?;
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -5,14 +5,19 @@
 
 use std::io::Write;
 
-use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
+use gpumemtrace_replay::budget::{BudgetCheck, BudgetChecks, CheckDocument, CheckState, CheckedLimit};
 
 use super::outcome::{
-    MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_contributors, summarize_check,
+    MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_checked_traces, list_contributors,
+    summarize_check, summarize_checks,
 };
 use super::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::escape::escape_text;
-use crate::terminal::format::put_line;
+use crate::terminal::format::{format_count, put_line};
+
+/// Most failing limits of several traces without `--top`: a pull request shows a page of limited
+/// length.
+const MAX_ROWS: usize = 50;
 
 /// The format `markdown`, for `check` only.
 pub(crate) struct MarkdownRenderer;
@@ -27,10 +32,75 @@ impl OutputFormat for MarkdownRenderer {
     }
 }
 
-impl Renderer<BudgetCheck> for MarkdownRenderer {
-    fn render(&self, check: &BudgetCheck, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-        Ok(out.write_all(render_page(check).as_bytes())?)
+impl Renderer<CheckDocument> for MarkdownRenderer {
+    fn render(
+        &self,
+        document: &CheckDocument,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let page = match document {
+            CheckDocument::One(check) => render_page(check),
+            CheckDocument::Several(checks) => render_traces(checks, context.style.row_limit(MAX_ROWS)),
+        };
+        Ok(out.write_all(page.as_bytes())?)
     }
+}
+
+/// A row for the traces that pass, and one for each failing limit of the others.
+fn render_traces(checks: &BudgetChecks, max_rows: usize) -> String {
+    let mut out = String::new();
+    let mark = if checks.passed { "✅" } else { "❌" };
+    put_line(&mut out, format_args!("### {mark} GPU memory: {}", summarize_checks(checks)));
+    out.push('\n');
+    if !checks.unreadable.is_empty() {
+        let count = format_count(checks.unreadable.len() as u64, "trace");
+        let names: Vec<String> =
+            checks.unreadable.iter().take(max_rows).map(|trace| quote_code(&trace.path)).collect();
+        put_line(&mut out, format_args!("> {count} cannot be read: {}", names.join(", ")));
+        out.push('\n');
+    }
+    let incomplete: Vec<&BudgetCheck> = checks.checks.iter().filter(|check| !check.complete).collect();
+    if !incomplete.is_empty() {
+        let names = list_checked_traces(&incomplete);
+        put_line(&mut out, format_args!("> INCOMPLETE, measured values are lower bounds: {names}"));
+        out.push('\n');
+    }
+    put_line(&mut out, format_args!("| | trace | name | limit | measured | over by |"));
+    put_line(&mut out, format_args!("|---|---|---|---:|---:|---:|"));
+    let (passed, failed): (Vec<&BudgetCheck>, Vec<&BudgetCheck>) =
+        checks.checks.iter().partition(|check| check.passed);
+    if !passed.is_empty() {
+        put_line(&mut out, format_args!("| ✅ | {} | | | | |", list_checked_traces(&passed)));
+    }
+    let rows = || {
+        failed
+            .iter()
+            .flat_map(|check| check.budgets.iter().map(move |limit| (check, limit)))
+            .filter(|(_, it)| it.fails)
+    };
+    for (check, outcome) in rows().take(max_rows) {
+        let rank = check.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
+        let over = outcome.over_by.map(|over| format_amount(outcome, over)).unwrap_or_default();
+        put_line(
+            &mut out,
+            format_args!(
+                "| {} | {rank}{} | {} | {} | {} | {over} |",
+                outcome_mark(outcome),
+                quote_code(&check.trace),
+                quote_code(&outcome.name),
+                format_limit(outcome),
+                escape_cell(&format_measured(outcome))
+            ),
+        );
+    }
+    out.push('\n');
+    if let Some(more) = rows().count().checked_sub(max_rows).filter(|more| *more > 0) {
+        put_line(&mut out, format_args!("{} not shown.", format_count(more as u64, "more failed limit")));
+        out.push('\n');
+    }
+    put_line(&mut out, format_args!("Against {}", quote_code(&checks.budget)));
+    out
 }
 
 fn render_page(check: &BudgetCheck) -> String {

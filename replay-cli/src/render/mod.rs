@@ -1,7 +1,7 @@
 //! Output formats: one file or folder for each, and a row in a table.
 //!
-//! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the [`Comparison`] of
-//! `compare`, the [`BudgetCheck`] of `check`. Commands know outputs only by the tables below:
+//! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the [`ComparisonDocument`] of
+//! `compare`, the [`CheckDocument`] of `check`. Commands know outputs only by the tables below:
 //! `--format` takes the names in them, and the first row is the default. To add an output, add its
 //! file here and a row to the table of each document that it can write.
 
@@ -19,9 +19,9 @@ use std::io::Write;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use gpumemtrace_fleet::Fleet;
-use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckDocument;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::compare::ComparisonDocument;
 use gpumemtrace_replay::{Report, Section};
 use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
 use serde::{Serialize, Serializer};
@@ -37,7 +37,8 @@ use text::{SECTIONS, SectionRow};
 /// The formats of `replay`, the default first.
 pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `compare`, the default first.
-pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
+pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<ComparisonDocument>] =
+    &[&TextRenderer, &JsonRenderer];
 /// The formats of `whatif`, the default first.
 pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `fit`, the default first.
@@ -45,7 +46,7 @@ pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitDocument>] = &[&TextRenderer
 /// The formats of `summarize`, the default first.
 pub(crate) static FLEET_RENDERERS: &[&dyn Renderer<Fleet>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
-pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<BudgetCheck>] =
+pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<CheckDocument>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
 
 /// A value of `--format`.

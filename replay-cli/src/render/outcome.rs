@@ -1,11 +1,13 @@
 //! Phrases about a checked budget for every output: limits, measured values, contributors.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
-use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit, ValueShare};
+use gpumemtrace_replay::budget::{BudgetCheck, BudgetChecks, CheckState, CheckedLimit, ValueShare};
 use gpumemtrace_replay::report::AmountUnit;
 
 use super::wording::contributor_name;
+use super::wording::ranks::format_ranks;
 use super::wording::sites::short_site;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number};
@@ -27,6 +29,30 @@ pub(in crate::render) fn summarize_check(check: &BudgetCheck) -> String {
         format!("{met} of {all} met")
     };
     if count(CheckState::Unknown) > 0 { format!("{first}, {unknown} unknown") } else { first }
+}
+
+/// `40 traces passed`, `38 of 40 traces passed, 2 failed`.
+pub(in crate::render) fn summarize_checks(checks: &BudgetChecks) -> String {
+    let all = format_count(checks.checks.len() as u64, "trace");
+    let failed = checks.checks.iter().filter(|check| !check.passed).count();
+    if failed == 0 {
+        return format!("{all} passed");
+    }
+    let [passed, failed] = [checks.checks.len() - failed, failed].map(|number| format_number(number as u64));
+    format!("{passed} of {all} passed, {failed} failed")
+}
+
+/// `rank 3 (run.rank3.trace)`, or the path alone.
+pub(in crate::render) fn name_checked_trace(check: &BudgetCheck) -> String {
+    let path = escape_text(&check.trace);
+    check.rank.map_or_else(|| path.to_string(), |rank| format!("rank {rank} ({path})"))
+}
+
+/// `38 traces: ranks 0 to 19, 21 to 38`.
+pub(in crate::render) fn list_checked_traces(checks: &[&BudgetCheck]) -> String {
+    let count = format_count(checks.len() as u64, "trace");
+    let ranks: BTreeSet<u64> = checks.iter().filter_map(|check| check.rank).collect();
+    if ranks.is_empty() { count } else { format!("{count}: {}", format_ranks(&ranks)) }
 }
 
 pub(in crate::render) fn format_amount(outcome: &CheckedLimit, value: u64) -> String {

@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use gpumemtrace_format::reader::{OpenError, TraceBytes};
+use gpumemtrace_format::Meta;
+use gpumemtrace_format::reader::{Item, OpenError, TraceBytes, TraceReader};
 use gpumemtrace_replay::{Input, RingFile};
 use gpumemtrace_torch_snapshot::{SNIFF_BYTES, looks_like_snapshot, transcode};
 
@@ -101,6 +102,25 @@ impl TraceSource {
         let input = Input { path: &self.name, open: &open, ring, is_locked: self.is_locked, files, absent };
         read(input)
             .map_err(|error| UnreadableInput(format!("{} {}", self.name, describe_format_error(&error))))
+    }
+
+    /// The metadata before the first event, at least up to the rank.
+    pub(crate) fn read_first_meta(&self) -> Result<Meta, UnreadableInput> {
+        let refuse =
+            |error: &OpenError| UnreadableInput(format!("{} {}", self.name, describe_format_error(error)));
+        let source = self.open().map_err(|error| refuse(&error.into()))?;
+        let mut meta = Meta::default();
+        for item in TraceReader::new(source).map_err(|error| refuse(&error))? {
+            match item {
+                Item::Meta(more) => meta.merge(more),
+                Item::Events(_) | Item::End(_) => break,
+                _ => {}
+            }
+            if meta.number("rank").is_some() {
+                break;
+            }
+        }
+        Ok(meta)
     }
 
     /// True if the recorder held the file when it was found.

@@ -18,7 +18,7 @@ pub use fleet::{Fleet, HostRow, IncompleteTrace, RankOom};
 pub use growth::{FirstGrowth, GrowingLine};
 pub use lake::{LakeRun, Regression, regressions, sort_runs};
 pub use spread::{Outlier, Spread};
-pub use summary::{Summary, SummaryError, UnreadableTrace};
+pub use summary::{Summary, SummaryError};
 pub use trace_summary::{
     CallSite, DeviceSummary, LeakSummary, OomSummary, Process, SitePeak, TraceSummary, WorstFinding,
 };

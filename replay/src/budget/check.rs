@@ -55,6 +55,7 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck 
         schema: "gpumemtrace.check",
         version: 1,
         trace: analysis.path.clone(),
+        rank: analysis.meta.number("rank"),
         budget: path.to_owned(),
         command: Some(analysis.meta.list("command").to_vec()).filter(|command| !command.is_empty()),
         complete: analysis.incomplete.is_empty(),

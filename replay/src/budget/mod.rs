@@ -25,7 +25,10 @@ use crate::report::json_enum::json_enum;
 
 pub use self::{
     check::check,
-    outcome::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare},
+    outcome::{
+        BudgetCheck, BudgetChecks, CheckDocument, CheckState, CheckedLimit, ContributorName, UnknownValue,
+        ValueShare,
+    },
     write::{BudgetDraft, SiteDraft, draft_budget},
 };
 pub(crate) use pattern::SitePattern;

@@ -29,6 +29,40 @@ pub struct BudgetDraft {
     pub sites: Vec<SiteDraft>,
 }
 
+impl BudgetDraft {
+    /// The largest values of both, so that both runs keep to them. A value or a function that one of
+    /// them lacks is left out: its limit would fail there.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        let values = self.values.into_iter().zip(other.values).map(|((quantity, one), (_, other))| {
+            (quantity, one.and_then(|one| other.map(|other| one.max(other))))
+        });
+        let mut others: BTreeMap<String, SiteDraft> =
+            other.sites.into_iter().map(|site| (site.pattern.clone(), site)).collect();
+        let sites = self.sites.into_iter().filter_map(|site| {
+            let other = others.remove(&site.pattern)?;
+            let bytes_per_step = site.bytes_per_step.zip(other.bytes_per_step);
+            Some(SiteDraft {
+                peak_bytes: site.peak_bytes.max(other.peak_bytes),
+                bytes_per_step: bytes_per_step.map(|(one, other)| one.max(other)),
+                pattern: site.pattern,
+            })
+        });
+        let mut sites: Vec<SiteDraft> = sites.collect();
+        sort_sites(&mut sites);
+        Self { is_metal: self.is_metal && other.is_metal, values: values.collect(), sites }
+    }
+}
+
+/// Largest first.
+fn sort_sites(sites: &mut [SiteDraft]) {
+    sites.sort_by(|a, b| {
+        (b.peak_bytes, b.bytes_per_step)
+            .cmp(&(a.peak_bytes, a.bytes_per_step))
+            .then_with(|| a.pattern.cmp(&b.pattern))
+    });
+}
+
 /// The values of one function.
 #[derive(Clone, Debug)]
 pub struct SiteDraft {
@@ -67,23 +101,19 @@ fn site_drafts(profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) -> Vec<SiteD
     let peak = profile.devices.values().filter_map(|device| device.totals.get(&TotalQuantity::PeakLive));
     let peak = peak.copied().max().unwrap_or_else(|| value(measure.peak_device()));
     let in_a_step = value(measure.step_allocated(|held| held.bytes));
-    let mut found: Vec<(u64, u64, String)> = Vec::new();
+    let mut found = Vec::new();
     for text in patterns(profile) {
         let pattern = SitePattern::new(&text);
         let held = value(measure.site_at_peak(&pattern));
         let allocated = value(measure.site_allocated(&pattern, |held| held.bytes));
         if held > peak / MIN_PART || allocated > in_a_step / MIN_PART {
-            found.push((held, allocated, text));
+            let bytes_per_step = profile.steps.map(|_| allocated);
+            found.push(SiteDraft { pattern: text, peak_bytes: held, bytes_per_step });
         }
     }
-    found.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| a.2.cmp(&b.2)));
+    sort_sites(&mut found);
     found.truncate(MAX_SITES);
-    let draft = |(peak_bytes, allocated, pattern)| SiteDraft {
-        pattern,
-        peak_bytes,
-        bytes_per_step: profile.steps.map(|_| allocated),
-    };
-    found.into_iter().map(draft).collect()
+    found
 }
 
 /// A pattern for each function that allocated.

@@ -13,11 +13,8 @@ use crate::report::{
     ComparedSteps, Leak, LeakKind, LeakShape, PluggableMode, Quantity, Site, StepSource, TraceLoss, Worded,
 };
 
-/// The result of `gpumemtrace compare --json`.
-///
-/// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
+/// The comparison of two traces.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(title = "gpumemtrace comparison", extend("$id" = "urn:gpumemtrace:comparison:1"))]
 pub struct Comparison {
     /// The name of this format.
     #[schemars(extend("const" = "gpumemtrace.comparison"))]

@@ -70,7 +70,7 @@ pub use self::{
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,
-    trace::{Losses, Naming, NamingReason, TraceInfo},
+    trace::{Losses, Naming, NamingReason, TraceInfo, UnreadableTrace},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
 };
 

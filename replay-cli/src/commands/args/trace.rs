@@ -6,7 +6,7 @@ use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::{PerStepTotals, analyse_by_steps};
 
-use crate::exit::UsageError;
+use crate::exit::{UnreadableInput, UsageError};
 use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
 
@@ -41,19 +41,19 @@ impl TraceArgs {
     }
 }
 
-/// Analyses a trace step by step, with the progress bar on terminals.
+/// Analyses a trace step by step.
 pub(crate) fn read_by_steps(
     path: &Path,
-    args: &TraceArgs,
     user_code: &UserCodePaths,
-) -> anyhow::Result<(Analysis, PerStepTotals)> {
+    shows_progress: bool,
+) -> Result<(Analysis, PerStepTotals), UnreadableInput> {
     let (file, ring) = TraceSource::find(path)?;
-    let _progress = args.shows_progress().then(|| file.progress());
-    Ok(file.with_input(ring, |input| analyse_by_steps(input, user_code.clone()))?)
+    let _progress = shows_progress.then(|| file.progress());
+    file.with_input(ring, |input| analyse_by_steps(input, user_code.clone()))
 }
 
 /// Parses the paths of `--user-code`. Fails for a path that matches every file, such as `.`.
-pub(crate) fn parse_user_code(paths: &[String]) -> Result<UserCodePaths, UsageError> {
+fn parse_user_code(paths: &[String]) -> Result<UserCodePaths, UsageError> {
     UserCodePaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
         UsageError(
             "--user-code matches every file; give a path such as /home/me/lib or site-packages/mylib"

@@ -6,8 +6,6 @@
 
 use std::path::PathBuf;
 
-use gpumemtrace_format::Meta;
-use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_replay::report::Filters as ReportFilters;
 use gpumemtrace_replay::{Analysis, AnalysisOptions, Report, SiteFilter, StreamId, TimeSpec, keep_sites};
 
@@ -56,7 +54,7 @@ impl FilterArgs {
             return true;
         }
         // A trace without a rank at its start is checked again after it has been read.
-        let rank = read_first_meta(file).and_then(|meta| meta.number("rank"));
+        let rank = file.read_first_meta().ok().and_then(|meta| meta.number("rank"));
         rank.is_none_or(|rank| self.rank.contains(&rank))
     }
 
@@ -101,7 +99,7 @@ impl FilterArgs {
         let unnamed: Vec<String> =
             analyses.iter().filter(|one| rank(one).is_none()).map(|one| one.path.clone()).collect();
         let mut there: Vec<u64> = analyses.iter().filter_map(rank).collect();
-        there.extend(skipped.iter().filter_map(|file| read_first_meta(file)?.number("rank")));
+        there.extend(skipped.iter().filter_map(|file| file.read_first_meta().ok()?.number("rank")));
         there.sort_unstable();
         there.dedup();
         let without_rank = if unnamed.is_empty() {
@@ -222,22 +220,6 @@ impl FilterArgs {
     pub(crate) fn has_ranks(&self) -> bool {
         !self.rank.is_empty()
     }
-}
-
-/// The metadata before the first event, at least up to the rank; `None` if it cannot be read.
-fn read_first_meta(file: &TraceSource) -> Option<Meta> {
-    let mut meta = Meta::default();
-    for item in TraceReader::new(file.open().ok()?).ok()? {
-        match item {
-            Item::Meta(more) => meta.merge(more),
-            Item::Events(_) | Item::End(_) => break,
-            _ => {}
-        }
-        if meta.number("rank").is_some() {
-            break;
-        }
-    }
-    Some(meta)
 }
 
 /// Parses the moment of `--since`, which must be known while events are read.

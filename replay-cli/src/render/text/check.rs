@@ -9,7 +9,7 @@ use crate::render::outcome::{
 };
 use crate::render::text::header::{format_program, render_losses, trace_state};
 use crate::terminal::escape::{escape_path, escape_text};
-use crate::terminal::format::put_line;
+use crate::terminal::format::{format_number, put_line};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -22,6 +22,8 @@ const MAX_NAME_WIDTH: usize = 60;
 const SHORT_NAME_WIDTH: usize = 22;
 /// The column where the amounts of contributors end.
 const AMOUNT_END: usize = 24;
+/// Most reasons why a written budget may be too low.
+const MAX_REASONS: usize = 10;
 /// Columns that the numbers of a limit need.
 const NUMBERS_WIDTH: usize = 42;
 
@@ -35,29 +37,39 @@ pub(super) fn render_check(check: &BudgetCheck, style: Style) -> String {
     let summary = summarize_check(check);
     let summary = if check.passed { style.bold(&summary) } else { style.warn(&summary) };
     put_line(&mut out, format_args!("{summary} ({})", escape_text(&check.budget)));
-    let longest = check.budgets.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
+    render_limits(&mut out, &check.budgets.iter().collect::<Vec<_>>(), MAX_CONTRIBUTORS, style);
+    layout::finish_text(&out, style)
+}
+
+/// A line for each limit, and below those that fail their contributors.
+pub(super) fn render_limits(
+    out: &mut String,
+    limits: &[&CheckedLimit],
+    max_contributors: usize,
+    style: Style,
+) {
+    let longest = limits.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
     let width = name_width(longest, style);
-    for outcome in &check.budgets {
+    for outcome in limits {
         let word = outcome_word(outcome);
         let padding = " ".repeat(STATE_WIDTH - word.len());
         let word = if outcome.fails { style.warn(word) } else { word.to_owned() };
         let name = escape_text(&outcome.name);
         let numbers = format_numbers(outcome);
         if style.wraps && name.chars().count() > width {
-            put_line(&mut out, format_args!("{word}{padding}{name}"));
-            put_line(&mut out, format_args!("{:STATE_WIDTH$}{:width$}  {HANG}{numbers}", "", ""));
+            put_line(out, format_args!("{word}{padding}{name}"));
+            put_line(out, format_args!("{:STATE_WIDTH$}{:width$}  {HANG}{numbers}", "", ""));
         } else {
-            put_line(&mut out, format_args!("{word}{padding}{name:<width$}  {HANG}{numbers}"));
+            put_line(out, format_args!("{word}{padding}{name:<width$}  {HANG}{numbers}"));
         }
         if outcome.fails {
             for ContributorText { amount, name } in
-                list_contributors(outcome, style.row_limit(MAX_CONTRIBUTORS))
+                list_contributors(outcome, style.row_limit(max_contributors))
             {
-                put_line(&mut out, format_args!("{amount:>AMOUNT_END$}  {HANG}{name}"));
+                put_line(out, format_args!("{amount:>AMOUNT_END$}  {HANG}{name}"));
             }
         }
     }
-    layout::finish_text(&out, style)
 }
 
 /// The columns of the names. On a terminal, longer names get a line of their own.
@@ -70,19 +82,23 @@ fn name_width(longest: usize, style: Style) -> usize {
     }
 }
 
-/// The message of `check --write`.
-pub(crate) fn render_written_budget(path: &Path, incomplete: &[String], style: Style) -> String {
+/// The message of `check --write`, with the number of traces that the limits are of.
+pub(crate) fn render_written_budget(path: &Path, runs: usize, incomplete: &[String], style: Style) -> String {
     let mut out = String::new();
     let path = escape_path(path);
-    put_line(
-        &mut out,
-        format_args!("wrote {path} with this run's values as limits; review them and the tolerance"),
-    );
-    for reason in incomplete {
+    let values = match runs {
+        1 => "this run's values".to_owned(),
+        _ => format!("the largest values of {} traces", format_number(runs as u64)),
+    };
+    put_line(&mut out, format_args!("wrote {path} with {values} as limits; review them and the tolerance"));
+    for reason in incomplete.iter().take(MAX_REASONS) {
         put_line(
             &mut out,
             format_args!("  ! the limits may be too low, the trace is incomplete: {}", escape_text(reason)),
         );
+    }
+    if let Some(more) = incomplete.len().checked_sub(MAX_REASONS).filter(|more| *more > 0) {
+        put_line(&mut out, format_args!("  ! and {} more", format_number(more as u64)));
     }
     layout::finish_text(&out, style)
 }

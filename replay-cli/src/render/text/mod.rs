@@ -4,6 +4,7 @@
 //! as `unknown`. Sections are rows of [`SECTIONS`].
 
 mod check;
+mod checks;
 mod compare;
 mod fit;
 mod fleet;
@@ -21,9 +22,9 @@ use std::io::Write;
 
 use gpumemtrace_fleet::Fleet;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckDocument;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::compare::ComparisonDocument;
 use gpumemtrace_replay::report::Omitted;
 
 use super::{FitDocument, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, WhatIfAnswers};
@@ -75,16 +76,22 @@ impl ReportRenderer for TextRenderer {
     }
 }
 
-impl Renderer<Comparison> for TextRenderer {
+impl Renderer<ComparisonDocument> for TextRenderer {
     fn render(
         &self,
-        comparison: &Comparison,
+        document: &ComparisonDocument,
         context: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let style = context.style;
         let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
-        Ok(out.write_all(compare::render_comparison(comparison, max_lines, style).as_bytes())?)
+        let text = match document {
+            ComparisonDocument::Traces(comparison) => {
+                compare::render_comparison(comparison, max_lines, style)
+            }
+            ComparisonDocument::Ranks(ranks) => compare::ranks::render_ranks(ranks, max_lines, style),
+        };
+        Ok(out.write_all(text.as_bytes())?)
     }
 }
 
@@ -120,14 +127,18 @@ impl Renderer<FitDocument> for TextRenderer {
     }
 }
 
-impl Renderer<BudgetCheck> for TextRenderer {
+impl Renderer<CheckDocument> for TextRenderer {
     fn render(
         &self,
-        check: &BudgetCheck,
+        document: &CheckDocument,
         context: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        Ok(out.write_all(check::render_check(check, context.style).as_bytes())?)
+        let text = match document {
+            CheckDocument::One(check) => check::render_check(check, context.style),
+            CheckDocument::Several(checks) => checks::render_checks(checks, context.style),
+        };
+        Ok(out.write_all(text.as_bytes())?)
     }
 }
 

@@ -9,6 +9,31 @@ use crate::terminal::format::{format_count, format_number};
 pub(crate) const UNALIGNED_RANKS: &str =
     "Which one grew first is unknown: the traces have different sources of steps, or none.";
 
+/// Most ranges of [`format_ranks`].
+const MAX_RANGES: usize = 8;
+
+/// Ascending ranks as `ranks 0 to 5, 7, 9 to 31 and 12 more`.
+pub(crate) fn format_ranks<'a>(ranks: impl IntoIterator<Item = &'a u64>) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
+            _ => ranges.push((*rank, *rank)),
+        }
+    }
+    let text = |(first, last): &(u64, u64)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    };
+    let shown: Vec<String> = ranges.iter().take(MAX_RANGES).map(text).collect();
+    let rest = ranges.iter().skip(MAX_RANGES);
+    let more = rest.fold(0, |sum: u64, (first, last)| sum.saturating_add(last - first).saturating_add(1));
+    let more = if more > 0 { format!(" and {} more", format_number(more)) } else { String::new() };
+    let s = if matches!(ranges[..], [(first, last)] if first == last) { "" } else { "s" };
+    format!("rank{s} {}{more}", shown.join(", "))
+}
+
 /// `Growth began in rank 1 in step 5`, and behind the call site, `no other grows; confidence high`.
 pub(crate) fn describe_first_cause(first: &FirstCause, rows: &[RankRow]) -> (String, String) {
     let lead = match first.lead_steps {
@@ -19,4 +44,18 @@ pub(crate) fn describe_first_cause(first: &FirstCause, rows: &[RankRow]) -> (Str
     let name = format_rank(&rows[first.row as usize], rows);
     let began = format!("Growth began in {name} in step {}", format_number(first.step));
     (began, format!("{lead}; confidence {}", first.confidence.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_ranges_and_the_rest_is_counted() {
+        let text = |ranks: &[u64]| format_ranks(ranks);
+        assert_eq!(text(&[3]), "rank 3");
+        assert_eq!(text(&[0, 1, 2, 5, 7, 8, u64::MAX]), "ranks 0 to 2, 5, 7, 8, 18446744073709551615");
+        let odd: Vec<u64> = (0..10).map(|rank| 2 * rank + 1).chain([20]).collect();
+        assert_eq!(text(&odd), "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 3 more");
+    }
 }

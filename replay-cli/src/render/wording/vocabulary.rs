@@ -38,7 +38,7 @@ pub(crate) struct Vocabulary {
 
 impl Vocabulary {
     /// PyTorch with its own allocator.
-    pub(super) const CUDA: Self = Self {
+    pub(crate) const CUDA: Self = Self {
         is_metal: false,
         has_times: true,
         reserver: "PyTorch",

@@ -2,6 +2,7 @@
 
 mod backends;
 mod call_sites;
+pub(super) mod ranks;
 mod totals;
 
 use crate::terminal::units::format_bytes;

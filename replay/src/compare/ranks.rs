@@ -1,0 +1,307 @@
+//! Many ranks of two runs: each trace is compared with that of its rank, and the comparisons are
+//! merged.
+//!
+//! A [`RankMerger`] keeps a few numbers of each pair, so thousands of pairs fit into memory. Pairs
+//! may be added in any order. Call sites of different ranks are the same if their ids are.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{ChangeStatus, Comparison, LineChange, TotalQuantity};
+use crate::report::{AmountUnit, LeakKind, Quantity, Site, UnreadableTrace};
+
+/// The result of `gpumemtrace compare --json`: of two traces their comparison, of two folders that of
+/// their ranks.
+///
+/// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(title = "gpumemtrace comparison", extend("$id" = "urn:gpumemtrace:comparison:1"))]
+pub enum ComparisonDocument {
+    /// Of two traces.
+    Traces(Box<Comparison>),
+    /// Of the ranks of two runs.
+    Ranks(RankComparison),
+}
+
+/// The comparison of each rank with itself.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct RankComparison {
+    /// The name of this format.
+    #[schemars(extend("const" = "gpumemtrace.comparisons"))]
+    pub schema: &'static str,
+    /// The version of this format.
+    #[schemars(extend("const" = 1))]
+    pub version: u32,
+    /// True if any pair differs.
+    pub differs: bool,
+    /// True if all traces could be read and nothing is missing from them.
+    pub complete: bool,
+    /// The pairs, by rank.
+    pub pairs: Vec<RankPair>,
+    /// Traces that have no trace to be compared with, by run and rank.
+    pub unpaired: Vec<UnpairedTrace>,
+    /// Traces that could not be read.
+    pub unreadable: Vec<UnreadableTrace>,
+    /// The totals that differ in any pair.
+    pub totals: Vec<TotalOfRanks>,
+    /// Call sites that differ in any pair: those of most ranks first, then by the change.
+    pub lines: Vec<LineOfRanks>,
+    /// Leaks that are new, gone, or grow at another rate: those of most ranks first.
+    pub leaks: Vec<LeakOfRanks>,
+}
+
+/// The traces of one rank.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct RankPair {
+    /// The rank of both.
+    pub rank: u64,
+    /// The paths of the trace of the first run, and of the second.
+    pub paths: [String; 2],
+    /// True if they differ.
+    pub differs: bool,
+    /// True if nothing is missing from both.
+    pub complete: bool,
+}
+
+/// A trace that was not compared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+pub struct UnpairedTrace {
+    /// The run of the trace: 0 for the first, 1 for the second.
+    pub run: usize,
+    /// Its rank; `null` if the trace has none.
+    pub rank: Option<u64>,
+    /// The path of the trace.
+    pub path: String,
+    /// True if the run has several traces of this rank, such as those of restarts.
+    pub is_repeated: bool,
+}
+
+/// The changes of one quantity over several ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ChangeSpread {
+    /// The median; of an even number of ranks, the lower middle value.
+    pub median: i64,
+    /// The largest increase, or the smallest decrease.
+    pub most: i64,
+    /// The first rank with `most`.
+    pub most_rank: u64,
+}
+
+impl ChangeSpread {
+    /// `None` of no changes. Each is with its rank.
+    fn of(mut changes: Vec<(i64, u64)>) -> Option<Self> {
+        changes.sort_unstable();
+        let (median, _) = *changes.get(changes.len().saturating_sub(1) / 2)?;
+        let (most, most_rank) =
+            changes.into_iter().max_by_key(|(change, rank)| (*change, u64::MAX - rank))?;
+        Some(Self { median, most, most_rank })
+    }
+}
+
+/// A total that differs in some pairs.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct TotalOfRanks {
+    /// The quantity that differs.
+    pub name: TotalQuantity,
+    /// The unit of the amounts.
+    pub unit: AmountUnit,
+    /// The number of ranks in which it differs.
+    pub ranks: u64,
+    /// Its changes over all ranks in which both amounts are known: of several GPUs, the largest.
+    /// `null` if there is no such rank.
+    pub change: Option<ChangeSpread>,
+}
+
+/// A call site that differs in some pairs. Of several GPUs, the one with the largest change counts.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct LineOfRanks {
+    /// The call site.
+    pub site: Site,
+    /// The ranks in which it differs.
+    pub ranks: Vec<u64>,
+    /// Bytes at the device's peak of allocated bytes, over those ranks.
+    pub at_peak_bytes: ChangeSpread,
+    /// Live bytes at the end of the last compared step; without steps, at the end.
+    pub retained_bytes: ChangeSpread,
+    /// Bytes allocated in the median step; `null` without steps.
+    pub bytes_per_step: Option<ChangeSpread>,
+}
+
+/// A leak that differs in some pairs.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct LeakOfRanks {
+    /// The call site that leaks.
+    pub site: Site,
+    /// The memory that leaks.
+    pub kind: LeakKind,
+    /// The change of its rate.
+    pub status: ChangeStatus,
+    /// The ranks in which it changes so.
+    pub ranks: Vec<u64>,
+    /// The largest growth of these ranks in the second run; of a leak that is gone, in the first.
+    pub most_bytes_per_step: Option<Quantity>,
+}
+
+/// The changes of one call site in one pair.
+#[derive(Clone, Copy)]
+struct LineAmounts {
+    at_peak: i64,
+    retained: i64,
+    per_step: Option<i64>,
+}
+
+impl LineAmounts {
+    fn of(line: &LineChange) -> Self {
+        Self {
+            at_peak: line.at_peak_bytes.change,
+            retained: line.retained_bytes.change,
+            per_step: line.bytes_per_step.map(|change| change.change),
+        }
+    }
+
+    fn weight(self) -> (u64, u64) {
+        let lasting = self.at_peak.unsigned_abs().max(self.retained.unsigned_abs());
+        (lasting, self.per_step.unwrap_or(0).unsigned_abs())
+    }
+}
+
+/// A call site, as the lowest rank has it.
+struct SiteOfRank {
+    rank: u64,
+    site: Site,
+}
+
+impl SiteOfRank {
+    fn keep_lowest(&mut self, rank: u64, site: &Site) {
+        if rank < self.rank {
+            *self = Self { rank, site: site.clone() };
+        }
+    }
+}
+
+/// Merges the comparisons of ranks, in any order.
+#[derive(Default)]
+pub struct RankMerger {
+    pairs: BTreeMap<u64, RankPair>,
+    /// By quantity and rank: the unit, and the change if both amounts are known.
+    totals: BTreeMap<TotalQuantity, (AmountUnit, BTreeMap<u64, Option<i64>>)>,
+    lines: BTreeMap<String, (SiteOfRank, BTreeMap<u64, LineAmounts>)>,
+    leaks: BTreeMap<(String, LeakKind, ChangeStatus), (SiteOfRank, BTreeMap<u64, Option<f64>>)>,
+}
+
+impl RankMerger {
+    /// Adds the comparison of one rank.
+    pub fn add(&mut self, rank: u64, comparison: &Comparison) {
+        let [before, after] = &comparison.runs;
+        let pair = RankPair {
+            rank,
+            paths: [before.path.clone(), after.path.clone()],
+            differs: comparison.differs,
+            complete: before.complete && after.complete,
+        };
+        self.pairs.insert(rank, pair);
+        for total in comparison.totals.iter().filter(|total| total.is_whole()) {
+            let (_, ranks) =
+                self.totals.entry(total.name.clone()).or_insert_with(|| (total.unit, BTreeMap::new()));
+            let change = ranks.entry(rank).or_insert(total.change);
+            *change = (*change).max(total.change);
+        }
+        for line in &comparison.lines {
+            let Some(site) = line.site() else { continue };
+            let (kept, ranks) = self
+                .lines
+                .entry(site.id.clone())
+                .or_insert_with(|| (SiteOfRank { rank, site: site.clone() }, BTreeMap::new()));
+            kept.keep_lowest(rank, site);
+            let amounts = LineAmounts::of(line);
+            let largest = ranks.entry(rank).or_insert(amounts);
+            if amounts.weight() > largest.weight() {
+                *largest = amounts;
+            }
+        }
+        for leak in &comparison.leaks {
+            let Some(side) = leak.after.as_ref().or(leak.before.as_ref()) else { continue };
+            let (kept, ranks) = self
+                .leaks
+                .entry((side.site.id.clone(), leak.kind, leak.status))
+                .or_insert_with(|| (SiteOfRank { rank, site: side.site.clone() }, BTreeMap::new()));
+            kept.keep_lowest(rank, &side.site);
+            let rate = side.bytes_per_step.map(|rate| rate.0);
+            let most = ranks.entry(rank).or_insert(rate);
+            *most = max_rate(*most, rate);
+        }
+    }
+
+    /// The comparison of all ranks that were added.
+    #[must_use]
+    pub fn finish(
+        self,
+        mut unpaired: Vec<UnpairedTrace>,
+        unreadable: Vec<UnreadableTrace>,
+    ) -> RankComparison {
+        unpaired.sort();
+        let Self { pairs, totals, lines, leaks } = self;
+        let total = |(name, (unit, changed)): (TotalQuantity, (AmountUnit, BTreeMap<u64, Option<i64>>))| {
+            // Only what differs is listed in a comparison.
+            let changes = pairs.keys().filter_map(|rank| {
+                let change = changed.get(rank).copied().unwrap_or(Some(0))?;
+                Some((change, *rank))
+            });
+            let change = ChangeSpread::of(changes.collect());
+            TotalOfRanks { name, unit, ranks: changed.len() as u64, change }
+        };
+        let totals = totals.into_iter().map(total).collect();
+        let mut lines: Vec<LineOfRanks> =
+            lines.into_values().filter_map(|(kept, ranks)| line_of_ranks(kept.site, &ranks)).collect();
+        lines.sort_by_cached_key(|line| {
+            let largest =
+                line.at_peak_bytes.median.unsigned_abs().max(line.retained_bytes.median.unsigned_abs());
+            (std::cmp::Reverse((line.ranks.len(), largest)), line.site.id.clone())
+        });
+        let mut leaks: Vec<LeakOfRanks> = leaks
+            .into_iter()
+            .map(|((_, kind, status), (kept, ranks))| LeakOfRanks {
+                site: kept.site,
+                kind,
+                status,
+                most_bytes_per_step: ranks.values().copied().reduce(max_rate).flatten().map(Quantity),
+                ranks: ranks.into_keys().collect(),
+            })
+            .collect();
+        leaks.sort_by_cached_key(|leak| {
+            (leak.status, std::cmp::Reverse(leak.ranks.len()), leak.site.id.clone())
+        });
+        RankComparison {
+            schema: "gpumemtrace.comparisons",
+            version: 1,
+            differs: pairs.values().any(|pair| pair.differs),
+            complete: unreadable.is_empty() && pairs.values().all(|pair| pair.complete),
+            pairs: pairs.into_values().collect(),
+            unpaired,
+            unreadable,
+            totals,
+            lines,
+            leaks,
+        }
+    }
+}
+
+fn max_rate(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::max)
+}
+
+fn line_of_ranks(site: Site, ranks: &BTreeMap<u64, LineAmounts>) -> Option<LineOfRanks> {
+    let spread = |of: fn(&LineAmounts) -> Option<i64>| {
+        ChangeSpread::of(ranks.iter().filter_map(|(rank, amounts)| Some((of(amounts)?, *rank))).collect())
+    };
+    Some(LineOfRanks {
+        site,
+        ranks: ranks.keys().copied().collect(),
+        at_peak_bytes: spread(|amounts| Some(amounts.at_peak))?,
+        retained_bytes: spread(|amounts| Some(amounts.retained))?,
+        bytes_per_step: spread(|amounts| amounts.per_step),
+    })
+}
