@@ -86,6 +86,11 @@ impl Merger {
         self.next_seq
     }
 
+    /// Number of sequence numbers that were skipped.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
+    }
+
     /// Takes the buffers of batches that the last [`Self::push`] completed, for reuse. The next
     /// push frees those that remain.
     pub(crate) fn take_spent_buffers(&mut self) -> impl Iterator<Item = Vec<Event>> {

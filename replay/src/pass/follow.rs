@@ -1,4 +1,4 @@
-//! Present memory of a running program (`replay --follow`).
+//! Present memory of a running program (`replay --follow`, `serve-metrics`).
 //!
 //! Definitions and events arrive piecewise, and an event may arrive twice: from the ring and from
 //! its block. [`RunFollower`] resolves ids as they are defined, and passes events through the same
@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE, NO_SEQ};
@@ -21,7 +22,8 @@ use crate::callsite::code_origin::UserCodePaths;
 use crate::callsite::symbols::StackSymbols;
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::{MergedSlice, Merger};
-use crate::report::{DeviceBytes, GrownSite, RunView};
+use crate::pass::followed_device::FollowedDevice;
+use crate::report::{DeviceBytes, DeviceGauges, GrownSite, RunGauges, RunView};
 use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
 use crate::timeline::step_counter::StepCounter;
@@ -38,6 +40,15 @@ struct StackMinimum {
     earlier_mins: [u64; 2],
 }
 
+/// A live block of PyTorch, or a driver allocation.
+#[derive(Clone, Copy, Debug)]
+struct FollowedBlock {
+    stack: StackId,
+    bytes: u64,
+    /// `None` if unknown.
+    requested: Option<u64>,
+}
+
 /// Maintains the state of a running program from the new contents of its trace.
 #[derive(Debug)]
 pub struct RunFollower {
@@ -49,6 +60,8 @@ pub struct RunFollower {
     waiting: SeededSet<u64>,
     state: FollowedState,
     views: u64,
+    /// The most steps that were counted.
+    max_steps: Option<u32>,
     /// Times of the last two views with a number that is a power of two.
     view_times_ns: [u64; 2],
 }
@@ -59,9 +72,11 @@ struct FollowedState {
     autograd: AutogradTracker,
     driver: DriverState,
     totals: PlaceTotals,
-    torch: BTreeMap<u8, TorchLevels>,
+    devices: BTreeMap<u8, FollowedDevice>,
+    /// PyTorch's allocator had a block on any device.
+    has_torch: bool,
     /// PyTorch's blocks by device and address; without PyTorch, driver allocations by key.
-    blocks: SeededMap<(u8, u64), (StackId, u64)>,
+    blocks: SeededMap<(u8, u64), FollowedBlock>,
     /// Minima by stack id.
     minima: Vec<StackMinimum>,
     steps: StepCounter,
@@ -80,6 +95,7 @@ impl RunFollower {
             waiting: SeededSet::default(),
             state: FollowedState::default(),
             views: 0,
+            max_steps: None,
             view_times_ns: [0; 2],
         }
     }
@@ -155,7 +171,8 @@ impl RunFollower {
                 devices.entry(ordinal).or_default().driver = bytes;
             }
         }
-        for (ordinal, torch) in state.torch.iter().filter(|(ordinal, _)| **ordinal != NO_DEVICE) {
+        for (ordinal, device) in state.devices.iter().filter(|(ordinal, _)| **ordinal != NO_DEVICE) {
+            let Some(torch) = device.torch_levels() else { continue };
             let device = devices.entry(*ordinal).or_default();
             (device.allocated, device.reserved) = (Some(torch.live), Some(torch.reserved));
         }
@@ -163,6 +180,49 @@ impl RunFollower {
         let view = RunView { events: state.events, span_ns, steps, devices, grown: self.find_grown_site() };
         self.begin_next_view();
         view
+    }
+
+    /// Number of events without a gap before them, plus one: all with lower numbers were applied.
+    pub fn next_seq(&self) -> u64 {
+        self.merger.next_seq()
+    }
+
+    /// True if events wait for one with a lower number.
+    pub fn has_waiting_events(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Reads the present state for monitoring; the maxima begin anew. Call
+    /// [`Self::confirm_gauges`] when the values have reached their reader.
+    pub fn read_gauges(&mut self) -> RunGauges {
+        let state = &mut self.state;
+        self.max_steps = self.max_steps.max(state.steps.count_steps(&mut self.symbols));
+        let devices = state.devices.iter_mut().filter(|(ordinal, _)| **ordinal != NO_DEVICE);
+        let devices = devices.map(|(ordinal, device)| {
+            let reading = device.read();
+            let gauges = DeviceGauges {
+                allocated: reading.torch.map(|(allocated, _)| allocated),
+                reserved: reading.torch.map(|(_, reserved)| reserved),
+                requested: reading.requested,
+                driver: reading.driver,
+                total_bytes: device.total_bytes,
+                growth_per_step: reading.growth,
+                ooms: device.ooms,
+            };
+            (*ordinal, gauges)
+        });
+        RunGauges {
+            events: state.events,
+            missing_events: self.merger.missing(),
+            steps: self.max_steps,
+            last_event_ns: state.first_ns.map(|_| state.last_ns),
+            devices: devices.collect(),
+        }
+    }
+
+    /// Forgets the maxima of the last [`Self::read_gauges`].
+    pub fn confirm_gauges(&mut self) {
+        self.state.devices.values_mut().for_each(FollowedDevice::confirm_reading);
     }
 
     /// The site with the most growth, once there are two views.
@@ -205,22 +265,41 @@ impl FollowedState {
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
         let (stack, _) = self.autograd.resolve_stack(event, symbols);
-        self.steps.on_event(event, stack, symbols);
+        if self.steps.on_event(event, stack, symbols) {
+            self.devices.values_mut().for_each(FollowedDevice::end_step);
+        }
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
-                if self.torch.is_empty() {
+                if !std::mem::replace(&mut self.has_torch, true) {
                     // From the first block of PyTorch on, growth is that of its blocks, which lie
                     // inside driver memory.
                     self.blocks.clear();
                     self.minima.clear();
                 }
                 let [live, reserved] = event.aux;
-                self.torch.insert(event.device, TorchLevels { reserved, live });
+                self.devices
+                    .entry(event.device)
+                    .or_default()
+                    .set_torch_levels(TorchLevels { reserved, live });
                 let key = (event.device, event.addr);
                 // Before an allocation, this removes a block with a lost free.
                 self.remove_block(key);
                 if event.kind == EventKind::BLOCK_ALLOC {
-                    self.add_block(key, stack, event.size);
+                    let requested = event.detail.map(|detail| detail.requested_bytes);
+                    self.add_block(key, FollowedBlock { stack, bytes: event.size, requested });
+                }
+            }
+            EventKind::SEGMENT_ALLOC
+            | EventKind::SEGMENT_FREE
+            | EventKind::SEGMENT_MAP
+            | EventKind::SEGMENT_UNMAP => {
+                self.devices.entry(event.device).or_default().on_segment_event(event, stack);
+            }
+            EventKind::BLOCK_OOM => self.devices.entry(event.device).or_default().ooms += 1,
+            EventKind::MEMORY_SAMPLE => {
+                let [total, source] = event.aux;
+                if event.result == 0 && source != SAMPLE_SOURCE_NVML && total > 0 {
+                    self.devices.entry(event.device).or_default().total_bytes = Some(total);
                 }
             }
             kind if kind.is_driver_call() => self.on_driver_call(event, stack),
@@ -233,11 +312,16 @@ impl FollowedState {
         for index in 0..self.driver.changes.len() {
             let change = self.driver.changes[index];
             self.totals.apply(&change);
+            let (DriverChange::Alloc { place, .. } | DriverChange::Free { place, .. }) = change;
+            if let MemoryPlace::Device(ordinal) = place {
+                let bytes = self.totals.bytes_in(place);
+                self.devices.entry(ordinal).or_default().set_driver_bytes(bytes);
+            }
             match change {
-                _ if !self.torch.is_empty() => {}
+                _ if self.has_torch => {}
                 DriverChange::Alloc { key, place: MemoryPlace::Device(_), bytes, stack } => {
                     self.remove_block((NO_DEVICE, key));
-                    self.add_block((NO_DEVICE, key), stack, bytes);
+                    self.add_block((NO_DEVICE, key), FollowedBlock { stack, bytes, requested: None });
                 }
                 DriverChange::Alloc { .. } => {}
                 DriverChange::Free { key, .. } => self.remove_block((NO_DEVICE, key)),
@@ -245,16 +329,22 @@ impl FollowedState {
         }
     }
 
-    fn add_block(&mut self, key: (u8, u64), stack: StackId, bytes: u64) {
-        self.blocks.insert(key, (stack, bytes));
-        let minimum = self.minimum_of(stack);
-        minimum.bytes = minimum.bytes.saturating_add(bytes);
+    fn add_block(&mut self, key: (u8, u64), block: FollowedBlock) {
+        self.blocks.insert(key, block);
+        if self.has_torch {
+            self.devices.entry(key.0).or_default().add_block(block.bytes, block.requested);
+        }
+        let minimum = self.minimum_of(block.stack);
+        minimum.bytes = minimum.bytes.saturating_add(block.bytes);
     }
 
     fn remove_block(&mut self, key: (u8, u64)) {
-        if let Some((stack, bytes)) = self.blocks.remove(&key) {
-            let minimum = self.minimum_of(stack);
-            minimum.bytes = minimum.bytes.saturating_sub(bytes);
+        if let Some(block) = self.blocks.remove(&key) {
+            if self.has_torch {
+                self.devices.entry(key.0).or_default().remove_block(block.bytes, block.requested);
+            }
+            let minimum = self.minimum_of(block.stack);
+            minimum.bytes = minimum.bytes.saturating_sub(block.bytes);
             minimum.min = minimum.min.min(minimum.bytes);
         }
     }

@@ -12,6 +12,7 @@ pub(crate) mod event_analyses;
 pub(crate) mod failed_calls;
 pub(crate) mod finish;
 pub(crate) mod follow;
+pub(crate) mod followed_device;
 mod history_begin;
 pub(crate) mod oom_events;
 pub(crate) mod oom_growth;

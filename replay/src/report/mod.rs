@@ -63,9 +63,9 @@ pub use self::{
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     run::{
-        BlockChange, BlockLayer, BlockSum, ComparedSteps, DeviceBytes, GapPoint, GrownSite, Mark, Phase,
-        PhaseOnDevice, RunView, SegmentChange, SegmentPlace, StepSource, Steps, Timeline, TimelineBand,
-        TimelinePoint, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,
+        BlockChange, BlockLayer, BlockSum, ComparedSteps, DeviceBytes, DeviceGauges, GapPoint, GrownSite,
+        LevelGauge, Mark, Phase, PhaseOnDevice, RunGauges, RunView, SegmentChange, SegmentPlace, StepSource,
+        Steps, Timeline, TimelineBand, TimelinePoint, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,
     },
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},

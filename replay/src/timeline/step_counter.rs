@@ -39,17 +39,21 @@ impl StepCounter {
         }
     }
 
-    /// Observes the next event.
-    pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) {
+    /// Observes the next event. True if it begins a step and the step source is final.
+    pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) -> bool {
         if let Some((clock, steps)) = &mut self.clock {
             let hint = self.names.step_hint(event, symbols.stack_info(stack).step_hint);
-            *steps += u32::from(clock.begins_step(event, stack, hint));
-        } else if !self.has_no_steps {
+            let begins_step = clock.begins_step(event, stack, hint);
+            *steps += u32::from(begins_step);
+            return begins_step;
+        }
+        if !self.has_no_steps {
             self.buffered.push(*event);
             if self.buffered.len() >= MAX_BUFFERED_EVENTS {
                 self.detect_steps(symbols, true);
             }
         }
+        false
     }
 
     /// Number of steps begun; `None` while no step source is known.

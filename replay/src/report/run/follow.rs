@@ -40,3 +40,51 @@ pub struct RunView {
     /// The site with the most growth.
     pub grown: Option<GrownSite>,
 }
+
+/// A number of bytes at one moment, with its maxima.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelGauge {
+    /// Bytes at present.
+    pub bytes: u64,
+    /// Maximum since the previous reading, the value then included.
+    pub recent_max: u64,
+    /// Maximum of the run.
+    pub peak: u64,
+}
+
+/// A device of a running program, for monitoring. `None` is unknown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceGauges {
+    /// Bytes in live blocks of PyTorch's allocator; `None` before its first block.
+    pub allocated: Option<LevelGauge>,
+    /// Bytes in segments of PyTorch's allocator; `None` before its first block.
+    pub reserved: Option<LevelGauge>,
+    /// Bytes that the live blocks requested; `None` if the request of any of them is unknown.
+    pub requested: Option<u64>,
+    /// Bytes allocated from the driver; `None` before the first such call.
+    pub driver: Option<LevelGauge>,
+    /// Memory of the device as the driver last reported it.
+    pub total_bytes: Option<u64>,
+    /// Bytes per step by which allocated memory grows; `None` for fewer than 20 known steps.
+    ///
+    /// Compares the lowest allocated bytes of the last half of the last 100 steps with that of the
+    /// half before. Temporary blocks do not count.
+    pub growth_per_step: Option<f64>,
+    /// Number of out-of-memory errors of PyTorch.
+    pub ooms: u64,
+}
+
+/// A running program, for monitoring.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunGauges {
+    /// Number of events read so far.
+    pub events: u64,
+    /// Sequence numbers that were skipped because their events are missing.
+    pub missing_events: u64,
+    /// Number of steps begun, which never decreases; `None` while no step source is known.
+    pub steps: Option<u32>,
+    /// Time of the last event (`CLOCK_MONOTONIC` of its machine); `None` before the first.
+    pub last_event_ns: Option<u64>,
+    /// The devices, by ordinal.
+    pub devices: BTreeMap<u8, DeviceGauges>,
+}

@@ -1,0 +1,118 @@
+//! One run that is followed: its trace, its ring file, and the state that they add up to.
+//!
+//! The ring file is read before the trace: an event may then be seen twice, which is harmless, but
+//! is never missed.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gpumemtrace_format::reader::{Item, OpenError};
+use gpumemtrace_format::{Counters, Meta};
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::{RingFile, RunFollower};
+
+use super::file_tail::TailChange;
+use super::followed_trace::FollowedTrace;
+use crate::trace::ring::RingReader;
+
+/// How long to wait for the exit status that `gpumemtrace run` appends to a closed trace.
+const EXIT_STATUS_WAIT: Duration = Duration::from_secs(1);
+/// A run without an end is over once it has had no lock and no new data for this long.
+const MAX_QUIET_TIME: Duration = Duration::from_millis(500);
+
+/// A run that is read as it goes on.
+pub(crate) struct FollowedRun {
+    pub(crate) live: RunFollower,
+    /// All metadata so far.
+    pub(crate) meta: Meta,
+    /// The recorder's counters; `None` before the first ring file or end of a trace.
+    pub(crate) counters: Option<Counters>,
+    trace: FollowedTrace,
+    ring: RingReader,
+    /// Why the ring file was not read, if the program did not answer.
+    silence: Option<String>,
+    is_locked: bool,
+    ended: Option<Instant>,
+    quiet_since: Option<Instant>,
+}
+
+impl FollowedRun {
+    /// Opens the trace of a run; `None` while it does not exist or is empty.
+    pub(crate) fn open(path: &Path, user_code: &UserCodePaths) -> Result<Option<Self>, OpenError> {
+        let Some(trace) = FollowedTrace::open(path)? else { return Ok(None) };
+        Ok(Some(Self {
+            live: RunFollower::new(user_code.clone()),
+            meta: Meta::default(),
+            counters: None,
+            ring: RingReader::new(path),
+            silence: None,
+            is_locked: trace.is_locked(),
+            trace,
+            ended: None,
+            quiet_since: None,
+        }))
+    }
+
+    /// Reads what is new in the ring file and the trace. Anything but `Nothing` and `More` means
+    /// that the trace has to be opened anew.
+    pub(crate) fn poll(&mut self) -> Result<TailChange, OpenError> {
+        let known = self.live.next_seq();
+        let ring = self.ring.read_unless(|header| header.next_seq <= known);
+        self.silence = match &ring {
+            RingFile::Unusable(why) if self.ring.is_unanswered() => Some(why.clone()),
+            _ => None,
+        };
+        let found = self.poll_trace()?;
+        if let RingFile::Loaded(ring) = ring
+            && self.meta.text("trace_id") == Some(&*format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
+        {
+            self.live.add_ring(&ring);
+            // The end of a trace has the final counters.
+            if self.ended.is_none() {
+                self.counters = Some(ring.counters);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads what is new in the trace alone, which the recorder writes about every five seconds.
+    pub(crate) fn poll_trace(&mut self) -> Result<TailChange, OpenError> {
+        self.is_locked = self.trace.is_locked();
+        let Self { live, meta, counters, ended, .. } = self;
+        let found = self.trace.poll(&mut |item| match item {
+            Item::Meta(more) => meta.merge(more),
+            Item::End(end) => {
+                *ended = Some(Instant::now());
+                *counters = Some(end.counters);
+            }
+            item => live.add_item(item),
+        })?;
+        if found == TailChange::More || self.is_locked {
+            self.quiet_since = None;
+        } else {
+            self.quiet_since.get_or_insert_with(Instant::now);
+        }
+        if self.trace.take_gap() {
+            self.live.skip_missing_events();
+        }
+        Ok(found)
+    }
+
+    /// True once the recorder has closed the trace, or the program has died.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.ended {
+            Some(since) => !self.is_locked || since.elapsed() > EXIT_STATUS_WAIT,
+            None => self.quiet_since.is_some_and(|since| since.elapsed() >= MAX_QUIET_TIME),
+        }
+    }
+
+    /// True while the recorder holds the trace and has not written its end.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.is_locked && self.ended.is_none()
+    }
+
+    /// Why the last poll did not read the ring file, if the program did not answer.
+    pub(crate) fn silence(&self) -> Option<&str> {
+        self.silence.as_deref()
+    }
+}

@@ -1,0 +1,228 @@
+//! The levels of one device of a running program, with their maxima ([`super::follow`]).
+//!
+//! Every event updates the maxima, so no peak between two readings is missed. A reading may get
+//! lost on its way to the monitoring system. [`RecentMax`] therefore forgets a maximum only once
+//! the reading that contained it was confirmed.
+
+use std::collections::VecDeque;
+
+use gpumemtrace_format::Event;
+
+use crate::report::LevelGauge;
+use crate::state::attribution::TorchLevels;
+use crate::state::segments::Segments;
+use crate::util::ids::StackId;
+
+/// Steps of each of the two windows that growth compares, at most.
+const MAX_WINDOW_STEPS: usize = 50;
+/// Steps of each window from which growth is given.
+const MIN_WINDOW_STEPS: usize = 10;
+
+/// A number of bytes that changes, and its maxima.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Level {
+    bytes: u64,
+    recent: RecentMax,
+    peak: u64,
+}
+
+/// The maximum since the last confirmed reading.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentMax {
+    since_reading: u64,
+    /// The maximum in readings that were not confirmed.
+    unconfirmed: u64,
+}
+
+impl Level {
+    pub(crate) fn set(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        self.recent.since_reading = self.recent.since_reading.max(bytes);
+        self.peak = self.peak.max(bytes);
+    }
+
+    /// Reads the level, and begins a new maximum with its present value.
+    fn read(&mut self) -> LevelGauge {
+        let recent = &mut self.recent;
+        recent.unconfirmed = recent.unconfirmed.max(recent.since_reading);
+        recent.since_reading = self.bytes;
+        LevelGauge { bytes: self.bytes, recent_max: recent.unconfirmed, peak: self.peak }
+    }
+
+    fn confirm_reading(&mut self) {
+        self.recent.unconfirmed = 0;
+    }
+}
+
+/// The lowest allocated bytes of each of the last steps.
+#[derive(Debug, Default)]
+struct StepMinima {
+    present: u64,
+    ended: VecDeque<u64>,
+}
+
+impl StepMinima {
+    fn end_step(&mut self, bytes: u64) {
+        if self.ended.len() == 2 * MAX_WINDOW_STEPS {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(std::mem::replace(&mut self.present, bytes));
+    }
+
+    /// Bytes per step by which the lowest value of the later half of the steps exceeds that of the
+    /// earlier half; `None` for fewer than 20 steps.
+    fn growth(&self) -> Option<f64> {
+        let window = self.ended.len() / 2;
+        let minimum = |from: usize| self.ended.iter().skip(from).take(window).min().copied();
+        let (before, after) = (minimum(self.ended.len() - 2 * window)?, minimum(self.ended.len() - window)?);
+        (window >= MIN_WINDOW_STEPS).then(|| (after as f64 - before as f64) / window as f64)
+    }
+}
+
+/// The state of one device.
+#[derive(Debug, Default)]
+pub(crate) struct FollowedDevice {
+    has_torch: bool,
+    allocated: Level,
+    reserved: Level,
+    /// Bytes from the driver; `None` before the first.
+    driver: Option<Level>,
+    segments: Segments,
+    /// Sums over the live blocks that were seen.
+    block_bytes: u64,
+    requested: u64,
+    /// Live blocks whose request is unknown.
+    unknown_requests: u64,
+    minima: StepMinima,
+    pub(crate) total_bytes: Option<u64>,
+    pub(crate) ooms: u64,
+}
+
+/// The values of a device for [`crate::report::DeviceGauges`].
+pub(crate) struct DeviceReading {
+    pub(crate) torch: Option<(LevelGauge, LevelGauge)>,
+    pub(crate) driver: Option<LevelGauge>,
+    pub(crate) requested: Option<u64>,
+    pub(crate) growth: Option<f64>,
+}
+
+impl FollowedDevice {
+    /// Sets the totals of a block event.
+    pub(crate) fn set_torch_levels(&mut self, TorchLevels { live, reserved }: TorchLevels) {
+        if !std::mem::replace(&mut self.has_torch, true) {
+            self.minima.present = live;
+        }
+        self.allocated.set(live);
+        self.reserved.set(reserved);
+        self.minima.present = self.minima.present.min(live);
+    }
+
+    /// Allocated and reserved bytes; `None` before the first block of PyTorch.
+    pub(crate) fn torch_levels(&self) -> Option<TorchLevels> {
+        let levels = TorchLevels { live: self.allocated.bytes, reserved: self.reserved.bytes };
+        self.has_torch.then_some(levels)
+    }
+
+    pub(crate) fn set_driver_bytes(&mut self, bytes: u64) {
+        self.driver.get_or_insert_default().set(bytes);
+    }
+
+    /// Counts a block; `requested` is `None` if its request is unknown.
+    pub(crate) fn add_block(&mut self, bytes: u64, requested: Option<u64>) {
+        self.block_bytes = self.block_bytes.saturating_add(bytes);
+        self.requested = self.requested.saturating_add(requested.unwrap_or(0));
+        self.unknown_requests += u64::from(requested.is_none());
+    }
+
+    /// Reverts [`Self::add_block`].
+    pub(crate) fn remove_block(&mut self, bytes: u64, requested: Option<u64>) {
+        self.block_bytes = self.block_bytes.saturating_sub(bytes);
+        self.requested = self.requested.saturating_sub(requested.unwrap_or(0));
+        self.unknown_requests -= u64::from(requested.is_none());
+    }
+
+    /// Applies an event of a segment. PyTorch reports its new reserved total only with the next
+    /// block, so it follows the segments if they summed to it before.
+    pub(crate) fn on_segment_event(&mut self, event: &Event, stack: StackId) {
+        let has_all_segments = self.segments.bytes() == self.reserved.bytes;
+        self.segments.on_event(event, stack);
+        if has_all_segments && self.has_torch {
+            self.reserved.set(self.segments.bytes());
+        }
+    }
+
+    pub(crate) fn end_step(&mut self) {
+        if self.has_torch {
+            self.minima.end_step(self.allocated.bytes);
+        }
+    }
+
+    /// Reads all values; maxima begin anew.
+    pub(crate) fn read(&mut self) -> DeviceReading {
+        // Blocks from before the recording count as allocated, but their requests are unknown.
+        let knows_requests = self.unknown_requests == 0
+            && self.segments.bytes() == self.reserved.bytes
+            && self.block_bytes == self.allocated.bytes;
+        DeviceReading {
+            torch: self.has_torch.then(|| (self.allocated.read(), self.reserved.read())),
+            driver: self.driver.as_mut().map(Level::read),
+            requested: (self.has_torch && knows_requests).then_some(self.requested),
+            growth: self.minima.growth(),
+        }
+    }
+
+    /// Forgets the maxima of the last reading, which reached its reader.
+    pub(crate) fn confirm_reading(&mut self) {
+        let levels = [&mut self.allocated, &mut self.reserved].into_iter().chain(&mut self.driver);
+        levels.for_each(Level::confirm_reading);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maximum_stays_until_its_reading_is_confirmed() {
+        let mut level = Level::default();
+        level.set(10);
+        level.set(3);
+        assert_eq!(level.read(), LevelGauge { bytes: 3, recent_max: 10, peak: 10 });
+        level.set(5);
+        level.set(4);
+        assert_eq!(
+            level.read(),
+            LevelGauge { bytes: 4, recent_max: 10, peak: 10 },
+            "the first reading is lost"
+        );
+        level.set(7);
+        level.confirm_reading();
+        assert_eq!(level.read(), LevelGauge { bytes: 7, recent_max: 7, peak: 10 });
+        level.confirm_reading();
+        level.set(2);
+        assert_eq!(level.read(), LevelGauge { bytes: 2, recent_max: 7, peak: 10 }, "it began with 7");
+        level.confirm_reading();
+        assert_eq!(level.read().recent_max, 2);
+    }
+
+    #[test]
+    fn growth_is_that_of_the_lowest_bytes_of_steps() {
+        let run = |steps: u64, base: &dyn Fn(u64) -> u64| {
+            let mut device = FollowedDevice::default();
+            for step in 0..steps {
+                for bytes in [base(step), base(step) + 1000 + step * 7 % 13] {
+                    device.set_torch_levels(TorchLevels { live: bytes, reserved: 5000 });
+                }
+                device.set_torch_levels(TorchLevels { live: base(step), reserved: 5000 });
+                device.end_step();
+            }
+            device.read().growth
+        };
+        assert_eq!(run(19, &|step| step * 8), None);
+        assert_eq!(run(21, &|step| step * 8), Some(8.0));
+        assert_eq!(run(300, &|step| step * 8), Some(8.0));
+        assert_eq!(run(300, &|_| 64), Some(0.0));
+        assert_eq!(run(300, &|step| 3000 - step * 8), Some(-8.0));
+        assert_eq!(run(300, &|step| if step < 5 { 0 } else { 900 }), Some(0.0), "the start has passed");
+    }
+}
