@@ -13,6 +13,7 @@ pub mod export;
 mod follow;
 #[doc(hidden)]
 pub mod launch;
+mod metrics;
 mod page;
 mod render;
 #[doc(hidden)]
@@ -23,7 +24,7 @@ mod user_cache;
 
 use std::process::ExitCode;
 
-pub use commands::export_folder::run_folder_exporter;
+pub use commands::export::folder::run_folder_exporter;
 
 use clap::{Parser, Subcommand};
 
@@ -84,6 +85,8 @@ enum Command {
     Run(commands::run::RunArgs),
     /// Run a PyTorch program on a simulated GPU, and record its memory
     Simulate(commands::simulate::SimulateArgs),
+    /// Serve the memory of running programs to Prometheus
+    ServeMetrics(commands::serve_metrics::ServeMetricsArgs),
     /// Check whether this machine can be recorded
     Doctor(commands::doctor::DoctorArgs),
     /// Print completions for a shell
@@ -121,6 +124,7 @@ pub fn run_command() -> ExitCode {
         Command::Symbolize(args) => commands::symbolize::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
+        Command::ServeMetrics(args) => commands::serve_metrics::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions::<Cli>(&args),
         Command::Man(args) => commands::shell::man::<Cli>(&args),

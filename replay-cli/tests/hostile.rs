@@ -8,6 +8,7 @@
 mod synthetic;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
@@ -334,6 +335,8 @@ const ROWS: &[(&str, &[&str])] = &[
     ),
     ("simulate", &["-- EVIL", "--card EVIL -- true", "-- ./EVIL"]),
     ("run", &["-- EVIL", "-o @out.trace -- true", "-o EVIL/a/b.trace -- true", "--stacks EVIL -- true"]),
+    // With a trace, it would run until it is stopped; `metrics_have_escapes` does that.
+    ("serve-metrics", &["NOFILE", "@wrong", "@run.trace --listen EVIL", "@run.trace --listen 0.0.0.0:0"]),
     ("doctor", &["EVIL", "--python EVIL"]),
     ("doctor-probe", &["EVIL"]),
     (
@@ -504,4 +507,26 @@ fn text_shows_names_with_escapes() {
     ] {
         assert!(run(words).contains(what), "{words}: {}", run(words));
     }
+}
+
+#[test]
+fn metrics_have_escapes() {
+    let files = HostileFolder::new();
+    let mut server = std::process::Command::new(assert_cmd::cargo::cargo_bin("gpumemtrace"))
+        .args(["serve-metrics", "--listen", "127.0.0.1:0", &files.path("run.trace"), &files.path("part.trace")])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect(&line);
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let body = text.split_once("\r\n\r\n").expect("a head and a body").1;
+    assert_eq!(find_harm(body.as_bytes(), false), None, "{body}");
+    assert!(body.contains("host=\"host\\\\u{1b}]0;title"), "{body}");
 }

@@ -30,6 +30,7 @@ NOT_RUN = [
     ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
     ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
     ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
+    ("commands/serve-metrics.md", "it runs until it is stopped; test_serve_metrics.py does the same with Prometheus"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
     ("commands/summarize.md", "several nodes; test_summarize.py merges summaries in each order"),
@@ -40,7 +41,8 @@ NOT_RUN = [
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "bash", "toml", "yaml", "text", "sql", ""}
-SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "summarize", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "doctor")
+SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "summarize", "fleet", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "serve-metrics",
+               "doctor")
 
 
 class Reader:
@@ -243,8 +245,8 @@ def test_options_named_in_pages_exist():
 
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
-    commands = set(re.findall(r"^  ([a-z]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
-    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "clusters", "simulate-proof"}
+    commands = set(re.findall(r"^  ([a-z-]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
+    assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "clusters"}
 
 
 def test_readme_commands():

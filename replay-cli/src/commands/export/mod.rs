@@ -1,5 +1,7 @@
 //! `gpumemtrace export`: writes traces in the formats of other tools.
 
+pub(crate) mod folder;
+
 use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 

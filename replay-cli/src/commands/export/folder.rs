@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::export::{ExportInputs, Unreadable, finish_job, make_job, read_traces};
+use super::{ExportInputs, Unreadable, finish_job, make_job, read_traces};
 use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
 use crate::export::run_id::is_file_name_part;
 use crate::export::{ExportTarget, FolderExporter};

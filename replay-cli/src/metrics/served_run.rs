@@ -1,0 +1,122 @@
+//! One trace that is served.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gpumemtrace_format::Counter;
+use gpumemtrace_format::reader::OpenError;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::report::{DeviceGauges, RunGauges};
+
+use super::exposition::{DeviceSample, Labels, TraceSample};
+use crate::follow::{FollowedRun, TailChange};
+use crate::terminal::escape::escape_text;
+
+/// After this long, an event that others wait for counts as lost. The recorder writes all threads'
+/// events within about five seconds, except for a call that has not returned.
+const MAX_EVENT_DELAY: Duration = Duration::from_secs(30);
+/// Longest label value, in characters.
+const MAX_LABEL_CHARS: usize = 255;
+
+pub(super) struct ServedRun {
+    run: FollowedRun,
+    /// When the run was found to be over.
+    ended: Option<Instant>,
+    /// The next sequence number while others wait for it, and since when.
+    awaited: Option<(u64, Instant)>,
+    /// What the last poll found.
+    pub(super) found: Result<TailChange, OpenError>,
+}
+
+impl ServedRun {
+    /// Opens a trace; `None` while it is empty.
+    pub(super) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
+        let run = FollowedRun::open(path, &UserCodePaths::default())?;
+        Ok(run.map(|run| Self { run, ended: None, awaited: None, found: Ok(TailChange::Nothing) }))
+    }
+
+    /// True while the recorder holds the trace.
+    pub(super) fn is_recording(&self) -> bool {
+        self.run.is_recording()
+    }
+
+    /// How long ago the run was found to be over; `None` while it goes on.
+    pub(super) fn time_since_end(&self) -> Option<Duration> {
+        self.ended.map(|ended| ended.elapsed())
+    }
+
+    /// Reads what is new. Without `reads_ring`, the ring file is read only if the program is gone.
+    pub(super) fn poll(&mut self, reads_ring: bool) {
+        self.found = self.try_poll(reads_ring);
+    }
+
+    fn try_poll(&mut self, reads_ring: bool) -> Result<TailChange, OpenError> {
+        if self.ended.is_some() {
+            return self.run.poll_trace();
+        }
+        let polls_ring = reads_ring || !self.run.is_recording();
+        let mut found = if polls_ring { self.run.poll()? } else { self.run.poll_trace()? };
+        let is_unchanged = matches!(found, TailChange::Nothing | TailChange::More);
+        if is_unchanged && self.run.is_over() {
+            found = self.run.poll()?;
+            self.run.live.skip_missing_events();
+            self.ended = Some(Instant::now());
+        }
+        let next_seq = self.run.live.next_seq();
+        match self.awaited.filter(|(seq, _)| *seq == next_seq && self.run.live.has_waiting_events()) {
+            Some((_, since)) if since.elapsed() > MAX_EVENT_DELAY => self.run.live.skip_missing_events(),
+            Some(_) => {}
+            None => self.awaited = Some((next_seq, Instant::now())),
+        }
+        Ok(found)
+    }
+
+    /// The present values. `file` is the name of the trace.
+    pub(super) fn read(&mut self, file: &str) -> TraceSample {
+        let RunGauges { events, missing_events, steps, last_event_ns, devices } = self.run.live.read_gauges();
+        let counter = |counter| self.run.counters.as_ref().map(|counters| counters.get(counter));
+        let dropped = counter(Counter::DroppedEvents).zip(counter(Counter::InterruptedEvents));
+        let meta = &self.run.meta;
+        let begin = meta.number("started_unix_ns").zip(meta.number("started_ns"));
+        let last_event = begin.zip(last_event_ns).map(|((unix_ns, begin_ns), last_ns)| {
+            (unix_ns as f64 + (last_ns as f64 - begin_ns as f64)) / 1e9
+        });
+        let mut labels = vec![("trace", label(file))];
+        labels.extend(meta.text("host").map(|host| ("host", label(host))));
+        for name in ["rank", "pid"] {
+            labels.extend(meta.number(name).map(|number| (name, number.to_string())));
+        }
+        // On Metal, the number is a recommendation and no limit.
+        let is_metal = meta.list("mode").iter().any(|mode| mode == "metal");
+        let capacity = |ordinal: u8, device: &DeviceGauges| {
+            let total = device.total_bytes.or_else(|| meta.number(&format!("device.{ordinal}.total_bytes")));
+            total.filter(|_| !is_metal)
+        };
+        let device_sample = |(ordinal, gauges): (u8, DeviceGauges)| DeviceSample {
+            device: ordinal,
+            capacity: capacity(ordinal, &gauges),
+            gauges,
+        };
+        TraceSample {
+            labels: Labels(labels),
+            is_running: self.ended.is_none(),
+            events,
+            lost_events: dropped.map(|(dropped, interrupted)| {
+                dropped.saturating_add(interrupted).saturating_add(missing_events)
+            }),
+            steps,
+            last_event,
+            devices: devices.into_iter().map(device_sample).collect(),
+        }
+    }
+
+    /// Forgets the maxima of the last reading.
+    pub(super) fn confirm_reading(&mut self) {
+        self.run.live.confirm_gauges();
+    }
+}
+
+/// A label value from outside: harmless on a terminal, and of limited length.
+fn label(text: &str) -> String {
+    escape_text(&text.chars().take(MAX_LABEL_CHARS).collect::<String>())
+}

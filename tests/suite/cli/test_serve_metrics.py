@@ -1,0 +1,378 @@
+"""`serve-metrics`: Prometheus reads from it what PyTorch counts; neither hostile clients nor damaged
+traces stop it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from conftest import COMMAND, DRIVER, REPOSITORY, VENVS, WORKLOADS, environment
+from readers import skip_or_fail
+
+MIB = 1 << 20
+DASHBOARD = REPOSITORY / "docs/exports/grafana-dashboard.json"
+SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+
+
+class Server:
+    """A running `serve-metrics`."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen([COMMAND, "serve-metrics", "--listen", "127.0.0.1:0", *map(str, arguments)],
+                                        stderr=subprocess.PIPE, text=True)
+        line = self.process.stderr.readline()
+        assert (found := re.search(r"http://(127.0.0.1):(\d+)/metrics", line)), line
+        self.address = found[1], int(found[2])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def text(self):
+        with urllib.request.urlopen("http://%s:%d/metrics" % self.address, timeout=30) as answer:
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            return answer.read().decode()
+
+    def samples(self, trace=None):
+        """Returns values by name, of the trace with this name if one is given."""
+        lines = [SAMPLE.fullmatch(line) for line in self.text().splitlines() if not line.startswith("#")]
+        return {line["name"]: float(line["value"]) for line in lines
+                if trace is None or f'trace="{trace}"' in (line["labels"] or "")}
+
+    def connect(self, data=b""):
+        client = socket.create_connection(self.address, timeout=30)
+        client.sendall(data)
+        return client
+
+    def answer(self, data):
+        with self.connect(data) as client:
+            return b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+
+
+class DriverProgram:
+    """Allocates one MiB per turn by driver calls; a program without PyTorch."""
+
+    def __init__(self, folder, name="run.trace", turns=1000):
+        folder.mkdir(exist_ok=True)
+        driver = folder / "libcuda.so.1"
+        if not driver.exists():
+            driver.symlink_to(DRIVER)
+        self.trace = folder / name
+        self.process = subprocess.Popen(
+            [sys.executable, WORKLOADS / "driver/driver_leak.py", driver, str(turns)], cwd=folder, text=True,
+            env=environment(folder, GPUMEMTRACE_OUTPUT=self.trace), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+
+    def turns(self, last):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        while self.process.stdout.readline() != f"turn {last}\n":
+            assert self.process.poll() is None
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+class Prometheus:
+    """Debian's Prometheus, which scrapes a server once a second."""
+
+    def __init__(self, folder, server):
+        program = shutil.which("prometheus") or skip_or_fail("prometheus is not installed (Debian's package prometheus)")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        (folder / "prometheus.yml").write_text(
+            "scrape_configs:\n  - job_name: gpumemtrace\n    scrape_interval: 1s\n    scrape_timeout: 1s\n"
+            "    static_configs:\n      - targets: [\"%s:%d\"]\n" % server.address)
+        self.process = subprocess.Popen(
+            [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+
+    def query(self, expression):
+        """Returns the results of an instant query. An expression that does not parse raises."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            found = json.load(answer)
+        assert found["status"] == "success"
+        return found["data"]["result"]
+
+    def wait_for(self, expression, check, seconds=30):
+        """Waits until the value of an expression is right; `None` without a result."""
+        deadline, value = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            try:
+                results = self.query(expression)
+            except (urllib.error.URLError, ConnectionError):
+                results = []  # It is starting, or not ready.
+            value = float(results[0]["value"][1]) if results else None
+            if check(value):
+                return value
+            time.sleep(0.1)
+        raise AssertionError(f"{expression} is {value} after {seconds} s")
+
+    def value(self, expression):
+        [result] = self.query(expression)
+        return float(result["value"][1])
+
+    def wait_for_scrape(self):
+        """Waits for a scrape that began after now."""
+        now = time.time()
+        self.wait_for("timestamp(gpumemtrace_events_total)", lambda value: value is not None and value > now)
+
+
+class TorchProgram:
+    """A PyTorch program under `gpumemtrace run`, which prints its statistics after each stage."""
+
+    def __init__(self, torch_version, folder):
+        python = Path(VENVS[torch_version]) / "bin" / "python"
+        self.process = subprocess.Popen(
+            [COMMAND, "run", "-o", folder / "run.trace", "--", python, WORKLOADS / "memory/stages.py"], cwd=folder,
+            env=environment(folder, traced=False, RANK="5", SIMGPU_MEM="2G"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )
+
+    def statistics(self, stage=None):
+        if stage:
+            self.process.stdin.write(f"{stage}\n")
+            self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, "the program has ended"
+        return json.loads(line)
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+def assert_equal_to_pytorch(value, seen):
+    """Compares all values that PyTorch knows; `value` returns the value of a metric."""
+    allocated, reserved, requested = (seen[f"{kind}_bytes.all.current"] for kind in ("allocated", "reserved", "requested"))
+    expected = {
+        "gpumemtrace_allocated_bytes": allocated,
+        "gpumemtrace_reserved_bytes": reserved,
+        "gpumemtrace_unused_reserved_bytes": reserved - allocated,
+        "gpumemtrace_gap_bytes": reserved - requested,
+        "gpumemtrace_device_capacity_bytes": seen["total"],
+        "gpumemtrace_oom_errors_total": seen["num_ooms"],
+        "gpumemtrace_lost_events_total": 0,
+        "gpumemtrace_trace_running": 1,
+    }
+    assert {name: value(name) for name in expected} == expected
+
+
+def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
+    traces, own = tmp_path / "traces", tmp_path / "prometheus"
+    traces.mkdir(), own.mkdir()
+    with Server(traces) as server:
+        prometheus, program = Prometheus(own, server), TorchProgram(torch_version, traces)
+        try:
+            start = program.statistics()
+            prometheus.wait_for_scrape()
+            assert_equal_to_pytorch(prometheus.value, start)
+            [series] = prometheus.query("gpumemtrace_allocated_bytes")
+            labels = series["metric"]
+            assert (labels["trace"], labels["rank"], labels["device"], labels["host"]) == ("run.trace", "5", "0", socket.gethostname())
+
+            # A tensor that lives for microseconds, between two scrapes.
+            spiked = program.statistics("spike")
+            prometheus.wait_for_scrape()
+            assert_equal_to_pytorch(prometheus.value, spiked)
+            for kind in ("allocated", "reserved"):
+                peak = spiked[f"{kind}_bytes.all.peak"]
+                assert prometheus.value(f"max_over_time(gpumemtrace_{kind}_max_bytes[5m])") == peak
+                assert prometheus.value(f"gpumemtrace_{kind}_peak_bytes") == peak
+            assert spiked["allocated_bytes.all.peak"] > spiked["allocated_bytes.all.current"] + 290 * MIB
+            assert prometheus.value("gpumemtrace_driver_bytes") >= spiked["reserved_bytes.all.current"]
+
+            # Without further blocks, only the segments' events show this.
+            emptied = program.statistics("cache")
+            assert emptied["reserved_bytes.all.current"] < spiked["reserved_bytes.all.current"]
+            prometheus.wait_for_scrape()
+            assert_equal_to_pytorch(prometheus.value, emptied)
+
+            trained = program.statistics("steps 60")
+            prometheus.wait_for_scrape()
+            assert_equal_to_pytorch(prometheus.value, trained)
+            assert prometheus.value("gpumemtrace_growth_per_step_bytes") == MIB
+            assert prometheus.value("gpumemtrace_steps_total") == 60
+
+            failed = program.statistics("oom")
+            prometheus.wait_for_scrape()
+            assert failed["num_ooms"] == 1
+            assert_equal_to_pytorch(prometheus.value, failed)
+            assert prometheus.value("time() - gpumemtrace_last_event_timestamp_seconds") < 30
+
+            assert_dashboard_has_data(prometheus)
+            if shutil.which("promtool"):
+                checked = subprocess.run(["promtool", "check", "metrics"], input=server.text(), capture_output=True, text=True)
+                assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+            program.kill()
+            prometheus.wait_for("gpumemtrace_trace_running", lambda value: value == 0)
+            assert prometheus.value("gpumemtrace_allocated_bytes") == failed["allocated_bytes.all.current"]
+        finally:
+            program.process.kill()
+            prometheus.close()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=30) == 0
+        assert server.process.stderr.read() == ""
+
+
+def assert_dashboard_has_data(prometheus):
+    """Each expression of the Grafana dashboard parses, and returns data with everything selected."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    used = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            expression = target["expr"]
+            assert set(re.findall(r"\$(\w+)", expression)) <= variables, expression
+            results = prometheus.query(re.sub(r"\$\w+", ".*", expression))
+            assert results, f"{panel['title']}: {expression} returns nothing"
+            used.update(re.findall(r"gpumemtrace_\w+", expression))
+    with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/label/__name__/values", timeout=30) as answer:
+        names = {name for name in json.load(answer)["data"] if name.startswith("gpumemtrace_")}
+    assert used == names, "the dashboard shows each metric"
+
+
+def test_driver_memory_of_a_program_without_pytorch_and_its_end(tmp_path):
+    folder = tmp_path / "traces"
+    program = DriverProgram(folder)
+    with Server(folder, "--keep-ended", "4") as server:
+        program.turns(9)
+        samples = server.samples()
+        assert (samples["gpumemtrace_driver_bytes"], samples["gpumemtrace_driver_peak_bytes"]) == (10 * MIB, 14 * MIB - MIB)
+        assert samples["gpumemtrace_driver_max_bytes"] == 13 * MIB
+        program.turns(19)
+        # A reading that is delivered begins the next maximum.
+        assert server.samples()["gpumemtrace_driver_max_bytes"] == 23 * MIB
+        assert server.samples()["gpumemtrace_driver_max_bytes"] == 20 * MIB
+        # What is unknown has no sample.
+        assert not {name for name in samples if re.search("allocated|reserved|gap|growth|steps", name)}
+        program.kill()
+        deadline = time.monotonic() + 20
+        while (samples := server.samples())["gpumemtrace_trace_running"] == 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert samples["gpumemtrace_driver_bytes"] == 20 * MIB
+        while "gpumemtrace_trace_running" in server.samples():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        # A run that had ended before is not read, and a new one is picked up.
+        program = DriverProgram(folder, "second.trace")
+        program.turns(9)
+        assert server.samples("second.trace")["gpumemtrace_driver_bytes"] == 10 * MIB
+        assert server.samples("run.trace") == {}
+        program.kill()
+
+
+def test_hostile_clients_do_not_delay_a_scrape(tmp_path):
+    with Server(tmp_path) as server:
+        idle = [server.connect() for _ in range(200)]
+        half = [server.connect(b"GET /metrics HTTP/1.1\r\nHost: local") for _ in range(50)]
+        begin = time.monotonic()
+        for _ in range(5):
+            assert "gpumemtrace_skipped_traces 0" in server.text()
+        assert time.monotonic() - begin < 3
+        assert server.answer(b"GET /metrics HTTP/1.1\r\n" + b"X-Long: " + b"a" * 7000 + b"\r\n" + b"B: " + b"b" * 7000).startswith("HTTP/1.1 431 ")
+        assert server.answer(b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1").startswith("HTTP/1.1 400 ")
+        assert server.answer(b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello").startswith("HTTP/1.1 405 ")
+        assert server.answer(b"GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n").startswith("HTTP/1.1 403 ")
+        assert server.answer(b"GET /else HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 404 ")
+        # Clients that ask and leave, and clients that never take their answer.
+        for _ in range(50):
+            server.connect(b"GET /metrics HTTP/1.1\r\n\r\n").close()
+        deaf = [server.connect(b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(50)]
+        # A client that sends a byte now and then has five seconds in all.
+        slow, begin = server.connect(b"GET /met"), time.monotonic()
+        slow.settimeout(0.2)
+        while time.monotonic() - begin < 15:
+            try:
+                slow.sendall(b"r")
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        assert 3 < time.monotonic() - begin < 10
+        assert "gpumemtrace_skipped_traces 0" in server.text()
+        for client in [*idle, *half, *deaf, slow]:
+            client.close()
+        used = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        assert (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK") < 2, "seconds of processor time"
+
+
+def test_damaged_traces_do_not_end_the_server(tmp_path):
+    program = DriverProgram(tmp_path / "made", turns=20)
+    program.turns(9), program.turns(19)
+    program.process.communicate()
+    whole = program.trace.read_bytes()
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with Server(folder) as server:
+        cut, changed = folder / "cut.trace", folder / "changed.trace"
+        cut.write_bytes(whole[:len(whole) * 2 // 3])
+        changed.write_bytes(whole[:400] + bytes(300) + whole[700:])
+        (folder / "words.trace").write_text("no trace")
+        (folder / "empty.trace").touch()
+        (folder / "folder.trace").mkdir()
+        (folder / "dangling.trace").symlink_to(folder / "nothing")
+        os.mkfifo(folder / "pipe.trace")
+        samples = server.samples()
+        assert samples["gpumemtrace_unreadable_files"] == 1
+        assert "gpumemtrace_events_total" in server.samples("cut.trace") and "gpumemtrace_events_total" in server.samples("changed.trace")
+        cut.write_bytes(whole)
+        assert server.samples("cut.trace")["gpumemtrace_driver_bytes"] == 20 * MIB
+        with cut.open("r+b") as file:
+            file.truncate(100)
+        changed.write_text("no trace any more, and longer than the header")
+        assert server.samples()["gpumemtrace_unreadable_files"] >= 1
+        for path in (cut, changed):
+            path.unlink()
+        assert "gpumemtrace_trace_running" not in server.samples()
+        shutil.rmtree(folder)
+        assert server.samples()["gpumemtrace_unreadable_files"] == 0
+        folder.mkdir()
+        (folder / "whole.trace").write_bytes(whole)
+        assert server.samples("whole.trace")["gpumemtrace_driver_bytes"] == 20 * MIB
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("arguments, code, words", [
+    (["nowhere"], 5, "nowhere cannot be read: No such file or directory"),
+    (["words.trace"], 5, "words.trace is not a gpumemtrace trace"),
+    (["/dev/null"], 5, "/dev/null is neither a trace nor a folder"),
+    ([".", "--listen", "0.0.0.0:0"], 2, "--allow-remote"),
+    ([".", "--listen", "192.0.2.1:0", "--allow-remote"], 2, "cannot listen on 192.0.2.1:0"),
+    ([".", "--listen", "TAKEN"], 2, "Address already in use"),
+    ([".", "--listen", "localhost"], 2, "invalid value"),
+])
+def test_what_cannot_be_served_is_refused_in_one_sentence(tmp_path, arguments, code, words):
+    (tmp_path / "words.trace").write_text("no trace at all")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        done = subprocess.run([COMMAND, "serve-metrics", *(address if word == "TAKEN" else word for word in arguments)],
+                              cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "invalid value" in words or len(done.stderr.splitlines()) == 1
