@@ -1,0 +1,71 @@
+"""Asks a question of a lake, with one of the engines."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Dict, List, Union
+
+from ._errors import FleetError
+from ._lake import open_lake
+from ._questions import Question, Value, find_question
+
+#: A row of an answer, by column.
+Row = Dict[str, Any]
+
+#: The mark before the name of a parameter, by engine.
+_MARKS = {"duckdb": "$", "spark": ":", "datafusion": "$"}
+_NAMES = {"duckdb": "DuckDB", "spark": "Spark", "datafusion": "DataFusion"}
+
+
+def query(path: Union[str, "os.PathLike[str]"], name: str, engine: str = "duckdb", **parameters: Value) -> List[Row]:
+    """The answer to a question of `questions()`, as a list of rows in a fixed order.
+
+    `path` is a lake: a folder that `gpumemtrace export parquet` wrote. `engine` is `duckdb`,
+    `spark` or `datafusion`; all give the same rows. With Spark, the session of the program is used,
+    or else one on this machine is started. Parameters are bound, never put into the SQL.
+
+    Raises `FleetError` if there is no such question or parameter, if the engine is not installed,
+    and if the lake lacks a table or cannot be read.
+    """
+    question = find_question(name)
+    text = _translated(question, engine)
+    values = question.values(parameters)
+    lake = open_lake(path, question)
+    backend = importlib.import_module(f"._{engine}", __package__)
+    try:
+        rows: List[Row] = backend.run(lake, text, values)
+    except FleetError:
+        raise
+    except Exception as error:  # Engines raise many kinds, also for damaged files.
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise FleetError(f"{_NAMES[engine]} cannot answer {name} from {lake.path}: {lines[0]}", 5) from error
+    return rows
+
+
+def sql(name: str, engine: str = "duckdb") -> str:
+    """The SQL of a question, with parameters in the form of an engine.
+
+    Bind all parameters; `questions()` has their defaults. The tables are those of the export, as
+    views with the columns `run` and `rank`.
+
+    Raises `FleetError` if there is no such question or engine.
+    """
+    return _translated(find_question(name), engine)
+
+
+def _translated(question: Question, engine: str) -> str:
+    if engine not in _MARKS:
+        raise FleetError(f"there is no engine {engine!r}; the engines are {', '.join(_MARKS)}")
+    return question.translate(_MARKS[engine])
+
+
+def load_package(name: str) -> Any:
+    """A package of an engine. Raises `FleetError` if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if error.name is not None and error.name.split(".")[0] != name.split(".")[0]:
+            raise
+        package = name.split(".")[0]
+        raise FleetError(f"the Python package {package} is not installed; run: pip install {package}") from None

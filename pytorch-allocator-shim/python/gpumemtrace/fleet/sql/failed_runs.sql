@@ -1,0 +1,50 @@
+-- Why did runs fail?
+--
+-- A run has one cause, the first of these that a rank shows: out_of_memory (an error, and the
+-- process did not exit normally), crashed, killed, unfinished (no end was recorded), and
+-- out_of_memory_caught (errors, but the process exited normally).
+--
+-- Parameters:
+--   command VARCHAR = '%': LIKE pattern for the command line.
+-- Columns:
+--   cause VARCHAR: The cause.
+--   runs BIGINT (number): Runs that failed like this.
+--   share DOUBLE (of all runs): Their share.
+--   last_run VARCHAR: The newest of them.
+--   last_started_unix_ns BIGINT (nanoseconds since 1970): Its start.
+--   last_finding VARCHAR: Its most severe finding.
+WITH causes AS (
+  SELECT run, started_unix_ns, worst_severity, worst_finding,
+    CASE WHEN ooms > 0 AND ending <> 'exit' THEN 1 WHEN ending = 'crashed' THEN 2
+      WHEN ending = 'killed' THEN 3 WHEN ending <> 'exit' THEN 4 WHEN ooms > 0 THEN 5
+      ELSE 6 END AS cause,
+    CASE worst_severity WHEN 'critical' THEN 1 WHEN 'warning' THEN 2 WHEN 'info' THEN 3
+      ELSE 4 END AS severity
+  FROM runs
+  WHERE COALESCE(command_json, '') LIKE :command
+), by_run AS (
+  SELECT run, min(started_unix_ns) AS started_unix_ns, min(cause) AS cause,
+    min(severity) AS severity
+  FROM causes
+  GROUP BY run
+), with_finding AS (
+  SELECT r.run, r.started_unix_ns, r.cause, min(c.worst_finding) AS finding
+  FROM by_run r
+  LEFT JOIN causes c ON c.run = r.run AND c.severity = r.severity
+  GROUP BY r.run, r.started_unix_ns, r.cause
+), placed AS (
+  SELECT run, started_unix_ns, cause, finding, count(*) OVER () AS all_runs,
+    row_number() OVER (PARTITION BY cause ORDER BY started_unix_ns DESC NULLS LAST, run) AS place
+  FROM with_finding
+)
+SELECT
+  CASE cause WHEN 1 THEN 'out_of_memory' WHEN 2 THEN 'crashed' WHEN 3 THEN 'killed'
+    WHEN 4 THEN 'unfinished' ELSE 'out_of_memory_caught' END AS cause,
+  count(*) AS runs, CAST(count(*) AS DOUBLE) / CAST(max(all_runs) AS DOUBLE) AS share,
+  max(CASE WHEN place = 1 THEN run END) AS last_run,
+  max(CASE WHEN place = 1 THEN started_unix_ns END) AS last_started_unix_ns,
+  max(CASE WHEN place = 1 THEN finding END) AS last_finding
+FROM placed AS p
+WHERE p.cause < 6
+GROUP BY p.cause
+ORDER BY runs DESC NULLS LAST, 1

@@ -1,0 +1,79 @@
+-- Which lines use more memory at the peak after a change?
+--
+-- Compares two commits, by default the two with the newest first runs. A line counts with its
+-- largest amount at the peak of a GPU. Lines are compared within their function, so that a moved
+-- line is not a new one: a row is a function, and its line is the one that grew most.
+--
+-- Parameters:
+--   before VARCHAR = '': The commit to compare with. If empty, the one before the other.
+--   after VARCHAR = '': The commit to look at. If empty, the newest.
+--   command VARCHAR = '%': LIKE pattern for the command line.
+--   min_bytes BIGINT = 1: Smallest growth to report, in bytes.
+-- Columns:
+--   before_commit VARCHAR: The commit compared with.
+--   after_commit VARCHAR: The commit looked at.
+--   file VARCHAR: File of the line, or the library.
+--   line BIGINT (number): The line.
+--   function VARCHAR: The function.
+--   is_backward BOOLEAN: True for memory that the backward pass of the line allocated.
+--   before_bytes BIGINT (bytes): Memory of the function before.
+--   after_bytes BIGINT (bytes): Memory of the function after.
+--   grown_bytes BIGINT (bytes): The difference.
+WITH commits AS (
+  SELECT git_commit, min(started_unix_ns) AS started_unix_ns
+  FROM runs
+  WHERE git_commit IS NOT NULL AND COALESCE(command_json, '') LIKE :command
+  GROUP BY git_commit
+), placed AS (
+  SELECT git_commit,
+    row_number() OVER (ORDER BY started_unix_ns DESC NULLS LAST, git_commit DESC NULLS LAST) AS place
+  FROM commits
+), after_place AS (
+  SELECT git_commit, place FROM placed
+  WHERE git_commit = :after OR (:after = '' AND place = 1)
+), before_place AS (
+  SELECT p.git_commit FROM placed p CROSS JOIN after_place a
+  WHERE p.git_commit = :before OR (:before = '' AND p.place = a.place + 1)
+), sides AS (
+  SELECT git_commit, 1 AS is_after FROM after_place
+  UNION ALL
+  SELECT git_commit, 0 FROM before_place
+), gpu_lines AS (
+  SELECT c.is_after, COALESCE(s.file, s.module) AS file, s.line, s.function, s.is_backward,
+    CAST(sum(s.peak_bytes) AS BIGINT) AS bytes
+  FROM sites s
+  JOIN runs r ON r.run = s.run AND r.rank = s.rank
+  JOIN sides c ON c.git_commit = r.git_commit
+  WHERE s.layer = 'torch' AND s.peak_bytes > 0 AND r.is_whole
+    AND COALESCE(r.command_json, '') LIKE :command
+  GROUP BY c.is_after, s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function,
+    s.is_backward
+), side_lines AS (
+  SELECT is_after, file, line, function, is_backward, max(bytes) AS bytes
+  FROM gpu_lines
+  GROUP BY is_after, file, line, function, is_backward
+), lines AS (
+  SELECT file, line, function, is_backward,
+    sum(CASE WHEN is_after = 0 THEN bytes ELSE 0 END) AS before_bytes,
+    sum(CASE WHEN is_after = 1 THEN bytes ELSE 0 END) AS after_bytes
+  FROM side_lines
+  GROUP BY file, line, function, is_backward
+), functions AS (
+  SELECT file, line, function, is_backward,
+    CAST(sum(before_bytes) OVER (PARTITION BY file, function, is_backward) AS BIGINT)
+      AS before_bytes,
+    CAST(sum(after_bytes) OVER (PARTITION BY file, function, is_backward) AS BIGINT)
+      AS after_bytes,
+    row_number() OVER (
+      PARTITION BY file, function, is_backward
+      ORDER BY after_bytes - before_bytes DESC NULLS LAST, line NULLS LAST) AS place
+  FROM lines
+)
+SELECT b.git_commit AS before_commit, a.git_commit AS after_commit, f.file, f.line, f.function,
+  f.is_backward, f.before_bytes, f.after_bytes, f.after_bytes - f.before_bytes AS grown_bytes
+FROM functions f
+CROSS JOIN after_place a
+CROSS JOIN before_place b
+WHERE f.place = 1 AND f.after_bytes - f.before_bytes >= :min_bytes
+ORDER BY grown_bytes DESC NULLS LAST, f.file NULLS LAST, f.line NULLS LAST, f.function NULLS LAST,
+  f.is_backward

@@ -1,0 +1,32 @@
+-- Which runs lack something, so that their numbers may be too small?
+--
+-- A rank can have several rows. Ranks that are missing from the lake have one row per run.
+--
+-- Parameters:
+--   max_rows BIGINT = 1000: Most rows to return.
+-- Columns:
+--   run VARCHAR: The run.
+--   rank BIGINT (number): The rank. Null for missing ranks.
+--   reason VARCHAR: events_missing, unfinished (no end was recorded), window (a part of the run was
+--     exported) or ranks_missing.
+--   missing_ranks BIGINT (number): Ranks of the job that are not in the lake. Else null.
+--   details VARCHAR: What is missing, as a list in JSON. Else null.
+WITH reasons AS (
+  SELECT run, rank, 'events_missing' AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
+    incomplete_json AS details
+  FROM runs WHERE NOT is_complete
+  UNION ALL
+  SELECT run, rank, 'unfinished', CAST(NULL AS BIGINT), CAST(NULL AS VARCHAR(1))
+  FROM runs WHERE ending = 'running'
+  UNION ALL
+  SELECT run, rank, 'window', CAST(NULL AS BIGINT), CAST(NULL AS VARCHAR(1))
+  FROM runs WHERE NOT is_whole
+  UNION ALL
+  SELECT run, CAST(NULL AS BIGINT), 'ranks_missing', max(world_size) - count(*),
+    CAST(NULL AS VARCHAR(1))
+  FROM runs GROUP BY run HAVING max(world_size) > count(*)
+)
+SELECT run, rank, reason, missing_ranks, details
+FROM reasons
+ORDER BY run DESC NULLS LAST, rank NULLS FIRST, reason
+LIMIT :max_rows

@@ -1,0 +1,92 @@
+-- Which commits raised the peak, and at which line?
+--
+-- Commits are in the order of their first runs. A commit counts with the median of the peaks of its
+-- runs (the lower one of an even number), and a run with its largest GPU. The line is in the
+-- function that grew most between the two commits: of the lines of this function, the one that grew
+-- most. Lines are compared by their largest amount at the peak of a GPU.
+--
+-- Parameters:
+--   command VARCHAR = '%': LIKE pattern for the command line.
+--   min_bytes BIGINT = 1048576: Smallest growth to report, in bytes.
+--   min_share DOUBLE = 0.05: Smallest growth to report, as a share of the peak before.
+-- Columns:
+--   git_commit VARCHAR: The commit.
+--   before_commit VARCHAR: The commit before it.
+--   first_started_unix_ns BIGINT (nanoseconds since 1970): Start of its first run.
+--   runs BIGINT (number): Runs of the commit.
+--   before_bytes BIGINT (bytes): Peak of the commit before.
+--   bytes BIGINT (bytes): Peak of the commit.
+--   file VARCHAR: File of the line that grew most, or the library.
+--   line BIGINT (number): The line.
+--   function VARCHAR: Its function.
+--   function_grown_bytes BIGINT (bytes): Growth of the function.
+WITH run_peaks AS (
+  SELECT run, min(git_commit) AS git_commit, min(started_unix_ns) AS started_unix_ns,
+    max(peak_live_bytes) AS bytes
+  FROM runs
+  WHERE git_commit IS NOT NULL AND peak_live_bytes IS NOT NULL
+    AND COALESCE(command_json, '') LIKE :command
+  GROUP BY run
+), placed AS (
+  SELECT git_commit, started_unix_ns, bytes,
+    row_number() OVER (PARTITION BY git_commit ORDER BY bytes, run) AS place,
+    count(*) OVER (PARTITION BY git_commit) AS runs
+  FROM run_peaks
+), commits AS (
+  SELECT git_commit, min(started_unix_ns) AS started_unix_ns, max(runs) AS runs,
+    max(CASE WHEN 2 * place IN (runs, runs + 1) THEN bytes END) AS bytes
+  FROM placed
+  GROUP BY git_commit
+), pairs AS (
+  SELECT git_commit, started_unix_ns, runs, bytes,
+    lag(git_commit) OVER (ORDER BY started_unix_ns NULLS FIRST, git_commit) AS before_commit,
+    lag(bytes) OVER (ORDER BY started_unix_ns NULLS FIRST, git_commit) AS before_bytes
+  FROM commits
+), regressed AS (
+  SELECT git_commit, before_commit, started_unix_ns, runs, before_bytes, bytes
+  FROM pairs
+  WHERE bytes - before_bytes >= :min_bytes
+    AND CAST(bytes - before_bytes AS DOUBLE) >= :min_share * CAST(before_bytes AS DOUBLE)
+), gpu_lines AS (
+  SELECT r.git_commit, COALESCE(s.file, s.module) AS file, s.line, s.function, s.is_backward,
+    CAST(sum(s.peak_bytes) AS BIGINT) AS bytes
+  FROM sites s
+  JOIN runs r ON r.run = s.run AND r.rank = s.rank
+  WHERE s.layer = 'torch' AND s.peak_bytes > 0 AND r.is_whole AND r.git_commit IS NOT NULL
+    AND COALESCE(r.command_json, '') LIKE :command
+  GROUP BY r.git_commit, s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function,
+    s.is_backward
+), commit_lines AS (
+  SELECT git_commit, file, line, function, is_backward, max(bytes) AS bytes
+  FROM gpu_lines
+  GROUP BY git_commit, file, line, function, is_backward
+), changes AS (
+  SELECT g.git_commit, l.file, l.line, l.function, l.is_backward, l.bytes
+  FROM regressed g
+  JOIN commit_lines l ON l.git_commit = g.git_commit
+  UNION ALL
+  SELECT g.git_commit, l.file, l.line, l.function, l.is_backward, -l.bytes
+  FROM regressed g
+  JOIN commit_lines l ON l.git_commit = g.before_commit
+), lines AS (
+  SELECT git_commit, file, line, function, is_backward, sum(bytes) AS grown
+  FROM changes
+  GROUP BY git_commit, file, line, function, is_backward
+), functions AS (
+  SELECT git_commit, file, line, function, is_backward, grown,
+    sum(grown) OVER (PARTITION BY git_commit, file, function, is_backward) AS function_grown
+  FROM lines
+), largest AS (
+  SELECT git_commit, file, line, function, function_grown,
+    row_number() OVER (
+      PARTITION BY git_commit
+      ORDER BY function_grown DESC NULLS LAST, grown DESC NULLS LAST, file NULLS LAST, line NULLS LAST,
+        function NULLS LAST, is_backward) AS place
+  FROM functions
+)
+SELECT g.git_commit, g.before_commit, g.started_unix_ns AS first_started_unix_ns, g.runs,
+  g.before_bytes, g.bytes, l.file, l.line, l.function,
+  CAST(l.function_grown AS BIGINT) AS function_grown_bytes
+FROM regressed g
+LEFT JOIN largest l ON l.git_commit = g.git_commit AND l.place = 1
+ORDER BY first_started_unix_ns NULLS LAST, g.git_commit

@@ -1,0 +1,57 @@
+-- Which lines grow slowly but steadily?
+--
+-- These are lines with blocks that are live at the end of the run and come from every quarter of
+-- its steps. The slowest come first: reports find the fast ones. Reads allocations.
+--
+-- Parameters:
+--   command VARCHAR = '%': LIKE pattern for the command line.
+--   min_steps BIGINT = 20: Shorter runs are left out.
+--   min_blocks BIGINT = 8: Lines with fewer blocks in a process are left out.
+--   max_rows BIGINT = 50: Most rows to return.
+-- Columns:
+--   file VARCHAR: File of the line, or the library.
+--   line BIGINT (number): The line.
+--   function VARCHAR: Its function.
+--   is_backward BOOLEAN: True for memory that the backward pass of the line allocated.
+--   runs BIGINT (number): Runs in which it grows.
+--   ranks BIGINT (number): Processes in which it grows.
+--   reported_ranks BIGINT (number): Processes whose reports call it a leak.
+--   blocks BIGINT (number): Most blocks in one process.
+--   bytes_per_step DOUBLE (bytes per step): Mean growth.
+WITH long_runs AS (
+  SELECT run, rank, steps FROM runs
+  WHERE steps >= :min_steps AND is_whole AND COALESCE(command_json, '') LIKE :command
+), survivors AS (
+  SELECT a.run, a.rank, a.site, r.steps, count(*) AS blocks,
+    CAST(sum(a.size_bytes) AS BIGINT) AS bytes,
+    count(CASE WHEN 4 * a.start_step <= r.steps THEN 1 END) AS first_quarter,
+    count(CASE WHEN 4 * a.start_step > r.steps AND 2 * a.start_step <= r.steps THEN 1 END)
+      AS second_quarter,
+    count(CASE WHEN 2 * a.start_step > r.steps AND 4 * a.start_step <= 3 * r.steps THEN 1 END)
+      AS third_quarter,
+    count(CASE WHEN 4 * a.start_step > 3 * r.steps THEN 1 END) AS fourth_quarter
+  FROM allocations a
+  JOIN long_runs r ON r.run = a.run AND r.rank = a.rank
+  WHERE a.layer = 'torch' AND a.state = 'live' AND a.start_step > 0 AND a.site IS NOT NULL
+  GROUP BY a.run, a.rank, a.site, r.steps
+), steady AS (
+  SELECT run, rank, site, steps, blocks, bytes FROM survivors
+  WHERE first_quarter > 0 AND second_quarter > 0 AND third_quarter > 0 AND fourth_quarter > 0
+    AND blocks >= :min_blocks
+), lines AS (
+  SELECT DISTINCT run, rank, site, site_id, COALESCE(file, module) AS file, line, function,
+    is_backward
+  FROM sites
+), leaks AS (
+  SELECT DISTINCT run, rank, site_id FROM findings WHERE kind = 'leak'
+)
+SELECT l.file, l.line, l.function, l.is_backward, count(DISTINCT s.run) AS runs,
+  count(*) AS ranks, count(f.site_id) AS reported_ranks, max(s.blocks) AS blocks,
+  CAST(sum(s.bytes) AS DOUBLE) / CAST(sum(s.steps) AS DOUBLE) AS bytes_per_step
+FROM steady s
+JOIN lines l ON l.run = s.run AND l.rank = s.rank AND l.site = s.site
+LEFT JOIN leaks f ON f.run = s.run AND f.rank = s.rank AND f.site_id = l.site_id
+GROUP BY l.file, l.line, l.function, l.is_backward
+ORDER BY bytes_per_step NULLS LAST, l.file NULLS LAST, l.line NULLS LAST, l.function NULLS LAST,
+  l.is_backward
+LIMIT :max_rows
