@@ -23,5 +23,11 @@ def run(lake: Lake, text: str, parameters: Mapping[str, Value]) -> List[Row]:
             context.register_parquet(
                 table, lake.folder(table), table_partition_cols=partitions, schema=pyarrow.schema(fields)
             )
-    rows: List[Row] = context.sql(text, param_values=dict(parameters)).to_pylist()
+    try:
+        rows: List[Row] = context.sql(text, param_values=dict(parameters)).to_pylist()
+    except BaseException as error:
+        # A damaged file can make its Rust code panic, and a panic is no `Exception`.
+        if type(error).__name__ == "PanicException":
+            raise RuntimeError(str(error)) from error
+        raise
     return rows

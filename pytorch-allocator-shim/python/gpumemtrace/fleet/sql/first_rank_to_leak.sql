@@ -12,7 +12,7 @@
 --   leaking_ranks BIGINT (number): Ranks that leak.
 --   ranks BIGINT (number): Ranks in the lake.
 --   first_rank BIGINT (number): The first of them.
---   first_step BIGINT (number): The step in which its leak began.
+--   first_step BIGINT (number): The step in which its leak began. 0 is before the first one.
 --   file VARCHAR: File of the line that leaks, or the library.
 --   line BIGINT (number): The line.
 --   function VARCHAR: Its function.
@@ -29,7 +29,7 @@ WITH leaks AS (
     count(*) AS blocks, CAST(sum(a.size_bytes) AS BIGINT) AS bytes
   FROM leaks l
   JOIN allocations a ON a.run = l.run AND a.rank = l.rank AND a.site = l.site
-  WHERE a.layer = 'torch' AND a.state = 'live' AND a.start_step > 0
+  WHERE a.layer = 'torch' AND a.state = 'live' AND a.start_step IS NOT NULL
   GROUP BY l.run, l.rank, l.site, l.file, l.line, l.function
 ), placed AS (
   SELECT run, rank, file, line, function, first_step, blocks, bytes,

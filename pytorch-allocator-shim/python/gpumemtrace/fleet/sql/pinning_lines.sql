@@ -9,6 +9,7 @@
 --   command VARCHAR = '%': LIKE pattern for the command line.
 --   max_share DOUBLE = 0.25: Segments of which a larger share is allocated are left out.
 --   max_rows BIGINT = 50: Most rows to return.
+--   newest_runs BIGINT = 20: Only so many of the newest runs count.
 -- Columns:
 --   file VARCHAR: File of the line, or the library.
 --   line BIGINT (number): The line.
@@ -19,14 +20,24 @@
 --   blocks BIGINT (number): Its blocks in them.
 --   block_bytes BIGINT (bytes): Bytes of these blocks.
 --   free_bytes BIGINT (bytes): Free bytes in these segments.
-WITH sparse AS (
+WITH newest AS (
+  SELECT run FROM (
+    SELECT run, row_number() OVER (ORDER BY started_unix_ns DESC NULLS LAST, run) AS place
+    FROM (
+      SELECT run, min(started_unix_ns) AS started_unix_ns
+      FROM runs
+      WHERE COALESCE(command_json, '') LIKE :command
+      GROUP BY run
+    ) AS starts
+  ) AS placed
+  WHERE place <= :newest_runs
+), sparse AS (
   SELECT s.run, s.rank, s.device, s.seq, s.address, s.address + s.size_bytes AS end_address,
     s.size_bytes - s.allocated_bytes AS free_bytes
   FROM segments s
-  JOIN runs r ON r.run = s.run AND r.rank = s.rank
+  JOIN newest n ON n.run = s.run
   WHERE s.moment = 'peak_reserved' AND s.allocated_bytes > 0
     AND CAST(s.allocated_bytes AS DOUBLE) <= :max_share * CAST(s.size_bytes AS DOUBLE)
-    AND COALESCE(r.command_json, '') LIKE :command
 ), moments AS (
   SELECT DISTINCT run, rank, device, seq FROM sparse
 ), live AS (

@@ -6,6 +6,7 @@
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
 --   max_rows BIGINT = 50: Most rows to return.
+--   newest_runs BIGINT = 20: Only so many of the newest runs count.
 -- Columns:
 --   file VARCHAR: File of the line, or the library.
 --   line BIGINT (number): The line.
@@ -16,12 +17,22 @@
 --   requested_bytes BIGINT (bytes): Bytes that the program requested.
 --   rounding_bytes BIGINT (bytes): Bytes added by rounding.
 --   most_rounding_bytes BIGINT (bytes): Largest amount on one GPU.
-WITH moments AS (
+WITH newest AS (
+  SELECT run FROM (
+    SELECT run, row_number() OVER (ORDER BY started_unix_ns DESC NULLS LAST, run) AS place
+    FROM (
+      SELECT run, min(started_unix_ns) AS started_unix_ns
+      FROM runs
+      WHERE COALESCE(command_json, '') LIKE :command
+      GROUP BY run
+    ) AS starts
+  ) AS placed
+  WHERE place <= :newest_runs
+), moments AS (
   SELECT DISTINCT s.run, s.rank, s.device, s.seq
   FROM segments s
-  JOIN runs r ON r.run = s.run AND r.rank = s.rank
+  JOIN newest n ON n.run = s.run
   WHERE s.moment = 'peak_reserved' AND s.seq IS NOT NULL
-    AND COALESCE(r.command_json, '') LIKE :command
 ), gpu_sites AS (
   SELECT a.run, a.rank, a.device, a.site, count(*) AS blocks,
     CAST(sum(a.requested_bytes) AS BIGINT) AS requested_bytes,

@@ -8,6 +8,7 @@
 --   min_steps BIGINT = 20: Shorter runs are left out.
 --   min_blocks BIGINT = 8: Lines with fewer blocks in a process are left out.
 --   max_rows BIGINT = 50: Most rows to return.
+--   newest_runs BIGINT = 20: Only so many of the newest runs count.
 -- Columns:
 --   file VARCHAR: File of the line, or the library.
 --   line BIGINT (number): The line.
@@ -18,9 +19,22 @@
 --   reported_ranks BIGINT (number): Processes whose reports call it a leak.
 --   blocks BIGINT (number): Most blocks in one process.
 --   bytes_per_step DOUBLE (bytes per step): Mean growth.
-WITH long_runs AS (
-  SELECT run, rank, steps FROM runs
-  WHERE steps >= :min_steps AND is_whole AND COALESCE(command_json, '') LIKE :command
+WITH newest AS (
+  SELECT run FROM (
+    SELECT run, row_number() OVER (ORDER BY started_unix_ns DESC NULLS LAST, run) AS place
+    FROM (
+      SELECT run, min(started_unix_ns) AS started_unix_ns
+      FROM runs
+      WHERE COALESCE(command_json, '') LIKE :command
+      GROUP BY run
+    ) AS starts
+  ) AS placed
+  WHERE place <= :newest_runs
+), long_runs AS (
+  SELECT r.run, r.rank, r.steps
+  FROM runs r
+  JOIN newest n ON n.run = r.run
+  WHERE r.steps >= :min_steps AND r.is_whole
 ), survivors AS (
   SELECT a.run, a.rank, a.site, r.steps, count(*) AS blocks,
     CAST(sum(a.size_bytes) AS BIGINT) AS bytes,

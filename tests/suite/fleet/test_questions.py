@@ -1,0 +1,166 @@
+"""The questions' heads, the page about them, and what gpumemtrace.fleet says if something is wrong."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import REPOSITORY
+from fleet_lakes import engines, synthesized  # noqa: F401 (fixtures)
+from fleet_lakes import ENGINES, PACKAGE
+from readers import reader_program
+
+sys.path.insert(0, str(PACKAGE))
+
+from gpumemtrace import fleet  # noqa: E402
+from gpumemtrace.fleet._lake import TABLES  # noqa: E402
+
+QUESTIONS = fleet.questions()
+PAGE = REPOSITORY / "docs" / "exports" / "sql.md"
+COLUMNS = REPOSITORY / "docs" / "exports" / "parquet-columns.md"
+
+
+def listed_questions():
+    """Returns the table of questions for the page."""
+    lines = ["| question | answers | parameters |", "|---|---|---|"]
+    for question in QUESTIONS:
+        parameters = ", ".join(f"`{parameter.name}={parameter.default}`" for parameter in question.parameters)
+        lines.append(f"| `{question.name}` | {question.meaning} | {parameters} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_page_lists_all_questions():
+    assert listed_questions() in PAGE.read_text(), f"the list in {PAGE.name} must be:\n{listed_questions()}"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
+def test_head_describes_the_question(question):
+    assert question.meaning.endswith("?") and question.columns
+    for column in question.columns:
+        assert column.unit or column.type in ("VARCHAR", "BOOLEAN"), f"{column.name} has no unit"
+    used = set(re.findall(r"(?<!:):(\w+)", re.sub(r"--[^\n]*|'[^']*'", "", question.sql)))
+    assert used == {parameter.name for parameter in question.parameters}
+    assert ("Reads allocations." in question.details) == ("allocations" in re.findall(r"(?:FROM|JOIN) (\w+)", question.sql))
+    # Engines place nulls differently.
+    assert not re.search(r"DESC(?! NULLS)", re.sub(r"--[^\n]*", "", question.sql))
+
+
+def test_at_least_four_questions_read_allocations():
+    assert sum("Reads allocations." in question.details for question in QUESTIONS) >= 4
+
+
+@pytest.mark.parametrize("engine, mark", [("duckdb", "$"), ("datafusion", "$"), ("spark", ":")])
+def test_sql_has_the_parameters_of_the_engine(engine, mark):
+    text = fleet.sql("peak_lines", engine)
+    assert f"LIKE {mark}command" in text and f"LIMIT {mark}max_rows" in text
+    assert text.startswith("-- Which lines hold most memory")
+    # Neither a time in a comment nor a text is a parameter.
+    changed = fleet.Question("q", "", "", (), (), "-- at 12:30\nSELECT ':text', :value")
+    assert changed.translate("$") == "-- at 12:30\nSELECT ':text', $value"
+
+
+def test_tables_are_those_of_exports():
+    documented = {}
+    for name, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", COLUMNS.read_text(), re.M | re.S):
+        documented[name] = dict(re.findall(r"^\| `(\w+)` \| (\w+)", text, re.M))
+    not_yet = {"git_commit", "card", "card_bytes", "peak_live_bytes", "peak_reserved_bytes", "peak_device_bytes", "leaks", "ooms",
+               "worst_severity", "worst_finding"}
+    for table, columns in TABLES.items():
+        if table in documented:
+            missing = {name: type for name, type in columns.items() if documented[table].get(name) != type}
+            assert set(missing) <= not_yet, f"{table}: {missing} is not what {COLUMNS.name} says"
+
+
+def error_of(engines, lake, name, engine="duckdb", **parameters):
+    answer = engines.ask(lake, name, engine, **parameters)
+    assert "error" in answer, answer
+    assert "\n" not in answer["error"]
+    return answer["error"], answer["code"]
+
+
+def test_errors_say_what_is_wrong(engines, synthesized, tmp_path):
+    lake = synthesized.folder
+    assert error_of(engines, lake, "peak_line") == (
+        "there is no question 'peak_line'; the nearest are peak_lines, peak_over_time, pinning_lines", 2)
+    assert error_of(engines, lake, "rank_skew", min_exces=0.1) == (
+        "rank_skew has no parameter min_exces; it has min_excess, max_rows", 2)
+    assert error_of(engines, lake, "rank_skew", max_rows="many") == ("parameter max_rows is 'many', and must be a BIGINT", 2)
+    assert error_of(engines, lake, "rank_skew", "sqlite") == (
+        "there is no engine 'sqlite'; the engines are duckdb, spark, datafusion", 2)
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert error_of(engines, folder, "rank_skew") == (
+            f"{folder} is no lake: it has no table runs; write one with `gpumemtrace export parquet`", 5)
+    part = shutil.copytree(lake, tmp_path / "part", ignore=lambda folder, names: {"allocations"} & set(names))
+    assert error_of(engines, part, "slow_leaks") == (
+        f"{part} has no table allocations, which slow_leaks reads; export its runs again", 5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_damaged_file_is_named_with_its_lake(engines, synthesized, tmp_path, engine):
+    lake = shutil.copytree(synthesized.folder, tmp_path / "lake")
+    [file, *_] = sorted(lake.glob("runs/*/*/*.parquet"))
+    file.write_bytes(b"PAR1 no table PAR1")
+    message, code = error_of(engines, lake, "rank_skew", engine)
+    assert code == 5 and re.match(rf"\w+ cannot answer rank_skew from {lake}: \S", message)
+
+
+def run_fleet(*arguments, python=None, code=0, **variables):
+    """Runs `python -m gpumemtrace.fleet`."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUMEMTRACE_", "LD_", "PYTHON"))}
+    env |= {"PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"} | variables
+    command = [python or reader_program("python"), "-m", "gpumemtrace.fleet", *arguments]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_command_line_prints_tables(engines, synthesized):
+    lake = synthesized.folder
+    expected = engines.rows(lake, "peak_by_torch")
+    assert json.loads(run_fleet(lake, "peak_by_torch", "--json").stdout) == expected
+    assert json.loads(run_fleet(lake, "peak_by_torch", "--json", "--engine", "datafusion").stdout) == expected
+    rows = list(csv.DictReader(io.StringIO(run_fleet(lake, "peak_by_torch", "--csv").stdout)))
+    assert rows == [{name: "" if value is None else str(value) for name, value in row.items()} for row in expected]
+    head, *lines = run_fleet(lake, "peak_by_torch").stdout.splitlines()
+    assert head.split() == list(expected[0]) and len(lines) == len(expected)
+    assert lines[0].split() == [expected[0]["torch"], "null", *(f"{value:,}" for value in list(expected[0].values())[2:])]
+    # Numbers end in one column.
+    assert {len(line) for line in lines} == {len(head)}
+    shown = run_fleet(lake, "peak_over_time", "--set", "max_rows=2", "--set", "command=%train%").stdout.splitlines()
+    assert len(shown) == 3
+
+
+def test_command_line_lists_questions():
+    for arguments in ([], ["memory"]):
+        listed = run_fleet(*arguments, python=sys.executable).stdout.splitlines()
+        assert [line.split()[0] for line in listed] == [question.name for question in QUESTIONS]
+
+
+def test_command_line_errors(synthesized):
+    lake = synthesized.folder
+    done = run_fleet(lake, "rank_skew", "--set", "max_rows=many", code=2)
+    assert done.stderr == "gpumemtrace: error: parameter max_rows is 'many', and must be a BIGINT\n"
+    done = run_fleet(lake, "rank_skew", "--set", "max_rows", code=2)
+    assert done.stderr == "gpumemtrace: error: --set takes NAME=VALUE, not 'max_rows'\n"
+    assert run_fleet(lake / "runs", "rank_skew", code=5).stderr.startswith(f"gpumemtrace: error: {lake / 'runs'} is no lake")
+
+
+@pytest.mark.parametrize("engine, package", [("duckdb", "duckdb"), ("spark", "pyspark"), ("datafusion", "datafusion")])
+def test_missing_package_says_how_to_install_it(synthesized, tmp_path, engine, package):
+    # A package of this name that cannot be imported, as if it were not there.
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{package!r}] = None\n")
+    done = run_fleet(synthesized.folder, "rank_skew", "--engine", engine, code=2, PYTHONPATH=f"{PACKAGE}:{tmp_path}")
+    assert done.stderr == (
+        f"gpumemtrace: error: the Python package {package} is not installed; run: pip install {package}\n")
+
+
+def test_missing_java_says_how_to_install_it(synthesized, tmp_path):
+    done = run_fleet(synthesized.folder, "rank_skew", "--engine", "spark", code=2, PATH=str(tmp_path), JAVA_HOME="")
+    assert done.stderr == ("gpumemtrace: error: Spark needs Java 17, which is not installed; "
+                           "run: apt install openjdk-17-jre-headless\n")

@@ -1,0 +1,171 @@
+"""Lakes for the tests of gpumemtrace.fleet, and the engines that answer questions about them."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from conftest import REPOSITORY, gpumemtrace
+from page_runs import GOLDEN, record
+from readers import reader_program, run_reader, skip_or_fail
+
+HERE = Path(__file__).parent
+PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+ENGINES = ("duckdb", "datafusion", "spark")
+#: Spark compiles each part of a query to Java, which takes seconds and gains nothing here.
+SPARK_SETTINGS = "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
+
+
+class Engines:
+    """A process with all engines, which is started once."""
+
+    def __init__(self, folder):
+        (folder / "spark-defaults.conf").write_text(SPARK_SETTINGS)
+        self.log = open(folder / "engines.log", "w+")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUMEMTRACE_", "LD_", "PYTHON"))}
+        env |= {"PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1", "SPARK_CONF_DIR": str(folder)}
+        self.process = subprocess.Popen([reader_program("python"), HERE / "fleet_engines.py"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True, env=env, cwd=folder)
+
+    def ask(self, lake, name, engine="duckdb", **parameters):
+        """Returns the answer of the engine: `rows`, or `error` and `code`."""
+        request = {"lake": str(lake), "name": name, "engine": engine, "parameters": parameters}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            pytest.fail(f"the process with the engines ended: {self.log.read()[-3000:]}")
+        return json.loads(line)
+
+    def rows(self, lake, name, engine="duckdb", **parameters):
+        answer = self.ask(lake, name, engine, **parameters)
+        assert "rows" in answer, answer
+        return answer["rows"]
+
+
+@dataclass
+class LakeRun:
+    """A run of a lake: its traces, in the order of their ranks, and the commit that it is given."""
+
+    name: str
+    traces: list
+    commit: str
+
+    @cached_property
+    def report(self):
+        return json.loads(gpumemtrace("replay", *self.traces, "--json"))
+
+    def devices(self):
+        """Returns the devices with tensors, each with its rank."""
+        return [device for device in self.report["devices"] if device["peak"]["live_bytes"] is not None]
+
+    def values(self):
+        """Returns what the lake does not have yet: columns of `runs` and the table `categories`, by rank."""
+        by_rank = {}
+        for number, trace in enumerate(self.report["traces"]):
+            devices = [device for device in self.report["devices"] if device["trace"] == number]
+            most = lambda name: max((device["peak"][name] for device in devices if device["peak"][name] is not None), default=None)
+            verdicts = [verdict for verdict in self.report["verdicts"] if verdict["trace"] == number]
+            kinds = [verdict["kind"] for verdict in verdicts]
+            worst = verdicts[0] if verdicts else {"severity": None, "summary": None}
+            columns = {"git_commit": self.commit, "card": devices[0]["name"] if devices else None,
+                       "card_bytes": devices[0]["total_bytes"] if devices else None, "peak_live_bytes": most("live_bytes"),
+                       "peak_reserved_bytes": most("reserved_bytes"), "peak_device_bytes": most("device_bytes"),
+                       "leaks": sum(leak["trace"] == number for leak in self.report["leaks"]), "ooms": kinds.count("oom"),
+                       "worst_severity": worst["severity"], "worst_finding": worst["summary"]}
+            categories = [{"device": peak["device"], "category": share["category"], "bytes": share["bytes"], "blocks": share["blocks"]}
+                          for peak in self.report["peak"] if peak["trace"] == number and peak["layer"] == "torch"
+                          for share in peak["categories"]]
+            by_rank[number] = {"runs": columns, "categories": categories}
+        return by_rank
+
+
+@dataclass
+class Lake:
+    """A lake, and the reports of its runs."""
+
+    folder: Path
+    runs: list = field(default_factory=list)
+
+    def add(self, traces, commit):
+        """Exports the traces of one run, which are in the order of their ranks."""
+        known = {path.name for path in self.folder.glob("runs/*")}
+        gpumemtrace("export", "parquet", *traces, "-o", self.folder)
+        [folder] = {path.name for path in self.folder.glob("runs/*")} - known
+        run = LakeRun(folder.partition("=")[2], traces, commit)
+        self.runs.append(run)
+        values = {f"{folder}/rank={rank}": value for rank, value in run.values().items()}
+        run_reader([reader_program("python"), HERE / "lake_columns.py", self.folder], input=json.dumps(values))
+        return run
+
+
+def need_engines():
+    """Skips the test if there is no environment with the engines, or no Java for Spark."""
+    reader_program("python")
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        skip_or_fail("Java is not installed (Debian's openjdk-17-jre-headless)")
+
+
+def export_runs(folder):
+    """Returns a lake of real runs: a short one, two ranks of which one leaks, and one that ran out of memory."""
+    lake = Lake(folder / "lake")
+    lake.add([shutil.copy(GOLDEN / "cuda-train.trace", folder)], "aaaa")
+    ranks = []
+    for rank, leak in enumerate(["none", "hook"]):
+        ranks.append(record(folder, "training/train.py", "--steps", 30, "--leak", leak, "--quick-exit",
+                            trace=f"run.rank{rank}.trace", RANK=rank, WORLD_SIZE=2))
+    lake.add(ranks, "bbbb")
+    (folder / "oom").mkdir()
+    lake.add([record(folder / "oom", "memory/oom_growth.py", "validation", SIMGPU_MEM="2G")], "cccc")
+    return lake
+
+
+def synthesize(folder, rows, runs, ranks):
+    """Returns a lake of scripts/benchmarks/lake."""
+    command = [reader_program("python"), REPOSITORY / "scripts" / "benchmarks" / "lake", "--only-write", "--keep", folder,
+               "--rows", rows, "--runs", runs, "--ranks", ranks]
+    run_reader(command)
+    return Lake(folder)
+
+
+def remove_rows(folder):
+    """Replaces all tables of a lake by empty ones."""
+    script = ("import sys, pathlib, pyarrow.parquet as parquet\n"
+              "for file in pathlib.Path(sys.argv[1]).rglob('*.parquet'):\n"
+              "    parquet.write_table(parquet.ParquetFile(file).read().slice(0, 0), file)\n")
+    run_reader([reader_program("python"), "-c", script, folder])
+
+
+_made = {}
+
+
+def _make_once(name, make):
+    """Two test files import these fixtures, and each would make its own engines and lakes."""
+    if name not in _made:
+        _made[name] = make()
+    return _made[name]
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory):
+    need_engines()
+    return _make_once("engines", lambda: Engines(tmp_path_factory.mktemp("engines")))
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory, engines):
+    """A lake of real exports. Tests must not change it."""
+    return _make_once("exported", lambda: export_runs(tmp_path_factory.mktemp("exports")))
+
+
+@pytest.fixture(scope="session")
+def synthesized(tmp_path_factory, engines):
+    """A lake of 40 processes with 5,000 allocations each. Tests must not change it."""
+    make = lambda: synthesize(tmp_path_factory.mktemp("synthesized") / "lake", 200_000, 20, 2)
+    return _make_once("synthesized", make)
