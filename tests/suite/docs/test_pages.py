@@ -34,6 +34,7 @@ NOT_RUN = [
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
     ("commands/summarize.md", "several nodes; test_summarize.py merges summaries in each order"),
+    ("exports/sql.md", "it needs DuckDB; tests/suite/fleet asks each question"),
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),

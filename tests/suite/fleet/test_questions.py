@@ -87,7 +87,7 @@ def error_of(engines, lake, name, engine="duckdb", **parameters):
 def test_errors_say_what_is_wrong(engines, synthesized, tmp_path):
     lake = synthesized.folder
     assert error_of(engines, lake, "peak_line") == (
-        "there is no question 'peak_line'; the nearest are peak_lines, peak_over_time, pinning_lines", 2)
+        "there is no question 'peak_line'; the nearest are peak_lines, leaking_lines, pinning_lines", 2)
     assert error_of(engines, lake, "rank_skew", min_exces=0.1) == (
         "rank_skew has no parameter min_exces; it has min_excess, max_rows", 2)
     assert error_of(engines, lake, "rank_skew", max_rows="many") == ("parameter max_rows is 'many', and must be a BIGINT", 2)
@@ -129,7 +129,8 @@ def test_command_line_prints_tables(engines, synthesized):
     assert rows == [{name: "" if value is None else str(value) for name, value in row.items()} for row in expected]
     head, *lines = run_fleet(lake, "peak_by_torch").stdout.splitlines()
     assert head.split() == list(expected[0]) and len(lines) == len(expected)
-    assert lines[0].split() == [expected[0]["torch"], "null", *(f"{value:,}" for value in list(expected[0].values())[2:])]
+    first = list(expected[0].values())
+    assert lines[0].split() == [first[0], "null", str(first[2]), *(f"{size:,}" for size in first[3:])]
     # Numbers end in one column.
     assert {len(line) for line in lines} == {len(head)}
     shown = run_fleet(lake, "peak_over_time", "--set", "max_rows=2", "--set", "command=%train%").stdout.splitlines()

@@ -50,6 +50,7 @@ def test_wheel_contents_and_tag(wheel):
             assert archive.read(inside) == (RELEASE / built).read_bytes()
         sources = REPOSITORY / "pytorch-allocator-shim" / "python"
         expected = {str(path.relative_to(sources)) for path in sources.rglob("*.py")} | {"gpumemtrace/py.typed"}
+        expected |= {str(path.relative_to(sources)) for path in sources.rglob("*.sql")}
         assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
         assert b"\nRequires-Python: >=3.8\n" in archive.read(f"{info}/METADATA")
     # The linker's version needs, read by another tool, must equal the tag.

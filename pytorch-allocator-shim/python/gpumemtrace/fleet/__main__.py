@@ -71,7 +71,7 @@ def _listed_questions() -> str:
 def _table(question: Question, rows: List[Row]) -> str:
     """The rows in columns as wide as their widest value; numbers are on the right."""
     lines = [[column.name for column in question.columns]]
-    lines += [[_cell(row[column.name]) for column in question.columns] for row in rows]
+    lines += [[_cell(row[column.name], column.unit) for column in question.columns] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*lines)]
     is_number = [column.type in ("BIGINT", "DOUBLE") for column in question.columns]
     shown = [
@@ -81,14 +81,17 @@ def _table(question: Question, rows: List[Row]) -> str:
     return "\n".join(line.rstrip() for line in shown)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, unit: str) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1 else f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else printable(value)
+    if isinstance(value, int):
+        # Separators help with amounts, not with line numbers and times.
+        return f"{value:,}" if unit.startswith("bytes") else str(value)
+    return printable(value)
 
 
 if __name__ == "__main__":

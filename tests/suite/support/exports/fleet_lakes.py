@@ -12,7 +12,7 @@ import pytest
 
 from conftest import REPOSITORY, gpumemtrace
 from page_runs import GOLDEN, record
-from readers import reader_program, run_reader, skip_or_fail
+from readers import read_with_python, reader_program, run_reader, skip_or_fail
 
 HERE = Path(__file__).parent
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
@@ -100,8 +100,7 @@ class Lake:
         [folder] = {path.name for path in self.folder.glob("runs/*")} - known
         run = LakeRun(folder.partition("=")[2], traces, commit)
         self.runs.append(run)
-        values = {f"{folder}/rank={rank}": value for rank, value in run.values().items()}
-        run_reader([reader_program("python"), HERE / "lake_columns.py", self.folder], input=json.dumps(values))
+        set_columns(self.folder, {f"{folder}/rank={rank}": value for rank, value in run.values().items()})
         return run
 
 
@@ -132,6 +131,20 @@ def synthesize(folder, rows, runs, ranks):
                "--rows", rows, "--runs", runs, "--ranks", ranks]
     run_reader(command)
     return Lake(folder)
+
+
+def read_table(lake, table):
+    """Returns the rows of a table, with `run` and `rank`."""
+    script = ("import json, sys, pyarrow, pyarrow.dataset as dataset\n"
+              "schema = pyarrow.schema([('run', pyarrow.string()), ('rank', pyarrow.int64())])\n"
+              "table = dataset.dataset(sys.argv[1], partitioning=dataset.partitioning(schema, flavor='hive')).to_table()\n"
+              "print(json.dumps(table.to_pylist()))\n")
+    return read_with_python(script, lake / table)
+
+
+def set_columns(lake, values):
+    """Sets columns of `runs` and the rows of `categories` by `run=RUN/rank=RANK` (lake_columns.py)."""
+    run_reader([reader_program("python"), HERE / "lake_columns.py", lake], input=json.dumps(values))
 
 
 def remove_rows(folder):

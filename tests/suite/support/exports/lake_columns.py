@@ -2,7 +2,8 @@
 
 usage: lake_columns.py LAKE < VALUES
 
-VALUES is JSON: {RUN/RANK: {"runs": {column: value}, "categories": [row, ...]}}.
+VALUES is JSON: {RUN/RANK: {"runs": {column: value}, "categories": [row, ...]}}. The second one
+may be left out.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-TYPES = {int: pyarrow.int64(), str: pyarrow.string(), type(None): pyarrow.string()}
+TYPES = {bool: pyarrow.bool_(), int: pyarrow.int64(), str: pyarrow.string(), type(None): pyarrow.string()}
 #: Columns of numbers, which may be null.
 NUMBERS = {"card_bytes", "peak_live_bytes", "peak_reserved_bytes", "peak_device_bytes", "leaks", "ooms"}
 
@@ -30,6 +31,8 @@ def main():
             else:
                 table = table.append_column(name, column)
         pyarrow.parquet.write_table(table, file)
+        if "categories" not in values:
+            continue
         folder = lake / "categories" / place
         folder.mkdir(parents=True, exist_ok=True)
         schema = pyarrow.schema([("device", pyarrow.int64()), ("category", pyarrow.string()), ("bytes", pyarrow.int64()),

@@ -16,14 +16,16 @@ WITH reasons AS (
     incomplete_json AS details
   FROM runs WHERE NOT is_complete
   UNION ALL
-  SELECT run, rank, 'unfinished', CAST(NULL AS BIGINT), CAST(NULL AS VARCHAR(1))
+  SELECT run, rank, 'unfinished' AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
+    CAST(NULL AS VARCHAR(1)) AS details
   FROM runs WHERE ending = 'running'
   UNION ALL
-  SELECT run, rank, 'window', CAST(NULL AS BIGINT), CAST(NULL AS VARCHAR(1))
+  SELECT run, rank, 'window' AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
+    CAST(NULL AS VARCHAR(1)) AS details
   FROM runs WHERE NOT is_whole
   UNION ALL
-  SELECT run, CAST(NULL AS BIGINT), 'ranks_missing', max(world_size) - count(*),
-    CAST(NULL AS VARCHAR(1))
+  SELECT run, CAST(NULL AS BIGINT) AS rank, 'ranks_missing' AS reason,
+    max(world_size) - count(*) AS missing_ranks, CAST(NULL AS VARCHAR(1)) AS details
   FROM runs GROUP BY run HAVING max(world_size) > count(*)
 )
 SELECT run, rank, reason, missing_ranks, details
