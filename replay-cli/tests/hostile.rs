@@ -513,7 +513,13 @@ fn text_shows_names_with_escapes() {
 fn metrics_have_escapes() {
     let files = HostileFolder::new();
     let mut server = std::process::Command::new(assert_cmd::cargo::cargo_bin("gpumemtrace"))
-        .args(["serve-metrics", "--listen", "127.0.0.1:0", &files.path("run.trace"), &files.path("part.trace")])
+        .args([
+            "serve-metrics",
+            "--listen",
+            "127.0.0.1:0",
+            &files.path("run.trace"),
+            &files.path("part.trace"),
+        ])
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();

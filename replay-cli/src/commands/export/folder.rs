@@ -7,7 +7,6 @@ use clap::Parser;
 
 use super::{ExportInputs, Unreadable, finish_job, make_job, read_traces};
 use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
-use crate::export::run_id::is_file_name_part;
 use crate::export::{ExportTarget, FolderExporter};
 use crate::terminal::format::format_count;
 use crate::terminal::output_file::print_output;
@@ -32,16 +31,6 @@ struct FolderExportArgs {
     /// Folder to write to [default: the trace with the format as extension]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Name of the run in the folder, the same for all its ranks [default: start, host and process]
-    #[arg(long, value_name = "NAME", value_parser = parse_run_name)]
-    run: Option<String>,
-}
-
-fn parse_run_name(name: &str) -> Result<String, String> {
-    let is_plain = is_file_name_part(name);
-    is_plain.then(|| name.to_owned()).ok_or_else(|| {
-        "a name has 1 to 100 ASCII letters, digits, '.', '-' and '_', and does not begin with '.'".to_owned()
-    })
 }
 
 /// Runs a program with the arguments of `gpumemtrace export`, from FORMAT on. Returns the exit
@@ -65,10 +54,10 @@ fn export(exporter: &dyn FolderExporter, args: &FolderExportArgs) -> anyhow::Res
     let paths = find_files(&args.inputs.traces, TRACES)?;
     let default = || args.inputs.traces[0].with_extension(exporter.name());
     let folder = args.output.clone().unwrap_or_else(default);
-    let mut target = ExportTarget::new(folder, args.run.clone());
+    let mut target = ExportTarget::new(folder, args.inputs.run.clone());
     let is_one = paths.len() == 1;
     let mut unreadable = if is_one { Unreadable::IsAnError } else { Unreadable::IsLeftOut(0) };
-    if paths.len() > MAX_TOGETHER && args.run.is_none() {
+    if paths.len() > MAX_TOGETHER && args.inputs.run.is_none() {
         let traces = format_count(paths.len() as u64, "trace");
         return Err(UsageError(format!("name the run of the {traces} with --run NAME")).into());
     }

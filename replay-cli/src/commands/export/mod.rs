@@ -12,6 +12,7 @@ use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
+use crate::export::run_id::is_file_name_part;
 use crate::export::{
     ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,
     export_format_parser, read_for_export,
@@ -44,10 +45,20 @@ pub(crate) struct ExportInputs {
     /// run
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
+    /// With parquet, name of the run in the folder, the same for all its ranks [default: start, host
+    /// and process]
+    #[arg(long, value_name = "NAME", value_parser = parse_run_name)]
+    run: Option<String>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
     trace: TraceArgs,
+}
+
+fn parse_run_name(name: &str) -> Result<String, String> {
+    is_file_name_part(name).then(|| name.to_owned()).ok_or_else(|| {
+        "a name has 1 to 100 ASCII letters, digits, '.', '-' and '_', and does not begin with '.'".to_owned()
+    })
 }
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
@@ -55,6 +66,10 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         ExportFormat::Own(exporter) => exporter,
         ExportFormat::Program(program) => return program.run(),
     };
+    if args.inputs.run.is_some() {
+        let why = format!("--run names a run in a folder of several; {} has one file", exporter.name());
+        return Err(UsageError(why).into());
+    }
     status_line::exit_cleanly_on_interrupt()?;
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if to_stdout && std::io::stdout().is_terminal() {
