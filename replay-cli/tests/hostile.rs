@@ -196,6 +196,15 @@ impl HostileFolder {
         std::fs::write(this.path("part.trace"), bytes).unwrap();
         std::fs::write(this.folder().join(format!("{}.{id}.part2.trace", evil_name("run"))), EVIL).unwrap();
         std::fs::write(this.path("notes"), EVIL).unwrap();
+        // More ranks than one report takes, and the same once more with half of the events.
+        for (folder, mut run) in [("many", hostile_run()), ("again", fewer)] {
+            std::fs::create_dir(this.folder().join(folder)).unwrap();
+            for rank in 0..17 {
+                run.meta.set_number("rank", rank);
+                let name = evil_name(&format!("rank{rank}")) + ".trace";
+                std::fs::write(this.folder().join(folder).join(name), hostile_trace(&run)).unwrap();
+            }
+        }
         std::fs::write(this.path("budget"), "[peak]\nlive = \"1B\"\nreserved = \"1TiB\"\ndevice = \"1B\"\n")
             .unwrap();
         std::fs::write(this.path("wrong"), format!("[peak]\n\"{}\" = 1\n", EVIL.replace(['"', '\n'], "")))
@@ -231,6 +240,10 @@ fn fill(words: &str, files: &HostileFolder) -> Vec<String> {
         "EVIL" => evil("argument"),
         "--EVIL" => evil("--option"),
         "NOFILE" => files.path("nothing"),
+        word if word.starts_with("FOLDER") => {
+            let rest = word.trim_start_matches("FOLDER").replace("EVIL", &evil_name("x"));
+            format!("{}{rest}", files.folder().display())
+        }
         word => match word.strip_prefix('@') {
             Some(name) => files.path(name),
             None => word.to_owned(),
@@ -266,11 +279,20 @@ const ROWS: &[(&str, &[&str])] = &[
             "EVIL",
             "@run.trace --at 3 --format text",
             "@run.trace --format json",
+            "FOLDER",
+            "FOLDER FOLDER/many --json",
+            "FOLDER/many",
+            "FOLDER/many --leaks",
+            "FOLDER/EVIL*",
         ],
     ),
     (
         "compare",
         &[
+            "FOLDER/many FOLDER/again",
+            "FOLDER/many FOLDER/again --all --json",
+            "FOLDER FOLDER/many",
+            "FOLDER/none* FOLDER",
             "@run.trace @other.trace",
             "@run.trace @other.trace --all",
             "@run.trace @other.trace --json",
@@ -294,6 +316,11 @@ const ROWS: &[(&str, &[&str])] = &[
             "@run.trace --budget @written --write --force",
             "@run.trace --budget @written --write",
             "@run.trace --budget @written",
+            "FOLDER --budget @budget",
+            "FOLDER --budget @budget --json",
+            "FOLDER --budget @budget --markdown -",
+            "FOLDER --budget @budget --junit -",
+            "FOLDER/many/* --budget @all --write --force",
         ],
     ),
     (

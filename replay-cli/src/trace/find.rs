@@ -34,8 +34,7 @@ const MATCHING: MatchOptions = MatchOptions {
 pub(crate) fn find_files(paths: &[PathBuf], extensions: &[&str]) -> Result<Vec<PathBuf>, UnreadableInput> {
     let mut files = Vec::new();
     for path in paths {
-        // What exists is no pattern, also if it has a `*` in its name.
-        match SearchPattern::parse(path).filter(|_| std::fs::symlink_metadata(path).is_err()) {
+        match SearchPattern::parse(path) {
             Some(pattern) => files.extend(find_matches(path, &pattern, extensions)?),
             None if path.is_dir() => files.extend(find_in_folder(path, extensions)?),
             None => files.push(path.clone()),
@@ -93,12 +92,14 @@ struct SearchPattern {
 }
 
 impl SearchPattern {
-    /// `None` without a wildcard.
+    /// `None` without a wildcard. What exists is no pattern, also if it has a `*` in its name.
     fn parse(path: &Path) -> Option<Self> {
-        let has_wildcard =
-            |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
         let parts: Vec<Component<'_>> = path.components().collect();
-        let first = parts.iter().position(has_wildcard)?;
+        let is_pattern = |at: &usize| {
+            let has_wildcard = parts[*at].as_os_str().to_string_lossy().contains(['*', '?', '[']);
+            has_wildcard && std::fs::symlink_metadata(parts[..=*at].iter().collect::<PathBuf>()).is_err()
+        };
+        let first = (0..parts.len()).find(is_pattern)?;
         let rest: PathBuf = parts[first..].iter().collect();
         let is_deep = parts[first..].iter().any(|part| part.as_os_str() == "**");
         Some(Self {
@@ -199,6 +200,7 @@ mod tests {
         "a/deep/snapshot.pickle",
         "x*y.trace",
         "x[1]",
+        "run[2]/a.trace",
     ];
 
     #[test]
@@ -236,6 +238,7 @@ mod tests {
             // What exists is taken as it is.
             ("x*y.trace", &["x*y.trace"]),
             ("x[1]", &["x[1]"]),
+            ("run[2]/*.trace", &["run[2]/a.trace"]),
         ] {
             assert_eq!(find(folder.path(), &[pattern]).unwrap(), files, "{pattern}");
         }

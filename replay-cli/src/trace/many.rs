@@ -109,6 +109,16 @@ mod tests {
     }
 
     #[test]
+    fn as_many_items_are_read_at_once_as_there_are_jobs() {
+        let pace = Pace { jobs: Some(3), shows_progress: false, noun: "traces" };
+        let all_began = std::sync::Barrier::new(3);
+        // With fewer threads, the first item would wait forever.
+        let read = |_: &mut (), _: &u8| all_began.wait().is_leader();
+        let leaders = read_many(&[0; 3], pace, || (), read, |results| results.filter(|(_, is)| *is).count());
+        assert_eq!(leaders, 1);
+    }
+
+    #[test]
     fn progress_line_has_count_and_time_left() {
         let line = describe_progress(250, 1000, "traces", Duration::from_secs(10));
         assert_eq!(line, "250 of 1,000 traces, 30 s left");

@@ -1,0 +1,279 @@
+//! `replay`, `check` and `compare` of the traces of many ranks, of which some are bad.
+
+mod schema;
+#[path = "../../replay/tests/synthetic/mod.rs"]
+mod synthetic;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use synthetic::Synthetic;
+use tempfile::TempDir;
+
+const RANKS: u64 = 40;
+/// A rank that leaks, and one that runs out of memory.
+const LEAKING: u64 = 11;
+const FAILING: u64 = 30;
+/// Ranks of bad traces.
+const GARBAGE: u64 = 2;
+const CUT: u64 = 4;
+const MISSING: u64 = 6;
+
+/// The traces of a job. Odd ranks are in a folder below.
+fn job(bytes: u64) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("deep/er")).unwrap();
+    for rank in 0..RANKS {
+        fs::write(path_of(folder.path(), rank), rank_run(rank, bytes).file(100)).unwrap();
+    }
+    folder
+}
+
+fn path_of(folder: &Path, rank: u64) -> std::path::PathBuf {
+    let below = if rank % 2 == 1 { "deep/er" } else { "" };
+    folder.join(below).join(format!("run.rank{rank}.trace"))
+}
+
+fn rank_run(rank: u64, bytes: u64) -> Synthetic {
+    let mut run = Synthetic::train(12, |run, step, train| {
+        let work = run.frame(train, "/work/extra.py", "work", 10);
+        let block = run.alloc(work, bytes);
+        run.release(block, train);
+        if rank == LEAKING {
+            let hook = run.frame(train, "/work/hooks.py", "Keeper.hook", 7);
+            run.alloc(hook, 4 << 20);
+        }
+        if rank == FAILING && step == 11 {
+            run.oom(work, 40 << 30);
+        }
+    });
+    run.meta.set_number("rank", rank);
+    run.meta.set_number("world_size", RANKS);
+    run
+}
+
+/// Damages three traces of a job.
+fn damage(folder: &Path) {
+    fs::write(path_of(folder, GARBAGE), b"no trace").unwrap();
+    let whole = fs::read(path_of(folder, CUT)).unwrap();
+    fs::write(path_of(folder, CUT), &whole[..whole.len() / 2]).unwrap();
+    fs::remove_file(path_of(folder, MISSING)).unwrap();
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
+    command.env("LC_ALL", "C.UTF-8").env("GPUMEMTRACE_CACHE", "off").env("COLUMNS", "120");
+    command.env_remove("TERM").env_remove("LD_PRELOAD");
+    command.current_dir(folder).args(args).output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Runs the command, checks its exit code, and returns stdout and the lines of stderr.
+fn output(folder: &Path, args: &[&str], code: i32) -> (String, Vec<String>) {
+    let output = run(folder, args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    (text(&output.stdout).to_owned(), errors.lines().map(str::to_owned).collect())
+}
+
+fn json(folder: &Path, args: &[&str], code: i32) -> Value {
+    serde_json::from_str(&output(folder, args, code).0).expect("JSON")
+}
+
+fn violations(name: &str, value: &Value) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+    schema::violations(&serde_json::from_slice(&fs::read(path).unwrap()).unwrap(), value)
+}
+
+/// The rows of a list by rank, without the bad ranks.
+fn good_rows<'a>(document: &'a Value, list: &str) -> Vec<&'a Value> {
+    let is_good = |row: &&Value| ![GARBAGE, CUT, MISSING].contains(&row["rank"].as_u64().unwrap());
+    document[list].as_array().unwrap().iter().filter(is_good).collect()
+}
+
+#[test]
+fn replay_summarizes_many_traces_and_reports_a_few() {
+    let job = job(1 << 20);
+    let folder = job.path();
+    let (report, errors) = output(folder, &["replay", "."], 0);
+    assert!(report.starts_with("40 traces of 40 ranks"), "{report}");
+    assert!(report.contains(&format!("/work/hooks.py:7 in Keeper.hook(): rank {LEAKING}")), "{report}");
+    let [only] = &errors[..] else { panic!("{errors:?}") };
+    assert!(only.starts_with("gpumemtrace: summarized 40 traces; for the report of one, run "), "{only}");
+    assert_eq!(json(folder, &["replay", ".", "--json"], 0), json(folder, &["summarize", ".", "--json"], 0));
+    // Findings of any trace count.
+    for kind in ["leak", "growth", "oom", "any"] {
+        output(folder, &["replay", ".", "--fail-on", kind], 3);
+    }
+    let calm = "**/*.rank3[1-9].trace";
+    output(folder, &["replay", calm, "run.rank[0-9].trace", "deep", "--fail-on", "oom", "--jobs", "2"], 0);
+    // What only one report can have.
+    for options in
+        [&["--leaks"][..], &["--at", "peak"], &["--stacks"], &["--site", "work"], &["--device", "0"]]
+    {
+        let (shown, errors) = output(folder, &[&["replay", "."], options].concat(), 2);
+        assert!(shown.is_empty() && errors.len() == 1, "{errors:?}");
+        assert!(errors[0].contains(options[0]) && errors[0].contains("at most 16 traces"), "{errors:?}");
+    }
+    // Few traces, by rank or by pattern, are one report.
+    for few in [&["--rank", "10,11"][..], &["deep/**/*.rank1[13].trace", "run.rank10.trace"]] {
+        let paths = if few[0] == "--rank" { vec![".", few[0], few[1]] } else { few.to_vec() };
+        let (report, errors) = output(folder, &[&["replay", "--leaks"][..], &paths].concat(), 0);
+        assert!(report.contains("Keeper.hook") && errors.is_empty(), "{report} {errors:?}");
+    }
+}
+
+#[test]
+fn bad_traces_change_nothing_about_the_others() {
+    let (whole, damaged) = (job(1 << 20), job(1 << 20));
+    damage(damaged.path());
+    let (whole, damaged) = (whole.path(), damaged.path());
+    fs::write(whole.join("budget"), "[peak]\nlive = \"1GiB\"\n[leaks]\ncount = 0\n").unwrap();
+    fs::copy(whole.join("budget"), damaged.join("budget")).unwrap();
+
+    let [before, after] =
+        [(whole, 0), (damaged, 6)].map(|(folder, code)| json(folder, &["replay", ".", "--json"], code));
+    assert_eq!(violations("fleet.schema.json", &after), [""; 0]);
+    assert_eq!(good_rows(&before, "traces"), good_rows(&after, "traces"));
+    assert_eq!(after["missing_ranks"], serde_json::json!([GARBAGE, MISSING]));
+    assert_eq!(after["unreadable"][0]["path"], format!("./run.rank{GARBAGE}.trace"));
+    let (_, errors) = output(damaged, &["replay", "."], 6);
+    let named = errors
+        .iter()
+        .filter(|line| line.contains("is not a gpumemtrace trace") && line.ends_with("left out"));
+    assert_eq!((named.count(), errors.len()), (1, 2), "{errors:?}");
+
+    let check = ["check", ".", "--budget", "budget", "--json"];
+    let [before, after] = [whole, damaged].map(|folder| json(folder, &check, 4));
+    assert_eq!(violations("check.schema.json", &after), [""; 0]);
+    assert_eq!(good_rows(&before, "checks"), good_rows(&after, "checks"));
+    assert_eq!((&before["complete"], &after["complete"]), (&true.into(), &false.into()));
+    assert_eq!(after["unreadable"].as_array().unwrap().len(), 1);
+    let of_cut = after["checks"].as_array().unwrap().iter().find(|check| check["rank"] == CUT).unwrap();
+    assert_eq!(of_cut["complete"], false);
+    // No limit fails: the exit code is that of incomplete input.
+    output(damaged, &["check", "run.rank?.trace", "--budget", "budget"], 6);
+
+    let root = whole.parent().unwrap();
+    let [one, other] = [whole, damaged].map(|folder| folder.file_name().unwrap().to_str().unwrap());
+    let same = json(root, &["compare", one, one, "--json", "--fail-on", "any"], 0);
+    assert_eq!((same["pairs"].as_array().unwrap().len(), &same["differs"]), (RANKS as usize, &false.into()));
+    let compared = json(root, &["compare", one, other, "--json"], 6);
+    assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
+    let good = good_rows(&compared, "pairs");
+    assert_eq!(good.len() as u64, RANKS - 3);
+    assert!(good.iter().all(|pair| pair["differs"] == false && pair["complete"] == true));
+    let alone: Vec<_> = compared["unpaired"].as_array().unwrap().iter().map(|one| &one["rank"]).collect();
+    assert_eq!(alone, [GARBAGE, MISSING]);
+}
+
+#[test]
+fn check_lists_what_fails_and_writes_limits_that_all_keep() {
+    let job = job(1 << 20);
+    let folder = job.path();
+    output(folder, &["check", "run.rank0.trace", "--budget", "one.toml", "--write"], 0);
+    let args = ["check", ".", "--budget", "one.toml", "--markdown", "page.md", "--junit", "junit.xml"];
+    let (report, errors) = output(folder, &args, 4);
+    assert!(errors.is_empty(), "{errors:?}");
+    assert!(report.starts_with("39 of 40 traces passed, 1 failed (one.toml)"), "{report}");
+    assert!(report.contains("ok       39 traces: ranks 0 to 10, 12 to 39\n"), "{report}");
+    assert!(report.contains(&format!("rank {LEAKING} (./deep/er/run.rank{LEAKING}.trace): ")), "{report}");
+    assert!(report.contains("leaks.count") && report.contains("Keeper.hook"), "{report}");
+    assert!(report.lines().count() < 40, "{report}");
+    let page = fs::read_to_string(folder.join("page.md")).unwrap();
+    assert!(page.contains("| ✅ | 39 traces: ranks 0 to 10, 12 to 39 |"), "{page}");
+    assert!(page.lines().filter(|line| line.starts_with("| ❌ | rank 11, ")).count() > 1, "{page}");
+    let suites = fs::read_to_string(folder.join("junit.xml")).unwrap();
+    assert_eq!(suites.matches("<testsuite ").count() as u64, RANKS);
+    // One that cannot be read is a suite with an error.
+    damage(folder);
+    output(folder, &args, 4);
+    let suites = fs::read_to_string(folder.join("junit.xml")).unwrap();
+    assert_eq!(suites.matches("<error type=\"unreadable\"").count(), 1, "{suites}");
+
+    let whole = self::job(2 << 20);
+    let folder = whole.path();
+    let (said, _) = output(folder, &["check", ".", "--budget", "all.toml", "--write"], 0);
+    assert!(said.contains("with the largest values of 40 traces as limits"), "{said}");
+    let kept = json(folder, &["check", ".", "--budget", "all.toml", "--json"], 0);
+    assert!(kept["checks"].as_array().unwrap().iter().all(|check| check["passed"] == true));
+    let limits = fs::read_to_string(folder.join("all.toml")).unwrap();
+    assert!(limits.contains("count = 1\n") && limits.contains("extra.py:work"), "{limits}");
+    // Only one rank has this function: a limit on it would fail on the others.
+    assert!(!limits.contains("Keeper.hook"), "{limits}");
+}
+
+#[test]
+fn compare_merges_what_differs_by_rank() {
+    let (before, after) = (job(1 << 20), job(2 << 20));
+    fs::remove_file(path_of(before.path(), 5)).unwrap();
+    fs::copy(path_of(after.path(), 8), after.path().join("again.trace")).unwrap();
+    let [first, second] = [&before, &after].map(|folder| folder.path().to_str().unwrap());
+    let compared = json(Path::new("/"), &["compare", first, second, "--json", "--jobs", "3"], 0);
+    assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
+    assert_eq!(compared["pairs"].as_array().unwrap().len() as u64, RANKS - 2);
+    let unpaired: Vec<_> = compared["unpaired"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["run"].as_u64().unwrap(), one["rank"].as_u64().unwrap(), one["is_repeated"] == true))
+        .collect();
+    assert_eq!(unpaired, [(0, 8, false), (1, 5, false), (1, 8, true), (1, 8, true)]);
+    let line = &compared["lines"][0];
+    assert_eq!(line["site"]["function"], "work");
+    assert_eq!(line["ranks"].as_array().unwrap().len() as u64, RANKS - 2);
+    assert_eq!(line["bytes_per_step"]["median"], 1 << 20);
+    let totals = compared["totals"].as_array().unwrap();
+    let per_step = totals.iter().find(|total| total["name"] == "bytes_per_step").unwrap();
+    assert_eq!(
+        (&per_step["change"]["median"], &per_step["change"]["most_rank"]),
+        (&(1 << 20).into(), &0.into())
+    );
+    // Each pair is what the comparison of its two traces says.
+    let pair = [path_of(before.path(), 3), path_of(after.path(), 3)];
+    let [one, other] = pair.each_ref().map(|path| path.to_str().unwrap());
+    let alone = json(Path::new("/"), &["compare", one, other, "--json"], 0);
+    assert_eq!(alone["schema"], "gpumemtrace.comparison");
+    assert_eq!(alone["lines"][0]["bytes_per_step"]["change"], 1 << 20);
+    // The first run has no leak in rank 12: --fail-on is about any pair.
+    output(Path::new("/"), &["compare", first, second, "--fail-on", "leaks"], 0);
+    let mut leaking = rank_run(LEAKING, 2 << 20);
+    leaking.meta.set_number("rank", 12);
+    fs::write(path_of(after.path(), 12), leaking.file(100)).unwrap();
+    let (report, _) = output(Path::new("/"), &["compare", first, second, "--fail-on", "leaks"], 3);
+    assert!(report.contains("new: ") && report.contains("Keeper.hook(): rank 12"), "{report}");
+}
+
+#[test]
+fn paths_without_a_readable_trace_are_exit_code_5() {
+    let job = job(1 << 20);
+    let folder = job.path();
+    fs::create_dir(folder.join("bad")).unwrap();
+    fs::create_dir(folder.join("empty")).unwrap();
+    for rank in 0..20 {
+        fs::write(folder.join(format!("bad/{rank}.trace")), b"no trace").unwrap();
+    }
+    fs::write(folder.join("budget"), "[peak]\nlive = 1\n").unwrap();
+    for (path, says, lines) in [
+        ("bad", "no trace could be read", 12),
+        ("bad/1.trace", "is not a gpumemtrace trace", 1),
+        ("bad/1[0-2].trace", "no trace could be read", 4),
+        ("empty", "has no file named *.trace", 1),
+        ("none*.trace", "matches no file", 1),
+    ] {
+        for args in [&["replay", path][..], &["check", path, "--budget", "budget"]] {
+            let (shown, errors) = output(folder, args, 5);
+            assert!(shown.is_empty() && errors.last().unwrap().contains(says), "{args:?}: {errors:?}");
+            assert_eq!(errors.len(), lines, "{args:?}: {errors:?}");
+        }
+        let (shown, errors) = output(folder, &["compare", path, "."], 5);
+        assert!(shown.is_empty(), "{errors:?}");
+        assert!(!errors.is_empty());
+    }
+}
