@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
 use anyhow::Context;
-use gpumemtrace_replay::budget::{Budget, BudgetChecks, BudgetDraft, CheckDocument, check, draft_budget};
+use gpumemtrace_fleet::{BudgetChecks, CheckDocument, UnreadableTrace, merge_drafts};
+use gpumemtrace_replay::budget::{Budget, BudgetDraft, check, draft_budget};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::report::UnreadableTrace;
 use gpumemtrace_replay::symbolize_sites;
 
 use super::args::display::DisplayArgs;
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
     let (mut checks, unreadable) = read_profiles(args, &files, &user_code, |profile| {
         let mut outcome = check(profile, &budget, &name);
         fill_check(&mut outcome);
-        if is_alone { outcome } else { outcome.without_kept_details() }
+        if is_alone { outcome } else { BudgetChecks::shorten(outcome) }
     })?;
     let (passed, complete, document) = match checks.pop() {
         Some(one) if is_alone => (one.passed, one.complete, CheckDocument::One(Box::new(one))),
@@ -181,7 +181,7 @@ fn write_limits(args: &CheckArgs, files: &[PathBuf], user_code: &UserCodePaths) 
     let runs = measured.len();
     let (drafts, losses): (Vec<BudgetDraft>, Vec<Vec<String>>) = measured.into_iter().unzip();
     let losses = losses.concat();
-    let Some(draft) = drafts.into_iter().reduce(BudgetDraft::merge) else { return Ok(CliExit::Unreadable) };
+    let Some(draft) = drafts.into_iter().reduce(merge_drafts) else { return Ok(CliExit::Unreadable) };
     write_budget(&args.budget, &write_budget_file(&draft), args.force)?;
     print_text(&render_written_budget(&args.budget, runs, &losses, args.display.style()))?;
     Ok(if losses.is_empty() && unreadable.is_empty() { CliExit::Done } else { CliExit::Incomplete })

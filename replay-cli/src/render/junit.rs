@@ -6,8 +6,8 @@
 use std::borrow::Borrow;
 use std::io::{self, Write};
 
-use gpumemtrace_replay::budget::{BudgetCheck, CheckDocument, CheckState, CheckedLimit};
-use gpumemtrace_replay::report::UnreadableTrace;
+use gpumemtrace_fleet::{CheckDocument, UnreadableTrace};
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 

@@ -5,7 +5,8 @@
 
 use std::io::Write;
 
-use gpumemtrace_replay::budget::{BudgetCheck, BudgetChecks, CheckDocument, CheckState, CheckedLimit};
+use gpumemtrace_fleet::{BudgetChecks, CheckDocument};
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 
 use super::outcome::{
     MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_checked_traces, list_contributors,

@@ -1,9 +1,9 @@
 //! Output formats: one file or folder for each, and a row in a table.
 //!
-//! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the [`ComparisonDocument`] of
-//! `compare`, the [`CheckDocument`] of `check`. Commands know outputs only by the tables below:
-//! `--format` takes the names in them, and the first row is the default. To add an output, add its
-//! file here and a row to the table of each document that it can write.
+//! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the
+//! [`ComparisonDocument`] of `compare`, the [`CheckDocument`] of `check`. Commands know outputs
+//! only by the tables below: `--format` takes the names in them, and the first row is the default.
+//! To add an output, add its file here and a row to the table of each document that it can write.
 
 #[cfg(test)]
 mod extension_tests;
@@ -18,10 +18,8 @@ pub(crate) mod wording;
 use std::io::Write;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use gpumemtrace_fleet::Fleet;
-use gpumemtrace_replay::budget::CheckDocument;
+use gpumemtrace_fleet::{CheckDocument, ComparisonDocument, Fleet};
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::compare::ComparisonDocument;
 use gpumemtrace_replay::{Report, Section};
 use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
 use serde::{Serialize, Serializer};

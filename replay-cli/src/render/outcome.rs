@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
-use gpumemtrace_replay::budget::{BudgetCheck, BudgetChecks, CheckState, CheckedLimit, ValueShare};
+use gpumemtrace_fleet::BudgetChecks;
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit, ValueShare};
 use gpumemtrace_replay::report::AmountUnit;
 
 use super::wording::contributor_name;

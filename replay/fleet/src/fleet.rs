@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpumemtrace_replay::report::UnreadableTrace;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::growth::{FirstGrowth, GrowingLine, first_growth, growing_lines, have_equal_steps};
 use crate::spread::{Outlier, Spread};
-use crate::summary::Summary;
+use crate::summary::{Summary, UnreadableTrace};
 use crate::trace_summary::{DeviceSummary, OomSummary, TraceSummary};
 
 /// What the traces of a summary say together. Sizes are bytes; unknown values are `null`.

@@ -2,13 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_replay::report::UnreadableTrace;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::trace_summary::{Process, TraceSummary};
 
 const SCHEMA: &str = "gpumemtrace.summary";
 const VERSION: u32 = 1;
+
+/// A trace that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct UnreadableTrace {
+    /// The path as given.
+    pub path: String,
+    /// Why, in one sentence.
+    pub why: String,
+}
 
 /// Summaries of traces: the file that `gpumemtrace summarize -o` writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

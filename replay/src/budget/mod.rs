@@ -25,10 +25,7 @@ use crate::report::json_enum::json_enum;
 
 pub use self::{
     check::check,
-    outcome::{
-        BudgetCheck, BudgetChecks, CheckDocument, CheckState, CheckedLimit, ContributorName, UnknownValue,
-        ValueShare,
-    },
+    outcome::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare},
     write::{BudgetDraft, SiteDraft, draft_budget},
 };
 pub(crate) use pattern::SitePattern;

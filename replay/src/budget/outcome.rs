@@ -6,58 +6,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
 use crate::report::json_enum::json_enum;
-use crate::report::{AmountUnit, CauseKind, Site, TraceLoss, UnreadableTrace, Worded};
-
-/// The result of `gpumemtrace check --json`: of one trace a check, of several a list of checks.
-///
-/// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(untagged)]
-#[schemars(title = "gpumemtrace check", extend("$id" = "urn:gpumemtrace:check:1"))]
-pub enum CheckDocument {
-    /// Of one trace.
-    One(Box<BudgetCheck>),
-    /// Of several traces.
-    Several(BudgetChecks),
-}
-
-/// The checks of several traces.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct BudgetChecks {
-    /// The name of this format.
-    #[schemars(extend("const" = "gpumemtrace.checks"))]
-    pub schema: &'static str,
-    /// The version of this format.
-    #[schemars(extend("const" = 1))]
-    pub version: u32,
-    /// The path of the budget file as given.
-    pub budget: String,
-    /// True if no limit fails in any trace that could be read.
-    pub passed: bool,
-    /// True if all traces could be read and nothing is missing from them.
-    pub complete: bool,
-    /// The check of each trace, by rank. Limits that do not fail have no contributors.
-    pub checks: Vec<BudgetCheck>,
-    /// Traces that could not be read.
-    pub unreadable: Vec<UnreadableTrace>,
-}
-
-impl BudgetChecks {
-    /// Puts the checks in order of their ranks, those without a rank last.
-    #[must_use]
-    pub fn new(budget: String, mut checks: Vec<BudgetCheck>, unreadable: Vec<UnreadableTrace>) -> Self {
-        checks.sort_by_key(|check| check.rank.unwrap_or(u64::MAX));
-        Self {
-            schema: "gpumemtrace.checks",
-            version: 1,
-            budget,
-            passed: checks.iter().all(|check| check.passed),
-            complete: unreadable.is_empty() && checks.iter().all(|check| check.complete),
-            checks,
-            unreadable,
-        }
-    }
-}
+use crate::report::{AmountUnit, CauseKind, Site, TraceLoss, Worded};
 
 /// The check of one trace.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -84,17 +33,6 @@ pub struct BudgetCheck {
     pub passed: bool,
     /// The limits, in the order of the file.
     pub budgets: Vec<CheckedLimit>,
-}
-
-impl BudgetCheck {
-    /// Removes the contributors of limits that do not fail. Many checks then fit into memory.
-    #[must_use]
-    pub fn without_kept_details(mut self) -> Self {
-        for limit in self.budgets.iter_mut().filter(|limit| !limit.fails) {
-            limit.contributors = Vec::new();
-        }
-        self
-    }
 }
 
 json_enum! {

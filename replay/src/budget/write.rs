@@ -29,40 +29,6 @@ pub struct BudgetDraft {
     pub sites: Vec<SiteDraft>,
 }
 
-impl BudgetDraft {
-    /// The largest values of both, so that both runs keep to them. A value or a function that one of
-    /// them lacks is left out: its limit would fail there.
-    #[must_use]
-    pub fn merge(self, other: Self) -> Self {
-        let values = self.values.into_iter().zip(other.values).map(|((quantity, one), (_, other))| {
-            (quantity, one.and_then(|one| other.map(|other| one.max(other))))
-        });
-        let mut others: BTreeMap<String, SiteDraft> =
-            other.sites.into_iter().map(|site| (site.pattern.clone(), site)).collect();
-        let sites = self.sites.into_iter().filter_map(|site| {
-            let other = others.remove(&site.pattern)?;
-            let bytes_per_step = site.bytes_per_step.zip(other.bytes_per_step);
-            Some(SiteDraft {
-                peak_bytes: site.peak_bytes.max(other.peak_bytes),
-                bytes_per_step: bytes_per_step.map(|(one, other)| one.max(other)),
-                pattern: site.pattern,
-            })
-        });
-        let mut sites: Vec<SiteDraft> = sites.collect();
-        sort_sites(&mut sites);
-        Self { is_metal: self.is_metal && other.is_metal, values: values.collect(), sites }
-    }
-}
-
-/// Largest first.
-fn sort_sites(sites: &mut [SiteDraft]) {
-    sites.sort_by(|a, b| {
-        (b.peak_bytes, b.bytes_per_step)
-            .cmp(&(a.peak_bytes, a.bytes_per_step))
-            .then_with(|| a.pattern.cmp(&b.pattern))
-    });
-}
-
 /// The values of one function.
 #[derive(Clone, Debug)]
 pub struct SiteDraft {
@@ -111,7 +77,10 @@ fn site_drafts(profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) -> Vec<SiteD
             found.push(SiteDraft { pattern: text, peak_bytes: held, bytes_per_step });
         }
     }
-    sort_sites(&mut found);
+    found.sort_by(|a, b| {
+        let key = |site: &SiteDraft| (site.peak_bytes, site.bytes_per_step);
+        key(b).cmp(&key(a)).then_with(|| a.pattern.cmp(&b.pattern))
+    });
     found.truncate(MAX_SITES);
     found
 }

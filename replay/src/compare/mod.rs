@@ -24,7 +24,6 @@ pub(crate) mod files;
 pub(crate) mod lines;
 pub(crate) mod per_step;
 pub(crate) mod profile;
-pub(crate) mod ranks;
 pub(crate) mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,10 +37,6 @@ pub use self::{
     },
     per_step::{PerStepTotals, analyse_by_steps},
     profile::Profile,
-    ranks::{
-        ChangeSpread, ComparisonDocument, LeakOfRanks, LineOfRanks, RankComparison, RankMerger, RankPair,
-        TotalOfRanks, UnpairedTrace,
-    },
     totals::{AmountChange, TotalChange, TotalQuantity},
 };
 use align::LinePair;

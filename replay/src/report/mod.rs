@@ -2,7 +2,7 @@
 //!
 //! Other tools read this: keys are stable, unknown values are `null` and never 0, sizes are bytes
 //! and times nanoseconds. All text is made from these structures. `docs/report.schema.json` is
-//! generated from them (`tests/schemas.rs`).
+//! generated from them (`replay/fleet/tests/schemas.rs`).
 
 mod category_rule;
 mod device;
@@ -70,7 +70,7 @@ pub use self::{
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,
-    trace::{Losses, Naming, NamingReason, TraceInfo, UnreadableTrace},
+    trace::{Losses, Naming, NamingReason, TraceInfo},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
 };
 

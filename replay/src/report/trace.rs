@@ -4,18 +4,9 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::TrackerState;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::{Ending, PluggableMode, SinceMoment, StreamPart, TraceLoss, TraceNote, UnnamedReason, Worded};
-
-/// A trace that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub struct UnreadableTrace {
-    /// The path as given.
-    pub path: String,
-    /// Why, in one sentence.
-    pub why: String,
-}
 
 /// One trace of the report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

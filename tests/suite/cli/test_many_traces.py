@@ -1,5 +1,4 @@
-"""Memory of `replay` and `check` does not grow with the number of traces, and stderr has no progress
-bar in a pipe but on a terminal."""
+"""Memory of `replay` and `check` with many traces, and the progress bar, on terminals only."""
 
 import json
 import os

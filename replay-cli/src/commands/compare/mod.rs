@@ -1,4 +1,4 @@
-//! `gpumemtrace compare`: reports what differs between two traces, or between the ranks of two runs.
+//! `gpumemtrace compare`: reports what differs between two traces, or the ranks of two runs.
 
 mod ranks;
 
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
 use clap::ValueEnum;
+use gpumemtrace_fleet::{ComparisonDocument, UnreadableTrace};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
-use gpumemtrace_replay::compare::{Comparison, ComparisonDocument, Profile, compare};
-use gpumemtrace_replay::report::UnreadableTrace;
+use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::symbolize_sites;
 
 use super::args::display::DisplayArgs;

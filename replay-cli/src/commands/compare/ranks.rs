@@ -1,11 +1,9 @@
-//! Compares the traces of two runs rank by rank, on all cores. A pair is in memory at a time for each
-//! thread.
+//! Compares the traces of two runs rank by rank, on all cores. Each thread has one pair in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use gpumemtrace_replay::compare::{RankComparison, RankMerger, UnpairedTrace};
-use gpumemtrace_replay::report::UnreadableTrace;
+use gpumemtrace_fleet::{RankComparison, RankMerger, UnpairedTrace, UnreadableTrace};
 
 use super::{CompareArgs, PairOptions, compare_traces};
 use crate::exit::UnreadableInput;
@@ -15,13 +13,13 @@ use crate::trace::open::TraceSource;
 
 /// The traces of two runs, by rank.
 #[derive(Default)]
-struct Pairing {
+struct RankPairing {
     pairs: Vec<(u64, [PathBuf; 2])>,
     unpaired: Vec<UnpairedTrace>,
     unreadable: Vec<UnreadableTrace>,
 }
 
-impl Pairing {
+impl RankPairing {
     fn of(runs: [&[PathBuf]; 2]) -> Self {
         let mut this = Self::default();
         let mut by_rank: [BTreeMap<u64, Vec<&PathBuf>>; 2] = Default::default();
@@ -65,7 +63,7 @@ pub(super) fn compare_ranks(
     runs: [&[PathBuf]; 2],
     options: &PairOptions,
 ) -> Result<(bool, RankComparison), UnreadableInput> {
-    let Pairing { pairs, unpaired, mut unreadable } = Pairing::of(runs);
+    let RankPairing { pairs, unpaired, mut unreadable } = RankPairing::of(runs);
     let (mut merger, mut fails) = (RankMerger::default(), false);
     read_many(
         &pairs,

@@ -19,8 +19,8 @@ use crate::trace::summary::{ReportInspector, summarize_analysis};
 /// The first bytes of a summary, as this command writes it.
 const SUMMARY_START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
 
-/// The summary of all files. Files that cannot be read are named in it. `inspect` gets the report of
-/// each trace, in any order.
+/// The summary of all files. Files that cannot be read are named in it. `inspect` gets the report
+/// of each trace, in any order.
 pub(crate) fn summarize_files(
     files: &[PathBuf],
     reading: &TraceArgs,

@@ -1,6 +1,7 @@
 //! The checks of several traces as text: one line for those that pass, and each that fails.
 
-use gpumemtrace_replay::budget::{BudgetCheck, BudgetChecks, CheckedLimit};
+use gpumemtrace_fleet::BudgetChecks;
+use gpumemtrace_replay::budget::{BudgetCheck, CheckedLimit};
 
 use super::check::render_limits;
 use crate::render::outcome::{list_checked_traces, name_checked_trace, summarize_check, summarize_checks};

@@ -20,11 +20,9 @@ mod whatif;
 
 use std::io::Write;
 
-use gpumemtrace_fleet::Fleet;
+use gpumemtrace_fleet::{CheckDocument, ComparisonDocument, Fleet};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::budget::CheckDocument;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::compare::ComparisonDocument;
 use gpumemtrace_replay::report::Omitted;
 
 use super::{FitDocument, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, WhatIfAnswers};

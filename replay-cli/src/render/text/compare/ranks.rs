@@ -1,6 +1,7 @@
 //! Many ranks of two runs: how much each quantity and call site changed over the ranks.
 
-use gpumemtrace_replay::compare::{ChangeSpread, ChangeStatus, RankComparison, UnpairedTrace};
+use gpumemtrace_fleet::{ChangeSpread, RankComparison, UnpairedTrace};
+use gpumemtrace_replay::compare::ChangeStatus;
 use gpumemtrace_replay::report::{AmountUnit, Quantity};
 
 use super::format_change;

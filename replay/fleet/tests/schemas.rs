@@ -1,11 +1,10 @@
 //! The JSON Schemas in `docs/` are those of the types. `UPDATE_SCHEMAS=1 cargo test -p
-//! gpumemtrace-replay --test schemas` writes them.
+//! gpumemtrace-fleet --test schemas` writes them.
 
 use std::path::Path;
 
+use gpumemtrace_fleet::{CheckDocument, ComparisonDocument, Fleet};
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::budget::CheckDocument;
-use gpumemtrace_replay::compare::ComparisonDocument;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
@@ -59,9 +58,10 @@ fn committed_schemas_are_those_of_the_types() {
         ("report.schema.json", schema_text::<Report>()),
         ("comparison.schema.json", schema_text::<ComparisonDocument>()),
         ("check.schema.json", schema_text::<CheckDocument>()),
+        ("fleet.schema.json", schema_text::<Fleet>()),
     ];
     for (name, expected) in schemas {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
         if std::env::var_os("UPDATE_SCHEMAS").is_some() {
             std::fs::write(&path, &expected).expect("writable");
         }

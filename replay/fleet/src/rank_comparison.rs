@@ -6,23 +6,24 @@
 
 use std::collections::BTreeMap;
 
+use gpumemtrace_replay::compare::{ChangeStatus, Comparison, LineChange, TotalQuantity};
+use gpumemtrace_replay::report::{AmountUnit, LeakKind, Quantity, Site};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ChangeStatus, Comparison, LineChange, TotalQuantity};
-use crate::report::{AmountUnit, LeakKind, Quantity, Site, UnreadableTrace};
+use crate::summary::UnreadableTrace;
 
-/// The result of `gpumemtrace compare --json`: of two traces their comparison, of two folders that of
-/// their ranks.
+/// The result of `gpumemtrace compare --json`: of two traces their comparison, else that of the
+/// ranks of two runs.
 ///
 /// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(title = "gpumemtrace comparison", extend("$id" = "urn:gpumemtrace:comparison:1"))]
 pub enum ComparisonDocument {
-    /// Of two traces.
+    /// The comparison of two traces.
     Traces(Box<Comparison>),
-    /// Of the ranks of two runs.
+    /// The comparison of the ranks of two runs.
     Ranks(RankComparison),
 }
 
@@ -118,7 +119,7 @@ pub struct TotalOfRanks {
 /// A call site that differs in some pairs. Of several GPUs, the one with the largest change counts.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LineOfRanks {
-    /// The call site.
+    /// The call site, as the lowest of the ranks has it.
     pub site: Site,
     /// The ranks in which it differs.
     pub ranks: Vec<u64>,
@@ -203,7 +204,10 @@ impl RankMerger {
             complete: before.complete && after.complete,
         };
         self.pairs.insert(rank, pair);
-        for total in comparison.totals.iter().filter(|total| total.is_whole()) {
+        for total in &comparison.totals {
+            if matches!(total.name, TotalQuantity::GapCause(_) | TotalQuantity::HeldBy(_)) {
+                continue; // A part of another quantity.
+            }
             let (_, ranks) =
                 self.totals.entry(total.name.clone()).or_insert_with(|| (total.unit, BTreeMap::new()));
             let change = ranks.entry(rank).or_insert(total.change);
