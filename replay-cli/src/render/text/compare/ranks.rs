@@ -27,8 +27,11 @@ pub(in crate::render::text) fn render_ranks(ranks: &RankComparison, most: usize,
     let mut out = String::new();
     let differ = ranks.pairs.iter().filter(|pair| pair.differs).count() as u64;
     let count = format_count(ranks.pairs.len() as u64, "rank");
-    let found =
-        if differ == 0 { "no difference".to_owned() } else { format!("{} differ", format_number(differ)) };
+    let found = match differ {
+        0 => "no difference".to_owned(),
+        1 => "1 differs".to_owned(),
+        _ => format!("{} differ", format_number(differ)),
+    };
     put_line(&mut out, format_args!("{}", style.bold(&format!("{count} compared: {found}"))));
     render_gaps(&mut out, ranks, style);
     render_leaks(&mut out, ranks, style);
