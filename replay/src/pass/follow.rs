@@ -206,7 +206,7 @@ impl RunFollower {
                 requested: reading.requested,
                 driver: reading.driver,
                 total_bytes: device.total_bytes,
-                growth_per_step: reading.growth,
+                growth_per_step: state.steps.growth_of(*ordinal),
                 ooms: device.ooms,
             };
             (*ordinal, gauges)
@@ -265,9 +265,7 @@ impl FollowedState {
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
         let (stack, _) = self.autograd.resolve_stack(event, symbols);
-        if self.steps.on_event(event, stack, symbols) {
-            self.devices.values_mut().for_each(FollowedDevice::end_step);
-        }
+        self.steps.on_event(event, stack, symbols);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                 if !std::mem::replace(&mut self.has_torch, true) {

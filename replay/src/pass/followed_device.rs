@@ -4,19 +4,12 @@
 //! lost on its way to the monitoring system. [`RecentMax`] therefore forgets a maximum only once
 //! the reading that contained it was confirmed.
 
-use std::collections::VecDeque;
-
 use gpumemtrace_format::Event;
 
 use crate::report::LevelGauge;
 use crate::state::attribution::TorchLevels;
 use crate::state::segments::Segments;
 use crate::util::ids::StackId;
-
-/// Steps of each of the two windows that growth compares, at most.
-const MAX_WINDOW_STEPS: usize = 50;
-/// Steps of each window from which growth is given.
-const MIN_WINDOW_STEPS: usize = 10;
 
 /// A number of bytes that changes, and its maxima.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,31 +47,6 @@ impl Level {
     }
 }
 
-/// The lowest allocated bytes of each of the last steps.
-#[derive(Debug, Default)]
-struct StepMinima {
-    present: u64,
-    ended: VecDeque<u64>,
-}
-
-impl StepMinima {
-    fn end_step(&mut self, bytes: u64) {
-        if self.ended.len() == 2 * MAX_WINDOW_STEPS {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(std::mem::replace(&mut self.present, bytes));
-    }
-
-    /// Bytes per step by which the lowest value of the later half of the steps exceeds that of the
-    /// earlier half; `None` for fewer than 20 steps.
-    fn growth(&self) -> Option<f64> {
-        let window = self.ended.len() / 2;
-        let minimum = |from: usize| self.ended.iter().skip(from).take(window).min().copied();
-        let (before, after) = (minimum(self.ended.len() - 2 * window)?, minimum(self.ended.len() - window)?);
-        (window >= MIN_WINDOW_STEPS).then(|| (after as f64 - before as f64) / window as f64)
-    }
-}
-
 /// The state of one device.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedDevice {
@@ -93,7 +61,6 @@ pub(crate) struct FollowedDevice {
     requested: u64,
     /// Live blocks whose request is unknown.
     unknown_requests: u64,
-    minima: StepMinima,
     pub(crate) total_bytes: Option<u64>,
     pub(crate) ooms: u64,
 }
@@ -103,18 +70,14 @@ pub(crate) struct DeviceReading {
     pub(crate) torch: Option<(LevelGauge, LevelGauge)>,
     pub(crate) driver: Option<LevelGauge>,
     pub(crate) requested: Option<u64>,
-    pub(crate) growth: Option<f64>,
 }
 
 impl FollowedDevice {
     /// Sets the totals of a block event.
     pub(crate) fn set_torch_levels(&mut self, TorchLevels { live, reserved }: TorchLevels) {
-        if !std::mem::replace(&mut self.has_torch, true) {
-            self.minima.present = live;
-        }
+        self.has_torch = true;
         self.allocated.set(live);
         self.reserved.set(reserved);
-        self.minima.present = self.minima.present.min(live);
     }
 
     /// Allocated and reserved bytes; `None` before the first block of PyTorch.
@@ -151,12 +114,6 @@ impl FollowedDevice {
         }
     }
 
-    pub(crate) fn end_step(&mut self) {
-        if self.has_torch {
-            self.minima.end_step(self.allocated.bytes);
-        }
-    }
-
     /// Reads all values; maxima begin anew.
     pub(crate) fn read(&mut self) -> DeviceReading {
         // Blocks from before the recording count as allocated, but their requests are unknown.
@@ -167,7 +124,6 @@ impl FollowedDevice {
             torch: self.has_torch.then(|| (self.allocated.read(), self.reserved.read())),
             driver: self.driver.as_mut().map(Level::read),
             requested: (self.has_torch && knows_requests).then_some(self.requested),
-            growth: self.minima.growth(),
         }
     }
 
@@ -203,26 +159,5 @@ mod tests {
         assert_eq!(level.read(), LevelGauge { bytes: 2, recent_max: 7, peak: 10 }, "it began with 7");
         level.confirm_reading();
         assert_eq!(level.read().recent_max, 2);
-    }
-
-    #[test]
-    fn growth_is_that_of_the_lowest_bytes_of_steps() {
-        let run = |steps: u64, base: &dyn Fn(u64) -> u64| {
-            let mut device = FollowedDevice::default();
-            for step in 0..steps {
-                for bytes in [base(step), base(step) + 1000 + step * 7 % 13] {
-                    device.set_torch_levels(TorchLevels { live: bytes, reserved: 5000 });
-                }
-                device.set_torch_levels(TorchLevels { live: base(step), reserved: 5000 });
-                device.end_step();
-            }
-            device.read().growth
-        };
-        assert_eq!(run(19, &|step| step * 8), None);
-        assert_eq!(run(21, &|step| step * 8), Some(8.0));
-        assert_eq!(run(300, &|step| step * 8), Some(8.0));
-        assert_eq!(run(300, &|_| 64), Some(0.0));
-        assert_eq!(run(300, &|step| 3000 - step * 8), Some(-8.0));
-        assert_eq!(run(300, &|step| if step < 5 { 0 } else { 900 }), Some(0.0), "the start has passed");
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod run_times;
 pub(crate) mod step_counter;
 pub(crate) mod step_coverage;
 pub(crate) mod step_detector;
+pub(crate) mod step_growth;
 pub(crate) mod step_series;
 pub(crate) mod steps;
 pub(crate) mod time_spec;

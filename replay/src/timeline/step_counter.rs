@@ -11,6 +11,7 @@ use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::step_detector::{ResolvedEvent, StepDetector};
+use crate::timeline::step_growth::StepGrowth;
 use crate::timeline::steps::StepClock;
 use crate::util::ids::StackId;
 
@@ -26,6 +27,10 @@ pub(crate) struct StepCounter {
     clock: Option<(StepClock, u32)>,
     /// The buffer was full and the run has no steps.
     has_no_steps: bool,
+    /// Up to the last event, or up to the last count of steps while the step source is not final.
+    growth: StepGrowth,
+    /// The number of buffered events at the last count, and the steps then.
+    last_count: (usize, Option<u32>),
 }
 
 impl StepCounter {
@@ -39,27 +44,34 @@ impl StepCounter {
         }
     }
 
-    /// Observes the next event. True if it begins a step and the step source is final.
-    pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) -> bool {
+    /// Observes the next event.
+    pub(crate) fn on_event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) {
         if let Some((clock, steps)) = &mut self.clock {
             let hint = self.names.step_hint(event, symbols.stack_info(stack).step_hint);
             let begins_step = clock.begins_step(event, stack, hint);
             *steps += u32::from(begins_step);
-            return begins_step;
-        }
-        if !self.has_no_steps {
+            self.growth.on_event(event, begins_step);
+        } else if !self.has_no_steps {
             self.buffered.push(*event);
             if self.buffered.len() >= MAX_BUFFERED_EVENTS {
                 self.detect_steps(symbols, true);
             }
         }
-        false
+    }
+
+    /// Growth of allocated bytes per step, as of the last count of steps.
+    pub(crate) fn growth_of(&self, device: u8) -> Option<f64> {
+        self.growth.growth_of(device)
     }
 
     /// Number of steps begun; `None` while no step source is known.
     pub(crate) fn count_steps(&mut self, symbols: &mut StackSymbols) -> Option<u32> {
         if self.clock.is_none() && !self.has_no_steps {
-            return self.detect_steps(symbols, false);
+            if self.last_count.0 != self.buffered.len() {
+                let buffered = self.buffered.len();
+                self.last_count = (buffered, self.detect_steps(symbols, false));
+            }
+            return self.last_count.1;
         }
         self.clock.as_ref().map(|(_, steps)| *steps)
     }
@@ -90,9 +102,12 @@ impl StepCounter {
         symbols.set_recurring_path(rule.recurring_path());
         let mut clock = StepClock::new(rule);
         let mut steps = 0;
+        self.growth = StepGrowth::default();
         for (event, stack) in self.buffered.iter().zip(stacks) {
             let hint = self.names.step_hint(event, symbols.stack_info(stack).step_hint);
-            steps += u32::from(clock.begins_step(event, stack, hint));
+            let begins_step = clock.begins_step(event, stack, hint);
+            steps += u32::from(begins_step);
+            self.growth.on_event(event, begins_step);
         }
         if is_sure {
             self.clock = Some((clock, steps));
