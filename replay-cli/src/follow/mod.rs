@@ -1,7 +1,7 @@
 //! `gpumemtrace replay --follow`: prints the totals of a running program.
 //!
 //! About once a second, if the totals changed, one line goes to stderr. When the run is over,
-//! `replay` prints its usual report on stdout. `serve-metrics` reads the same runs without printing.
+//! `replay` prints its usual report on stdout. `serve-metrics` reads such runs without printing.
 
 mod file_tail;
 mod followed_run;

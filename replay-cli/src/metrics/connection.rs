@@ -27,7 +27,7 @@ enum State {
 
 /// What follows from an advance.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ClientProgress {
     Waits,
     /// The client asks for the metrics.
     WantsMetrics,
@@ -77,57 +77,57 @@ impl Connection {
     }
 
     /// Reads or writes what is possible without waiting.
-    pub(super) fn advance(&mut self) -> Progress {
+    pub(super) fn advance(&mut self) -> ClientProgress {
         match &mut self.state {
             State::Request(head) => {
                 let mut buffer = [0; 1024];
                 let room = buffer.len().min(MAX_HEAD_BYTES - head.len());
                 match self.stream.read(&mut buffer[..room]) {
-                    Ok(0) => return Progress::Closed,
+                    Ok(0) => return ClientProgress::Closed,
                     Ok(bytes) => head.extend_from_slice(&buffer[..bytes]),
                     Err(error) => return waits_or_closed(&error),
                 }
                 match route(head, self.is_local) {
-                    Route::Incomplete => Progress::Waits,
+                    Route::Incomplete => ClientProgress::Waits,
                     Route::Metrics => {
                         self.state = State::Scrape;
                         self.deadline = Instant::now() + MAX_SCRAPE_TIME;
-                        Progress::WantsMetrics
+                        ClientProgress::WantsMetrics
                     }
                     Route::Answer(answer) => {
                         self.send(answer, None);
-                        Progress::Waits
+                        ClientProgress::Waits
                     }
                 }
             }
             // The poll reported that the client is gone.
-            State::Scrape => Progress::Closed,
+            State::Scrape => ClientProgress::Closed,
             State::Answer(answer, sent, reading) => match self.stream.write(&answer[*sent..]) {
                 Err(error) => waits_or_closed(&error),
                 Ok(bytes) if *sent + bytes < answer.len() => {
                     *sent += bytes;
-                    Progress::Waits
+                    ClientProgress::Waits
                 }
                 Ok(_) => {
                     let reading = *reading;
                     self.state = State::Close;
                     self.deadline = Instant::now() + MAX_DRAIN_TIME;
                     let _ = self.stream.shutdown(Shutdown::Write);
-                    Progress::Sent(reading)
+                    ClientProgress::Sent(reading)
                 }
             },
             State::Close => match self.stream.read(&mut [0; 4096]) {
-                Ok(0) => Progress::Closed,
-                Ok(_) => Progress::Waits,
+                Ok(0) => ClientProgress::Closed,
+                Ok(_) => ClientProgress::Waits,
                 Err(error) => waits_or_closed(&error),
             },
         }
     }
 }
 
-fn waits_or_closed(error: &std::io::Error) -> Progress {
+fn waits_or_closed(error: &std::io::Error) -> ClientProgress {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::Interrupted => Progress::Waits,
-        _ => Progress::Closed,
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => ClientProgress::Waits,
+        _ => ClientProgress::Closed,
     }
 }

@@ -15,9 +15,9 @@ use prometheus_client::registry::Registry;
 
 /// Names and values of labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Labels(pub(super) Vec<(&'static str, String)>);
+pub(super) struct SeriesLabels(pub(super) Vec<(&'static str, String)>);
 
-impl Labels {
+impl SeriesLabels {
     /// Replaces the label `trace`.
     pub(super) fn set_trace(&mut self, value: String) {
         if let Some(label) = self.0.iter_mut().find(|(name, _)| *name == "trace") {
@@ -39,7 +39,7 @@ pub(super) struct Samples {
 /// The values of one trace.
 #[derive(Debug)]
 pub(super) struct TraceSample {
-    pub(super) labels: Labels,
+    pub(super) labels: SeriesLabels,
     pub(super) is_running: bool,
     pub(super) events: u64,
     pub(super) lost_events: Option<u64>,
@@ -59,25 +59,25 @@ pub(super) struct DeviceSample {
 }
 
 #[derive(Clone, Copy)]
-enum Value {
+enum SampleValue {
     Integer(u64),
     Real(f64),
 }
 
 /// A metric family: its name (a counter gets the suffix `_total`), its help, its type, and how its
 /// value is taken from a sample.
-type Family<T> = (&'static str, &'static str, MetricType, fn(&T) -> Option<Value>);
+type Family<T> = (&'static str, &'static str, MetricType, fn(&T) -> Option<SampleValue>);
 
-fn integer(value: Option<u64>) -> Option<Value> {
-    value.map(Value::Integer)
+fn integer(value: Option<u64>) -> Option<SampleValue> {
+    value.map(SampleValue::Integer)
 }
 
-fn level(gauge: Option<LevelGauge>, part: fn(&LevelGauge) -> u64) -> Option<Value> {
-    gauge.map(|gauge| Value::Integer(part(&gauge)))
+fn level(gauge: Option<LevelGauge>, part: fn(&LevelGauge) -> u64) -> Option<SampleValue> {
+    gauge.map(|gauge| SampleValue::Integer(part(&gauge)))
 }
 
 /// Reserved minus `used` bytes.
-fn unused(device: &DeviceSample, used: Option<u64>) -> Option<Value> {
+fn unused(device: &DeviceSample, used: Option<u64>) -> Option<SampleValue> {
     integer(device.gauges.reserved.zip(used).map(|(reserved, used)| reserved.bytes.saturating_sub(used)))
 }
 
@@ -99,7 +99,7 @@ const TRACE_FAMILIES: &[Family<TraceSample>] = &[
         "gpumemtrace_last_event_timestamp_seconds",
         "Time of the last event, in seconds since 1970.",
         MetricType::Gauge,
-        |it| it.last_event.map(Value::Real),
+        |it| it.last_event.map(SampleValue::Real),
     ),
 ];
 
@@ -177,7 +177,7 @@ const DEVICE_FAMILIES: &[Family<DeviceSample>] = &[
         "gpumemtrace_growth_per_step_bytes",
         "Growth of the lowest allocated bytes of a step, per step, over the last 20 to 100 steps.",
         MetricType::Gauge,
-        |it| it.gauges.growth_per_step.map(Value::Real),
+        |it| it.gauges.growth_per_step.map(SampleValue::Real),
     ),
     ("gpumemtrace_oom_errors", "Out-of-memory errors of PyTorch.", MetricType::Counter, |it| {
         integer(Some(it.gauges.ooms))
@@ -243,12 +243,12 @@ fn encode_family<T>(
     Ok(())
 }
 
-fn encode_value(metric: MetricEncoder, kind: MetricType, value: Value) -> Result<(), std::fmt::Error> {
+fn encode_value(metric: MetricEncoder, kind: MetricType, value: SampleValue) -> Result<(), std::fmt::Error> {
     match (kind, value) {
-        (MetricType::Counter, Value::Integer(value)) => ConstCounter::new(value).encode(metric),
-        (MetricType::Counter, Value::Real(value)) => ConstCounter::new(value).encode(metric),
-        (_, Value::Integer(value)) => ConstGauge::new(value).encode(metric),
-        (_, Value::Real(value)) => ConstGauge::new(value).encode(metric),
+        (MetricType::Counter, SampleValue::Integer(value)) => ConstCounter::new(value).encode(metric),
+        (MetricType::Counter, SampleValue::Real(value)) => ConstCounter::new(value).encode(metric),
+        (_, SampleValue::Integer(value)) => ConstGauge::new(value).encode(metric),
+        (_, SampleValue::Real(value)) => ConstGauge::new(value).encode(metric),
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     fn sample(device: DeviceSample) -> Samples {
-        let labels = Labels(vec![("trace", "a\"b\\c.trace".to_owned()), ("rank", "3".to_owned())]);
+        let labels = SeriesLabels(vec![("trace", "a\"b\\c.trace".to_owned()), ("rank", "3".to_owned())]);
         let trace = TraceSample {
             labels,
             is_running: true,

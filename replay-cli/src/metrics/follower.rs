@@ -13,7 +13,7 @@ use super::trace_set::TraceSet;
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What the HTTP side reports.
-pub(super) enum Request {
+pub(super) enum FollowerRequest {
     /// A connection wants the metrics.
     Scrape(u64),
     /// A client has received this reading.
@@ -30,11 +30,12 @@ pub(super) struct Answer {
 /// Reads traces until the other side is gone. All scrapes that wait get the same reading.
 pub(super) fn run(
     mut traces: TraceSet,
-    requests: &Receiver<Request>,
+    requests: &Receiver<FollowerRequest>,
     answers: &Sender<Answer>,
     mut waker: &UnixStream,
 ) {
     let mut reading = 0;
+    let mut is_delivered = false;
     loop {
         let first = match requests.recv_timeout(READ_INTERVAL) {
             Ok(request) => request,
@@ -47,10 +48,9 @@ pub(super) fn run(
         let mut connections = Vec::new();
         for request in std::iter::once(first).chain(requests.try_iter()) {
             match request {
-                Request::Scrape(connection) => connections.push(connection),
+                FollowerRequest::Scrape(connection) => connections.push(connection),
                 // Later readings contain the maxima of earlier ones that did not arrive.
-                Request::Delivered(delivered) if delivered == reading => traces.confirm_reading(),
-                Request::Delivered(_) => {}
+                FollowerRequest::Delivered(delivered) => is_delivered |= delivered == reading,
             }
         }
         if connections.is_empty() {
@@ -58,7 +58,7 @@ pub(super) fn run(
         }
         traces.update(true);
         reading += 1;
-        let text = to_text(traces.read()).into();
+        let text = to_text(traces.read(std::mem::take(&mut is_delivered))).into();
         if answers.send(Answer { connections, text, reading }).is_err() {
             return;
         }

@@ -3,9 +3,9 @@
 //! Two threads: this one serves HTTP ([`server`]), the other reads the traces ([`follower`]). A
 //! slow client therefore never delays the reader, and a slow trace never delays the other clients.
 //! Each scrape first reads all that the programs have recorded, so its values are those at the
-//! moment of the scrape, and their maxima are exact. Between scrapes, only the trace files are read,
-//! every two seconds. Ring files are opened for a scrape alone: the recorder has to give up its
-//! lease each time.
+//! moment of the scrape, and their maxima are exact. Between scrapes, only the trace files are
+//! read, every two seconds. Ring files are opened for a scrape alone: the recorder has to give up
+//! its lease each time.
 //!
 //! The text is written by `prometheus-client`, and requests are parsed by `httparse`, hyper's
 //! parser. No small HTTP server is maintained (`tiny_http`: 2022, `rouille`: 2023), and hyper needs

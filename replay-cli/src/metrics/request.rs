@@ -14,7 +14,7 @@ pub(super) enum Route {
     Incomplete,
     /// The client wants the metrics.
     Metrics,
-    /// The whole answer.
+    /// The head and body of the answer, which needs no trace.
     Answer(Vec<u8>),
 }
 

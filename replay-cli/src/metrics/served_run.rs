@@ -8,7 +8,7 @@ use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::report::{DeviceGauges, RunGauges};
 
-use super::exposition::{DeviceSample, Labels, TraceSample};
+use super::exposition::{DeviceSample, SeriesLabels, TraceSample};
 use crate::follow::{FollowedRun, TailChange};
 use crate::terminal::escape::escape_text;
 
@@ -63,7 +63,8 @@ impl ServedRun {
             self.ended = Some(Instant::now());
         }
         let next_seq = self.run.live.next_seq();
-        match self.awaited.filter(|(seq, _)| *seq == next_seq && self.run.live.has_waiting_events()) {
+        match self.awaited.filter(|(seq, _)| *seq == next_seq) {
+            // Without events that wait, this does nothing.
             Some((_, since)) if since.elapsed() > MAX_EVENT_DELAY => self.run.live.skip_missing_events(),
             Some(_) => {}
             None => self.awaited = Some((next_seq, Instant::now())),
@@ -72,8 +73,10 @@ impl ServedRun {
     }
 
     /// The present values. `file` is the name of the trace.
-    pub(super) fn read(&mut self, file: &str) -> TraceSample {
-        let RunGauges { events, missing_events, steps, last_event_ns, devices } = self.run.live.read_gauges();
+    /// Maxima include those of the reading before unless that is `confirmed`.
+    pub(super) fn read(&mut self, file: &str, confirmed: bool) -> TraceSample {
+        let RunGauges { events, missing_events, steps, last_event_ns, devices } =
+            self.run.live.read_gauges(confirmed);
         let counter = |counter| self.run.counters.as_ref().map(|counters| counters.get(counter));
         let dropped = counter(Counter::DroppedEvents).zip(counter(Counter::InterruptedEvents));
         let meta = &self.run.meta;
@@ -98,7 +101,7 @@ impl ServedRun {
             gauges,
         };
         TraceSample {
-            labels: Labels(labels),
+            labels: SeriesLabels(labels),
             is_running: self.ended.is_none(),
             events,
             lost_events: dropped.map(|(dropped, interrupted)| {
@@ -108,11 +111,6 @@ impl ServedRun {
             last_event,
             devices: devices.into_iter().map(device_sample).collect(),
         }
-    }
-
-    /// Forgets the maxima of the last reading.
-    pub(super) fn confirm_reading(&mut self) {
-        self.run.live.confirm_gauges();
     }
 }
 

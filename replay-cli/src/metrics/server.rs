@@ -15,8 +15,8 @@ use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::connection::{Connection, Progress};
-use super::follower::{Answer, Request};
+use super::connection::{ClientProgress, Connection};
+use super::follower::{Answer, FollowerRequest};
 
 const MAX_CONNECTIONS: usize = 128;
 /// Pause after a connection could not be accepted.
@@ -27,7 +27,7 @@ pub(super) struct Server {
     /// Clients in the order in which they connected.
     connections: Vec<Connection>,
     next_id: u64,
-    requests: Sender<Request>,
+    requests: Sender<FollowerRequest>,
     answers: Receiver<Answer>,
     /// Readable after a signal to stop.
     stop: UnixStream,
@@ -39,7 +39,7 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(
         listener: TcpListener,
-        (requests, answers): (Sender<Request>, Receiver<Answer>),
+        (requests, answers): (Sender<FollowerRequest>, Receiver<Answer>),
         (stop, wake): (UnixStream, UnixStream),
     ) -> std::io::Result<Self> {
         wake.set_nonblocking(true)?;
@@ -98,10 +98,10 @@ impl Server {
             return Ok(());
         };
         match self.connections[at].advance() {
-            Progress::Waits | Progress::Sent(None) => {}
-            Progress::WantsMetrics => self.requests.send(Request::Scrape(id))?,
-            Progress::Sent(Some(reading)) => self.requests.send(Request::Delivered(reading))?,
-            Progress::Closed => drop(self.connections.remove(at)),
+            ClientProgress::Waits | ClientProgress::Sent(None) => {}
+            ClientProgress::WantsMetrics => self.requests.send(FollowerRequest::Scrape(id))?,
+            ClientProgress::Sent(Some(reading)) => self.requests.send(FollowerRequest::Delivered(reading))?,
+            ClientProgress::Closed => drop(self.connections.remove(at)),
         }
         Ok(())
     }

@@ -151,13 +151,14 @@ impl TraceSet {
         files
     }
 
-    /// The present values of all traces.
-    pub(super) fn read(&mut self) -> Samples {
+    /// The present values of all traces. Maxima include those of the reading before unless that
+    /// is `confirmed`.
+    pub(super) fn read(&mut self, confirmed: bool) -> Samples {
         let mut samples =
             Samples { traces: Vec::new(), unreadable: self.unreadable.len() as u64, skipped: self.skipped };
         for (path, run) in &mut self.runs {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-            let mut sample = run.read(&name);
+            let mut sample = run.read(&name, confirmed);
             // Two copies of a trace would have the same series.
             let is_same = |other: &TraceSample| other.labels == sample.labels;
             if samples.traces.iter().any(is_same) {
@@ -166,11 +167,6 @@ impl TraceSet {
             samples.traces.push(sample);
         }
         samples
-    }
-
-    /// Forgets the maxima of the last reading, which has reached a client.
-    pub(super) fn confirm_reading(&mut self) {
-        self.runs.values_mut().for_each(ServedRun::confirm_reading);
     }
 }
 

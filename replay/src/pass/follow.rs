@@ -45,7 +45,6 @@ struct StackMinimum {
 struct FollowedBlock {
     stack: StackId,
     bytes: u64,
-    /// `None` if unknown.
     requested: Option<u64>,
 }
 
@@ -182,24 +181,20 @@ impl RunFollower {
         view
     }
 
-    /// Number of events without a gap before them, plus one: all with lower numbers were applied.
+    /// The next sequence number to apply: all events with lower ones were applied, or skipped.
     pub fn next_seq(&self) -> u64 {
         self.merger.next_seq()
     }
 
-    /// True if events wait for one with a lower number.
-    pub fn has_waiting_events(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Reads the present state for monitoring; the maxima begin anew. Call
-    /// [`Self::confirm_gauges`] when the values have reached their reader.
-    pub fn read_gauges(&mut self) -> RunGauges {
+    /// Reads the present state for monitoring; the maxima begin anew. Maxima of earlier readings
+    /// are included until a reading is `confirmed`: until the one before this has reached its
+    /// reader.
+    pub fn read_gauges(&mut self, confirmed: bool) -> RunGauges {
         let state = &mut self.state;
         self.max_steps = self.max_steps.max(state.steps.count_steps(&mut self.symbols));
         let devices = state.devices.iter_mut().filter(|(ordinal, _)| **ordinal != NO_DEVICE);
         let devices = devices.map(|(ordinal, device)| {
-            let reading = device.read();
+            let reading = device.read(confirmed);
             let gauges = DeviceGauges {
                 allocated: reading.torch.map(|(allocated, _)| allocated),
                 reserved: reading.torch.map(|(_, reserved)| reserved),
@@ -218,11 +213,6 @@ impl RunFollower {
             last_event_ns: state.first_ns.map(|_| state.last_ns),
             devices: devices.collect(),
         }
-    }
-
-    /// Forgets the maxima of the last [`Self::read_gauges`].
-    pub fn confirm_gauges(&mut self) {
-        self.state.devices.values_mut().for_each(FollowedDevice::confirm_reading);
     }
 
     /// The site with the most growth, once there are two views.

@@ -34,16 +34,16 @@ impl Level {
         self.peak = self.peak.max(bytes);
     }
 
-    /// Reads the level, and begins a new maximum with its present value.
-    fn read(&mut self) -> LevelGauge {
+    /// Reads the level, and begins a new maximum with its present value. If the reading before is
+    /// `confirmed`, its maximum is forgotten.
+    fn read(&mut self, confirmed: bool) -> LevelGauge {
         let recent = &mut self.recent;
+        if confirmed {
+            recent.unconfirmed = 0;
+        }
         recent.unconfirmed = recent.unconfirmed.max(recent.since_reading);
         recent.since_reading = self.bytes;
         LevelGauge { bytes: self.bytes, recent_max: recent.unconfirmed, peak: self.peak }
-    }
-
-    fn confirm_reading(&mut self) {
-        self.recent.unconfirmed = 0;
     }
 }
 
@@ -97,7 +97,7 @@ impl FollowedDevice {
         self.unknown_requests += u64::from(requested.is_none());
     }
 
-    /// Reverts [`Self::add_block`].
+    /// Reverts [`Self::add_block`], with the same values.
     pub(crate) fn remove_block(&mut self, bytes: u64, requested: Option<u64>) {
         self.block_bytes = self.block_bytes.saturating_sub(bytes);
         self.requested = self.requested.saturating_sub(requested.unwrap_or(0));
@@ -115,22 +115,16 @@ impl FollowedDevice {
     }
 
     /// Reads all values; maxima begin anew.
-    pub(crate) fn read(&mut self) -> DeviceReading {
+    pub(crate) fn read(&mut self, confirmed: bool) -> DeviceReading {
         // Blocks from before the recording count as allocated, but their requests are unknown.
         let knows_requests = self.unknown_requests == 0
             && self.segments.bytes() == self.reserved.bytes
             && self.block_bytes == self.allocated.bytes;
         DeviceReading {
-            torch: self.has_torch.then(|| (self.allocated.read(), self.reserved.read())),
-            driver: self.driver.as_mut().map(Level::read),
+            torch: self.has_torch.then(|| (self.allocated.read(confirmed), self.reserved.read(confirmed))),
+            driver: self.driver.as_mut().map(|driver| driver.read(confirmed)),
             requested: (self.has_torch && knows_requests).then_some(self.requested),
         }
-    }
-
-    /// Forgets the maxima of the last reading, which reached its reader.
-    pub(crate) fn confirm_reading(&mut self) {
-        let levels = [&mut self.allocated, &mut self.reserved].into_iter().chain(&mut self.driver);
-        levels.for_each(Level::confirm_reading);
     }
 }
 
@@ -143,21 +137,15 @@ mod tests {
         let mut level = Level::default();
         level.set(10);
         level.set(3);
-        assert_eq!(level.read(), LevelGauge { bytes: 3, recent_max: 10, peak: 10 });
+        assert_eq!(level.read(false), LevelGauge { bytes: 3, recent_max: 10, peak: 10 });
         level.set(5);
         level.set(4);
-        assert_eq!(
-            level.read(),
-            LevelGauge { bytes: 4, recent_max: 10, peak: 10 },
-            "the first reading is lost"
-        );
+        let lost = "the first reading did not arrive";
+        assert_eq!(level.read(false), LevelGauge { bytes: 4, recent_max: 10, peak: 10 }, "{lost}");
         level.set(7);
-        level.confirm_reading();
-        assert_eq!(level.read(), LevelGauge { bytes: 7, recent_max: 7, peak: 10 });
-        level.confirm_reading();
+        assert_eq!(level.read(true), LevelGauge { bytes: 7, recent_max: 7, peak: 10 });
         level.set(2);
-        assert_eq!(level.read(), LevelGauge { bytes: 2, recent_max: 7, peak: 10 }, "it began with 7");
-        level.confirm_reading();
-        assert_eq!(level.read().recent_max, 2);
+        assert_eq!(level.read(true), LevelGauge { bytes: 2, recent_max: 7, peak: 10 }, "it began with 7");
+        assert_eq!(level.read(true).recent_max, 2);
     }
 }

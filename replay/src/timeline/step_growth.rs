@@ -16,6 +16,7 @@ const MIN_WINDOW_STEPS: usize = 10;
 /// The lowest allocated bytes of the last steps, by device.
 #[derive(Debug, Default)]
 pub(crate) struct StepGrowth {
+    has_begun: bool,
     devices: BTreeMap<u8, StepMinima>,
 }
 
@@ -31,7 +32,11 @@ impl StepGrowth {
     /// Observes an event, which may begin a step.
     pub(crate) fn on_event(&mut self, event: &Event, begins_step: bool) {
         if begins_step {
-            self.devices.values_mut().for_each(StepMinima::end_step);
+            let has_begun = std::mem::replace(&mut self.has_begun, true);
+            for minima in self.devices.values_mut() {
+                // What lies before the first step is no step.
+                if has_begun { minima.end_step() } else { minima.minimum = minima.bytes }
+            }
         }
         if matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE) {
             let [bytes, _] = event.aux;
@@ -69,6 +74,7 @@ mod tests {
     fn growth_is_that_of_the_lowest_bytes_of_steps() {
         let run = |steps: u64, base: &dyn Fn(u64) -> u64| {
             let mut growth = StepGrowth::default();
+            growth.on_event(&Event { device: 1, ..Event::new(EventKind::BLOCK_ALLOC) }, false);
             for step in 0..=steps {
                 let levels = [base(step), base(step) + 1000 + step * 7 % 13, base(step)];
                 for (number, bytes) in levels.into_iter().enumerate() {

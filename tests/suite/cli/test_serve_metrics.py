@@ -1,5 +1,5 @@
-"""`serve-metrics`: Prometheus reads from it what PyTorch counts; neither hostile clients nor damaged
-traces stop it."""
+"""`serve-metrics`: Prometheus reads from it what PyTorch counts. Hostile clients and damaged traces
+do not stop it."""
 
 import json
 import os
@@ -26,7 +26,7 @@ SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 
 
 class Server:
-    """A running `serve-metrics`."""
+    """A running `serve-metrics` on a free port."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen([COMMAND, "serve-metrics", "--listen", "127.0.0.1:0", *map(str, arguments)],
@@ -208,11 +208,12 @@ def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
             prometheus.wait_for_scrape()
             assert_equal_to_pytorch(prometheus.value, emptied)
 
-            trained = program.statistics("steps 60")
+            trained = program.statistics("steps 130")
             prometheus.wait_for_scrape()
             assert_equal_to_pytorch(prometheus.value, trained)
+            # The first steps, which allocate what stays, are out of the window by now.
             assert prometheus.value("gpumemtrace_growth_per_step_bytes") == MIB
-            assert prometheus.value("gpumemtrace_steps_total") == 60
+            assert prometheus.value("gpumemtrace_steps_total") == 130
 
             failed = program.statistics("oom")
             prometheus.wait_for_scrape()

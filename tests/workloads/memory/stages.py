@@ -1,6 +1,7 @@
 """Goes through stages of memory use, one per line of input, and prints PyTorch's statistics.
 
-usage: stages.py     "spike", "steps N", "cache", "oom"; prints a JSON line at the start and after each
+usage: stages.py     stages are "spike", "steps N", "cache" and "oom"; prints a JSON line at the start
+and after each
 """
 
 import json

@@ -44,7 +44,7 @@ pub struct RunView {
 /// A number of bytes at one moment, with its maxima.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelGauge {
-    /// Bytes at present.
+    /// The value in bytes, as of the last event.
     pub bytes: u64,
     /// Maximum since the previous reading, the value then included.
     pub recent_max: u64,
