@@ -1,7 +1,8 @@
 """Goes through stages of memory use, one per line of input, and prints PyTorch's statistics.
 
-usage: stages.py     stages are "spike", "steps N", "cache" and "oom"; prints a JSON line at the start
-and after each
+usage: stages.py     a stage is "spike", "steps N", "cache" or "oom"
+
+Prints a JSON line at the start and after each stage.
 """
 
 import json
