@@ -11,7 +11,7 @@ use super::request::{MAX_HEAD_BYTES, Route, answer, route};
 /// How long a client may take to send its request, and again to take the answer.
 const MAX_CLIENT_TIME: Duration = Duration::from_secs(5);
 /// How long the reader of the traces may take. A stopped program delays it by a few seconds.
-const MAX_SCRAPE_TIME: Duration = Duration::from_secs(60);
+const MAX_SCRAPE_TIME: Duration = Duration::from_mins(1);
 /// How long to wait for the client to close, so that it can still read a refusal.
 const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
 
