@@ -1,4 +1,4 @@
-"""Answers of gpumemtrace.fleet about real runs equal `gpumemtrace replay --json`, or a plain recount."""
+"""Answers of gpumemtrace.fleet about real runs equal `replay --json`, or a plain recount."""
 
 import shutil
 from collections import defaultdict

@@ -66,7 +66,7 @@ class LakeRun:
         return [device for device in self.report["devices"] if device["peak"]["live_bytes"] is not None]
 
     def values(self):
-        """Returns what the lake does not have yet: columns of `runs` and the table `categories`, by rank."""
+        """Returns what exports lack: columns of `runs` and the table `categories`, by rank."""
         by_rank = {}
         for number, trace in enumerate(self.report["traces"]):
             devices = [device for device in self.report["devices"] if device["trace"] == number]
@@ -112,7 +112,7 @@ def need_engines():
 
 
 def export_runs(folder):
-    """Returns a lake of real runs: a short one, two ranks of which one leaks, and one that ran out of memory."""
+    """Returns a lake of real runs: short, with a leak in one of two ranks, and out of memory."""
     lake = Lake(folder / "lake")
     lake.add([shutil.copy(GOLDEN / "cuda-train.trace", folder)], "aaaa")
     ranks = []
