@@ -41,13 +41,16 @@ WITH newest AS (
 ), moments AS (
   SELECT DISTINCT run, rank, device, seq FROM sparse
 ), live AS (
-  SELECT a.run, a.rank, a.device, a.site, a.address, a.size_bytes
+  -- Grouped, so that engines find the few live blocks first and compare only these with segments.
+  SELECT a.run, a.rank, a.device, a.site, a.address, count(*) AS blocks,
+    CAST(sum(a.size_bytes) AS BIGINT) AS block_bytes
   FROM allocations a
   JOIN moments m ON m.run = a.run AND m.rank = a.rank AND m.device = a.device
   WHERE a.layer = 'torch' AND a.start_seq <= m.seq AND (a.end_seq > m.seq OR a.state = 'live')
+  GROUP BY a.run, a.rank, a.device, a.site, a.address
 ), pinned AS (
-  SELECT p.run, p.rank, p.device, p.address, p.free_bytes, b.site, count(*) AS blocks,
-    sum(b.size_bytes) AS block_bytes
+  SELECT p.run, p.rank, p.device, p.address, p.free_bytes, b.site,
+    sum(b.blocks) AS blocks, sum(b.block_bytes) AS block_bytes
   FROM live b
   JOIN sparse p ON p.run = b.run AND p.rank = b.rank AND p.device = b.device
     AND b.address >= p.address AND b.address < p.end_address
