@@ -53,6 +53,7 @@ pub(crate) fn write_run(
         incomplete_json: Text::from(serde_json::to_string(&losses)?),
         git_commit: text(info.git_commit.as_ref()),
         card: devices.first().and_then(|device| text(device.name.as_ref())),
+        card_bytes: devices.first().and_then(|device| device.total_bytes).and_then(number),
         peak_live_bytes: most(|peak| peak.live_bytes),
         peak_reserved_bytes: most(|peak| peak.reserved_bytes),
         peak_device_bytes: most(|peak| peak.device_bytes),

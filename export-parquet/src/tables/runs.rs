@@ -57,6 +57,8 @@ table! {
         git_commit: Option<Text>,
         /// Name of the first GPU.
         card: Option<Text>,
+        /// Memory of the first GPU. Null if it is unknown.
+        card_bytes: Option<i64>,
         /// Peak of PyTorch's `memory_allocated()` in the whole run, of the GPU with the highest.
         peak_live_bytes: Option<i64>,
         /// Peak of PyTorch's `memory_reserved()`, likewise.

@@ -17,7 +17,7 @@ use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use super::summarize::name_unreadable;
 use super::summarize::read::summarize_files;
-use crate::exit::{CliExit, UsageError};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::{PageOptions, PageSource, make_fleet_page, make_page};
 use crate::render::json::write_json;
 use crate::render::text::render_fleet;
@@ -28,6 +28,7 @@ use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
 use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
+use crate::trace::many::read_each;
 use crate::trace::open::TraceSource;
 
 /// Largest page that a browser opens within two seconds.
@@ -132,9 +133,8 @@ fn fleet_page(args: &HtmlArgs, files: &[PathBuf]) -> anyhow::Result<(String, boo
 /// The page, and whether all traces are complete.
 fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)> {
     let user_code = args.trace.user_code()?;
-    let mut analyses = Vec::new();
     let mut steps_left = MAX_STEPS;
-    for path in traces.iter().chain(&args.compare) {
+    let mut read = |path: &PathBuf| -> Result<_, UnreadableInput> {
         let (file, ring) = TraceSource::find(path)?;
         let _progress = args.trace.shows_progress().then(|| file.progress());
         let options =
@@ -142,10 +142,13 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
         let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
         add_oom_predictions(&mut analysis, &file, &head);
         add_setting_effects(&mut analysis, &file, &head, &mut steps_left);
-        analyses.push(analysis);
-    }
+        Ok(analysis)
+    };
+    let (mut analyses, unreadable) = read_each(traces, true, &mut read)?;
+    let shown = analyses.len();
+    analyses.extend(args.compare.as_ref().map(read).transpose()?);
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
-    let (shown, before) = analyses.split_at(traces.len());
+    let (shown, before) = analyses.split_at(shown);
     let report = full_report(shown, &mut resolver);
     let before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
     let named = |analysis| named_history(analysis, &mut resolver);
@@ -156,7 +159,7 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let mut summary = Vec::new();
     TextRenderer.render(&report, &RenderContext::new(Style::for_files()), &mut summary)?;
     let summary = String::from_utf8_lossy(&summary);
-    let is_complete = report.traces.iter().all(|trace| trace.complete);
+    let is_complete = unreadable == 0 && report.traces.iter().all(|trace| trace.complete);
     let source = PageSource { histories, report: &report, json, summary: &summary, before: before.as_ref() };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
     Ok((make_page(source, PageOptions { max_bytes, has_source: !args.no_source }), is_complete))

@@ -7,6 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::exit::UnreadableInput;
 use crate::terminal::format::{format_count, format_number};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
@@ -68,6 +69,29 @@ pub(crate) fn read_many<I: Sync, W, T: Send, R>(
         status_line::erase();
         collected
     })
+}
+
+/// Reads traces one after the other. Returns what was read, and the number of traces that cannot be
+/// read; these are named on stderr.
+///
+/// # Errors
+///
+/// With `are_all`, these are all traces of the command: it is an error if none can be read.
+pub(crate) fn read_each<I, T>(
+    items: &[I],
+    are_all: bool,
+    mut read: impl FnMut(&I) -> Result<T, UnreadableInput>,
+) -> Result<(Vec<T>, usize), UnreadableInput> {
+    let (mut taken, mut unreadable) = (Vec::new(), Vec::new());
+    for item in items {
+        match read(item) {
+            Ok(one) => taken.push(one),
+            Err(error) if are_all && items.len() == 1 => return Err(error),
+            Err(UnreadableInput(why)) => unreadable.push(why),
+        }
+    }
+    name_left_out(unreadable.iter().map(String::as_str));
+    if are_all && taken.is_empty() { Err(UnreadableInput::of_all()) } else { Ok((taken, unreadable.len())) }
 }
 
 /// Names traces on stderr that are passed over, given why each cannot be read.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::{ExportInputs, Unreadable, finish_job, make_job, read_traces};
+use super::{ExportInputs, finish_job, make_job, read_traces};
 use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
 use crate::export::{ExportTarget, FolderExporter};
 use crate::terminal::format::format_count;
@@ -55,8 +55,6 @@ fn export(exporter: &dyn FolderExporter, args: &FolderExportArgs) -> anyhow::Res
     let default = || args.inputs.traces[0].with_extension(exporter.name());
     let folder = args.output.clone().unwrap_or_else(default);
     let mut target = ExportTarget::new(folder, args.inputs.run.clone());
-    let is_one = paths.len() == 1;
-    let mut unreadable = if is_one { Unreadable::IsAnError } else { Unreadable::IsLeftOut(0) };
     if paths.len() > MAX_TOGETHER && args.inputs.run.is_none() {
         let traces = format_count(paths.len() as u64, "trace");
         return Err(UsageError(format!("name the run of the {traces} with --run NAME")).into());
@@ -64,21 +62,21 @@ fn export(exporter: &dyn FolderExporter, args: &FolderExportArgs) -> anyhow::Res
     let together = if paths.len() > MAX_TOGETHER { 1 } else { paths.len() };
     let (mut written_bytes, mut exit, mut read) = (0, CliExit::Done, 0);
     for part in paths.chunks(together) {
-        let traces = read_traces(&args.inputs, part, &mut unreadable)?;
+        let (traces, unreadable) = read_traces(&args.inputs, part, together == paths.len())?;
+        read += traces.len();
         if traces.is_empty() {
+            exit = CliExit::Incomplete;
             continue;
         }
-        read += traces.len();
         let mut job = make_job(&args.inputs, traces)?;
         written_bytes += exporter.export(&mut job, &mut target)?;
-        if matches!(finish_job(&job), CliExit::Incomplete) {
+        if matches!(finish_job(&job, unreadable), CliExit::Incomplete) {
             exit = CliExit::Incomplete;
         }
     }
     if read == 0 {
-        return Err(UnreadableInput("no trace could be read".to_owned()).into());
+        return Err(UnreadableInput::of_all().into());
     }
     print_output(&target.folder, written_bytes)?;
-    let left_out = matches!(unreadable, Unreadable::IsLeftOut(1..));
-    Ok(if left_out { CliExit::Incomplete } else { exit })
+    Ok(exit)
 }

@@ -11,7 +11,7 @@ use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
 use super::args::trace::TraceArgs;
-use crate::exit::{CliExit, UnreadableInput, UsageError};
+use crate::exit::{CliExit, UsageError};
 use crate::export::run_id::is_file_name_part;
 use crate::export::{
     ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,
@@ -22,6 +22,7 @@ use crate::terminal::output_file::{OutputFile, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::trace::find::{TRACES, find_files};
+use crate::trace::many::read_each;
 use crate::trace::open::TraceSource;
 
 #[derive(clap::Args)]
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         return Err(UsageError(why).into());
     }
     args.options.check(exporter)?;
-    let traces = read_traces(&args.inputs, &paths, &mut Unreadable::IsAnError)?;
+    let (traces, unreadable) = read_traces(&args.inputs, &paths, true)?;
     let mut job = ExportJob { options: args.options.clone(), ..make_job(&args.inputs, traces)? };
     if exporter.shows_leaks(&job.options) {
         job.note_leaks_of_whole_run();
@@ -97,53 +98,35 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         let written_bytes = file.finish()?;
         print_output(&path, written_bytes)?;
     }
-    Ok(finish_job(&job))
+    Ok(finish_job(&job, unreadable))
 }
 
 /// Prints the notes of an export, and says whether its traces are complete.
-pub(crate) fn finish_job(job: &ExportJob) -> CliExit {
+pub(crate) fn finish_job(job: &ExportJob, unreadable: usize) -> CliExit {
     job.resolver.save_cache();
     for note in &job.notes {
         print_message(format_args!("gpumemtrace: {note}"));
     }
-    let is_complete = job.report.traces.iter().all(|trace| trace.complete);
+    let is_complete = unreadable == 0 && job.report.traces.iter().all(|trace| trace.complete);
     if is_complete { CliExit::Done } else { CliExit::Incomplete }
 }
 
-/// What happens to a trace that cannot be read.
-pub(crate) enum Unreadable {
-    /// The export ends.
-    IsAnError,
-    /// It is left out. Each is counted, and one line on stderr names it.
-    IsLeftOut(u64),
-}
+/// A trace that was read for an export.
+pub(crate) type ReadTrace = (Analysis, (TraceSource, TraceHead));
 
-/// Traces that were read for an export.
-pub(crate) type ReadTraces = Vec<(Analysis, (TraceSource, TraceHead))>;
-
-/// Reads and analyses traces.
+/// Reads and analyses traces, with [`read_each`].
 pub(crate) fn read_traces(
     args: &ExportInputs,
     paths: &[PathBuf],
-    unreadable: &mut Unreadable,
-) -> anyhow::Result<ReadTraces> {
+    are_all: bool,
+) -> anyhow::Result<(Vec<ReadTrace>, usize)> {
     let user_code = args.trace.user_code()?;
-    let mut traces = Vec::new();
-    for path in paths {
-        match (read_for_export(path, user_code.clone(), args.trace.shows_progress()), &mut *unreadable) {
-            (Ok(trace), _) => traces.push(trace),
-            (Err(error), Unreadable::IsAnError) => return Err(error.into()),
-            (Err(UnreadableInput(why)), Unreadable::IsLeftOut(count)) => {
-                *count += 1;
-                print_message(format_args!("gpumemtrace: {why}; it is left out"));
-            }
-        }
-    }
-    Ok(traces)
+    let read = |path: &PathBuf| read_for_export(path, user_code.clone(), args.trace.shows_progress());
+    Ok(read_each(paths, are_all, read)?)
 }
 
 /// The job of traces: their joint report, and the window in each.
-pub(crate) fn make_job(args: &ExportInputs, traces: ReadTraces) -> anyhow::Result<ExportJob> {
+pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::Result<ExportJob> {
     let (analyses, files): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
     let mut report = report(&analyses, &[]);

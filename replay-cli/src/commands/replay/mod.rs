@@ -28,7 +28,7 @@ use crate::render::{
 use crate::terminal::format::format_duration;
 use crate::terminal::status_line;
 use crate::trace::find::{TRACES, find_files};
-use crate::trace::many::name_left_out;
+use crate::trace::many::read_each;
 use crate::trace::open::{TraceSource, is_snapshot_file};
 use filters::FilterArgs;
 use section_args::SectionArgs;
@@ -160,22 +160,17 @@ fn read_traces(
     files: &[PathBuf],
     asked: &AnalysisOptions,
 ) -> anyhow::Result<(Vec<Analysis>, usize)> {
-    let (mut analyses, mut skipped, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     let mut steps_left = MAX_STEPS;
-    for path in files {
-        match read_trace(args, path, asked, &mut steps_left) {
-            Ok(Ok(analysis)) => analyses.push(analysis),
-            Ok(Err(of_other_rank)) => skipped.push(of_other_rank),
-            Err(error) if files.len() == 1 => return Err(error.into()),
-            Err(UnreadableInput(why)) => unreadable.push(why),
+    let (read, unreadable) = read_each(files, true, |path| read_trace(args, path, asked, &mut steps_left))?;
+    let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
+    for one in read {
+        match one {
+            Ok(analysis) => analyses.push(analysis),
+            Err(of_other_rank) => skipped.push(of_other_rank),
         }
     }
-    name_left_out(unreadable.iter().map(String::as_str));
-    if unreadable.len() == files.len() {
-        return Err(UnreadableInput::of_all().into());
-    }
     args.filters.apply(&mut analyses, &skipped)?;
-    Ok((analyses, unreadable.len()))
+    Ok((analyses, unreadable))
 }
 
 /// Analyses a trace, or returns it unread if it is of a rank that `--rank` excludes.

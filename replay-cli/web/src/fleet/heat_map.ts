@@ -4,36 +4,15 @@ import { hideTooltip, facts, showTooltip } from "../draw/tooltip.js";
 import { onThemeChange, themeColor } from "../shell/theme.js";
 import { createSurface, fitSurface, type Surface } from "../widgets/canvas.js";
 import { fill, h, liveRegion, on } from "../widgets/dom.js";
-import { formatBytes, formatCount, formatTime } from "../widgets/format.js";
+import { formatBytes } from "../widgets/format.js";
+import { cellFacts, type HeatRow, mergeRows, type Order, ORDERS } from "./heat_rows.js";
 import type { RankData, RunData } from "./page_data.js";
 
 /** Height of all rows together, unless there are more ranks than that. */
 const HEIGHT = 640;
 const MAX_ROW = 22;
-/** Canvases have a limit on their height; more ranks share a row. */
-const MAX_HEIGHT = 4000;
 const LABEL_WIDTH = 86;
 const AXIS_HEIGHT = 20;
-
-const ORDERS = {
-  rank: { title: "rank", compare: compareRanks },
-  peak: {
-    title: "highest peak",
-    compare: (a: RankData, b: RankData) => (b.peak_live_bytes ?? -1) - (a.peak_live_bytes ?? -1),
-  },
-  host: {
-    title: "host",
-    compare: (a: RankData, b: RankData) => compareText(a.host ?? "", b.host ?? "") || compareRanks(a, b),
-  },
-};
-
-type Order = keyof typeof ORDERS;
-
-/** The rows of the map: most bytes of the ranks in each, in each part. */
-interface HeatRow {
-  ranks: RankData[];
-  live_bytes: (number | null)[];
-}
 
 export function createHeatMap(section: HTMLElement): { show(run: RunData): void; resize(): void } {
   const order = h("select", { "aria-label": "Order of the ranks" });
@@ -108,31 +87,6 @@ function clamp(value: number, count: number): number {
   return Math.max(0, Math.min(count - 1, value));
 }
 
-function compareText(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
-}
-
-function compareRanks(a: RankData, b: RankData): number {
-  return (a.rank ?? Infinity) - (b.rank ?? Infinity) || compareText(a.name, b.name);
-}
-
-/** One row for each rank, or for several if there are very many. */
-export function mergeRows(ranks: RankData[], limit = MAX_HEIGHT): HeatRow[] {
-  const together = Math.max(1, Math.ceil(ranks.length / limit));
-  const rows: HeatRow[] = [];
-  for (let first = 0; first < ranks.length; first += together) {
-    const group = ranks.slice(first, first + together);
-    const parts = Math.max(...group.map((rank) => rank.live_bytes.length));
-    const live_bytes = Array.from({ length: parts }, (_, part) => group.reduce<number | null>(
-      (most, rank) => {
-        const bytes = rank.live_bytes[part] ?? null;
-        return bytes === null ? most : Math.max(most ?? 0, bytes);
-      }, null));
-    rows.push({ ranks: group, live_bytes });
-  }
-  return rows;
-}
-
 function rowHeight(count: number): number {
   return Math.max(1, Math.min(MAX_ROW, Math.floor(HEIGHT / Math.max(1, count))));
 }
@@ -197,21 +151,4 @@ function cellAt(
   const row = Math.floor(y / rowHeight(rows.length));
   const part = Math.floor((x - LABEL_WIDTH) / ((surface.width - LABEL_WIDTH) / parts));
   return row < rows.length && part < parts ? { row, part } : null;
-}
-
-/** What a cell shows, as rows of a name and a value. */
-export function cellFacts(row: HeatRow, part: number): [string, string][] {
-  const [first] = row.ranks;
-  const last = row.ranks[row.ranks.length - 1];
-  const parts = row.live_bytes.length;
-  const name = row.ranks.length === 1 ? first.name : `${first.name} to ${last.name}`;
-  const rows: [string, string][] = [["", name], ["allocated", formatBytes(row.live_bytes[part])]];
-  if (row.ranks.length > 1) return rows;
-  const { duration_ns, host, peak_live_bytes, total_bytes, steps } = first;
-  const from = duration_ns === null ? null : (duration_ns * part) / parts;
-  const to = duration_ns === null ? null : (duration_ns * (part + 1)) / parts;
-  rows.push(["time", `${formatTime(from)} to ${formatTime(to)}`]);
-  rows.push(["peak", formatBytes(peak_live_bytes)], ["GPU", formatBytes(total_bytes)]);
-  rows.push(["steps", formatCount(steps)], ["host", host ?? "unknown"]);
-  return rows;
 }

@@ -21,10 +21,11 @@ async function start(app: HTMLElement): Promise<void> {
 }
 
 function show(app: HTMLElement, page: FleetPage, bytes: BlobPart): void {
+  window.gpumemtraceFleet = page;
   const { runs } = page;
   const hasRuns = runs.length > 1;
-  const main = h("main", "fleet");
-  fill(app, header(page, bytes), main);
+  const main = h("div", { class: "fleet", "data-view": "fleet" });
+  fill(app, header(page, bytes), h("main", {}, main));
   for (const note of page.notes) main.append(h("p", "muted", note));
   let selected = runs.length - 1;
   const wanted = decodeURIComponent(location.hash.replace(/^#run=/, ""));
@@ -118,6 +119,13 @@ function header({ headline, runs }: FleetPage, bytes: BlobPart): HTMLElement {
       h("h1", {}, h("p", { class: "verdict", "data-severity": headline.severity }, headline.verdict)),
       h("p", "program", `${count}${headline.program}`)),
     h("div", "controls", json, theme));
+}
+
+declare global {
+  interface Window {
+    /** The data of the page, for tests and for the console. */
+    gpumemtraceFleet?: FleetPage;
+  }
 }
 
 startTheme();
