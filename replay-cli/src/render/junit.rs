@@ -35,10 +35,11 @@ impl Renderer<CheckDocument> for JunitRenderer {
         _: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        Ok(match document {
-            CheckDocument::One(check) => write_suites(std::slice::from_ref(check), &[], out)?,
-            CheckDocument::Several(all) => write_suites(&all.checks, &all.unreadable, out)?,
-        })
+        let written = match document {
+            CheckDocument::One(check) => write_suites(std::slice::from_ref(check), &[], out),
+            CheckDocument::Several(all) => write_suites(&all.checks, &all.unreadable, out),
+        };
+        Ok(written?)
     }
 }
 

@@ -46,7 +46,10 @@ pub(in crate::render) fn summarize_checks(checks: &BudgetChecks) -> String {
 /// `rank 3 (run.rank3.trace)`, or the path alone.
 pub(in crate::render) fn name_checked_trace(check: &BudgetCheck) -> String {
     let path = escape_text(&check.trace);
-    check.rank.map_or_else(|| path.to_string(), |rank| format!("rank {rank} ({path})"))
+    match check.rank {
+        Some(rank) => format!("rank {rank} ({path})"),
+        None => path,
+    }
 }
 
 /// `38 traces: ranks 0 to 19, 21 to 38`.

@@ -137,7 +137,7 @@ mod tests {
         let pace = Pace { jobs: Some(3), shows_progress: false, noun: "traces" };
         let all_began = std::sync::Barrier::new(3);
         // With fewer threads, the first item would wait forever.
-        let read = |_: &mut (), _: &u8| all_began.wait().is_leader();
+        let read = |(): &mut (), _: &u8| all_began.wait().is_leader();
         let leaders = read_many(&[0; 3], pace, || (), read, |results| results.filter(|(_, is)| *is).count());
         assert_eq!(leaders, 1);
     }

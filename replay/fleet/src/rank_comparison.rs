@@ -183,6 +183,9 @@ impl SiteOfRank {
     }
 }
 
+/// By rank: the growth of a leak in bytes per step, if it is known.
+type RateOfRanks = BTreeMap<u64, Option<f64>>;
+
 /// Merges the comparisons of ranks, in any order.
 #[derive(Default)]
 pub struct RankMerger {
@@ -190,7 +193,7 @@ pub struct RankMerger {
     /// By quantity and rank: the unit, and the change if both amounts are known.
     totals: BTreeMap<TotalQuantity, (AmountUnit, BTreeMap<u64, Option<i64>>)>,
     lines: BTreeMap<String, (SiteOfRank, BTreeMap<u64, LineAmounts>)>,
-    leaks: BTreeMap<(String, LeakKind, ChangeStatus), (SiteOfRank, BTreeMap<u64, Option<f64>>)>,
+    leaks: BTreeMap<(String, LeakKind, ChangeStatus), (SiteOfRank, RateOfRanks)>,
 }
 
 impl RankMerger {
