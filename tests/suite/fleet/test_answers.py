@@ -63,6 +63,20 @@ def largest_by_line(run):
     return most
 
 
+def test_tables_of_runs_and_categories_are_those_of_the_report(exported):
+    rows = {(row["run"], row["rank"]): row for row in read_table(exported.folder, "runs")}
+    categories = defaultdict(set)
+    for row in read_table(exported.folder, "categories"):
+        categories[row["run"], row["rank"]].add((row["device"], row["category"], row["bytes"], row["blocks"]))
+    assert len(rows) == sum(len(run.traces) for run in exported.runs)
+    for run in exported.runs:
+        for rank, expected in run.expected().items():
+            row = rows[run.name, rank]
+            assert {name: row[name] for name in expected["runs"]} == expected["runs"]
+            assert categories[run.name, rank] == expected["categories"]
+    assert any(row["leaks"] for row in rows.values()) and any(row["ooms"] for row in rows.values())
+
+
 def test_runs_have_peaks_of_the_report(ask, exported):
     expected = {}
     for run in exported.runs:

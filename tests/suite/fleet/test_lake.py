@@ -41,9 +41,10 @@ def traces(tmp_path_factory):
 
 
 def files(lake):
-    """The bytes of each file that readers see, by path."""
-    found = (path for path in lake.rglob("*") if path.is_file() and path.name != ".gpumemtrace-lock")
-    return {str(path.relative_to(lake)): path.read_bytes() for path in found}
+    """The bytes of each file that readers see, by path: those in folders that are not hidden."""
+    found = (path for path in lake.rglob("*") if path.is_file())
+    names = {str(path.relative_to(lake)): path for path in found}
+    return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".gpumemtrace-")}
 
 
 def export_all(traces, lake, name="job"):
@@ -68,11 +69,12 @@ def test_a_killed_export_damages_nothing(traces, tmp_path):
     lake = tmp_path / "lake"
     before = export_all(traces, lake, "before")
     for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
-        export = subprocess.Popen([COMMAND, "export", "parquet", traces, "--run", "killed", "-o", lake], stdout=subprocess.DEVNULL)
+        # The command runs this program, which would go on.
+        export = subprocess.Popen([RELEASE / "gpumemtrace-parquet", "parquet", traces, "--run", "killed", "-o", lake], stdout=subprocess.DEVNULL)
         time.sleep(delay_s)
         export.send_signal(signal.SIGKILL)
         export.wait()
-        seen = {name: data for name, data in files(lake).items() if not name.startswith(".gpumemtrace-")}
+        seen = files(lake)
         assert {name: data for name, data in seen.items() if "run=before" in name} == before
         # A run that the table of runs lists is complete.
         listed = [name for name in seen if name.startswith("runs/run=killed/")]
@@ -93,7 +95,7 @@ def test_a_rank_of_another_process_is_refused(tmp_path):
     refused = subprocess.run([COMMAND, "export", "parquet", traces[1], "--run", "job", "-o", lake], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "has the rank of another process" in refused.stderr and "--run" in refused.stderr
-    assert {name: data for name, data in files(lake).items() if not name.startswith(".gpumemtrace-")} == before
+    assert files(lake) == before
 
 
 def test_unreadable_traces_are_named_and_left_out(traces, tmp_path):

@@ -9,7 +9,7 @@ from browser import browser  # noqa: F401 (fixture)
 from conftest import RELEASE, REPOSITORY, gpumemtrace
 
 RANKS = 60
-EVENTS = 5_000
+EVENTS = 20_000
 ALPHA_OF_CELL = """(row, part) => {
     const canvas = document.querySelector(".heat-map canvas");
     const parts = 48, left = 86, ratio = canvas.width / canvas.clientWidth;

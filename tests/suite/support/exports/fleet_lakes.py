@@ -65,23 +65,20 @@ class LakeRun:
         """Returns the devices with tensors, each with its rank."""
         return [device for device in self.report["devices"] if device["peak"]["live_bytes"] is not None]
 
-    def values(self):
-        """Returns what exports lack: columns of `runs` and the table `categories`, by rank."""
+    def expected(self):
+        """Returns by rank what the report says about columns of `runs` and the table `categories`."""
         by_rank = {}
         for number, trace in enumerate(self.report["traces"]):
             devices = [device for device in self.report["devices"] if device["trace"] == number]
             most = lambda name: max((device["peak"][name] for device in devices if device["peak"][name] is not None), default=None)
-            verdicts = [verdict for verdict in self.report["verdicts"] if verdict["trace"] == number]
-            kinds = [verdict["kind"] for verdict in verdicts]
-            worst = verdicts[0] if verdicts else {"severity": None, "summary": None}
-            columns = {"git_commit": self.commit, "card": devices[0]["name"] if devices else None,
+            worst = next((one for one in self.report["verdicts"] if one["trace"] == number), {"severity": None, "summary": None})
+            columns = {"card": devices[0]["name"] if devices else None,
                        "card_bytes": devices[0]["total_bytes"] if devices else None, "peak_live_bytes": most("live_bytes"),
                        "peak_reserved_bytes": most("reserved_bytes"), "peak_device_bytes": most("device_bytes"),
-                       "leaks": sum(leak["trace"] == number for leak in self.report["leaks"]), "ooms": kinds.count("oom"),
+                       "leaks": sum(leak["trace"] == number for leak in self.report["leaks"]), "ooms": trace["events"]["oom"],
                        "worst_severity": worst["severity"], "worst_finding": worst["summary"]}
-            categories = [{"device": peak["device"], "category": share["category"], "bytes": share["bytes"], "blocks": share["blocks"]}
-                          for peak in self.report["peak"] if peak["trace"] == number and peak["layer"] == "torch"
-                          for share in peak["categories"]]
+            categories = {(peak["device"], share["category"], share["bytes"], share["blocks"])
+                          for peak in self.report["peak"] if peak["trace"] == number for share in peak["categories"]}
             by_rank[number] = {"runs": columns, "categories": categories}
         return by_rank
 
@@ -100,7 +97,8 @@ class Lake:
         [folder] = {path.name for path in self.folder.glob("runs/*")} - known
         run = LakeRun(folder.partition("=")[2], traces, commit)
         self.runs.append(run)
-        set_columns(self.folder, {f"{folder}/rank={rank}": value for rank, value in run.values().items()})
+        places = (f"{folder}/rank={rank}" for rank in range(len(traces)))
+        set_columns(self.folder, {place: {"runs": {"git_commit": commit}} for place in places})
         return run
 
 
