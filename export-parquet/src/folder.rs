@@ -63,8 +63,8 @@ impl OutputFolder {
         PartitionFolder { output: self, run, rank }
     }
 
-    /// Moves all files to their places. Returns their bytes. Fails without any change if a partition
-    /// has the files of another process.
+    /// Moves all files to their places. Returns their bytes. Fails without any change if a
+    /// partition has the files of another process.
     pub(crate) fn finish(mut self) -> anyhow::Result<u64> {
         let mut bytes = 0;
         if let Some(hidden) = &self.hidden {
@@ -208,7 +208,7 @@ mod tests {
         serde_json::from_str(&json).unwrap()
     }
 
-    /// The Parquet files.
+    /// The Parquet files below a folder.
     fn files(folder: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -42,8 +42,8 @@ const MAX_SIDE_BY_SIDE: usize = 16;
 pub(crate) struct HtmlArgs {
     /// Traces, summaries, folders of them, and patterns such as 'traces/**/*.trace'
     ///
-    /// Up to 16 traces are shown side by side, as ranks of one run. More, and summaries, give a page
-    /// with a map of the ranks.
+    /// Up to 16 traces are shown side by side, as ranks of one run. More, and summaries, give a
+    /// page with a map of the ranks.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Page to write [default: the trace with .html, such as run.html]

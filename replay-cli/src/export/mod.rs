@@ -18,7 +18,6 @@ mod pprof;
 mod program;
 mod protobuf;
 mod run;
-pub(crate) mod run_id;
 mod series;
 mod speedscope;
 mod stacks;
@@ -36,6 +35,7 @@ use gpumemtrace_replay::Report;
 use crate::render::OutputFormat;
 pub use run::ExportRun;
 pub use target::ExportTarget;
+pub(crate) use target::is_file_name_part;
 pub use window::ExportWindow;
 
 pub(crate) use options::FormatOptions;

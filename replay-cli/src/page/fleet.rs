@@ -24,14 +24,14 @@ const MAX_ROWS: usize = 200;
 #[derive(Serialize)]
 struct FleetPage {
     version: u32,
-    headline: Headline,
+    headline: FleetHeadline,
     notes: Vec<String>,
     runs: Vec<RunRow>,
     regressions: Vec<RegressionRow>,
 }
 
 #[derive(Serialize)]
-struct Headline {
+struct FleetHeadline {
     severity: String,
     verdict: String,
     program: String,
@@ -52,7 +52,7 @@ struct RunRow {
     missing: Vec<String>,
     lines: Vec<LineRow>,
     ooms: Vec<OomRow>,
-    ranks: Option<Vec<RankRow>>,
+    ranks: Option<Vec<RankCells>>,
     text: String,
 }
 
@@ -76,7 +76,7 @@ struct OomRow {
 }
 
 #[derive(Serialize)]
-struct RankRow {
+struct RankCells {
     name: String,
     rank: Option<u64>,
     path: String,
@@ -140,7 +140,7 @@ pub(crate) fn make_fleet_page(
 }
 
 /// The most severe finding of the latest run, or how many runs have critical ones.
-fn headline(rows: &[RunRow]) -> Headline {
+fn headline(rows: &[RunRow]) -> FleetHeadline {
     let is_critical =
         |row: &&RunRow| row.finding.as_ref().is_some_and(|finding| finding.severity == "critical");
     let critical = rows.iter().filter(is_critical).count();
@@ -160,7 +160,7 @@ fn headline(rows: &[RunRow]) -> Headline {
         let program = row.program.as_deref().unwrap_or("unknown program");
         format!("{} on {hosts}: {program}", format_count(row.traces as u64, "trace"))
     });
-    Headline { severity, verdict, program }
+    FleetHeadline { severity, verdict, program }
 }
 
 fn run_row(run: &LakeRun, ranks_left: &mut usize) -> RunRow {
@@ -216,13 +216,13 @@ fn oom_rows(fleet: &Fleet) -> Vec<OomRow> {
     rows.collect()
 }
 
-fn rank_rows(fleet: &Fleet) -> Vec<RankRow> {
+fn rank_rows(fleet: &Fleet) -> Vec<RankCells> {
     let devices = fleet.traces.iter().flat_map(|trace| trace.devices.iter().map(move |each| (trace, each)));
     devices.map(|(trace, device)| rank_row(trace, device, fleet)).collect()
 }
 
-fn rank_row(trace: &TraceSummary, device: &DeviceSummary, fleet: &Fleet) -> RankRow {
-    RankRow {
+fn rank_row(trace: &TraceSummary, device: &DeviceSummary, fleet: &Fleet) -> RankCells {
+    RankCells {
         name: name_device(trace, device.device, fleet),
         rank: trace.rank,
         path: escape_text(&trace.path),

@@ -165,7 +165,7 @@ impl<'a> Version<'a> {
 enum Absent {
     /// Those of the smallest line in the list, if lines were left out.
     AtMost,
-    /// None.
+    /// No bytes, which is a lower bound.
     AtLeast,
 }
 

@@ -5,7 +5,8 @@ use gpumemtrace_replay::report::{Device, LeakKind, Site, TimelinePoint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most leaks, out-of-memory errors and call sites that are kept of a trace; the others are counted.
+/// Most leaks, out-of-memory errors and call sites that are kept of a trace. The others are
+/// counted.
 const MAX_ROWS: usize = 20;
 /// Equal parts of a recording. A heat map of ranks has a column for each.
 const TIME_PARTS: usize = 48;

@@ -12,7 +12,7 @@ RANKS = 60
 EVENTS = 20_000
 ALPHA_OF_CELL = """(row, part) => {
     const canvas = document.querySelector(".heat-map canvas");
-    const parts = 48, left = 86, ratio = canvas.width / canvas.clientWidth;
+    const parts = 48, left = 110, ratio = canvas.width / canvas.clientWidth;
     const height = Math.max(1, Math.min(22, Math.floor(640 / RANKS)));
     const x = left + (part + 0.5) * (canvas.clientWidth - left) / parts, y = row * height + height / 2 - 1;
     return canvas.getContext("2d").getImageData(Math.floor(x * ratio), Math.floor(y * ratio), 1, 1).data[3];
@@ -64,6 +64,15 @@ def test_map_is_darker_where_more_is_allocated(browser, traces, tmp_path):  # no
     for (row, part), alpha in zip(cells, alphas, strict=True):
         expected = 255 * (0.06 + 0.94 * run["ranks"][row]["live_bytes"][part] / most)
         assert abs(alpha - expected) <= 2, (row, part)
+    browser.evaluate("""{
+        const scale = document.querySelector("[aria-label='Lightest colour']");
+        scale.value = "lowest";
+        scale.dispatchEvent(new Event("change"));
+    }""")
+    least = min(bytes for rank in run["ranks"] for bytes in rank["live_bytes"])
+    [alpha] = browser.evaluate(f"[({ALPHA_OF_CELL})(0, 11)]")
+    expected = 255 * (0.06 + 0.94 * (run["ranks"][0]["live_bytes"][11] - least) / (most - least))
+    assert abs(alpha - expected) <= 2
     browser.evaluate("document.querySelector('.heat-map canvas').focus(); null")
     browser.press("ArrowDown", "ArrowDown", "ArrowRight")
     assert "rank 1" in browser.evaluate("document.querySelector('[aria-live]').textContent")

@@ -43,14 +43,14 @@ const GENERIC_ALLOC_CONF_SINCE: u32 = 10;
 ///
 /// Names in use (absent: unknown): `trace_id`, `tool`, `pid`, `host`, `rank`, `local_rank`,
 /// `world_size`, `command` (without secrets), `command_line` (`not recorded`: the user wants no
-/// `command`), `started_unix_ns`, `started_ns` (`CLOCK_MONOTONIC`), `mode` (`preload`,
-/// `pluggable`, `started` by the program, `metal`: the program used Metal, `snapshot`: made from a
-/// PyTorch snapshot, with `snapshot.*`), `attached` (`late`: the driver was loaded before the
-/// recorder), `torch`, `torch_cuda`, `python`, `cuda_driver`, `cuda_runtime`, `allocator_conf`
+/// `command`), `started_unix_ns`, `started_ns` (`CLOCK_MONOTONIC`), `mode` (`preload`, `pluggable`,
+/// `started` by the program, `metal`: the program used Metal, `snapshot`: made from a PyTorch
+/// snapshot, with `snapshot.*`), `attached` (`late`: the driver was loaded before the recorder),
+/// `torch`, `torch_cuda`, `python`, `cuda_driver`, `cuda_runtime`, `allocator_conf`
 /// (`PYTORCH_CUDA_ALLOC_CONF`), `allocator_conf_generic` (`PYTORCH_ALLOC_CONF`; see
-/// [`Meta::allocator_conf`]), `git_commit` (`GPUMEMTRACE_GIT_COMMIT`), `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the recorder
-/// gave up its ring file), `part`, `dropped_parts`, `dropped_part_events`, `uncovered`,
-/// `device.N.total_bytes`, `device.N.name`.
+/// [`Meta::allocator_conf`]), `git_commit` (`GPUMEMTRACE_GIT_COMMIT`), `stacks`, `on_full`, `apis`,
+/// `notes`, `rings` (`memory`: the recorder gave up its ring file), `part`, `dropped_parts`,
+/// `dropped_part_events`, `uncovered`, `device.N.total_bytes`, `device.N.name`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Meta {
     entries: Vec<(String, MetaValue)>,

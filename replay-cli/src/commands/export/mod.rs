@@ -12,10 +12,9 @@ use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UsageError};
-use crate::export::run_id::is_file_name_part;
 use crate::export::{
     ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,
-    export_format_parser, read_for_export,
+    export_format_parser, is_file_name_part, read_for_export,
 };
 use crate::render::wording::fill_report;
 use crate::terminal::output_file::{OutputFile, print_output};
@@ -46,8 +45,8 @@ pub(crate) struct ExportInputs {
     /// run
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
-    /// With parquet, name of the run in the folder, the same for all its ranks [default: start, host
-    /// and process]
+    /// With parquet, name of the run in the folder, the same for all its ranks [default: start,
+    /// host and process]
     #[arg(long, value_name = "NAME", value_parser = parse_run_name)]
     run: Option<String>,
     #[command(flatten)]

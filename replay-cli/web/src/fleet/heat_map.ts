@@ -11,12 +11,20 @@ import type { RankData, RunData } from "./page_data.js";
 /** Height of all rows together, unless there are more ranks than that. */
 const HEIGHT = 640;
 const MAX_ROW = 22;
-const LABEL_WIDTH = 86;
+const LABEL_WIDTH = 110;
 const AXIS_HEIGHT = 20;
+
+/** The bytes of the lightest and of the darkest cell. */
+interface ByteRange {
+  least_bytes: number;
+  most_bytes: number;
+}
 
 export function createHeatMap(section: HTMLElement): { show(run: RunData): void; resize(): void } {
   const order = h("select", { "aria-label": "Order of the ranks" });
   fill(order, ...Object.entries(ORDERS).map(([key, { title }]) => h("option", { value: key }, title)));
+  const scale = h("select", { "aria-label": "Lightest colour" },
+    h("option", { value: "zero" }, "0 B"), h("option", { value: "lowest" }, "the lowest value"));
   const place = h("div", "heat-map");
   const note = h("p", "muted");
   const legend = h("div", "heat-legend");
@@ -24,16 +32,23 @@ export function createHeatMap(section: HTMLElement): { show(run: RunData): void;
   const surface = createSurface(place, "Allocated memory of each rank over time");
   section.append(
     h("div", "card-head", h("h2", {}, "Allocated memory by rank and time"),
-      h("label", {}, "Order by ", order)),
+      h("div", {}, h("label", {}, "Colours from ", scale), " ", h("label", {}, "Order by ", order))),
     legend, place, note, live,
   );
   let rows: HeatRow[] = [];
   let ranks: RankData[] = [];
-  let most_bytes = 1;
+  let range = { least_bytes: 0, most_bytes: 1 };
   let cursor: { row: number; part: number } | null = null;
 
   const draw = () => {
-    if (rows.length > 0) drawRows(surface, rows, most_bytes, cursor);
+    if (rows.length > 0) drawRows(surface, rows, range, cursor);
+  };
+  const measure = () => {
+    const known = ranks.flatMap((rank) => rank.live_bytes.filter((bytes) => bytes !== null));
+    const most_bytes = ranks.reduce((most, rank) => Math.max(most, rank.peak_live_bytes ?? 0), 1);
+    const lowest = known.reduce((least, bytes) => Math.min(least, bytes), most_bytes);
+    range = { least_bytes: scale.value === "zero" ? 0 : lowest, most_bytes };
+    drawLegend(legend, range);
   };
   const arrange = () => {
     const sorted = [...ranks].sort(ORDERS[order.value as Order].compare);
@@ -50,6 +65,10 @@ export function createHeatMap(section: HTMLElement): { show(run: RunData): void;
   };
 
   on(order, "change", arrange);
+  on(scale, "change", () => {
+    measure();
+    draw();
+  });
   onThemeChange(draw);
   on(surface.canvas, "mousemove", (event) => {
     const cell = cellAt(surface, rows, event.offsetX, event.offsetY);
@@ -75,8 +94,7 @@ export function createHeatMap(section: HTMLElement): { show(run: RunData): void;
     show(run) {
       section.hidden = run.ranks === null || run.ranks.length === 0;
       ranks = run.ranks ?? [];
-      most_bytes = ranks.reduce((most, rank) => Math.max(most, rank.peak_live_bytes ?? 0), 1);
-      drawLegend(legend, most_bytes);
+      measure();
       arrange();
     },
     resize: draw,
@@ -94,7 +112,7 @@ function rowHeight(count: number): number {
 function drawRows(
   surface: Surface,
   rows: HeatRow[],
-  most_bytes: number,
+  { least_bytes, most_bytes }: ByteRange,
   cursor: { row: number; part: number } | null,
 ): void {
   const height = rowHeight(rows.length);
@@ -106,7 +124,8 @@ function drawRows(
   context.fillStyle = themeColor("accent");
   rows.forEach((row, index) => row.live_bytes.forEach((bytes, part) => {
     if (bytes === null) return;
-    context.globalAlpha = 0.06 + 0.94 * Math.min(1, bytes / most_bytes);
+    const share = (bytes - least_bytes) / Math.max(1, most_bytes - least_bytes);
+    context.globalAlpha = 0.06 + 0.94 * Math.min(1, share);
     context.fillRect(LABEL_WIDTH + part * cell, index * height, Math.ceil(cell), height - gap);
   }));
   context.globalAlpha = 1;
@@ -126,7 +145,8 @@ function drawLabels({ context }: Surface, rows: HeatRow[], height: number, width
   const every = Math.ceil(14 / height);
   rows.forEach((row, index) => {
     if (index % every > 0) return;
-    context.fillText(row.ranks[0].name, LABEL_WIDTH - 8, index * height + height / 2, LABEL_WIDTH - 10);
+    const middle = Math.max(7, index * height + height / 2);
+    context.fillText(row.ranks[0].name, LABEL_WIDTH - 8, middle, LABEL_WIDTH - 10);
   });
   const bottom = rows.length * height + AXIS_HEIGHT / 2;
   context.textAlign = "left";
@@ -135,8 +155,8 @@ function drawLabels({ context }: Surface, rows: HeatRow[], height: number, width
   context.fillText("end of the recording", LABEL_WIDTH + width, bottom);
 }
 
-function drawLegend(legend: HTMLElement, most_bytes: number): void {
-  fill(legend, h("span", {}, "0 B"), h("span", { class: "heat-scale", "aria-hidden": "true" }),
+function drawLegend(legend: HTMLElement, { least_bytes, most_bytes }: ByteRange): void {
+  fill(legend, h("span", {}, formatBytes(least_bytes)), h("span", { class: "heat-scale", "aria-hidden": "true" }),
     h("span", {}, `${formatBytes(most_bytes)}, the highest peak`));
 }
 

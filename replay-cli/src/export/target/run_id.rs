@@ -14,7 +14,7 @@ const MAX_NAME_CHARS: usize = 100;
 ///
 /// Give all ranks of a run at once: alone, each has an id of its own. For a trace without these
 /// facts the id is the name of its file.
-pub(crate) fn run_id(report: &Report) -> String {
+pub(super) fn run_id(report: &Report) -> String {
     let first = report.traces.iter().min_by_key(|trace| (trace.rank.is_none(), trace.rank));
     let Some(first) = first else { return "run".to_owned() };
     let started = first.started_unix_ns.map(|unix_ns| format_utc(unix_ns).replace(['-', ':'], ""));
