@@ -26,6 +26,7 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
     ("commands/clusters.md", "four ranks; test_summarize.py and test_clusters.py run torchrun"),
+    ("commands/clusters.md", "it needs Slurm; test_clusters.py runs tasks with the variables of Slurm"),
     ("commands/clusters.md", "it needs a Kubernetes cluster"),
     ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
     ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
@@ -41,7 +42,7 @@ NOT_RUN = [
     ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
-LANGUAGES = {"console", "python", "bash", "toml", "yaml", "text", "sql", ""}
+LANGUAGES = {"console", "python", "toml", "yaml", "text", "sql", ""}
 SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "summarize", "fleet", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "serve-metrics",
                "doctor")
 
