@@ -134,6 +134,7 @@ fn hostile_run() -> Synthetic {
         "cuda_driver",
         "allocator_conf",
         "allocator_conf_generic",
+        "git_commit",
         "stacks",
         "on_full",
         "tool",
@@ -204,6 +205,13 @@ impl HostileFolder {
                 let name = evil_name(&format!("rank{rank}")) + ".trace";
                 std::fs::write(this.folder().join(folder).join(name), hostile_trace(&run)).unwrap();
             }
+        }
+        for folder in ["many", "again"] {
+            let run = this.folder().join("lake/_summaries").join(format!("run={}", evil_name(folder)));
+            std::fs::create_dir_all(&run).unwrap();
+            let mut summarize = command(false, None, &this.folder());
+            summarize.arg("summarize").arg(this.folder().join(folder));
+            summarize.arg("-o").arg(run.join("rank=0.summary")).output().unwrap();
         }
         std::fs::write(this.path("budget"), "[peak]\nlive = \"1B\"\nreserved = \"1TiB\"\ndevice = \"1B\"\n")
             .unwrap();
@@ -329,6 +337,7 @@ const ROWS: &[(&str, &[&str])] = &[
             "@run.trace -o @page.html",
             "@part.trace @run.trace -o @page.html",
             "@run.trace -o EVIL/x",
+            "FOLDER/many -o @page.html",
             "NOFILE",
         ],
     ),
@@ -345,6 +354,7 @@ const ROWS: &[(&str, &[&str])] = &[
             "FORMAT @run.trace @other.trace -o @exported",
             "FORMAT @part.trace -o @exported --around peak",
             "FORMAT @run.trace -o EVIL/x",
+            "FORMAT @run.trace -o @exported --run EVIL",
             "FORMAT @run.trace --since mark:EVIL",
             "FORMAT @run.trace --around EVIL",
             "FORMAT NOFILE",
@@ -391,6 +401,18 @@ const ROWS: &[(&str, &[&str])] = &[
             "@run.trace -o EVIL",
             "@run.trace --jobs EVIL",
             "EVIL",
+        ],
+    ),
+    (
+        "fleet",
+        &[
+            "FOLDER/lake",
+            "FOLDER/lake --top 1",
+            "FOLDER/lake --html -o @lake.html",
+            "FOLDER/lake --html -o EVIL/x",
+            "FOLDER/lake --run EVIL",
+            "FOLDER",
+            "NOFILE",
         ],
     ),
     (

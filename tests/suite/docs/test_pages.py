@@ -25,12 +25,16 @@ NAMES = [str(page.relative_to(PAGES)) for page in ALL]
 RUN = [page for page in ALL if any(block.language == "console" and not block.not_run for block in blocks(page.read_text()))]
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
+    ("commands/check.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
     ("commands/clusters.md", "four ranks; test_summarize.py and test_clusters.py run torchrun"),
     ("commands/clusters.md", "it needs Slurm; test_clusters.py runs tasks with the variables of Slurm"),
     ("commands/clusters.md", "it needs a Kubernetes cluster"),
     ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
     ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
+    ("commands/compare.md", "many ranks; replay-cli/tests/many_traces.rs runs this command"),
     ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
+    ("commands/fleet.md", "two commits; test_lake.py does the same"),
+    ("commands/replay.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
     ("commands/serve-metrics.md", "it runs until it is stopped; test_serve_metrics.py does the same with Prometheus"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
