@@ -53,7 +53,7 @@ def main():
         result = connection.execute(sql)
         names = [column[0] for column in result.description]
         answers[name] = [dict(zip(names, row)) for row in result.fetchall()]
-    tables = {path.name: open_table(path) for path in sorted(folder.iterdir())} if wanted["opens_tables"] else {}
+    tables = {path.name: open_table(path) for path in sorted(folder.glob("[!._]*"))} if wanted["opens_tables"] else {}
     json.dump({"tables": tables, "answers": answers}, sys.stdout)
 
 
