@@ -3,6 +3,7 @@ the same run."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -259,7 +260,8 @@ def test_hostile_names_stay_text(export, run_python):
 
 def test_several_traces_are_refused(tmp_path):
     golden = REPOSITORY / "tests" / "golden" / "cuda-train.trace"
-    gpumemtrace("export", "torch-snapshot", golden, golden, "-o", tmp_path / "x", code=2)
+    other = shutil.copy(golden, tmp_path / "other.trace")
+    gpumemtrace("export", "torch-snapshot", golden, other, "-o", tmp_path / "x", code=2)
     assert not (tmp_path / "x").exists()
 
 
