@@ -8,8 +8,8 @@
 //! its lease each time.
 //!
 //! The text is written by `prometheus-client`, and requests are parsed by `httparse`, hyper's
-//! parser. No small HTTP server is maintained (the last release of `tiny_http` is of 2022), and hyper
-//! needs an async runtime, so the sockets are served here, with `poll(2)`.
+//! parser. No small HTTP server is maintained (the last release of `tiny_http` is of 2022), and
+//! hyper needs an async runtime, so the sockets are served here, with `poll(2)`.
 
 mod connection;
 mod exposition;
