@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use gpumemtrace_format::{EventKind, NodeId, ThreadId};
 use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::compare::{
-    ChangeStatus, Comparison, ComparisonNote, LineChange, PerStepTotals, Profile, TotalQuantity, compare,
+    ChangeStatus, Comparison, ComparisonNote, LineChange, PerStepTotals, Profile, TotalQuantity, Worsening,
+    compare,
 };
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_by_steps};
@@ -146,7 +147,7 @@ proptest! {
         let names: Vec<String> = comparison.totals.iter().map(|total| total.name.to_string()).collect();
         prop_assert_eq!(names, ["steps"]);
         prop_assert!(comparison.lines.is_empty() && comparison.leaks.is_empty());
-        prop_assert!(!comparison.has_growth());
+        prop_assert!(!comparison.is_worse_in(Worsening::Growth));
     }
 
     #[test]
@@ -211,7 +212,7 @@ fn one_added_mebibyte_among_a_million_events_is_found() {
     // With the runs swapped, the line disappears.
     let back = compared(&after, &before);
     assert_eq!((back.lines.len(), back.lines[0].status), (1, ChangeStatus::Disappeared));
-    assert!(!back.has_growth() && comparison.has_growth());
+    assert!(!back.is_worse_in(Worsening::Growth) && comparison.is_worse_in(Worsening::Growth));
 }
 
 #[test]

@@ -263,10 +263,10 @@ class Lengths(StyleCase):
 
 
 class PublicItems(StyleCase):
-    def test_132_public_items_beside_report_rows_are_too_many(self):
-        self.plant("replay/src/lib.rs", "pub fn f() {}\npub const fn g() {}\n" * 66)
+    def test_130_public_items_beside_report_rows_are_too_many(self):
+        self.plant("replay/src/lib.rs", "pub fn f() {}\npub const fn g() {}\n" * 65)
         self.assert_found("public-items", "replay/src/:1")
-        self.plant("replay/src/lib.rs", "pub fn f() {}\n" * 131 + "pub(crate) fn g() {}\n" * 50)
+        self.plant("replay/src/lib.rs", "pub fn f() {}\n" * 129 + "pub(crate) fn g() {}\n" * 50)
         self.plant("replay/src/report/rows.rs", "pub struct R;\n" * 50)
         self.assert_clean("public-items")
 

@@ -28,15 +28,13 @@ use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
 use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
-use crate::trace::many::read_each;
+use crate::trace::many::{MAX_TOGETHER, read_each};
 use crate::trace::open::TraceSource;
 
 /// Largest page that a browser opens within two seconds.
 const MAX_PAGE_BYTES: u64 = 20_000_000;
 const MIN_PAGE_BYTES: u64 = 1_000_000;
 const DEFAULT_PAGE_BYTES: u64 = 5_000_000;
-/// Most traces that a page shows side by side, with the history of each in memory.
-const MAX_SIDE_BY_SIDE: usize = 16;
 
 #[derive(clap::Args)]
 pub(crate) struct HtmlArgs {
@@ -110,14 +108,13 @@ fn default_output(trace: &Path) -> PathBuf {
 /// True for more traces than a page shows side by side, and for summaries.
 fn is_fleet(files: &[PathBuf]) -> bool {
     let is_summary = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "summary");
-    files.len() > MAX_SIDE_BY_SIDE || files.iter().any(is_summary)
+    files.len() > MAX_TOGETHER || files.iter().any(is_summary)
 }
 
 /// The page of many ranks, and whether all traces are complete.
 fn fleet_page(args: &HtmlArgs, files: &[PathBuf]) -> anyhow::Result<(String, bool)> {
     if args.compare.is_some() {
-        let why =
-            format!("--compare takes at most {MAX_SIDE_BY_SIDE} traces beside it; use gpumemtrace compare");
+        let why = format!("--compare takes at most {MAX_TOGETHER} traces beside it; use gpumemtrace compare");
         return Err(UsageError(why).into());
     }
     let summary = summarize_files(files, &args.trace, JobsArgs::default(), &|_, _| ())?;

@@ -12,6 +12,9 @@ use crate::terminal::format::{format_count, format_number};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 
+/// Most traces whose analyses are in memory together, for what compares them in detail. Of more,
+/// only summaries are kept.
+pub(crate) const MAX_TOGETHER: usize = 16;
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(1);
 /// Most unreadable traces that stderr names.
 const MAX_NAMED: usize = 10;

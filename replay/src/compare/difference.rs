@@ -253,6 +253,20 @@ pub struct OomChange {
     pub count: AmountChange,
 }
 
+/// What can be worse in the second run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worsening {
+    /// There are more leaks, or a total is larger. More steps are no growth, and neither is a
+    /// larger gap within the same reserved bytes.
+    Growth,
+    /// A peak of a device is higher.
+    Peak,
+    /// A leak appeared or grew.
+    Leaks,
+    /// There are more out-of-memory errors.
+    Ooms,
+}
+
 impl Comparison {
     pub(super) fn new(runs: [ComparedRun; 2], notes: Vec<ComparisonNote>) -> Self {
         Self {
@@ -290,18 +304,21 @@ impl Comparison {
         lines.chain(leaks.map(|leak| &mut leak.site)).chain(ooms).chain(across)
     }
 
-    /// True if a leak appeared or grew.
-    pub fn has_more_leaks(&self) -> bool {
+    /// True if the second run is worse in this.
+    pub fn is_worse_in(&self, kind: Worsening) -> bool {
+        match kind {
+            Worsening::Growth => self.has_growth(),
+            Worsening::Peak => self.has_higher_peak(),
+            Worsening::Leaks => self.has_more_leaks(),
+            Worsening::Ooms => self.grew(|quantity| *quantity == TotalQuantity::Ooms),
+        }
+    }
+
+    fn has_more_leaks(&self) -> bool {
         self.leaks.iter().any(|leak| matches!(leak.status, ChangeStatus::Appeared | ChangeStatus::Grew))
     }
 
-    /// True if there are more out-of-memory errors.
-    pub fn has_more_ooms(&self) -> bool {
-        self.grew(|quantity| *quantity == TotalQuantity::Ooms)
-    }
-
-    /// True if a peak of a device is higher.
-    pub fn has_higher_peak(&self) -> bool {
+    fn has_higher_peak(&self) -> bool {
         self.grew(|quantity| {
             matches!(
                 quantity,
@@ -313,9 +330,7 @@ impl Comparison {
         })
     }
 
-    /// True if there are more leaks, or a total is larger. More steps are no growth, and neither is
-    /// a larger gap within the same reserved bytes.
-    pub fn has_growth(&self) -> bool {
+    fn has_growth(&self) -> bool {
         self.has_more_leaks()
             || self.grew(|quantity| !matches!(quantity, TotalQuantity::Steps | TotalQuantity::Gap))
     }

@@ -34,6 +34,7 @@ pub use self::{
     },
     difference::{
         ChangeStatus, ComparedRun, Comparison, ComparisonNote, LeakChange, LeakSide, LineChange, OomChange,
+        Worsening,
     },
     per_step::{PerStepTotals, analyse_by_steps},
     profile::Profile,

@@ -13,7 +13,7 @@ from .rust import Crate, crates, expand_use_tree, without_tests
 
 COUNTED_FOLDER = "replay/src/"
 ROWS_FOLDER = "replay/src/report/"
-LIMIT = 132
+LIMIT = 130
 _PUBLIC_ITEM = re.compile(r"^\s*pub (const |unsafe |async )*(fn|struct|enum|trait|type|const|static|mod|use) ")
 _PUBLIC_MODULE = re.compile(r"^(?P<attributes>(?:[ \t]*#\[[^\n]*\]\n)*)pub mod (?P<name>\w+)", re.M)
 

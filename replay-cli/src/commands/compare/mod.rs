@@ -8,7 +8,7 @@ use crate::symbolize::Resolver;
 use clap::ValueEnum;
 use gpumemtrace_fleet::{ComparisonDocument, UnreadableTrace};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
-use gpumemtrace_replay::compare::{Comparison, Profile, compare};
+use gpumemtrace_replay::compare::{Comparison, Profile, Worsening, compare};
 use gpumemtrace_replay::symbolize_sites;
 
 use super::args::display::DisplayArgs;
@@ -70,10 +70,10 @@ enum CompareFailOn {
 impl CompareFailOn {
     fn fails(self, comparison: &Comparison) -> bool {
         match self {
-            Self::Growth => comparison.has_growth(),
-            Self::Peak => comparison.has_higher_peak(),
-            Self::Leaks => comparison.has_more_leaks(),
-            Self::Oom => comparison.has_more_ooms(),
+            Self::Growth => comparison.is_worse_in(Worsening::Growth),
+            Self::Peak => comparison.is_worse_in(Worsening::Peak),
+            Self::Leaks => comparison.is_worse_in(Worsening::Leaks),
+            Self::Oom => comparison.is_worse_in(Worsening::Ooms),
             Self::Any => comparison.differs,
         }
     }

@@ -13,9 +13,7 @@ use crate::terminal::output_file::print_output;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_usage_error;
 use crate::trace::find::{TRACES, find_files};
-
-/// Most traces that are read together, with findings that compare them. More are read one by one.
-const MAX_TOGETHER: usize = 16;
+use crate::trace::many::MAX_TOGETHER;
 
 /// Write traces of gpumemtrace in one format
 ///
@@ -59,6 +57,7 @@ fn export(exporter: &dyn FolderExporter, args: &FolderExportArgs) -> anyhow::Res
         let traces = format_count(paths.len() as u64, "trace");
         return Err(UsageError(format!("name the run of the {traces} with --run NAME")).into());
     }
+    // More are read one by one, without the findings that compare them.
     let together = if paths.len() > MAX_TOGETHER { 1 } else { paths.len() };
     let (mut written_bytes, mut exit, mut read) = (0, CliExit::Done, 0);
     for part in paths.chunks(together) {

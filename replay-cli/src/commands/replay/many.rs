@@ -12,9 +12,7 @@ use crate::render::{FLEET_RENDERERS, find_format, select_format};
 use crate::terminal::format::format_number;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
-
-/// Most traces of one report, which keeps the analyses of all in memory.
-pub(super) const MAX_TOGETHER: usize = 16;
+use crate::trace::many::MAX_TOGETHER;
 
 pub(super) fn run(args: &ReplayArgs, files: &[PathBuf], style: Style) -> anyhow::Result<CliExit> {
     let count = format_number(files.len() as u64);

@@ -28,7 +28,7 @@ use crate::render::{
 use crate::terminal::format::format_duration;
 use crate::terminal::status_line;
 use crate::trace::find::{TRACES, find_files};
-use crate::trace::many::read_each;
+use crate::trace::many::{MAX_TOGETHER, read_each};
 use crate::trace::open::{TraceSource, is_snapshot_file};
 use filters::FilterArgs;
 use section_args::SectionArgs;
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     }
     // A followed trace need not exist yet.
     let files = if args.follow { args.traces.clone() } else { find_files(&args.traces, TRACES)? };
-    if args.filters.count_accepted(&files) > many::MAX_TOGETHER {
+    if args.filters.count_accepted(&files) > MAX_TOGETHER {
         return many::run(args, &files, style);
     }
     let (analyses, unreadable) = read_traces(args, &files, &asked)?;

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_fleet::{LakeRun, Summary, regressions, sort_runs};
+use gpumemtrace_fleet::{LakeRun, regressions, sort_runs};
 
-use super::name_unreadable;
 use super::read::summarize_files;
 use crate::commands::args::display::DisplayArgs;
 use crate::commands::args::jobs::JobsArgs;
@@ -20,6 +19,7 @@ use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 use crate::terminal::style::Style;
 use crate::trace::find::find_files;
+use crate::trace::many::name_left_out;
 
 /// The folder of summaries in a lake, as the export names it.
 const SUMMARIES: &str = "_summaries";
@@ -84,26 +84,17 @@ fn read_lake(lake: &Path, wanted: &[String]) -> anyhow::Result<(Vec<LakeRun>, bo
         files.retain(|name, _| wanted.contains(name));
     }
     let reading = TraceArgs::default();
-    let mut is_whole = true;
-    let mut runs = Vec::new();
-    let mut unread = Summary::empty();
+    let (mut runs, mut unreadable) = (Vec::new(), Vec::new());
     for (name, files) in files {
         let summary = summarize_files(&files, &reading, JobsArgs::default(), &|_, _| ())?;
-        is_whole &= summary.unreadable().is_empty();
-        if summary.traces().is_empty() {
-            unread = unread.merge(summary);
-        } else {
-            if !summary.unreadable().is_empty() {
-                name_unreadable(&summary)?;
-            }
+        unreadable.extend_from_slice(summary.unreadable());
+        if !summary.traces().is_empty() {
             runs.push(LakeRun { name, summary });
         }
     }
-    if !unread.unreadable().is_empty() {
-        let failed = name_unreadable(&unread);
-        if runs.is_empty() {
-            failed?;
-        }
+    name_left_out(unreadable.iter().map(|file| &*file.why));
+    if runs.is_empty() {
+        return Err(UnreadableInput::of_all().into());
     }
-    Ok((runs, is_whole))
+    Ok((runs, unreadable.is_empty()))
 }

@@ -100,13 +100,7 @@ fn render_leak_changes(out: &mut String, leaks: &[LeakChange], style: Style) {
             (Some(before), Some(after)) => format!("{} -> {}", format_rate(before), format_rate(after)),
             _ => format_rate(shown),
         };
-        let word = match leak.status {
-            ChangeStatus::Appeared => style.warn("new"),
-            ChangeStatus::Grew => style.warn("faster"),
-            ChangeStatus::Shrank => "slower".to_owned(),
-            ChangeStatus::Disappeared => "gone".to_owned(),
-            ChangeStatus::Changed => "changed".to_owned(),
-        };
+        let word = leak_word(leak.status, style);
         put_line(out, format_args!("  {word}: {rate} at {}", short_site(&shown.site)));
     }
     let more = leaks.len().saturating_sub(most) as u64;
@@ -114,6 +108,16 @@ fn render_leak_changes(out: &mut String, leaks: &[LeakChange], style: Style) {
         put_line(out, format_args!("  and {}", format_count(more, "more leak")));
     }
     out.push('\n');
+}
+
+fn leak_word(status: ChangeStatus, style: Style) -> String {
+    match status {
+        ChangeStatus::Appeared => style.warn("new"),
+        ChangeStatus::Grew => style.warn("faster"),
+        ChangeStatus::Shrank => "slower".to_owned(),
+        ChangeStatus::Disappeared => "gone".to_owned(),
+        ChangeStatus::Changed => "changed".to_owned(),
+    }
 }
 
 fn format_rate(side: &LeakSide) -> String {

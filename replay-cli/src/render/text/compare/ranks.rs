@@ -1,10 +1,9 @@
 //! Many ranks of two runs: how much each quantity and call site changed over the ranks.
 
 use gpumemtrace_fleet::{ChangeSpread, RankComparison, UnpairedTrace};
-use gpumemtrace_replay::compare::ChangeStatus;
 use gpumemtrace_replay::report::{AmountUnit, Quantity};
 
-use super::format_change;
+use super::{format_change, leak_word};
 use crate::render::wording::ranks::format_ranks;
 use crate::render::wording::sites::short_site;
 use crate::render::wording::{Vocabulary, name_total};
@@ -86,13 +85,7 @@ fn render_leaks(out: &mut String, ranks: &RankComparison, style: Style) {
     put_line(out, format_args!("{}", style.bold("Leaks")));
     let most = style.row_limit(MAX_ROWS);
     for leak in ranks.leaks.iter().take(most) {
-        let word = match leak.status {
-            ChangeStatus::Appeared => style.warn("new"),
-            ChangeStatus::Grew => style.warn("faster"),
-            ChangeStatus::Shrank => "slower".to_owned(),
-            ChangeStatus::Disappeared => "gone".to_owned(),
-            ChangeStatus::Changed => "changed".to_owned(),
-        };
+        let word = leak_word(leak.status, style);
         let rate = match leak.most_bytes_per_step {
             Some(Quantity(rate)) if rate >= 0.0 => format!("+{}/step at ", format_bytes(rate as u64)),
             _ => String::new(),
