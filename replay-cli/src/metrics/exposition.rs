@@ -287,7 +287,7 @@ mod tests {
             ..DeviceGauges::default()
         };
         let text = to_text(sample(DeviceSample { device: 2, capacity: None, gauges }));
-        let labels = r#"{trace="a\"b\\c.trace",rank="3","#.trim_end_matches(',');
+        let labels = r#"{trace="a\"b\\c.trace",rank="3""#;
         for line in [
             "gpumemtrace_skipped_traces 0".to_owned(),
             "# TYPE gpumemtrace_events_total counter".to_owned(),

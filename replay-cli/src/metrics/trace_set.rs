@@ -17,6 +17,7 @@ use crate::exit::UnreadableInput;
 use crate::follow::TailChange;
 use crate::terminal::escape::escape_path;
 use crate::terminal::stderr::print_message;
+use crate::trace::find::{has_extension, is_side_file};
 
 /// Traces followed at once. Each has up to three open files.
 const MAX_TRACES: usize = 128;
@@ -199,11 +200,10 @@ fn read_version(path: &Path) -> Option<FileVersion> {
 /// True for `NAME.trace`, but not for the files that go with it: `NAME.ID.stacks.trace` and full
 /// parts, `NAME.ID.partN.trace`.
 fn is_named_like_trace(path: &Path) -> bool {
-    let stem = path.file_stem().map(Path::new).filter(|_| path.extension().is_some_and(|it| it == "trace"));
-    let Some(stem) = stem else { return false };
-    let kind = stem.extension().map(|kind| kind.to_string_lossy()).unwrap_or_default();
-    let is_part = kind.strip_prefix("part").is_some_and(|number| number.parse::<u64>().is_ok());
-    kind != "stacks" && !is_part
+    let kind = path.file_stem().map(Path::new).and_then(Path::extension).unwrap_or_default();
+    let part = kind.to_str().and_then(|kind| kind.strip_prefix("part"));
+    let is_full_part = part.is_some_and(|number| number.parse::<u64>().is_ok());
+    has_extension(path, "trace") && !is_side_file(path) && !is_full_part
 }
 
 #[cfg(test)]

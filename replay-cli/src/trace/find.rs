@@ -136,12 +136,12 @@ fn find_matches(
     Ok(last_parts(found))
 }
 
-fn has_extension(path: &Path, wanted: &str) -> bool {
+pub(crate) fn has_extension(path: &Path, wanted: &str) -> bool {
     path.extension().is_some_and(|extension| extension == wanted)
 }
 
 /// True for files that are read with their trace: its stacks and its ring file.
-fn is_side_file(path: &Path) -> bool {
+pub(crate) fn is_side_file(path: &Path) -> bool {
     let is_stacks_file = path.file_stem().is_some_and(|stem| has_extension(Path::new(stem), "stacks"));
     has_extension(path, "ring") || has_extension(path, "trace") && is_stacks_file
 }

@@ -1,23 +1,16 @@
 /** Decodes the blobs of the page and starts the shell. */
 
 import { createApi, type PageApi } from "./api.js";
-import { Columns, decodeBase64, inflate } from "./data/decode.js";
-import { fill, h } from "./widgets/dom.js";
+import { Columns } from "./data/decode.js";
 import { loadModel } from "./data/load_model.js";
 import type { PageData } from "./data/page_data.js";
 import { startShell } from "./shell/shell.js";
-import { startTheme } from "./shell/theme.js";
+import { readBlob, startPage } from "./shell/start_page.js";
 
 declare global {
   interface Window {
     gpumemtrace?: PageApi;
   }
-}
-
-async function readBlob(id: string): Promise<Uint8Array<ArrayBuffer>> {
-  const text = document.getElementById(id)?.textContent;
-  if (!text) throw new Error(`the page has no ${id}; it was not written completely`);
-  return inflate(decodeBase64(text));
 }
 
 async function start(app: HTMLElement): Promise<void> {
@@ -32,12 +25,4 @@ async function start(app: HTMLElement): Promise<void> {
   startShell(app, model, report);
 }
 
-startTheme();
-const app = document.getElementById("app");
-if (app) {
-  start(app).catch((error: unknown) => {
-    const message = error instanceof Error ? error.message : String(error);
-    fill(app, h("p", { class: "failure", role: "alert" }, `Cannot show this page: ${message}`));
-    console.error(error);
-  });
-}
+startPage(start);

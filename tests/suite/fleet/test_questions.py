@@ -84,15 +84,15 @@ def error_of(engines, lake, name, engine="duckdb", **parameters):
 def test_errors_say_what_is_wrong(engines, synthesized, tmp_path):
     lake = synthesized.folder
     assert error_of(engines, lake, "peak_line") == (
-        "there is no question 'peak_line'; the nearest are peak_lines, leaking_lines, pinning_lines", 2)
+        "unknown question 'peak_line'; the nearest are peak_lines, leaking_lines, pinning_lines", 2)
     assert error_of(engines, lake, "rank_skew", min_exces=0.1) == (
         "rank_skew has no parameter min_exces; it has min_excess, max_rows", 2)
     assert error_of(engines, lake, "rank_skew", max_rows="many") == ("parameter max_rows is 'many', and must be a BIGINT", 2)
     assert error_of(engines, lake, "rank_skew", "sqlite") == (
-        "there is no engine 'sqlite'; the engines are duckdb, spark, datafusion", 2)
+        "unknown engine 'sqlite'; the engines are duckdb, spark, datafusion", 2)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert error_of(engines, folder, "rank_skew") == (
-            f"{folder} is no lake: it has no table runs; write one with `gpumemtrace export parquet`", 5)
+            f"{folder} has no table runs; write a run to it with `gpumemtrace export parquet`", 5)
     part = shutil.copytree(lake, tmp_path / "part", ignore=lambda folder, names: {"allocations"} & set(names))
     assert error_of(engines, part, "slow_leaks") == (
         f"{part} has no table allocations, which slow_leaks reads; export its runs again", 5)
@@ -146,7 +146,7 @@ def test_command_line_errors(synthesized):
     assert done.stderr == "gpumemtrace: error: parameter max_rows is 'many', and must be a BIGINT\n"
     done = run_fleet(lake, "rank_skew", "--set", "max_rows", code=2)
     assert done.stderr == "gpumemtrace: error: --set takes NAME=VALUE, not 'max_rows'\n"
-    assert run_fleet(lake / "runs", "rank_skew", code=5).stderr.startswith(f"gpumemtrace: error: {lake / 'runs'} is no lake")
+    assert run_fleet(lake / "runs", "rank_skew", code=5).stderr.startswith(f"gpumemtrace: error: {lake / 'runs'} has no table runs")
 
 
 @pytest.mark.parametrize("engine, package", [("duckdb", "duckdb"), ("spark", "pyspark"), ("datafusion", "datafusion")])

@@ -88,7 +88,7 @@ def open_lake(path: Union[str, "os.PathLike[str]"], question: Question) -> Lake:
     words = set(question.words())
     tables = tuple(table for table in TABLES if table in words)
     if not _has_files(lake, "runs"):
-        raise FleetError(f"{lake} is no lake: it has no table runs; write one with `gpumemtrace export parquet`", 5)
+        raise FleetError(f"{lake} has no table runs; write a run to it with `gpumemtrace export parquet`", 5)
     empty: List[str] = []
     for table in tables:
         if not _has_files(lake, table):

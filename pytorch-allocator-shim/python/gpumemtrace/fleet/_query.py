@@ -25,8 +25,8 @@ def query(path: Union[str, "os.PathLike[str]"], name: str, engine: str = "duckdb
     `spark` or `datafusion`; all give the same rows. With Spark, the session of the program is used,
     or else one on this machine is started. Parameters are bound, never put into the SQL.
 
-    Raises `FleetError` if there is no such question or parameter, if the engine is not installed,
-    and if the lake lacks a table or cannot be read.
+    Raises `FleetError` for an unknown question or parameter, an engine that is not installed, and a
+    lake that lacks a table or cannot be read.
     """
     question = find_question(name)
     text = _translated(question, engine)
@@ -49,14 +49,14 @@ def sql(name: str, engine: str = "duckdb") -> str:
     Bind all parameters; `questions()` has their defaults. The tables are those of the export, as
     views with the columns `run` and `rank`.
 
-    Raises `FleetError` if there is no such question or engine.
+    Raises `FleetError` for an unknown question or engine.
     """
     return _translated(find_question(name), engine)
 
 
 def _translated(question: Question, engine: str) -> str:
     if engine not in _MARKS:
-        raise FleetError(f"there is no engine {engine!r}; the engines are {', '.join(_MARKS)}")
+        raise FleetError(f"unknown engine {engine!r}; the engines are {', '.join(_MARKS)}")
     return question.translate(_MARKS[engine])
 
 

@@ -96,7 +96,7 @@ def find_question(name: str) -> Question:
     known = {question.name: question for question in questions()}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
-        raise FleetError(f"there is no question {name!r}; the nearest are {_listed(near)}")
+        raise FleetError(f"unknown question {name!r}; the nearest are {_listed(near)}")
     return known[name]
 
 

@@ -82,7 +82,7 @@ fn render_outliers(out: &mut String, fleet: &Fleet, style: Style) {
             format_args!("  {}  {HANG}{name}, {share} {word} than the median", size_column(*bytes)),
         );
     }
-    put_more(out, (fleet.outliers.len(), style.row_limit(MAX_ROWS)), "GPU");
+    put_more(out, (fleet.outliers.len(), style.row_limit(MAX_ROWS)), "GPU", "--json has all");
 }
 
 fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
@@ -103,7 +103,7 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
                 format_args!("  {}  {HANG}{}", size_column(line.bytes), describe_line(line, fleet)),
             );
         }
-        put_more(out, (fleet.lines.len(), style.row_limit(MAX_ROWS)), "line");
+        put_more(out, (fleet.lines.len(), style.row_limit(MAX_ROWS)), "line", "--json has all");
         match &fleet.first_growth {
             Some(first) => put_line(out, format_args!("  {HANG}{}", describe_first(first, fleet))),
             None if !fleet.have_equal_steps && fleet.traces.len() > 1 => put_line(
@@ -169,12 +169,13 @@ fn render_ooms(out: &mut String, fleet: &Fleet, style: Style) {
             format_args!("  {}  {HANG}requested{step} at {site}: {name}", size_column(error.requested_bytes)),
         );
     }
-    put_more(out, (fleet.ooms.len(), style.row_limit(MAX_ROWS)), "error");
+    put_more(out, (fleet.ooms.len(), style.row_limit(MAX_ROWS)), "error", "--json has all");
 }
 
-fn put_more(out: &mut String, (all, shown): (usize, usize), noun: &str) {
+/// Counts the rows that are not shown. `hint` says how to see them.
+pub(super) fn put_more(out: &mut String, (all, shown): (usize, usize), noun: &str, hint: &str) {
     if let Some(more) = all.checked_sub(shown).filter(|more| *more > 0) {
         let more = format_count(more as u64, &format!("more {noun}"));
-        put_line(out, format_args!("  {more} (--json has all)"));
+        put_line(out, format_args!("  {more} ({hint})"));
     }
 }

@@ -2,6 +2,7 @@
 
 use gpumemtrace_fleet::{Fleet, LakeRun, Regression};
 
+use super::fleet::put_more;
 use crate::render::fleet_words::worst_finding;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, format_utc, put_line, size_column};
@@ -28,7 +29,7 @@ pub(crate) fn render_lake(runs: &[LakeRun], grown: &[Regression], style: Style) 
     for run in runs.iter().rev().take(shown) {
         put_line(&mut out, format_args!("{}", describe_run(run)));
     }
-    put_more(&mut out, (runs.len(), shown), "older run");
+    put_more(&mut out, (runs.len(), shown), "older run", "--top shows them");
     out.push('\n');
     if grown.is_empty() {
         let text = "No function grew by 5% and 1 MiB between versions.";
@@ -38,7 +39,7 @@ pub(crate) fn render_lake(runs: &[LakeRun], grown: &[Regression], style: Style) 
         for regression in grown.iter().take(shown) {
             put_line(&mut out, format_args!("{}", describe_regression(regression, runs)));
         }
-        put_more(&mut out, (grown.len(), shown), "function");
+        put_more(&mut out, (grown.len(), shown), "function", "--top shows them");
     }
     layout::finish_text(&out, style)
 }
@@ -78,11 +79,4 @@ fn describe_regression(regression: &Regression, runs: &[LakeRun]) -> String {
 
 fn short_commit(commit: &str) -> String {
     escape_text(&commit.chars().take(COMMIT_CHARS).collect::<String>())
-}
-
-fn put_more(out: &mut String, (all, shown): (usize, usize), noun: &str) {
-    if let Some(more) = all.checked_sub(shown).filter(|more| *more > 0) {
-        let more = format_count(more as u64, &format!("more {noun}"));
-        put_line(out, format_args!("  {more} (--top shows them)"));
-    }
 }

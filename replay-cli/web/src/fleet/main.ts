@@ -1,7 +1,7 @@
 /** The page of many ranks or many runs: reads its data and shows it. */
 
-import { decodeBase64, inflate } from "../data/decode.js";
-import { isDark, onThemeChange, startTheme, toggleTheme } from "../shell/theme.js";
+import { readBlob, startPage } from "../shell/start_page.js";
+import { isDark, onThemeChange, toggleTheme } from "../shell/theme.js";
 import { fill, h, on } from "../widgets/dom.js";
 import { download } from "../widgets/download.js";
 import { formatNumberOf } from "../widgets/format.js";
@@ -14,9 +14,7 @@ import { lineColumns, oomColumns, rankColumns, regressionColumns, runColumns } f
 const ROWS = 12;
 
 async function start(app: HTMLElement): Promise<void> {
-  const text = document.getElementById("report")?.textContent;
-  if (!text) throw new Error("the page has no report; it was not written completely");
-  const bytes = await inflate(decodeBase64(text));
+  const bytes = await readBlob("report");
   show(app, JSON.parse(new TextDecoder().decode(bytes)) as FleetPage, bytes);
 }
 
@@ -128,12 +126,4 @@ declare global {
   }
 }
 
-startTheme();
-const app = document.getElementById("app");
-if (app) {
-  start(app).catch((error: unknown) => {
-    const message = error instanceof Error ? error.message : String(error);
-    fill(app, h("p", { class: "failure", role: "alert" }, `Cannot show this page: ${message}`));
-    console.error(error);
-  });
-}
+startPage(start);
