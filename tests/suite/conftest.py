@@ -30,7 +30,7 @@ VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", 
 #: Everything, also what takes too long for CI (scripts/test).
 FULL = bool(os.environ.get("GPUMEMTRACE_FULL"))
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
-#: What libstdc++ prints when a C++ thread still runs at the end of a process.
+#: What libstdc++ prints when CPython ends a thread inside C++ code that must not throw.
 ABORTED = "terminate called without an active exception"
 
 
@@ -182,8 +182,9 @@ def environment(folder, traced=True, **extra):
 def run_program(command, folder, timeout=600, **how):
     """Runs a PyTorch program, or several ranks, to the end.
 
-    PyTorch 2.15.0 sometimes aborts after its work is done, traced or not (about one run in 60):
-    a thread of its own still runs when the process ends. Such a run is repeated, in a clean folder.
+    PyTorch 2.15.0 sometimes aborts after its work is done, traced or not (about one run in 60): a
+    backward thread releases a Python object, for which it needs the GIL, while the interpreter
+    ends. Such a run is repeated, in a clean folder.
     """
     before = set(folder.iterdir())
     for _ in range(5):

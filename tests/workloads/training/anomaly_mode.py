@@ -11,6 +11,7 @@ usage: anomaly_mode.py OUTPUT MODEL [--amp] [--custom] [--double] [--checkpoint]
 
 import argparse
 import re
+import time
 
 import torch
 from torch import nn
@@ -109,3 +110,6 @@ if args.fail:
     # The engine works after the failure.
     torch.ones(4, device=device, requires_grad=True).exp().sum().backward()
 print("trained", flush=True)
+# The backward threads still release Python objects of this mode. PyTorch aborts if the interpreter
+# ends before that.
+time.sleep(0.5)
