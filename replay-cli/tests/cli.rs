@@ -274,7 +274,7 @@ fn truncated_or_damaged_metadata_is_reported_as_a_loss() {
     file.extend(&block);
     folder.put("run.trace.ring", &ring_file(&[], run_.events.len() as u64));
     for cut in [whole + 5, whole + 24, file.len() - 1] {
-        assert_incomplete(&folder.put("run.trace", &file[..cut]), "ends inside the block of metadata");
+        assert_incomplete(&folder.put("run.trace", &file[..cut]), "ends inside a file block of metadata");
     }
     let mut flipped = file.clone();
     flipped[whole + 30] ^= 1;

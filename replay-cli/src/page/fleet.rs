@@ -118,14 +118,17 @@ pub(crate) fn make_fleet_page(
     let mut notes = Vec::new();
     if without_ranks > 0 {
         notes.push(format!(
-            "The page has {} ranks one by one. It has no map and no table of ranks for {}; make a page of \
-             one run to see them.",
+            "This page shows {} GPUs individually. It has no map and no table of ranks for {}: for these, make a \
+             page of one run (fleet --html --run NAME).",
             MAX_RANKS - ranks_left,
             format_count(without_ranks as u64, "older run")
         ));
     }
     if let Some(more) = regressions.len().checked_sub(MAX_ROWS).filter(|more| *more > 0) {
-        notes.push(format!("{} left out.", format_count(more as u64, "function that grew earlier is")));
+        notes.push(format!(
+            "Not shown: {} that grew in earlier versions.",
+            format_count(more as u64, "function")
+        ));
     }
     let page = FleetPage {
         version: 1,

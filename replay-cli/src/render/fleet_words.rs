@@ -15,11 +15,7 @@ pub(crate) fn describe_gaps(fleet: &Fleet, limit: usize) -> Vec<String> {
     if !fleet.unreadable.is_empty() {
         gaps.push(format!("{} cannot be read", format_count(fleet.unreadable.len() as u64, "trace")));
     }
-    if !fleet.missing_ranks.is_empty() {
-        let ranks = list_ranks(&fleet.missing_ranks);
-        let count = format_count(fleet.missing_ranks.len() as u64, "rank");
-        gaps.push(format!("{count} without a trace: {ranks}"));
-    }
+    gaps.extend(describe_missing_ranks(&fleet.missing_ranks));
     if !fleet.repeated_ranks.is_empty() {
         let ranks = list_ranks(&fleet.repeated_ranks);
         gaps.push(format!("several traces of one rank, of restarts or of several jobs: {ranks}"));
@@ -33,6 +29,12 @@ pub(crate) fn describe_gaps(fleet: &Fleet, limit: usize) -> Vec<String> {
         gaps.push(format!("{} incomplete", format_count(more as u64, "more trace")));
     }
     gaps
+}
+
+/// `4 ranks without a trace: …`; `None` if no rank is missing.
+pub(crate) fn describe_missing_ranks(ranks: &[u64]) -> Option<String> {
+    let count = format_count(ranks.len() as u64, "rank");
+    (!ranks.is_empty()).then(|| format!("{count} without a trace: {}", list_ranks(ranks)))
 }
 
 /// `rank 3`, and its host if there are several; else the process, else the path.

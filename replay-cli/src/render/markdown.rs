@@ -8,6 +8,7 @@ use std::io::Write;
 use gpumemtrace_fleet::{BudgetChecks, CheckDocument};
 use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 
+use super::fleet_words::describe_missing_ranks;
 use super::outcome::{
     MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_checked_traces, list_contributors,
     summarize_check, summarize_checks,
@@ -59,6 +60,10 @@ fn render_traces(checks: &BudgetChecks, max_rows: usize) -> String {
         let names: Vec<String> =
             checks.unreadable.iter().take(max_rows).map(|trace| quote_code(&trace.path)).collect();
         put_line(&mut out, format_args!("> {count} cannot be read: {}", names.join(", ")));
+        out.push('\n');
+    }
+    if let Some(missing) = describe_missing_ranks(&checks.missing_ranks) {
+        put_line(&mut out, format_args!("> {missing}"));
         out.push('\n');
     }
     let incomplete: Vec<&BudgetCheck> = checks.checks.iter().filter(|check| !check.complete).collect();

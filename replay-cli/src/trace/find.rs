@@ -15,8 +15,6 @@ pub(crate) const TRACES: &[&str] = &["trace"];
 /// Those of the files that `summarize` reads.
 pub(crate) const TRACES_AND_SUMMARIES: &[&str] = &["trace", "summary"];
 
-/// Deepest folder below the user's. Links to folders are not followed.
-const MAX_DEPTH: usize = 17;
 /// `*` stands for a part of a name, not for a part of a path.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
@@ -30,7 +28,8 @@ const MATCHING: MatchOptions = MatchOptions {
 /// # Errors
 ///
 /// A folder has no such file or cannot be listed, or a pattern matches nothing. A path without a
-/// file is not an error here.
+/// file is not an error here. A folder below that cannot be listed is returned like a file: reading
+/// it says why.
 pub(crate) fn find_files(paths: &[PathBuf], extensions: &[&str]) -> Result<Vec<PathBuf>, UnreadableInput> {
     let mut files = Vec::new();
     for path in paths {
@@ -57,23 +56,38 @@ fn find_in_folder(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Un
 }
 
 fn add_folder(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(), UnreadableInput> {
-    for (path, is_folder) in walk(folder, MAX_DEPTH)? {
-        if !is_folder && !is_side_file(&path) && extensions.iter().any(|wanted| has_extension(&path, wanted))
-        {
-            found.push(path);
+    for (path, kind) in walk(folder, usize::MAX)? {
+        let is_wanted = || extensions.iter().any(|wanted| has_extension(&path, wanted));
+        match kind {
+            FoundKind::Folder => {}
+            FoundKind::File if is_side_file(&path) || !is_wanted() => {}
+            FoundKind::File | FoundKind::Unlisted => found.push(path),
         }
     }
     Ok(())
 }
 
-/// What lies at most so many folders deep, and whether each is a folder.
-fn walk(folder: &Path, depth: usize) -> Result<Vec<(PathBuf, bool)>, UnreadableInput> {
+/// What lies in a folder.
+#[derive(Clone, Copy, PartialEq)]
+enum FoundKind {
+    File,
+    Folder,
+    /// A folder that cannot be listed.
+    Unlisted,
+}
+
+/// What lies at most so many folders deep. Links to folders are not followed.
+fn walk(folder: &Path, depth: usize) -> Result<Vec<(PathBuf, FoundKind)>, UnreadableInput> {
     let root = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = WalkDir::new(root).min_depth(1).max_depth(depth).into_iter();
+    let named = |path: &Path| folder.join(path.strip_prefix(root).unwrap_or(path));
     let entries = entries.map(|entry| match entry {
         Ok(entry) => {
-            let below = entry.path().strip_prefix(root).unwrap_or(entry.path());
-            Ok((folder.join(below), entry.file_type().is_dir()))
+            let kind = if entry.file_type().is_dir() { FoundKind::Folder } else { FoundKind::File };
+            Ok((named(entry.path()), kind))
+        }
+        Err(error) if error.depth() > 0 && error.path().is_some() => {
+            Ok((named(error.path().unwrap_or(root)), FoundKind::Unlisted))
         }
         Err(error) => {
             let path = error.path().unwrap_or(root).display().to_string();
@@ -105,7 +119,7 @@ impl SearchPattern {
         Some(Self {
             folder: parts[..first].iter().collect(),
             rest: Pattern::new(rest.to_str()?),
-            depth: if is_deep { MAX_DEPTH } else { parts.len() - first },
+            depth: if is_deep { usize::MAX } else { parts.len() - first },
         })
     }
 }
@@ -120,20 +134,31 @@ fn find_matches(
     let rest =
         rest.as_ref().map_err(|error| refuse(format!("does not exist, and is no pattern: {error}")))?;
     let mut found = Vec::new();
-    for (path, is_folder) in walk(folder, *depth)? {
-        if !rest.matches_path_with(path.strip_prefix(folder).unwrap_or(&path), MATCHING) {
-            continue;
-        }
-        if is_folder {
-            add_folder(&path, extensions, &mut found)?;
-        } else if !is_side_file(&path) {
-            found.push(path);
+    for (path, kind) in walk(folder, *depth)? {
+        let below = path.strip_prefix(folder).unwrap_or(&path);
+        match kind {
+            FoundKind::Unlisted if may_match_below(below, rest) => found.push(path),
+            _ if !rest.matches_path_with(below, MATCHING) => {}
+            FoundKind::Folder if add_folder(&path, extensions, &mut found).is_err() => found.push(path),
+            FoundKind::Folder => {}
+            FoundKind::File if !is_side_file(&path) => found.push(path),
+            FoundKind::File | FoundKind::Unlisted => {}
         }
     }
     if found.is_empty() {
         return Err(refuse("matches no file".to_owned()));
     }
     Ok(last_parts(found))
+}
+
+/// Whether the pattern may match what lies in this folder, by the parts that the two have.
+fn may_match_below(folder: &Path, pattern: &Pattern) -> bool {
+    let parts = pattern.as_str().split('/').zip(folder.iter());
+    let known = parts.take_while(|(wanted, _)| *wanted != "**");
+    known.into_iter().all(|(wanted, name)| {
+        let part = Pattern::new(wanted);
+        part.is_ok_and(|part| part.matches_with(&name.to_string_lossy(), MATCHING))
+    })
 }
 
 pub(crate) fn has_extension(path: &Path, wanted: &str) -> bool {

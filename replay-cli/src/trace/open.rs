@@ -47,6 +47,9 @@ impl TraceSource {
         if facts.is_dir() {
             return Err(refuse("is a directory; give the trace file in it".to_owned()));
         }
+        if begins_like_summary(&file) {
+            return Err(refuse("is a summary of traces, which gpumemtrace summarize reads".to_owned()));
+        }
         if begins_like_snapshot(&file) {
             return Ok((Self::of_snapshot(path, file, facts.len())?, RingFile::Absent));
         }
@@ -133,6 +136,13 @@ impl TraceSource {
 pub(crate) fn is_snapshot_file(path: &Path) -> bool {
     let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
     is_file && File::open(path).is_ok_and(|file| begins_like_snapshot(&file))
+}
+
+/// True if the file begins like a summary, as `summarize -o` writes it.
+pub(crate) fn begins_like_summary(file: &File) -> bool {
+    const START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
+    let mut first = [0; START.len()];
+    file.read_exact_at(&mut first, 0).is_ok() && first == *START
 }
 
 /// True if a file is no trace and its first bytes are those of a snapshot.

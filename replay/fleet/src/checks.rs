@@ -7,6 +7,7 @@ use gpumemtrace_replay::budget::{BudgetCheck, BudgetDraft, SiteDraft};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::fleet::missing_ranks;
 use crate::summary::UnreadableTrace;
 
 /// The result of `gpumemtrace check --json`: of one trace its check, of several a list of checks.
@@ -41,6 +42,8 @@ pub struct BudgetChecks {
     pub checks: Vec<BudgetCheck>,
     /// Traces that could not be read.
     pub unreadable: Vec<UnreadableTrace>,
+    /// Ranks of the job without a trace among these; empty if the size of the job is unknown.
+    pub missing_ranks: Vec<u64>,
 }
 
 impl BudgetChecks {
@@ -48,12 +51,14 @@ impl BudgetChecks {
     #[must_use]
     pub fn new(budget: String, mut checks: Vec<BudgetCheck>, unreadable: Vec<UnreadableTrace>) -> Self {
         checks.sort_by_key(|check| check.rank.unwrap_or(u64::MAX));
+        let world_size = checks.iter().filter_map(|check| check.world_size).max();
         Self {
             schema: "gpumemtrace.checks",
             version: 1,
             budget,
             passed: checks.iter().all(|check| check.passed),
             complete: unreadable.is_empty() && checks.iter().all(|check| check.complete),
+            missing_ranks: missing_ranks(world_size, &checks.iter().filter_map(|check| check.rank).collect()),
             checks,
             unreadable,
         }

@@ -125,7 +125,8 @@ impl Fleet {
 /// Most ranks that a job may have for its missing ranks to be listed: a trace may be damaged.
 const MAX_WORLD: u64 = 1 << 20;
 
-fn missing_ranks(world_size: Option<u64>, seen: &BTreeSet<u64>) -> Vec<u64> {
+/// The ranks of a job that none of these traces is of; none if the size of the job is unknown.
+pub(crate) fn missing_ranks(world_size: Option<u64>, seen: &BTreeSet<u64>) -> Vec<u64> {
     let known = world_size.filter(|size| *size <= MAX_WORLD);
     (0..known.unwrap_or(0)).filter(|rank| !seen.contains(rank)).collect()
 }

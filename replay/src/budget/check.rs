@@ -56,6 +56,7 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck 
         version: 1,
         trace: analysis.path.clone(),
         rank: analysis.meta.number("rank"),
+        world_size: analysis.meta.number("world_size"),
         budget: path.to_owned(),
         command: Some(analysis.meta.list("command").to_vec()).filter(|command| !command.is_empty()),
         complete: analysis.incomplete.is_empty(),

@@ -21,6 +21,8 @@ pub struct BudgetCheck {
     pub trace: String,
     /// The rank of the process in a distributed job.
     pub rank: Option<u64>,
+    /// The number of ranks of the job.
+    pub world_size: Option<u64>,
     /// The path of the budget file as given.
     pub budget: String,
     /// The command line of the traced program.

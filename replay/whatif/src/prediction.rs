@@ -63,8 +63,8 @@ pub(crate) struct Prediction {
     curve: CurveCollector,
     /// What the program did not use of them.
     pub(crate) unused_at_peak: UnusedBytes,
-    /// A request for a private pool got no memory at once, and the release then treats the capture
-    /// of a graph unlike a `MemPool`.
+    /// The first attempt at a request for a private pool failed, and the release then treats the
+    /// capture of a graph unlike a `MemPool`.
     pub(crate) was_pool_refused: bool,
     /// The release retries requests for a `MemPool`.
     retries_in_pools: bool,

@@ -44,8 +44,8 @@ pub enum Doubt {
     /// The card may be another model than the recorded one, for which libraries choose other
     /// algorithms.
     OtherModel,
-    /// A request for a private pool got no memory at once. What follows depends on whether a graph
-    /// was being captured, which the recording does not show.
+    /// The first attempt at a request for a private pool failed. What follows depends on whether a
+    /// graph was being captured, which the recording does not show.
     PoolRefused,
     /// The recorded run failed at a request that gets memory here. What follows is unknown.
     Survived,

@@ -154,7 +154,7 @@ def test_line_that_grew_towards_oom_is_first_in_summary(tmp_path, torch_version,
     assert remedy(oom, "expandable_segments") is False
     findings = summary.index("Out of memory")
     named = summary.index(f"oom_growth.py:{growth_line_of('validate')} in validate()")
-    assert findings < summary.index("Grew towards it: +") < named < summary.index("Held since before: ")
+    assert findings < summary.index("Grew before the error: +") < named < summary.index("Allocated earlier, not growing: ")
     assert f"allocated {rounds} times since step {step}" in summary
     assert "run --holders" in summary
 
@@ -180,7 +180,7 @@ def test_line_that_grew_is_named_if_each_block_is_a_driver_call(tmp_path, torch_
     failed = [call for call in traced.calls() if int(call["rc"]) == 2]
     assert {int(call["size"]) for call in failed} == {oom["requested_bytes"]}
     assert remedy(oom, "expandable_segments") == remedy(oom, "empty_cache") == "not named"
-    assert "Grew towards it" in summary.split("Likely leak")[0]
+    assert "Grew before the error" in summary.split("Likely leak")[0]
 
 
 def test_model_that_is_too_big_names_activations_and_no_leak(tmp_path, torch_version):
@@ -190,7 +190,7 @@ def test_model_that_is_too_big_names_activations_and_no_leak(tmp_path, torch_ver
     assert remedy(oom, "free what") == "not named"
     [weights] = [row["bytes"] for row in oom["unchanged"] if row["site"]["line"] == growth_line_of("build")]
     assert weights > 512 * MIB
-    assert "Grew towards it" in summary and "Likely leak" not in summary and oom["recovered"] is False
+    assert "Grew before the error" in summary and "Likely leak" not in summary and oom["recovered"] is False
 
 
 def test_error_that_the_program_caught_is_told_apart(tmp_path, torch_version):

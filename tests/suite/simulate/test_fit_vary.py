@@ -79,7 +79,7 @@ def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
 def test_text_names_the_setting_that_helps(stock, tmp_path):
     text, _ = fit(tmp_path, stock, "--vary", "batch-size=8..32:8", "--card", "4GiB", "--set", "expandable_segments:True")
     assert "batch-size: a card like the H100 (SXM), simulated, 4.00 GiB, PyTorch" in text
-    assert "as now" in text and "expandable_segments:True" in text
+    assert "current settings" in text and "expandable_segments:True" in text
     assert "out of memory in step" in text and "requested at train.py:" in text
     assert "Largest batch-size that fits on a card like the H100 (SXM): " in text
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_simulated_is_one_sentence(tmp_path):
 def test_capability_needs_a_card_of_a_size(tmp_path):
     command = [COMMAND, "simulate", "--card", "A100", "--capability", "8.6", "--", "python", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "--capability: it needs a --card of a size" in done.stderr
+    assert done.returncode == 2 and "--capability: it needs a --card given as a size" in done.stderr
 
 
 def build_library(path, source, *options):

@@ -26,8 +26,8 @@ use crate::trace::find::{TRACES, find_files};
 pub(crate) struct CompareArgs {
     /// Trace of the first run, or a folder or pattern of the traces of its ranks
     ///
-    /// Parts of a rotated trace are found automatically. Of several traces, each is compared with
-    /// that of its rank in the second run.
+    /// Parts of a rotated trace are found automatically. Each of several traces is compared with
+    /// the trace of the same rank in the second run.
     before: PathBuf,
     /// Trace of the second run, or a folder or pattern
     after: PathBuf,

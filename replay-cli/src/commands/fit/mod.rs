@@ -32,7 +32,7 @@ pub(crate) struct FitArgs {
     /// The simulated card of --vary: a name such as H100, or a size such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", requires = "vary")]
     card: Option<String>,
-    /// Compute capability of a --card of a size, as in `simulate`
+    /// Compute capability of a --card given as a size, as in `simulate`
     #[arg(long, value_name = "X.Y", requires = "vary")]
     capability: Option<String>,
     /// Cards that the program of --vary sees

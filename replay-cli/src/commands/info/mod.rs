@@ -28,7 +28,7 @@ use metadata::{describe_ending, describe_entry};
 pub(crate) struct InfoArgs {
     /// Trace file, such as run.trace
     trace: PathBuf,
-    /// Read the whole trace and check every block
+    /// Read the whole trace and check every block of the file
     #[arg(long)]
     verify: bool,
     /// List the intercepted functions
@@ -183,7 +183,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
         writeln!(out, "    {}", escape_text(reason))?;
     }
     if contents.is_from_index {
-        writeln!(out, "  counts are from the index of the trace; --verify reads every block")?;
+        writeln!(out, "  counts are from the index of the trace; --verify reads the whole file")?;
     }
     print_text(&out)?;
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{ReplayArgs, has_finding};
-use crate::commands::summarize::read::summarize_files;
+use crate::commands::summarize::read::{open_summary, summarize_files};
 use crate::commands::summarize::{name_unreadable, print_fleet};
 use crate::exit::{CliExit, UsageError};
 use crate::render::text::SECTIONS;
@@ -22,6 +22,13 @@ pub(super) fn run(args: &ReplayArgs, files: &[PathBuf], style: Style) -> anyhow:
              ranks with --rank"
         ))
         .into());
+    }
+    // A summary does not have what --fail-on judges.
+    if let Some(path) = files.iter().find(|path| open_summary(path).is_some()) {
+        let name = path.display();
+        return Err(
+            UsageError(format!("{name} is a summary of traces, which gpumemtrace summarize reads")).into()
+        );
     }
     let fails = AtomicBool::new(false);
     let summary = summarize_files(files, &args.reading, args.jobs, &|report, analyses| {

@@ -26,7 +26,7 @@ pub(crate) struct SimulatedCard {
 }
 
 impl SimulatedCard {
-    /// A known name, or a size. A card of a size is otherwise an H100.
+    /// A known name, or a size. A card given as a size is otherwise like an H100.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(card) = KnownCard::find(text) {
             return Ok(Self::of(&card, format!("NVIDIA {}", card.name), card.total_bytes));
@@ -42,15 +42,15 @@ impl SimulatedCard {
         }
     }
 
-    /// A card of a size with this compute capability. It is otherwise like the known card of that
-    /// capability with the closest size, or like an H100 if there is none.
+    /// A card given as a size, with this compute capability. It is otherwise like the known card of
+    /// that capability with the closest size, or like an H100 if there is none.
     ///
     /// # Errors
     ///
     /// A card with a name has its own.
     pub(crate) fn with_capability(self, compute_capability: (u32, u32)) -> Result<Self, String> {
         if !self.is_of_size {
-            return Err("it needs a --card of a size, such as 24GiB".to_owned());
+            return Err("it needs a --card given as a size, such as 24GiB".to_owned());
         }
         if let Some(card) = KnownCard::closest(compute_capability, self.total_bytes) {
             return Ok(Self::like(&card, self.total_bytes));

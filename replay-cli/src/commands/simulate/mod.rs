@@ -52,7 +52,7 @@ pub(crate) struct SimulateArgs {
     /// The card: a name such as H100, or a size such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "h100", value_parser = SimulatedCard::parse)]
     card: SimulatedCard,
-    /// Compute capability of a card of a size, such as 8.6 [default: 9.0]
+    /// Compute capability of a card given as a size, such as 8.6 [default: 9.0]
     #[arg(long, value_name = "X.Y", value_parser = parse_capability)]
     capability: Option<(u32, u32)>,
     /// How many cards the program sees
@@ -61,8 +61,8 @@ pub(crate) struct SimulateArgs {
     /// End the program after this many steps of an optimizer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
-    /// Copies that move bytes: none (values are 0), those up to 64 KiB, or all
-    #[arg(long, value_name = "SIZE", default_value = "zero", value_parser = ["zero", "small", "all"])]
+    /// Copies to the GPU that keep their bytes: none (zero), those up to 64 KiB (small), or all
+    #[arg(long, value_name = "WHICH", default_value = "zero", value_parser = ["zero", "small", "all"])]
     host_copies: String,
     /// Do not print the report of the trace at the end
     #[arg(long)]

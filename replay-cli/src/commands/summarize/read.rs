@@ -13,11 +13,11 @@ use crate::commands::args::trace::TraceArgs;
 use crate::exit::UnreadableInput;
 use crate::symbolize::Resolver;
 use crate::trace::many::read_many;
-use crate::trace::open::TraceSource;
+use crate::trace::open::{TraceSource, begins_like_summary};
 use crate::trace::summary::{ReportInspector, summarize_analysis};
 
-/// The first bytes of a summary, as this command writes it.
-const SUMMARY_START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
+/// Most bytes of a file with a summary, which is read whole: room for 100,000 traces.
+const MAX_SUMMARY_BYTES: u64 = 256 << 20;
 
 /// The summary of all files. Files that cannot be read are named in it. `inspect` gets the report
 /// of each trace, in any order.
@@ -57,15 +57,24 @@ fn summarize_file(
     Ok(Summary::of_trace(summarize_analysis(&analysis, resolver, inspect)))
 }
 
+/// Opens a file that begins like a summary. Whatever cannot be opened here is refused as a trace,
+/// with its reason.
+pub(in crate::commands) fn open_summary(path: &Path) -> Option<File> {
+    // Opening a pipe would block.
+    let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
+    is_file.then(|| File::open(path).ok()).flatten().filter(begins_like_summary)
+}
+
 /// The text of the file, if it begins like a summary.
 fn read_summary(path: &Path) -> Result<Option<String>, UnreadableInput> {
-    let mut start = [0; SUMMARY_START.len()];
-    // Whatever cannot be opened here is refused as a trace, with its reason.
-    let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
-    let begun = is_file.then(|| File::open(path).and_then(|mut file| file.read_exact(&mut start)));
-    if !matches!(begun, Some(Ok(()))) || start != *SUMMARY_START {
-        return Ok(None);
+    let refuse = |why: String| UnreadableInput(format!("{} {why}", path.display()));
+    let Some(file) = open_summary(path) else { return Ok(None) };
+    let mut text = String::new();
+    match file.take(MAX_SUMMARY_BYTES + 1).read_to_string(&mut text) {
+        Ok(length) if length as u64 > MAX_SUMMARY_BYTES => {
+            Err(refuse("is larger than 256 MiB, so it is no summary".to_owned()))
+        }
+        Ok(_) => Ok(Some(text)),
+        Err(error) => Err(refuse(format!("cannot be read: {error}"))),
     }
-    let text = std::fs::read_to_string(path);
-    text.map(Some).map_err(|error| UnreadableInput(format!("{} cannot be read: {error}", path.display())))
 }

@@ -23,7 +23,7 @@ use crate::trace::open::TraceSource;
 pub(in crate::commands) struct RecordedRunArgs {
     /// Version of PyTorch, such as 2.9 [default: that of the recorded run]
     ///
-    /// A snapshot does not say which version wrote it. There, this is that version.
+    /// A snapshot does not say which version wrote it: name that version here.
     #[arg(long, value_name = "VERSION", value_parser = |text: &str| TorchVersion::parse(text))]
     pub(in crate::commands) torch: Option<TorchVersion>,
     /// The GPU to predict [default: the one with the most reserved memory]

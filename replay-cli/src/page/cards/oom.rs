@@ -96,9 +96,9 @@ fn growth(oom: &Oom, trace: &CardTrace<'_>) -> Element {
     let older: Vec<Vec<Element>> = listed_unchanged(oom, usize::MAX)
         .map(|line| amount_of(line.bytes, &short_site(&line.site)))
         .collect();
-    let older =
-        (!older.is_empty()).then(|| vec![element("h3").add("Held since before"), list("oom-list", older)]);
-    let title = element("h3").add("Grew towards it");
+    let older = (!older.is_empty())
+        .then(|| vec![element("h3").add("Allocated earlier, not growing"), list("oom-list", older)]);
+    let title = element("h3").add("Grew before the error");
     element("div").add(title).add(none).add(lines).add(older)
 }
 

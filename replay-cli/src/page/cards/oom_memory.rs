@@ -94,7 +94,7 @@ pub(super) fn request_bars(oom: &Oom, reserver: &str) -> Element {
             oom.largest_free_block_bytes,
             Color::Part(CauseKind::Cache.name()),
         ),
-        ("Free at the driver".to_owned(), oom.device_free_bytes, Color::Theme("muted")),
+        ("Free, not reserved".to_owned(), oom.device_free_bytes, Color::Theme("muted")),
     ];
     let most = rows.iter().filter_map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
     rows.into_iter().fold(element("div").class("request-bars"), |bars, (name, bytes, color)| {

@@ -4,6 +4,7 @@ use gpumemtrace_fleet::BudgetChecks;
 use gpumemtrace_replay::budget::{BudgetCheck, CheckedLimit};
 
 use super::check::render_limits;
+use crate::render::fleet_words::describe_missing_ranks;
 use crate::render::outcome::{list_checked_traces, name_checked_trace, summarize_check, summarize_checks};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, put_line};
@@ -47,6 +48,9 @@ fn render_gaps(out: &mut String, checks: &BudgetChecks, style: Style) {
     let mut warn = |text: String| put_line(out, format_args!("  {HANG}{}", style.warn(&format!("! {text}"))));
     if !checks.unreadable.is_empty() {
         warn(format!("{} cannot be read", format_count(checks.unreadable.len() as u64, "trace")));
+    }
+    if let Some(missing) = describe_missing_ranks(&checks.missing_ranks) {
+        warn(missing);
     }
     let incomplete: Vec<&BudgetCheck> = checks.checks.iter().filter(|check| !check.complete).collect();
     if !incomplete.is_empty() {

@@ -19,7 +19,7 @@ pub(super) fn render_largest(answer: &LargestAnswer, style: Style) -> String {
     put_line(
         &mut out,
         format_args!(
-            "  {HANG}Kernels did nothing, and values on the GPU were 0. Larger values are taken to need more."
+            "  {HANG}Kernels did nothing, and values on the GPU were 0. Larger values are assumed to need more memory."
         ),
     );
     out.push('\n');
@@ -50,7 +50,7 @@ fn describe_runs(answer: &LargestAnswer) -> String {
 fn render_setting(out: &mut String, of_setting: &LargestOfSetting, column: usize, style: Style) {
     let width = chosen_units().columns();
     let setting = match &of_setting.setting {
-        None => "as now".to_owned(),
+        None => "current settings".to_owned(),
         Some(setting) => style.bold(&escape_text(setting)),
     };
     let best = of_setting.best();

@@ -93,8 +93,8 @@ pub(super) fn describe_run(answer: &WhatIfAnswer) -> String {
 pub(super) fn describe_base(base: &WhatIfRow) -> String {
     match (base.status, &base.reason) {
         (PredictionStatus::Exact, _) => {
-            "With the recorded settings, the model reserves what the run reserved, at every request. \
-             Predictions are exact unless a line below says otherwise."
+            "With the recorded settings, the allocator model reserves what the run reserved, at every \
+             request. Predictions are exact unless a line below says otherwise."
                 .to_owned()
         }
         (PredictionStatus::Indicative, Some(reason)) => {

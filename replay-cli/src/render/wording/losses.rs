@@ -32,10 +32,10 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
                 BlockContent::Modules => " of modules",
                 BlockContent::Other => "",
             };
-            format!("the file ends inside the block{content} at {}", place(file.as_ref(), *offset_bytes))
+            format!("the file ends inside a file block{content} at {}", place(file.as_ref(), *offset_bytes))
         }
         TraceLoss::UnknownBlocks { blocks } => {
-            format!("{} from a newer recorder and skipped", count_are(*blocks, "block"))
+            format!("{} from a newer recorder and skipped", count_are(*blocks, "file block"))
         }
         TraceLoss::UnknownEvents { events } => {
             format!("{} of unknown kinds and not counted: use a newer gpumemtrace", count_are(*events, "event"))

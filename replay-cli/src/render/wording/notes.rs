@@ -87,7 +87,7 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
         ),
         TraceNote::SnapshotPassedOver { entries, keys } => format!(
             "the snapshot has {} and {} that this version of gpumemtrace does not know; they are not counted",
-            format_count(*entries, "entry"),
+            format_count(*entries, "item"),
             format_count(*keys, "key")
         ),
         TraceNote::SnapshotHostMemory { events } => {

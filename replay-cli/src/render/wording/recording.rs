@@ -136,7 +136,7 @@ pub(crate) fn explain_unnamed(why: UnnamedReason) -> &'static str {
             "linked without a build id (ld --build-id), so no file can be matched to it"
         }
         UnnamedReason::NoSymbols => "the file has no symbols; install its debug symbols",
-        UnnamedReason::Unreadable => "the file cannot be read or is no ELF file; Mach-O is not supported",
+        UnnamedReason::Unreadable => "the file cannot be read or is not an ELF file; Mach-O is not supported",
         UnnamedReason::NoModule => "generated at run time, or the library was unloaded",
     }
 }

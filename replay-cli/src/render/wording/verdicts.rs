@@ -101,7 +101,7 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             let PressureEvidence { device, total_bytes, live_bytes, non_torch_bytes, share, .. } = *pressure;
             let needed = live_bytes.saturating_add(non_torch_bytes) as f64 / total_bytes.max(1) as f64;
             format!(
-                "GPU {device} was {} full, mostly of PyTorch's cache; without the cache it was {} full",
+                "GPU {device} was {} full, mostly with PyTorch's cache; without the cache it was {} full",
                 format_percent(share),
                 format_percent(needed)
             )
@@ -199,7 +199,7 @@ fn describe_pressure(pressure: &PressureEvidence) -> String {
             format!("{} allocated and {} outside PyTorch", format_bytes(live), format_bytes(other))
         }
     };
-    format!("GPU {device} was nearly full: {used}, {} of it", format_percent(share))
+    format!("GPU {device} was nearly full: {used}, {} of its memory", format_percent(share))
 }
 
 /// Free memory that other requests cannot use.

@@ -17,7 +17,7 @@ pub(crate) fn describe_doubts(doubts: &[Doubt]) -> Option<String> {
 fn describe_doubt(doubt: &Doubt) -> String {
     match doubt {
         Doubt::ModelDiffers { predicted_bytes, recorded_bytes } => format!(
-            "with the recorded settings the model reserves {} where the run reserved {}",
+            "with the recorded settings the allocator model reserves {} where the run reserved {}",
             format_bytes(*predicted_bytes),
             format_bytes(*recorded_bytes)
         ),
@@ -41,8 +41,8 @@ fn describe_doubt(doubt: &Doubt) -> String {
         Doubt::OtherModel => {
             "the card may be another model, for which libraries may make other requests".to_owned()
         }
-        Doubt::PoolRefused => "a request for a private pool got no memory at once, and it is unknown whether a \
-                               graph was being captured"
+        Doubt::PoolRefused => "the first attempt at a request for a private pool failed, and it is unknown whether \
+                               a graph was being captured"
             .to_owned(),
         Doubt::Survived => {
             "the run failed at a request that gets memory here, and what follows is unknown".to_owned()
@@ -69,7 +69,7 @@ fn describe_doubt(doubt: &Doubt) -> String {
         Doubt::MemoryShared => "the run shared memory with other processes, which this release cannot do with \
                                 expandable segments"
             .to_owned(),
-        Doubt::NotModelled { settings } => format!("the model does not know {}", settings.join(", ")),
+        Doubt::NotModelled { settings } => format!("the allocator model does not support {}", settings.join(", ")),
     }
 }
 

@@ -55,9 +55,9 @@ export function createHeatMap(section: HTMLElement): { show(run: RunData): void;
     rows = mergeRows(sorted);
     cursor = null;
     const merged = rows.length < ranks.length
-      ? ` Each row is the highest of up to ${Math.ceil(ranks.length / rows.length)} of them.` : "";
+      ? ` Each row shows the highest of up to ${Math.ceil(ranks.length / rows.length)} GPUs.` : "";
     note.textContent = `Rows are GPUs, columns are equal parts of each recording.${merged}`
-      + " White space is unknown. Point at a cell for its numbers; arrow keys move from cell to cell.";
+      + " Empty cells are unknown. Point at a cell for its numbers; arrow keys move from cell to cell.";
     draw();
   };
   const announce = () => {

@@ -45,7 +45,7 @@ function show(app: HTMLElement, page: FleetPage, bytes: BlobPart): void {
     const section = h("section", "card", h("h2", {}, "Peak of allocated memory by run"));
     chart = createRunsChart(section, runs, select);
     section.append(h("p", "muted",
-      "A bar is the median rank; the light part above is the highest rank. Select a run to see it below."),
+      "A bar shows the median peak of a run's GPUs; its lighter part reaches the highest peak. Select a run to see it below."),
       runTable.element);
     main.append(section);
     main.append(tableCard("What grew between versions", regressionColumns, page.regressions, "growth",
@@ -67,7 +67,7 @@ function show(app: HTMLElement, page: FleetPage, bytes: BlobPart): void {
     title.textContent = hasRuns ? run.name : "";
     title.hidden = !hasRuns;
     missing.hidden = run.missing.length === 0;
-    fill(missing, h("strong", {}, "This picture is incomplete"),
+    fill(missing, h("strong", {}, "Some data is missing"),
       h("ul", {}, ...run.missing.map((sentence) => h("li", {}, sentence))));
     fill(tables,
       tableCard("Lines that leak", lineColumns, run.lines, "bytes", "No leaks found."),
@@ -111,7 +111,7 @@ function header({ headline, runs }: FleetPage, bytes: BlobPart): HTMLElement {
   onThemeChange(nameTheme);
   const json = h("button", { title: "The data of this page" }, "fleet.json");
   on(json, "click", () => download("fleet.json", "application/json", bytes));
-  const count = runs.length > 1 ? `${formatNumberOf(runs.length, "run")}, ` : "";
+  const count = runs.length > 1 ? `${formatNumberOf(runs.length, "run")}; the latest: ` : "";
   return h("header", "top",
     h("div", "headline",
       h("h1", {}, h("p", { class: "verdict", "data-severity": headline.severity }, headline.verdict)),

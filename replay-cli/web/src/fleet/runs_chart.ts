@@ -1,4 +1,4 @@
-/** The peaks of all runs over time: a bar from the median rank to the highest one. */
+/** The peaks of all runs over time: a bar for the median over its GPUs, and above it up to the highest. */
 
 import { facts, hideTooltip, showTooltip } from "../draw/tooltip.js";
 import { onThemeChange, themeColor } from "../shell/theme.js";
@@ -79,8 +79,8 @@ export function createRunsChart(
       ["", run.name],
       ["started", run.started ?? "unknown"],
       ["commit", run.git_commit ?? "unknown"],
-      ["median rank", formatBytes(run.peak?.median_bytes)],
-      ["highest rank", formatBytes(run.peak?.most_bytes)],
+      ["median peak", formatBytes(run.peak?.median_bytes)],
+      ["highest peak", formatBytes(run.peak?.most_bytes)],
       run.finding && ["finding", run.finding.summary],
     ]));
   });

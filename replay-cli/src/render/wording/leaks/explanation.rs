@@ -53,7 +53,7 @@ fn describe_fate(leak: &Leak, words: &Vocabulary) -> String {
             format!(
                 "{reserver} reserves more and more memory that stays unused: freed on a stream or in a \
                  pool that later requests do not use, or in pieces that are too small for them. Most of \
-                 the new {segment}s were requested below this line."
+                 the new {segment}s were requested in calls from this line."
             )
         }
         (LeakKind::Tensors, GrowsBy::Size) => {

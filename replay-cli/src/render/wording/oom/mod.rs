@@ -52,7 +52,7 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
         OomCause::DeviceFull => {
             let free = oom.device_free_bytes.unwrap_or(0);
             format!(
-                "The GPU was too full for {requested}: {live} were allocated, {} were free ({unused} in {reserver}, {} at the driver)",
+                "The GPU was too full for {requested}: {live} were allocated, {} were free ({unused} in {reserver}, {} not reserved)",
                 format_bytes(unused_bytes.saturating_add(free)),
                 format_bytes(free)
             )
@@ -165,7 +165,7 @@ pub(crate) fn remedy_state(remedy: &Remedy) -> &'static str {
 pub(crate) fn label_growth(pattern: OomGrowthPattern) -> &'static str {
     match pattern {
         OomGrowthPattern::Repeated | OomGrowthPattern::Replaced | OomGrowthPattern::Once => {
-            "Grew towards it: "
+            "Grew before the error: "
         }
         OomGrowthPattern::EachStep => "In use in this step: ",
     }
@@ -182,7 +182,7 @@ pub(crate) fn describe_pattern(line: &OomGrowth) -> String {
         OomGrowthPattern::Replaced => format!("{since}, while older ones were freed"),
         OomGrowthPattern::Once => {
             let step = line.first_step.map(|step| format!(" in step {}", format_number(step)));
-            format!(", allocated at one time{}", step.unwrap_or_default())
+            format!(", allocated together{}", step.unwrap_or_default())
         }
         OomGrowthPattern::EachStep => "; earlier steps freed theirs".to_owned(),
     }

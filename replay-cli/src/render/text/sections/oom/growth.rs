@@ -48,6 +48,6 @@ pub(in crate::render::text) fn render_unchanged(out: &mut String, oom: &Oom, mos
         .map(|line| format!("{} at {}", format_bytes(line.bytes), short_site(&line.site)))
         .collect();
     if !texts.is_empty() {
-        put_line(out, format_args!("  Held since before: {}.", texts.join(", ")));
+        put_line(out, format_args!("  Allocated earlier, not growing: {}.", texts.join(", ")));
     }
 }
