@@ -141,6 +141,23 @@ fn killed_run_ends_following_and_its_ring_is_read() {
 }
 
 #[test]
+fn free_lock_of_another_host_does_not_end_following() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.trace");
+    let run = leaky(20);
+    let (half, all) = (run.events.len() / 2, run.events.len());
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&[definitions(&run), events_block(&run, 0..half)].concat()).unwrap();
+    let mut follower = Follower::start(&path, &[]);
+    follower.wait_for(&[&format!("{half} events")]);
+    follower.wait_for(&["no new events, and the lock", "the report follows after 60 s without events"]);
+    file.write_all(&[events_block(&run, half..all), end(&run)].concat()).unwrap();
+    let (report, rest, code) = follower.end();
+    assert!(rest.contains(&format!("{all} events")), "{rest}");
+    assert_eq!((report, code), replayed(&path));
+}
+
+#[test]
 fn truncated_or_replaced_trace_is_followed_from_its_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");

@@ -14,6 +14,7 @@ use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::FILE_HEADER_BYTES;
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 
+use super::recorder_presence::RecorderLock;
 use crate::trace::bytes::FileBytes;
 use crate::trace::parts::first_block;
 
@@ -103,11 +104,15 @@ impl FileTail {
         Ok(self.read_bytes > begin)
     }
 
-    /// True while the recorder holds the file.
-    pub(crate) fn is_locked(&self) -> bool {
+    /// Looks whether the recorder has locked the file under the name.
+    pub(super) fn recorder_lock(&self) -> RecorderLock {
         // A lock belongs to an open file description, so a separate one is opened and closed here.
-        let file = File::open(&self.path);
-        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        let Ok(file) = File::open(&self.path) else { return RecorderLock::Unknown };
+        match file.try_lock_shared() {
+            Ok(()) => RecorderLock::Free,
+            Err(TryLockError::WouldBlock) => RecorderLock::Held,
+            Err(TryLockError::Error(_)) => RecorderLock::Unknown,
+        }
     }
 }
 

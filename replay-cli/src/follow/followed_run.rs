@@ -13,12 +13,11 @@ use gpumemtrace_replay::{RingFile, RunFollower};
 
 use super::file_tail::TailChange;
 use super::followed_trace::FollowedTrace;
+use super::recorder_presence::{MAX_UNPROVEN_QUIET_TIME, RecorderPresence};
 use crate::trace::ring::RingReader;
 
 /// How long to wait for the exit status that `gpumemtrace run` appends to a closed trace.
 const EXIT_STATUS_WAIT: Duration = Duration::from_secs(1);
-/// A run without an end is over once it has had no lock and no new data for this long.
-const MAX_QUIET_TIME: Duration = Duration::from_millis(500);
 
 /// A run that is read as it goes on.
 pub(crate) struct FollowedRun {
@@ -31,9 +30,8 @@ pub(crate) struct FollowedRun {
     ring: RingReader,
     /// Why the ring file was not read, if the program did not answer.
     silence: Option<String>,
-    is_locked: bool,
+    presence: RecorderPresence,
     ended: Option<Instant>,
-    quiet_since: Option<Instant>,
 }
 
 impl FollowedRun {
@@ -46,10 +44,9 @@ impl FollowedRun {
             counters: None,
             ring: RingReader::new(path),
             silence: None,
-            is_locked: trace.is_locked(),
+            presence: RecorderPresence::new(trace.recorder_lock()),
             trace,
             ended: None,
-            quiet_since: None,
         }))
     }
 
@@ -77,7 +74,9 @@ impl FollowedRun {
 
     /// Reads what is new in the trace alone, which the recorder writes about every five seconds.
     pub(crate) fn poll_trace(&mut self) -> Result<TailChange, OpenError> {
-        self.is_locked = self.trace.is_locked();
+        // Before the read: what is read after a free lock was written before it was released.
+        let lock = self.trace.recorder_lock();
+        let mut has_events = false;
         let Self { live, meta, counters, ended, .. } = self;
         let found = self.trace.poll(&mut |item| match item {
             Item::Meta(more) => meta.merge(more),
@@ -85,34 +84,53 @@ impl FollowedRun {
                 *ended = Some(Instant::now());
                 *counters = Some(end.counters);
             }
-            item => live.add_item(item),
+            item => {
+                // `gpumemtrace run` appends metadata to a trace whose program was killed.
+                has_events |= matches!(item, Item::Events(_));
+                live.add_item(item);
+            }
         })?;
-        if found == TailChange::More || self.is_locked {
-            self.quiet_since = None;
-        } else {
-            self.quiet_since.get_or_insert_with(Instant::now);
-        }
+        self.presence.note_read(lock, has_events, is_of_other_host(&self.meta), Instant::now());
         if self.trace.take_gap() {
             self.live.skip_missing_events();
         }
         Ok(found)
     }
 
-    /// True once the recorder has closed the trace, or the program has died.
+    /// True once the recorder has closed the trace, or the program has died. A run whose end is not
+    /// in the trace goes on if further events come.
     pub(crate) fn is_over(&self) -> bool {
         match self.ended {
-            Some(since) => !self.is_locked || since.elapsed() > EXIT_STATUS_WAIT,
-            None => self.quiet_since.is_some_and(|since| since.elapsed() >= MAX_QUIET_TIME),
+            Some(since) => self.presence.is_released() || since.elapsed() > EXIT_STATUS_WAIT,
+            None => self.presence.is_gone(Instant::now()),
         }
     }
 
     /// True while the recorder holds the trace and has not written its end.
     pub(crate) fn is_recording(&self) -> bool {
-        self.is_locked && self.ended.is_none()
+        self.presence.is_locked() && self.ended.is_none()
+    }
+
+    /// True unless the lock or the trace shows that the recorder has ended.
+    pub(crate) fn may_be_recording(&self) -> bool {
+        !self.presence.is_released() && self.ended.is_none()
+    }
+
+    /// How long there have been no events, and for how long there may be none until the run is
+    /// over. `None` if the lock or the trace shows whether the program runs.
+    pub(crate) fn unproven_quiet_time(&self) -> Option<(Duration, Duration)> {
+        let is_unproven = self.may_be_recording() && !self.is_recording();
+        is_unproven.then(|| (self.presence.quiet_time(Instant::now()), MAX_UNPROVEN_QUIET_TIME))
     }
 
     /// Why the last poll did not read the ring file, if the program did not answer.
     pub(crate) fn silence(&self) -> Option<&str> {
         self.silence.as_deref()
     }
+}
+
+/// True if the trace names another host than this one, whose locks may be invisible here.
+fn is_of_other_host(meta: &Meta) -> bool {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    meta.text("host").zip(own).is_some_and(|(host, own)| host != own.trim_end())
 }

@@ -13,6 +13,7 @@ use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, OpenError};
 
 use super::file_tail::{FileTail, TailChange};
+use super::recorder_presence::RecorderLock;
 use crate::trace::parts::PartDiscovery;
 
 /// On file systems without hard links, the name is missing for a moment between two parts.
@@ -124,9 +125,9 @@ impl FollowedTrace {
         std::mem::take(&mut self.has_gap)
     }
 
-    /// True while the recorder holds the current part.
-    pub(crate) fn is_locked(&self) -> bool {
-        self.last.is_locked()
+    /// Looks whether the recorder has locked the current part.
+    pub(super) fn recorder_lock(&self) -> RecorderLock {
+        self.last.recorder_lock()
     }
 }
 

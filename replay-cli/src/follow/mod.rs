@@ -6,6 +6,7 @@
 mod file_tail;
 mod followed_run;
 mod followed_trace;
+mod recorder_presence;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ pub(crate) use followed_run::FollowedRun;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
+/// After this long without events, a line says why the report does not come yet.
+const QUIET_NOTE_DELAY: Duration = Duration::from_secs(10);
 
 /// Follows a trace until its run is over. Waits for the trace if it does not exist yet.
 pub(crate) fn follow_to_end(path: &Path, user_code: &UserCodePaths) -> Result<(), UnreadableInput> {
@@ -65,7 +68,7 @@ fn wait_for(path: &Path, user_code: &UserCodePaths) -> Result<FollowedRun, Unrea
 
 /// Prints the totals until the run is over (`Nothing`) or the file changes under its name.
 fn follow(run: &mut FollowedRun) -> Result<TailChange, gpumemtrace_format::reader::OpenError> {
-    let mut has_said_unanswered = false;
+    let (mut has_said_unanswered, mut has_said_quiet) = (false, false);
     let mut printed = (Instant::now(), RunView::default());
     loop {
         let found = run.poll()?;
@@ -73,6 +76,16 @@ fn follow(run: &mut FollowedRun) -> Result<TailChange, gpumemtrace_format::reade
             && !std::mem::replace(&mut has_said_unanswered, true)
         {
             print_line(&format!("gpumemtrace: the ring file {why}"));
+        }
+        if let Some((quiet, limit)) = run.unproven_quiet_time()
+            && quiet >= QUIET_NOTE_DELAY
+            && !std::mem::replace(&mut has_said_quiet, true)
+        {
+            print_line(&format!(
+                "gpumemtrace: no new events, and the lock of the trace does not show whether the program runs; the \
+                 report follows after {} s without events",
+                limit.as_secs()
+            ));
         }
         if !matches!(found, TailChange::Nothing | TailChange::More) {
             status_line::erase();

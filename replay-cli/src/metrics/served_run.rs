@@ -20,7 +20,7 @@ const MAX_LABEL_CHARS: usize = 255;
 
 pub(super) struct ServedRun {
     run: FollowedRun,
-    /// When the run was found to be over.
+    /// When the run was found to be over. It goes on if its trace grows without having an end.
     ended: Option<Instant>,
     /// The next sequence number while others wait for it, and since when.
     awaited: Option<(u64, Instant)>,
@@ -52,9 +52,13 @@ impl ServedRun {
 
     fn try_poll(&mut self, reads_ring: bool) -> Result<TailChange, OpenError> {
         if self.ended.is_some() {
-            return self.run.poll_trace();
+            let found = self.run.poll_trace()?;
+            if !matches!(found, TailChange::Nothing | TailChange::More) || self.run.is_over() {
+                return Ok(found);
+            }
+            self.ended = None;
         }
-        let polls_ring = reads_ring || !self.run.is_recording();
+        let polls_ring = reads_ring || !self.run.may_be_recording();
         let mut found = if polls_ring { self.run.poll()? } else { self.run.poll_trace()? };
         let is_unchanged = matches!(found, TailChange::Nothing | TailChange::More);
         if is_unchanged && self.run.is_over() {

@@ -28,9 +28,9 @@ SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 class Server:
     """A running `serve-metrics` on a free port."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, **how):
         self.process = subprocess.Popen([COMMAND, "serve-metrics", "--listen", "127.0.0.1:0", *map(str, arguments)],
-                                        stderr=subprocess.PIPE, text=True)
+                                        stderr=subprocess.PIPE, text=True, **how)
         line = self.process.stderr.readline()
         assert (found := re.search(r"http://(127.0.0.1):(\d+)/metrics", line)), line
         self.address = found[1], int(found[2])

@@ -1,0 +1,35 @@
+"""`serve-metrics` where an answer is lost, and where file locks or the clock of the files mislead."""
+
+import os
+import time
+
+import pytest
+
+from durability_case import build_programs
+from test_serve_metrics import MIB, DriverProgram, Server
+
+
+@pytest.mark.parametrize("locks", ["none", "local"])
+def test_run_goes_on_where_its_lock_cannot_be_seen(tmp_path, locks):
+    """The lock of a network file system, as the server sees it (flock_of.c)."""
+    bin, folder = tmp_path / "bin", tmp_path / "traces"
+    bin.mkdir(), folder.mkdir()
+    build_programs(bin, ["flock_of.so"])
+    seen = os.environ | {"LD_PRELOAD": str(bin / "flock_of.so"), "FLOCK_OF": locks}
+    with Server(folder, env=seen) as server:
+        program = DriverProgram(folder)
+        for last in (9, 19, 29):
+            program.turns(last)
+            # The recorder writes events within about five seconds; the trace is quiet meanwhile.
+            for _ in range(8):
+                samples = server.samples("run.trace")
+                assert locks == "local" or samples["gpumemtrace_trace_running"] == 1
+                time.sleep(1)
+        # The first quiet seconds with a free lock look like the end of the program.
+        assert samples["gpumemtrace_trace_running"] == 1
+        assert samples["gpumemtrace_lost_events_total"] == 0
+        program.turns(39)
+        # These events are only in the ring file so far.
+        assert server.samples("run.trace")["gpumemtrace_driver_bytes"] == 40 * MIB
+        program.kill()
+        assert server.samples("run.trace")["gpumemtrace_trace_running"] == 1
