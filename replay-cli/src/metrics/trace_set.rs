@@ -2,14 +2,16 @@
 //!
 //! Memory is proportional to the traces that are followed, of which there are at most
 //! [`MAX_TRACES`]. A trace in a folder is followed if it is being recorded or has changed since the
-//! server started; finished traces from before are passed over without reading them. After its
-//! end, a run stays for a while, so that a last scrape sees its last values, and is then dropped.
+//! server started; finished traces from before are passed over without reading them. The versions
+//! of files tell what has changed, not their times, which a file server takes from its own clock.
+//! After its end, a run stays for a while, so that a last scrape sees its last values, and is then
+//! dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::exposition::{Samples, TraceSample};
 use super::served_run::ServedRun;
@@ -25,21 +27,23 @@ const MAX_TRACES: usize = 128;
 /// its ring file, at most a quarter of a second.
 const MAX_THREADS: usize = 16;
 
-/// Tells the versions of a file apart.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Tells the versions of a file apart. A renamed file keeps its version.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileVersion {
     device: u64,
     inode: u64,
     modified: (i64, i64),
+    length_bytes: u64,
 }
 
 pub(super) struct TraceSet {
     paths: Vec<PathBuf>,
     keep_ended: Duration,
-    started: SystemTime,
     runs: BTreeMap<PathBuf, ServedRun>,
+    /// Files that were there when the server started.
+    existing: BTreeSet<FileVersion>,
     /// Files that are not followed unless they change.
-    passed_over: BTreeMap<PathBuf, FileVersion>,
+    passed_over: BTreeSet<FileVersion>,
     /// Files that are no traces, or damaged at their start.
     unreadable: BTreeSet<PathBuf>,
     /// Running traces above [`MAX_TRACES`].
@@ -62,9 +66,17 @@ impl TraceSet {
                 return Err(unreadable(&"is neither a trace nor a folder"));
             }
         }
-        let started = SystemTime::now();
-        let (runs, passed_over, unreadable) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Ok(Self { paths, keep_ended, started, runs, passed_over, unreadable, skipped: 0 })
+        let mut this = Self {
+            paths,
+            keep_ended,
+            runs: BTreeMap::new(),
+            existing: BTreeSet::new(),
+            passed_over: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
+            skipped: 0,
+        };
+        this.existing = this.find_files().keys().filter_map(|path| read_version(path)).collect();
+        Ok(this)
     }
 
     /// Reads what is new, looks for new traces, and drops those that ended long ago.
@@ -79,7 +91,7 @@ impl TraceSet {
             if matches!(run.found, Ok(TailChange::Nothing | TailChange::More)) {
                 let is_kept = run.time_since_end().is_none_or(|since| since < keep_ended);
                 if !is_kept && let Some(version) = read_version(path) {
-                    passed_over.insert(path.clone(), version);
+                    passed_over.insert(version);
                 }
                 return is_kept;
             }
@@ -101,15 +113,15 @@ impl TraceSet {
             let Some(version) = read_version(&path).filter(|_| !self.runs.contains_key(&path)) else {
                 continue;
             };
-            if passed_over.get(&path) == Some(&version) {
+            if passed_over.contains(&version) {
                 if unreadable.contains(&path) {
-                    self.unreadable.insert(path.clone());
+                    self.unreadable.insert(path);
                 }
-                self.passed_over.insert(path, version);
+                self.passed_over.insert(version);
                 continue;
             }
             match ServedRun::open(&path) {
-                Ok(Some(run)) if is_named || run.is_recording() || self.is_new(version) => {
+                Ok(Some(run)) if is_named || run.is_recording() || !self.existing.contains(&version) => {
                     if self.runs.len() < MAX_TRACES {
                         self.runs.insert(path.clone(), run);
                         added.insert(path);
@@ -117,22 +129,16 @@ impl TraceSet {
                         self.skipped += 1;
                     }
                 }
-                Ok(Some(_)) => drop(self.passed_over.insert(path, version)),
+                Ok(Some(_)) => drop(self.passed_over.insert(version)),
                 Ok(None) => {}
                 Err(error) => {
                     print_message(format_args!("gpumemtrace: {} {error}", path.display()));
-                    self.unreadable.insert(path.clone());
-                    self.passed_over.insert(path, version);
+                    self.unreadable.insert(path);
+                    self.passed_over.insert(version);
                 }
             }
         }
         added
-    }
-
-    /// True if the file has changed since the server started.
-    fn is_new(&self, version: FileVersion) -> bool {
-        let modified = Duration::new(version.modified.0.max(0) as u64, version.modified.1 as u32);
-        self.started.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|started| modified >= started)
     }
 
     /// All files that may be traces, each once, with whether the user named it.
@@ -194,7 +200,7 @@ fn poll_all(runs: Vec<&mut ServedRun>, reads_rings: bool) {
 fn read_version(path: &Path) -> Option<FileVersion> {
     let facts = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let modified = (facts.mtime(), facts.mtime_nsec());
-    Some(FileVersion { device: facts.dev(), inode: facts.ino(), modified })
+    Some(FileVersion { device: facts.dev(), inode: facts.ino(), modified, length_bytes: facts.len() })
 }
 
 /// True for `NAME.trace`, but not for the files that go with it: `NAME.ID.stacks.trace` and full

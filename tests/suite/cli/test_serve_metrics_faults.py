@@ -33,3 +33,29 @@ def test_run_goes_on_where_its_lock_cannot_be_seen(tmp_path, locks):
         assert server.samples("run.trace")["gpumemtrace_driver_bytes"] == 40 * MIB
         program.kill()
         assert server.samples("run.trace")["gpumemtrace_trace_running"] == 1
+
+
+def test_growth_of_a_trace_shows_where_the_clock_of_the_files_is_behind(tmp_path):
+    program = DriverProgram(tmp_path / "made", turns=20)
+    program.turns(9), program.turns(19)
+    program.process.communicate()
+    whole, folder = program.trace.read_bytes(), tmp_path / "served"
+    folder.mkdir()
+
+    def write(path, data):
+        """Gives the file a time from before the server's start, as a file server may."""
+        path.with_suffix(".new").write_bytes(data)
+        os.utime(path.with_suffix(".new"), (1e9, 1e9))
+        path.with_suffix(".new").rename(path)
+
+    write(folder / "ended.trace", whole)
+    write(folder / "grows.trace", whole[:len(whole) * 2 // 3])
+    with Server(folder) as server:
+        assert "gpumemtrace_events_total" not in server.samples()
+        write(folder / "late.trace", whole)
+        write(folder / "grows.trace", whole)
+        for name in ("late.trace", "grows.trace"):
+            assert server.samples(name)["gpumemtrace_driver_bytes"] == 20 * MIB
+        # A later run moves the finished trace of its name aside.
+        (folder / "ended.trace").rename(folder / "ended.1.trace")
+        assert server.samples("ended.1.trace") == {}
