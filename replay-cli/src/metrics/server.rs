@@ -15,7 +15,7 @@ use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::connection::{ClientProgress, Connection};
+use super::connection::{ClientProgress, Connection, RECHECK_INTERVAL};
 use super::follower::{Answer, FollowerRequest};
 
 const MAX_CONNECTIONS: usize = 128;
@@ -76,10 +76,21 @@ impl Server {
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.listener, PollFlags::IN),
         ];
-        polled.extend(self.connections.iter().map(|one| PollFd::new(&one.stream, one.interest())));
+        // Connections without an interest are advanced each time.
+        let (mut polled_ids, mut ready) = (Vec::new(), Vec::new());
+        for connection in &self.connections {
+            match connection.interest() {
+                Some(interest) => {
+                    polled.push(PollFd::new(&connection.stream, interest));
+                    polled_ids.push(connection.id);
+                }
+                None => ready.push(connection.id),
+            }
+        }
         let deadline = self.connections.iter().map(|connection| connection.deadline).min();
         let timeout = deadline.map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            let left = if ready.is_empty() { left } else { left.min(RECHECK_INTERVAL) };
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
         match poll(&mut polled, timeout.as_ref()) {
@@ -88,8 +99,8 @@ impl Server {
             Err(error) => return Err(error.into()),
         }
         let is_ready = |fd: &PollFd| !fd.revents().is_empty();
-        let ready = polled[3..].iter().zip(&self.connections).filter(|(fd, _)| is_ready(fd));
-        let ready = ready.map(|(_, connection)| connection.id).collect();
+        let polled_ready = polled[3..].iter().zip(polled_ids).filter(|(fd, _)| is_ready(fd));
+        ready.extend(polled_ready.map(|(_, id)| id));
         Ok((is_ready(&polled[0]), is_ready(&polled[1]), is_ready(&polled[2]), ready))
     }
 
@@ -98,9 +109,12 @@ impl Server {
             return Ok(());
         };
         match self.connections[at].advance() {
-            ClientProgress::Waits | ClientProgress::Sent(None) => {}
+            ClientProgress::Waits => {}
             ClientProgress::WantsMetrics => self.requests.send(FollowerRequest::Scrape(id))?,
-            ClientProgress::Sent(Some(reading)) => self.requests.send(FollowerRequest::Delivered(reading))?,
+            ClientProgress::Received(reading) => {
+                self.connections.remove(at);
+                self.requests.send(FollowerRequest::Delivered(reading))?;
+            }
             ClientProgress::Closed => drop(self.connections.remove(at)),
         }
         Ok(())

@@ -1,12 +1,46 @@
 """`serve-metrics` where an answer is lost, and where file locks or the clock of the files mislead."""
 
 import os
+import socket
 import time
 
 import pytest
 
 from durability_case import build_programs
 from test_serve_metrics import MIB, DriverProgram, Server
+
+
+def leave_at_once(client):
+    client.close()
+
+
+def leave_with_unread_answer(client):
+    # The answer is in the kernel's buffer, as after the timeout of a scrape.
+    assert client.recv(1, socket.MSG_PEEK)
+    client.close()
+
+
+def leave_in_the_answer(client):
+    assert len(client.recv(100)) == 100
+    client.close()
+
+
+@pytest.mark.parametrize("leave", [leave_at_once, leave_with_unread_answer, leave_in_the_answer])
+def test_maxima_of_an_answer_that_is_lost_come_again(tmp_path, leave):
+    program = DriverProgram(tmp_path / "traces")
+    with Server(tmp_path / "traces") as server:
+        program.turns(9)
+        leave(server.connect(b"GET /metrics HTTP/1.1\r\n\r\n"))
+        # The server writes the answer before the next request.
+        time.sleep(1)
+        assert server.samples()["gpumemtrace_driver_max_bytes"] == 14 * MIB
+        assert server.samples()["gpumemtrace_driver_max_bytes"] == 10 * MIB
+        # A client that closes its end after the request is answered.
+        with server.connect(b"GET /metrics HTTP/1.1\r\n\r\n") as client:
+            client.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+        assert answer.startswith("HTTP/1.1 200 ") and "gpumemtrace_driver_max_bytes{" in answer
+        program.kill()
 
 
 @pytest.mark.parametrize("locks", ["none", "local"])
