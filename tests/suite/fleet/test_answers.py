@@ -295,6 +295,7 @@ def test_growth_between_commits_is_recounted(ask, exported):
 
 def test_failed_and_incomplete_runs(engines, exported, tmp_path):
     lake = shutil.copytree(exported.folder, tmp_path / "lake")
+    set_columns(lake, {f"run={exported.runs[OOM].name}/rank=0": {"runs": {"exit_code": 0}}})
     [caught] = engines.rows(lake, "failed_runs")
     assert (caught["cause"], caught["runs"], caught["share"], caught["last_run"]) == (
         "out_of_memory_caught", 1, 1 / 3, exported.runs[OOM].name)

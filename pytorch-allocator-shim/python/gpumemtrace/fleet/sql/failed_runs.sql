@@ -1,27 +1,33 @@
 -- Why did runs fail?
 --
 -- A run has one cause, the first of these that a rank shows: out_of_memory (an error, and the
--- process did not exit normally), crashed, killed, unfinished (no end was recorded), and
--- out_of_memory_caught (errors, but the process exited normally).
+-- process failed), crashed, killed, error_exit (an exit code other than 0, as after an uncaught
+-- exception), out_of_memory_unknown_end (an error, and the exit code is unknown), unfinished (the
+-- process was running at the export), and out_of_memory_caught (an error, and the exit code is 0).
+-- A run without errors whose exit code is unknown is not counted as failed. A snapshot of PyTorch
+-- does not say how its process ended: one without an out-of-memory error is left out.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
 -- Columns:
 --   cause VARCHAR: The cause.
 --   runs BIGINT (number): Runs that failed like this.
---   share DOUBLE (of all runs): Their share.
+--   share DOUBLE (of all runs): Their share of all runs, failed or not.
 --   last_run VARCHAR: The newest of them.
 --   last_started_unix_ns BIGINT (nanoseconds since 1970): Its start.
 --   last_finding VARCHAR: Its most severe finding.
 WITH causes AS (
   SELECT run, started_unix_ns, worst_severity, worst_finding,
-    CASE WHEN ooms > 0 AND ending <> 'exit' THEN 1 WHEN ending = 'crashed' THEN 2
-      WHEN ending = 'killed' THEN 3 WHEN ending <> 'exit' THEN 4 WHEN ooms > 0 THEN 5
-      ELSE 6 END AS cause,
+    CASE WHEN ooms > 0 AND (ending IN ('crashed', 'killed') OR exit_code <> 0) THEN 1
+      WHEN ending = 'crashed' THEN 2 WHEN ending = 'killed' THEN 3 WHEN exit_code <> 0 THEN 4
+      WHEN ooms > 0 AND exit_code IS NULL THEN 5 WHEN ending = 'running' THEN 6
+      WHEN ooms > 0 THEN 7 ELSE 8 END AS cause,
     CASE worst_severity WHEN 'critical' THEN 1 WHEN 'warning' THEN 2 WHEN 'info' THEN 3
       ELSE 4 END AS severity
   FROM runs
   WHERE COALESCE(command_json, '') LIKE :command
+    -- Only snapshots have neither a process nor an id.
+    AND (ooms > 0 OR ending <> 'running' OR trace_id IS NOT NULL OR pid IS NOT NULL)
 ), by_run AS (
   SELECT run, min(started_unix_ns) AS started_unix_ns, min(cause) AS cause,
     min(severity) AS severity
@@ -39,12 +45,13 @@ WITH causes AS (
 )
 SELECT
   CASE cause WHEN 1 THEN 'out_of_memory' WHEN 2 THEN 'crashed' WHEN 3 THEN 'killed'
-    WHEN 4 THEN 'unfinished' ELSE 'out_of_memory_caught' END AS cause,
+    WHEN 4 THEN 'error_exit' WHEN 5 THEN 'out_of_memory_unknown_end' WHEN 6 THEN 'unfinished'
+    ELSE 'out_of_memory_caught' END AS cause,
   count(*) AS runs, CAST(count(*) AS DOUBLE) / CAST(max(all_runs) AS DOUBLE) AS share,
   max(CASE WHEN place = 1 THEN run END) AS last_run,
   max(CASE WHEN place = 1 THEN started_unix_ns END) AS last_started_unix_ns,
   max(CASE WHEN place = 1 THEN finding END) AS last_finding
 FROM placed AS p
-WHERE p.cause < 6
+WHERE p.cause < 8
 GROUP BY p.cause
 ORDER BY runs DESC NULLS LAST, 1

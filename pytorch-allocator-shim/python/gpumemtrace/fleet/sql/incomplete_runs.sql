@@ -7,8 +7,9 @@
 -- Columns:
 --   run VARCHAR: The run.
 --   rank BIGINT (number): The rank. Null for missing ranks.
---   reason VARCHAR: events_missing, unfinished (no end was recorded), window (a part of the run was
---     exported) or ranks_missing.
+--   reason VARCHAR: events_missing, unfinished (the process was running at the export), snapshot (a
+--     snapshot of PyTorch ends where it was taken), window (a part of the run was exported) or
+--     ranks_missing.
 --   missing_ranks BIGINT (number): Ranks of the job that are not in the lake. Else null.
 --   details VARCHAR: What is missing, as a list in JSON. Else null.
 WITH reasons AS (
@@ -16,7 +17,9 @@ WITH reasons AS (
     incomplete_json AS details
   FROM runs WHERE NOT is_complete
   UNION ALL
-  SELECT run, rank, 'unfinished' AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
+  -- Only snapshots have neither a process nor an id.
+  SELECT run, rank, CASE WHEN trace_id IS NULL AND pid IS NULL THEN 'snapshot' ELSE 'unfinished' END
+    AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
     CAST(NULL AS VARCHAR(1)) AS details
   FROM runs WHERE ending = 'running'
   UNION ALL

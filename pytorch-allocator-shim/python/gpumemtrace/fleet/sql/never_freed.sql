@@ -1,7 +1,7 @@
 -- Which lines allocate memory that no run ever frees?
 --
--- Only whole, complete runs that exited normally count. Parameters of the model appear here too,
--- unless the program frees them.
+-- Only whole, complete traces of processes that exited normally count; an unknown exit code is no
+-- failure. Parameters of the model appear here too, unless the program frees them.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -23,6 +23,7 @@ WITH gpu_lines AS (
   FROM sites s
   JOIN runs r ON r.run = s.run AND r.rank = s.rank
   WHERE s.layer = :layer AND r.is_whole AND r.is_complete AND r.ending = 'exit'
+    AND (r.exit_code = 0 OR r.exit_code IS NULL)
     AND COALESCE(r.command_json, '') LIKE :command
   GROUP BY s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function, s.is_backward
 )

@@ -1,0 +1,118 @@
+"""Answers of gpumemtrace.fleet about runs that are named, truncated, failed, or snapshots."""
+
+import json
+import shutil
+import sys
+from datetime import datetime, timezone
+
+import pytest
+
+from conftest import gpumemtrace
+from fleet_lakes import engines, exported  # noqa: F401 (fixtures)
+from fleet_lakes import ENGINES, PACKAGE, set_columns
+from page_runs import GOLDEN
+from readers import reader_program, run_reader
+
+sys.path.insert(0, str(PACKAGE))
+
+from gpumemtrace.fleet._lake import TABLES  # noqa: E402
+
+MIB = 1 << 20
+DAY_NS = 86_400 * 10**9
+STARTED = 20_000 * DAY_NS
+#: A trace that ended normally. Columns that are not here are null.
+NORMAL = {"trace_id": "1", "pid": 1, "command_json": '["python","train.py"]', "started_unix_ns": STARTED, "is_whole": True,
+          "ending": "exit", "exit_code": 0, "is_complete": True, "incomplete_json": "[]", "peak_live_bytes": 100 * MIB, "ooms": 0}
+WRITE = """
+import json, pathlib, sys, pyarrow, pyarrow.parquet
+types = {"BIGINT": pyarrow.int64(), "VARCHAR": pyarrow.string(), "BOOLEAN": pyarrow.bool_()}
+for path, columns, rows in json.load(sys.stdin):
+    schema = pyarrow.schema([(name, types[type]) for name, type in columns.items()])
+    pathlib.Path(path).parent.mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), path)
+"""
+
+
+def write_lake(folder, runs, **others):
+    """Writes a lake. `runs` has by run and rank the columns that differ from `NORMAL`.
+
+    `others` has the rows of other tables, likewise.
+    """
+    tables = {"runs": {place: [NORMAL | columns] for place, columns in runs.items()}, **others}
+    files = [(f"{folder}/{table}/run={run}/rank={rank}/part-0.parquet", columns, tables.get(table, {}).get((run, rank), []))
+             for table, columns in TABLES.items() for run, rank in runs]
+    run_reader([reader_program("python"), "-c", WRITE], input=json.dumps(files))
+    return folder
+
+
+@pytest.fixture
+def ask(engines):
+    """Returns the rows that all engines give."""
+    def rows(lake, name, **parameters):
+        first, *others = [engines.rows(lake, name, engine, **parameters) for engine in ENGINES]
+        assert all(other == first for other in others)
+        return first
+    return rows
+
+
+def lines_of(*sizes):
+    """Returns rows of `sites`, one for each line."""
+    return [{"site": number, "site_id": str(number), "file": "/work/train.py", "line": 10 + number, "function": "f", "is_backward": False,
+             "layer": "torch", "device": 0, "allocations": 1, "frees": 0, "peak_blocks": 1, "peak_bytes": size, "end_blocks": 1,
+             "end_bytes": size} for number, size in enumerate(sizes)]
+
+
+#: Traces with the cause that `failed_runs` gives to their run.
+OOM = {"ooms": 1}
+CAUSES = [
+    ("out_of_memory", OOM | {"exit_code": 1}),
+    ("out_of_memory", OOM | {"ending": "killed", "exit_code": None}),
+    ("out_of_memory", OOM | {"ending": "crashed", "exit_code": None}),
+    ("crashed", {"ending": "crashed", "exit_code": None}),
+    ("killed", {"ending": "killed", "exit_code": None}),
+    ("error_exit", {"exit_code": 1}),
+    ("out_of_memory_unknown_end", OOM | {"exit_code": None}),
+    ("out_of_memory_unknown_end", OOM | {"ending": "running", "exit_code": None}),
+    ("out_of_memory_unknown_end", OOM | {"ending": "running", "exit_code": None, "trace_id": None, "pid": None}),
+    ("unfinished", {"ending": "running", "exit_code": None}),
+    ("out_of_memory_caught", OOM),
+    (None, {}),
+    (None, {"exit_code": None}),
+]
+
+
+def test_failed_runs_have_the_cause_of_their_exit(ask, tmp_path):
+    runs, expected = {}, {}
+    for number, (cause, columns) in enumerate(CAUSES):
+        # The first rank ended normally.
+        runs[f"run{number}", 0], runs[f"run{number}", 1] = {}, columns
+        expected[cause] = expected.get(cause, 0) + 1
+    runs["snapshot", 0] = {"ending": "running", "exit_code": None, "trace_id": None, "pid": None}
+    rows = ask(write_lake(tmp_path / "lake", runs), "failed_runs")
+    del expected[None]
+    assert {row["cause"]: row["runs"] for row in rows} == expected
+    assert all(row["share"] == row["runs"] / len(CAUSES) for row in rows)
+
+
+def test_first_cause_of_a_run_is_the_one_of_its_ranks(ask, tmp_path):
+    order = [cause for number, (cause, _) in enumerate(CAUSES) if cause and cause not in [one for one, _ in CAUSES[:number]]]
+    causes = {cause: columns for cause, columns in reversed(CAUSES) if cause}
+    for number, cause in enumerate(order):
+        runs = {("job", rank): causes[later] for rank, later in enumerate(order[number:])}
+        [row] = ask(write_lake(tmp_path / cause, runs), "failed_runs")
+        assert row["cause"] == cause
+
+
+def test_lines_of_failed_processes_are_not_called_never_freed(ask, tmp_path):
+    sites = {(name, 0): lines_of(MIB) for name in ("normal", "failed")}
+    lake = write_lake(tmp_path / "lake", {("normal", 0): {}, ("failed", 0): {"exit_code": 1}}, sites=sites)
+    [row] = ask(lake, "never_freed")
+    assert (row["runs"], row["bytes"]) == (1, MIB)
+
+
+def test_snapshots_are_no_unfinished_runs(ask, tmp_path):
+    lake = tmp_path / "lake"
+    gpumemtrace("export", "parquet", GOLDEN / "snapshots" / "torch-2.15.0-pending-expandable.pickle", "--run", "snapshot", "-o", lake)
+    assert ask(lake, "failed_runs") == []
+    assert {(row["run"], row["reason"]) for row in ask(lake, "incomplete_runs") if row["reason"] != "events_missing"} == {
+        ("snapshot", "snapshot")}
