@@ -116,3 +116,12 @@ def test_snapshots_are_no_unfinished_runs(ask, tmp_path):
     assert ask(lake, "failed_runs") == []
     assert {(row["run"], row["reason"]) for row in ask(lake, "incomplete_runs") if row["reason"] != "events_missing"} == {
         ("snapshot", "snapshot")}
+
+
+def test_trace_without_a_rank_hides_no_missing_rank(ask, tmp_path):
+    # A launcher has no rank, so its folder has the next free number.
+    job = {"world_size": 4}
+    runs = {("part", rank): job | {"reported_rank": rank} for rank in (0, 1, 2)} | {("part", 3): {}}
+    runs |= {("whole", rank): job | {"reported_rank": rank} for rank in range(4)} | {("whole", 4): {}, ("alone", 0): {}}
+    [row] = ask(write_lake(tmp_path / "lake", runs), "incomplete_runs")
+    assert (row["run"], row["rank"], row["reason"], row["missing_ranks"]) == ("part", None, "ranks_missing", 1)

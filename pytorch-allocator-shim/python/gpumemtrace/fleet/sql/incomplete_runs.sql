@@ -10,7 +10,7 @@
 --   reason VARCHAR: events_missing, unfinished (the process was running at the export), snapshot (a
 --     snapshot of PyTorch ends where it was taken), window (a part of the run was exported) or
 --     ranks_missing.
---   missing_ranks BIGINT (number): Ranks of the job that are not in the lake. Else null.
+--   missing_ranks BIGINT (number): Ranks of the job that no trace in the lake reports. Else null.
 --   details VARCHAR: What is missing, as a list in JSON. Else null.
 WITH reasons AS (
   SELECT run, rank, 'events_missing' AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
@@ -28,8 +28,9 @@ WITH reasons AS (
   FROM runs WHERE NOT is_whole
   UNION ALL
   SELECT run, CAST(NULL AS BIGINT) AS rank, 'ranks_missing' AS reason,
-    max(world_size) - count(*) AS missing_ranks, CAST(NULL AS VARCHAR(1)) AS details
-  FROM runs GROUP BY run HAVING max(world_size) > count(*)
+    max(world_size) - count(DISTINCT reported_rank) AS missing_ranks,
+    CAST(NULL AS VARCHAR(1)) AS details
+  FROM runs GROUP BY run HAVING max(world_size) > count(DISTINCT reported_rank)
 )
 SELECT run, rank, reason, missing_ranks, details
 FROM reasons
