@@ -125,3 +125,32 @@ def test_trace_without_a_rank_hides_no_missing_rank(ask, tmp_path):
     runs |= {("whole", rank): job | {"reported_rank": rank} for rank in range(4)} | {("whole", 4): {}, ("alone", 0): {}}
     [row] = ask(write_lake(tmp_path / "lake", runs), "incomplete_runs")
     assert (row["run"], row["rank"], row["reason"], row["missing_ranks"]) == ("part", None, "ranks_missing", 1)
+
+
+def moment(step, time_ns, seq=5):
+    """Returns a row of `segments` at an out-of-memory error."""
+    return {"moment": "oom", "time_ns": time_ns, "seq": seq, "step": step, "device": 0, "address": 0, "size_bytes": 8 * MIB,
+            "allocated_bytes": 6 * MIB, "blocks": 3, "is_expandable": False}
+
+
+def test_first_rank_out_of_memory_is_unknown_without_its_time(ask, tmp_path):
+    failed = {"ooms": 1, "card": "A GPU", "git_commit": "c"}
+    runs, segments = {("known", 0): failed, ("known", 1): failed, ("known", 2): {"card": "A GPU"}}, {}
+    segments["known", 0], segments["known", 1] = [moment(7, 50)], [moment(6, 60)]
+    # A rank fails while its GPU has no segment.
+    runs |= {("unknown", 0): failed, ("unknown", 1): failed | {"ooms": 2}}
+    segments["unknown", 1] = [moment(2, 20), moment(3, 30)]
+    # The rank's first error may be the one without a moment.
+    runs |= {("repeated", 0): failed | {"ooms": 2}}
+    segments["repeated", 0] = [moment(4, 40)]
+    # The export has the first 15 errors of a GPU and the last.
+    runs |= {("many", 0): failed | {"ooms": 100}}
+    segments["many", 0] = [moment(step, step, step) for step in [*range(1, 16), 99]]
+    rows = ask(write_lake(tmp_path / "lake", runs, segments=segments), "first_rank_out_of_memory")
+    columns = ("git_commit", "failed_ranks", "ranks", "card", "first_rank", "step", "time_ns", "reserved_bytes", "allocated_bytes")
+    assert {row["run"]: tuple(row[name] for name in columns) for row in rows} == {
+        "known": ("c", 2, 3, "A GPU", 1, 6, 60, 8 * MIB, 6 * MIB),
+        "many": ("c", 1, 1, "A GPU", 0, 1, 1, 8 * MIB, 6 * MIB),
+        "repeated": ("c", 1, 1, "A GPU", 0, None, None, None, None),
+        "unknown": ("c", 2, 2, None, None, None, None, None, None),
+    }

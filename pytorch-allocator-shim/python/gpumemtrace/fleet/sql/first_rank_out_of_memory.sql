@@ -1,17 +1,19 @@
 -- Which rank of each run was first to run out of memory?
 --
 -- Ranks are compared by step, since the clocks of hosts differ; ranks in the same step by their
--- clocks. Only errors of PyTorch's allocator count.
+-- clocks. Only errors of PyTorch's allocator count. An error at which PyTorch had no segment has no
+-- recorded moment. If a rank has such an error, the first error is unknown: step, time_ns and the
+-- bytes are null, and card and first_rank too, unless only one rank failed.
 --
 -- Parameters:
 --   max_rows BIGINT = 100: Most rows to return.
 -- Columns:
 --   run VARCHAR: The run.
 --   git_commit VARCHAR: Commit of the program's checkout.
---   card VARCHAR: Name of the GPU.
+--   card VARCHAR: Name of the GPU of the first rank.
 --   failed_ranks BIGINT (number): Ranks that ran out of memory.
 --   ranks BIGINT (number): Ranks in the lake.
---   first_rank BIGINT (number): The first of them.
+--   first_rank BIGINT (number): The first of the failed ranks.
 --   step BIGINT (number): Steps begun then. Null without steps.
 --   time_ns BIGINT (nanoseconds): Time from the start of its recording.
 --   reserved_bytes BIGINT (bytes): Its reserved memory then.
@@ -22,26 +24,36 @@ WITH moments AS (
   FROM segments
   WHERE moment = 'oom'
   GROUP BY run, rank, device, time_ns, seq, step
+), recorded AS (
+  SELECT run, rank, count(*) AS moments FROM moments GROUP BY run, rank
+), failed AS (
+  -- Of many errors on a GPU, the export has the first 15 and the last.
+  SELECT r.run, count(*) AS failed_ranks, min(r.rank) AS rank, min(r.card) AS card,
+    count(CASE WHEN c.moments >= r.ooms OR c.moments >= 16 THEN 1 END) AS timed_ranks
+  FROM runs r
+  LEFT JOIN recorded c ON c.run = r.run AND c.rank = r.rank
+  WHERE r.ooms > 0
+  GROUP BY r.run
 ), placed AS (
-  SELECT m.run, m.rank, r.git_commit, r.card, m.step, m.time_ns, m.reserved_bytes,
-    m.allocated_bytes,
+  SELECT m.run, m.rank, r.card, m.step, m.time_ns, m.reserved_bytes, m.allocated_bytes,
     row_number() OVER (
       PARTITION BY m.run
       ORDER BY m.step NULLS LAST, r.started_unix_ns + m.time_ns NULLS LAST, m.rank, m.device,
         m.seq NULLS FIRST) AS place
   FROM moments m
   JOIN runs r ON r.run = m.run AND r.rank = m.rank
-), failed AS (
-  SELECT run, count(DISTINCT rank) AS failed_ranks FROM moments GROUP BY run
 ), sizes AS (
-  SELECT run, min(started_unix_ns) AS started_unix_ns, count(*) AS ranks FROM runs GROUP BY run
+  SELECT run, min(started_unix_ns) AS started_unix_ns, min(git_commit) AS git_commit,
+    count(*) AS ranks
+  FROM runs
+  GROUP BY run
 )
-SELECT p.run, p.git_commit, p.card, f.failed_ranks, z.ranks, p.rank AS first_rank, p.step,
-  p.time_ns, CAST(p.reserved_bytes AS BIGINT) AS reserved_bytes,
+SELECT f.run, z.git_commit, CASE WHEN f.failed_ranks = 1 THEN f.card ELSE p.card END AS card,
+  f.failed_ranks, z.ranks, CASE WHEN f.failed_ranks = 1 THEN f.rank ELSE p.rank END AS first_rank,
+  p.step, p.time_ns, CAST(p.reserved_bytes AS BIGINT) AS reserved_bytes,
   CAST(p.allocated_bytes AS BIGINT) AS allocated_bytes
-FROM placed p
-JOIN failed f ON f.run = p.run
-JOIN sizes z ON z.run = p.run
-WHERE p.place = 1
-ORDER BY z.started_unix_ns DESC NULLS LAST, p.run
+FROM failed f
+JOIN sizes z ON z.run = f.run
+LEFT JOIN placed p ON p.run = f.run AND p.place = 1 AND f.timed_ranks = f.failed_ranks
+ORDER BY z.started_unix_ns DESC NULLS LAST, f.run
 LIMIT :max_rows
