@@ -55,6 +55,27 @@ def ask(engines):
     return rows
 
 
+def test_months_are_those_of_starts(ask, tmp_path):
+    days = [(1970, 1, 1), (1999, 12, 31), (2000, 2, 29), (2000, 3, 1), (2024, 2, 29), (2100, 2, 28), (2100, 3, 1), (2262, 4, 9)]
+    days += [(year, month, 1) for year in (2026, 2027, 2028) for month in range(1, 13)]
+    moments = []
+    for day in days:
+        midnight = int(datetime(*day, tzinfo=timezone.utc).timestamp()) * 10**9
+        # Of two ranks, the second starts up to a day later, maybe in the next month.
+        moments += [(day, midnight), (day, midnight + DAY_NS - 1)]
+    runs, expected = {}, {}
+    for number, (day, unix_ns) in enumerate(moments):
+        for rank in (0, 1):
+            runs[f"nightly-{number}", rank] = {"started_unix_ns": unix_ns + rank * (DAY_NS - 1)}
+        month = f"{day[0]}-{day[1]:02}"
+        expected[month] = expected.get(month, 0) + 2
+    runs["20261123T154700Z-node7-1", 0] = {"started_unix_ns": None}
+    used = {place: [{"device": 0, "category": "parameters", "bytes": MIB, "blocks": 1}] for place in runs}
+    rows = ask(write_lake(tmp_path / "lake", runs, categories=used), "category_by_month")
+    assert {row["month"]: row["gpus"] for row in rows} == expected
+    assert all((row["bytes"], row["share"]) == (row["gpus"] * MIB, 1) for row in rows)
+
+
 def lines_of(*sizes):
     """Returns rows of `sites`, one for each line."""
     return [{"site": number, "site_id": str(number), "file": "/work/train.py", "line": 10 + number, "function": "f", "is_backward": False,
