@@ -76,11 +76,58 @@ def test_months_are_those_of_starts(ask, tmp_path):
     assert all((row["bytes"], row["share"]) == (row["gpus"] * MIB, 1) for row in rows)
 
 
+#: Runs that end before they reach their peak, or whose peak is unknown.
+INCOMPARABLE = {
+    "truncated": {"is_complete": False}, "window": {"is_whole": False}, "killed": {"ending": "killed", "exit_code": None},
+    "crashed": {"ending": "crashed", "exit_code": None}, "failed": {"exit_code": 1}, "running": {"ending": "running", "exit_code": None},
+    "unknown": {"peak_live_bytes": None},
+}
+
+
 def lines_of(*sizes):
     """Returns rows of `sites`, one for each line."""
     return [{"site": number, "site_id": str(number), "file": "/work/train.py", "line": 10 + number, "function": "f", "is_backward": False,
              "layer": "torch", "device": 0, "allocations": 1, "frees": 0, "peak_blocks": 1, "peak_bytes": size, "end_blocks": 1,
              "end_bytes": size} for number, size in enumerate(sizes)]
+
+
+def compared_lake(folder, others):
+    """Returns a lake with two commits that compare, and a small run of each of `others` between."""
+    runs = {("old", 0): {"git_commit": "1f0c2d9" + 33 * "a", "exit_code": None}, ("new", 0): {
+        "git_commit": "1f0c2e0" + 33 * "b", "started_unix_ns": STARTED + 1000, "peak_live_bytes": 160 * MIB}}
+    sites = {("old", 0): lines_of(100 * MIB), ("new", 0): lines_of(160 * MIB)}
+    for number, (name, columns) in enumerate(others.items()):
+        for rank in (0, 1):
+            runs[name, rank] = {"git_commit": f"{name}0", "started_unix_ns": STARTED + number + 1, "peak_live_bytes": MIB}
+            sites[name, rank] = lines_of(MIB)
+        # One such rank is enough, but a rank without tensors has no peak.
+        for rank in (0, 1) if "peak_live_bytes" in columns else (1,):
+            runs[name, rank] |= columns
+    return write_lake(folder, runs, sites=sites)
+
+
+def test_incomplete_and_failed_runs_are_no_baseline(ask, engines, tmp_path):
+    lake = compared_lake(tmp_path / "lake", INCOMPARABLE)
+    [regression] = ask(lake, "regressions")
+    assert (regression["before_commit"][:7], regression["git_commit"][:7]) == ("1f0c2d9", "1f0c2e0")
+    assert (regression["before_bytes"], regression["bytes"], regression["function_grown_bytes"]) == (100 * MIB, 160 * MIB, 60 * MIB)
+    [grown] = ask(lake, "grown_lines")
+    assert (grown["before_commit"][:7], grown["after_commit"][:7], grown["grown_bytes"]) == ("1f0c2d9", "1f0c2e0", 60 * MIB)
+
+
+def test_truncated_trace_is_no_baseline(ask, exported, tmp_path):
+    # The same training, truncated at the first commit and whole at the second.
+    whole = exported.runs[1].traces[0]
+    lake = tmp_path / "lake"
+    for name, size, code in [("a", whole.stat().st_size // 2, 6), ("b", None, 0)]:
+        (tmp_path / name).mkdir()
+        trace = tmp_path / name / "run.trace"
+        trace.write_bytes(whole.read_bytes()[:size])
+        gpumemtrace("export", "parquet", trace, "--run", name, "-o", lake, code=code)
+        [place] = [path.relative_to(lake / "runs") for path in (lake / "runs" / f"run={name}").iterdir()]
+        set_columns(lake, {str(place): {"runs": {"git_commit": name}}})
+    assert {row["git_commit"] for row in ask(lake, "peak_over_time")} == {"a", "b"}
+    assert ask(lake, "regressions") == ask(lake, "grown_lines") == []
 
 
 #: Traces with the cause that `failed_runs` gives to their run.

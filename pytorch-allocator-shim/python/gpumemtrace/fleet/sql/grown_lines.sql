@@ -1,8 +1,10 @@
 -- Which lines use more memory at the peak after a change?
 --
--- Compares two commits, by default the two with the newest first runs. A line counts with its
--- largest amount at the peak of a GPU. Lines are compared within their function, so that a moved
--- line is not a new one: a row is a function, and its line is the one that grew most.
+-- Compares two commits, by default the two with the newest first runs. Only runs with a known peak
+-- count, of which all traces are whole and complete and all processes exited normally; an unknown
+-- exit code is no failure. Without two commits with such runs, there are no rows. A line counts
+-- with its largest amount at the peak of a GPU. Lines are compared within their function, so that a
+-- moved line is not a new one: a row is a function, and its line is the one that grew most.
 --
 -- Parameters:
 --   before VARCHAR = '': The commit to compare with. If empty, the one before the other.
@@ -19,11 +21,19 @@
 --   before_bytes BIGINT (bytes): Memory of the function before.
 --   after_bytes BIGINT (bytes): Memory of the function after.
 --   grown_bytes BIGINT (bytes): The difference.
-WITH commits AS (
-  SELECT git_commit, min(started_unix_ns) AS started_unix_ns
+WITH comparable AS (
+  SELECT run
   FROM runs
-  WHERE git_commit IS NOT NULL AND COALESCE(command_json, '') LIKE :command
-  GROUP BY git_commit
+  GROUP BY run
+  HAVING max(peak_live_bytes) IS NOT NULL
+    AND min(CASE WHEN is_whole AND is_complete AND ending = 'exit'
+      AND (exit_code = 0 OR exit_code IS NULL) THEN 1 ELSE 0 END) = 1
+), commits AS (
+  SELECT r.git_commit, min(r.started_unix_ns) AS started_unix_ns
+  FROM runs r
+  JOIN comparable c ON c.run = r.run
+  WHERE r.git_commit IS NOT NULL AND COALESCE(r.command_json, '') LIKE :command
+  GROUP BY r.git_commit
 ), placed AS (
   SELECT git_commit,
     row_number() OVER (ORDER BY started_unix_ns DESC NULLS LAST, git_commit DESC NULLS LAST) AS place
@@ -39,14 +49,15 @@ WITH commits AS (
   UNION ALL
   SELECT git_commit, 0 FROM before_place
 ), gpu_lines AS (
-  SELECT c.is_after, COALESCE(s.file, s.module) AS file, s.line, s.function, s.is_backward,
+  SELECT d.is_after, COALESCE(s.file, s.module) AS file, s.line, s.function, s.is_backward,
     CAST(sum(s.peak_bytes) AS BIGINT) AS bytes
   FROM sites s
   JOIN runs r ON r.run = s.run AND r.rank = s.rank
-  JOIN sides c ON c.git_commit = r.git_commit
-  WHERE s.layer = 'torch' AND s.peak_bytes > 0 AND r.is_whole
+  JOIN comparable c ON c.run = r.run
+  JOIN sides d ON d.git_commit = r.git_commit
+  WHERE s.layer = 'torch' AND s.peak_bytes > 0
     AND COALESCE(r.command_json, '') LIKE :command
-  GROUP BY c.is_after, s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function,
+  GROUP BY d.is_after, s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function,
     s.is_backward
 ), side_lines AS (
   SELECT is_after, file, line, function, is_backward, max(bytes) AS bytes

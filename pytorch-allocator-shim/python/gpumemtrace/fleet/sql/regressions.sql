@@ -1,9 +1,11 @@
 -- Which commits raised the peak, and at which line?
 --
--- Commits are in the order of their first runs. A commit counts with the median of the peaks of its
--- runs (the lower one of an even number), and a run with its largest GPU. The line is in the
--- function that grew most between the two commits: of the lines of this function, the one that grew
--- most. Lines are compared by their largest amount at the peak of a GPU.
+-- Only runs with a known peak count, of which all traces are whole and complete and all processes
+-- exited normally; an unknown exit code is no failure. A truncated or failed run may end before its
+-- peak. Commits are in the order of their first such runs. A commit counts with the median of the
+-- peaks of its runs (the lower one of an even number), and a run with its largest GPU. The line is
+-- in the function that grew most between the two commits: of the lines of this function, the one
+-- that grew most. Lines are compared by their largest amount at the peak of a GPU.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -12,21 +14,29 @@
 -- Columns:
 --   git_commit VARCHAR: The commit.
 --   before_commit VARCHAR: The commit before it.
---   first_started_unix_ns BIGINT (nanoseconds since 1970): Start of its first run.
---   runs BIGINT (number): Runs of the commit.
+--   first_started_unix_ns BIGINT (nanoseconds since 1970): Start of the first of these runs.
+--   runs BIGINT (number): Runs of the commit that count.
 --   before_bytes BIGINT (bytes): Peak of the commit before.
 --   bytes BIGINT (bytes): Peak of the commit.
 --   file VARCHAR: File of the line that grew most, or the library.
 --   line BIGINT (number): The line.
 --   function VARCHAR: Its function.
 --   function_grown_bytes BIGINT (bytes): Growth of the function.
-WITH run_peaks AS (
-  SELECT run, min(git_commit) AS git_commit, min(started_unix_ns) AS started_unix_ns,
-    max(peak_live_bytes) AS bytes
+WITH comparable AS (
+  SELECT run
   FROM runs
-  WHERE git_commit IS NOT NULL AND peak_live_bytes IS NOT NULL
-    AND COALESCE(command_json, '') LIKE :command
   GROUP BY run
+  HAVING max(peak_live_bytes) IS NOT NULL
+    AND min(CASE WHEN is_whole AND is_complete AND ending = 'exit'
+      AND (exit_code = 0 OR exit_code IS NULL) THEN 1 ELSE 0 END) = 1
+), run_peaks AS (
+  SELECT r.run, min(r.git_commit) AS git_commit, min(r.started_unix_ns) AS started_unix_ns,
+    max(r.peak_live_bytes) AS bytes
+  FROM runs r
+  JOIN comparable c ON c.run = r.run
+  WHERE r.git_commit IS NOT NULL AND r.peak_live_bytes IS NOT NULL
+    AND COALESCE(r.command_json, '') LIKE :command
+  GROUP BY r.run
 ), placed AS (
   SELECT git_commit, started_unix_ns, bytes,
     row_number() OVER (PARTITION BY git_commit ORDER BY bytes, run) AS place,
@@ -52,7 +62,8 @@ WITH run_peaks AS (
     CAST(sum(s.peak_bytes) AS BIGINT) AS bytes
   FROM sites s
   JOIN runs r ON r.run = s.run AND r.rank = s.rank
-  WHERE s.layer = 'torch' AND s.peak_bytes > 0 AND r.is_whole AND r.git_commit IS NOT NULL
+  JOIN comparable c ON c.run = r.run
+  WHERE s.layer = 'torch' AND s.peak_bytes > 0 AND r.git_commit IS NOT NULL
     AND COALESCE(r.command_json, '') LIKE :command
   GROUP BY r.git_commit, s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function,
     s.is_backward
