@@ -278,10 +278,10 @@ def grown_functions(before, after):
 
 def test_growth_between_commits_is_recounted(ask, exported):
     golden, ranks, oom = (largest_by_line(run) for run in exported.runs)
-    for given, before, after in [({}, ranks, oom), ({"before": "aaaa", "after": "bbbb"}, golden, ranks), ({"after": "bbbb"}, golden, ranks)]:
+    for given, before, after in [({}, ranks, oom), ({"before": "aa", "after": "bbbb"}, golden, ranks), ({"after": "bbbb"}, golden, ranks)]:
         expected = {line: (size,) for line, size in grown_functions(before, after).items() if size > 0}
         assert by_line(ask("grown_lines", **given), "grown_bytes") == expected
-    assert ask("grown_lines", before="nowhere") == ask("grown_lines", after="aaaa") == []
+    assert ask("grown_lines", after="aaaa") == []
     rows = ask("regressions")
     assert [(row["before_commit"], row["git_commit"]) for row in rows] == [("aaaa", "bbbb"), ("bbbb", "cccc")]
     peaks = [max(device["peak"]["live_bytes"] for device in run.devices()) for run in exported.runs]

@@ -144,6 +144,8 @@ def test_command_line_errors(synthesized):
     lake = synthesized.folder
     done = run_fleet(lake, "rank_skew", "--set", "max_rows=many", code=2)
     assert done.stderr == "gpumemtrace: error: parameter max_rows is 'many', and must be a BIGINT\n"
+    done = run_fleet(lake, "grown_lines", "--set", "before=nowhere", code=2)
+    assert done.stderr == f"gpumemtrace: error: no run in {lake} has a commit that begins with 'nowhere'\n"
     done = run_fleet(lake, "rank_skew", "--set", "max_rows", code=2)
     assert done.stderr == "gpumemtrace: error: --set takes NAME=VALUE, not 'max_rows'\n"
     assert run_fleet(lake / "runs", "rank_skew", code=5).stderr.startswith(f"gpumemtrace: error: {lake / 'runs'} has no table runs")

@@ -113,6 +113,11 @@ def test_incomplete_and_failed_runs_are_no_baseline(ask, engines, tmp_path):
     assert (regression["before_bytes"], regression["bytes"], regression["function_grown_bytes"]) == (100 * MIB, 160 * MIB, 60 * MIB)
     [grown] = ask(lake, "grown_lines")
     assert (grown["before_commit"][:7], grown["after_commit"][:7], grown["grown_bytes"]) == ("1f0c2d9", "1f0c2e0", 60 * MIB)
+    for name in INCOMPARABLE:
+        for engine in ENGINES if name == "truncated" else ENGINES[:1]:
+            answer = engines.ask(lake, "grown_lines", engine, before=name)
+            assert answer == {"code": 2, "error": f"commit {name}0 has no run to compare: grown_lines needs complete runs that exited "
+                                                  "normally, with a known peak and a command like '%'"}
 
 
 def test_truncated_trace_is_no_baseline(ask, exported, tmp_path):
@@ -128,6 +133,24 @@ def test_truncated_trace_is_no_baseline(ask, exported, tmp_path):
         set_columns(lake, {str(place): {"runs": {"git_commit": name}}})
     assert {row["git_commit"] for row in ask(lake, "peak_over_time")} == {"a", "b"}
     assert ask(lake, "regressions") == ask(lake, "grown_lines") == []
+
+
+def test_beginning_of_a_commit_is_enough(ask, engines, tmp_path):
+    lake = compared_lake(tmp_path / "lake", {"v1": {}, "v10": {}})
+    [grown] = ask(lake, "grown_lines", before="1f0c2d9", after="1f0c2e")
+    assert grown["before_commit"] == "1f0c2d9" + 33 * "a" and grown["grown_bytes"] == 60 * MIB
+    [grown] = ask(lake, "grown_lines", before="v10", after="1f0c2e")
+    assert grown["before_commit"] == "v10"
+    for engine in ENGINES:
+        for given, error in [
+            ({"before": "1f0c2"}, f"commit '1f0c2' is ambiguous: it may be 1f0c2d9{33 * 'a'}, 1f0c2e0{33 * 'b'}"),
+            ({"before": "v1"}, "commit 'v1' is ambiguous: it may be v10, v100"),
+            ({"after": "e0"}, f"no run in {lake} has a commit that begins with 'e0'"),
+            ({"before": "%"}, f"no run in {lake} has a commit that begins with '%'"),
+            ({"before": "v10", "command": "x"}, "commit v10 has no run to compare: grown_lines needs complete runs that exited "
+                                                "normally, with a known peak and a command like 'x'"),
+        ]:
+            assert engines.ask(lake, "grown_lines", engine, **given) == {"error": error, "code": 2}
 
 
 #: Traces with the cause that `failed_runs` gives to their run.

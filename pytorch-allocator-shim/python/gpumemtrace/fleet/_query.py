@@ -6,6 +6,7 @@ import importlib
 import os
 from typing import Any, Dict, List, Union
 
+from ._commits import complete_commits
 from ._errors import FleetError
 from ._lake import open_lake
 from ._questions import Question, Value, find_question
@@ -23,10 +24,12 @@ def query(path: Union[str, "os.PathLike[str]"], name: str, engine: str = "duckdb
 
     `path` is a lake: a folder that `gpumemtrace export parquet` wrote. `engine` is `duckdb`,
     `spark` or `datafusion`; all give the same rows. With Spark, the session of the program is used,
-    or else one on this machine is started. Parameters are bound, never put into the SQL.
+    or else one on this machine is started. Parameters are bound, never put into the SQL. For a
+    commit, the beginning of its hash is enough.
 
-    Raises `FleetError` for an unknown question or parameter, an engine that is not installed, and a
-    lake that lacks a table or cannot be read.
+    Raises `FleetError` for an unknown question or parameter, a commit that is unknown, ambiguous or
+    without runs to compare, an engine that is not installed, and a lake that lacks a table or
+    cannot be read.
     """
     question = find_question(name)
     text = _translated(question, engine)
@@ -34,6 +37,7 @@ def query(path: Union[str, "os.PathLike[str]"], name: str, engine: str = "duckdb
     lake = open_lake(path, question)
     backend = importlib.import_module(f"._{engine}", __package__)
     try:
+        values = complete_commits(question, values, lake, _MARKS[engine], backend.run)
         rows: List[Row] = backend.run(lake, text, values)
     except FleetError:
         raise
@@ -46,8 +50,8 @@ def query(path: Union[str, "os.PathLike[str]"], name: str, engine: str = "duckdb
 def sql(name: str, engine: str = "duckdb") -> str:
     """The SQL of a question, with parameters in the form of an engine.
 
-    Bind all parameters; `questions()` has their defaults. The tables are those of the export, as
-    views with the columns `run` and `rank`.
+    Bind all parameters; `questions()` has their defaults. Commits must be full hashes. The tables
+    are those of the export, as views with the columns `run` and `rank`.
 
     Raises `FleetError` for an unknown question or engine.
     """

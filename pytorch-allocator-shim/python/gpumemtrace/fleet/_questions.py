@@ -15,7 +15,7 @@ from ._errors import FleetError
 Value = Union[int, float, str]
 
 _FOLDER = Path(__file__).resolve().parent / "sql"
-_PARAMETER = re.compile(r"(\w+) (BIGINT|DOUBLE|VARCHAR) = (\S+): (.+)")
+_PARAMETER = re.compile(r"(\w+) (BIGINT|DOUBLE|VARCHAR)( \(commit\))? = (\S+): (.+)")
 _COLUMN = re.compile(r"(\w+) (BIGINT|DOUBLE|VARCHAR|BOOLEAN)(?: \(([^)]+)\))?: (.+)")
 #: Comments and strings, which are left as they are, and the names of parameters.
 _TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|:(\w+)")
@@ -26,12 +26,17 @@ _PARSERS: Dict[str, Callable[[str], Value]] = {"BIGINT": int, "DOUBLE": float, "
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a question: name, SQL type, value if it is not given, and meaning."""
+    """A parameter of a question: name, SQL type, value if it is not given, and meaning.
+
+    `is_commit` is true if `query()` takes the beginning of a commit's hash. The SQL needs all of
+    it.
+    """
 
     name: str
     type: str
     default: Value
     meaning: str
+    is_commit: bool = False
 
     def parse(self, text: str) -> Value:
         """The value that a text on the command line stands for."""
@@ -130,7 +135,7 @@ def _read_question(path: Path) -> Question:
 
 
 def _read_parameter(found: re.Match[str]) -> Parameter:
-    return Parameter(found[1], found[2], _PARSERS[found[2]](found[3].strip("'")), found[4])
+    return Parameter(found[1], found[2], _PARSERS[found[2]](found[4].strip("'")), found[5], found[3] is not None)
 
 
 def _matched(pattern: re.Pattern[str], line: str, path: Path) -> re.Match[str]:

@@ -7,8 +7,8 @@
 -- moved line is not a new one: a row is a function, and its line is the one that grew most.
 --
 -- Parameters:
---   before VARCHAR = '': The commit to compare with. If empty, the one before the other.
---   after VARCHAR = '': The commit to look at. If empty, the newest.
+--   before VARCHAR (commit) = '': The commit to compare with. If empty, the one before the other.
+--   after VARCHAR (commit) = '': The commit to look at. If empty, the newest.
 --   command VARCHAR = '%': LIKE pattern for the command line.
 --   min_bytes BIGINT = 1: Smallest growth to report, in bytes.
 -- Columns:
