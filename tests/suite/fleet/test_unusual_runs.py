@@ -245,3 +245,19 @@ def test_first_rank_out_of_memory_is_unknown_without_its_time(ask, tmp_path):
         "repeated": ("c", 1, 1, "A GPU", 0, None, None, None, None),
         "unknown": ("c", 2, 2, None, None, None, None, None, None),
     }
+
+
+@pytest.mark.parametrize("name, sibling", [("lk[1]", "lk1"), ("lk*", "lkx"), ("lk?", "lky"), ("lk{a,b}", "lka"), ("lk%31", "lk1")])
+def test_characters_of_patterns_name_only_their_lake(ask, tmp_path, name, sibling):
+    write_lake(tmp_path / sibling, {("other", 0): {}})
+    lake = write_lake(tmp_path / name, {("own", 0): {}})
+    assert [row["run"] for row in ask(lake, "peak_over_time")] == ["own"]
+
+
+def test_backslashes_are_refused_or_read(engines, tmp_path):
+    write_lake(tmp_path / "lk" / "1", {("other", 0): {}})
+    lake = write_lake(tmp_path / "lk\\1", {("own", 0): {}})
+    refused = f"DuckDB cannot read {lake}: its path has a backslash; rename it or use another engine"
+    assert engines.ask(lake, "peak_over_time", "duckdb") == {"error": refused, "code": 5}
+    for engine in ("datafusion", "spark"):
+        assert [row["run"] for row in engines.rows(lake, "peak_over_time", engine)] == ["own"]

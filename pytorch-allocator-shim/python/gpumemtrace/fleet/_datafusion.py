@@ -21,7 +21,7 @@ def run(lake: Lake, text: str, parameters: Mapping[str, Value]) -> List[Row]:
             fields = [pyarrow.field(name, types[type]) for name, type in TABLES[table].items()]
             partitions = [(name, types[type]) for name, type in PARTITIONS.items()]
             context.register_parquet(
-                table, lake.folder(table), table_partition_cols=partitions, schema=pyarrow.schema(fields)
+                table, lake.url(table), table_partition_cols=partitions, schema=pyarrow.schema(fields)
             )
     try:
         rows: List[Row] = context.sql(text, param_values=dict(parameters)).to_pylist()

@@ -8,6 +8,7 @@ file lacks, because an older version wrote it, are null.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Tuple, Union
@@ -67,8 +68,22 @@ class Lake:
         return os.path.join(self.path, table)
 
     def pattern(self, table: str) -> str:
-        """The files of a table, as a pattern."""
-        return os.path.join(self.folder(table), _FILES)
+        """The files of a table, as a pattern of DuckDB.
+
+        Raises `FleetError` if the path has a backslash, which DuckDB takes for a separator.
+        """
+        folder = Path(self.folder(table)).as_posix()
+        if "\\" in folder:
+            raise FleetError(f"DuckDB cannot read {self.path}: its path has a backslash; rename it or use another engine", 5)
+        return re.sub(r"[\[*?]", r"[\g<0>]", folder) + "/" + _FILES
+
+    def url(self, table: str) -> str:
+        """The folder of a table as a URL, in which no character stands for others."""
+        return Path(self.folder(table)).as_uri() + "/"
+
+    def escaped_folder(self, table: str) -> str:
+        """The folder of a table as a pattern of Hadoop that only this folder matches."""
+        return re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", Path(self.folder(table)).as_posix())
 
 
 def columns_of(table: str) -> Dict[str, str]:

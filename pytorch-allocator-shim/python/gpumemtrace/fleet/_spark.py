@@ -26,7 +26,8 @@ def run(lake: Lake, text: str, parameters: Mapping[str, Value]) -> List[Row]:
         else:
             columns = columns_of(table).items()
             schema = ", ".join(f"`{name}` {_TEXT if type == 'VARCHAR' else type}" for name, type in columns)
-            rows = session.read.schema(schema).option("basePath", lake.folder(table)).parquet(lake.folder(table))
+            reader = session.read.schema(schema).option("basePath", lake.folder(table))
+            rows = reader.parquet(lake.escaped_folder(table))
         rows.createOrReplaceTempView(table)
     return [row.asDict() for row in session.sql(text, args=dict(parameters)).collect()]
 
