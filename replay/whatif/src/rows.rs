@@ -1,5 +1,7 @@
 //! Makes the rows of an answer from predictions.
 
+use std::cmp::Reverse;
+
 use crate::answer::{FailedRequest, PredictionStatus, WhatIfRow};
 use crate::order_range::OrderRange;
 use crate::prediction::{Prediction, PredictionStop};
@@ -17,12 +19,15 @@ pub struct PredictedRow {
     pub failed_stack: Option<u32>,
 }
 
-/// Refused rows last, then those that fail, then by peak, by end, and by calls of the driver.
-pub(crate) fn rank(row: &WhatIfRow) -> (bool, bool, Option<u64>, Option<u64>, u64) {
-    let calls = row.driver_calls.values().sum();
+/// Refused rows last, then those that fail, the earliest failure last. Then by peak, by end, and by
+/// calls of the driver.
+pub(crate) fn rank(row: &WhatIfRow) -> impl Ord + use<> {
+    let calls: u64 = row.driver_calls.values().sum();
+    let failure = row.first_failure.as_ref().filter(|_| row.ooms > 0);
     (
         row.status == PredictionStatus::Refused,
         row.ooms > 0,
+        Reverse(failure.map(|failure| failure.time_ns)),
         row.peak_reserved_bytes,
         row.end_reserved_bytes,
         calls,

@@ -81,7 +81,7 @@ def test_text_names_the_setting_that_helps(stock, tmp_path):
     assert "batch-size: a card like the H100 (SXM), simulated, 4.00 GiB, PyTorch" in text
     assert "current settings" in text and "expandable_segments:True" in text
     assert "out of memory in step" in text and "requested at train.py:" in text
-    assert "Largest batch-size that fits on a card like the H100 (SXM): " in text
+    assert "Largest batch-size that fits on a card like the H100 (SXM), " in text
 
 
 def test_library_without_memory_does_not_fit(stock, tmp_path):
@@ -98,7 +98,7 @@ def test_library_without_memory_does_not_fit(stock, tmp_path):
 
 def test_range_that_fits_takes_its_last_value(stock, tmp_path):
     text, said = fit(tmp_path, stock, "--vary", "batch-size=3..3", "--card", "H200", "--set", "")
-    assert "Largest batch-size that fits on NVIDIA H200: 3" in text
+    assert "Largest batch-size that fits on NVIDIA H200, 139.80 GiB: 3" in text
     assert said.count("batch-size 3") == 2
 
 

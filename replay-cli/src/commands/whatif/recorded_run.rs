@@ -149,6 +149,10 @@ fn choose_device<'a>(facts: &'a Report, trace: &Path, args: &RecordedRunArgs) ->
     chosen.ok_or_else(|| {
         let why = match args.device {
             Some(ordinal) => format!("PyTorch reserved no memory on GPU {ordinal}; leave --device out"),
+            None if !facts.traces[0].complete => {
+                "the trace is incomplete, and has no memory of PyTorch; gpumemtrace info says what is missing"
+                    .to_owned()
+            }
             None => "PyTorch's allocator was not recorded; record the run with gpumemtrace run".to_owned(),
         };
         UsageError(format!("{}: {why}", trace.display())).into()

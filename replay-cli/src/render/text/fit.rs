@@ -102,6 +102,15 @@ fn render_known_cards(out: &mut String, answer: &WhatIfAnswer) {
         _ => format!("{name} with {}", settings.join(" or ")),
     });
     let cards = cards.collect::<Vec<_>>().join("; ");
+    if answer.base.ooms > 0 {
+        let text = "on which the request that failed gets memory";
+        put_line(out, format_args!("Smallest known card {text}: {HANG}{cards}"));
+        put_line(
+            out,
+            format_args!("  {HANG}The run may need a larger one: what follows that request is unknown."),
+        );
+        return;
+    }
     put_line(out, format_args!("Smallest known card that holds the run: {HANG}{cards}"));
 }
 

@@ -80,6 +80,7 @@ fn render_setting(out: &mut String, of_setting: &LargestOfSetting, column: usize
 /// The largest value of all settings, and the one without a change if it is smaller.
 fn describe_largest(answer: &LargestAnswer, style: Style) -> String {
     let (name, card) = (escape_text(&answer.argument), escape_text(&answer.card));
+    let card = format!("{card}, {}", format_bytes(answer.card_bytes));
     let best = answer.settings.iter().rev().max_by_key(|of_setting| of_setting.largest);
     let now = answer.settings.first().and_then(|of_setting| of_setting.largest);
     let Some((best, largest)) = best.and_then(|best| Some((best, best.largest?))) else {

@@ -167,7 +167,8 @@ pub(super) fn describe_failure(failure: &FailedRequest) -> String {
 /// `-6.2%`: the peak compared with the recorded one.
 fn describe_change(row: &WhatIfRow, base: &WhatIfRow) -> String {
     match (row.peak_reserved_bytes, base.peak_reserved_bytes) {
-        (Some(peak), Some(recorded)) if recorded > 0 && peak != recorded => {
+        // A run that fails needed more.
+        (Some(peak), Some(recorded)) if recorded > 0 && peak != recorded && row.ooms == 0 => {
             let sign = if peak < recorded { "-" } else { "+" };
             format!("{sign}{:.1}%", peak.abs_diff(recorded) as f64 / recorded as f64 * 100.0)
         }
@@ -191,7 +192,8 @@ pub(super) fn describe_setting(row: &WhatIfRow, base: &WhatIfRow) -> String {
 /// Why memory is unused at the peak, in the recorded run and in the best other one.
 fn render_unused(out: &mut String, base: &WhatIfRow, different: &[&WhatIfRow]) {
     let unused = |row: &WhatIfRow| row.peak_unused.filter(|unused| unused.sum() > 0);
-    let rows = [Some(base), different.first().copied()].into_iter().flatten();
+    let best = different.first().copied().filter(|row| row.ooms == 0);
+    let rows = [Some(base), best].into_iter().flatten();
     let rows: Vec<_> = rows.filter_map(|row| Some((row, unused(row)?))).collect();
     if !rows.is_empty() {
         out.push('\n');
