@@ -259,8 +259,8 @@ fn long_runs_of_unequal_length_are_compared_in_common_steps() {
 
 #[test]
 fn leaks_appear_grow_and_disappear() {
-    let leaky = |bytes: u64| {
-        Synthetic::train(20, |run, _, train| {
+    let run_of = |steps: u64, bytes: u64| {
+        Synthetic::train(steps, |run, _, train| {
             let line = run.frame(train, "/work/hooks.py", "hook", 7);
             let block = run.alloc(line, bytes.max(512));
             if bytes == 0 {
@@ -268,6 +268,7 @@ fn leaks_appear_grow_and_disappear() {
             }
         })
     };
+    let leaky = |bytes: u64| run_of(20, bytes);
     let statuses = |before: u64, after: u64| {
         let comparison = compared(&leaky(before), &from_another_checkout(leaky(after), 5, false));
         let rates = |leak: &gpumemtrace_replay::compare::LeakSide| leak.bytes_per_step.unwrap().0 as u64;
@@ -281,6 +282,15 @@ fn leaks_appear_grow_and_disappear() {
     assert_eq!(statuses(MIB, 0), [(ChangeStatus::Disappeared, Some(MIB), None)]);
     assert_eq!(statuses(MIB, 2 * MIB), [(ChangeStatus::Grew, Some(MIB), Some(2 * MIB))]);
     assert_eq!(statuses(MIB, MIB), []);
+    // So few steps are not judged.
+    for too_short in [4, 5] {
+        let (short, whole) = (run_of(too_short, MIB), leaky(MIB));
+        for comparison in [compared(&short, &whole), compared(&whole, &short)] {
+            let [leak] = &comparison.leaks[..] else { panic!("{too_short}: {:?} {:?}", comparison.notes, comparison.leaks) };
+            assert_eq!(leak.status, ChangeStatus::Unjudged, "{too_short} steps");
+            assert!(!comparison.is_worse_in(Worsening::Leaks));
+        }
+    }
 }
 
 #[test]

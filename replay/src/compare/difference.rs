@@ -34,7 +34,7 @@ pub struct Comparison {
     pub totals: Vec<TotalChange>,
     /// Call sites that differ, largest change first.
     pub lines: Vec<LineChange>,
-    /// Leaks that are new, gone, or grow at another rate.
+    /// Leaks that are new, gone, not judged in one of the runs, or grow at another rate.
     pub leaks: Vec<LeakChange>,
     /// Call sites with more or fewer out-of-memory errors.
     pub ooms: Vec<OomChange>,
@@ -123,6 +123,8 @@ json_enum! {
         Shrank = "shrank",
         /// Only the first run has it.
         Disappeared = "disappeared",
+        /// A leak of one run that was not judged in the other.
+        Unjudged = "unjudged",
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
 use crate::leak::growth::warm_up_values;
 use crate::report::ComparedSteps;
-use crate::report::{Leak, Site};
+use crate::report::{AssessmentStatus, GrowingSite, GrowthClass, Leak, Site};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
@@ -239,6 +239,20 @@ impl<'a> SharedLineIds<'a> {
     }
 }
 
+/// Whether the run would show this leak of the other run: it was judged, and does not list the call
+/// site as one that may leak.
+fn is_judged(run: usize, profile: &Profile<'_>, leak: &Leak, names: &SharedLineIds<'_>) -> bool {
+    let number = names.number_of_site(1 - run, &leak.site).ok();
+    let may_leak = |growing: &GrowingSite| {
+        growing.device == leak.device
+            && number.is_some()
+            && names.number_of_site(run, &growing.site).ok() == number
+            && !matches!(growing.class, GrowthClass::GrowingSizes | GrowthClass::Filling)
+    };
+    profile.assessment.status != AssessmentStatus::NotAssessed
+        && !profile.assessment.growth.iter().any(may_leak)
+}
+
 fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -> Vec<LeakChange> {
     let mut new: Vec<&Leak> = after.leaks.iter().collect();
     let mut changes = Vec::new();
@@ -252,7 +266,8 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -
         });
         let (old_side, new_side) = (LeakSide::of(leak), same.map(|at| LeakSide::of(new.remove(at))));
         let status = match &new_side {
-            None => ChangeStatus::Disappeared,
+            None if is_judged(1, after, leak, names) => ChangeStatus::Disappeared,
+            None => ChangeStatus::Unjudged,
             Some(new_side) => match old_side.rate().partial_cmp(&new_side.rate()) {
                 Some(std::cmp::Ordering::Equal) => continue,
                 Some(std::cmp::Ordering::Less) => ChangeStatus::Grew,
@@ -271,7 +286,10 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -
     changes.extend(new.into_iter().map(|leak| LeakChange {
         device: leak.device,
         kind: leak.kind,
-        status: ChangeStatus::Appeared,
+        status: match is_judged(0, before, leak, names) {
+            true => ChangeStatus::Appeared,
+            false => ChangeStatus::Unjudged,
+        },
         before: None,
         after: Some(LeakSide::of(leak)),
     }));

@@ -15,7 +15,7 @@ use crate::callsite::site_key::SiteKey;
 use crate::device::DeviceState;
 use crate::leak;
 use crate::pass::Analysis;
-use crate::report::{Leak, Site};
+use crate::report::{Leak, LeakAssessment, Site};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
@@ -38,6 +38,8 @@ pub struct Profile<'a> {
     pub(crate) lines: Vec<LineProfile>,
     /// Findings of the leak analysis, as in the report.
     pub leaks: Vec<Leak>,
+    /// What was judged, and what grew without being called a leak.
+    pub(crate) assessment: LeakAssessment,
     /// Number of out-of-memory errors by line, of those that the analysis lists.
     pub(crate) ooms: BTreeMap<SiteId, u64>,
 }
@@ -119,7 +121,8 @@ impl<'a> Profile<'a> {
                 line.devices.insert(*ordinal, on_device);
             }
         }
-        let leaks = leak::find_leaks(0, analysis).leaks;
+        let found = leak::find_leaks(0, analysis);
+        let (leaks, assessment) = (found.leaks, leak::assessment::assess(0, analysis, found.growth));
         let mut ooms: BTreeMap<SiteId, u64> = BTreeMap::new();
         for record in &analysis.ooms {
             *ooms.entry(analysis.symbols.stack_info(record.stack).site).or_default() += 1;
@@ -137,6 +140,7 @@ impl<'a> Profile<'a> {
             devices,
             lines: lines.into_values().collect(),
             leaks,
+            assessment,
             ooms,
         }
     }

@@ -37,7 +37,7 @@ pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most:
             "allocations"
         ),
     );
-    let mut sites = SiteFormatter::new(false);
+    let mut sites = SiteFormatter::new(false, &[]);
     let lists: Vec<(String, &LineChange)> = lines
         .iter()
         .take(most)
@@ -101,6 +101,7 @@ fn status_word(status: ChangeStatus) -> &'static str {
         ChangeStatus::Changed => "changed",
         ChangeStatus::Shrank => "shrank",
         ChangeStatus::Disappeared => "gone",
+        ChangeStatus::Unjudged => "not judged",
     }
 }
 

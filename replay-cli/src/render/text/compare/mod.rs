@@ -100,7 +100,11 @@ fn render_leak_changes(out: &mut String, leaks: &[LeakChange], style: Style) {
             (Some(before), Some(after)) => format!("{} -> {}", format_rate(before), format_rate(after)),
             _ => format_rate(shown),
         };
-        let word = leak_word(leak.status, style);
+        let word = match (leak.status, &leak.before) {
+            (ChangeStatus::Unjudged, None) => "not judged in the first run".to_owned(),
+            (ChangeStatus::Unjudged, Some(_)) => "not judged in the second run".to_owned(),
+            _ => leak_word(leak.status, style),
+        };
         put_line(out, format_args!("  {word}: {rate} at {}", short_site(&shown.site)));
     }
     let more = leaks.len().saturating_sub(most) as u64;
@@ -116,6 +120,7 @@ fn leak_word(status: ChangeStatus, style: Style) -> String {
         ChangeStatus::Grew => style.warn("faster"),
         ChangeStatus::Shrank => "slower".to_owned(),
         ChangeStatus::Disappeared => "gone".to_owned(),
+        ChangeStatus::Unjudged => "not judged in one run".to_owned(),
         ChangeStatus::Changed => "changed".to_owned(),
     }
 }
