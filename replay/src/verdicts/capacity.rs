@@ -31,13 +31,12 @@ pub(super) struct CapacityFacts {
     pub(super) reserved: u64,
     /// Non-torch bytes at that peak.
     pub(super) non_torch_at_reserved_peak: u64,
-    /// Bytes that were pinned, stranded or pending at the peak of reserved bytes, or at a failed
-    /// request that they would have served.
+    /// Bytes that were pinned, stranded or pending at the peak of reserved bytes.
     pub(super) unusable: u64,
     /// Bytes in fully free segments at the peak of reserved bytes.
     pub(super) cache: u64,
-    /// A request failed although enough reserved bytes were free in total.
-    pub(super) has_failed_request: bool,
+    /// The unusable and the reserved bytes at a failed request that the former would have served.
+    pub(super) at_failed_request: Option<[u64; 2]>,
     /// Non-torch owners at the peak of the driver's bytes, most first; `None` for memory outside
     /// recorded calls.
     pub(super) owners: Vec<(Option<String>, u64)>,
@@ -80,20 +79,23 @@ impl CapacityFacts {
     }
 
     fn is_fragmented(&self) -> bool {
-        self.unusable as f64 >= FRAGMENTED * self.reserved as f64 && self.share(self.unusable) >= MATTERS
+        let [unusable, reserved] = self.at_failed_request.unwrap_or([self.unusable, self.reserved]);
+        unusable as f64 >= FRAGMENTED * reserved as f64 && self.share(unusable) >= MATTERS
     }
 
     fn fragmentation(&self) -> Option<VerdictDraft> {
-        if !self.is_fragmented() && !self.has_failed_request {
+        let has_failed = self.at_failed_request.is_some();
+        if !self.is_fragmented() && !has_failed {
             return None;
         }
-        let severity = if self.has_failed_request { Severity::Critical } else { Severity::Warning };
+        let severity = if has_failed { Severity::Critical } else { Severity::Warning };
+        let [unusable, reserved] = self.at_failed_request.unwrap_or([self.unusable, self.reserved]);
         let evidence = VerdictEvidence::FragmentationLike {
             device: u32::from(self.ordinal),
-            reserved_bytes: self.reserved,
-            unusable_bytes: self.unusable,
-            share: self.unusable as f64 / self.reserved.max(1) as f64,
-            oom: self.has_failed_request,
+            reserved_bytes: reserved,
+            unusable_bytes: unusable,
+            share: unusable as f64 / reserved.max(1) as f64,
+            oom: has_failed,
         };
         Some((severity, evidence))
     }
@@ -174,7 +176,7 @@ mod tests {
         assert!(less_than_a_third.verdicts().is_empty());
         let small = CapacityFacts { live: GIB, reserved: 3 * GIB, unusable: 2 * GIB, ..half_full() };
         assert!(small.verdicts().is_empty());
-        let failed = CapacityFacts { has_failed_request: true, ..small };
+        let failed = CapacityFacts { at_failed_request: Some([GIB, 2 * GIB]), ..small };
         assert!(matches!(
             only_verdict(&failed),
             (Severity::Critical, V::FragmentationLike { oom: true, .. })

@@ -32,7 +32,7 @@ type VerdictDraft = (Severity, VerdictEvidence);
 /// The verdicts of one trace, most severe first.
 pub(crate) fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom]) -> Vec<Verdict> {
     let leaks: Vec<&Leak> = leaks.iter().filter(|leak| leak.trace == trace).collect();
-    let mut drafts: Vec<VerdictDraft> = leaks.iter().map(|leak| leak_verdict(leak)).collect();
+    let mut drafts: Vec<VerdictDraft> = Vec::new();
     if let Some(first) = ooms.iter().find(|oom| oom.trace == trace) {
         let evidence = VerdictEvidence::Oom {
             count: analysis.oom_count,
@@ -42,10 +42,12 @@ pub(crate) fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: 
         };
         drafts.push((Severity::Critical, evidence));
     }
+    drafts.extend(leaks.iter().map(|leak| leak_verdict(leak)));
     drafts.extend(recording_verdicts(analysis));
     for (ordinal, device) in analysis.visible_devices() {
         drafts.extend(device_verdicts(analysis, ordinal, device));
-        drafts.extend(creep_verdicts(ordinal, analysis.steps, &leaks));
+        let has_failed = ooms.iter().any(|oom| (oom.trace, oom.device) == (trace, u32::from(ordinal)));
+        drafts.extend(creep_verdicts(ordinal, analysis.steps, &leaks, has_failed));
     }
     drafts.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
     let verdict = |(severity, evidence)| Verdict { trace, severity, summary: String::new(), evidence };
@@ -178,7 +180,7 @@ fn capacity_facts(
         let free = oom.event.aux[1].saturating_sub(oom.live);
         oom.event.device == ordinal && oom.event.size <= free
     });
-    let unusable_at_oom = failed.map(|oom| unusable(&oom.gap)).max().unwrap_or(0);
+    let at_failed_request = failed.map(|oom| [unusable(&oom.gap), oom.event.aux[1]]).max();
     CapacityFacts {
         ordinal,
         capacity,
@@ -190,15 +192,16 @@ fn capacity_facts(
         },
         reserved,
         non_torch_at_reserved_peak: non_torch(device_bytes, reserved),
-        unusable: gap.map_or(0, unusable).max(unusable_at_oom),
+        unusable: gap.map_or(0, unusable),
         cache: gap.map_or(0, |gap| gap.cache),
-        has_failed_request: unusable_at_oom > 0,
+        at_failed_request: at_failed_request.filter(|[unusable, _]| *unusable > 0),
         owners,
     }
 }
 
-/// The growth of one device over all call sites.
-fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak]) -> Vec<VerdictDraft> {
+/// The growth of one device over all call sites. After an out-of-memory error, a forecast is no
+/// news.
+fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak], has_failed: bool) -> Vec<VerdictDraft> {
     let device = u32::from(ordinal);
     let mut drafts = Vec::new();
     let growing: Vec<&&Leak> =
@@ -206,7 +209,7 @@ fn creep_verdicts(ordinal: u8, steps: u32, leaks: &[&Leak]) -> Vec<VerdictDraft>
     if !growing.is_empty() {
         let ahead = |forecast: &OomForecast| forecast.expected.saturating_sub(u64::from(steps));
         let forecast = growing.iter().find_map(|leak| leak.oom_step);
-        let oom_step = forecast.filter(|forecast| ahead(forecast) <= FAR_STEPS);
+        let oom_step = forecast.filter(|forecast| !has_failed && ahead(forecast) <= FAR_STEPS);
         let is_soon = oom_step
             .is_some_and(|forecast| ahead(&forecast) <= SOON_STEPS.max(MAX_EXTRAPOLATION * u64::from(steps)));
         let evidence = VerdictEvidence::CreepConfirmed {

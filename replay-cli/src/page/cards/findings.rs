@@ -127,7 +127,9 @@ fn describe_leak(finding: &mut FindingText<'_>, leak: &Leak, trace: &CardTrace<'
     let same_device = |other: &&Leak| (other.trace, other.device) == (leak.trace, leak.device);
     let is_alone = trace.report.leaks.iter().flatten().filter(same_device).count() == 1;
     let graph = name_graph(leak).map(|graph| format!("{graph}: ")).unwrap_or_default();
-    let forecast = describe_forecast(leak, is_alone);
+    // After an error, it is no news.
+    let has_failed = trace.report.oom.iter().flatten().any(|oom| oom.trace == leak.trace);
+    let forecast = if has_failed { String::new() } else { describe_forecast(leak, is_alone) };
     finding.details.push(format!("{graph}{}.{forecast}", describe_growth(leak)));
     match leak.holders.as_ref().and_then(|holders| holders.first()) {
         Some(holder) => finding.details.push(format!("Held by {}.", format_holder(holder))),

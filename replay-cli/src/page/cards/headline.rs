@@ -1,6 +1,6 @@
 //! The first lines of the page: the most severe finding, the program, and what the trace lacks.
 
-use gpumemtrace_replay::report::{AssessmentStatus, Severity};
+use gpumemtrace_replay::report::{AssessmentStatus, Ending, Severity};
 use serde::Serialize;
 
 use super::element::{Node, element, list};
@@ -44,11 +44,20 @@ fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
         return (verdict.severity.name(), format!("On {name}: {}", verdict.summary));
     }
     let status = find_assessment(trace.report, trace.trace).map(|assessment| assessment.status);
-    match status {
-        Some(AssessmentStatus::Partly) => ("info", format!("{NO_PROBLEMS}; leaks were judged in part")),
-        Some(AssessmentStatus::NotAssessed) => ("info", format!("{NO_PROBLEMS}; leaks were not judged")),
-        Some(AssessmentStatus::Assessed) | None => ("good", NO_PROBLEMS.to_owned()),
-    }
+    let judged = match status {
+        Some(AssessmentStatus::Partly) => "; leaks were judged in part",
+        Some(AssessmentStatus::NotAssessed) => "; leaks were not judged",
+        Some(AssessmentStatus::Assessed) | None => "",
+    };
+    let info = &trace.report.traces[trace.trace];
+    let ended = match info.end {
+        Ending::Killed | Ending::Crashed => {
+            format!("; {}", describe_ending(info.end, info.end_detail.as_deref()))
+        }
+        Ending::Exit | Ending::Running => String::new(),
+    };
+    let severity = if judged.is_empty() && ended.is_empty() { "good" } else { "info" };
+    (severity, format!("{NO_PROBLEMS}{judged}{ended}"))
 }
 
 /// `python train.py (PyTorch 2.15.0), 60 steps in 1.9 s, exited normally; trace complete`

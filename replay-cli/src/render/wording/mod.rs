@@ -86,10 +86,16 @@ pub(crate) fn fill_check(check: &mut BudgetCheck) {
     }
 }
 
-/// A clause as a sentence: with a capital and a full stop.
+/// A clause as a sentence: with a capital, unless it begins with the name of a file, and a full
+/// stop.
 pub(crate) fn sentence(clause: &str) -> String {
     let mut chars = clause.chars();
-    let capital: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
+    let first = clause.split(' ').next().unwrap_or_default();
+    let is_name = first.trim_end_matches(['.', ',', ':']).contains(['.', ':', '/', '_', '(']);
+    let capital: String = match is_name {
+        true => chars.next().into_iter().collect(),
+        false => chars.next().into_iter().flat_map(char::to_uppercase).collect(),
+    };
     let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{capital}{}{end}", chars.as_str())
 }
