@@ -68,7 +68,7 @@ pub(crate) struct PageOptions {
 
 /// Makes the page. It may exceed the limit if even the coarsest history is too large.
 pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> String {
-    let mut sources = SourceLines::new(options.has_source);
+    let mut sources = SourceLines::new(options.has_source, &source.report.traces);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
     let document =

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gpumemtrace_replay::report::Site;
+use gpumemtrace_replay::report::{Site, TraceInfo};
 
 use crate::render::text::SiteFormatter;
 
@@ -19,8 +19,8 @@ pub(super) struct SourceLines {
 }
 
 impl SourceLines {
-    pub(super) fn new(is_wanted: bool) -> Self {
-        Self { reader: is_wanted.then(|| SiteFormatter::new(false)) }
+    pub(super) fn new(is_wanted: bool, traces: &[TraceInfo]) -> Self {
+        Self { reader: is_wanted.then(|| SiteFormatter::new(false, traces)) }
     }
 
     /// The source line of a site, if it may be shown and can be read.

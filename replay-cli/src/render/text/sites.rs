@@ -1,8 +1,9 @@
 //! Call sites and stacks as text: short file names, source lines, your own code marked with `>`.
 
 use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpumemtrace_replay::report::{FrameKind, Site, StackFrame, StackOrder};
+use gpumemtrace_replay::report::{FrameKind, Site, StackFrame, StackOrder, TraceInfo};
 
 use crate::render::wording::sites::format_frame;
 use crate::terminal::escape::escape_text;
@@ -21,21 +22,29 @@ const MAX_SOURCE_CHARS: usize = 160;
 pub(crate) struct SiteFormatter {
     /// `--stacks`: all frames, with native frames between Python frames.
     pub(crate) full_stacks: bool,
+    /// Files that were changed after this are not shown: the run had other lines.
+    ended: Option<SystemTime>,
     sources: HashMap<String, Option<Vec<String>>>,
 }
 
 impl SiteFormatter {
-    pub(crate) fn new(full_stacks: bool) -> Self {
-        Self { full_stacks, sources: HashMap::new() }
+    /// For a report of these traces.
+    pub(crate) fn new(full_stacks: bool, traces: &[TraceInfo]) -> Self {
+        let ended = |trace: &TraceInfo| {
+            let ended_unix_ns = trace.started_unix_ns?.checked_add(trace.duration_ns?)?;
+            UNIX_EPOCH.checked_add(Duration::from_nanos(ended_unix_ns))
+        };
+        Self { full_stacks, ended: traces.iter().filter_map(ended).min(), sources: HashMap::new() }
     }
 
-    /// The source line of a site without its indentation; `None` if the file cannot be read, or if
-    /// the line is empty.
+    /// The source line of a site without its indentation; `None` if the file cannot be read or was
+    /// changed after the run, or if the line is empty.
     pub(crate) fn source_line(&mut self, site: &Site) -> Option<String> {
         let (file, line) = (site.file.as_ref()?, site.line?);
         let lines = self.sources.entry(file.clone()).or_insert_with(|| {
             let facts = std::fs::metadata(file).ok()?;
-            if !facts.is_file() || facts.len() > MAX_SOURCE_BYTES {
+            let was_changed = || self.ended.zip(facts.modified().ok()).is_some_and(|(ended, at)| at > ended);
+            if !facts.is_file() || facts.len() > MAX_SOURCE_BYTES || was_changed() {
                 return None;
             }
             let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();
