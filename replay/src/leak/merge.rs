@@ -39,14 +39,15 @@ impl Finding {
         self.members[0].growth_count()
     }
 
-    /// How many more events are needed to call this a leak.
-    pub(super) fn missing_events(&self) -> usize {
+    /// How many more events are needed to call this a leak; `None` if it grew often enough, but too
+    /// unevenly.
+    pub(super) fn missing_events(&self) -> Option<usize> {
         let needed = if self.members[0].growth().period.is_some() || self.events() < MIN_EVENTS {
             MIN_EVENTS
         } else {
             MIN_IRREGULAR_EVENTS
         };
-        needed.saturating_sub(self.events()).max(1)
+        needed.checked_sub(self.events()).filter(|missing| *missing > 0)
     }
 
     fn is_leak(&self) -> bool {

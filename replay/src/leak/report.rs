@@ -109,7 +109,7 @@ impl LeakReporter<'_> {
             class: GrowthClass::PossibleLeak,
             grows_by: None,
             events: Some(finding.events() as u64),
-            needs: Some(finding.missing_events() as u64),
+            needs: finding.missing_events().map(|missing| missing as u64),
             bytes_per_step: self
                 .has_steps()
                 .then(|| Quantity(members.iter().map(|member| member.bytes_per_step().expected).sum())),

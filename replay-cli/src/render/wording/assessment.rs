@@ -117,7 +117,9 @@ pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
     match growth.class {
         GrowthClass::PossibleLeak => {
             let events = format_count(growth.events.unwrap_or(0), "time");
-            let needs = growth.needs.unwrap_or(1);
+            let Some(needs) = growth.needs else {
+                return format!("It grew {events} and was not freed, but too unevenly to call it a leak.");
+            };
             let verb = if needs == 1 { "is" } else { "are" };
             let needs = format_number(needs);
             format!("It grew {events} and was not freed; {needs} more {verb} needed to call it a leak.")

@@ -133,7 +133,8 @@ pub struct GrowingSite {
     pub grows_by: Option<GrowsBy>,
     /// How many times it grew; `null` if that is unknown.
     pub events: Option<u64>,
-    /// For `possible_leak`: how many more times it must grow to be called a leak.
+    /// For `possible_leak`: how many more times it must grow to be called a leak; `null` if it grew
+    /// often enough, but too unevenly.
     pub needs: Option<u64>,
     /// The mean growth per step; `null` without steps.
     pub bytes_per_step: Option<Quantity>,
