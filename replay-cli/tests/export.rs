@@ -149,7 +149,7 @@ fn wrong_use_is_one_sentence_and_writes_nothing() {
         ("export csv-sites run.trace --around mark:other -o kept", 2, "does not reach --around mark:other"),
         ("export csv-sites run.trace --since step:9 --until step:3 -o kept", 2, "--since lies after --until"),
         ("export csv-sites run.trace --since 1s --around peak -o kept", 2, "cannot be used with"),
-        ("export csv-sites run.trace -o no/such/folder", 1, "choose another file with --output"),
+        ("export csv-sites run.trace -o no/such/folder", 2, "choose another file with --output"),
         ("export csv-sites -o kept", 2, "<TRACE>"),
     ] {
         let done = folder.run(words);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
-use serde_json::Value;
+use serde_json::{Value, json};
 use synthetic::Synthetic;
 use tempfile::TempDir;
 
@@ -141,7 +141,7 @@ fn bad_traces_change_nothing_about_the_others() {
         [(whole, 0), (damaged, 6)].map(|(folder, code)| json(folder, &["replay", ".", "--json"], code));
     assert_eq!(violations("fleet.schema.json", &after), [""; 0]);
     assert_eq!(good_rows(&before, "traces"), good_rows(&after, "traces"));
-    assert_eq!(after["missing_ranks"], serde_json::json!([GARBAGE, MISSING]));
+    assert_eq!(after["missing_ranks"], json!([GARBAGE, MISSING]));
     assert_eq!(after["unreadable"][0]["path"], format!("./run.rank{GARBAGE}.trace"));
     let (_, errors) = output(damaged, &["replay", "."], 6);
     let named = errors
@@ -155,6 +155,9 @@ fn bad_traces_change_nothing_about_the_others() {
     assert_eq!(good_rows(&before, "checks"), good_rows(&after, "checks"));
     assert_eq!((&before["complete"], &after["complete"]), (&true.into(), &false.into()));
     assert_eq!(after["unreadable"].as_array().unwrap().len(), 1);
+    assert_eq!((&before["missing_ranks"], &after["missing_ranks"]), (&json!([]), &json!([GARBAGE, MISSING])));
+    let (report, _) = output(damaged, &check[..4], 4);
+    assert!(report.contains("  ! 2 ranks without a trace: ranks 2, 6\n"), "{report}");
     let of_cut = after["checks"].as_array().unwrap().iter().find(|check| check["rank"] == CUT).unwrap();
     assert_eq!(of_cut["complete"], false);
     // No limit fails: the exit code is that of incomplete input.
@@ -248,6 +251,23 @@ fn compare_merges_what_differs_by_rank() {
     fs::write(path_of(after.path(), 12), leaking.file(100)).unwrap();
     let (report, _) = output(Path::new("/"), &["compare", first, second, "--fail-on", "leaks"], 3);
     assert!(report.contains("new: ") && report.contains("Keeper.hook(): rank 12"), "{report}");
+}
+
+#[test]
+fn replay_judges_no_summaries() {
+    let job = job(1 << 20);
+    let folder = job.path();
+    fs::create_dir(folder.join("summaries")).unwrap();
+    for part in 0..17 {
+        let name = format!("summaries/{part:02}.summary");
+        output(folder, &["summarize", ".", "-o", &name], 0);
+    }
+    for pattern in ["summaries/03.summary", "summaries/*.summary"] {
+        let (shown, errors) = output(folder, &["replay", pattern, "--fail-on", "leak"], 5);
+        assert!(shown.is_empty(), "{shown}");
+        let why = ".summary is a summary of traces, which gpumemtrace summarize reads";
+        assert!(errors.len() == 1 && errors[0].ends_with(why), "{errors:?}");
+    }
 }
 
 #[test]

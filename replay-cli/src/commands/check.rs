@@ -24,7 +24,7 @@ use crate::render::{
     CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
     select_format,
 };
-use crate::terminal::output_file::hide_temporary_name;
+use crate::terminal::output_file::{cannot_write, hide_temporary_name};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 use crate::trace::find::{TRACES, find_files};
@@ -210,7 +210,7 @@ fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     // A temporary file is private by default; a budget is read by others, so the umask decides.
     let rights = fs::Permissions::from_mode(0o666);
     let file = tempfile::Builder::new().prefix(".budget").permissions(rights).tempfile_in(folder);
-    let mut file = file.map_err(hide_temporary_name).with_context(cannot)?;
+    let mut file = file.map_err(|error| cannot_write(&cannot(), hide_temporary_name(error)))?;
     file.write_all(text.as_bytes()).with_context(cannot)?;
     if replaces {
         file.persist(path).map_err(|error| error.error).with_context(cannot)?;

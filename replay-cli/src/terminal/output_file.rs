@@ -1,6 +1,6 @@
 //! Files that a command writes: complete, or not there.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -10,6 +10,7 @@ use super::escape::escape_path;
 use super::format::put_line;
 use super::stdout::print_text;
 use super::units::format_bytes;
+use crate::exit::UsageError;
 
 /// A new file. It takes its name when it is finished; before, an existing file stays as it was.
 pub(crate) struct OutputFile {
@@ -25,16 +26,15 @@ impl OutputFile {
         let file = tempfile::Builder::new()
             .prefix(".gpumemtrace-")
             .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .map_err(hide_temporary_name)
-            .with_context(|| describe_error(path))?;
+            .map_err(|error| cannot_write(&describe_error(path), hide_temporary_name(error)))?;
         Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path: path.to_owned(), written_bytes: 0 })
     }
 
     /// Gives the file its name. Returns its size.
     pub(crate) fn finish(self) -> anyhow::Result<u64> {
-        let error = || describe_error(&self.path);
-        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error).with_context(error)?;
-        let file = file.persist(&self.path).map_err(|error| error.error).with_context(error)?;
+        let error = |error| cannot_write(&describe_error(&self.path), error);
+        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error).map_err(error)?;
+        let file = file.persist(&self.path).map_err(|failed| error(failed.error))?;
         make_readable(&file);
         Ok(self.written_bytes)
     }
@@ -72,6 +72,18 @@ pub(crate) fn hide_temporary_name(error: io::Error) -> io::Error {
     match error.to_string().split_once(" at path ") {
         Some((cause, _)) => io::Error::new(error.kind(), cause),
         None => error,
+    }
+}
+
+/// The error of a file that cannot be written. A wrong path is wrong usage; a full disk is not.
+pub(crate) fn cannot_write(what: &str, error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::NotFound
+        | ErrorKind::PermissionDenied
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::ReadOnlyFilesystem => UsageError(format!("{what}: {error}")).into(),
+        _ => anyhow::Error::new(error).context(what.to_owned()),
     }
 }
 

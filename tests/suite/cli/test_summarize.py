@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -125,6 +126,29 @@ def test_summaries_merge_in_any_order_to_the_same_bytes(runs, traces, torch_vers
     inside = tmp_path / "inside.summary"
     subprocess.run([COMMAND, "summarize", traces, "-o", inside], cwd=runs(torch_version), check=True, capture_output=True)
     assert elsewhere.read_bytes() == inside.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs setpriv")
+def test_a_folder_that_cannot_be_listed_is_named_and_left_out(traces):
+    closed = traces / "lost+found"
+    closed.mkdir()
+    trace_of(traces, 1).rename(closed / "run.rank1.trace")
+    closed.chmod(0)
+    capable = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", COMMAND]
+    for path, code in ((".", 6), ("**/run.*.trace", 6), ("run.*.trace", 0), ("[l]*/run.*.trace", 5), ("lost+found", 5)):
+        done = subprocess.run([*capable, "summarize", path, "--json"], cwd=traces, capture_output=True, text=True)
+        assert done.returncode == code, (path, done.stderr)
+        assert ("lost+found" in done.stderr and "ermission denied" in done.stderr) == (code != 0), (path, done.stderr)
+        if code != 5:
+            assert [trace["rank"] for trace in json.loads(done.stdout)["traces"]] == [0, 2, 3]
+
+
+def test_the_file_of_a_summary_has_a_limit(tmp_path):
+    path = tmp_path / "large.summary"
+    path.write_text('{"schema":"gpumemtrace.summary"')
+    os.truncate(path, 6 << 30)
+    done = subprocess.run([COMMAND, "summarize", str(path)], capture_output=True, text=True)
+    assert done.returncode == 5 and done.stderr.endswith("large.summary is larger than 256 MiB, so it is not a summary\n")
 
 
 def test_paths_without_traces_are_one_sentence(tmp_path):

@@ -137,7 +137,7 @@ impl FilterArgs {
                     .step_source()
                     .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
                 return Err(UsageError(format!(
-                    "{path}: {} was not reached; the trace covers {span}{}{}",
+                    "{path}: no event follows {}; the trace covers {span}{}{}",
                     since.spec,
                     steps.unwrap_or_default(),
                     list_known_marks(&since.spec, std::slice::from_ref(analysis))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{ReplayArgs, has_finding};
 use crate::commands::summarize::read::{open_summary, summarize_files};
 use crate::commands::summarize::{name_unreadable, print_fleet};
-use crate::exit::{CliExit, UsageError};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::SECTIONS;
 use crate::render::{FLEET_RENDERERS, find_format, select_format};
 use crate::terminal::format::format_number;
@@ -26,9 +26,8 @@ pub(super) fn run(args: &ReplayArgs, files: &[PathBuf], style: Style) -> anyhow:
     // A summary does not have what --fail-on judges.
     if let Some(path) = files.iter().find(|path| open_summary(path).is_some()) {
         let name = path.display();
-        return Err(
-            UsageError(format!("{name} is a summary of traces, which gpumemtrace summarize reads")).into()
-        );
+        let why = format!("{name} is a summary of traces, which gpumemtrace summarize reads");
+        return Err(UnreadableInput(why).into());
     }
     let fails = AtomicBool::new(false);
     let summary = summarize_files(files, &args.reading, args.jobs, &|report, analyses| {

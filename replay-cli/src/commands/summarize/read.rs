@@ -72,7 +72,7 @@ fn read_summary(path: &Path) -> Result<Option<String>, UnreadableInput> {
     let mut text = String::new();
     match file.take(MAX_SUMMARY_BYTES + 1).read_to_string(&mut text) {
         Ok(length) if length as u64 > MAX_SUMMARY_BYTES => {
-            Err(refuse("is larger than 256 MiB, so it is no summary".to_owned()))
+            Err(refuse("is larger than 256 MiB, so it is not a summary".to_owned()))
         }
         Ok(_) => Ok(Some(text)),
         Err(error) => Err(refuse(format!("cannot be read: {error}"))),

@@ -80,7 +80,7 @@ impl ExportWindow {
         let find = |spec: &TimeSpec, option: &str| {
             find_time(spec, history, (report, trace)).ok_or_else(|| {
                 UsageError(format!(
-                    "{name} does not reach --{option} {spec}; `gpumemtrace info` shows its length"
+                    "{name} does not reach --{option} {spec}; `gpumemtrace replay` shows its length"
                 ))
             })
         };

@@ -90,9 +90,11 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
     let unjudged = fleet.traces.iter().filter(|trace| trace.leak_assessment != "assessed").count();
     if fleet.lines.is_empty() {
         let text = match fleet.traces.len() - unjudged {
-            0 => "Leaks were not judged in any trace (see replay).",
-            judged if judged < fleet.traces.len() => "No leaks where leaks were judged.",
-            _ => "No leaks.",
+            0 => "Leaks were not judged in any trace, or only in part (see replay).",
+            judged if judged < fleet.traces.len() => {
+                "No leaks detected where they were judged (replay lists possible ones)."
+            }
+            _ => "No leaks detected (replay of a trace lists possible ones).",
         };
         put_line(out, format_args!("{}", style.bold(text)));
     } else {

@@ -143,7 +143,7 @@ impl Renderer<CheckDocument> for TextRenderer {
 fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
     let (sections, style) = (context.sections, context.style);
     let mut out = String::new();
-    let mut sites = SiteFormatter::new(context.full_stacks);
+    let mut sites = SiteFormatter::new(context.full_stacks, &report.traces);
     for trace in 0..report.traces.len() {
         if trace > 0 {
             out.push('\n');

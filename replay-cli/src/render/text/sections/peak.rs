@@ -29,7 +29,7 @@ pub(super) fn render_peak(
     let peaks: Vec<_> = report.peak.iter().flatten().filter(|peak| peak.trace == trace).collect();
     if peaks.is_empty() {
         put_line(out, format_args!("{}", style.bold("Peak")));
-        put_line(out, format_args!("  No GPU memory was allocated."));
+        put_line(out, format_args!("  No GPU memory is in the trace."));
     }
     let words = Vocabulary::of_trace(&report.traces[trace]);
     for (number, peak) in peaks.into_iter().enumerate() {

@@ -52,7 +52,11 @@ pub(super) fn render_findings(
 fn render_all_clear(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     if !report.devices.iter().any(|device| device.trace == trace) {
-        put_line(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
+        let text = match info.complete {
+            true => "No GPU memory was allocated.",
+            false => "No GPU memory is in the trace, but it is incomplete.",
+        };
+        put_line(out, format_args!("{}", style.bold(text)));
         return;
     }
     let Some(assessment) = find_assessment(report, trace) else { return };

@@ -66,7 +66,7 @@ fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Styl
         report.timelines.iter().flatten().filter(|timeline| timeline.trace == trace).collect();
     if timelines.is_empty() {
         put_line(out, format_args!("{}", style.bold("Timeline")));
-        put_line(out, format_args!("  No GPU memory was allocated."));
+        put_line(out, format_args!("  No GPU memory is in the trace."));
     }
     let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
     for (number, timeline) in timelines.into_iter().enumerate() {
