@@ -110,7 +110,7 @@ impl ReplayPass {
     /// Counts and records a driver call for a block of PyTorch that failed for lack of memory.
     pub(super) fn on_oom_of_driver(&mut self, event: &Event, stack: StackId) {
         let has_steps = self.clock.step_rule().source().is_some();
-        let Some(device) = &self.devices.all[usize::from(event.device)] else { return };
+        let device = device_of(&mut self.devices, event.device, self.step);
         let allocated = device.driver.allocated();
         // The second call comes from another place in PyTorch's code.
         let site = self.symbols.stack_info(stack).site;

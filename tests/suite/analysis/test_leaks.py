@@ -2,10 +2,11 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
-from conftest import FULL, REPOSITORY, VENVS, WORKLOADS, gpumemtrace
+from conftest import FULL, REPOSITORY, VENVS, WORKLOADS, environment, gpumemtrace, run_program
 from whatif_runs import assert_model_reproduces
 
 LAB = REPOSITORY / "scripts" / "leaklab"
@@ -102,3 +103,16 @@ def test_requests_that_outgrow_the_cache_are_growing_sizes(run_python, torch_ver
 def test_random_healthy_runs_have_no_leak(run_python, seed):
     report = run_python(FIRST_VERSION, "training/healthy.py", seed).report()
     assert report["leaks"] == []
+
+
+def test_source_of_a_file_that_changed_after_the_run_is_not_shown(torch_version, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n\nkept = []\nfor step in range(30):\n"
+                      "    kept.append(torch.zeros(1 << 20, device='cuda'))  # kept for ever\n    torch.zeros(8, device='cuda')\n")
+    done = run_program([Path(VENVS[torch_version]) / "bin" / "python", script], tmp_path, env=environment(tmp_path))
+    assert done.returncode == 0, done.stderr
+    before = gpumemtrace("replay", tmp_path / "run.trace", "--peak")
+    assert "train.py:5" in before and "# kept for ever" in before
+    script.write_text("import os\n" + script.read_text())
+    after = gpumemtrace("replay", tmp_path / "run.trace", "--peak")
+    assert "train.py:5" in after and "# kept" not in after and "range(30)" not in after

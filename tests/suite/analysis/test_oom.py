@@ -166,6 +166,15 @@ def test_leak_of_each_step_is_named_with_all_its_blocks(tmp_path, torch_version)
     assert grown["site"]["line"] == leak["site"]["line"] == growth_line_of("kept")
     assert grown["bytes"] == grown["held_bytes"] == sum(row["bytes"] for row in oom["sites"] if row["site"]["line"] == growth_line_of("kept"))
     assert "cache" not in summary.split("GPU 0 (")[0], "PyTorch's cache did not help"
+    # The error comes first, and nothing forecasts it.
+    verdicts = traced.report()["verdicts"]
+    assert verdicts[0]["kind"] == "oom"
+    [growth] = [verdict for verdict in verdicts if verdict["kind"] == "creep_confirmed"]
+    assert growth["evidence"]["oom_step"] is None and "expected" not in growth["summary"]
+    # On a larger card, the run goes on and needs more.
+    fit = sentences(gpumemtrace("fit", traced.trace))
+    assert "Smallest known card on which the request that failed gets memory: " in fit
+    assert "The run may need a larger one" in fit and "holds the run" not in fit
 
 
 @pytest.mark.parametrize("setting", [
@@ -181,6 +190,16 @@ def test_line_that_grew_is_named_if_each_block_is_a_driver_call(tmp_path, torch_
     assert {int(call["size"]) for call in failed} == {oom["requested_bytes"]}
     assert remedy(oom, "expandable_segments") == remedy(oom, "empty_cache") == "not named"
     assert "Grew before the error" in summary.split("Likely leak")[0]
+
+
+def test_first_request_that_fails_as_a_driver_call_is_an_error(tmp_path, torch_version):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ntorch.empty(3 << 30, dtype=torch.uint8, device='cuda')\n")
+    env = environment(tmp_path, SIMGPU_MEM="2G", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    done = run_program([Path(VENVS[torch_version]) / "bin" / "python", script], tmp_path, env=env)
+    assert done.returncode == 1 and "OutOfMemoryError" in done.stderr
+    [oom] = Run(done, tmp_path).report("--oom")["oom"]
+    assert (oom["requested_bytes"], oom["site"]["line"]) == (3 << 30, 2)
 
 
 def test_model_that_is_too_big_names_activations_and_no_leak(tmp_path, torch_version):

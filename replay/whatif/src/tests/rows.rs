@@ -18,6 +18,17 @@ fn rejected_request_is_a_failure() {
 }
 
 #[test]
+fn settings_that_fail_later_are_better() {
+    let mut run = TestRun::default();
+    run.alloc(1, 300, 300).alloc(2, 300, 600).alloc(3, 300, 900);
+    let cards = [400, 800, 700].map(|card_mib| scenario("", 15, Some(card_mib)));
+    let (_, rows) = run.predict(scenario("", 15, Some(1024)), cards.to_vec());
+    let cards: Vec<_> = rows.iter().map(|row| row.row.card_bytes.unwrap_or(0) / MIB).collect();
+    assert_eq!(cards, [800, 700, 400], "equal failures keep their order");
+    assert!(rows.iter().all(|row| row.row.ooms == 1));
+}
+
+#[test]
 fn card_of_unknown_size_limits_nothing() {
     let mut run = TestRun::default();
     run.alloc(1, 20, 20).alloc(2, 500, 520);
