@@ -109,6 +109,33 @@ fn default_output_is_beside_the_trace_and_named() {
     }
 }
 
+#[test]
+fn default_output_of_a_folder_has_its_whole_name() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("traces.v2")).unwrap();
+    fs::rename(folder.path("run.trace"), folder.path("traces.v2/run.trace")).unwrap();
+    let in_folder = |words: &str| {
+        let done = command(&folder.path("traces.v2")).args(words.split_whitespace()).output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let name = |said: &str| said.split_once(" (").expect("a size").0.to_owned();
+    assert_eq!(name(&text(&folder.run("export folded traces.v2").stdout)), "traces.v2.folded");
+    assert_eq!(name(&in_folder("export csv-sites .")), "../traces.v2.sites.csv");
+    assert_eq!(name(&in_folder("html .")), "../traces.v2.html");
+    // A lake of one summary.
+    let run = folder.path("lake.v2/_summaries/run=a");
+    fs::create_dir_all(&run).unwrap();
+    fs::write(folder.path("lake.html"), "before").unwrap();
+    folder.run("summarize traces.v2 -o lake.v2/_summaries/run=a/rank=0.summary");
+    assert_eq!(name(&text(&folder.run("fleet lake.v2 --html").stdout)), "lake.v2.html");
+    assert_eq!(fs::read(folder.path("lake.html")).unwrap(), b"before");
+    let done = command(&folder.path("lake.v2")).args(["fleet", ".", "--html"]).output().unwrap();
+    assert_eq!((done.status.code(), name(&text(&done.stdout))), (Some(0), "../lake.v2.html".to_owned()));
+    let pattern = folder.run("html traces.v2/*.trace");
+    assert_eq!(pattern.status.code(), Some(2), "{}", text(&pattern.stderr));
+}
+
 fn names(folder: &Folder) -> Vec<String> {
     let entries = fs::read_dir(folder.0.path()).expect("a folder");
     entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect()
@@ -151,6 +178,7 @@ fn wrong_use_is_one_sentence_and_writes_nothing() {
         ("export csv-sites run.trace --since 1s --around peak -o kept", 2, "cannot be used with"),
         ("export csv-sites run.trace -o no/such/folder", 2, "choose another file with --output"),
         ("export csv-sites -o kept", 2, "<TRACE>"),
+        ("export folded run.trac?", 2, "run.trac? is a pattern; name the output with --output"),
     ] {
         let done = folder.run(words);
         let error = text(&done.stderr);

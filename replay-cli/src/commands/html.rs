@@ -13,6 +13,7 @@ use gpumemtrace_replay::{
 };
 
 use super::args::jobs::JobsArgs;
+use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use super::summarize::name_unreadable;
@@ -44,7 +45,7 @@ pub(crate) struct HtmlArgs {
     /// page with a map of the ranks.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Page to write [default: the trace with .html, such as run.html]
+    /// Page to write [default: the trace with .html, such as run.html; required for a pattern]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Open the page in the default browser
@@ -71,7 +72,10 @@ fn parse_page_size(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
     let files = find_files(&args.traces, TRACES_AND_SUMMARIES)?;
-    let output = args.output.clone().unwrap_or_else(|| default_output(&args.traces[0]));
+    let output = match &args.output {
+        Some(output) => output.clone(),
+        None => default_output(&args.traces[0], "html")?,
+    };
     let (page, is_complete) =
         if is_fleet(&files) { fleet_page(args, &files)? } else { page_of(args, &files)? };
     print_output(&output, fill_file(&output, &page)?)?;
@@ -84,7 +88,7 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
 /// Writes the page of new traces beside the first of them, with the default options. Returns its
 /// path.
 pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
-    let output = default_output(&traces[0]);
+    let output = default_output(&traces[0], "html")?;
     let args = HtmlArgs {
         traces: traces.to_vec(),
         output: None,
@@ -97,12 +101,6 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let (page, _) = if is_fleet(traces) { fleet_page(&args, traces)? } else { page_of(&args, traces)? };
     fill_file(&output, &page)?;
     Ok(output)
-}
-
-/// `run.trace` as `run.html`, in the same folder, and a folder likewise. For a pattern,
-/// `fleet.html`.
-fn default_output(trace: &Path) -> PathBuf {
-    if trace.exists() { trace.with_extension("html") } else { PathBuf::from("fleet.html") }
 }
 
 /// True for more traces than a page shows side by side, and for summaries.

@@ -98,6 +98,11 @@ fn walk(folder: &Path, depth: usize) -> Result<Vec<(PathBuf, FoundKind)>, Unread
     entries.collect()
 }
 
+/// True for a path with wildcards that does not exist itself.
+pub(crate) fn is_pattern(path: &Path) -> bool {
+    SearchPattern::parse(path).is_some()
+}
+
 /// A pattern, split before the first part that has a wildcard.
 struct SearchPattern {
     folder: PathBuf,

@@ -2,4 +2,5 @@
 
 pub(crate) mod display;
 pub(crate) mod jobs;
+pub(crate) mod output_name;
 pub(crate) mod trace;

@@ -10,10 +10,11 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
+use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::export::{
-    ExportFormat, ExportJob, ExportRun, ExportWindow, Exporter, FormatOptions, WindowArgs,
+    ExportFormat, ExportJob, ExportRun, ExportWindow, FormatOptions, WindowArgs,
     export_format_parser, is_file_name_part, read_for_export,
 };
 use crate::render::wording::fill_report;
@@ -31,7 +32,8 @@ pub(crate) struct ExportArgs {
     format: ExportFormat,
     #[command(flatten)]
     inputs: ExportInputs,
-    /// File to write; - for stdout [default: the trace with the suffix of the format]
+    /// File to write; - for stdout [default: the trace with the suffix of the format; required for
+    /// a pattern]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -81,6 +83,10 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         return Err(UsageError(why).into());
     }
     args.options.check(exporter)?;
+    let path = match &args.output {
+        Some(path) => path.clone(),
+        None => default_output(&args.inputs.traces[0], exporter.suffix().trim_start_matches('.'))?,
+    };
     let (traces, unreadable) = read_traces(&args.inputs, &paths, true)?;
     let mut job = ExportJob { options: args.options.clone(), ..make_job(&args.inputs, traces)? };
     if exporter.shows_leaks(&job.options) {
@@ -91,7 +97,6 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         exporter.export(&mut job, &mut out)?;
         out.flush()?;
     } else {
-        let path = args.output.clone().unwrap_or_else(|| default_output(&args.inputs.traces[0], exporter));
         let mut file = OutputFile::create(&path)?;
         exporter.export(&mut job, &mut file)?;
         let written_bytes = file.finish()?;
@@ -138,9 +143,4 @@ pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::R
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
     Ok(ExportJob { runs, report, resolver, options: FormatOptions::default(), notes: Vec::new() })
-}
-
-/// `run.trace` as `run.folded`, in the same folder.
-fn default_output(trace: &Path, exporter: &dyn Exporter) -> PathBuf {
-    trace.with_extension(exporter.suffix().trim_start_matches('.'))
 }

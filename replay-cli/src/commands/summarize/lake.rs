@@ -10,6 +10,7 @@ use gpumemtrace_fleet::{LakeRun, regressions, sort_runs};
 use super::read::summarize_files;
 use crate::commands::args::display::DisplayArgs;
 use crate::commands::args::jobs::JobsArgs;
+use crate::commands::args::output_name::default_output;
 use crate::commands::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::make_fleet_page;
@@ -51,7 +52,10 @@ pub(crate) fn run(args: &FleetArgs) -> anyhow::Result<CliExit> {
     if args.html {
         let text = render_lake(&runs, &grown, Style::for_files());
         let page = make_fleet_page(&args.lake.display().to_string(), &runs, &grown, &text)?;
-        let output = args.output.clone().unwrap_or_else(|| args.lake.with_extension("html"));
+        let output = match &args.output {
+            Some(output) => output.clone(),
+            None => default_output(&args.lake, "html")?,
+        };
         print_output(&output, fill_file(&output, &page)?)?;
     } else {
         print_text(&render_lake(&runs, &grown, style))?;
