@@ -1,6 +1,6 @@
 //! What is written: the tables of each trace, in its partition.
 
-use gpumemtrace_cli::export::{ExportJob, ExportTarget, FolderExporter};
+use gpumemtrace_cli::export::{ExportJob, ExportTarget, FolderExport, FolderExporter};
 
 use crate::fill::{categories, findings, runs, segments, series, sites, stacks};
 use crate::folder::OutputFolder;
@@ -14,14 +14,22 @@ impl FolderExporter for ParquetExporter {
         "parquet"
     }
 
-    fn export(&self, job: &mut ExportJob, target: &mut ExportTarget) -> anyhow::Result<u64> {
+    fn begin(&self, target: ExportTarget, notes: &mut Vec<String>) -> anyhow::Result<Box<dyn FolderExport>> {
+        Ok(Box::new(ParquetExport { output: OutputFolder::begin(target, notes)? }))
+    }
+}
+
+/// An export to a folder of tables.
+struct ParquetExport {
+    output: OutputFolder,
+}
+
+impl FolderExport for ParquetExport {
+    fn export(&mut self, job: &mut ExportJob, first: usize) -> anyhow::Result<u64> {
         let ExportJob { runs, report, resolver, notes, .. } = job;
-        let run_id = target.run_of(report);
-        let ranks = target.ranks_of(report, notes);
-        let mut output = OutputFolder::create(&target.folder)?;
-        for (trace, (run, rank)) in runs.iter_mut().zip(ranks).enumerate() {
+        for (trace, run) in runs.iter_mut().enumerate() {
             let summary = run.summary(resolver);
-            let mut folder = output.partition(&run_id, rank);
+            let mut folder = self.output.partition(first + trace);
             let walked = walk_run(run, &mut folder)?;
             let names = stacks::write_stacks(run, &walked.stacks, resolver, &mut folder)?;
             sites::write_sites(walked.layers, &names, &mut folder)?;
@@ -33,7 +41,7 @@ impl FolderExporter for ParquetExporter {
             folder.write_summary(&summary)?;
             add_notes(run, walked.omitted_numbers, notes);
         }
-        output.finish()
+        self.output.publish()
     }
 }
 

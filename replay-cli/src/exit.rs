@@ -59,7 +59,7 @@ impl std::error::Error for UnreadableInput {}
 
 /// A command line that cannot be carried out, as one sentence: what, where, what to do.
 #[derive(Debug)]
-pub(crate) struct UsageError(pub(crate) String);
+pub struct UsageError(pub String);
 
 impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

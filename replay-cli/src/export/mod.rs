@@ -32,10 +32,11 @@ use std::io::Write;
 use crate::symbolize::Resolver;
 use gpumemtrace_replay::Report;
 
+pub use crate::exit::UsageError;
 use crate::render::OutputFormat;
 pub use run::ExportRun;
-pub use target::ExportTarget;
-pub(crate) use target::is_file_name_part;
+pub use target::{ExportTarget, TraceIdentity};
+pub(crate) use target::{HIVE_NULL, is_file_name_part};
 pub use window::ExportWindow;
 
 pub(crate) use options::FormatOptions;
@@ -101,9 +102,18 @@ pub trait FolderExporter {
     /// The name of the format, such as `parquet`.
     fn name(&self) -> &'static str;
 
-    /// Writes the runs below the folder, which may not exist. Returns the bytes written. Files of
-    /// other runs in the folder stay. After an error, no file is there by half.
-    fn export(&self, job: &mut ExportJob, target: &mut ExportTarget) -> anyhow::Result<u64>;
+    /// Begins an export to a folder, which may not exist. Fails with [`UsageError`] if the folder
+    /// has files of another process in the place of these traces. Notes say what a user may not
+    /// expect.
+    fn begin(&self, target: ExportTarget, notes: &mut Vec<String>) -> anyhow::Result<Box<dyn FolderExport>>;
+}
+
+/// An export to a folder that has begun.
+pub trait FolderExport {
+    /// Writes runs. `first` is the index of the first of them in the traces of the target; the
+    /// others follow it. Returns the bytes written. Files of other runs in the folder stay. After
+    /// an error, no file is there by half.
+    fn export(&mut self, job: &mut ExportJob, first: usize) -> anyhow::Result<u64>;
 }
 
 /// The runs to export.

@@ -6,14 +6,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use super::{ExportInputs, finish_job, make_job, read_traces};
+use crate::commands::args::output_name::default_output;
 use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
-use crate::export::{ExportTarget, FolderExporter};
+use crate::export::{ExportTarget, FolderExporter, TraceIdentity};
 use crate::terminal::format::format_count;
 use crate::terminal::output_file::print_output;
 use crate::terminal::status_line;
-use crate::terminal::stderr::print_usage_error;
+use crate::terminal::stderr::{print_message, print_usage_error};
 use crate::trace::find::{TRACES, find_files};
-use crate::trace::many::MAX_TOGETHER;
+use crate::trace::many::{MAX_TOGETHER, read_each};
+use crate::trace::open::TraceSource;
 
 /// Write traces of gpumemtrace in one format
 ///
@@ -26,7 +28,7 @@ struct FolderExportArgs {
     format: String,
     #[command(flatten)]
     inputs: ExportInputs,
-    /// Folder to write to [default: the trace with the format as extension]
+    /// Folder to write to [default: the trace with the format as extension; required for a pattern]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -50,32 +52,75 @@ fn export(exporter: &dyn FolderExporter, args: &FolderExportArgs) -> anyhow::Res
     }
     status_line::exit_cleanly_on_interrupt()?;
     let paths = find_files(&args.inputs.traces, TRACES)?;
-    let default = || args.inputs.traces[0].with_extension(exporter.name());
-    let folder = args.output.clone().unwrap_or_else(default);
-    let mut target = ExportTarget::new(folder, args.inputs.run.clone());
-    if paths.len() > MAX_TOGETHER && args.inputs.run.is_none() {
+    let folder = match &args.output {
+        Some(folder) => folder.clone(),
+        None => default_output(&args.inputs.traces[0], exporter.name())?,
+    };
+    let mut notes = Vec::new();
+    let (written_bytes, exit) = if paths.len() <= MAX_TOGETHER {
+        export_together(exporter, args, folder.clone(), &paths, &mut notes)?
+    } else {
+        export_each(exporter, args, folder.clone(), &paths, &mut notes)?
+    };
+    for note in &notes {
+        print_message(format_args!("gpumemtrace: {note}"));
+    }
+    print_output(&folder, written_bytes)?;
+    Ok(exit)
+}
+
+/// Exports traces whose analyses are in memory together. Returns the bytes written.
+fn export_together(
+    exporter: &dyn FolderExporter,
+    args: &FolderExportArgs,
+    folder: PathBuf,
+    paths: &[PathBuf],
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(u64, CliExit)> {
+    let (traces, unreadable) = read_traces(&args.inputs, paths, true)?;
+    let mut job = make_job(&args.inputs, traces)?;
+    let analyses = job.runs.iter().map(|run| &run.analysis);
+    let traces = analyses.map(|analysis| TraceIdentity::new(&analysis.path, &analysis.meta)).collect();
+    let target = ExportTarget::new(folder, args.inputs.run.clone(), traces);
+    let written_bytes = exporter.begin(target, notes)?.export(&mut job, 0)?;
+    Ok((written_bytes, finish_job(&job, unreadable)))
+}
+
+/// Exports traces one by one, without the findings that compare them. The metadata of all is read
+/// before. Returns the bytes written.
+fn export_each(
+    exporter: &dyn FolderExporter,
+    args: &FolderExportArgs,
+    folder: PathBuf,
+    paths: &[PathBuf],
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(u64, CliExit)> {
+    if args.inputs.run.is_none() {
         let traces = format_count(paths.len() as u64, "trace");
         return Err(UsageError(format!("name the run of the {traces} with --run NAME")).into());
     }
-    // More are read one by one, without the findings that compare them.
-    let together = if paths.len() > MAX_TOGETHER { 1 } else { paths.len() };
-    let (mut written_bytes, mut exit, mut read) = (0, CliExit::Done, 0);
-    for part in paths.chunks(together) {
-        let (traces, unreadable) = read_traces(&args.inputs, part, together == paths.len())?;
-        read += traces.len();
+    let (known, unreadable) = read_each(paths, true, |path| {
+        let meta = TraceSource::find(path)?.0.read_first_meta()?;
+        Ok((path.clone(), TraceIdentity::new(&path.display().to_string(), &meta)))
+    })?;
+    let (paths, traces): (Vec<PathBuf>, Vec<TraceIdentity>) = known.into_iter().unzip();
+    let mut export = exporter.begin(ExportTarget::new(folder, args.inputs.run.clone(), traces), notes)?;
+    let (mut written_bytes, mut exit, mut has_read_one) = (0, CliExit::Done, false);
+    if unreadable > 0 {
+        exit = CliExit::Incomplete;
+    }
+    for (index, path) in paths.iter().enumerate() {
+        let (traces, unreadable) = read_traces(&args.inputs, std::slice::from_ref(path), false)?;
         if traces.is_empty() {
             exit = CliExit::Incomplete;
             continue;
         }
+        has_read_one = true;
         let mut job = make_job(&args.inputs, traces)?;
-        written_bytes += exporter.export(&mut job, &mut target)?;
+        written_bytes += export.export(&mut job, index)?;
         if matches!(finish_job(&job, unreadable), CliExit::Incomplete) {
             exit = CliExit::Incomplete;
         }
     }
-    if read == 0 {
-        return Err(UnreadableInput::of_all().into());
-    }
-    print_output(&target.folder, written_bytes)?;
-    Ok(exit)
+    if has_read_one { Ok((written_bytes, exit)) } else { Err(UnreadableInput::of_all().into()) }
 }

@@ -14,7 +14,7 @@ use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::export::{
-    ExportFormat, ExportJob, ExportRun, ExportWindow, FormatOptions, WindowArgs,
+    ExportFormat, ExportJob, ExportRun, ExportWindow, FormatOptions, HIVE_NULL, WindowArgs,
     export_format_parser, is_file_name_part, read_for_export,
 };
 use crate::render::wording::fill_report;
@@ -58,6 +58,9 @@ pub(crate) struct ExportInputs {
 }
 
 fn parse_run_name(name: &str) -> Result<String, String> {
+    if name == HIVE_NULL {
+        return Err("engines read this name as NULL".to_owned());
+    }
     is_file_name_part(name).then(|| name.to_owned()).ok_or_else(|| {
         "a name has 1 to 100 ASCII letters, digits, '.', '-' and '_', and does not begin with '.'".to_owned()
     })

@@ -1,0 +1,187 @@
+//! The process that a partition of a lake belongs to.
+//!
+//! Every table names it in the metadata of its file. Files of earlier versions do not: then the row
+//! of the table `runs` and the summary say it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use gpumemtrace_cli::export::TraceIdentity;
+use gpumemtrace_fleet::{Process, Summary, TraceSummary};
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
+use serde::{Deserialize, Serialize};
+
+use super::{FILE, SUMMARIES};
+use crate::file::table::TableRow as _;
+use crate::tables::runs::RunRow;
+
+/// The key of an [`Owner`] in the metadata of a file.
+pub(super) const OWNER_KEY: &str = "gpumemtrace.process";
+
+/// The process and the trace that files were made of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Owner {
+    #[serde(flatten)]
+    process: Process,
+    trace_id: Option<String>,
+    /// The absolute path of the trace, if nothing else identifies it.
+    absolute_path: Option<String>,
+    /// The path as given, which the table `runs` and the summary have.
+    #[serde(skip)]
+    path: Option<String>,
+}
+
+/// Whose the files of a partition are.
+pub(super) enum PartitionOwner {
+    /// One owner, unless the files name several.
+    Owned(Vec<Owner>),
+    /// There are no files yet: an export of this owner has chosen the rank, and may have ended.
+    Claimed(Owner),
+    /// This file does not say it.
+    Unknown(PathBuf),
+}
+
+/// No two processes have all three facts in common.
+fn is_complete(process: &Process) -> bool {
+    process.host.is_some() && process.pid.is_some() && process.started_unix_ns.is_some()
+}
+
+fn absolute_path(trace: &TraceIdentity) -> Option<String> {
+    let path = Path::new(&trace.path).canonicalize().ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
+impl Owner {
+    pub(super) fn of(trace: &TraceIdentity) -> Self {
+        let is_known = is_complete(&trace.process) || trace.trace_id.is_some();
+        Self {
+            process: trace.process.clone(),
+            trace_id: trace.trace_id.clone(),
+            absolute_path: if is_known { None } else { absolute_path(trace) },
+            path: None,
+        }
+    }
+
+    fn of_summary(summary: &TraceSummary) -> Self {
+        let mut process = summary.process.clone();
+        // As `TraceIdentity` has them.
+        let is_number = |number: &u64| i64::try_from(*number).is_ok();
+        process.pid = process.pid.filter(is_number);
+        process.started_unix_ns = process.started_unix_ns.filter(is_number);
+        Self { process, trace_id: None, absolute_path: None, path: Some(summary.path.clone()) }
+    }
+
+    /// True if the trace is of this process. If their facts do not show it, the id of the trace
+    /// decides, else its path.
+    fn is_of(&self, trace: &TraceIdentity) -> bool {
+        if self.process != trace.process || is_complete(&self.process) {
+            return self.process == trace.process;
+        }
+        match (&self.trace_id, &trace.trace_id, &self.absolute_path) {
+            (Some(own), Some(other), _) => own == other,
+            (_, _, Some(own)) => absolute_path(trace).as_ref() == Some(own),
+            _ => self.path.as_ref() == Some(&trace.path),
+        }
+    }
+
+    /// The path of its trace, else the process.
+    fn describe(&self) -> String {
+        let Process { host, pid, .. } = &self.process;
+        match (&self.path, pid, host) {
+            (Some(path), ..) => path.clone(),
+            (None, Some(pid), Some(host)) => format!("process {pid} on {host}"),
+            (None, Some(pid), None) => format!("process {pid}"),
+            (None, None, _) => "without a process id".to_owned(),
+        }
+    }
+}
+
+impl PartitionOwner {
+    /// True if the files are of this trace and of no other.
+    pub(super) fn is_of(&self, trace: &TraceIdentity) -> bool {
+        match self {
+            Self::Owned(owners) => owners.iter().all(|owner| owner.is_of(trace)),
+            Self::Claimed(owner) => owner.is_of(trace),
+            Self::Unknown(_) => false,
+        }
+    }
+
+    /// Why a trace may not replace the files of a partition of this lake, such as
+    /// `run=job/rank=0`; `None` if it may.
+    pub(super) fn refuse(&self, lake: &Path, partition: &Path, trace: &TraceIdentity) -> Option<String> {
+        let name = format!("give {} another name with --run", trace.path);
+        match self {
+            Self::Unknown(file) => Some(format!(
+                "{} does not name its process, so {} is not replaced; {name}, or delete {} from all folders of {}",
+                file.display(),
+                partition.display(),
+                partition.display(),
+                lake.display()
+            )),
+            Self::Owned(owners) => owners.iter().find(|owner| !owner.is_of(trace)).map(|owner| {
+                let partition = lake.join(RunRow::TABLE).join(partition);
+                let owner = owner.describe();
+                format!("{} has the rank of another process ({owner}); {name}", partition.display())
+            }),
+            Self::Claimed(_) => None,
+        }
+    }
+}
+
+/// Whose the partition of a run is; `None` if it has no file.
+pub(super) fn read_occupant(lake: &Path, run: &str, rank: u64) -> Option<PartitionOwner> {
+    let partition = Path::new(&format!("run={run}")).join(format!("rank={rank}")).join(FILE);
+    let mut files: Vec<PathBuf> = super::table_folders(lake).map(|table| table.join(&partition)).collect();
+    files.retain(|file| file.exists());
+    // The table `runs` first: it knows most.
+    let runs = lake.join(RunRow::TABLE).join(&partition);
+    files.sort_by_key(|file| (*file != runs, file.clone()));
+    let owner = files.iter().find_map(|file| read_owner(file, *file == runs));
+    let summary = lake.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"));
+    let owners = add_summary(owner, &summary);
+    if !owners.is_empty() {
+        return Some(PartitionOwner::Owned(owners));
+    }
+    files.into_iter().next().or(summary.exists().then_some(summary)).map(PartitionOwner::Unknown)
+}
+
+/// Adds the owners that a summary names. It knows less of the same process than a table.
+fn add_summary(owner: Option<Owner>, summary: &Path) -> Vec<Owner> {
+    let text = std::fs::read_to_string(summary).unwrap_or_default();
+    let summary = Summary::parse(&text).unwrap_or_else(|_| Summary::empty());
+    let named: Vec<Owner> = summary.traces().iter().map(Owner::of_summary).collect();
+    match (owner, &named[..]) {
+        (Some(mut owner), [one]) if one.process == owner.process => {
+            owner.path.clone_from(&one.path);
+            vec![owner]
+        }
+        (owner, _) => owner.into_iter().chain(named).collect(),
+    }
+}
+
+/// The owner that a file names. Only the table `runs` may have it in its row.
+fn read_owner(file: &Path, is_runs: bool) -> Option<Owner> {
+    let reader = SerializedFileReader::new(File::open(file).ok()?).ok()?;
+    let metadata = reader.metadata().file_metadata().key_value_metadata();
+    let named = metadata.into_iter().flatten().find(|entry| entry.key == OWNER_KEY);
+    if let Some(owner) = named.and_then(|entry| serde_json::from_str(entry.value.as_ref()?).ok()) {
+        return Some(owner);
+    }
+    if !is_runs {
+        return None;
+    }
+    let row = reader.get_row_iter(None).ok()?.next()?.ok()?;
+    let field = |name: &str| row.get_column_iter().find(|column| column.0 == name).map(|column| column.1);
+    let text = |name: &str| match field(name) {
+        Some(Field::Str(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let number = |name: &str| match field(name) {
+        Some(Field::Long(number)) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let (host, pid, started_unix_ns) = (text("host"), number("pid"), number("started_unix_ns"));
+    let process = Process { host, pid, started_unix_ns };
+    Some(Owner { process, trace_id: text("trace_id"), absolute_path: None, path: text("trace") })
+}
