@@ -162,6 +162,21 @@ fn ranks_and_names_that_engines_cannot_read_are_not_in_the_lake() {
 }
 
 #[test]
+fn exit_code_is_null_unless_the_process_exited_by_itself() {
+    let folder = Folder::new();
+    for (rank, status) in ["exit 0", "exit 3", "signal 9", ""].into_iter().enumerate() {
+        let mut run = run_of(rank as u64, Some(rank as u64));
+        if !status.is_empty() {
+            run.meta.set_text("wait_status", status);
+        }
+        folder.add(&format!("job/{rank}.trace"), &run);
+    }
+    folder.export("job -o lake", 0);
+    let codes: Vec<Field> = folder.runs("lake", "exit_code").into_values().collect();
+    assert_eq!(codes, [Field::Long(0), Field::Long(3), Field::Null, Field::Null]);
+}
+
+#[test]
 fn default_folder_has_the_name_of_its_input() {
     let folder = Folder::new();
     folder.add("traces.v2/run.trace", &run_of(1, Some(0)));

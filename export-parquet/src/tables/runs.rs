@@ -49,6 +49,8 @@ table! {
         allocator_conf: Option<Text>,
         /// How the process ended: `exit`, `killed`, `crashed` or `running`.
         ending: Text,
+        /// Exit code of the process. Null unless it exited by itself and the trace has the code.
+        exit_code: Option<i64>,
         /// False if events are missing.
         is_complete: bool,
         /// What is missing, one sentence each: a list in JSON.

@@ -80,6 +80,12 @@ pub(crate) const METAL_MODE: &str = "metal";
 pub(crate) const SNAPSHOT_MODE: &str = "snapshot";
 
 impl TraceInfo {
+    /// The exit code that the parent process saw, 0 to 255. `None` unless the process exited by
+    /// itself and the trace has the code.
+    pub fn exit_code(&self) -> Option<u8> {
+        self.end_detail.as_deref().filter(|_| self.end == Ending::Exit).and_then(parse_exit_code)
+    }
+
     /// True if the trace was made of a snapshot of PyTorch.
     pub fn is_torch_snapshot(&self) -> bool {
         self.mode.iter().flatten().any(|mode| mode == SNAPSHOT_MODE)
@@ -89,6 +95,14 @@ impl TraceInfo {
     pub fn is_metal(&self) -> bool {
         self.mode.iter().flatten().any(|mode| mode == METAL_MODE)
     }
+}
+
+/// The code in `exit 1` (from the parent process) or `_exit(1)` (from the process itself).
+fn parse_exit_code(detail: &str) -> Option<u8> {
+    let own = || detail.strip_prefix("_exit(")?.strip_suffix(')');
+    let status: i32 = detail.strip_prefix("exit ").or_else(own)?.parse().ok()?;
+    // The kernel keeps the lowest byte of what the process gave to `_exit`.
+    Some(status.to_le_bytes()[0])
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde passes references")]
@@ -145,4 +159,25 @@ pub struct NamingReason {
     pub why: UnnamedReason,
     /// The number of addresses.
     pub addresses: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_code_is_what_the_parent_sees() {
+        for (detail, code) in [
+            ("exit 0", Some(0)),
+            ("exit 3", Some(3)),
+            ("_exit(7)", Some(7)),
+            ("_exit(-1)", Some(255)),
+            ("_exit(256)", Some(0)),
+            ("signal 9", None),
+            ("stopped: the disk is full", None),
+            ("exit", None),
+        ] {
+            assert_eq!(parse_exit_code(detail), code, "{detail}");
+        }
+    }
 }
