@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use crate::terminal::output_file::UnusablePath;
 use crate::terminal::stderr::print_message;
 
 /// The exit code of the command.
@@ -84,7 +85,7 @@ pub(crate) fn report_error(error: &anyhow::Error) -> CliExit {
     print_message(format_args!("gpumemtrace: {error:#}"));
     if error.downcast_ref::<UnreadableInput>().is_some() {
         CliExit::Unreadable
-    } else if error.downcast_ref::<UsageError>().is_some() {
+    } else if error.is::<UsageError>() || error.is::<UnusablePath>() {
         CliExit::Usage
     } else {
         CliExit::Internal

@@ -10,7 +10,18 @@ use super::escape::escape_path;
 use super::format::put_line;
 use super::stdout::print_text;
 use super::units::format_bytes;
-use crate::exit::UsageError;
+
+/// A path where no file can be written, as one sentence.
+#[derive(Debug)]
+pub(crate) struct UnusablePath(String);
+
+impl std::fmt::Display for UnusablePath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UnusablePath {}
 
 /// A new file. It takes its name when it is finished; before, an existing file stays as it was.
 pub(crate) struct OutputFile {
@@ -82,7 +93,7 @@ pub(crate) fn cannot_write(what: &str, error: io::Error) -> anyhow::Error {
         | ErrorKind::PermissionDenied
         | ErrorKind::NotADirectory
         | ErrorKind::IsADirectory
-        | ErrorKind::ReadOnlyFilesystem => UsageError(format!("{what}: {error}")).into(),
+        | ErrorKind::ReadOnlyFilesystem => UnusablePath(format!("{what}: {error}")).into(),
         _ => anyhow::Error::new(error).context(what.to_owned()),
     }
 }
