@@ -96,7 +96,7 @@ impl OutputFolder {
         }
         let is_known = |occupant: &PartitionOwner| traces.iter().any(|trace| occupant.is_of(trace));
         let (known, other) = present.into_iter().partition(|(_, occupant)| *joins_run || is_known(occupant));
-        let (ranks, note) = number_traces(traces, &known);
+        let (ranks, note) = number_traces(run, traces, &known);
         for (trace, rank) in traces.iter().zip(&ranks) {
             check_occupant(&self.target, (trace, *rank), known.get(rank).or(other.get(rank)))?;
         }

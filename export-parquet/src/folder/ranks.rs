@@ -17,6 +17,7 @@ const MAX_LISTED: usize = 8;
 /// number that its process has in the lake. The others are numbered, in the order of their
 /// processes, after all ranks of the run: those of the traces, of the lake, and of the job.
 pub(super) fn number_traces(
+    run: &str,
     traces: &[TraceIdentity],
     lake: &BTreeMap<u64, PartitionOwner>,
 ) -> (Vec<u64>, Option<String>) {
@@ -48,7 +49,7 @@ pub(super) fn number_traces(
             numbered.insert(number);
         }
     }
-    let note = describe(traces.len(), &numbered);
+    let note = describe(run, traces.len(), &numbered);
     (numbers.into_iter().flatten().collect(), note)
 }
 
@@ -65,7 +66,7 @@ fn next_number(traces: &[TraceIdentity], used: &BTreeSet<u64>, lake: &BTreeMap<u
     candidates.find(|number| !used.contains(number) && !lake.contains_key(number)).unwrap_or_default()
 }
 
-fn describe(traces: usize, numbered: &BTreeSet<u64>) -> Option<String> {
+fn describe(run: &str, traces: usize, numbered: &BTreeSet<u64>) -> Option<String> {
     if numbered.is_empty() || (traces == 1 && numbered.contains(&0)) {
         return None;
     }
@@ -74,10 +75,10 @@ fn describe(traces: usize, numbered: &BTreeSet<u64>) -> Option<String> {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let listed = format!("rank {}{more}", listed.join(", "));
     Some(match (traces, numbered.len()) {
-        (1, _) => format!("the trace has no rank; in the tables it is {listed}"),
-        (_, 1) => format!("1 of {traces} traces has no rank of its own; in the tables it is {listed}"),
+        (1, _) => format!("the trace has no rank; in the run {run} it is {listed}"),
+        (_, 1) => format!("1 of {traces} traces has no rank of its own; in the run {run} it is {listed}"),
         (_, many) => {
-            format!("{many} of {traces} traces have no rank of their own; in the tables they are {listed}")
+            format!("{many} of {traces} traces have no rank of their own; in the run {run} they are {listed}")
         }
     })
 }
@@ -102,7 +103,7 @@ mod tests {
 
     fn numbers(traces: &[(u64, Option<u64>)], owners: &[(u64, u64)]) -> Vec<u64> {
         let traces: Vec<_> = traces.iter().map(|(pid, rank)| trace(*pid, *rank)).collect();
-        number_traces(&traces, &lake(owners)).0
+        number_traces("job", &traces, &lake(owners)).0
     }
 
     #[test]
@@ -119,7 +120,7 @@ mod tests {
         }
         let mut ranked = trace(1, Some(2));
         ranked.world_size = Some(8);
-        assert_eq!(number_traces(&[ranked, trace(2, None)], &lake(&[])).0, [2, 8]);
+        assert_eq!(number_traces("job", &[ranked, trace(2, None)], &lake(&[])).0, [2, 8]);
     }
 
     #[test]
@@ -136,11 +137,16 @@ mod tests {
     #[test]
     fn one_note_names_the_numbers() {
         let traces: Vec<_> = (0..20).map(|pid| trace(pid, (pid < 10).then_some(pid))).collect();
-        let note = number_traces(&traces, &lake(&[])).1.unwrap();
+        let note = number_traces("job", &traces, &lake(&[])).1.unwrap();
         assert!(note.contains("10 of 20 traces") && note.contains("10, 11, 12"), "{note}");
         assert!(note.contains("17 and 2 more"), "{note}");
-        assert_eq!(number_traces(&traces[..10], &lake(&[])).1, None);
-        assert_eq!(number_traces(&traces[10..11], &lake(&[])).1, None);
-        assert!(number_traces(&traces[10..11], &lake(&[(0, 99)])).1.unwrap().ends_with("it is rank 1"));
+        assert_eq!(number_traces("job", &traces[..10], &lake(&[])).1, None);
+        assert_eq!(number_traces("job", &traces[10..11], &lake(&[])).1, None);
+        assert!(
+            number_traces("job", &traces[10..11], &lake(&[(0, 99)]))
+                .1
+                .unwrap()
+                .ends_with("in the run job it is rank 1")
+        );
     }
 }
