@@ -297,3 +297,33 @@ fn paths_without_a_readable_trace_are_exit_code_5() {
         assert!(!errors.is_empty());
     }
 }
+
+#[test]
+fn summarize_reads_no_summary_that_it_is_about_to_replace() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let path = |rank: u64| folder.join(format!("run.rank{rank}.trace"));
+    fs::write(path(0), rank_run(0, 1 << 20).file(100)).unwrap();
+    fs::write(path(1), b"no trace").unwrap();
+    output(folder, &["summarize", ".", "-o", "all.summary"], 6);
+    fs::write(path(1), rank_run(1, 1 << 20).file(100)).unwrap();
+    // What could not be read then can be read now.
+    for input in [&["."][..], &["*.[ts]*"], &["run.rank0.trace", "run.rank1.trace", "./all.summary"]] {
+        let (report, errors) = output(folder, &[&["summarize", "-o", "all.summary"][..], input].concat(), 0);
+        assert!(report.starts_with("2 traces of 2 ranks"), "{report}");
+        let [only] = &errors[..] else { panic!("{errors:?}") };
+        assert!(only.ends_with("all.summary is the output, so it is not read"), "{only}");
+    }
+    // No trace is lost, neither a file nor one that only the output has.
+    let before = fs::read(folder.join("all.summary")).unwrap();
+    for (arguments, why) in [
+        (&["run.rank0.trace", "all.summary", "-o", "all.summary"][..], "has 1 trace that no other input has"),
+        (&["all.summary", "-o", "all.summary"], "is the only input, and the output"),
+        (&[".", "-o", "run.rank0.trace"], "is an input, and no summary"),
+    ] {
+        let (shown, errors) = output(folder, &[&["summarize"], arguments].concat(), 2);
+        assert!(shown.is_empty() && errors.last().unwrap().contains(why), "{errors:?}");
+    }
+    assert_eq!(fs::read(folder.join("all.summary")).unwrap(), before);
+    output(folder, &["replay", "run.rank0.trace"], 0);
+}

@@ -1,7 +1,8 @@
 //! Summaries of traces, and how they merge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpumemtrace_replay::report::Ending;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -64,9 +65,12 @@ fn key_of(trace: &TraceSummary) -> Key {
     (trace.rank.unwrap_or(u64::MAX), process.clone(), path)
 }
 
-/// Which of two entries of one process is kept: that of the longer recording.
-fn weight_of(trace: &TraceSummary) -> (u64, String) {
-    (trace.events, serde_json::to_string(trace).unwrap_or_default())
+/// Which of two entries of one process is kept: that of the longer recording. A process that has
+/// ended may have no more events and no longer duration than while it ran. The text decides last,
+/// so that the order is total.
+fn weight_of(trace: &TraceSummary) -> (u64, Option<u64>, bool, String) {
+    let has_ended = trace.end != Ending::Running.name();
+    (trace.events, trace.duration_ns, has_ended, serde_json::to_string(trace).unwrap_or_default())
 }
 
 impl Summary {
@@ -100,8 +104,16 @@ impl Summary {
         &self.unreadable
     }
 
+    /// The number of processes of another summary that this one lacks.
+    #[must_use]
+    pub fn count_absent(&self, other: &Self) -> usize {
+        let own: BTreeSet<Key> = self.traces.iter().map(key_of).collect();
+        other.traces.iter().filter(|trace| !own.contains(&key_of(trace))).count()
+    }
+
     /// The traces of both. Order and grouping of merges do not change the result, nor does a trace
-    /// that is in both. Of two entries of one process, the one with more events is kept.
+    /// that is in both. Of two entries of one process, the one with more events is kept, then the
+    /// longer one, then the one whose process has ended.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         let mut traces: BTreeMap<Key, TraceSummary> = BTreeMap::new();

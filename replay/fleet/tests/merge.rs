@@ -59,8 +59,14 @@ fn any_summary() -> impl Strategy<Value = Summary> {
         (0..9_u64, 0..3_u8, 1..99_u64, prop::num::f64::NORMAL).prop_map(|(step, line, bytes, rate)| {
             LeakSummary { bytes_per_step: Some(rate), ..leak(step, line, bytes) }
         });
-    let any_trace = (0..6_u64, 0..2_u8, 1..5_u64, prop::collection::vec(any_leak, 0..3))
-        .prop_map(|(rank, host, events, leaks)| Summary::of_trace(trace(rank, host, events, leaks)));
+    // Few values, so that entries of one process tie in some of what decides.
+    let any_end = (prop::option::of(1..3_u64), prop::sample::select(vec!["exit", "running"]));
+    let any_trace = (0..6_u64, 0..2_u8, 1..3_u64, any_end, prop::collection::vec(any_leak, 0..3)).prop_map(
+        |(rank, host, events, (duration_ns, end), leaks)| {
+            let end = end.to_owned();
+            Summary::of_trace(TraceSummary { duration_ns, end, ..trace(rank, host, events, leaks) })
+        },
+    );
     let unreadable =
         (0..4_u8).prop_map(|n| Summary::of_unreadable(format!("{n}.trace"), "is empty".to_owned()));
     prop_oneof![4 => any_trace, 1 => unreadable]
@@ -109,6 +115,22 @@ fn of_one_process_the_longer_recording_is_kept() {
     assert_eq!(merged.traces().len(), 1);
     assert_eq!(merged.traces()[0].events, 20);
     assert_eq!(bytes(&merged), bytes(&short.merge(long)));
+}
+
+#[test]
+fn of_one_process_with_equal_events_the_longer_and_then_the_ended_one_is_kept() {
+    let entry = |seconds: u64, end: &str| {
+        let duration_ns = Some(seconds * 1_000_000_000);
+        Summary::of_trace(TraceSummary { duration_ns, end: end.to_owned(), ..trace(0, 0, 10, vec![]) })
+    };
+    // As text, 9 s is after 10 s, and "running" is after "exit".
+    for (stale, later) in
+        [(entry(9, "running"), entry(10, "exit")), (entry(10, "running"), entry(10, "killed"))]
+    {
+        for merged in [stale.clone().merge(later.clone()), later.clone().merge(stale)] {
+            assert_eq!(merged, later);
+        }
+    }
 }
 
 #[test]

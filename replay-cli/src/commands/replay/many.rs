@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{ReplayArgs, has_finding};
-use crate::commands::summarize::read::{open_summary, summarize_files};
+use crate::commands::summarize::read::{is_summary, summarize_files};
 use crate::commands::summarize::{name_unreadable, print_fleet};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::SECTIONS;
@@ -24,7 +24,7 @@ pub(super) fn run(args: &ReplayArgs, files: &[PathBuf], style: Style) -> anyhow:
         .into());
     }
     // A summary does not have what --fail-on judges.
-    if let Some(path) = files.iter().find(|path| open_summary(path).is_some()) {
+    if let Some(path) = files.iter().find(|path| is_summary(path)) {
         let name = path.display();
         let why = format!("{name} is a summary of traces, which gpumemtrace summarize reads");
         return Err(UnreadableInput(why).into());

@@ -4,17 +4,19 @@ pub(crate) mod lake;
 pub(crate) mod read;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpumemtrace_fleet::{Fleet, Summary};
 
 use super::args::display::DisplayArgs;
 use super::args::jobs::JobsArgs;
 use super::args::trace::TraceArgs;
-use crate::exit::{CliExit, UnreadableInput};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::{FLEET_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
+use crate::terminal::format::format_count;
 use crate::terminal::output_file::OutputFile;
 use crate::terminal::status_line;
+use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
 use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
 use crate::trace::many::name_left_out;
@@ -46,8 +48,12 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
     let files = find_files(&args.paths, TRACES_AND_SUMMARIES)?;
+    let (files, replaced) = without_output(files, args.output.as_deref())?;
     let summary = read::summarize_files(&files, &args.reading, args.jobs, &|_, _| ())?;
     name_unreadable(&summary)?;
+    if let Some(replaced) = replaced.filter(|replaced| args.paths.contains(replaced)) {
+        check_replaced(&replaced, &summary, args)?;
+    }
     if let Some(path) = &args.output {
         let mut file = OutputFile::create(path)?;
         serde_json::to_writer(&mut file, &summary)?;
@@ -55,6 +61,43 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
         file.finish()?;
     }
     print_fleet(&summary, select_format(FLEET_RENDERERS, args.format, args.json), style)
+}
+
+/// The files without the one that is written, and that one. It has what an earlier run of this
+/// command could and could not read, which is stale.
+fn without_output(
+    mut files: Vec<PathBuf>,
+    output: Option<&Path>,
+) -> anyhow::Result<(Vec<PathBuf>, Option<PathBuf>)> {
+    let Some(output) = output.and_then(|path| path.canonicalize().ok()) else { return Ok((files, None)) };
+    let is_output = |file: &PathBuf| file.canonicalize().is_ok_and(|file| file == output);
+    let Some(replaced) = files.iter().find(|file| is_output(file)).cloned() else { return Ok((files, None)) };
+    let name = replaced.display();
+    if !read::is_summary(&replaced) {
+        let why = format!("{name} is an input, and no summary; choose another file with --output");
+        return Err(UsageError(why).into());
+    }
+    files.retain(|file| !is_output(file));
+    if files.is_empty() {
+        return Err(UsageError(format!("{name} is the only input, and the output")).into());
+    }
+    print_message(format_args!("gpumemtrace: {name} is the output, so it is not read"));
+    Ok((files, Some(replaced)))
+}
+
+/// Refuses to replace a summary that was named as an input, and has traces that the new one lacks.
+fn check_replaced(replaced: &Path, summary: &Summary, args: &SummarizeArgs) -> anyhow::Result<()> {
+    let before = read::summarize_files(&[replaced.to_owned()], &args.reading, args.jobs, &|_, _| ())?;
+    let absent = summary.count_absent(&before);
+    if absent == 0 {
+        return Ok(());
+    }
+    Err(UsageError(format!(
+        "{} has {} that no other input has; choose another file with --output",
+        replaced.display(),
+        format_count(absent as u64, "trace")
+    ))
+    .into())
 }
 
 /// Prints what all traces say together.

@@ -59,7 +59,7 @@ fn summarize_file(
 
 /// Opens a file that begins like a summary. Whatever cannot be opened here is refused as a trace,
 /// with its reason.
-pub(in crate::commands) fn open_summary(path: &Path) -> Option<File> {
+fn open_summary(path: &Path) -> Option<File> {
     // Opening a pipe would block.
     let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
     is_file.then(|| File::open(path).ok()).flatten().filter(begins_like_summary)
@@ -77,4 +77,9 @@ fn read_summary(path: &Path) -> Result<Option<String>, UnreadableInput> {
         Ok(_) => Ok(Some(text)),
         Err(error) => Err(refuse(format!("cannot be read: {error}"))),
     }
+}
+
+/// True if the file begins like a summary.
+pub(in crate::commands) fn is_summary(path: &Path) -> bool {
+    open_summary(path).is_some()
 }
