@@ -1,4 +1,4 @@
-//! `replay`, `check` and `compare` of the traces of many ranks, of which some are bad.
+//! `replay`, `check`, `compare` and `summarize` of many traces, of which some are bad.
 
 mod schema;
 #[path = "../../replay/tests/synthetic/mod.rs"]
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
+use gpumemtrace_format::NodeId;
 use serde_json::{Value, json};
 use synthetic::Synthetic;
 use tempfile::TempDir;
@@ -218,7 +219,8 @@ fn compare_merges_what_differs_by_rank() {
     fs::remove_file(path_of(before.path(), 5)).unwrap();
     fs::copy(path_of(after.path(), 8), after.path().join("again.trace")).unwrap();
     let [first, second] = [&before, &after].map(|folder| folder.path().to_str().unwrap());
-    let compared = json(Path::new("/"), &["compare", first, second, "--json", "--jobs", "3"], 0);
+    let compared = json(Path::new("/"), &["compare", first, second, "--json", "--jobs", "3"], 6);
+    assert_eq!((&compared["complete"], &compared["notes"]), (&false.into(), &serde_json::json!([])));
     assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
     assert_eq!(compared["pairs"].as_array().unwrap().len() as u64, RANKS - 2);
     let unpaired: Vec<_> = compared["unpaired"]
@@ -245,7 +247,7 @@ fn compare_merges_what_differs_by_rank() {
     assert_eq!(alone["schema"], "gpumemtrace.comparison");
     assert_eq!(alone["lines"][0]["bytes_per_step"]["change"], 1 << 20);
     // The first run has no leak in rank 12: --fail-on is about any pair.
-    output(Path::new("/"), &["compare", first, second, "--fail-on", "leaks"], 0);
+    output(Path::new("/"), &["compare", first, second, "--fail-on", "leaks"], 6);
     let mut leaking = rank_run(LEAKING, 2 << 20);
     leaking.meta.set_number("rank", 12);
     fs::write(path_of(after.path(), 12), leaking.file(100)).unwrap();
@@ -296,6 +298,69 @@ fn paths_without_a_readable_trace_are_exit_code_5() {
         assert!(shown.is_empty(), "{errors:?}");
         assert!(!errors.is_empty());
     }
+}
+
+/// A rank that has no steps, because nothing in it is periodic.
+fn rank_without_steps(rank: u64, held: u64, growing: bool) -> Synthetic {
+    let mut run = Synthetic::new();
+    let line = run.frame(NodeId::NONE, "/work/serve.py", "serve", 10);
+    let cache = run.frame(NodeId::NONE, "/work/serve.py", "cache", 20);
+    for _ in 0..held {
+        run.alloc(line, 1 << 20);
+    }
+    let scatter = |round: u64| ((round * round) ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 4093;
+    for round in 0..800 {
+        if growing && scatter(round) < 2500 {
+            run.alloc(cache, 512);
+        } else {
+            let block = run.alloc(line, 512);
+            run.release(block, line);
+        }
+    }
+    run.meta.set_number("rank", rank);
+    run
+}
+
+#[test]
+fn compare_says_in_which_ranks_a_quantity_is_known() {
+    let folders = [4 << 20, 6 << 20].map(|bytes| {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |rank: u64, run: &Synthetic| {
+            fs::write(folder.path().join(format!("{rank}.trace")), run.file(100)).unwrap();
+        };
+        write(0, &rank_run(0, bytes));
+        let is_after = bytes == 6 << 20;
+        // Rank 2 shrinks by 30 MiB, and rank 3 grows by 10 MiB.
+        write(1, &rank_without_steps(1, 50, true));
+        write(2, &rank_without_steps(2, if is_after { 20 } else { 50 }, true));
+        write(3, &rank_without_steps(3, if is_after { 60 } else { 50 }, true));
+        folder
+    });
+    let [before, after] = folders.each_ref().map(|folder| folder.path().to_str().unwrap());
+    let compared = json(Path::new("/"), &["compare", before, after, "--json"], 0);
+    assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
+    let total =
+        |name| compared["totals"].as_array().unwrap().iter().find(|total| total["name"] == name).unwrap();
+    // Only rank 0 has steps, so the others have no peak of a step.
+    let per_step = total("bytes_per_step");
+    assert_eq!((&per_step["ranks"], &per_step["known"]), (&1.into(), &1.into()));
+    assert_eq!(per_step["change"]["median"], 2 << 20);
+    let peak = total("peak_live_bytes");
+    assert_eq!(peak["known"], 4);
+    assert_eq!(
+        peak["change"],
+        serde_json::json!({"median": 0, "least": -(30 << 20), "least_rank": 2, "most": 10 << 20, "most_rank": 3})
+    );
+    let notes: Vec<_> =
+        compared["notes"].as_array().unwrap().iter().map(|note| (&note["kind"], &note["ranks"])).collect();
+    let ranks = serde_json::json!([1, 2, 3]);
+    let [leaks, steps] = ["leaks_not_compared", "no_steps"].map(Value::from);
+    assert_eq!(notes, [(&leaks, &ranks), (&steps, &ranks)]);
+    assert_eq!((&compared["notes"][0]["before"], &compared["notes"][0]["after"]), (&3.into(), &3.into()));
+    let (report, _) = output(Path::new("/"), &["compare", before, after, "--fail-on", "leaks"], 0);
+    assert!(report.contains("  Note for ranks 1 to 3: leaks were not compared: "), "{report}");
+    assert!(report.contains("+2.00 MiB  rank 0  (known in 1 of 4 ranks)"), "{report}");
+    assert!(report.contains("-30.00 MiB  rank 2, +10.00 MiB rank 3\n"), "{report}");
 }
 
 #[test]

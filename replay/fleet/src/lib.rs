@@ -22,8 +22,8 @@ pub use fleet::{Fleet, HostRow, IncompleteTrace, RankOom};
 pub use growth::{FirstGrowth, GrowingLine};
 pub use lake::{LakeRun, Regression, regressions, sort_runs};
 pub use rank_comparison::{
-    ChangeSpread, ComparisonDocument, LeakOfRanks, LineOfRanks, RankComparison, RankMerger, RankPair,
-    TotalOfRanks, UnpairedTrace,
+    ChangeSpread, ComparisonDocument, LeakOfRanks, LineOfRanks, NoteOfRanks, RankComparison, RankMerger,
+    RankPair, TotalOfRanks, UnpairedTrace,
 };
 pub use spread::{Outlier, Spread};
 pub use summary::{Summary, SummaryError, UnreadableTrace};

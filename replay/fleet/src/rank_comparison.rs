@@ -4,10 +4,10 @@
 //! A [`RankMerger`] keeps a few numbers of each pair, so thousands of pairs fit into memory. Pairs
 //! may be added in any order. Call sites of different ranks are the same if their ids are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpumemtrace_replay::compare::{ChangeStatus, Comparison, LineChange, TotalQuantity};
-use gpumemtrace_replay::report::{AmountUnit, LeakKind, Quantity, Site};
+use gpumemtrace_replay::compare::{ChangeStatus, Comparison, ComparisonNote, LineChange, TotalQuantity};
+use gpumemtrace_replay::report::{AmountUnit, LeakKind, Quantity, Site, Worded};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct RankComparison {
     pub version: u32,
     /// True if any pair differs.
     pub differs: bool,
-    /// True if all traces could be read and nothing is missing from them.
+    /// True if each trace was compared with one of its rank, and nothing is missing from them.
     pub complete: bool,
     /// The pairs, by rank.
     pub pairs: Vec<RankPair>,
@@ -46,6 +46,8 @@ pub struct RankComparison {
     pub unpaired: Vec<UnpairedTrace>,
     /// Traces that could not be read.
     pub unreadable: Vec<UnreadableTrace>,
+    /// What was not compared in some pairs, and why.
+    pub notes: Vec<NoteOfRanks>,
     /// The totals that differ in any pair.
     pub totals: Vec<TotalOfRanks>,
     /// Call sites that differ in any pair: those of most ranks first, then by the change.
@@ -80,11 +82,25 @@ pub struct UnpairedTrace {
     pub is_repeated: bool,
 }
 
+/// Something that was not compared in some pairs.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct NoteOfRanks {
+    /// What was not compared. Numbers of leaks are sums over these ranks.
+    #[serde(flatten)]
+    pub note: Worded<ComparisonNote>,
+    /// The ranks of these pairs, ascending.
+    pub ranks: Vec<u64>,
+}
+
 /// The changes of one quantity over several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChangeSpread {
     /// The median; of an even number of ranks, the lower middle value.
     pub median: i64,
+    /// The largest decrease, or the smallest increase.
+    pub least: i64,
+    /// The first rank with `least`.
+    pub least_rank: u64,
     /// The largest increase, or the smallest decrease.
     pub most: i64,
     /// The first rank with `most`.
@@ -96,9 +112,10 @@ impl ChangeSpread {
     fn of(mut changes: Vec<(i64, u64)>) -> Option<Self> {
         changes.sort_unstable();
         let (median, _) = *changes.get(changes.len().saturating_sub(1) / 2)?;
+        let (least, least_rank) = *changes.first()?;
         let (most, most_rank) =
             changes.into_iter().max_by_key(|(change, rank)| (*change, u64::MAX - rank))?;
-        Some(Self { median, most, most_rank })
+        Some(Self { median, least, least_rank, most, most_rank })
     }
 }
 
@@ -111,8 +128,10 @@ pub struct TotalOfRanks {
     pub unit: AmountUnit,
     /// The number of ranks in which it differs.
     pub ranks: u64,
-    /// Its changes over all ranks in which both amounts are known: of several GPUs, the largest.
-    /// `null` if there is no such rank.
+    /// The number of ranks in which both amounts are known.
+    pub known: u64,
+    /// Its changes over the ranks in which both amounts are known: of several GPUs, the one
+    /// furthest from 0. `null` if there is no such rank.
     pub change: Option<ChangeSpread>,
 }
 
@@ -190,8 +209,11 @@ type RateOfRanks = BTreeMap<u64, Option<f64>>;
 #[derive(Default)]
 pub struct RankMerger {
     pairs: BTreeMap<u64, RankPair>,
+    notes: Vec<NoteOfRanks>,
     /// By quantity and rank: the unit, and the change if both amounts are known.
     totals: BTreeMap<TotalQuantity, (AmountUnit, BTreeMap<u64, Option<i64>>)>,
+    /// Ranks in which a quantity is known and equal, of any GPU.
+    equal: BTreeMap<TotalQuantity, BTreeSet<u64>>,
     lines: BTreeMap<String, (SiteOfRank, BTreeMap<u64, LineAmounts>)>,
     leaks: BTreeMap<(String, LeakKind, ChangeStatus), (SiteOfRank, RateOfRanks)>,
 }
@@ -214,7 +236,15 @@ impl RankMerger {
             let (_, ranks) =
                 self.totals.entry(total.name.clone()).or_insert_with(|| (total.unit, BTreeMap::new()));
             let change = ranks.entry(rank).or_insert(total.change);
-            *change = (*change).max(total.change);
+            // Of equal distances from 0, the increase.
+            *change =
+                [*change, total.change].into_iter().flatten().max_by_key(|one| (one.unsigned_abs(), *one));
+        }
+        for name in &comparison.equal_totals {
+            self.equal.entry(name.clone()).or_default().insert(rank);
+        }
+        for note in &comparison.notes {
+            self.add_note(rank, note.fact);
         }
         for line in &comparison.lines {
             let Some(site) = line.site() else { continue };
@@ -242,6 +272,17 @@ impl RankMerger {
         }
     }
 
+    fn add_note(&mut self, rank: u64, note: ComparisonNote) {
+        let found = self.notes.iter_mut().find_map(|known| {
+            known.note.fact = sum_of_notes(known.note.fact, note)?;
+            Some(known)
+        });
+        match found {
+            Some(known) => known.ranks.push(rank),
+            None => self.notes.push(NoteOfRanks { note: note.into(), ranks: vec![rank] }),
+        }
+    }
+
     /// The comparison of all ranks that were added.
     #[must_use]
     pub fn finish(
@@ -250,15 +291,17 @@ impl RankMerger {
         unreadable: Vec<UnreadableTrace>,
     ) -> RankComparison {
         unpaired.sort();
-        let Self { pairs, totals, lines, leaks } = self;
+        let Self { pairs, mut notes, totals, equal, lines, leaks } = self;
+        for note in &mut notes {
+            note.ranks.sort_unstable();
+        }
+        notes.sort_by_key(|note| (std::cmp::Reverse(note.ranks.len()), format!("{:?}", note.note.fact)));
         let total = |(name, (unit, changed)): (TotalQuantity, (AmountUnit, BTreeMap<u64, Option<i64>>))| {
-            // Only what differs is listed in a comparison.
-            let changes = pairs.keys().filter_map(|rank| {
-                let change = changed.get(rank).copied().unwrap_or(Some(0))?;
-                Some((change, *rank))
-            });
-            let change = ChangeSpread::of(changes.collect());
-            TotalOfRanks { name, unit, ranks: changed.len() as u64, change }
+            let differs = changed.iter().filter_map(|(rank, change)| Some(((*change)?, *rank)));
+            let equal = equal.get(&name).into_iter().flatten().filter(|rank| !changed.contains_key(rank));
+            let changes: Vec<(i64, u64)> = differs.chain(equal.map(|rank| (0, *rank))).collect();
+            let (ranks, known) = (changed.len() as u64, changes.len() as u64);
+            TotalOfRanks { name, unit, ranks, known, change: ChangeSpread::of(changes) }
         };
         let totals = totals.into_iter().map(total).collect();
         let mut lines: Vec<LineOfRanks> =
@@ -285,14 +328,31 @@ impl RankMerger {
             schema: "gpumemtrace.comparisons",
             version: 1,
             differs: pairs.values().any(|pair| pair.differs),
-            complete: unreadable.is_empty() && pairs.values().all(|pair| pair.complete),
+            complete: unreadable.is_empty()
+                && unpaired.is_empty()
+                && pairs.values().all(|pair| pair.complete),
             pairs: pairs.into_values().collect(),
             unpaired,
             unreadable,
+            notes,
             totals,
             lines,
             leaks,
         }
+    }
+}
+
+/// Both notes as one; `None` if they are of different kinds.
+fn sum_of_notes(one: ComparisonNote, other: ComparisonNote) -> Option<ComparisonNote> {
+    match (one, other) {
+        (
+            ComparisonNote::LeaksNotCompared { before, after },
+            ComparisonNote::LeaksNotCompared { before: more_before, after: more_after },
+        ) => Some(ComparisonNote::LeaksNotCompared {
+            before: before.saturating_add(more_before),
+            after: after.saturating_add(more_after),
+        }),
+        _ => (one == other).then_some(one),
     }
 }
 

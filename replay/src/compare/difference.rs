@@ -32,6 +32,9 @@ pub struct Comparison {
     pub differs: bool,
     /// The totals that differ.
     pub totals: Vec<TotalChange>,
+    /// Totals that are known in both runs and equal, once for each device.
+    #[serde(skip)]
+    pub equal_totals: Vec<TotalQuantity>,
     /// Call sites that differ, largest change first.
     pub lines: Vec<LineChange>,
     /// Leaks that are new, gone, not judged in one of the runs, or grow at another rate.
@@ -279,6 +282,7 @@ impl Comparison {
             notes: notes.into_iter().map(Worded::from).collect(),
             differs: false,
             totals: Vec::new(),
+            equal_totals: Vec::new(),
             lines: Vec::new(),
             leaks: Vec::new(),
             ooms: Vec::new(),

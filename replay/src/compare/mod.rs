@@ -136,7 +136,7 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
         last: u64::from(steps.last()),
         count: u64::from(steps.end - steps.first),
     });
-    comparison.totals = totals(before, after, steps);
+    (comparison.totals, comparison.equal_totals) = totals(before, after, steps);
     comparison.lines = lines::compare_lines(before, after, steps, &aligned);
     let names = SharedLineIds::new(before, after, &aligned);
     comparison.across_backends = backends::across(before, after, &names);
@@ -176,21 +176,32 @@ fn common_steps(
     }
 }
 
-fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange>) -> Vec<TotalChange> {
-    let mut all = Vec::new();
+/// The totals that differ, and those that are known and equal.
+fn totals(
+    before: &Profile<'_>,
+    after: &Profile<'_>,
+    steps: Option<ComparedRange>,
+) -> (Vec<TotalChange>, Vec<TotalQuantity>) {
+    let (mut all, mut equal) = (Vec::new(), Vec::new());
+    let mut add_total = |device, name: TotalQuantity, before: Option<u64>, after| {
+        if before.is_some() && before == after {
+            equal.push(name.clone());
+        }
+        all.extend(TotalChange::of(device, name, before, after));
+    };
     let counts = [
         (TotalQuantity::Steps, before.steps.map(u64::from), after.steps.map(u64::from)),
         (TotalQuantity::Ooms, Some(before.analysis.oom_count), Some(after.analysis.oom_count)),
     ];
     for (name, before, after) in counts {
-        all.extend(TotalChange::of(None, name, before, after));
+        add_total(None, name, before, after);
     }
     let ordinals: BTreeSet<u8> = before.devices.keys().chain(after.devices.keys()).copied().collect();
     let none = DeviceProfile::default();
     for ordinal in ordinals {
         let (old, new) =
             (before.devices.get(&ordinal).unwrap_or(&none), after.devices.get(&ordinal).unwrap_or(&none));
-        let mut add = |name, before, after| all.extend(TotalChange::of(Some(ordinal), name, before, after));
+        let mut add = |name, before, after| add_total(Some(ordinal), name, before, after);
         let names: BTreeSet<&TotalQuantity> = old.totals.keys().chain(new.totals.keys()).collect();
         let mut names: Vec<&TotalQuantity> = names.into_iter().collect();
         names.sort_by_cached_key(ToString::to_string);
@@ -215,7 +226,7 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange
         add(TotalQuantity::BytesPerStep, Some(old.bytes), Some(new.bytes));
         add(TotalQuantity::AllocationsPerStep, Some(old.blocks), Some(new.blocks));
     }
-    all
+    (all, equal)
 }
 
 /// Gives lines that are aligned the same number.

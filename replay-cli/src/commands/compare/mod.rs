@@ -15,7 +15,7 @@ use super::args::display::DisplayArgs;
 use super::args::jobs::JobsArgs;
 use super::args::trace::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput};
-use crate::render::wording::fill_comparison;
+use crate::render::wording::{fill_comparison, fill_rank_comparison};
 use crate::render::{
     COMPARISON_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format,
 };
@@ -113,7 +113,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
         (args.fails(&comparison), is_complete, ComparisonDocument::Traces(Box::new(comparison)))
     } else {
         let options = PairOptions { user_code, shows_progress: false, names_all };
-        let (fails, ranks) = ranks::compare_ranks(args, [&before, &after], &options)?;
+        let (fails, mut ranks) = ranks::compare_ranks(args, [&before, &after], &options)?;
+        fill_rank_comparison(&mut ranks);
         (fails, ranks.complete, ComparisonDocument::Ranks(ranks))
     };
     let context = RenderContext { all_rows: args.all, ..RenderContext::new(args.display.style()) };

@@ -26,6 +26,7 @@ pub(crate) mod verdicts;
 mod vocabulary;
 pub(crate) mod whatif;
 
+use gpumemtrace_fleet::RankComparison;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::compare::Comparison;
@@ -75,6 +76,13 @@ pub(crate) fn fill_comparison(comparison: &mut Comparison) {
     }
     for quantity in comparison.across_backends.iter_mut().flat_map(|across| &mut across.not_comparable) {
         quantity.message = comparison::explain_incomparable(quantity.fact);
+    }
+}
+
+/// Writes all sentences of a comparison of ranks.
+pub(crate) fn fill_rank_comparison(ranks: &mut RankComparison) {
+    for note in &mut ranks.notes {
+        note.note.message = comparison::describe_note(note.note.fact);
     }
 }
 

@@ -33,6 +33,10 @@ pub(in crate::render::text) fn render_ranks(ranks: &RankComparison, most: usize,
     };
     put_line(&mut out, format_args!("{}", style.bold(&format!("{count} compared: {found}"))));
     render_gaps(&mut out, ranks, style);
+    for note in &ranks.notes {
+        let (of_ranks, message) = (format_ranks(&note.ranks), &note.note.message);
+        put_line(&mut out, format_args!("  {HANG}Note for {of_ranks}: {message}."));
+    }
     render_leaks(&mut out, ranks, style);
     render_totals(&mut out, ranks, style);
     render_lines(&mut out, ranks, most, style);
@@ -102,23 +106,34 @@ fn render_totals(out: &mut String, ranks: &RankComparison, style: Style) {
     if ranks.totals.is_empty() {
         return;
     }
+    let all = ranks.pairs.len() as u64;
     let title = style.bold(&format!("{:<NAME_WIDTH$}", "Change over the ranks"));
     out.push('\n');
-    put_line(out, format_args!("{title}{:>NUMBER_WIDTH$}{:>NUMBER_WIDTH$}", "median", "most"));
+    put_line(out, format_args!("{title}{:>NUMBER_WIDTH$}{:>NUMBER_WIDTH$}", "median", "largest"));
     for total in &ranks.totals {
         let name = format!("  {}", name_total(&total.name, &[Vocabulary::CUDA, Vocabulary::CUDA]));
-        let Some(ChangeSpread { median, most, most_rank }) = total.change else {
+        let known = format!("  (known in {} of {})", format_number(total.known), format_count(all, "rank"));
+        let Some(spread) = total.change else {
             put_line(out, format_args!("{name:<NAME_WIDTH$}{:>NUMBER_WIDTH$}", "unknown"));
             continue;
         };
-        let of_rank = if most == 0 { String::new() } else { format!("  rank {most_rank}") };
-        let [median, most] =
-            [median, most].map(|change| format_change(change, total.unit == AmountUnit::Bytes));
-        put_line(
-            out,
-            format_args!("{name:<NAME_WIDTH$}{median:>NUMBER_WIDTH$}{most:>NUMBER_WIDTH$}{of_rank}"),
-        );
+        let change = |change: i64| format_change(change, total.unit == AmountUnit::Bytes);
+        let (median, largest) = (change(spread.median), describe_extremes(&spread, change));
+        let known = if total.known == all { "" } else { &known };
+        put_line(out, format_args!("{name:<NAME_WIDTH$}{median:>NUMBER_WIDTH$}{largest}{known}"));
     }
+}
+
+/// The change furthest from 0 with its rank, and the largest one in the other direction.
+fn describe_extremes(spread: &ChangeSpread, format: impl Fn(i64) -> String) -> String {
+    let most = (spread.most, spread.most_rank);
+    let least = (spread.least, spread.least_rank);
+    let is_decrease = least.0.unsigned_abs() > most.0.unsigned_abs();
+    let ((first, first_rank), (other, other_rank)) = if is_decrease { (least, most) } else { (most, least) };
+    let of_rank = if first == 0 { String::new() } else { format!("  rank {first_rank}") };
+    let is_opposite = first.signum() * other.signum() < 0;
+    let opposite = if is_opposite { format!(", {} rank {other_rank}", format(other)) } else { String::new() };
+    format!("{:>NUMBER_WIDTH$}{of_rank}{opposite}", format(first))
 }
 
 fn render_lines(out: &mut String, ranks: &RankComparison, most: usize, style: Style) {
