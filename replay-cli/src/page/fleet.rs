@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::document::{Bundle, Document, PageBlobs};
 use crate::render::fleet_words::{
-    describe_gaps, list_names, name_device, name_rank, short_text, worst_finding,
+    attempt_number, describe_gaps, list_names, name_device, name_rank, short_text, worst_finding,
 };
 use crate::render::text::render_fleet;
 use crate::terminal::escape::escape_text;
@@ -210,11 +210,17 @@ fn line_rows(fleet: &Fleet) -> Vec<LineRow> {
 }
 
 fn oom_rows(fleet: &Fleet) -> Vec<OomRow> {
-    let rows = fleet.ooms.iter().take(MAX_ROWS).map(|oom| OomRow {
-        rank: name_device(&fleet.traces[oom.trace], oom.error.device, fleet),
-        line: short_text(&oom.error.site),
-        step: oom.error.step,
-        requested_bytes: oom.error.requested_bytes,
+    let rows = fleet.ooms.iter().take(MAX_ROWS).map(|oom| {
+        let name = name_device(&fleet.traces[oom.trace], oom.error.device, fleet);
+        OomRow {
+            rank: match attempt_number(oom.attempt, fleet) {
+                Some(number) => format!("{name} (attempt {number})"),
+                None => name,
+            },
+            line: short_text(&oom.error.site),
+            step: oom.error.step,
+            requested_bytes: oom.error.requested_bytes,
+        }
     });
     rows.collect()
 }

@@ -56,6 +56,12 @@ pub(crate) fn name_device(trace: &TraceSummary, device: u32, fleet: &Fleet) -> S
     if trace.devices.len() > 1 { format!("{name}, GPU {device}") } else { name }
 }
 
+/// The number of an attempt from 1, if there are several.
+pub(crate) fn attempt_number(attempt: Option<u64>, fleet: &Fleet) -> Option<String> {
+    let is_one_of_several = fleet.attempts.is_some_and(|attempts| attempts > 1);
+    attempt.filter(|_| is_one_of_several).map(|attempt| format_number(attempt + 1))
+}
+
 pub(crate) fn short_text(site: &CallSite) -> String {
     shorten_paths_in(&site.text)
 }

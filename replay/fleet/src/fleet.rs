@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::attempts::attempts;
 use crate::growth::{FirstGrowth, GrowingLine, first_growth, growing_lines, have_equal_steps};
 use crate::spread::{Outlier, Spread};
 use crate::summary::{Summary, UnreadableTrace};
@@ -32,6 +33,9 @@ pub struct Fleet {
     pub missing_ranks: Vec<u64>,
     /// Ranks with more than one trace: restarts, or several jobs.
     pub repeated_ranks: Vec<u64>,
+    /// The number of attempts of the job: 1 unless ranks have several traces. `null` if the times
+    /// of the traces do not separate them.
+    pub attempts: Option<u64>,
     /// PyTorch's peak of `memory_allocated()`, of each GPU.
     pub peak_live: Option<Spread>,
     /// PyTorch's peak of `memory_reserved()`, of each GPU.
@@ -40,11 +44,12 @@ pub struct Fleet {
     pub outliers: Vec<Outlier>,
     /// Whether all traces with steps count them by the same rule, so that they can be compared.
     pub have_equal_steps: bool,
-    /// Where growth began first; `null` if nothing leaks, or if steps cannot be compared.
+    /// Where growth began first, in the first attempt with growth. `null` if nothing leaks, or if
+    /// steps or attempts cannot be compared.
     pub first_growth: Option<FirstGrowth>,
     /// The lines that leak, with most bytes first.
     pub lines: Vec<GrowingLine>,
-    /// Out-of-memory errors, by step.
+    /// Out-of-memory errors, by attempt and step. Without `attempts`, the first one is unknown.
     pub ooms: Vec<RankOom>,
     /// Each host, by name; empty if no trace names one.
     pub hosts: Vec<HostRow>,
@@ -64,6 +69,8 @@ pub struct IncompleteTrace {
 pub struct RankOom {
     /// Index in the list of traces.
     pub trace: usize,
+    /// The attempt of the job, from 0; `null` if it is unknown.
+    pub attempt: Option<u64>,
     /// The error, with its step and size.
     #[serde(flatten)]
     pub error: OomSummary,
@@ -97,7 +104,7 @@ impl Fleet {
         for rank in traces.iter().filter_map(|trace| trace.rank) {
             *seen.entry(rank).or_default() += 1;
         }
-        let world_size = traces.iter().filter_map(|trace| trace.world_size).max();
+        let attempts = attempts(traces);
         let lacking = traces.iter().enumerate().filter(|(_, trace)| !trace.missing.is_empty());
         Self {
             schema: "gpumemtrace.fleet",
@@ -106,16 +113,17 @@ impl Fleet {
             incomplete: lacking
                 .map(|(trace, of)| IncompleteTrace { trace, missing: of.missing.clone() })
                 .collect(),
-            world_size,
-            missing_ranks: missing_ranks(world_size, &seen.keys().copied().collect()),
+            world_size: world_size(traces),
+            missing_ranks: missing_ranks(world_size(traces), &traces.iter().filter_map(|trace| trace.rank).collect()),
             repeated_ranks: seen.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect(),
+            attempts: attempts.as_ref().map(|of| of.iter().max().map_or(0, |last| last + 1)),
             peak_reserved: peaks(|device| device.peak_reserved_bytes),
             outliers: peak_live.as_ref().map(|spread| outliers(traces, spread)).unwrap_or_default(),
             peak_live,
             have_equal_steps: have_equal_steps(traces),
-            first_growth: first_growth(traces),
+            first_growth: first_growth(traces, attempts.as_deref()),
             lines: growing_lines(traces),
-            ooms: ooms(traces),
+            ooms: ooms(traces, attempts.as_deref()),
             hosts: hosts(traces),
             traces: traces.to_vec(),
         }
@@ -124,6 +132,10 @@ impl Fleet {
 
 /// Most ranks that a job may have for its missing ranks to be listed: a trace may be damaged.
 const MAX_WORLD: u64 = 1 << 20;
+
+fn world_size(traces: &[TraceSummary]) -> Option<u64> {
+    traces.iter().filter_map(|trace| trace.world_size).max()
+}
 
 /// The ranks of a job that none of these traces is of; none if the size of the job is unknown.
 pub(crate) fn missing_ranks(world_size: Option<u64>, seen: &BTreeSet<u64>) -> Vec<u64> {
@@ -147,14 +159,14 @@ fn outliers(traces: &[TraceSummary], spread: &Spread) -> Vec<Outlier> {
     found
 }
 
-/// Steps of ranks can be compared, their clocks cannot.
-fn ooms(traces: &[TraceSummary]) -> Vec<RankOom> {
-    let mut all: Vec<RankOom> = traces
-        .iter()
-        .enumerate()
-        .flat_map(|(trace, one)| one.ooms.iter().map(move |error| RankOom { trace, error: error.clone() }))
-        .collect();
-    all.sort_by_key(|oom| (oom.error.step.unwrap_or(u64::MAX), oom.error.time_ns, oom.trace));
+/// Steps of ranks can be compared within an attempt, their clocks cannot.
+fn ooms(traces: &[TraceSummary], attempts: Option<&[u64]>) -> Vec<RankOom> {
+    let errors_of = |(trace, one): (usize, &TraceSummary)| -> Vec<RankOom> {
+        let attempt = attempts.map(|of| of[trace]);
+        one.ooms.iter().map(|error| RankOom { trace, attempt, error: error.clone() }).collect()
+    };
+    let mut all: Vec<RankOom> = traces.iter().enumerate().flat_map(errors_of).collect();
+    all.sort_by_key(|oom| (oom.attempt, oom.error.step.unwrap_or(u64::MAX), oom.error.time_ns, oom.trace));
     all
 }
 

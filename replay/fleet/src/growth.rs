@@ -60,6 +60,8 @@ pub struct FirstGrowth {
     pub device: u32,
     /// The line that a report names for it.
     pub site: CallSite,
+    /// The attempt of the job, from 0. Later attempts were not compared.
+    pub attempt: u64,
     /// The first step of the growth.
     pub step: u64,
     /// Its growth per step.
@@ -68,16 +70,15 @@ pub struct FirstGrowth {
     pub others_in_step: u64,
     /// Steps until growth began on another rank; `null` if it never did.
     pub lead_steps: Option<u64>,
-    /// How many traces have steps. The others were not compared.
+    /// How many traces of this attempt have steps. The others were not compared.
     pub compared: u64,
 }
 
-/// The first growth; `None` if no rank leaks, or if ranks count steps by different rules. Ranks
-/// start at different times, on clocks that differ; collectives keep their steps equal.
-pub(crate) fn first_growth(traces: &[TraceSummary]) -> Option<FirstGrowth> {
-    if !have_equal_steps(traces) {
-        return None;
-    }
+/// The first growth, in the first attempt that has any; `None` if no rank leaks, if ranks count
+/// steps by different rules, or if attempts are unknown. Ranks start at different times, on clocks
+/// that differ; collectives keep the steps of an attempt equal.
+pub(crate) fn first_growth(traces: &[TraceSummary], attempts: Option<&[u64]>) -> Option<FirstGrowth> {
+    let attempts = attempts.filter(|_| have_equal_steps(traces))?;
     // The first leak of each rank, the largest of those that began in one step.
     let first_of = |trace: &TraceSummary| -> Option<(u64, LeakSummary)> {
         let of_tensors = trace.leaks.iter().filter(|leak| leak.is_of_tensors());
@@ -89,17 +90,21 @@ pub(crate) fn first_growth(traces: &[TraceSummary]) -> Option<FirstGrowth> {
         .enumerate()
         .filter_map(|(index, trace)| first_of(trace).map(|(step, leak)| (step, index, leak)))
         .collect();
+    let attempt = begun.iter().map(|(_, index, _)| attempts[*index]).min()?;
+    begun.retain(|(_, index, _)| attempts[*index] == attempt);
     begun.sort_by_key(|(step, index, leak)| (*step, u64::MAX - leak.bytes, *index));
     let (step, trace, leak) = begun.first()?;
+    let of_attempt = traces.iter().zip(attempts).filter(|(_, of)| **of == attempt);
     Some(FirstGrowth {
         trace: *trace,
         device: leak.device,
         site: leak.site.clone(),
+        attempt,
         step: *step,
         bytes_per_step: leak.bytes_per_step,
         others_in_step: begun.iter().skip(1).filter(|(other, _, _)| other == step).count() as u64,
         lead_steps: begun.get(1).map(|(other, _, _)| other - step),
-        compared: traces.iter().filter(|trace| trace.step_source.is_some()).count() as u64,
+        compared: of_attempt.filter(|(trace, _)| trace.step_source.is_some()).count() as u64,
     })
 }
 

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod checks;
 mod fleet;
 mod growth;

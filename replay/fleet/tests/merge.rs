@@ -1,6 +1,8 @@
 //! Summaries merged in any order and grouping are the same bytes.
 
-use gpumemtrace_fleet::{CallSite, DeviceSummary, Fleet, LeakSummary, Process, Summary, TraceSummary};
+use gpumemtrace_fleet::{
+    CallSite, DeviceSummary, Fleet, LeakSummary, OomSummary, Process, Summary, TraceSummary,
+};
 use proptest::prelude::*;
 
 fn leak(first_step: u64, line: u8, bytes: u64) -> LeakSummary {
@@ -171,6 +173,58 @@ fn steps_of_different_rules_are_not_compared() {
     without.step_source = None;
     let summary = Summary::of_trace(trace(0, 0, 10, vec![leak(3, 1, 5)])).merge(Summary::of_trace(without));
     assert_eq!(Fleet::of(&summary).first_growth.map(|first| first.compared), Some(1));
+}
+
+/// A trace of an attempt that starts at `start`, with an out-of-memory error in `oom_step`.
+fn attempt(rank: u64, start: u64, duration: u64, leaks: Vec<LeakSummary>, oom_step: u64) -> Summary {
+    let mut one = trace(rank, 0, 10, leaks);
+    one.process = Process { host: None, pid: Some(start), started_unix_ns: Some(start) };
+    one.duration_ns = Some(duration);
+    one.ooms = vec![OomSummary {
+        device: 0,
+        step: Some(oom_step),
+        time_ns: 1,
+        requested_bytes: 1,
+        site: CallSite { id: "site1".to_owned(), text: "train.py:1".to_owned() },
+    }];
+    Summary::of_trace(one)
+}
+
+#[test]
+fn steps_of_a_restart_are_later_than_those_before_it() {
+    let leaks = |step| vec![leak(step, 1, 5)];
+    let before = [attempt(0, 100, 50, leaks(50), 60), attempt(1, 101, 40, leaks(55), 61)];
+    let after = [attempt(0, 160, 50, leaks(3), 7), attempt(1, 155, 50, leaks(4), 8)];
+    let merge = |parts: &[&[Summary]]| Fleet::of(&Summary::merge_all(parts.concat()));
+    let both = merge(&[&before, &after]);
+    let first = both.first_growth.as_ref().expect("a leak");
+    assert_eq!((both.attempts, &both.repeated_ranks[..]), (Some(2), &[0, 1][..]));
+    assert_eq!((first.attempt, first.step, first.lead_steps, first.compared), (0, 50, Some(5), 2));
+    let ooms: Vec<_> = both.ooms.iter().map(|oom| (oom.attempt, oom.error.step)).collect();
+    assert_eq!(ooms, [60, 61, 7, 8].map(|step| (Some(u64::from(step < 50)), Some(step))));
+    // Without growth before the restart, the first one is after it.
+    let calm = [attempt(0, 100, 50, vec![], 60), attempt(1, 101, 40, vec![], 61)];
+    let first = merge(&[&calm, &after]).first_growth.expect("a leak");
+    assert_eq!((first.attempt, first.step), (1, 3));
+    let only = merge(&[&after]);
+    assert_eq!((only.attempts, only.first_growth.map(|first| first.step)), (Some(1), Some(3)));
+}
+
+#[test]
+fn attempts_that_cannot_be_told_apart_have_no_first_growth() {
+    let leaks = |step| vec![leak(step, 1, 5)];
+    let before = attempt(0, 100, 50, leaks(50), 60);
+    // Two processes of a rank at once; and clocks of hosts that differ by more than a run.
+    let at_once = [before.clone(), attempt(0, 120, 50, leaks(3), 7)];
+    let skewed = [before.clone(), attempt(0, 160, 50, leaks(3), 7), attempt(1, 900, 50, leaks(9), 9)];
+    let mut endless = attempt(0, 160, 50, leaks(3), 7).traces()[0].clone();
+    endless.duration_ns = None;
+    let endless = [before, Summary::of_trace(endless)];
+    for traces in [&at_once[..], &skewed, &endless] {
+        let fleet = Fleet::of(&Summary::merge_all(traces.to_vec()));
+        assert_eq!((fleet.attempts, fleet.first_growth.is_none(), fleet.lines.len()), (None, true, 1));
+        assert!(fleet.ooms.iter().all(|oom| oom.attempt.is_none()));
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use gpumemtrace_fleet::{FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Spread, TraceSummary};
 
-use crate::render::fleet_words::{describe_gaps, list_names, name_device, name_rank, short_text};
+use crate::render::fleet_words::{
+    attempt_number, describe_gaps, list_names, name_device, name_rank, short_text,
+};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
 use crate::terminal::layout;
@@ -14,6 +16,8 @@ use crate::terminal::units::{chosen_units, format_bytes};
 
 /// Most rows of a list without `--top`.
 const MAX_ROWS: usize = 10;
+/// Why steps of ranks with several traces are not compared.
+const UNKNOWN_ATTEMPTS: &str = "ranks have several traces, and their times do not separate restarts";
 
 pub(crate) fn render_fleet(fleet: &Fleet, style: Style) -> String {
     let mut out = String::new();
@@ -108,6 +112,9 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
         put_more(out, (fleet.lines.len(), style.row_limit(MAX_ROWS)), "line", "--json has all");
         match &fleet.first_growth {
             Some(first) => put_line(out, format_args!("  {HANG}{}", describe_first(first, fleet))),
+            None if fleet.attempts.is_none() => {
+                put_line(out, format_args!("  {HANG}Which rank grew first is unknown: {UNKNOWN_ATTEMPTS}."))
+            }
             None if !fleet.have_equal_steps && fleet.traces.len() > 1 => put_line(
                 out,
                 format_args!(
@@ -142,6 +149,7 @@ fn describe_line(line: &GrowingLine, fleet: &Fleet) -> String {
 
 fn describe_first(first: &FirstGrowth, fleet: &Fleet) -> String {
     let name = name_device(&fleet.traces[first.trace], first.device, fleet);
+    let attempt = name_attempt(Some(first.attempt), fleet);
     let lead = match first.lead_steps {
         None => "no other grows".to_owned(),
         Some(0) => format!("{} in the same step", format_count(first.others_in_step, "other")),
@@ -153,7 +161,12 @@ fn describe_first(first: &FirstGrowth, fleet: &Fleet) -> String {
     } else {
         format!(", among {} with steps", format_count(first.compared, "trace"))
     };
-    format!("Growth began in {name} in step {step} at {} ({lead}{among}).", short_text(&first.site))
+    format!("Growth began in {name} in step {step}{attempt} at {} ({lead}{among}).", short_text(&first.site))
+}
+
+/// ` of attempt 2`, if there are several.
+fn name_attempt(attempt: Option<u64>, fleet: &Fleet) -> String {
+    attempt_number(attempt, fleet).map_or_else(String::new, |number| format!(" of attempt {number}"))
 }
 
 fn render_ooms(out: &mut String, fleet: &Fleet, style: Style) {
@@ -162,14 +175,15 @@ fn render_ooms(out: &mut String, fleet: &Fleet, style: Style) {
     }
     out.push('\n');
     put_line(out, format_args!("{}", style.bold("Out of memory")));
-    for RankOom { trace, error } in fleet.ooms.iter().take(style.row_limit(MAX_ROWS)) {
+    if fleet.attempts.is_none() && fleet.ooms.len() > 1 {
+        put_line(out, format_args!("  {HANG}Which error was first is unknown: {UNKNOWN_ATTEMPTS}."));
+    }
+    for RankOom { trace, attempt, error } in fleet.ooms.iter().take(style.row_limit(MAX_ROWS)) {
         let name = name_device(&fleet.traces[*trace], error.device, fleet);
         let step = error.step.map(|step| format!(" in step {}", format_number(step))).unwrap_or_default();
-        let site = short_text(&error.site);
-        put_line(
-            out,
-            format_args!("  {}  {HANG}requested{step} at {site}: {name}", size_column(error.requested_bytes)),
-        );
+        let (site, attempt) = (short_text(&error.site), name_attempt(*attempt, fleet));
+        let requested = size_column(error.requested_bytes);
+        put_line(out, format_args!("  {requested}  {HANG}requested{step}{attempt} at {site}: {name}"));
     }
     put_more(out, (fleet.ooms.len(), style.row_limit(MAX_ROWS)), "error", "--json has all");
 }
