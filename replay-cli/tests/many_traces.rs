@@ -1,4 +1,4 @@
-//! `replay`, `check`, `compare` and `summarize` of many traces, of which some are bad.
+//! `replay`, `check`, `compare`, `summarize` and `fleet` of many traces, of which some are bad.
 
 mod schema;
 #[path = "../../replay/tests/synthetic/mod.rs"]
@@ -391,4 +391,92 @@ fn summarize_reads_no_summary_that_it_is_about_to_replace() {
     }
     assert_eq!(fs::read(folder.join("all.summary")).unwrap(), before);
     output(folder, &["replay", "run.rank0.trace"], 0);
+}
+
+/// Adds the traces of a run to a lake, as `export parquet` does, without the tables.
+fn add_run(lake: &Path, name: &str, commit: &str, traces: &[(u64, Vec<u8>)]) {
+    let summaries = lake.join("_summaries").join(format!("run={name}"));
+    fs::create_dir_all(&summaries).unwrap();
+    for (rank, trace) in traces {
+        fs::create_dir_all(lake.join(format!("runs/run={name}/rank={rank}"))).unwrap();
+        fs::write(lake.join("x.trace"), trace).unwrap();
+        let file = summaries.join(format!("rank={rank}.summary"));
+        run(lake, &["summarize", "x.trace", "-o", file.to_str().unwrap()]);
+        let text = fs::read_to_string(&file).unwrap();
+        let text = text.replace("\"git_commit\":null", &format!("\"git_commit\":\"{commit}\""));
+        fs::write(&file, text).unwrap();
+    }
+    fs::remove_file(lake.join("x.trace")).unwrap();
+}
+
+/// A rank of a version that starts at `start`, and holds `held` MiB.
+fn rank_of_version(rank: u64, start: u64, held: u64) -> Synthetic {
+    let mut run = rank_without_steps(rank, held, false);
+    run.meta.set_number("started_unix_ns", start);
+    run.meta.set_number("pid", start + rank);
+    run.meta.set_number("world_size", 2);
+    run
+}
+
+#[test]
+fn fleet_names_what_is_missing_from_a_lake() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = folder.path();
+    let whole = |start: u64, held: u64| -> Vec<(u64, Vec<u8>)> {
+        (0..2).map(|rank| (rank, rank_of_version(rank, start, held).file(100))).collect()
+    };
+    add_run(lake, "one", "aaaa", &whole(1, 10));
+    add_run(lake, "two", "bbbb", &whole(2, 40));
+    let (report, errors) = output(lake, &["fleet", "."], 0);
+    assert!(errors.is_empty() && !report.contains('!'), "{report}");
+    let title =
+        "Started               commit      ranks  median peak     max peak  run, and its worst finding\n";
+    assert!(report.contains(title), "{report}");
+    assert!(
+        report.contains("30.00 MiB  /work/serve.py:10 in serve(), 10.00 MiB in aaaa and 40.00 MiB in bbbb")
+    );
+
+    // A version whose runs are cut is compared with the one before, and not the next one with it.
+    let mut cut = whole(3, 80);
+    for (_, trace) in &mut cut {
+        trace.truncate(trace.len() - 500);
+    }
+    add_run(lake, "cut", "cccc", &cut);
+    add_run(lake, "missing", "dddd", &whole(4, 120)[..1]);
+    add_run(lake, "unsummarized", "eeee", &whole(5, 120));
+    fs::remove_file(lake.join("_summaries/run=unsummarized/rank=1.summary")).unwrap();
+    fs::create_dir_all(lake.join("runs/run=old/rank=0")).unwrap();
+    fs::create_dir_all(lake.join("_summaries/run=bad")).unwrap();
+    fs::write(lake.join("_summaries/run=bad/rank=0.summary"), "{}").unwrap();
+    let (report, errors) = output(lake, &["fleet", "."], 6);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    for gap in [
+        "  ! 1 run without a summary, to be exported again: old\n",
+        "  ! 1 run without a readable summary: bad\n",
+        "  ! cut: rank 0 is incomplete: ",
+        "; 1 more trace incomplete\n",
+        "  ! missing: 1 rank without a trace: 1\n",
+        "  ! unsummarized: 1 rank without a trace: 1; 1 rank without a summary, to be exported again: 1\n",
+        "  ! 1 version not compared, because the one before has no complete trace that ended normally: dddd\n",
+    ] {
+        assert!(report.contains(gap), "{gap}: {report}");
+    }
+    assert!(
+        report.contains("in bbbb and 80.00 MiB in cccc (incomplete, or did not end normally)"),
+        "{report}"
+    );
+    assert!(!report.contains("120.00 MiB in dddd"), "{report}");
+    output(lake, &["fleet", ".", "--html", "-o", "page.html"], 6);
+    output(lake, &["fleet", ".", "--run", "one", "--run", "two"], 0);
+    let (report, _) = output(lake, &["fleet", ".", "--run", "one", "--run", "old"], 6);
+    assert!(report.contains("No program has two versions to compare."), "{report}");
+    let (_, errors) = output(lake, &["fleet", ".", "--run", "old"], 5);
+    assert!(
+        errors[0].contains("1 run in . without a summary, such as old; export the traces again"),
+        "{errors:?}"
+    );
+    output(lake, &["fleet", ".", "--run", "none"], 2);
+    fs::remove_dir_all(lake.join("_summaries")).unwrap();
+    let (_, errors) = output(lake, &["fleet", "."], 5);
+    assert!(errors[0].contains("6 runs in . without a summary"), "{errors:?}");
 }

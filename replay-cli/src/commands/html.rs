@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::symbolize::Resolver;
-use gpumemtrace_fleet::{Fleet, LakeRun};
+use gpumemtrace_fleet::{Fleet, Lake, LakeGrowth, LakeRun};
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{
@@ -121,8 +121,9 @@ fn fleet_page(args: &HtmlArgs, files: &[PathBuf]) -> anyhow::Result<(String, boo
     let is_complete = fleet.unreadable.is_empty() && fleet.incomplete.is_empty();
     let text = render_fleet(&fleet, Style::for_files());
     let name = args.traces[0].display().to_string();
-    let run = LakeRun { name: name.clone(), summary };
-    Ok((make_fleet_page(&name, &[run], &[], &text)?, is_complete))
+    let run = LakeRun { name: name.clone(), summary, ranks_without_summary: Vec::new() };
+    let lake = Lake { runs: vec![run], ..Lake::default() };
+    Ok((make_fleet_page(&name, &lake, &LakeGrowth::default(), &text)?, is_complete))
 }
 
 /// The page, and whether all traces are complete.

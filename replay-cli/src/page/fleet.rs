@@ -3,14 +3,18 @@
 //! The page has a row for each run, and for each rank of the latest runs, so its size depends on
 //! the number of ranks and not on that of events.
 
-use gpumemtrace_fleet::{DeviceSummary, Fleet, LakeRun, Regression, Spread, TraceSummary, WorstFinding};
+use gpumemtrace_fleet::{
+    DeviceSummary, Fleet, Lake, LakeGrowth, LakeRun, Regression, Spread, TraceSummary, WorstFinding,
+};
 use serde::Serialize;
 
 use super::document::{Bundle, Document, PageBlobs};
 use crate::render::fleet_words::{
-    attempt_number, describe_gaps, list_names, name_device, name_rank, short_text, worst_finding,
+    attempt_number, describe_run_gaps, list_names, name_device, name_rank, short_text, worst_finding,
 };
+use crate::render::lake_words::{describe_growth_gaps, describe_lake_gaps};
 use crate::render::text::render_fleet;
+use crate::render::wording::sentence;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_utc};
 use crate::terminal::paths::shorten_paths_in;
@@ -107,15 +111,16 @@ struct RegressionRow {
 /// without JavaScript.
 pub(crate) fn make_fleet_page(
     title: &str,
-    runs: &[LakeRun],
-    regressions: &[Regression],
+    lake: &Lake,
+    growth: &LakeGrowth,
     text: &str,
 ) -> anyhow::Result<String> {
+    let (runs, regressions) = (&lake.runs, &growth.regressions);
     let mut ranks_left = MAX_RANKS;
     let mut rows: Vec<RunRow> = runs.iter().rev().map(|run| run_row(run, &mut ranks_left)).collect();
     rows.reverse();
     let without_ranks = rows.iter().filter(|row| row.ranks.is_none()).count();
-    let mut notes = Vec::new();
+    let mut notes = lake_notes(lake, growth);
     if without_ranks > 0 {
         notes.push(format!(
             "This page shows {} GPUs individually. It has no map and no table of ranks for {}: for these, make a \
@@ -140,6 +145,32 @@ pub(crate) fn make_fleet_page(
     let json = super::escape_names(&serde_json::to_string(&page)?);
     let document = Document::new(Bundle::FLEET, &escape_text(title), text, json.as_bytes());
     Ok(document.to_html(&PageBlobs::default()))
+}
+
+/// What is missing from the runs, and which versions were not compared. A page of a single run
+/// shows what that lacks beside its ranks.
+fn lake_notes(lake: &Lake, growth: &LakeGrowth) -> Vec<String> {
+    let limit = if lake.runs.len() > 1 { MAX_ROWS } else { 0 };
+    let gaps = if limit > 0 || !lake.without_summary.is_empty() || !lake.unreadable.is_empty() {
+        describe_lake_gaps(lake, limit)
+    } else {
+        Vec::new()
+    };
+    let mut notes: Vec<String> =
+        gaps.iter().chain(&describe_growth_gaps(growth, lake)).map(|gap| sentence(gap)).collect();
+    if growth.regressions.iter().any(|one| one.before_is_bound || one.after_is_bound) {
+        notes.push(
+            "A summary keeps the largest call sites only: the growth of a function is the least that is \
+             certain."
+                .to_owned(),
+        );
+    }
+    let partly = growth.regressions.iter().filter(|one| !one.after_is_whole).count();
+    if partly > 0 {
+        let count = format_count(partly as u64, "function");
+        notes.push(format!("{count} grew in a run that is incomplete or did not end normally."));
+    }
+    notes
 }
 
 /// The most severe finding of the latest run, or how many runs have critical ones.
@@ -185,7 +216,7 @@ fn run_row(run: &LakeRun, ranks_left: &mut usize) -> RunRow {
         hosts: fleet.hosts.len(),
         peak: fleet.peak_live.clone(),
         finding: worst_finding(&fleet),
-        missing: describe_gaps(&fleet, MAX_ROWS),
+        missing: describe_run_gaps(run, &fleet, MAX_ROWS),
         lines: line_rows(&fleet),
         ooms: oom_rows(&fleet),
         ranks: has_ranks.then(|| rank_rows(&fleet)),

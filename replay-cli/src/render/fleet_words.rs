@@ -1,6 +1,6 @@
 //! Names of ranks and lists of them, and what is missing from a summary of many.
 
-use gpumemtrace_fleet::{CallSite, Fleet, TraceSummary, WorstFinding};
+use gpumemtrace_fleet::{CallSite, Fleet, LakeRun, TraceSummary, WorstFinding};
 
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number};
@@ -35,6 +35,17 @@ pub(crate) fn describe_gaps(fleet: &Fleet, limit: usize) -> Vec<String> {
 pub(crate) fn describe_missing_ranks(ranks: &[u64]) -> Option<String> {
     let count = format_count(ranks.len() as u64, "rank");
     (!ranks.is_empty()).then(|| format!("{count} without a trace: {}", list_ranks(ranks)))
+}
+
+/// [`describe_gaps`] of a run in a lake.
+pub(crate) fn describe_run_gaps(run: &LakeRun, fleet: &Fleet, limit: usize) -> Vec<String> {
+    let mut gaps = describe_gaps(fleet, limit);
+    if !run.ranks_without_summary.is_empty() {
+        let ranks = list_ranks(&run.ranks_without_summary);
+        let count = format_count(run.ranks_without_summary.len() as u64, "rank");
+        gaps.push(format!("{count} without a summary, to be exported again: {ranks}"));
+    }
+    gaps
 }
 
 /// `rank 3`, and its host if there are several; else the process, else the path.

@@ -10,6 +10,7 @@ mod extension_tests;
 pub(crate) mod fleet_words;
 pub(crate) mod json;
 mod junit;
+pub(crate) mod lake_words;
 mod markdown;
 mod outcome;
 pub(crate) mod text;

@@ -114,7 +114,7 @@ impl Fleet {
                 .map(|(trace, of)| IncompleteTrace { trace, missing: of.missing.clone() })
                 .collect(),
             world_size: world_size(traces),
-            missing_ranks: missing_ranks(world_size(traces), &traces.iter().filter_map(|trace| trace.rank).collect()),
+            missing_ranks: missing_ranks_of(traces),
             repeated_ranks: seen.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect(),
             attempts: attempts.as_ref().map(|of| of.iter().max().map_or(0, |last| last + 1)),
             peak_reserved: peaks(|device| device.peak_reserved_bytes),
@@ -135,6 +135,11 @@ const MAX_WORLD: u64 = 1 << 20;
 
 fn world_size(traces: &[TraceSummary]) -> Option<u64> {
     traces.iter().filter_map(|trace| trace.world_size).max()
+}
+
+/// The ranks of the largest world size that a trace names, without a trace.
+pub(crate) fn missing_ranks_of(traces: &[TraceSummary]) -> Vec<u64> {
+    missing_ranks(world_size(traces), &traces.iter().filter_map(|trace| trace.rank).collect())
 }
 
 /// The ranks of a job that none of these traces is of; none if the size of the job is unknown.

@@ -14,6 +14,7 @@ mod fleet;
 mod growth;
 mod lake;
 mod rank_comparison;
+mod regressions;
 mod spread;
 mod summary;
 mod trace_summary;
@@ -21,11 +22,12 @@ mod trace_summary;
 pub use checks::{BudgetChecks, CheckDocument, merge_drafts};
 pub use fleet::{Fleet, HostRow, IncompleteTrace, RankOom};
 pub use growth::{FirstGrowth, GrowingLine};
-pub use lake::{LakeRun, Regression, regressions, sort_runs};
+pub use lake::{Lake, LakeRun};
 pub use rank_comparison::{
     ChangeSpread, ComparisonDocument, LeakOfRanks, LineOfRanks, NoteOfRanks, RankComparison, RankMerger,
     RankPair, TotalOfRanks, UnpairedTrace,
 };
+pub use regressions::{LakeGrowth, PairOutcome, Regression, VersionPair, regressions};
 pub use spread::{Outlier, Spread};
 pub use summary::{Summary, SummaryError, UnreadableTrace};
 pub use trace_summary::{

@@ -1,7 +1,7 @@
 //! What is kept of one trace.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Device, LeakKind, Site, TimelinePoint};
+use gpumemtrace_replay::report::{Device, Ending, LeakKind, Site, TimelinePoint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,8 @@ pub struct TraceSummary {
     pub duration_ns: Option<u64>,
     /// How the process ended: `exit`, `killed`, `crashed` or `running`.
     pub end: String,
+    /// Details of the end, such as `exit 1` or `signal 9`; `null` if the trace lacks them.
+    pub end_detail: Option<String>,
     /// What is missing from the trace, as sentences; empty if nothing is.
     pub missing: Vec<String>,
     /// The number of steps begun; `null` without steps.
@@ -161,6 +163,16 @@ pub struct TraceSummary {
 }
 
 impl TraceSummary {
+    /// True if nothing is missing, and the process ended without an error, as far as is known.
+    pub(crate) fn is_whole(&self) -> bool {
+        let detail = self.end_detail.as_deref().unwrap_or_default();
+        let status =
+            detail.strip_prefix("exit ").or_else(|| detail.strip_prefix("_exit(")?.strip_suffix(')'));
+        // Without a status, an out-of-memory error may have ended the process.
+        let is_success = status.map_or(self.ooms.is_empty(), |status| status == "0");
+        self.missing.is_empty() && self.end == Ending::Exit.name() && is_success
+    }
+
     /// Summarizes a report of exactly one trace, with all sections and with filled sentences.
     /// `name_site` is the text of a call site.
     #[must_use]
@@ -203,6 +215,7 @@ impl TraceSummary {
             events: info.events.values().sum(),
             duration_ns: info.duration_ns,
             end: info.end.name().to_owned(),
+            end_detail: info.end_detail.clone(),
             missing: info.incomplete.iter().map(|one| one.message.clone()).collect(),
             steps: steps.and_then(|steps| steps.count),
             step_source: steps.and_then(|steps| steps.source).map(|source| source.name().to_owned()),

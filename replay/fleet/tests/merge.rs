@@ -33,6 +33,7 @@ fn trace(rank: u64, host: u8, events: u64, leaks: Vec<LeakSummary>) -> TraceSumm
         events,
         duration_ns: None,
         end: "exit".to_owned(),
+        end_detail: None,
         missing: Vec::new(),
         steps: Some(30),
         step_source: Some("optimizer".to_owned()),

@@ -84,7 +84,8 @@ def test_page_of_runs_shows_the_selected_one(browser, traces, tmp_path, theme): 
     for name, ranks in (("first", (0, 1)), ("second", (12, 13, 14))):
         chosen = [traces / f"run.rank{rank:02}.trace" for rank in ranks]
         gpumemtrace("export", "parquet", *chosen, "--run", name, "-o", lake)
-    gpumemtrace("fleet", lake, "--html", "-o", tmp_path / "lake.html")
+    # Both runs lack ranks.
+    gpumemtrace("fleet", lake, "--html", "-o", tmp_path / "lake.html", code=6)
     browser.open(tmp_path / "lake.html", theme=theme)
     assert browser.problems() == []
     rows = "document.querySelectorAll('table.sorted')[0].querySelectorAll('tbody tr')"

@@ -1,11 +1,13 @@
 //! `gpumemtrace fleet`: the runs of a folder that `gpumemtrace export parquet` wrote.
 //!
-//! Each export leaves a summary of each rank in the folder, so no Parquet file is read here.
+//! Each export leaves a summary of each rank in the folder, so no Parquet file is read here. Runs
+//! that only the tables have are named: they are of a version that wrote no summaries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_fleet::{LakeRun, regressions, sort_runs};
+use anyhow::Context as _;
+use gpumemtrace_fleet::{Lake, LakeRun, regressions};
 
 use super::read::summarize_files;
 use crate::commands::args::display::DisplayArgs;
@@ -15,15 +17,17 @@ use crate::commands::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::make_fleet_page;
 use crate::render::text::render_lake;
+use crate::terminal::escape::escape_text;
+use crate::terminal::format::format_count;
 use crate::terminal::output_file::{fill_file, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 use crate::terminal::style::Style;
-use crate::trace::find::find_files;
 use crate::trace::many::name_left_out;
 
-/// The folder of summaries in a lake, as the export names it.
+/// The folders of summaries and of the table of runs in a lake, as the export names them.
 const SUMMARIES: &str = "_summaries";
+const TABLE_OF_RUNS: &str = "runs";
 
 #[derive(clap::Args)]
 pub(crate) struct FleetArgs {
@@ -46,59 +50,104 @@ pub(crate) struct FleetArgs {
 pub(crate) fn run(args: &FleetArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
-    let (mut runs, is_whole) = read_lake(&args.lake, &args.run)?;
-    sort_runs(&mut runs);
-    let grown = regressions(&runs);
+    let lake = read_lake(&args.lake, &args.run)?;
+    let growth = regressions(&lake.runs);
     if args.html {
-        let text = render_lake(&runs, &grown, Style::for_files());
-        let page = make_fleet_page(&args.lake.display().to_string(), &runs, &grown, &text)?;
+        let text = render_lake(&lake, &growth, Style::for_files());
+        let page = make_fleet_page(&args.lake.display().to_string(), &lake, &growth, &text)?;
         let output = match &args.output {
             Some(output) => output.clone(),
             None => default_output(&args.lake, "html")?,
         };
         print_output(&output, fill_file(&output, &page)?)?;
     } else {
-        print_text(&render_lake(&runs, &grown, style))?;
+        print_text(&render_lake(&lake, &growth, style))?;
     }
-    Ok(if is_whole { CliExit::Done } else { CliExit::Incomplete })
+    Ok(if lake.is_complete() { CliExit::Done } else { CliExit::Incomplete })
 }
 
-/// The runs of a lake, and whether all summaries could be read.
-fn read_lake(lake: &Path, wanted: &[String]) -> anyhow::Result<(Vec<LakeRun>, bool)> {
-    let folder = lake.join(SUMMARIES);
-    if !folder.is_dir() {
-        let why = format!(
-            "{} has no folder {SUMMARIES}; add a run with gpumemtrace export parquet TRACE -o {}",
-            lake.display(),
-            lake.display()
-        );
-        return Err(UnreadableInput(why).into());
+/// The names of what each run has in a folder of the lake, such as `rank=3` or `rank=3.summary`.
+type Partitions = BTreeMap<String, Vec<String>>;
+
+/// The wanted runs of a lake, or all. Those that only the tables have are named.
+fn read_lake(folder: &Path, wanted: &[String]) -> anyhow::Result<Lake> {
+    let summaries = list_partitions(&folder.join(SUMMARIES))?;
+    let mut tables = list_partitions(&folder.join(TABLE_OF_RUNS))?;
+    let is_known = |name: &String| summaries.contains_key(name) || tables.contains_key(name);
+    if let Some(name) = wanted.iter().find(|name| !is_known(name)) {
+        return Err(UsageError(format!("{} has no run named {name}", folder.display())).into());
     }
-    let mut files: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for file in find_files(&[folder], &["summary"])? {
-        let name = file.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        if let Some(name) = name.and_then(|name| name.strip_prefix("run=").map(str::to_owned)) {
-            files.entry(name).or_default().push(file);
-        }
-    }
-    if let Some(name) = wanted.iter().find(|name| !files.contains_key(*name)) {
-        return Err(UsageError(format!("{} has no run named {name}", lake.display())).into());
-    }
-    if !wanted.is_empty() {
-        files.retain(|name, _| wanted.contains(name));
-    }
+    let is_wanted = |name: &String| wanted.is_empty() || wanted.contains(name);
     let reading = TraceArgs::default();
-    let (mut runs, mut unreadable) = (Vec::new(), Vec::new());
-    for (name, files) in files {
+    let (mut runs, mut unreadable, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, found) in summaries.into_iter().filter(|(name, _)| is_wanted(name)) {
+        let of_run = folder.join(SUMMARIES).join(format!("run={name}"));
+        let found = found.iter().filter(|file| file.ends_with(".summary"));
+        let files: Vec<PathBuf> = found.clone().map(|file| of_run.join(file)).collect();
+        if files.is_empty() {
+            continue;
+        }
         let summary = summarize_files(&files, &reading, JobsArgs::default(), &|_, _| ())?;
-        unreadable.extend_from_slice(summary.unreadable());
-        if !summary.traces().is_empty() {
-            runs.push(LakeRun { name, summary });
+        reasons.extend(summary.unreadable().iter().map(|file| file.why.clone()));
+        let listed = tables.remove(&name).unwrap_or_default();
+        if summary.traces().is_empty() {
+            unreadable.push(name);
+        } else {
+            let ranks_without_summary = ranks_of(&listed).difference(&ranks_of(found)).copied().collect();
+            runs.push(LakeRun { name, summary, ranks_without_summary });
         }
     }
-    name_left_out(unreadable.iter().map(|file| &*file.why));
+    name_left_out(reasons.iter().map(String::as_str));
+    let without_summary: Vec<String> = tables.into_keys().filter(is_wanted).collect();
     if runs.is_empty() {
-        return Err(UnreadableInput::of_all().into());
+        return Err(explain_empty(folder, &without_summary, !unreadable.is_empty()).into());
     }
-    Ok((runs, unreadable.is_empty()))
+    Ok(Lake::new(runs, without_summary, unreadable))
+}
+
+/// Why no run can be shown.
+fn explain_empty(folder: &Path, without_summary: &[String], are_unreadable: bool) -> UnreadableInput {
+    let folder = folder.display();
+    match without_summary {
+        [] if are_unreadable => UnreadableInput::of_all(),
+        [] => UnreadableInput(format!(
+            "{folder} has no run in {SUMMARIES}; add one with gpumemtrace export parquet TRACE -o {folder}"
+        )),
+        [name, ..] => UnreadableInput(format!(
+            "{} in {folder} without a summary, such as {}; export the traces again with gpumemtrace export \
+             parquet TRACE --run NAME -o {folder}",
+            format_count(without_summary.len() as u64, "run"),
+            escape_text(name)
+        )),
+    }
+}
+
+/// The folders `run=NAME` in a folder, and what is in each.
+fn list_partitions(folder: &Path) -> anyhow::Result<Partitions> {
+    let mut found = Partitions::new();
+    for run in list_names(folder)? {
+        if let Some(name) = run.strip_prefix("run=") {
+            found.insert(name.to_owned(), list_names(&folder.join(&run))?);
+        }
+    }
+    Ok(found)
+}
+
+fn ranks_of<'a>(names: impl IntoIterator<Item = &'a String>) -> BTreeSet<u64> {
+    let rank_of = |name: &'a String| {
+        let rank = name.strip_prefix("rank=")?;
+        rank.strip_suffix(".summary").unwrap_or(rank).parse().ok()
+    };
+    names.into_iter().filter_map(rank_of).collect()
+}
+
+/// The names in a folder; none if it does not exist, or is a file.
+fn list_names(folder: &Path) -> anyhow::Result<Vec<String>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let error = || format!("{} cannot be listed", folder.display());
+    let entries = std::fs::read_dir(folder).with_context(error)?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    names.collect::<Result<_, _>>().with_context(error)
 }

@@ -49,7 +49,7 @@ function show(app: HTMLElement, page: FleetPage, bytes: BlobPart): void {
       runTable.element);
     main.append(section);
     main.append(tableCard("What grew between versions", regressionColumns, page.regressions, "growth",
-      "No function grew by 5% and 1 MiB between consecutive versions of a program."));
+      "No function is known to have grown by 5% and 1 MiB between consecutive versions of a program."));
   }
   const detail = h("div", "fleet-run");
   main.append(detail);
