@@ -393,6 +393,37 @@ fn summarize_reads_no_summary_that_it_is_about_to_replace() {
     output(folder, &["replay", "run.rank0.trace"], 0);
 }
 
+#[test]
+fn summarize_names_the_attempt_of_what_was_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let write = |name: &str, rank: u64, started_unix_ns: u64| {
+        let mut run = rank_run(rank, 1 << 20);
+        run.meta.set_number("started_unix_ns", started_unix_ns);
+        run.meta.set_number("pid", started_unix_ns);
+        fs::write(folder.join(name), run.file(100)).unwrap();
+    };
+    for (attempt, start) in [(1, 5_000_000_000), (2, 9_000_000_000)] {
+        write(&format!("{attempt}.{FAILING}.trace"), FAILING, start);
+        write(&format!("{attempt}.{LEAKING}.trace"), LEAKING, start + 1);
+    }
+    let (report, _) = output(folder, &["summarize", "."], 0);
+    assert!(
+        report.contains(&format!("Growth began in rank {LEAKING} in step 0 of attempt 1 at ")),
+        "{report}"
+    );
+    let errors: Vec<_> = report.lines().filter(|line| line.contains("requested in step")).collect();
+    assert_eq!(errors.len(), 2, "{report}");
+    assert!(errors[0].contains(" of attempt 1 at ") && errors[1].contains(" of attempt 2 at "), "{report}");
+    // A third process of the rank, while the second attempt runs.
+    write("third.trace", LEAKING, 9_000_000_002);
+    let (report, _) = output(folder, &["summarize", "."], 0);
+    for unknown in ["Which rank grew first is unknown: ", "Which error was first is unknown: "] {
+        let why = format!("{unknown}ranks have several traces, and their times do not separate restarts.");
+        assert!(report.contains(&why), "{report}");
+    }
+}
+
 /// Adds the traces of a run to a lake, as `export parquet` does, without the tables.
 fn add_run(lake: &Path, name: &str, commit: &str, traces: &[(u64, Vec<u8>)]) {
     let summaries = lake.join("_summaries").join(format!("run={name}"));

@@ -113,7 +113,7 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
         match &fleet.first_growth {
             Some(first) => put_line(out, format_args!("  {HANG}{}", describe_first(first, fleet))),
             None if fleet.attempts.is_none() => {
-                put_line(out, format_args!("  {HANG}Which rank grew first is unknown: {UNKNOWN_ATTEMPTS}."))
+                put_line(out, format_args!("  {HANG}Which rank grew first is unknown: {UNKNOWN_ATTEMPTS}."));
             }
             None if !fleet.have_equal_steps && fleet.traces.len() > 1 => put_line(
                 out,
@@ -159,7 +159,8 @@ fn describe_first(first: &FirstGrowth, fleet: &Fleet) -> String {
     let among = if first.compared == fleet.traces.len() as u64 {
         String::new()
     } else {
-        format!(", among {} with steps", format_count(first.compared, "trace"))
+        let of_attempt = if attempt.is_empty() { "" } else { " in this attempt" };
+        format!(", among {} with steps{of_attempt}", format_count(first.compared, "trace"))
     };
     format!("Growth began in {name} in step {step}{attempt} at {} ({lead}{among}).", short_text(&first.site))
 }
