@@ -286,7 +286,9 @@ fn leaks_appear_grow_and_disappear() {
     for too_short in [4, 5] {
         let (short, whole) = (run_of(too_short, MIB), leaky(MIB));
         for comparison in [compared(&short, &whole), compared(&whole, &short)] {
-            let [leak] = &comparison.leaks[..] else { panic!("{too_short}: {:?} {:?}", comparison.notes, comparison.leaks) };
+            let [leak] = &comparison.leaks[..] else {
+                panic!("{too_short}: {:?} {:?}", comparison.notes, comparison.leaks)
+            };
             assert_eq!(leak.status, ChangeStatus::Unjudged, "{too_short} steps");
             assert!(!comparison.is_worse_in(Worsening::Leaks));
         }

@@ -1,6 +1,6 @@
 //! Many runs in the order of time.
 
-use crate::fleet::missing_ranks;
+use crate::fleet::missing_ranks_of;
 use crate::summary::Summary;
 use crate::trace_summary::TraceSummary;
 
@@ -51,7 +51,7 @@ impl LakeRun {
         self.ranks_without_summary.is_empty()
             && self.summary.unreadable().is_empty()
             && traces.iter().all(|trace| trace.missing.is_empty())
-            && missing_ranks(traces).is_empty()
+            && missing_ranks_of(traces).is_empty()
     }
 
     /// The start of the first rank, in nanoseconds since the Unix epoch; `None` if unknown.
