@@ -286,7 +286,8 @@ fn regression_row(regression: &Regression, runs: &[LakeRun]) -> RegressionRow {
         after: after.name.clone(),
         before_commit: before.git_commit().map(str::to_owned),
         after_commit: after.git_commit().map(str::to_owned),
-        line: shorten_paths_in(&regression.line),
+        line: shorten_paths_in(&regression.line)
+            + if regression.is_of_highest { " (on the GPU with the most)" } else { "" },
         before_bytes: regression.before_bytes,
         after_bytes: regression.after_bytes,
     }

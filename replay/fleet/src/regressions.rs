@@ -69,22 +69,25 @@ pub struct Regression {
     pub before: usize,
     /// Index of the first run of the version.
     pub after: usize,
-    /// The line of the function with the most bytes, such as `train.py:14 in step()`.
+    /// The line of the function that changed, such as `train.py:14 in step()`: of several, the one
+    /// with the most bytes.
     pub line: String,
-    /// The median over GPUs before, at most.
+    /// True if the bytes are those of the GPU with the most, because the median did not grow.
+    pub is_of_highest: bool,
+    /// The median over GPUs before, at most; or the most bytes.
     pub before_bytes: u64,
-    /// True if the median before may be smaller: a trace keeps only its largest lines.
+    /// True if the bytes before may be fewer: a trace keeps only its largest lines.
     pub before_is_bound: bool,
-    /// The median over GPUs, at least.
+    /// The median over GPUs, at least; or the most bytes.
     pub after_bytes: u64,
-    /// True if the median may be larger.
+    /// True if the bytes may be more.
     pub after_is_bound: bool,
     /// False if a trace of the version is incomplete, or did not end normally.
     pub after_is_whole: bool,
 }
 
 impl Regression {
-    /// The growth of the median, at least.
+    /// The growth, at least.
     #[must_use]
     pub fn growth_bytes(&self) -> u64 {
         self.after_bytes.saturating_sub(self.before_bytes)
@@ -211,41 +214,71 @@ impl<'a> CommonRanks<'a> {
     }
 
     fn grown(&self, program: &str, before: usize, after: usize) -> Vec<Regression> {
-        let mut functions: BTreeMap<(&str, &str), &SitePeak> = BTreeMap::new();
-        for site in self.after.iter().flat_map(|device| &device.peak_sites) {
-            let largest = functions.entry(function_of(&site.site.text)).or_insert(site);
-            if site.bytes > largest.bytes {
-                *largest = site;
-            }
-        }
+        let listed = self.after.iter().flat_map(|device| &device.peak_sites);
+        let functions: BTreeSet<(&str, &str)> = listed.map(|site| function_of(&site.site.text)).collect();
         let has_unlisted =
             |devices: &[&DeviceSummary]| devices.iter().any(|device| device.more_peak_sites > 0);
         let mut found = Vec::new();
-        for (function, largest) in functions {
-            let at_most = |device: &DeviceSummary| {
+        for function in functions {
+            let at_most = |device: &&DeviceSummary| {
                 listed_bytes(device, function).saturating_add(most_unlisted_bytes(device))
             };
-            let Some(before_bytes) = median_over(&self.before, at_most) else { continue };
-            let at_least = |device: &DeviceSummary| listed_bytes(device, function);
-            let Some(after_bytes) = median_over(&self.after, at_least) else { continue };
-            let regression = Regression {
+            let at_least = |device: &&DeviceSummary| listed_bytes(device, function);
+            let bytes_before = FunctionBytes::of(self.before.iter().map(at_most));
+            let bytes_after = FunctionBytes::of(self.after.iter().map(at_least));
+            let (Some(old), Some(new)) = (bytes_before, bytes_after) else { continue };
+            let grows = |before_bytes: u64, after_bytes: u64| {
+                let growth_bytes = after_bytes.saturating_sub(before_bytes);
+                growth_bytes >= LEAST_GROWTH_BYTES
+                    && growth_bytes as f64 >= LEAST_GROWTH_SHARE * before_bytes as f64
+            };
+            let (before_bytes, after_bytes, is_of_highest) = match () {
+                () if grows(old.median, new.median) => (old.median, new.median, false),
+                () if grows(old.most, new.most) => (old.most, new.most, true),
+                () => continue,
+            };
+            let Some(line) = self.line_to_name(function) else { continue };
+            found.push(Regression {
                 program: program.to_owned(),
                 before,
                 after,
-                line: largest.site.text.clone(),
+                line: line.site.text.clone(),
+                is_of_highest,
                 before_bytes,
                 before_is_bound: has_unlisted(&self.before),
                 after_bytes,
                 after_is_bound: has_unlisted(&self.after),
                 after_is_whole: self.after_is_whole,
-            };
-            let growth_bytes = regression.growth_bytes();
-            let is_large = growth_bytes as f64 >= LEAST_GROWTH_SHARE * before_bytes as f64;
-            if growth_bytes >= LEAST_GROWTH_BYTES && is_large {
-                found.push(regression);
-            }
+            });
         }
         found
+    }
+
+    /// The largest line of a function of those with bytes that no line of it had before; the
+    /// numbers of lines change. If all had, the largest line.
+    fn line_to_name(&self, function: (&str, &str)) -> Option<&'a SitePeak> {
+        let lines_on = |devices: &[&'a DeviceSummary]| {
+            let all: Vec<&SitePeak> = devices.iter().flat_map(|device| &device.peak_sites).collect();
+            all.into_iter().filter(move |site| function_of(&site.site.text) == function)
+        };
+        let known: BTreeSet<u64> = lines_on(&self.before).map(|site| site.bytes).collect();
+        let changed = lines_on(&self.after).filter(|site| !known.contains(&site.bytes));
+        changed.max_by_key(|site| site.bytes).or_else(|| lines_on(&self.after).max_by_key(|site| site.bytes))
+    }
+}
+
+/// The bytes of a function over GPUs.
+struct FunctionBytes {
+    median: u64,
+    most: u64,
+}
+
+impl FunctionBytes {
+    /// `None` without any GPU.
+    fn of(bytes: impl Iterator<Item = u64>) -> Option<Self> {
+        let mut bytes: Vec<u64> = bytes.collect();
+        bytes.sort_unstable();
+        Some(Self { median: median(&bytes)?, most: *bytes.last()? })
     }
 }
 
@@ -253,13 +286,6 @@ impl<'a> CommonRanks<'a> {
 fn devices_of<'a>(traces: &[&'a TraceSummary]) -> Vec<&'a DeviceSummary> {
     let devices = traces.iter().flat_map(|trace| &trace.devices);
     devices.filter(|device| device.peak_live_bytes.is_some() && !device.peak_sites.is_empty()).collect()
-}
-
-/// The median of the bytes on each GPU; `None` without any.
-fn median_over(devices: &[&DeviceSummary], bytes_on: impl Fn(&DeviceSummary) -> u64) -> Option<u64> {
-    let mut bytes: Vec<u64> = devices.iter().map(|device| bytes_on(device)).collect();
-    bytes.sort_unstable();
-    median(&bytes)
 }
 
 /// The bytes of a function at the peak, in the call sites that the summary keeps.

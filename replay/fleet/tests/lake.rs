@@ -224,3 +224,16 @@ fn a_lake_is_complete_if_all_ranks_of_all_runs_are_there() {
     assert!(!Lake::new(vec![whole.clone()], vec!["old".to_owned()], Vec::new()).is_complete());
     assert!(!Lake::new(vec![whole], Vec::new(), vec!["damaged".to_owned()]).is_complete());
 }
+
+#[test]
+fn growth_of_one_rank_is_found_and_its_line_is_the_one_that_changed() {
+    let before = run_of((0..3).map(|rank| trace(rank, 1, Some("a"), &[("t.py:9 in stage()", 20)])));
+    // The old line has moved. One rank has a new one in the same function.
+    let sites = [("t.py:11 in stage()", 20), ("t.py:12 in stage()", 8)];
+    let listed = |rank| if rank == 2 { &sites[..] } else { &sites[..1] };
+    let after = run_of((0..3).map(|rank| trace(rank, 2, Some("b"), listed(rank))));
+    let grown = growth(vec![before, after]);
+    let [only] = &grown.regressions[..] else { panic!("{grown:?}") };
+    assert_eq!((&*only.line, only.is_of_highest), ("t.py:12 in stage()", true));
+    assert_eq!((only.before_bytes / MIB, only.after_bytes / MIB), (20, 28));
+}

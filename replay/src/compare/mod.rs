@@ -201,7 +201,14 @@ fn totals(
     for ordinal in ordinals {
         let (old, new) =
             (before.devices.get(&ordinal).unwrap_or(&none), after.devices.get(&ordinal).unwrap_or(&none));
-        let mut add = |name, before, after| add_total(Some(ordinal), name, before, after);
+        // A run without anything of a device did not use it, if its trace is complete.
+        let unused = [before, after].map(|profile| {
+            let is_used = profile.devices.contains_key(&ordinal);
+            (!is_used).then(|| profile.analysis.incomplete.is_empty().then_some(0))
+        });
+        let mut add = |name, before, after| {
+            add_total(Some(ordinal), name, unused[0].unwrap_or(before), unused[1].unwrap_or(after));
+        };
         let names: BTreeSet<&TotalQuantity> = old.totals.keys().chain(new.totals.keys()).collect();
         let mut names: Vec<&TotalQuantity> = names.into_iter().collect();
         names.sort_by_cached_key(ToString::to_string);

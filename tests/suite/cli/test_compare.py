@@ -2,11 +2,12 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 import rotation_runs
-from conftest import DRIVER, REPOSITORY, WORKLOADS, Run, environment, gpumemtrace, sentences
+from conftest import DRIVER, REPOSITORY, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program, sentences
 
 DEMO = REPOSITORY / "scripts" / "demo_train.py"
 KEPT = WORKLOADS / "training/reproducible.py"
@@ -172,3 +173,20 @@ def test_native_program_is_compared_by_function(tmp_path, symbols):
     if symbols == "-g":
         text = (more.folder / "program.c").read_text().splitlines()
         assert (line["after"]["function"], line["after"]["line"]) == ("weights", text.index(extra) + 1)
+
+
+def test_a_gpu_that_one_run_did_not_use_has_no_bytes_there(tmp_path, torch_version):
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nimport torch\nkept = torch.ones(1 << 20, device=f'cuda:{sys.argv[1]}')\n")
+    traces = []
+    for device in ("0", "1"):
+        folder = tmp_path / device
+        folder.mkdir()
+        done = run_program([Path(VENVS[torch_version]) / "bin" / "python", script, device], folder,
+                           env=environment(folder, SIMGPU_DEVICES=2))
+        assert done.returncode == 0, done.stderr
+        traces.append(folder / "run.trace")
+    totals = json.loads(gpumemtrace("compare", *traces, "--json"))["totals"]
+    peaks = {row["device"]: (row["before"], row["after"]) for row in totals if row["name"] == "peak_live_bytes"}
+    assert peaks == {0: (4 << 20, 0), 1: (0, 4 << 20)}
+    assert all(None not in (row["before"], row["after"]) for row in totals), totals

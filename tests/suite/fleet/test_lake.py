@@ -88,12 +88,12 @@ def test_a_rank_of_another_process_is_refused(tmp_path):
     traces = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        traces.append(record(tmp_path / name, "training/train.py", "--steps", 3))
+        traces.append(record(tmp_path / name, "training/train.py", "--steps", 3, trace="run.rank0.trace", RANK=0, WORLD_SIZE=1))
     lake = tmp_path / "lake"
     gpumemtrace("export", "parquet", traces[0], "--run", "job", "-o", lake)
     before = files(lake)
     refused = subprocess.run([COMMAND, "export", "parquet", traces[1], "--run", "job", "-o", lake], capture_output=True, text=True)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "has the rank of another process" in refused.stderr and "--run" in refused.stderr
     assert files(lake) == before
 

@@ -80,9 +80,10 @@ fn describe_regression(regression: &Regression, runs: &[LakeRun]) -> String {
         format!("{bound}{} in {}", format_bytes(bytes), name_version(&runs[run]))
     };
     let Regression { before, after, .. } = *regression;
+    let gpu = if regression.is_of_highest { " on the GPU with the most" } else { "" };
     let partly = if regression.after_is_whole { "" } else { " (incomplete, or did not end normally)" };
     format!(
-        "  {}  {HANG}{}, {} and {}{partly}: {}",
+        "  {}  {HANG}{}{gpu}, {} and {}{partly}: {}",
         size_column(regression.growth_bytes()),
         shorten_paths_in(&regression.line),
         at(regression.before_is_bound, "at most", regression.before_bytes, before),
