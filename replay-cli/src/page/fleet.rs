@@ -4,7 +4,8 @@
 //! the number of ranks and not on that of events.
 
 use gpumemtrace_fleet::{
-    DeviceSummary, Fleet, Lake, LakeGrowth, LakeRun, Regression, Spread, TraceSummary, WorstFinding,
+    DeviceSummary, Fleet, GpuChoice, Lake, LakeGrowth, LakeRun, Regression, Spread, TraceSummary,
+    WorstFinding,
 };
 use serde::Serialize;
 
@@ -287,7 +288,7 @@ fn regression_row(regression: &Regression, runs: &[LakeRun]) -> RegressionRow {
         before_commit: before.git_commit().map(str::to_owned),
         after_commit: after.git_commit().map(str::to_owned),
         line: shorten_paths_in(&regression.line)
-            + if regression.is_of_highest { " (on the GPU with the most)" } else { "" },
+            + if regression.chosen == GpuChoice::Most { " (on the GPU with the most)" } else { "" },
         before_bytes: regression.before_bytes,
         after_bytes: regression.after_bytes,
     }

@@ -145,9 +145,8 @@ fn find_matches(
             FoundKind::Unlisted if may_match_below(below, rest) => found.push(path),
             _ if !rest.matches_path_with(below, MATCHING) => {}
             FoundKind::Folder if add_folder(&path, extensions, &mut found).is_err() => found.push(path),
-            FoundKind::Folder => {}
             FoundKind::File if !is_side_file(&path) => found.push(path),
-            FoundKind::File | FoundKind::Unlisted => {}
+            FoundKind::Folder | FoundKind::File | FoundKind::Unlisted => {}
         }
     }
     if found.is_empty() {

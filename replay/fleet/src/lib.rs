@@ -27,7 +27,7 @@ pub use rank_comparison::{
     ChangeSpread, ComparisonDocument, LeakOfRanks, LineOfRanks, NoteOfRanks, RankComparison, RankMerger,
     RankPair, TotalOfRanks, UnpairedTrace,
 };
-pub use regressions::{LakeGrowth, PairOutcome, Regression, VersionPair, regressions};
+pub use regressions::{GpuChoice, LakeGrowth, PairOutcome, Regression, VersionPair, regressions};
 pub use spread::{Outlier, Spread};
 pub use summary::{Summary, SummaryError, UnreadableTrace};
 pub use trace_summary::{

@@ -60,6 +60,15 @@ impl PairOutcome {
     }
 }
 
+/// Which bytes of several GPUs are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuChoice {
+    /// The median over all GPUs.
+    Median,
+    /// The most on any GPU, because the median did not grow.
+    Most,
+}
+
 /// A function that has more memory at the peak in one version of a program than in the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regression {
@@ -72,8 +81,8 @@ pub struct Regression {
     /// The line of the function that changed, such as `train.py:14 in step()`: of several, the one
     /// with the most bytes.
     pub line: String,
-    /// True if the bytes are those of the GPU with the most, because the median did not grow.
-    pub is_of_highest: bool,
+    /// Which bytes these are, of several GPUs.
+    pub chosen: GpuChoice,
     /// The median over GPUs before, at most; or the most bytes.
     pub before_bytes: u64,
     /// True if the bytes before may be fewer: a trace keeps only its largest lines.
@@ -232,9 +241,9 @@ impl<'a> CommonRanks<'a> {
                 growth_bytes >= LEAST_GROWTH_BYTES
                     && growth_bytes as f64 >= LEAST_GROWTH_SHARE * before_bytes as f64
             };
-            let (before_bytes, after_bytes, is_of_highest) = match () {
-                () if grows(old.median, new.median) => (old.median, new.median, false),
-                () if grows(old.most, new.most) => (old.most, new.most, true),
+            let (before_bytes, after_bytes, chosen) = match () {
+                () if grows(old.median, new.median) => (old.median, new.median, GpuChoice::Median),
+                () if grows(old.most, new.most) => (old.most, new.most, GpuChoice::Most),
                 () => continue,
             };
             let Some(line) = self.line_to_name(function) else { continue };
@@ -243,7 +252,7 @@ impl<'a> CommonRanks<'a> {
                 before,
                 after,
                 line: line.site.text.clone(),
-                is_of_highest,
+                chosen,
                 before_bytes,
                 before_is_bound: has_unlisted(&self.before),
                 after_bytes,

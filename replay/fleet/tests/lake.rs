@@ -1,8 +1,8 @@
 //! What grew between the versions of a program: never more than is certain.
 
 use gpumemtrace_fleet::{
-    CallSite, DeviceSummary, Lake, LakeGrowth, LakeRun, OomSummary, PairOutcome, Process, SitePeak, Summary,
-    TraceSummary, regressions,
+    CallSite, DeviceSummary, GpuChoice, Lake, LakeGrowth, LakeRun, OomSummary, PairOutcome, Process,
+    SitePeak, Summary, TraceSummary, regressions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -234,6 +234,6 @@ fn growth_of_one_rank_is_found_and_its_line_is_the_one_that_changed() {
     let after = run_of((0..3).map(|rank| trace(rank, 2, Some("b"), listed(rank))));
     let grown = growth(vec![before, after]);
     let [only] = &grown.regressions[..] else { panic!("{grown:?}") };
-    assert_eq!((&*only.line, only.is_of_highest), ("t.py:12 in stage()", true));
+    assert_eq!((&*only.line, only.chosen), ("t.py:12 in stage()", GpuChoice::Most));
     assert_eq!((only.before_bytes / MIB, only.after_bytes / MIB), (20, 28));
 }

@@ -304,9 +304,10 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -
     changes.extend(new.into_iter().map(|leak| LeakChange {
         device: leak.device,
         kind: leak.kind,
-        status: match is_judged(0, before, leak, names) {
-            true => ChangeStatus::Appeared,
-            false => ChangeStatus::Unjudged,
+        status: if is_judged(0, before, leak, names) {
+            ChangeStatus::Appeared
+        } else {
+            ChangeStatus::Unjudged
         },
         before: None,
         after: Some(LeakSide::of(leak)),

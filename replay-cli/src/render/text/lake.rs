@@ -1,6 +1,6 @@
 //! The runs of a lake as text: one line each, and what grew between versions.
 
-use gpumemtrace_fleet::{Fleet, Lake, LakeGrowth, LakeRun, Regression};
+use gpumemtrace_fleet::{Fleet, GpuChoice, Lake, LakeGrowth, LakeRun, Regression};
 
 use super::fleet::put_more;
 use crate::render::fleet_words::worst_finding;
@@ -80,7 +80,7 @@ fn describe_regression(regression: &Regression, runs: &[LakeRun]) -> String {
         format!("{bound}{} in {}", format_bytes(bytes), name_version(&runs[run]))
     };
     let Regression { before, after, .. } = *regression;
-    let gpu = if regression.is_of_highest { " on the GPU with the most" } else { "" };
+    let gpu = if regression.chosen == GpuChoice::Most { " on the GPU with the most" } else { "" };
     let partly = if regression.after_is_whole { "" } else { " (incomplete, or did not end normally)" };
     format!(
         "  {}  {HANG}{}{gpu}, {} and {}{partly}: {}",

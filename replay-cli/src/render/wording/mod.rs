@@ -100,10 +100,9 @@ pub(crate) fn sentence(clause: &str) -> String {
     let mut chars = clause.chars();
     let first = clause.split(' ').next().unwrap_or_default();
     let is_name = first.trim_end_matches(['.', ',', ':']).contains(['.', ':', '/', '_', '(']);
-    let capital: String = match is_name {
-        true => chars.next().into_iter().collect(),
-        false => chars.next().into_iter().flat_map(char::to_uppercase).collect(),
-    };
+    let first = chars.next().into_iter();
+    let capital: String =
+        if is_name { first.collect() } else { first.flat_map(char::to_uppercase).collect() };
     let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{capital}{}{end}", chars.as_str())
 }

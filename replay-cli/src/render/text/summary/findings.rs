@@ -52,9 +52,10 @@ pub(super) fn render_findings(
 fn render_all_clear(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     if !report.devices.iter().any(|device| device.trace == trace) {
-        let text = match info.complete {
-            true => "No GPU memory was allocated.",
-            false => "No GPU memory is in the trace, but it is incomplete.",
+        let text = if info.complete {
+            "No GPU memory was allocated."
+        } else {
+            "No GPU memory is in the trace, but it is incomplete."
         };
         put_line(out, format_args!("{}", style.bold(text)));
         return;
