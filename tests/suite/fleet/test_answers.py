@@ -40,6 +40,11 @@ def blocks(exported):
     return blocks
 
 
+def is_kept(block, steps):
+    """Returns true if the block is live when the last step begins."""
+    return block["start_step"] < steps and (block["state"] == "live" or (block["end_step"] or 0) >= steps)
+
+
 def live_blocks(blocks, moment):
     """Returns the blocks that were live on a GPU at a moment of table `segments`."""
     return [block for block in blocks
@@ -176,7 +181,7 @@ def test_leak_equals_report(ask, exported):
     [row] = ask("leaking_lines")
     assert tuple(row[name] for name in LINE) == line_of(leak["site"])
     assert (row["runs"], row["ranks"], row["most_bytes"]) == (1, 1, leak["bytes"])
-    assert row["bytes_per_step"] == leak["bytes"] / run.report["steps"]["count"]
+    assert row["bytes_per_step"] == int(leak["bytes_per_step"])
     assert (row["first_commit"], row["first_run"], row["last_run"]) == (run.commit, run.name, run.name)
     [first] = ask("first_rank_to_leak")
     assert (first["run"], first["git_commit"], first["ranks"], first["leaking_ranks"]) == (run.name, run.commit, 2, 1)
@@ -189,7 +194,7 @@ def test_slow_leaks_are_recounted(ask, exported, blocks):
     steps = exported.runs[RANKS].report["steps"]["count"]
     kept = defaultdict(list)
     for block in blocks:
-        if block["run"] == exported.runs[RANKS].name and block["state"] == "live" and block["start_step"] > 0:
+        if block["run"] == exported.runs[RANKS].name and block["start_step"] > 0 and is_kept(block, steps):
             kept[block["rank"], block["at"]].append(block)
     quarter = lambda block: -(-4 * block["start_step"] // steps)
     steady = {key: found for key, found in kept.items()
@@ -197,18 +202,24 @@ def test_slow_leaks_are_recounted(ask, exported, blocks):
     [(rank, line)] = steady
     [row] = ask("slow_leaks")
     assert (rank, row["reported_ranks"]) == (1, 1) and tuple(row[name] for name in LINE) == line
-    assert row["bytes_per_step"] == sum(block["size_bytes"] for block in steady[rank, line]) / steps
+    assert row["bytes_per_step"] == sum(block["size_bytes"] for block in steady[rank, line]) / (steps - 1)
     assert ask("slow_leaks", min_steps=steps + 1) == []
 
 
 def test_lines_without_frees_are_recounted(ask, exported, blocks):
     assert {trace["end"] for run in exported.runs for trace in run.report["traces"]} == {"exit"}
+    steps = {run.name: run.report["steps"]["count"] for run in exported.runs if run.report["steps"]["count"]}
+    assert len(steps) < len(exported.runs), "no run is without steps"
     kept, freed = defaultdict(int), set()
     for block in blocks:
-        kept[block["at"]] += block["size_bytes"]
-        freed |= {block["at"]} if block["state"] == "freed" else set()
+        if block["run"] in steps and block["start_step"] < steps[block["run"]]:
+            if is_kept(block, steps[block["run"]]):
+                kept[block["at"]] += block["size_bytes"]
+            else:
+                freed.add(block["at"])
     expected = {line: (size,) for line, size in kept.items() if line not in freed}
     assert expected and by_line(ask("never_freed", max_rows=1000), "bytes") == expected
+    assert all(size for (size,) in expected.values())
 
 
 def test_churn_is_recounted(ask, exported, blocks):

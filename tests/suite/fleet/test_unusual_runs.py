@@ -91,6 +91,12 @@ def lines_of(*sizes):
              "end_bytes": size} for number, size in enumerate(sizes)]
 
 
+def block(start_step, end_step=None, site=0, state=None):
+    """Returns a row of `allocations`, of a line of `lines_of`. Blocks without `end_step` are live."""
+    return {"layer": "torch", "device": 0, "size_bytes": MIB, "site": site, "start_step": start_step, "end_step": end_step,
+            "state": state or ("live" if end_step is None else "freed")}
+
+
 def compared_lake(folder, others):
     """Returns a lake with two commits that compare, and a small run of each of `others` between."""
     runs = {("old", 0): {"git_commit": "1f0c2d9" + 33 * "a", "exit_code": None}, ("new", 0): {
@@ -196,8 +202,9 @@ def test_first_cause_of_a_run_is_the_one_of_its_ranks(ask, tmp_path):
 
 def test_lines_of_failed_processes_are_not_called_never_freed(ask, tmp_path):
     sites = {(name, 0): lines_of(MIB) for name in ("normal", "failed")}
-    lake = write_lake(tmp_path / "lake", {("normal", 0): {}, ("failed", 0): {"exit_code": 1}}, sites=sites)
-    [row] = ask(lake, "never_freed")
+    blocks = {(name, 0): [block(1)] for name in ("normal", "failed")}
+    runs = {("normal", 0): {"steps": 5}, ("failed", 0): {"steps": 5, "exit_code": 1}}
+    [row] = ask(write_lake(tmp_path / "lake", runs, sites=sites, allocations=blocks), "never_freed")
     assert (row["runs"], row["bytes"]) == (1, MIB)
 
 
@@ -245,6 +252,27 @@ def test_first_rank_out_of_memory_is_unknown_without_its_time(ask, tmp_path):
         "repeated": ("c", 1, 1, "A GPU", 0, None, None, None, None),
         "unknown": ("c", 2, 2, None, None, None, None, None, None),
     }
+
+
+def test_blocks_are_kept_if_they_are_live_when_the_last_step_begins(ask, tmp_path):
+    # Live, freed at exit, freed too early, lost, and of the last step.
+    blocks = [block(2), block(3, 40), block(1, 39), block(1, state="lost"), block(40), block(40, 40)]
+    # Another line has one block in each step, of which none was freed before the last one.
+    blocks += [block(step, 40 if step % 2 else None, site=1) for step in range(41)]
+    leaks = [{"kind": "leak", "site_id": site, "evidence_json": evidence, "rank_in_report": 0, "severity": "warning", "summary": ""}
+             for site, evidence in [("0", "{}"), ("1", '{"blocks":1,"bytes":9,"bytes_per_step":null,"kind":"device"}'),
+                                    ("1", '{"blocks":40,"bytes":7,"bytes_per_step":2.5,"kind":"tensors"}'),
+                                    ("1", '{"blocks":0,"bytes":8,"bytes_per_step":3,"kind":"reserved"}')]]
+    lake = write_lake(tmp_path / "lake", {("a", 0): {"steps": 40}}, sites={("a", 0): lines_of(MIB, MIB)},
+                      allocations={("a", 0): blocks}, findings={("a", 0): leaks})
+    rows = ask(lake, "leaking_lines")
+    assert [(row["line"], row["most_bytes"], row["bytes_per_step"]) for row in rows] == [(11, 15, 5.0), (10, None, None)]
+    [row] = ask(lake, "first_rank_to_leak")
+    assert (row["line"], row["first_step"], row["blocks"], row["bytes"]) == (11, 0, 40, 40 * MIB)
+    [row] = ask(lake, "slow_leaks")
+    assert (row["line"], row["blocks"], row["bytes_per_step"]) == (11, 39, MIB)
+    [row] = ask(lake, "never_freed")
+    assert (row["line"], row["blocks"], row["bytes"]) == (11, 40, 40 * MIB)
 
 
 @pytest.mark.parametrize("name, sibling", [("lk[1]", "lk1"), ("lk*", "lkx"), ("lk?", "lky"), ("lk{a,b}", "lka"), ("lk%31", "lk1")])

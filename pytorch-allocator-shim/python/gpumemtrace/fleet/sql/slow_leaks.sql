@@ -1,7 +1,8 @@
 -- Which lines grow slowly but steadily?
 --
--- These are lines with blocks that are live at the end of the run and come from every quarter of
--- its steps. The slowest come first: reports find the fast ones. Reads allocations.
+-- These are lines with blocks that are live when the last step begins and come from every
+-- quarter of the steps. Later frees do not count: Python frees most blocks when it exits. The
+-- slowest come first: reports find the fast ones. Reads allocations.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -18,7 +19,7 @@
 --   ranks BIGINT (number): Processes in which it grows.
 --   reported_ranks BIGINT (number): Processes whose reports call it a leak.
 --   blocks BIGINT (number): Most blocks in one process.
---   bytes_per_step DOUBLE (bytes per step): Mean growth.
+--   bytes_per_step DOUBLE (bytes per step): Mean growth over all steps before the last.
 WITH newest AS (
   SELECT run FROM (
     SELECT run, row_number() OVER (ORDER BY started_unix_ns DESC NULLS LAST, run) AS place
@@ -46,7 +47,8 @@ WITH newest AS (
     count(CASE WHEN 4 * a.start_step > 3 * r.steps THEN 1 END) AS fourth_quarter
   FROM allocations a
   JOIN long_runs r ON r.run = a.run AND r.rank = a.rank
-  WHERE a.layer = 'torch' AND a.state = 'live' AND a.start_step > 0 AND a.site IS NOT NULL
+  WHERE a.layer = 'torch' AND a.start_step > 0 AND a.start_step < r.steps
+    AND (a.state = 'live' OR a.end_step >= r.steps) AND a.site IS NOT NULL
   GROUP BY a.run, a.rank, a.site, r.steps
 ), steady AS (
   SELECT run, rank, site, steps, blocks, bytes FROM survivors
@@ -61,7 +63,7 @@ WITH newest AS (
 )
 SELECT l.file, l.line, l.function, l.is_backward, count(DISTINCT s.run) AS runs,
   count(*) AS ranks, count(f.site_id) AS reported_ranks, max(s.blocks) AS blocks,
-  CAST(sum(s.bytes) AS DOUBLE) / CAST(sum(s.steps) AS DOUBLE) AS bytes_per_step
+  CAST(sum(s.bytes) AS DOUBLE) / CAST(sum(s.steps - 1) AS DOUBLE) AS bytes_per_step
 FROM steady s
 JOIN lines l ON l.run = s.run AND l.rank = s.rank AND l.site = s.site
 LEFT JOIN leaks f ON f.run = s.run AND f.rank = s.rank AND f.site_id = l.site_id
