@@ -275,6 +275,40 @@ def test_blocks_are_kept_if_they_are_live_when_the_last_step_begins(ask, tmp_pat
     assert (row["line"], row["blocks"], row["bytes"]) == (11, 40, 40 * MIB)
 
 
+def test_runs_with_a_leak_do_not_hide_the_function_that_grew(ask, tmp_path):
+    # Of f and g. The peaks of the older runs are 100, 100 and 190 MiB: one leaked in g.
+    amounts = {"old0": (50, 50), "old1": (50, 50), "old2": (50, 140), "new0": (50, 80), "new1": (50, 80), "new2": (50, 80),
+               "last0": (10, 80), "last1": (10, 80), "last2": (0, 80)}
+    runs, sites = {}, {}
+    for number, (name, sizes) in enumerate(amounts.items()):
+        columns = {"git_commit": name[:-1], "started_unix_ns": STARTED + number}
+        # Two GPUs, of which one has less. The last commit needs more, and no function tells why.
+        runs[name, 0] = columns | {"peak_live_bytes": (sum(sizes) + 100 * (name[:-1] == "last")) * MIB}
+        runs[name, 1] = columns | {"peak_live_bytes": MIB}
+        sites[name, 0] = [line | {"function": function} for line, function in zip(lines_of(*(size * MIB for size in sizes)), "fg")]
+        sites[name, 1] = [line | {"function": function} for line, function in zip(lines_of(MIB // 2, MIB // 2), "fg")]
+    lake = write_lake(tmp_path / "lake", runs, sites=sites)
+    grown, unknown = ask(lake, "regressions", min_share=0.01)
+    assert (grown["before_bytes"], grown["bytes"]) == (100 * MIB, 130 * MIB)
+    assert (grown["function"], grown["line"], grown["function_grown_bytes"]) == ("g", 11, 30 * MIB)
+    assert unknown["bytes"] > unknown["before_bytes"]
+    assert {unknown[name] for name in ("file", "line", "function", "function_grown_bytes")} == {None}
+    [row] = ask(lake, "grown_lines", before="old", after="new")
+    assert (row["function"], row["line"], row["before_bytes"], row["after_bytes"]) == ("g", 11, 50 * MIB, 80 * MIB)
+    assert ask(lake, "grown_lines", before="new") == []
+
+
+def test_half_of_the_runs_without_a_function_count_as_zero(ask, tmp_path):
+    amounts = {"old0": [90], "old1": [90], "old2": [90], "new0": [95], "new1": [95, 30], "new2": [95], "late0": [95, 30], "late1": [95, 30], "late2": [95]}
+    runs = {(name, 0): {"git_commit": name[:-1], "started_unix_ns": STARTED + number, "peak_live_bytes": sum(sizes) * MIB}
+            for number, (name, sizes) in enumerate(amounts.items())}
+    sites = {(name, 0): [line | {"function": function} for line, function in zip(lines_of(*(size * MIB for size in sizes)), "fg")]
+             for name, sizes in amounts.items()}
+    rows = ask(write_lake(tmp_path / "lake", runs, sites=sites), "regressions")
+    assert [(row["git_commit"], row["bytes"], row["function"], row["function_grown_bytes"]) for row in rows] == [
+        ("new", 95 * MIB, "f", 5 * MIB), ("late", 125 * MIB, "g", 30 * MIB)]
+
+
 @pytest.mark.parametrize("name, sibling", [("lk[1]", "lk1"), ("lk*", "lkx"), ("lk?", "lky"), ("lk{a,b}", "lka"), ("lk%31", "lk1")])
 def test_characters_of_patterns_name_only_their_lake(ask, tmp_path, name, sibling):
     write_lake(tmp_path / sibling, {("other", 0): {}})
