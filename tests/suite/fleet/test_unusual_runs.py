@@ -309,6 +309,36 @@ def test_half_of_the_runs_without_a_function_count_as_zero(ask, tmp_path):
         ("new", 95 * MIB, "f", 5 * MIB), ("late", 125 * MIB, "g", 30 * MIB)]
 
 
+#: Two ranks that were restarted: the folders of the second attempt have the next free numbers.
+RESTARTED = {("job", folder): {"reported_rank": folder % 2, "world_size": 2, "started_unix_ns": STARTED + folder // 2 * 10_000 + folder % 2,
+                               "duration_ns": 5_000, "exit_code": None, "steps": 40, "peak_live_bytes": peak * MIB}
+             for folder, peak in enumerate([40, 90, 40, 60])}
+
+
+def restarted(**others):
+    """Returns the restarted job, with other columns for folders such as `f1`."""
+    return {(run, folder): columns | others.get(f"f{folder}", {}) for (run, folder), columns in RESTARTED.items()}
+
+
+def test_ranks_of_a_restarted_job_are_those_that_it_reported(ask, tmp_path):
+    gone = {"ending": "killed", "is_complete": False, "incomplete_json": '["lost"]', "ooms": 1}
+    leak = {"kind": "leak", "site_id": "0", "evidence_json": '{"bytes":1,"kind":"tensors"}', "rank_in_report": 0, "severity": "warning", "summary": ""}
+    # The older attempt fails at a later step than the newer one.
+    lake = write_lake(tmp_path / "lake", restarted(f1=gone, f3={"ooms": 1}),
+                      sites={("job", folder): lines_of(MIB) for folder in (1, 3)}, findings={("job", folder): [leak] for folder in (1, 3)},
+                      allocations={("job", 1): [block(7)], ("job", 3): [block(2)]}, segments={("job", 1): [moment(30, 50)], ("job", 3): [moment(20, 40)]})
+    [row] = ask(lake, "rank_skew")
+    assert (row["ranks"], row["largest_rank"], row["most_bytes"], row["least_bytes"]) == (2, 1, 60 * MIB, 40 * MIB)
+    [row] = ask(lake, "first_rank_out_of_memory")
+    assert (row["failed_ranks"], row["ranks"], row["first_rank"], row["attempt"], row["step"]) == (1, 2, 1, 1, 30)
+    [row] = ask(lake, "first_rank_to_leak")
+    assert (row["leaking_ranks"], row["ranks"], row["first_rank"], row["attempt"], row["first_step"]) == (1, 2, 1, 1, 7)
+    [row] = ask(lake, "incomplete_runs")
+    assert (row["rank"], row["attempt"], row["reason"]) == (1, 1, "events_missing")
+    [row] = ask(lake, "peak_over_time")
+    assert row["ranks"] == 2
+
+
 @pytest.mark.parametrize("name, sibling", [("lk[1]", "lk1"), ("lk*", "lkx"), ("lk?", "lky"), ("lk{a,b}", "lka"), ("lk%31", "lk1")])
 def test_characters_of_patterns_name_only_their_lake(ask, tmp_path, name, sibling):
     write_lake(tmp_path / sibling, {("other", 0): {}})

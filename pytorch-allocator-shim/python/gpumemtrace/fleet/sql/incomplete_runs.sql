@@ -1,18 +1,29 @@
 -- Which runs lack something, so that their numbers may be too small?
 --
--- A rank can have several rows. Ranks that are missing from the lake have one row per run.
+-- A rank can have several rows. A rank is the one that the process reported, or else the number
+-- of its folder. If a rank's process ended before another with this rank began, the job was
+-- restarted. Ranks that are missing from the lake have one row per run.
 --
 -- Parameters:
 --   max_rows BIGINT = 1000: Most rows to return.
 -- Columns:
 --   run VARCHAR: The run.
 --   rank BIGINT (number): The rank. Null for missing ranks.
+--   attempt BIGINT (number): Attempt of this rank, from 1. Null for missing ranks.
 --   reason VARCHAR: events_missing, unfinished (the process was running at the export), snapshot (a
 --     snapshot of PyTorch ends where it was taken), window (a part of the run was exported) or
 --     ranks_missing.
 --   missing_ranks BIGINT (number): Ranks of the job that no trace in the lake reports. Else null.
 --   details VARCHAR: What is missing, as a list in JSON. Else null.
-WITH reasons AS (
+WITH processes AS (
+  SELECT r.run, r.rank, COALESCE(r.reported_rank, r.rank) AS job_rank,
+    count(DISTINCT o.rank) + 1 AS attempt
+  FROM runs r
+  LEFT JOIN runs o ON o.run = r.run AND o.reported_rank = r.reported_rank
+    AND o.started_unix_ns < r.started_unix_ns
+    AND o.started_unix_ns + o.duration_ns <= r.started_unix_ns
+  GROUP BY r.run, r.rank, COALESCE(r.reported_rank, r.rank)
+), reasons AS (
   SELECT run, rank, 'events_missing' AS reason, CAST(NULL AS BIGINT) AS missing_ranks,
     incomplete_json AS details
   FROM runs WHERE NOT is_complete
@@ -31,8 +42,12 @@ WITH reasons AS (
     max(world_size) - count(DISTINCT reported_rank) AS missing_ranks,
     CAST(NULL AS VARCHAR(1)) AS details
   FROM runs GROUP BY run HAVING max(world_size) > count(DISTINCT reported_rank)
+), named AS (
+  SELECT e.run, p.job_rank, p.attempt, e.rank AS folder, e.reason, e.missing_ranks, e.details
+  FROM reasons e
+  LEFT JOIN processes p ON p.run = e.run AND p.rank = e.rank
 )
-SELECT run, rank, reason, missing_ranks, details
-FROM reasons
-ORDER BY run DESC NULLS LAST, rank NULLS FIRST, reason
+SELECT run, job_rank AS rank, attempt, reason, missing_ranks, details
+FROM named
+ORDER BY run DESC NULLS LAST, job_rank NULLS FIRST, attempt NULLS FIRST, folder NULLS FIRST, reason
 LIMIT :max_rows

@@ -17,7 +17,8 @@
 --   peak_reserved_bytes BIGINT (bytes): Peak of reserved memory.
 --   peak_device_bytes BIGINT (bytes): Peak of the driver's memory.
 SELECT run, min(started_unix_ns) AS started_unix_ns, min(git_commit) AS git_commit,
-  min(torch) AS torch, min(card) AS card, count(*) AS ranks, max(steps) AS steps,
+  min(torch) AS torch, min(card) AS card,
+  count(DISTINCT COALESCE(reported_rank, rank)) AS ranks, max(steps) AS steps,
   max(peak_live_bytes) AS peak_live_bytes, max(peak_reserved_bytes) AS peak_reserved_bytes,
   max(peak_device_bytes) AS peak_device_bytes
 FROM runs

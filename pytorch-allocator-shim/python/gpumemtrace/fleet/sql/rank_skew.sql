@@ -1,6 +1,9 @@
 -- In which runs does one rank use much more memory than the others?
 --
--- A rank counts with its largest GPU. The median of an even number of ranks is the lower one.
+-- A rank counts with its largest GPU. A rank is the one that the process reported, or else the
+-- number of its folder. If a rank's process ended before another with this rank began, the job
+-- was restarted, and only the newest attempt counts. The median of an even number of ranks is
+-- the lower one.
 --
 -- Parameters:
 --   min_excess DOUBLE = 0.05: Runs with a smaller excess are left out.
@@ -14,11 +17,19 @@
 --   median_bytes BIGINT (bytes): The median of the peaks.
 --   least_bytes BIGINT (bytes): The smallest peak.
 --   excess DOUBLE (of the median): The largest peak divided by the median, minus 1.
-WITH peaks AS (
-  SELECT run, rank, min(git_commit) AS git_commit, max(peak_live_bytes) AS bytes
-  FROM runs
-  WHERE peak_live_bytes IS NOT NULL
-  GROUP BY run, rank
+WITH older AS (
+  SELECT DISTINCT o.run, o.rank
+  FROM runs o
+  JOIN runs r ON r.run = o.run AND r.reported_rank = o.reported_rank
+    AND r.started_unix_ns > o.started_unix_ns
+    AND r.started_unix_ns >= o.started_unix_ns + o.duration_ns
+), peaks AS (
+  SELECT r.run, COALESCE(r.reported_rank, r.rank) AS rank, min(r.git_commit) AS git_commit,
+    max(r.peak_live_bytes) AS bytes
+  FROM runs r
+  LEFT JOIN older o ON o.run = r.run AND o.rank = r.rank
+  WHERE r.peak_live_bytes IS NOT NULL AND o.run IS NULL
+  GROUP BY r.run, COALESCE(r.reported_rank, r.rank)
 ), placed AS (
   SELECT run, rank, git_commit, bytes,
     row_number() OVER (PARTITION BY run ORDER BY bytes, rank) AS place,
