@@ -165,12 +165,12 @@ CAUSES = [
     ("out_of_memory", OOM | {"exit_code": 1}),
     ("out_of_memory", OOM | {"ending": "killed", "exit_code": None}),
     ("out_of_memory", OOM | {"ending": "crashed", "exit_code": None}),
-    ("crashed", {"ending": "crashed", "exit_code": None}),
-    ("killed", {"ending": "killed", "exit_code": None}),
-    ("error_exit", {"exit_code": 1}),
     ("out_of_memory_unknown_end", OOM | {"exit_code": None}),
     ("out_of_memory_unknown_end", OOM | {"ending": "running", "exit_code": None}),
     ("out_of_memory_unknown_end", OOM | {"ending": "running", "exit_code": None, "trace_id": None, "pid": None}),
+    ("crashed", {"ending": "crashed", "exit_code": None}),
+    ("error_exit", {"exit_code": 1}),
+    ("killed", {"ending": "killed", "exit_code": None}),
     ("unfinished", {"ending": "running", "exit_code": None}),
     ("out_of_memory_caught", OOM),
     (None, {}),
@@ -337,6 +337,21 @@ def test_ranks_of_a_restarted_job_are_those_that_it_reported(ask, tmp_path):
     assert (row["rank"], row["attempt"], row["reason"]) == (1, 1, "events_missing")
     [row] = ask(lake, "peak_over_time")
     assert row["ranks"] == 2
+
+
+def test_newest_attempt_decides_if_a_restarted_job_failed(ask, tmp_path):
+    gone = {"ending": "killed", "ooms": 1}
+    assert ask(write_lake(tmp_path / "succeeded", restarted(f0=gone, f1=gone)), "failed_runs") == []
+    [row] = ask(write_lake(tmp_path / "failed", restarted(f0=gone, f1=gone, f3={"exit_code": 1})), "failed_runs")
+    assert (row["cause"], row["last_started_unix_ns"]) == ("error_exit", STARTED + 10_000)
+    # Processes that run at once are no attempts, and without a duration this is unknown.
+    for name, duration_ns in [("at-once", 10_001), ("unknown", None)]:
+        runs = {place: columns | {"duration_ns": duration_ns} for place, columns in restarted(f0=gone, f1=gone).items()}
+        lake = write_lake(tmp_path / name, runs)
+        [row] = ask(lake, "failed_runs")
+        assert row["cause"] == "out_of_memory"
+        [row] = ask(lake, "rank_skew")
+        assert (row["ranks"], row["largest_rank"], row["most_bytes"]) == (2, 1, 90 * MIB)
 
 
 @pytest.mark.parametrize("name, sibling", [("lk[1]", "lk1"), ("lk*", "lkx"), ("lk?", "lky"), ("lk{a,b}", "lka"), ("lk%31", "lk1")])
