@@ -204,7 +204,7 @@ fn bad_input_is_one_sentence() {
     let cases: [(&[&str], i32, &str); 4] = [
         (&["html", "/nowhere/run.trace"], 5, "does not exist"),
         (&["html", GOLDEN, "--max-size", "1kB"], 2, "is not a size from 1MB to 20MB"),
-        (&["html", GOLDEN, "-o", output.to_str().expect("UTF-8")], 1, "cannot write"),
+        (&["html", GOLDEN, "-o", output.to_str().expect("UTF-8")], 2, "cannot write"),
         (&["html"], 2, "required"),
     ];
     for (args, code, sentence) in cases {
