@@ -180,8 +180,8 @@ fn filters_for_things_that_do_not_exist_are_one_line_errors() {
     let folder = Folder::with(&[("a.trace", &named("model", "keep", 12)), ("b.trace", &ranked)]);
     for (args, says) in [
         (&["--device", "4"][..], "GPU 4 is not in the trace: there are 0"),
-        (&["--since", "step:99"], "step:99 no event follows step:99"),
-        (&["--since", "100s"], "12 steps"),
+        (&["--since", "step:99"], "step:99 was not reached"),
+        (&["--since", "100s"], "no event follows 100s; the trace covers"),
         (&["--stream", "0"], "trace tracker was not attached"),
         (&["--rank", "1"], "there are ranks 3; without a rank: a.trace"),
         (&["--top", "0"], "--top"),

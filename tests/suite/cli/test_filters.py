@@ -111,7 +111,7 @@ def test_filtered_reports_equal_pytorch(parts):
 def test_unmatched_filter_is_refused_in_one_line(parts):
     run, printed = parts
     for arguments, says in [
-        (["--since", "step:100000"], "no event follows step:100000"), (["--since", "1h"], "no event follows"), (["--since", "soon"], "is not a time"),
+        (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "no event follows"), (["--since", "soon"], "is not a time"),
         (["--device", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
         (["--stream", "12345"], hex(printed["side"])), (["--stream", "left"], "not a stream"),
     ]:

@@ -136,9 +136,12 @@ impl FilterArgs {
                 let steps = analysis
                     .step_source()
                     .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
+                let what = match since.spec {
+                    TimeSpec::Elapsed { .. } => format!("no event follows {}", since.spec),
+                    _ => format!("{} was not reached", since.spec),
+                };
                 return Err(UsageError(format!(
-                    "{path}: no event follows {}; the trace covers {span}{}{}",
-                    since.spec,
+                    "{path}: {what}; the trace covers {span}{}{}",
                     steps.unwrap_or_default(),
                     list_known_marks(&since.spec, std::slice::from_ref(analysis))
                 )));
