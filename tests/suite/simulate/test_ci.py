@@ -94,7 +94,7 @@ def test_recipe_fails_a_pull_request_with_its_reason(service, wheel, tmp_path): 
 
     def run(name, changed):
         folder = tmp_path / name
-        machine = Machine(folder, stock, wheel.parent, caches, checkout | {"train.py": changed})
+        machine = Machine(folder, stock, wheel, caches, checkout | {"train.py": changed})
         job = SERVICES[service](machine, folder)
         # Also of a job that fails.
         assert set(job.artifacts) == {"run.trace", "run.html"}, job.log

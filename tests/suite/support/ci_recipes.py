@@ -40,25 +40,28 @@ class Job:
 class Machine:
     """A fresh machine for one job: an empty home, a checkout, and a stock PyTorch.
 
-    `caches` has what earlier jobs cached, and is updated at the end.
+    The checkout has the wheel in its folder `ci`. `caches` has what earlier jobs cached, and is
+    updated at the end.
     """
 
-    def __init__(self, folder, stock, packages, caches, checkout):
+    def __init__(self, folder, stock, wheel, caches, checkout):
         self.home, self.workspace, self.caches = folder / "home", folder / "checkout", caches
         self.home.mkdir(parents=True)
         self.workspace.mkdir()
-        self.checkout = checkout
+        self.checkout, self.wheel = checkout, wheel
         # The environment's own pip would install into the environment that it was copied from.
         programs = folder / "programs"
         programs.mkdir()
         (programs / "pip").write_text(f'#!/bin/sh\nexec {stock}/bin/python -m pip "$@"\n')
         (programs / "pip").chmod(0o755)
         self.variables = {"PATH": f"{programs}:{stock}/bin:/usr/bin:/bin", "HOME": str(self.home), "CI": "true", "LC_ALL": "C.UTF-8",
-                          "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+                          "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def check_out(self):
         for name, text in self.checkout.items():
             (self.workspace / name).write_text(text)
+        (self.workspace / "ci").mkdir()
+        shutil.copy(self.wheel, self.workspace / "ci")
 
     def shell(self, script, *options):
         """Runs a script in the checkout; returns its exit code, and its output on both streams."""
