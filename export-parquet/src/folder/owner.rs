@@ -32,7 +32,7 @@ pub(super) struct Owner {
     path: Option<String>,
 }
 
-/// Whose the files of a partition are.
+/// The owner of the files of a partition.
 pub(super) enum PartitionOwner {
     /// One owner, unless the files name several.
     Owned(Vec<Owner>),
@@ -129,7 +129,7 @@ impl PartitionOwner {
     }
 }
 
-/// Whose the partition of a run is; `None` if it has no file.
+/// The owner of a partition of a run; `None` if it has no file.
 pub(super) fn read_occupant(lake: &Path, run: &str, rank: u64) -> Option<PartitionOwner> {
     let partition = Path::new(&format!("run={run}")).join(format!("rank={rank}")).join(FILE);
     let mut files: Vec<PathBuf> = super::table_folders(lake).map(|table| table.join(&partition)).collect();

@@ -241,10 +241,12 @@ impl<'a> CommonRanks<'a> {
                 growth_bytes >= LEAST_GROWTH_BYTES
                     && growth_bytes as f64 >= LEAST_GROWTH_SHARE * before_bytes as f64
             };
-            let (before_bytes, after_bytes, chosen) = match () {
-                () if grows(old.median, new.median) => (old.median, new.median, GpuChoice::Median),
-                () if grows(old.most, new.most) => (old.most, new.most, GpuChoice::Most),
-                () => continue,
+            let (before_bytes, after_bytes, chosen) = if grows(old.median, new.median) {
+                (old.median, new.median, GpuChoice::Median)
+            } else if grows(old.most, new.most) {
+                (old.most, new.most, GpuChoice::Most)
+            } else {
+                continue;
             };
             let Some(line) = self.line_to_name(function) else { continue };
             found.push(Regression {
