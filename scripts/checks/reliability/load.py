@@ -123,7 +123,7 @@ def result_of(watched, seconds):
     facts = json.loads(replay.stdout)["traces"][0]
     kept = sum(facts["events"].values())
     said = " ".join(loss["message"] for loss in facts["incomplete"])
-    dropped = sum(int(number.replace(",", "")) for number in re.findall(r"parts? with ([\d,]+) events", said))
+    dropped = sum(loss["events"] for loss in facts["incomplete"] if loss["kind"] == "dropped_parts")
     lost = facts["losses"]["dropped_events"] + facts["losses"]["corrupt_blocks"]
     if lost or (not facts["complete"] and not dropped) or info.returncode != replay.returncode:
         problems.append(f"{lost} events lost; info exited with {info.returncode}: {said}")

@@ -5,7 +5,6 @@ it survives SIGKILL. A call that was logged but had not returned is in flight in
 """
 
 import json
-import re
 import subprocess
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -37,6 +36,8 @@ class Outcome:
     complete: bool = False
     end: str = "unknown"
     incomplete: list = field(default_factory=list)
+    #: The file ends inside a block.
+    is_cut: bool = False
 
 
 def check(held, problem):
@@ -176,6 +177,7 @@ def compare(command, trace, log, pid, *, may_lose=False, drops_oldest=False, one
     replay = run_command(command, "replay", "--json", trace)
     facts = json.loads(replay.stdout)["traces"][0]
     outcome.complete, outcome.end, outcome.incomplete = facts["complete"], facts["end"], [loss["message"] for loss in facts["incomplete"]]
+    outcome.is_cut = any(loss["kind"] == "cut_block" for loss in facts["incomplete"])
     check(facts["pid"] == pid, "the trace is of another process")
     expected = COMPLETE if outcome.complete else INCOMPLETE
     check((info.returncode, replay.returncode) == (expected, expected),
@@ -203,12 +205,12 @@ def compare(command, trace, log, pid, *, may_lose=False, drops_oldest=False, one
     blocks = events.blocks["block_alloc"], events.blocks["block_free"]
     check(all(map(int.__ge__, blocks, least_blocks)), f"PyTorch had counted {least_blocks} blocks, the trace has {blocks}")
     if not outcome.complete:
-        is_torn = torn_write and all("ends inside the block" in loss for loss in outcome.incomplete)
+        is_torn = torn_write and all(loss["kind"] == "cut_block" for loss in facts["incomplete"])
         check(may_lose or drops_oldest or is_torn and not outcome.missing, f"the trace says that it is incomplete: {outcome.incomplete}")
         outcome.reported = outcome.missing
     check(outcome.missing == outcome.reported, f"{outcome.missing} calls are missing from a trace that says it is complete")
     if drops_oldest:
         check(outcome.missing == dropped, f"{outcome.missing - dropped} calls are missing at the end")
-        counted = sum(int(number.replace(",", "")) for number in re.findall(r"with ([\d,]+) events", " ".join(outcome.incomplete)))
+        counted = sum(loss["events"] for loss in facts["incomplete"] if loss["kind"] == "dropped_parts")
         check(counted >= dropped, f"the report counts {counted} deleted events, but {dropped} calls are missing")
     return outcome

@@ -90,6 +90,27 @@ def test_oracle_detects(killed, tmp_path, change):
         oracle.compare(COMMAND, folder / "run.trace", log, pid)
 
 
+def test_oracle_accepts_a_block_that_the_kill_cut(tmp_path):
+    """A kill in each of the first file calls. Some leave half a block of metadata: no call is lost."""
+    programs, host = hosts.Programs(sys.executable), hosts.BY_NAME["storm-4"]
+    programs.build(cargo=False)
+    outcomes = []
+    for number in range(1, 31):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        env = programs.environment(host, folder, SOAK_KILL_AT=str(number))
+        with subprocess.Popen(programs.command(host), cwd=folder, env=env, stdout=subprocess.DEVNULL) as process:
+            pass
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        outcomes.append(oracle.compare(COMMAND, folder / "run.trace", folder / "driver.log", process.pid, torn_write=True))
+        if outcomes[-1].is_cut:
+            with pytest.raises(oracle.Wrong, match="incomplete"):
+                oracle.compare(COMMAND, folder / "run.trace", folder / "driver.log", process.pid)
+    assert any(outcome.is_cut for outcome in outcomes) and any(outcome.complete for outcome in outcomes)
+
+
 ALLOC, FREE = ("cuMemAlloc_v2", "0", "0x10", 512), ("cuMemFree_v2", "0", "0x10", 0)
 
 
