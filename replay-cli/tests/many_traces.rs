@@ -415,6 +415,11 @@ fn summarize_names_the_attempt_of_what_was_first() {
     let errors: Vec<_> = report.lines().filter(|line| line.contains("requested in step")).collect();
     assert_eq!(errors.len(), 2, "{report}");
     assert!(errors[0].contains(" of attempt 1 at ") && errors[1].contains(" of attempt 2 at "), "{report}");
+    // The joint report of a few traces does not divide them into attempts.
+    let (report, _) = output(folder, &["replay", "."], 0);
+    let why =
+        format!("Which one grew first is unknown: rank {LEAKING} has several traces, as after a restart;");
+    assert!(report.contains(&why), "{report}");
     // A third process of the rank, while the second attempt runs.
     write("third.trace", LEAKING, 9_000_000_002);
     let (report, _) = output(folder, &["summarize", "."], 0);

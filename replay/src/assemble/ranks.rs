@@ -6,7 +6,9 @@
 //!
 //! Ranks start at different times and on machines with different clocks, so rows are aligned by
 //! step numbers. Collectives keep those equal in training. Rows are aligned only if all traces find
-//! their steps by the same rule.
+//! their steps by the same rule, and no rank has several traces: steps begin again after a restart.
+
+use std::collections::BTreeSet;
 
 use crate::pass::Analysis;
 use crate::report::{
@@ -65,10 +67,11 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
     let worst = (0..rows.len()).max_by_key(|at| (rows[*at].peak_live_bytes, std::cmp::Reverse(*at)))?;
     let excess = rows[worst].peak_live_bytes as f64 / median.max(1) as f64 - 1.0;
     let world = analyses.iter().filter_map(|analysis| analysis.meta.number("world_size")).max();
-    let seen: std::collections::BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
+    let seen: BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
     let missing = world.map(|world| world.saturating_sub(seen.len() as u64));
     let same_rule = analyses.windows(2).all(|pair| pair[0].step_rule.source() == pair[1].step_rule.source());
-    let is_aligned = same_rule && rows.iter().all(|row| row.steps.is_some());
+    let traces: BTreeSet<_> = rows.iter().filter_map(|row| Some((row.rank?, row.trace))).collect();
+    let is_aligned = same_rule && traces.len() == seen.len() && rows.iter().all(|row| row.steps.is_some());
     let first_cause = is_aligned.then(|| first_cause(&rows, leaks, missing)).flatten();
     let more_by_site =
         if excess >= UNEVEN[0].0 { differences(analyses, &rows, worst, median) } else { Vec::new() };

@@ -180,6 +180,10 @@ fn first_cause_is_the_rank_that_grew_first_with_its_confidence() {
     assert_eq!(first(report(&turned, &[])).confidence, Confidence::Low, "a rank is missing");
     let together: Vec<Analysis> = (0..2).map(|number| rank(number, 2, 64, Some(5))).collect();
     assert_eq!(first(report(&together, &[])).confidence, Confidence::Medium);
+    let restarted = [(0, None), (1, Some(20)), (0, None), (1, Some(5))];
+    let restarted = restarted.map(|(number, from)| rank(number, 2, 64, from));
+    let ranks = report(&restarted, &[]).ranks.unwrap();
+    assert!(ranks.first_cause.is_none() && ranks.aligned_by.is_none(), "steps begin again in each run");
 }
 
 #[test]

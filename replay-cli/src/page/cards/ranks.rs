@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
 use super::{CardTrace, link_button, nodes, paragraph};
-use crate::render::wording::ranks::{UNALIGNED_RANKS, describe_first_cause};
+use crate::render::wording::ranks::{describe_first_cause, describe_unaligned};
 use crate::render::wording::sites::{format_rank, short_site};
 use crate::terminal::format::{format_count, format_number, format_percent};
 use crate::terminal::units::format_bytes;
@@ -83,10 +83,9 @@ fn note(ranks: &Ranks) -> String {
         let _ = write!(note, " Shown are {MAX_ROWS} of {all} rows.");
     }
     note += " ";
-    note += if ranks.aligned_by.is_some() {
-        "First causes are compared by step number."
-    } else {
-        UNALIGNED_RANKS
+    note += &match ranks.aligned_by {
+        Some(_) => "First causes are compared by step number.".to_owned(),
+        None => describe_unaligned(&ranks.rows),
     };
     note
 }

@@ -7,6 +7,7 @@ use gpumemtrace_fleet::{FirstGrowth, Fleet, GrowingLine, Outlier, RankOom, Sprea
 use crate::render::fleet_words::{
     attempt_number, describe_gaps, list_names, name_device, name_rank, short_text,
 };
+use crate::render::wording::ranks::UNEQUAL_STEPS;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
 use crate::terminal::layout;
@@ -115,12 +116,9 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
             None if fleet.attempts.is_none() => {
                 put_line(out, format_args!("  {HANG}Which rank grew first is unknown: {UNKNOWN_ATTEMPTS}."));
             }
-            None if !fleet.have_equal_steps && fleet.traces.len() > 1 => put_line(
-                out,
-                format_args!(
-                    "  {HANG}Which rank grew first is unknown: the traces have different sources of steps, or none."
-                ),
-            ),
+            None if !fleet.have_equal_steps && fleet.traces.len() > 1 => {
+                put_line(out, format_args!("  {HANG}Which rank grew first is unknown: {UNEQUAL_STEPS}."));
+            }
             None => {}
         }
     }

@@ -4,7 +4,7 @@ use crate::terminal::units::{chosen_units, format_bytes};
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{FirstCause, RankRow, Ranks};
 
-use crate::render::wording::ranks::{UNALIGNED_RANKS, describe_first_cause};
+use crate::render::wording::ranks::{describe_first_cause, describe_unaligned};
 use crate::render::wording::sites::{format_rank, short_site};
 use crate::terminal::format::{format_count, format_number, put_line, size_column};
 use crate::terminal::marks::HANG;
@@ -28,7 +28,7 @@ pub(super) fn render_ranks(out: &mut String, report: &Report, style: Style) {
     if let Some(first) = &ranks.first_cause {
         render_first_cause(out, first, &ranks.rows);
     } else if ranks.aligned_by.is_none() {
-        put_line(out, format_args!("  {UNALIGNED_RANKS}"));
+        put_line(out, format_args!("  {HANG}{}", describe_unaligned(&ranks.rows)));
     }
     if !ranks.more_by_site.is_empty() {
         let worst = format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows);

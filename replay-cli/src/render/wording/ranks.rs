@@ -5,9 +5,21 @@ use gpumemtrace_replay::report::{FirstCause, RankRow};
 use super::sites::format_rank;
 use crate::terminal::format::{format_count, format_number};
 
-/// Why no rank is named as the first that grew.
-pub(crate) const UNALIGNED_RANKS: &str =
-    "Which one grew first is unknown: the traces have different sources of steps, or none.";
+/// Why the steps of traces cannot be compared.
+pub(crate) const UNEQUAL_STEPS: &str = "the traces have different sources of steps, or none";
+
+/// Why no row is named as the first that grew.
+pub(crate) fn describe_unaligned(rows: &[RankRow]) -> String {
+    let is_other = |row: &RankRow, other: &RankRow| row.rank == other.rank && row.trace != other.trace;
+    let is_repeated = |row: &RankRow| row.rank.is_some() && rows.iter().any(|other| is_other(row, other));
+    let why = match rows.iter().find(|row| is_repeated(row)).and_then(|row| row.rank) {
+        Some(rank) => format!(
+            "rank {rank} has several traces, as after a restart; gpumemtrace summarize compares each attempt by itself"
+        ),
+        None => UNEQUAL_STEPS.to_owned(),
+    };
+    format!("Which one grew first is unknown: {why}.")
+}
 
 /// Most ranges of [`format_ranks`].
 const MAX_RANGES: usize = 8;
