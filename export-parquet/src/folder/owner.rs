@@ -1,7 +1,6 @@
 //! The process that a partition of a lake belongs to.
 //!
-//! Every table names it in the metadata of its file. Files of earlier versions do not: then the row
-//! of the table `runs` and the summary say it.
+//! Every table names it in the metadata of its file. The summary knows the path of its trace, too.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,6 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_cli::export::TraceIdentity;
 use gpumemtrace_fleet::{Process, Summary, TraceSummary};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
-use parquet::record::Field;
 use serde::{Deserialize, Serialize};
 
 use super::{FILE, SUMMARIES};
@@ -27,7 +25,7 @@ pub(super) struct Owner {
     trace_id: Option<String>,
     /// The absolute path of the trace, if nothing else identifies it.
     absolute_path: Option<String>,
-    /// The path as given, which the table `runs` and the summary have.
+    /// The path as given, which the summary has.
     #[serde(skip)]
     path: Option<String>,
 }
@@ -134,10 +132,8 @@ pub(super) fn read_occupant(lake: &Path, run: &str, rank: u64) -> Option<Partiti
     let partition = Path::new(&format!("run={run}")).join(format!("rank={rank}")).join(FILE);
     let mut files: Vec<PathBuf> = super::table_folders(lake).map(|table| table.join(&partition)).collect();
     files.retain(|file| file.exists());
-    // The table `runs` first: it knows most.
-    let runs = lake.join(RunRow::TABLE).join(&partition);
-    files.sort_by_key(|file| (*file != runs, file.clone()));
-    let owner = files.iter().find_map(|file| read_owner(file, *file == runs));
+    files.sort();
+    let owner = files.iter().find_map(|file| read_owner(file));
     let summary = lake.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"));
     let owners = add_summary(owner, &summary);
     if !owners.is_empty() {
@@ -160,28 +156,10 @@ fn add_summary(owner: Option<Owner>, summary: &Path) -> Vec<Owner> {
     }
 }
 
-/// The owner that a file names. Only the table `runs` may have it in its row.
-fn read_owner(file: &Path, is_runs: bool) -> Option<Owner> {
+/// The owner that the metadata of a file names.
+fn read_owner(file: &Path) -> Option<Owner> {
     let reader = SerializedFileReader::new(File::open(file).ok()?).ok()?;
-    let metadata = reader.metadata().file_metadata().key_value_metadata();
-    let named = metadata.into_iter().flatten().find(|entry| entry.key == OWNER_KEY);
-    if let Some(owner) = named.and_then(|entry| serde_json::from_str(entry.value.as_ref()?).ok()) {
-        return Some(owner);
-    }
-    if !is_runs {
-        return None;
-    }
-    let row = reader.get_row_iter(None).ok()?.next()?.ok()?;
-    let field = |name: &str| row.get_column_iter().find(|column| column.0 == name).map(|column| column.1);
-    let text = |name: &str| match field(name) {
-        Some(Field::Str(text)) => Some(text.clone()),
-        _ => None,
-    };
-    let number = |name: &str| match field(name) {
-        Some(Field::Long(number)) => u64::try_from(*number).ok(),
-        _ => None,
-    };
-    let (host, pid, started_unix_ns) = (text("host"), number("pid"), number("started_unix_ns"));
-    let process = Process { host, pid, started_unix_ns };
-    Some(Owner { process, trace_id: text("trace_id"), absolute_path: None, path: text("trace") })
+    let metadata = reader.metadata().file_metadata().key_value_metadata()?;
+    let named = metadata.iter().find(|entry| entry.key == OWNER_KEY)?;
+    serde_json::from_str(named.value.as_ref()?).ok()
 }

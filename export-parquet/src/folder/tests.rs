@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use gpumemtrace_fleet::Process;
-use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
@@ -188,44 +187,18 @@ fn without_a_summary_any_table_names_the_owner() {
     export(folder.path(), "a", &[identity(7)]).unwrap();
 }
 
-/// Writes a table without the name of its process, as versions before did.
-fn write_old_table(folder: &Path, table: &str, run: &str) {
+/// Writes a table that does not name its process.
+fn write_foreign_table(folder: &Path, table: &str, run: &str) {
     let path = folder.join(table).join(format!("run={run}")).join("rank=0").join(FILE);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let message = "message schema { REQUIRED BYTE_ARRAY trace (UTF8); REQUIRED BYTE_ARRAY host (UTF8);
-        REQUIRED INT64 pid; REQUIRED INT64 started_unix_ns; }";
-    let schema = Arc::new(parse_message_type(message).unwrap());
-    let mut writer = SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap();
-    let mut group = writer.next_row_group().unwrap();
-    for text in ["old/run.trace", "node0"] {
-        let mut column = group.next_column().unwrap().unwrap();
-        column.typed::<ByteArrayType>().write_batch(&[ByteArray::from(text)], None, None).unwrap();
-        column.close().unwrap();
-    }
-    for number in [7, 1] {
-        let mut column = group.next_column().unwrap().unwrap();
-        column.typed::<Int64Type>().write_batch(&[number], None, None).unwrap();
-        column.close().unwrap();
-    }
-    group.close().unwrap();
-    writer.close().unwrap();
-}
-
-#[test]
-fn in_old_lakes_the_table_runs_names_the_owner() {
-    let folder = tempfile::tempdir().unwrap();
-    for table in ["findings", "runs"] {
-        write_old_table(folder.path(), table, "old");
-    }
-    let why = refused(folder.path(), "old", &identity(8));
-    assert!(why.contains("another process (old/run.trace)"), "{why}");
-    export(folder.path(), "old", &[identity(7)]).unwrap();
+    let schema = Arc::new(parse_message_type("message schema { REQUIRED INT64 pid; }").unwrap());
+    SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap().close().unwrap();
 }
 
 #[test]
 fn files_of_an_unknown_owner_are_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    write_old_table(folder.path(), "findings", "cut");
+    write_foreign_table(folder.path(), "findings", "cut");
     let why = refused(folder.path(), "cut", &identity(7));
     assert!(why.contains("findings/run=cut/rank=0/part-0.parquet does not name its process"), "{why}");
     assert!(why.contains("--run, or delete run=cut/rank=0 from"), "{why}");
