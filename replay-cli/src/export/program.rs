@@ -3,13 +3,14 @@
 //! `gpumemtrace export NAME ...` runs the program with the arguments after `export`, as cargo runs
 //! its subcommands. The program lies beside this one or on `PATH`.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{EXPORTERS, Exporter, PROGRAMS};
-use crate::exit::{CliExit, UsageError};
+use crate::exit::UsageError;
 
 /// A format that a program of its own writes.
 pub(crate) struct ExportProgram {
@@ -41,19 +42,20 @@ pub(crate) fn export_format_parser() -> impl TypedValueParser<Value = ExportForm
 }
 
 impl ExportProgram {
-    /// Runs the program with the arguments of this one, and returns its exit code.
-    pub(crate) fn run(&self) -> anyhow::Result<CliExit> {
-        let program = self.find().ok_or_else(|| {
-            UsageError(format!(
+    /// Becomes that program, with the arguments of this one. Returns only if that fails.
+    ///
+    /// The process stays the same, so signals to it reach the exporter.
+    pub(crate) fn exec(&self) -> UsageError {
+        let Some(program) = self.find() else {
+            return UsageError(format!(
                 "the format {} needs the program {}, which is neither beside gpumemtrace nor on PATH; install \
                  it from a checkout: cargo install --path export-{}",
                 self.name, self.program, self.name
-            ))
-        })?;
+            ));
+        };
         // The first argument is `export`: the command takes no options before it.
-        let status = Command::new(program).args(std::env::args_os().skip(2)).status()?;
-        // Without a code, a signal ended it.
-        Ok(status.code().map_or(CliExit::Internal, |code| CliExit::Code(code as u8)))
+        let error = Command::new(&program).args(std::env::args_os().skip(2)).exec();
+        UsageError(format!("{} cannot be run: {error}", program.display()))
     }
 
     /// The program beside this one, else the first on `PATH`.

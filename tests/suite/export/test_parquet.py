@@ -335,3 +335,16 @@ def test_missing_program_says_how_to_install_it(tmp_path):
     done = subprocess.run([alone, "export", "parquet", *golden(tmp_path)], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "cuda-train.parquet" / "runs").is_dir()
+
+
+def test_signals_to_the_command_reach_the_program(tmp_path):
+    """`gpumemtrace` becomes the program: a kill leaves no process behind."""
+    alone, program = Path(shutil.copy(COMMAND, tmp_path / "gpumemtrace")), tmp_path / "gpumemtrace-parquet"
+    program.write_text('#!/bin/sh\necho "$$ $*"\nexit 42\n')
+    command = [alone, "export", "parquet", "run.trace", "-o", "memory"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "gpumemtrace-parquet cannot be run: Permission denied" in done.stderr
+    program.chmod(0o755)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        printed = process.stdout.read()
+    assert (printed, process.returncode) == (f"{process.pid} parquet run.trace -o memory\n", 42)

@@ -69,7 +69,7 @@ fn parse_run_name(name: &str) -> Result<String, String> {
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     let exporter = match args.format {
         ExportFormat::Own(exporter) => exporter,
-        ExportFormat::Program(program) => return program.run(),
+        ExportFormat::Program(program) => return Err(program.exec().into()),
     };
     if args.inputs.run.is_some() {
         let why = format!("--run names a run in a folder of several; {} has one file", exporter.name());
