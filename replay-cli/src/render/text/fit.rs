@@ -9,7 +9,7 @@ use crate::terminal::format::{format_number, put_line, size_column};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
-use crate::terminal::units::{chosen_units, format_bytes};
+use crate::terminal::units::{Units, chosen_units, format_bytes};
 
 /// A header, then a row for each setting with its smallest card.
 pub(super) fn render_fit(answer: &WhatIfAnswer, style: Style) -> String {
@@ -21,7 +21,7 @@ pub(super) fn render_fit(answer: &WhatIfAnswer, style: Style) -> String {
     }
     out.push('\n');
     let width = chosen_units().columns();
-    let title = format!("  {:>13}  {:>width$}  {:>8}  setting", "smallest card", "reserved", "retries");
+    let title = format!("  {:>14}  {:>width$}  {:>8}  setting", "smallest card", "reserved", "retries");
     put_line(&mut out, format_args!("{}", style.bold(&title)));
     for row in &answer.rows {
         if row.ooms == 0 && row.status != PredictionStatus::Refused {
@@ -38,15 +38,24 @@ pub(super) fn render_fit(answer: &WhatIfAnswer, style: Style) -> String {
 }
 
 fn render_smallest(out: &mut String, row: &WhatIfRow, answer: &WhatIfAnswer, style: Style) {
-    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size_column);
+    let known =
+        |bytes: Option<u64>, text: fn(u64) -> String| bytes.map_or_else(|| "unknown".to_owned(), text);
     let line = format_args!(
-        "  {:>13}  {}  {:>8}  {HANG}{}",
-        bytes(row.card_bytes),
-        bytes(row.peak_reserved_bytes),
+        "  {:>14}  {}  {:>8}  {HANG}{}",
+        known(row.card_bytes, format_card),
+        known(row.peak_reserved_bytes, size_column),
         format_number(row.retries),
         describe_name(row, answer, style)
     );
     put_line(out, line);
+}
+
+/// The size of a card. In GiB, two digits after the point could round to a card that is too small.
+fn format_card(bytes: u64) -> String {
+    match chosen_units() {
+        Units::Auto => Units::MiB.text(bytes),
+        units => units.text(bytes),
+    }
 }
 
 /// What fails on the largest card that is too small.
@@ -67,7 +76,7 @@ fn render_none(out: &mut String, row: &WhatIfRow, answer: &WhatIfAnswer, style: 
         (_, Some(failure)) => describe_failure(failure),
         (_, None) => "out of memory".to_owned(),
     };
-    put_line(out, format_args!("  {:>13}  {HANG}{name}: {why}", "none"));
+    put_line(out, format_args!("  {:>14}  {HANG}{name}: {why}", "none"));
 }
 
 /// Why rows are not exact, unless the recorded run has the same reason.
