@@ -108,7 +108,7 @@ fn scenario() {
         Some(library) if library.starts_with('/') => std::thread::spawn(move || record_from_python(&library)),
         Some(_) => std::thread::spawn(|| record_under_seccomp()),
     };
-    for _ in 0..500 {
+    for _ in 0..6000 {
         if DONE.load(Ordering::Acquire) != 0 {
             break;
         }

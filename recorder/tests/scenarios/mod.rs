@@ -57,15 +57,17 @@ pub fn run_scenario(name: &str) -> ! {
         }
         "killed_in_calls" => {
             record_call(EventKind::DEVICE_ALLOC, 0x1000, 512);
-            std::thread::spawn(|| {
+            let (begin, has_begun) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
                 let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
                 draft.addr = 0x1000;
                 let _never_completed = begin_call(&draft);
+                begin.send(()).unwrap();
                 loop {
                     std::thread::sleep(Duration::from_secs(1));
                 }
             });
-            std::thread::sleep(Duration::from_millis(100));
+            has_begun.recv().unwrap();
             let mut draft = Draft::new(EventKind::DEVICE_ALLOC, ApiId(1));
             draft.size = 4096;
             let _never_completed = begin_call(&draft);

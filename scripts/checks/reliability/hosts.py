@@ -71,7 +71,8 @@ class Programs:
     """The built programs, and the Python that has PyTorch on the simulated GPU."""
 
     def __init__(self, python=None):
-        self.folder = TARGET / "soak" / "programs"
+        # Tests that run at the same time build their own: a library in use must not change.
+        self.folder = TARGET / "soak" / f"programs{os.environ.get('PYTEST_XDIST_WORKER', '')}"
         self.python = Path(python) if python else TARGET / "venvs" / f"torch-{TORCH}" / "bin" / "python"
 
     def build(self, cargo=True):

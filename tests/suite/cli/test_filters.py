@@ -192,9 +192,9 @@ def named_oddly(run_python, torch_version, tmp_path):
     return run_python(torch_version, script, STEPS)
 
 
-def test_texts_fit_terminal_and_contain_no_controls(named_oddly):
+def test_texts_fit_terminal_and_contain_no_controls(named_oddly, monkeypatch):
     trace = named_oddly.trace.relative_to(named_oddly.folder)
-    os.chdir(named_oddly.folder)
+    monkeypatch.chdir(named_oddly.folder)
     for width in (40, 80, 120, 200):
         for sections in [[], *([section] for section in SECTIONS), ["--units", "bytes", "--timeline", "--peak"]]:
             extra = {"LC_ALL": "C.UTF-8", "TERM": "xterm"}

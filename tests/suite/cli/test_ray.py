@@ -54,6 +54,14 @@ ray.get(ends)
 LINE = next(number for number, line in enumerate(DRIVER.splitlines(), 1) if line.endswith("# line: leak"))
 
 
+def content_of(path):
+    """The content of a file, unless Ray has removed it meanwhile."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
 @pytest.fixture
 def run_driver(torch_version, tmp_path):
     """Runs the driver with one actor for each of `actors`, which are runtime environments."""
@@ -71,8 +79,8 @@ def run_driver(torch_version, tmp_path):
         process = subprocess.Popen(list(map(str, command)), cwd=tmp_path, env=env, text=True, start_new_session=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.append(process)
-        output, errors = process.communicate(timeout=240)
-        logs = [path for path in own.rglob("*") if path.is_file() and b"gpumemtrace: " in path.read_bytes()]
+        output, errors = process.communicate(timeout=600)
+        logs = [path for path in own.rglob("*") if path.is_file() and b"gpumemtrace: " in content_of(path)]
         assert logs == [], "the processes of Ray print nothing of ours"
         assert output, errors[-4000:]
         return process.returncode, json.loads(output.splitlines()[0]), errors

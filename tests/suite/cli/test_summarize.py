@@ -15,6 +15,7 @@ RANKS = 4
 LEAKING = 2
 TRAIN = """
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,10 @@ for step in range(100):
     optimizer.zero_grad()
     if rank == 2:
         kept.append(torch.empty(4 << 20, dtype=torch.uint8, device="cuda"))  # line: leak
-    dist.barrier()
+    try:
+        dist.barrier()
+    except RuntimeError:
+        time.sleep(600)  # The leaking rank has died, and torchrun kills this one.
 """
 LINE = next(number for number, line in enumerate(TRAIN.splitlines(), 1) if line.endswith("# line: leak"))
 

@@ -121,7 +121,7 @@ def test_long_stop(case, bin):
         traced = case(name)
         with traced.start(bin / "process_ends", "now_and_then") as process:
             assert process.stdout.readline() == "begun\n"
-            time.sleep(0.4)
+            wait_for_lease(process.pid)
             with how(process.pid):
                 meanwhile(traced.ring)
             try:

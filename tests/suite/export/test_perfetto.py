@@ -176,11 +176,12 @@ def test_traces_without_pytorch_tracker(name, tmp_path):
 def test_page_shows_every_track(training, tmp_path):
     trace, _ = training
     exported = export_perfetto(tmp_path, trace)
-    shown = open_in_perfetto(exported.path).splitlines()
     tracks = {name for _, name in exported.counters} | {name for _, name, *_ in [*exported.slices, *exported.instants]}
     assert {"GPU 0 allocated", "Steps", "Phases", "Marks"} <= tracks
-    assert tracks <= set(shown)
-    assert {"Heap Profile", "Unreleased Size"} <= set(shown), "the flame graph of the first heap is open"
+    flame_graph = {"Heap Profile", "Unreleased Size"}
+    shown = set(open_in_perfetto(exported.path, tracks | flame_graph))
+    assert tracks <= shown
+    assert flame_graph <= shown, "the flame graph of the first heap is open"
 
 
 def test_equal_traces_give_equal_files(training, tmp_path):

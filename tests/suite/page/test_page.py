@@ -408,7 +408,7 @@ def test_keys_open_views_and_back_returns(browser, page_of):  # noqa: F811
         assert browser.view() == view
         assert browser.evaluate("location.hash").split("?")[0] == f"#{view}"
     for view in reversed(views[:-1]):
-        browser.evaluate("history.back()")
+        browser.evaluate("new Promise((done) => { addEventListener('hashchange', done, { once: true }); history.back(); }).then(() => null)")
         browser.settle()
         assert browser.view() == view
     # With Tab and Enter.

@@ -286,7 +286,7 @@ int main(int argc, char **argv) {
     } else if (way == "throw_after_stop") {
         // The process is stopped inside a call, which is left when it continues.
         use_context();
-        for (int i = 0; i < 10; i++) pairs(10), usleep(50000);
+        for (int i = 0; i < 40; i++) pairs(10), usleep(50000);
         inside_driver([] { kill(getpid(), SIGSTOP); throw 5; });
         // The call is left before the recorder's thread runs, if this is allowed.
         use_scheduler(SCHED_FIFO);

