@@ -20,6 +20,8 @@ class Followed:
     def __init__(self, folder, turns, traced=None, **how):
         self.trace = folder / "run.trace"
         self.follower = subprocess.Popen([COMMAND, "replay", "--follow", self.trace], text=True, stdout=subprocess.PIPE, **how)
+        if self.follower.stderr:
+            self.wait_for("does not exist or is empty; waiting")
         driver = folder / "libcuda.so.1"
         driver.symlink_to(DRIVER)
         self.program = subprocess.Popen(
@@ -54,7 +56,6 @@ class Followed:
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_follow_prints_totals_then_report(tmp_path, end):
     with Followed(tmp_path, 40, stderr=subprocess.PIPE) as followed:
-        followed.wait_for("does not exist or is empty; waiting")
         for last in (9, 19, 29):
             followed.turns(last)
             # These few events are in no block yet and come from the ring.

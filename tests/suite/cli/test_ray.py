@@ -80,7 +80,8 @@ def run_driver(torch_version, tmp_path):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.append(process)
         output, errors = process.communicate(timeout=600)
-        logs = [path for path in own.rglob("*") if path.is_file() and b"gpumemtrace: " in content_of(path)]
+        paths = (Path(folder, name) for folder, _, names in os.walk(own) for name in names)
+        logs = [path for path in paths if path.is_file() and b"gpumemtrace: " in content_of(path)]
         assert logs == [], "the processes of Ray print nothing of ours"
         assert output, errors[-4000:]
         return process.returncode, json.loads(output.splitlines()[0]), errors

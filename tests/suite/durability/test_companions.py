@@ -14,6 +14,7 @@ from conftest import COMMAND, gpumemtrace, sentences
 from rotation_runs import parts, run, start
 
 HOLE = 4 << 40
+FILE_HEADER_BYTES, BLOCK_HEADER_BYTES = 16, 24
 
 
 def stacks_file(folder):
@@ -169,12 +170,13 @@ def test_hole_in_a_trace_of_one_file_is_passed_over(tmp_path, command):
 def test_frames_without_definitions_count_after_a_kill(tmp_path, command):
     """Nothing else tells that the file was cut: a killed program leaves it without an end."""
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
-        while not parts(tmp_path):
+        deadline = time.monotonic() + 60
+        while not parts(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.kill()
     path = stacks_file(tmp_path)
-    header = path.read_bytes()[12:36]
-    os.truncate(path, 12 + len(header) + int.from_bytes(header[8:12], "little"))
+    header = path.read_bytes()[FILE_HEADER_BYTES:FILE_HEADER_BYTES + BLOCK_HEADER_BYTES]
+    os.truncate(path, FILE_HEADER_BYTES + BLOCK_HEADER_BYTES + int.from_bytes(header[8:12], "little"))
     shown = sentences(gpumemtrace(*fill(COMMANDS[command], tmp_path), code=6))
     assert re.search(r"stack frames? (is|are) not defined in the file", shown), shown[:2000]
 

@@ -33,6 +33,8 @@ def build(folder, *driver_options):
                     "-o", folder / "libcuda.so.1", source / "c_driver.c"], check=True)
     subprocess.run([cpp, "-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-o", folder / "interrupted_hooks", source / "interrupted_hooks.cpp",
                     f"-L{folder}", "-l:libcuda.so.1", f"-Wl,-rpath,{folder}", "-lpthread", "-ldl"], check=True)
+    subprocess.run([c, "-O1", "-g", "-Wall", "-Werror", "-shared", "-fPIC", "-o", folder / "slow_writer.so", source / "slow_writer.c", "-ldl"],
+                   check=True)
     return folder
 
 
@@ -107,8 +109,8 @@ def test_pending_cancellation_does_not_act_in_the_recorder(run, way):
     Comparison(run(way)).check_all_recorded()
 
 
-def test_pending_cancellation_does_not_act_in_a_wait_for_ring_space(run):
-    compared = Comparison(run("cancel_in_storm", 150_000, GPUMEMTRACE_MEMORY="32MiB"))
+def test_pending_cancellation_does_not_act_in_a_wait_for_ring_space(run, bin):
+    compared = Comparison(run("cancel_in_storm", 20_000, preload=[bin / "slow_writer.so"], GPUMEMTRACE_MEMORY="32MiB"))
     compared.check_all_recorded()
     assert int(compared.counters["ring_waits"]) > 0, "no thread has waited"
 

@@ -1,8 +1,10 @@
 """Rotated traces replay as one file would, also after a crash or the loss of a part."""
 
+import contextlib
 import os
 import random
 import re
+import select
 import signal
 import time
 
@@ -55,11 +57,21 @@ def test_index_equals_full_read(tmp_path, limit):
     assert any("recording closed by: exit" in line for line in index_equals_full_read(tmp_path / "run.trace"))
 
 
+def trace_bytes(folder):
+    # A part may be renamed meanwhile.
+    with contextlib.suppress(FileNotFoundError):
+        return sum(path.stat().st_size for path in folder.glob("run*.trace"))
+    return 0
+
+
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
 def test_index_equals_full_read_after_kill(tmp_path, limit):
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE=limit) as process:
         process.stdout.readline()
-        time.sleep(1.0)
+        # The first block of the index comes after 16 blocks of at most 18.5 KiB.
+        deadline = time.monotonic() + 60
+        while trace_bytes(tmp_path) < 300 << 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
         process.kill()
     assert any("recording closed by: nothing; the process was killed" in line for line in index_equals_full_read(tmp_path / "run.trace"))
 
@@ -67,7 +79,8 @@ def test_index_equals_full_read_after_kill(tmp_path, limit):
 def test_time_limit_rotates(tmp_path):
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE="1s") as process:
         deadline = time.monotonic() + 60
-        while len(parts(tmp_path)) < 2 and time.monotonic() < deadline:
+        # A new file has the name of a part for a moment.
+        while len(parts(tmp_path)) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.kill()
     assert len(parts(tmp_path)) >= 2
@@ -154,17 +167,26 @@ def test_recording_continues_if_rotation_fails(tmp_path):
 
 def with_file_changed(folder, what, deed):
     """Applies `deed` to the file matching `what`, and ends the run after the recorder's message."""
+    said = ""
     with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
-        process.stdout.readline()
-        deadline = time.monotonic() + 60
-        while len(parts(folder)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        deed(next(folder.glob(what)))
-        line = process.stderr.readline()
-        time.sleep(0.5)
-        process.terminate()
-        assert process.stderr.read() == "" and process.wait() == -signal.SIGTERM
-    return line
+        try:
+            process.stdout.readline()
+            deadline = time.monotonic() + 60
+            while len(parts(folder)) < 2 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            # A change while a new part is made, or just before a write, goes unnoticed.
+            while not re.search("was (removed|truncated)", said):
+                assert time.monotonic() < deadline and process.poll() is None, said
+                for path in folder.glob(what):
+                    deed(path)
+                if select.select([process.stderr], [], [], 5)[0]:
+                    said += os.read(process.stderr.fileno(), 1 << 16).decode()
+            time.sleep(0.5)
+            process.terminate()
+            assert process.stderr.read() == "" and process.wait() == -signal.SIGTERM
+        finally:
+            process.kill()
+    return said
 
 
 @pytest.mark.parametrize("what, least", [("run.trace", 8 << 10), ("run.*.stacks.trace", 100)])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import gpumemtrace
-from durability_case import Case, build_programs, skip_or_fail
+from durability_case import Case, build_programs, skip_or_fail, wait_for_lease
 
 LEASE_BREAK_SECONDS = Path("/proc/sys/fs/lease-break-time")
 FREEZERS = [(Path("/sys/fs/cgroup/freezer"), "freezer.state", "FROZEN", "THAWED"),
@@ -186,15 +186,6 @@ def test_stopped_time_does_not_count_as_waiting(case, bin):
     traced.check_all_there("exit")
     waits = re.search(r"ring_waits: (\d+)", gpumemtrace("info", traced.trace))
     assert int(waits[1]) >= 4, "all four threads waited"
-
-
-def wait_for_lease(pid):
-    """Waits until the recorder in process `pid` has a lease on its ring file."""
-    is_lease = re.compile(rf"\d+: LEASE +\S+ +WRITE {pid} ")
-    deadline = time.monotonic() + 30
-    while not is_lease.search(Path("/proc/locks").read_text()):
-        assert time.monotonic() < deadline, "the recorder takes no lease"
-        time.sleep(0.01)
 
 
 def wait_until_unchanged(file):

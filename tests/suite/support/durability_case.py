@@ -3,9 +3,12 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
+import time
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +32,15 @@ def build_programs(folder, names):
         subprocess.run([compiler, "-O1", "-g", "-Wall", "-Werror", "-o", folder / name, source, f"-L{folder}",
                         f"-Wl,-rpath,{folder}", *options, "-ldl"], check=True)
     return folder
+
+
+def wait_for_lease(pid):
+    """Waits until the recorder in process `pid` has a lease on its ring file."""
+    is_lease = re.compile(rf"\d+: LEASE +\S+ +WRITE {pid} ")
+    deadline = time.monotonic() + 30
+    while not is_lease.search(Path("/proc/locks").read_text()):
+        assert time.monotonic() < deadline, "the recorder takes no lease"
+        time.sleep(0.01)
 
 
 class Case:

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 64, MAX_LINES = 1 << 22 };
+enum { LINE_BYTES = 64, MAX_LINES = 1 << 24 };
 static char *lines;
 static atomic_ulong next_addr = 1 << 21;
 

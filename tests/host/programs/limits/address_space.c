@@ -1,5 +1,7 @@
-/* The address space is used up: the program's own requests fail as before, and it goes on.
+/* The address space is used up: the program's own requests fail as before, and it goes on. With one
+   arena the recorder's thread has no memory of its own in reserve.
 
+   env: MALLOC_ARENA_MAX=1
    says: out of host memory
    trace: partial */
 #include "../../observe.h"
