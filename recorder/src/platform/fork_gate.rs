@@ -124,7 +124,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
-    const SOON: Duration = Duration::from_millis(900);
+    const SOON: Duration = Duration::from_millis(500);
 
     #[test]
     fn fork_and_writer_never_overlap() {

@@ -89,7 +89,7 @@ class DriverProgram:
 
 
 class Prometheus:
-    """Debian's Prometheus, which scrapes a server every two seconds."""
+    """Debian's Prometheus, which scrapes a server once a second."""
 
     def __init__(self, folder, server):
         self.program = shutil.which("prometheus") or skip_or_fail("prometheus is not installed (Debian's package prometheus)")
@@ -100,7 +100,7 @@ class Prometheus:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         (self.folder / "prometheus.yml").write_text(
-            "scrape_configs:\n  - job_name: gpumemtrace\n    scrape_interval: 2s\n    scrape_timeout: 2s\n"
+            "scrape_configs:\n  - job_name: gpumemtrace\n    scrape_interval: 1s\n    scrape_timeout: 1s\n"
             "    static_configs:\n      - targets: [\"%s:%d\"]\n" % self.server.address)
         self.process = subprocess.Popen(
             [self.program, f"--config.file={self.folder}/prometheus.yml", f"--storage.tsdb.path={self.folder}/data",
@@ -297,7 +297,7 @@ def test_hostile_clients_do_not_delay_a_scrape(tmp_path):
         begin = time.monotonic()
         for _ in range(5):
             assert "gpumemtrace_skipped_traces 0" in server.text()
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < 3
         assert server.answer(b"GET /metrics HTTP/1.1\r\n" + b"X-Long: " + b"a" * 7000 + b"\r\n" + b"B: " + b"b" * 7000).startswith("HTTP/1.1 431 ")
         assert server.answer(b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1").startswith("HTTP/1.1 400 ")
         assert server.answer(b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello").startswith("HTTP/1.1 405 ")
@@ -310,7 +310,7 @@ def test_hostile_clients_do_not_delay_a_scrape(tmp_path):
         # A client that sends a byte now and then has five seconds in all.
         slow, begin = server.connect(b"GET /met"), time.monotonic()
         slow.settimeout(0.2)
-        while time.monotonic() - begin < 40:
+        while time.monotonic() - begin < 15:
             try:
                 slow.sendall(b"r")
                 if slow.recv(1) == b"":
@@ -319,7 +319,7 @@ def test_hostile_clients_do_not_delay_a_scrape(tmp_path):
                 continue
             except OSError:
                 break
-        assert 3 < time.monotonic() - begin < 30
+        assert 3 < time.monotonic() - begin < 10
         assert "gpumemtrace_skipped_traces 0" in server.text()
         for client in [*idle, *half, *deaf, slow]:
             client.close()

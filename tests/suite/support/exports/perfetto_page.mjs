@@ -60,14 +60,14 @@ try {
   };
   // One button opens all groups, or closes all if one is open. Groups that appear later are closed.
   const deadline = Date.now() + 120_000;
-  while (!(await tab.evaluate(isComplete, JSON.parse(names))) && Date.now() < deadline) {
-    if (!(await press("unfold_more"))) {
-      await press("unfold_less");
-      await sleep(500);
-      await press("unfold_more");
-    }
+  let isOpened = false;
+  do {
+    await press("unfold_less");
+    await sleep(500);
+    isOpened = await press("unfold_more");
     await sleep(2000);
-  }
+  } while (!(await tab.evaluate(isComplete, JSON.parse(names))) && Date.now() < deadline);
+  if (!isOpened) problems.push("the page has no button that opens all groups");
   if (screenshot) await tab.screenshot({ path: screenshot });
   const text = await tab.evaluate(() => document.body.innerText);
   const title = await tab.title();
