@@ -79,7 +79,7 @@ def run_driver(torch_version, tmp_path):
         process = subprocess.Popen(list(map(str, command)), cwd=tmp_path, env=env, text=True, start_new_session=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.append(process)
-        output, errors = process.communicate(timeout=600)
+        output, errors = process.communicate(timeout=240)
         paths = (Path(folder, name) for folder, _, names in os.walk(own) for name in names)
         logs = [path for path in paths if path.is_file() and b"gpumemtrace: " in content_of(path)]
         assert logs == [], "the processes of Ray print nothing of ours"

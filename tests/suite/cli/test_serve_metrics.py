@@ -134,9 +134,17 @@ class Prometheus:
             time.sleep(0.1)
         raise AssertionError(f"{expression} is {value} after {seconds} s")
 
+    def series(self, expression):
+        """Returns the results as soon as there are some: after a late scrape there are none."""
+        deadline = time.monotonic() + 30
+        while not (results := self.query(expression)):
+            assert time.monotonic() < deadline, f"{expression} returns nothing"
+            time.sleep(0.1)
+        return results
+
     def value(self, expression):
-        """Returns the value as soon as there is one: after a late scrape there is none."""
-        return self.wait_for(expression, lambda value: value is not None)
+        [result] = self.series(expression)
+        return float(result["value"][1])
 
     def wait_for_scrape(self):
         """Waits for a scrape that began after now."""
@@ -193,7 +201,7 @@ def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
             start = program.statistics()
             prometheus.wait_for_scrape()
             assert_equal_to_pytorch(prometheus.value, start)
-            [series] = prometheus.query("gpumemtrace_allocated_bytes")
+            [series] = prometheus.series("gpumemtrace_allocated_bytes")
             labels = series["metric"]
             assert (labels["trace"], labels["rank"], labels["device"], labels["host"]) == ("run.trace", "5", "0", socket.gethostname())
 
@@ -252,7 +260,7 @@ def assert_dashboard_has_data(prometheus):
         for target in panel["targets"]:
             expression = target["expr"]
             assert set(re.findall(r"\$(\w+)", expression)) <= variables, expression
-            prometheus.value(re.sub(r"\$\w+", ".*", expression))
+            prometheus.series(re.sub(r"\$\w+", ".*", expression))
             used.update(re.findall(r"gpumemtrace_\w+", expression))
     with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/label/__name__/values", timeout=30) as answer:
         names = {name for name in json.load(answer)["data"] if name.startswith("gpumemtrace_")}
