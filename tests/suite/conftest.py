@@ -12,14 +12,20 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import prepared_python
 import pytest
+import recordings
+from outcomes import pytest_configure, pytest_runtest_logreport, pytest_runtest_makereport  # noqa: F401
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORKLOADS = REPOSITORY / "tests" / "workloads"
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
-LIBRARY = RELEASE / "libgpumemtrace.so"
-COMMAND = RELEASE / "gpumemtrace"
-DRIVER = RELEASE / "libsimgpu_driver.so"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+#: The folder with the build that is tested.
+BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "ci"))
+os.environ["GPUMEMTRACE_BUILD"] = str(BUILD)
+LIBRARY = BUILD / "libgpumemtrace.so"
+COMMAND = BUILD / "gpumemtrace"
+DRIVER = BUILD / "libsimgpu_driver.so"
 # A background shell ignores SIGINT, and programs would inherit that; tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Without COLUMNS, the command does not wrap what it prints to a pipe. GNU readline, which pytest
@@ -35,39 +41,33 @@ ABORTED = "terminate called without an active exception"
 
 
 def pytest_generate_tests(metafunc):
+    """Runs a case with the newest PyTorch, and with all if it has the mark `every_torch`."""
     if "torch_version" in metafunc.fixturenames:
         if not VENVS:
             raise pytest.UsageError("GPUMEMTRACE_VENVS is not set: run scripts/test, which makes the environments")
-        metafunc.parametrize("torch_version", list(VENVS))
+        has_all = FULL or metafunc.definition.get_closest_marker("every_torch")
+        metafunc.parametrize("torch_version", list(VENVS) if has_all else list(VENVS)[:1])
 
 
 def pytest_collection_modifyitems(config, items):
-    """Chooses the cases for which CI has time. With GPUMEMTRACE_FULL=1, all run (scripts/nightly).
+    """Leaves the long part out: tests with the mark `long`, and half of the cases of tests with the
+    mark `sampled`. Hashes of their names decide, so the choice is the same in every run.
 
-    A case runs with one of the PyTorch versions, unless its file has the mark `every_torch`,
-    because it tests PyTorch itself. The first version, whose import takes longest, gets a third of
-    the cases. Of a test with the mark `sampled`, half of the cases run. Hashes of their names
-    decide, so the choice is the same in every run.
+    With GPUMEMTRACE_FULL=1, all run (scripts/nightly).
     """
     if FULL:
         return
-    tests = {}
+    chosen, tests = [], {}
     for item in items:
-        case, test = item.nodeid, f"{item.location[0]}::{item.originalname}"
-        version = item.callspec.params.get("torch_version") if hasattr(item, "callspec") else None
-        if version in VENVS and not item.get_closest_marker("every_torch"):
-            others = item.callspec.id.split("-")
-            others.remove(version)
-            case = f"{test}[{'-'.join(others)}]"
-        tests.setdefault(test, {}).setdefault(case, []).append(item)
-    chosen = set()
-    for cases in tests.values():
-        by_hash = sorted(((zlib.crc32(case.encode()), same) for case, same in cases.items()), key=lambda pair: pair[0])
-        is_sampled = by_hash[0][1][0].get_closest_marker("sampled")
-        for number, same in by_hash[:(len(by_hash) + 1) // 2] if is_sampled else by_hash:
-            chosen.add(same[min(number % (len(same) + 1), len(same) - 1)])
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(f"{item.location[0]}::{item.originalname}", []).append(item)
+    sampled = {item for cases in tests.values()
+               for item in sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))[:(len(cases) + 1) // 2]}
+    for item in items:
+        if not item.get_closest_marker("long") and (item in sampled or not item.get_closest_marker("sampled")):
+            chosen.append(item)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
+    items[:] = chosen
 
 
 @dataclass
@@ -180,16 +180,23 @@ def environment(folder, traced=True, **extra):
     return env
 
 
-def run_program(command, folder, timeout=600, **how):
+def run_program(command, folder, timeout=600, real_start=False, **how):
     """Runs a PyTorch program, or several ranks, to the end.
+
+    A program that is one file runs in a fork of a Python that has imported PyTorch already, unless
+    `real_start` is true (prepared_python.py).
 
     PyTorch 2.15.0 sometimes aborts after its work is done, traced or not (about one run in 60): a
     backward thread releases a Python object, for which it needs the GIL, while the interpreter
     ends. Such a run is repeated, in a clean folder.
     """
-    before = set(folder.iterdir())
+    command, before = [str(word) for word in command], set(folder.iterdir())
+    is_prepared = not real_start and not FULL and how.keys() == {"env"} and prepared_python.can_run(command)
     for _ in range(5):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, **how)
+        if is_prepared:
+            done = prepared_python.run(command, folder, how["env"], timeout)
+        else:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, **how)
         if done.returncode == 0 or ABORTED not in done.stderr:
             break
         for path in set(folder.iterdir()) - before:
@@ -197,19 +204,35 @@ def run_program(command, folder, timeout=600, **how):
     return done
 
 
-@pytest.fixture
-def run_python(tmp_path):
-    """Runs a workload in a PyTorch environment, traced by default."""
+@pytest.fixture(scope="session")
+def recording_store(tmp_path_factory, worker_id):
+    """The folder of recordings, which all workers share."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder if worker_id == "master" else folder.parent) / "recordings"
 
-    def run(torch_version, script, *arguments, traced=True, check=True, name="traced", own_libraries=False, **extra):
+
+@pytest.fixture
+def run_python(tmp_path, recording_store):
+    """Runs a workload in a PyTorch environment, traced by default.
+
+    A program with the same arguments and variables is run once for all tests (recordings.py), unless
+    `real_start` is true.
+    """
+
+    def run(torch_version, script, *arguments, traced=True, check=True, name="traced", own_libraries=False, real_start=False, **extra):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         if own_libraries:
             # A real machine has them on the loader's path.
             extra["LD_LIBRARY_PATH"] = next(Path(VENVS[torch_version]).rglob("libcuda.so.1")).parent
         python = Path(VENVS[torch_version]) / "bin" / "python"
-        process = run_program([python, WORKLOADS / script, *map(str, arguments)], folder,
-                              env=environment(folder, traced, **extra))
+        command = [str(word) for word in (python, WORKLOADS / script, *arguments)]
+        variables = environment(folder, traced, **extra)
+        if real_start or FULL or not recordings.is_shareable(tmp_path, command, variables):
+            process = run_program(command, folder, real_start=real_start, env=variables)
+        else:
+            process = recordings.run_once(recording_store, tmp_path, name, command, variables,
+                                          lambda command, folder, env: run_program(command, folder, env=env))
         if check:
             assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
         return Run(process, folder)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-RELEASE = TARGET / "release"
-COMMAND, LIBRARY = RELEASE / "gpumemtrace", RELEASE / "libgpumemtrace.so"
+BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "release"))
+COMMAND, LIBRARY = BUILD / "gpumemtrace", BUILD / "libgpumemtrace.so"
 WORKLOADS = REPOSITORY / "tests" / "workloads"
 TORCH = "2.15.0"
 
@@ -82,7 +82,7 @@ class Programs:
         if not self.python.exists():
             subprocess.run([REPOSITORY / "scripts" / "simgpu-venv", "--torch", TORCH, self.python.parents[1]], check=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(RELEASE / "libsimgpu_driver.so", self.folder / "libcuda.so.1")
+        shutil.copy(BUILD / "libsimgpu_driver.so", self.folder / "libcuda.so.1")
         compiler = os.environ.get("CC", "cc")
         flags = ["-O1", "-g", "-Wall", "-Werror"]
         storm = ["-L", self.folder, "-l:libcuda.so.1", f"-Wl,-rpath,{self.folder}", "-lpthread", "-ldl"]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DRIVER, RELEASE, REPOSITORY, VENVS
+from conftest import BUILD, DRIVER, REPOSITORY, TARGET, VENVS
 from recorded_requests import requests_of_trace
 
 pytestmark = pytest.mark.every_torch
 
-ORACLE = RELEASE / "allocator-oracle"
-PROGRAMS = RELEASE.parent / "allocator-oracle" / "programs"
+ORACLE = BUILD / "allocator-oracle"
+PROGRAMS = TARGET / "allocator-oracle" / "programs"
 
 
 #: A folder for each release, from scripts/setup/allocators.

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from conftest import LIBRARY, RELEASE, REPOSITORY, WORKLOADS, gpumemtrace, sentences
+from conftest import BUILD, LIBRARY, REPOSITORY, WORKLOADS, gpumemtrace, sentences
 from ground_truth import assert_calls_equal_driver
 
 MODELS = [model + amp for model in ("mlp", "resnet18", "transformer") for amp in ("", "-amp")]
@@ -229,7 +229,7 @@ for _ in range(30):
 print(len(gpumemtrace.leaks()["leaks"]), gpumemtrace.is_recording())
 """)
     done = run_python(torch_version, script, traced=False, PYTHONPATH=PACKAGE, GPUMEMTRACE_LIB=LIBRARY,
-                      PATH=f"{RELEASE}:{os.environ['PATH']}")
+                      PATH=f"{BUILD}:{os.environ['PATH']}")
     assert done.process.stdout == "1 True\n"
     report = done.report("--timeline")
     assert report["traces"][0]["mode"] == ["pluggable"] + ["started"] * started

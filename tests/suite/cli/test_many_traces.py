@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import COMMAND, RELEASE, REPOSITORY
+from conftest import BUILD, COMMAND, REPOSITORY
 
 EVENTS = 20_000
 FEW, MANY = 20, 200
@@ -25,7 +25,7 @@ def jobs(tmp_path_factory):
         folder = made[ranks] = tmp_path_factory.mktemp(f"ranks{ranks}")
         for rank in range(ranks):
             trace = folder / f"run.rank{rank}.trace"
-            subprocess.run([RELEASE / "examples" / "synthesize", str(EVENTS), trace, "0", str(rank), str(ranks)], check=True)
+            subprocess.run([BUILD / "examples" / "synthesize", str(EVENTS), trace, "0", str(rank), str(ranks)], check=True)
     return made
 
 
@@ -74,7 +74,7 @@ def test_progress_is_drawn_on_terminals_only(jobs, tmp_path):
     # The line is drawn after a second: links to a long trace make the reading long enough.
     folder = tmp_path / "many"
     folder.mkdir()
-    subprocess.run([RELEASE / "examples" / "synthesize", "6000000", folder / "1.trace", "0", "0", "2"], check=True)
+    subprocess.run([BUILD / "examples" / "synthesize", "6000000", folder / "1.trace", "0", "0", "2"], check=True)
     for number in (2, 3):
         (folder / f"{number}.trace").symlink_to("1.trace")
     command = [COMMAND, "check", folder, "--budget", tmp_path / "budget.toml", "--write", "--force", "--jobs", "1"]

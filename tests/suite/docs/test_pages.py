@@ -16,7 +16,7 @@ from random import Random
 
 import docs_pages
 import pytest
-from conftest import COMMAND, REPOSITORY, RELEASE, VENVS
+from conftest import BUILD, COMMAND, REPOSITORY, TARGET, VENVS
 from docs_pages import ANY_LINES, ANY_TEXT, PAGES, TORCH, blocks, difference, updated
 
 README = REPOSITORY / "README.md"
@@ -293,7 +293,7 @@ def test_readme_commands():
 @pytest.fixture
 def mkdocs():
     """Returns the mkdocs that scripts/docs installed in target/."""
-    target = RELEASE.parent
+    target = TARGET
     done = subprocess.run([REPOSITORY / "scripts" / "docs", "--possible"], capture_output=True, text=True,
                           env={**os.environ, "CARGO_TARGET_DIR": str(target)})
     if done.returncode:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, DRIVER, RELEASE, REPOSITORY, environment, gpumemtrace
+from conftest import BUILD, COMMAND, DRIVER, REPOSITORY, environment, gpumemtrace
 from page_runs import EXPANDABLE, GOLDEN, LEAKING, damage, record, record_ranks
 from readers import reader_program, run_reader
 
@@ -330,7 +330,7 @@ def test_missing_program_says_how_to_install_it(tmp_path):
     assert "gpumemtrace-parquet" in done.stderr and "cargo install --path export-parquet" in done.stderr
     folder = tmp_path / "bin"
     folder.mkdir()
-    os.symlink(RELEASE / "gpumemtrace-parquet", folder / "gpumemtrace-parquet")
+    os.symlink(BUILD / "gpumemtrace-parquet", folder / "gpumemtrace-parquet")
     env["PATH"] = f"{folder}:/usr/bin"
     done = subprocess.run([alone, "export", "parquet", *golden(tmp_path)], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr

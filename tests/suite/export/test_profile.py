@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from conftest import RELEASE, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program, sentences
+from conftest import BUILD, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program, sentences
 from perfetto_trace import PROBLEMS, PerfettoTrace, query
 
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
@@ -23,7 +23,7 @@ FLOWS = """select a.ts source_ts, a.name source, b.ts target_ts, b.name target
 MAX_DIFFERENCE_NS = 100_000
 
 
-def run_in(folder, torch_version, way, traced=True, path=f"{RELEASE}:{os.environ['PATH']}"):
+def run_in(folder, torch_version, way, traced=True, path=f"{BUILD}:{os.environ['PATH']}"):
     """Runs a way of the workload, recorded by default; returns the finished process and its folder."""
     python = f"{VENVS[torch_version]}/bin/python"
     env = environment(folder, traced, PYTHONPATH=PACKAGE, PATH=path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, RELEASE, REPOSITORY, VENVS, environment, gpumemtrace, run_program
+from conftest import BUILD, COMMAND, REPOSITORY, VENVS, environment, gpumemtrace, run_program
 from page_runs import newest_torch, record
 
 RANKS = 6
@@ -35,7 +35,7 @@ def traces(tmp_path_factory):
     subprocess.run(command, cwd=REPOSITORY, check=True)
     folder = tmp_path_factory.mktemp("job")
     for rank in range(RANKS):
-        synthesize = [RELEASE / "examples" / "synthesize", "20000", folder / f"run.rank{rank}.trace", "0", str(rank), str(RANKS)]
+        synthesize = [BUILD / "examples" / "synthesize", "20000", folder / f"run.rank{rank}.trace", "0", str(rank), str(RANKS)]
         subprocess.run(synthesize, check=True)
     return folder
 
@@ -70,7 +70,7 @@ def test_a_killed_export_damages_nothing(traces, tmp_path):
     before = export_all(traces, lake, "before")
     for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
         # The command runs this program, which would go on.
-        export = subprocess.Popen([RELEASE / "gpumemtrace-parquet", "parquet", traces, "--run", "killed", "-o", lake], stdout=subprocess.DEVNULL)
+        export = subprocess.Popen([BUILD / "gpumemtrace-parquet", "parquet", traces, "--run", "killed", "-o", lake], stdout=subprocess.DEVNULL)
         time.sleep(delay_s)
         export.send_signal(signal.SIGKILL)
         export.wait()

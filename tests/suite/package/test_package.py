@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DRIVER, PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program
+from conftest import BUILD, DRIVER, PYTHONS, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program
 from installed_package import PackageEnvironment, build_distribution, version_of
 from installed_package import installed, wheel  # noqa: F401 (fixtures)
 
@@ -47,14 +47,14 @@ def test_wheel_contents_and_tag(wheel):
         binaries = {"gpumemtrace/lib/libgpumemtrace.so": "libgpumemtrace.so", f"{data}/scripts/gpumemtrace": "gpumemtrace"}
         binaries |= {f"gpumemtrace/lib/simgpu/{name}": name for name in ("libsimgpu_driver.so", "libsimgpu_toolkit.so")}
         for inside, built in binaries.items():
-            assert archive.read(inside) == (RELEASE / built).read_bytes()
+            assert archive.read(inside) == (BUILD / built).read_bytes()
         sources = REPOSITORY / "pytorch-allocator-shim" / "python"
         expected = {str(path.relative_to(sources)) for path in sources.rglob("*.py")} | {"gpumemtrace/py.typed"}
         expected |= {str(path.relative_to(sources)) for path in sources.rglob("*.sql")}
         assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
         assert b"\nRequires-Python: >=3.8\n" in archive.read(f"{info}/METADATA")
     # The linker's version needs, read by another tool, must equal the tag.
-    needs = subprocess.run(["readelf", "-VW", *(RELEASE / built for built in binaries.values())],
+    needs = subprocess.run(["readelf", "-VW", *(BUILD / built for built in binaries.values())],
                            capture_output=True, text=True, check=True).stdout
     assert int(glibc) == max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", needs))
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from browser import browser  # noqa: F401 (fixture)
-from conftest import RELEASE, REPOSITORY, gpumemtrace
+from conftest import BUILD, REPOSITORY, gpumemtrace
 
 RANKS = 60
 EVENTS = 20_000
@@ -27,7 +27,7 @@ def traces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job") / "traces"
     folder.mkdir()
     for rank in range(RANKS):
-        synthesize = [RELEASE / "examples" / "synthesize", str(EVENTS), folder / f"run.rank{rank:02}.trace", "0", str(rank), str(RANKS)]
+        synthesize = [BUILD / "examples" / "synthesize", str(EVENTS), folder / f"run.rank{rank:02}.trace", "0", str(rank), str(RANKS)]
         subprocess.run(synthesize, check=True)
     (folder / "run.rank07.trace").write_bytes(b"no trace")
     return folder

@@ -25,7 +25,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import ABORTED, RELEASE, REPOSITORY, VENVS, environment
+from conftest import ABORTED, BUILD, REPOSITORY, VENVS, environment
 
 PAGES = REPOSITORY / "docs"
 #: Outputs contain lines and sizes of PyTorch itself, so all pages use this version.
@@ -184,7 +184,7 @@ class Session:
         programs = folder / ".bin"
         programs.mkdir()
         for name in ("gpumemtrace", "libgpumemtrace.so", "libsimgpu_driver.so", "libsimgpu_toolkit.so"):
-            shutil.copy2(RELEASE / name, programs)
+            shutil.copy2(BUILD / name, programs)
         self.environment = environment(folder, traced=False)
         del self.environment["SIMGPU_LOG"]
         for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):

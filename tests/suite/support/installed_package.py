@@ -11,7 +11,7 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from conftest import PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
+from conftest import BUILD, PYTHONS, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
 
 #: Packages that scripts/setup/trainers installed: torch-version=folder,...
 TRAINERS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_TRAINERS", "").split(",") if pair)
@@ -22,7 +22,7 @@ def version_of(python):
     return tuple(map(int, subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()))
 
 
-def build_distribution(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
+def build_distribution(kind, folder, source=REPOSITORY, prebuilt=BUILD):
     """Builds a wheel, an editable wheel or an sdist with hatchling, from the tested library and
     command or from those in `prebuilt`."""
     code = f"import sys, hatchling.build; hatchling.build.build_{kind}(sys.argv[1])"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIBRARY, RELEASE, REPOSITORY, Run, environment
+from conftest import BUILD, LIBRARY, REPOSITORY, TARGET, Run, environment
 
 METAL = REPOSITORY / "tests" / "metal"
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -35,7 +35,7 @@ def built():
         reason = "GCC has no Objective-C here (cc1obj, of Debian's gobjc)"
         must = os.environ.get("GPUMEMTRACE_REQUIRE_ALL") and is_gobjc_packaged()
         pytest.fail(reason) if must else pytest.skip(reason)
-    target = RELEASE.parent / "metal-double"
+    target = TARGET / "metal-double"
     subprocess.run(["cargo", "build", "--quiet", "--release", "--package", "gpumemtrace-interpose", "--features", "metal-double",
                     "--target-dir", target], cwd=REPOSITORY, check=True)
     folder = target / f"double-{os.getpid()}"

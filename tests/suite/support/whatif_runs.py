@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "ci"))
 WORKLOADS, ACCURACY = REPOSITORY / "tests" / "workloads", REPOSITORY / "scripts" / "accuracy"
 #: Statistics that a row must predict, by key of the row.
 PREDICTED = {
@@ -96,7 +97,7 @@ def run_program(program, version, python, folder, setting="", trace=None, card=N
         env["PYTORCH_ALLOC_CONF" if minor_of(version) >= 10 else "PYTORCH_CUDA_ALLOC_CONF"] = setting
     stats = folder / "stats.json"
     stats.unlink(missing_ok=True)
-    record = [RELEASE / "gpumemtrace", "run", "-o", trace, "--"] if trace else []
+    record = [BUILD / "gpumemtrace", "run", "-o", trace, "--"] if trace else []
     command = [*record, python, WORKLOADS / "whatif" / "final_stats.py", stats, program.path, *program.arguments]
     done = subprocess.run([str(word) for word in command], cwd=folder, env=env, capture_output=True, text=True, timeout=600)
     if done.returncode or not stats.exists():
@@ -106,7 +107,7 @@ def run_program(program, version, python, folder, setting="", trace=None, card=N
 
 def answer_of(trace, settings, *arguments):
     """Returns the JSON of `gpumemtrace whatif`."""
-    command = [RELEASE / "gpumemtrace", "whatif", trace, "--json", "--no-progress", *[f"--set={setting}" for setting in settings], *arguments]
+    command = [BUILD / "gpumemtrace", "whatif", trace, "--json", "--no-progress", *[f"--set={setting}" for setting in settings], *arguments]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RunFailed(f"whatif: exit {done.returncode}: {done.stderr[-1500:]}")

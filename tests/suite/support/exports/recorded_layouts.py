@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import snapshot_oracle  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[4]
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
-REPLAY = RELEASE / "examples" / "recorded_layout"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "ci"))
+REPLAY = BUILD / "examples" / "recorded_layout"
 SMALL_SEGMENT, SMALL_REQUEST = 2 << 20, 1 << 20
 DEFAULT_POOL = (0, 0)
 VERSIONS = [f"2.{minor}.0" for minor in range(1, 16)]

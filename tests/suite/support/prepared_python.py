@@ -1,0 +1,75 @@
+"""Runs programs in forks of a Python that has already imported PyTorch.
+
+`import torch` takes 3 to 4 s of CPU, and most programs of the suites run for less. The recorder
+starts nothing before the first GPU call, so a fork before it makes the trace of a fresh start;
+capture/test_prepared_python.py compares them event for event. Tests about starting, command lines,
+imports and threads of the interpreter start their programs for real.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "prepared"
+#: Variables that are read after the import of PyTorch. All others are set before it.
+READ_LATER = ("GPUMEMTRACE_", "SIMGPU_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTEST_")
+#: Prepared interpreters that one process keeps; each has about 300 MB.
+KEPT = 4
+
+
+class _Prepared:
+    """One interpreter with PyTorch, for one set of variables that matter at its start."""
+
+    def __init__(self, python, environment):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        variables = environment | {"PREPARED_PYTHON_SOCKET": str(theirs.fileno()), "PYTHONPATH": str(FOLDER)}
+        self._process = subprocess.Popen([python, "/the-program-of-a-prepared-python"], env=variables, pass_fds=[theirs.fileno()],
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        theirs.close()
+        self._connection, self._answers, self._lock = ours, ours.makefile("r"), threading.Lock()
+
+    def run(self, command, folder, environment, timeout):
+        request = json.dumps({"command": command, "folder": str(folder), "environment": environment}).encode()
+        with self._lock, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            socket.send_fds(self._connection, [request], [output.fileno(), errors.fileno()])
+            child = self._answers.readline()
+            if not child:
+                raise RuntimeError(f"PyTorch cannot be imported: {self._process.communicate()[1].decode()[-4000:]}")
+            killer = threading.Timer(timeout, os.kill, (int(child), 9))
+            killer.start()
+            code = self._answers.readline()
+            killer.cancel()
+            output.seek(0), errors.seek(0)
+            texts = [file.read().decode().replace("\r\n", "\n") for file in (output, errors)]
+        if not code:
+            raise RuntimeError(f"the prepared interpreter ended: {self._process.communicate()[1].decode()[-4000:]}")
+        return subprocess.CompletedProcess(command, int(code), *texts)
+
+    def close(self):
+        self._connection.close()
+        self._answers.close()
+        self._process.communicate()
+
+
+_prepared = {}
+
+
+def can_run(command):
+    """Whether the command is a Python of a virtual environment, and the path of a program."""
+    return len(command) > 1 and command[1].endswith(".py") and (Path(command[0]).parent.parent / "pyvenv.cfg").exists()
+
+
+def run(command, folder, environment, timeout):
+    """Runs a program to its end, as `subprocess.run` would with its output as text."""
+    early = {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
+    key = (command[0], *sorted(early.items()))
+    prepared = _prepared.pop(key, None) or _Prepared(command[0], early)
+    # The last one used is the last one closed.
+    _prepared[key] = prepared
+    while len(_prepared) > KEPT:
+        _prepared.pop(next(iter(_prepared))).close()
+    return prepared.run(command, folder, environment, timeout)
