@@ -6,8 +6,8 @@
 //! that a trace does not contain are `None` in a report. User-facing sentences are made in the
 //! command.
 //!
-//! The modules form layers, and each imports only those above it in this list. `scripts/style`
-//! rejects import cycles.
+//! The modules form layers, and each imports only those above it in this list, which
+//! `scripts/style` checks.
 //!
 //! 1. `util`: ids, containers, saturating sums.
 //! 2. `report`: the values of a report.
