@@ -23,7 +23,5 @@ join_lane() {
     [ "$status" = 0 ] || die "$1 failed"
 }
 
-# Notes a check that is not run; scripts/test lists them at the end. CI fails after the first kind,
-# not after the second.
+# Notes a check that is not run; scripts/test lists them at the end.
 skip() { printf '   %s\n' "$*" >>"$lanes/skipped"; }
-skip_optional() { printf '   %s\n' "$*" >>"$lanes/skipped_optional"; }

@@ -191,7 +191,7 @@ def run_program(command, folder, timeout=600, real_start=False, **how):
     ends. Such a run is repeated, in a clean folder.
     """
     command, before = [str(word) for word in command], set(folder.iterdir())
-    is_prepared = not real_start and not FULL and how.keys() == {"env"} and prepared_python.can_run(command)
+    is_prepared = not real_start and not FULL and how.keys() == {"env"} and prepared_python.can_run(command, how["env"])
     for _ in range(5):
         if is_prepared:
             done = prepared_python.run(command, folder, how["env"], timeout)

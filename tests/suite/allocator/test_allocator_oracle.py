@@ -56,12 +56,21 @@ def test_model_equals_native_over_a_million_requests(oracle, torch_version, seed
     assert line.startswith(f"torch {torch_version}: 1000000 requests, ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("release", RELEASES)
 def test_model_equals_each_release_under_every_setting(release):
     """A million requests in all; scripts/nightly compares 100 million."""
     if not ALLOCATORS:
         skip_or_fail("GPUMEMTRACE_ALLOCATORS is not set (scripts/setup/allocators makes its folder)")
-    lines = oracle_of(Path(ALLOCATORS) / release)("compare-all", "--total", 1_000_000).splitlines()
+    compare_every_setting(oracle_of(Path(ALLOCATORS) / release), release)
+
+
+def test_model_equals_native_under_every_setting(oracle, torch_version):
+    compare_every_setting(oracle, torch_version)
+
+
+def compare_every_setting(oracle, release):
+    lines = oracle("compare-all", "--total", 1_000_000).splitlines()
     counts = [int(re.match(rf"torch {release}: (\d+) requests, ", line)[1]) for line in lines[1::2]]
     assert len(counts) >= 11 and sum(counts) >= 1_000_000
 

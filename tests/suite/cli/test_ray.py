@@ -23,6 +23,8 @@ import sys
 
 import ray
 
+pytestmark = pytest.mark.long
+
 
 class Worker:
     def identify(self):

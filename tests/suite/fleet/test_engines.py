@@ -42,6 +42,7 @@ def test_engines_agree(request, engines, lake, name):
         assert rows == first
 
 
+@pytest.mark.long
 def test_engines_agree_on_a_larger_lake(engines, tmp_path):
     # A file with two row groups, and hundreds of lines.
     lake = synthesize(tmp_path / "lake", 1_100_000, 1, 1)

@@ -121,7 +121,7 @@ def test_command_line_prints_tables(engines, synthesized):
     lake = synthesized.folder
     expected = engines.rows(lake, "peak_by_torch")
     assert json.loads(run_fleet(lake, "peak_by_torch", "--json").stdout) == expected
-    assert json.loads(run_fleet(lake, "peak_by_torch", "--json", "--engine", "datafusion").stdout) == expected
+    assert json.loads(run_fleet(lake, "peak_by_torch", "--json", "--engine", ENGINES[-1]).stdout) == expected
     rows = list(csv.DictReader(io.StringIO(run_fleet(lake, "peak_by_torch", "--csv").stdout)))
     assert rows == [{name: "" if value is None else str(value) for name, value in row.items()} for row in expected]
     head, *lines = run_fleet(lake, "peak_by_torch").stdout.splitlines()
@@ -160,6 +160,7 @@ def test_missing_package_says_how_to_install_it(synthesized, tmp_path, engine, p
         f"gpumemtrace: error: the Python package {package} is not installed; run: pip install {package}\n")
 
 
+@pytest.mark.long  # needs PySpark
 def test_missing_java_says_how_to_install_it(synthesized, tmp_path):
     done = run_fleet(synthesized.folder, "rank_skew", "--engine", "spark", code=2, PATH=str(tmp_path), JAVA_HOME="")
     assert done.stderr == ("gpumemtrace: error: Spark needs Java 17, which is not installed; "

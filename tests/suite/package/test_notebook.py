@@ -6,6 +6,8 @@ import pytest
 
 from installed_package import installed, packaged, trainers_of, wheel  # noqa: F401 (fixtures)
 
+pytestmark = pytest.mark.long
+
 KEEPS = "4.00 MiB  {} cell, line 1: kept.append(torch.ones(1 << 20, device='cuda'))"
 MAKES = "4.00 MiB  another cell, line 2: return torch.ones(1 << 18, device='cuda')"
 KEPT_NAME = "gpumemtrace: already recording; the trace keeps its name\n"

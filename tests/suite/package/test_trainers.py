@@ -18,6 +18,7 @@ def phases_of(report):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_lightning_phases_match_pytorch(torch_version, packaged, name):
     run = packaged(torch_version, "package/lightning_training.py", name, more=[trainers_of(torch_version)], **SILENT)
@@ -33,6 +34,7 @@ def test_lightning_phases_match_pytorch(torch_version, packaged, name):
         "sanity check": 1, "train": 4, "validation": 3, "test": 1, "predict": 1}
 
 
+@pytest.mark.long
 def test_huggingface_phases_match_pytorch(torch_version, packaged):
     run = packaged(torch_version, "package/huggingface_training.py", more=[trainers_of(torch_version)], **SILENT)
     printed = run.printed

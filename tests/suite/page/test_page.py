@@ -14,11 +14,13 @@ from decimal import ROUND_HALF_EVEN, Decimal
 import pytest
 
 from browser import browser  # noqa: F401 (fixture)
-from conftest import VENVS, gpumemtrace
+from conftest import FULL, VENVS, gpumemtrace
 from page_runs import GOLDEN, KINDS
 
 MOMENTS = 100
 #: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
+#: Kinds that every view is compared for.
+BROWSED = list(KINDS) if FULL else ["fragmented", "ranks"]
 RICH = ["leak", "oom", "fragmented", "phases", "ranks", "compared", "damaged"]
 WIDTH = 1280
 BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB|PiB)\b")
@@ -111,8 +113,7 @@ def choose_moments(browser, place, edges, choice):  # noqa: F811
     return sorted(chosen | set(choice.sample(others, min(MOMENTS - len(chosen), len(others)))))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BROWSED)
 def test_page_answers_as_replay(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
     browser.open(page.path)
@@ -215,8 +216,7 @@ def text_of_choices(browser, view):  # noqa: F811
     return " ".join(texts)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BROWSED)
 def test_views_show_numbers_of_report(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
     report = page.report
@@ -275,7 +275,7 @@ def test_reserved_memory_with_other_settings_is_drawn(browser, page_of):  # noqa
         assert all(point == pytest.approx(wanted, abs=0.01) for point, wanted in zip(points, expected)), name
 
 
-@pytest.mark.parametrize("kind", ["leak", "oom", "fragmented", "pluggable"])
+@pytest.mark.parametrize("kind", ["leak", "oom", "fragmented", "pluggable"] if FULL else ["fragmented"])
 def test_views_show_no_other_bytes(browser, page_of, kind):  # noqa: F811
     """Every number of bytes in the text of a view is one of the report."""
     page = page_of(kind)
@@ -300,8 +300,7 @@ def test_views_show_no_other_bytes(browser, page_of, kind):  # noqa: F811
         assert shown - known == set(), view
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BROWSED)
 def test_views_are_accessible_and_fit(browser, page_of, kind):  # noqa: F811
     browser.open(page_of(kind).path, width=WIDTH)
     found = []
@@ -319,7 +318,7 @@ def test_views_are_accessible_and_fit(browser, page_of, kind):  # noqa: F811
     assert browser.problems() == []
 
 
-@pytest.mark.parametrize("kind", ["leak", "fragmented", "oom"])
+@pytest.mark.parametrize("kind", ["leak", "fragmented", "oom"] if FULL else ["fragmented"])
 def test_timeline_divides_memory_as_its_data(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
     device = page.file.data["traces"][0]["devices"][0]

@@ -26,7 +26,8 @@ class _Prepared:
 
     def __init__(self, python, environment):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        variables = environment | {"PREPARED_PYTHON_SOCKET": str(theirs.fileno()), "PYTHONPATH": str(FOLDER)}
+        path = ":".join([str(FOLDER), *filter(None, [environment.get("PYTHONPATH")])])
+        variables = environment | {"PREPARED_PYTHON_SOCKET": str(theirs.fileno()), "PYTHONPATH": path}
         self._process = subprocess.Popen([python, "/the-program-of-a-prepared-python"], env=variables, pass_fds=[theirs.fileno()],
                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         theirs.close()
@@ -58,9 +59,11 @@ class _Prepared:
 _prepared = {}
 
 
-def can_run(command):
+def can_run(command, environment):
     """Whether the command is a Python of a virtual environment, and the path of a program."""
-    return len(command) > 1 and command[1].endswith(".py") and (Path(command[0]).parent.parent / "pyvenv.cfg").exists()
+    has_own_start = any((Path(folder) / "sitecustomize.py").exists() for folder in environment.get("PYTHONPATH", "").split(":") if folder)
+    return (len(command) > 1 and command[1].endswith(".py") and not has_own_start
+            and (Path(command[0]).parent.parent / "pyvenv.cfg").exists())
 
 
 def run(command, folder, environment, timeout):

@@ -8,6 +8,7 @@ one of them record while the others wait.
 import fcntl
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -37,7 +38,7 @@ def is_shareable(folder, command, environment):
 def run_once(store, folder, name, command, environment, run):
     """Returns the finished process of a run in `folder/name`; `run(command, folder, environment)`
     runs it if it is the first one."""
-    place = lambda text: text.replace(f"{folder}/{name}", f"{FOLDER}/run").replace(str(folder), FOLDER)  # noqa: E731
+    place = lambda text: re.sub(rf"{re.escape(str(folder))}/{re.escape(name)}(?=/|$)", f"{FOLDER}/run", text).replace(str(folder), FOLDER)  # noqa: E731
     recipe = {
         "command": [place(word) for word in command],
         "environment": {key: place(value) for key, value in sorted(environment.items()) if not key.startswith(IGNORED)},

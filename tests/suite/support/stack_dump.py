@@ -11,11 +11,20 @@ FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
 
 def stacks(trace):
     """Returns a function from node id to [(file, line, function), ...], innermost first."""
+    return _stacks(trace, "frame", lambda fields: (fields["file"], int(fields["line"].replace("?", "0")), fields["function"]))
+
+
+def native_stacks(trace):
+    """Returns a function from native node id to [(module, offset), ...], innermost first."""
+    return _stacks(trace, "native", lambda fields: (fields.get("module"), fields.get("offset")))
+
+
+def _stacks(trace, kind, frame_of):
     frames = {}
     for line in gpumemtrace("dump", trace, "--stacks").splitlines():
-        if line.startswith("frame "):
+        if line.startswith(f"{kind} "):
             fields = {key: json.loads(text) if text.startswith('"') else text for key, text in FIELD.findall(line)}
-            frames[int(fields["id"])] = (int(fields["parent"]), (fields["file"], int(fields["line"].replace("?", "0")), fields["function"]))
+            frames[int(fields["id"])] = (int(fields["parent"]), frame_of(fields))
 
     def stack(node):
         out = []

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY, gpumemtrace
+from conftest import FULL, REPOSITORY, gpumemtrace
 from page_runs import GOLDEN, record
 from readers import read_with_python, reader_program, run_reader, skip_or_fail
 
 HERE = Path(__file__).parent
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
-ENGINES = ("duckdb", "datafusion", "spark")
+#: The long checks install the others.
+ENGINES = ("duckdb", "datafusion", "spark") if FULL else ("duckdb",)
 #: Spark compiles each part of a query to Java, which takes seconds and gains nothing here.
 SPARK_SETTINGS = "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
 
@@ -105,7 +106,7 @@ class Lake:
 def need_engines():
     """Skips the test if there is no environment with the engines, or no Java for Spark."""
     reader_program("python")
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+    if "spark" in ENGINES and shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         skip_or_fail("Java is not installed (Debian's openjdk-17-jre-headless)")
 
 
