@@ -1,6 +1,7 @@
 """The host matrix as a long check: how many programs were compared on which systems, and how many
 differences there were."""
 
+import shlex
 import xml.etree.ElementTree as ElementTree
 
 from .commands import call
@@ -11,7 +12,7 @@ def run(scale, options):
     report = TARGET / "host" / "report.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    code, output = call(REPOSITORY / "scripts" / "test", "--long", "suites", "host", PYTEST_ADDOPTS=f"--junitxml={report}")
+    code, output = call(REPOSITORY / "scripts" / "test", "--long", "suites", "host", PYTEST_ADDOPTS=shlex.quote(f"--junitxml={report}"))
     if not report.exists():
         raise RuntimeError(f"scripts/test exited with {code} and has no report: {output[-500:]}")
     found = summarise(report)
