@@ -75,8 +75,8 @@ class Schedule(unittest.TestCase):
 
     def test_full_length_is_known_from_a_passed_run_on_such_a_machine(self):
         check = Fake("a", minutes=10)
-        self.assertEqual(schedule.full_minutes(check, passed("2026-01-01", minutes=3, scale=0.1), HERE), 30)
-        for other in (None, passed("2026-01-01", minutes=3, machine=ELSEWHERE), passed("2026-01-01", minutes=3) | {"status": "failed"}):
+        self.assertEqual(schedule.full_minutes(check, passed("2026-01-01", minutes=6, scale=0.2), HERE), 30)
+        for other in (None, passed("2026-01-01", minutes=6, scale=0.19), passed("2026-01-01", minutes=3, machine=ELSEWHERE), passed("2026-01-01", minutes=3) | {"status": "failed"}):
             self.assertEqual(schedule.full_minutes(check, other, HERE), 10)
 
 

@@ -9,8 +9,11 @@ def age(result):
 
 
 def full_minutes(check, result, machine):
-    """Minutes at full length, by the last run on such a machine; else by the table of checks."""
-    if result and result["status"] == "passed" and result["machine"] == machine:
+    """Minutes at full length, by the last run on such a machine; else by the table of checks.
+
+    Most of a short run is building, which would make the full length look many times longer.
+    """
+    if result and result["status"] == "passed" and result["machine"] == machine and result["scale"] >= 0.2:
         return max(result["seconds"], 1) / 60 / result["scale"]
     return check.minutes
 
