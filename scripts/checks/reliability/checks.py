@@ -164,7 +164,9 @@ def predictions(scale, options):
     quick = ["--quick"] if scale < 1 else []
     if not any(TARGET.glob("venvs/torch-*/bin/python")):
         raise NotPossible("no PyTorch below target/: run scripts/test, or scripts/simgpu-venv")
-    code, output = call(REPOSITORY / "scripts" / "checks" / "whatif", "--jobs", options.jobs, *quick)
+    if call("cargo", "build", "--release", "--quiet", "--workspace")[0]:
+        raise RuntimeError("the release build failed")
+    code, output = call(REPOSITORY / "scripts" / "checks" / "whatif", "--jobs", options.jobs, *quick, GPUMEMTRACE_BUILD=TARGET / "release")
     total = re.search(r"^(\d+) rows of \d+ recorded runs: (\d+) exact, (\d+) differ from the real run, (\d+) errors", output, re.M)
     if not total:
         raise RuntimeError(f"scripts/checks/whatif exited with {code} and compared nothing")
