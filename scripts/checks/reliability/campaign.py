@@ -67,10 +67,10 @@ def run(programs, options):
                     print(f"{line}\n   repeat: scripts/soak --round {result.number} --seed {options.seed}{names}", flush=True)
     shutil.rmtree(folder)
     result = summary(rounds, options, absent, time.monotonic() - began)
-    for line in table(rounds):
-        print(line)
+    lines = table(result["hosts"])
+    print("\n".join(lines))
     if log:
-        print("\n".join(f"# {line}" for line in table(rounds)), file=log)
+        print("\n".join(f"# {line}" for line in lines), file=log)
         log.close()
     return (1 if result["failed"] or result["unreported"] else 0), result
 
@@ -82,25 +82,32 @@ def summary(rounds, options, absent, seconds):
         "ended_before_kill": sum(one.verdict == "ended" for one in rounds), "calls": sum(one.calls for one in outcomes),
         "events": sum(one.events for one in outcomes), "in_flight": sum(one.in_flight for one in outcomes),
         "missing": sum(one.missing for one in outcomes), "unreported": sum(one.missing - one.reported for one in outcomes),
-        "failed": sum(one.verdict.startswith("FAILED") for one in rounds), "not_run": absent,
+        "failed": sum(one.verdict.startswith("FAILED") for one in rounds), "not_run": absent, "hosts": by_host(rounds),
     }
 
 
-def table(rounds):
-    """The rows of the summary, as Markdown."""
-    rows = ["| host | kills | at start | running | forking | at exit | aimed at rotation | aimed at a file call | calls logged | events read | in flight | missing, reported | missing, unreported | failed |",
-            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
-    by_host = defaultdict(list)
+def by_host(rounds):
+    """Sums the rounds of each host and of all, by the columns of the table."""
+    groups = defaultdict(list)
     for one in rounds:
-        by_host[one.host].append(one)
-    for name, group in [*by_host.items(), ("all", rounds)]:
-        phases = Counter(one.phase for one in group if one.killed)
-        moments = Counter(one.moment for one in group if one.killed)
+        groups[BY_NAME[one.host].title].append(one)
+    rows = []
+    for title, group in [*groups.items(), ("all", rounds)]:
+        killed = [one for one in group if one.killed]
+        phases, moments = (Counter(getattr(one, name) for one in killed) for name in ("phase", "moment"))
         outs = [one.outcome for one in group]
-        numbers = [sum(one.killed for one in group), phases["start"], phases["run"], phases["fork"], phases["exit"], moments["rotation"],
-                   moments["file call"], sum(out.calls for out in outs), sum(out.events for out in outs), sum(out.in_flight for out in outs),
-                   sum(out.reported for out in outs), sum(out.missing - out.reported for out in outs),
-                   sum(one.verdict.startswith("FAILED") for one in group)]
-        title = BY_NAME[name].title if name in BY_NAME else name
-        rows.append(f"| {title} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
+        rows.append({
+            "host": title, "kills": len(killed), "at start": phases["start"], "running": phases["run"], "forking": phases["fork"],
+            "at exit": phases["exit"], "aimed at rotation": moments["rotation"], "aimed at a file call": moments["file call"],
+            "calls logged": sum(out.calls for out in outs), "events read": sum(out.events for out in outs),
+            "in flight": sum(out.in_flight for out in outs), "missing, reported": sum(out.reported for out in outs),
+            "missing, unreported": sum(out.missing - out.reported for out in outs),
+            "failed": sum(one.verdict.startswith("FAILED") for one in group),
+        })
     return rows
+
+
+def table(rows):
+    """The rows as Markdown."""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
+    return lines + [f"| {row['host']} | " + " | ".join(f"{row[name]:,}" for name in row if name != "host") + " |" for row in rows]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from . import host_runs
 from .commands import NotPossible, call
 from .hosts import REPOSITORY, TARGET, TORCH
-from .results import FOLDER
 
 #: The releases of tests/allocator-oracle/RULES.md.
 ALLOCATOR_RELEASES = (REPOSITORY / "tests" / "allocator-oracle" / "releases.txt").read_text().split()
@@ -24,8 +23,10 @@ class Check:
 
     name: str
     title: str
-    #: Hours at full scale on four cores.
-    hours: float
+    #: Minutes at full length on two cores; the last result on such a machine is preferred.
+    minutes: float
+    #: Smallest useful share of the full length; 1 if the length is fixed.
+    least: float
     command: str
     #: What `inputs` counts.
     unit: str
@@ -45,7 +46,7 @@ def soak(options, *arguments):
 
 
 def kills(scale, options):
-    found = soak(options, "--kills", max(1, round(1000 * scale)), "--log", FOLDER / "kills.log")
+    found = soak(options, "--kills", max(1, round(1000 * scale)), "--log", TARGET / "soak" / "kills.log")
     return {"inputs": found["kills"], "losses": found["unreported"] + found["failed"], **found}
 
 
@@ -63,38 +64,37 @@ def traces(scale, options):
 def fuzz(scale, options):
     """Fuzzes each target; the corpus keeps inputs that reach new code (`scripts/fuzz --keep`)."""
     script, seconds = REPOSITORY / "scripts" / "fuzz", max(1, round(3600 * scale))
-    code, listed = call(script, "--list")
+    code, output = call(script, "--possible")
     if code:
-        raise NotPossible(listed.strip().split("\n")[-1])
+        raise NotPossible(output.strip().split("\n")[-1])
     keep = ["--keep"] if options.keep else []
-
-    def one(target):
-        began = time.monotonic()
-        code, output = call(script, "--seconds", seconds, *keep, target)
-        numbers = re.search(r"(\d+) inputs tried, +(\d+) edges, +(\d+) in the corpus", output)
-        inputs, edges, corpus = map(int, numbers.groups()) if numbers else (0, 0, 0)
-        return {"target": target, "seconds": min(seconds, round(time.monotonic() - began)), "inputs": inputs, "edges": edges, "corpus": corpus,
-                "crashed": code != 0}
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        targets = list(pool.map(one, listed.split()))
-    return {"inputs": sum(one["inputs"] for one in targets), "losses": sum(one["crashed"] for one in targets), "seconds_each": seconds,
-            "targets": targets}
+    code, output = call(script, "--seconds", seconds, "--jobs", options.jobs, *keep)
+    crashed = set(re.findall(r"crashed: (.+)", output)[-1].split()) if code and "crashed: " in output else set()
+    numbers = re.findall(r"^(\w+) +([\d?]+) inputs tried, +([\d?]+) edges, +([\d?]+) in the corpus", output, re.M)
+    number = lambda text: 0 if text == "?" else int(text)
+    targets = [{"target": target, "seconds": seconds, "inputs": number(inputs), "edges": number(edges), "corpus": number(corpus),
+                "crashed": target in crashed} for target, inputs, edges, corpus in numbers]
+    return {"inputs": sum(one["inputs"] for one in targets), "losses": max(len(crashed), int(code != 0)), "seconds_each": seconds, "targets": targets}
 
 
 def cargo_test(*arguments, **variables):
     """Runs tests and returns (passed, failed)."""
     code, output = call("cargo", *arguments, **variables)
     counts = [tuple(map(int, found)) for found in re.findall(r"(\d+) passed; (\d+) failed", output)]
-    if not counts:
+    passed, failed = map(sum, zip(*counts)) if counts else (0, 0)
+    if not passed + failed:
         raise RuntimeError(f"cargo exited with {code} and ran no test")
-    passed, failed = map(sum, zip(*counts))
     return passed, max(failed, int(code != 0))
+
+
+def passed_tests(output):
+    """Sums the tests that pytest or cargo reports as passed."""
+    return sum(map(int, re.findall(r"(\d+) passed", output)))
 
 
 def damage(scale, options):
     passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-replay", "--test", "damage", "--", "--nocapture", GPUMEMTRACE_EVERY_BIT=1)
-    return {"scale": 1, "inputs": passed, "losses": failed}
+    return {"inputs": passed, "losses": failed}
 
 
 def snapshots(scale, options):
@@ -106,7 +106,7 @@ def snapshots(scale, options):
 def properties(scale, options):
     """Each round draws new cases: proptest seeds itself anew."""
     packages = ["-p", "gpumemtrace-format", "-p", "gpumemtrace-recorder", "-p", "gpumemtrace-replay"]
-    rounds, cases, passed, failed = max(1, round(20 * scale)), max(256, round(20_000 * scale)), 0, 0
+    rounds, cases, passed, failed = max(1, round(20 * scale)), 20_000, 0, 0
     for _ in range(rounds):
         now = cargo_test("test", "--release", "--no-fail-fast", *packages, "--", "--skip", "every_line_of_the_protocol_is_needed", PROPTEST_CASES=cases)
         passed, failed = passed + now[0], failed + now[1]
@@ -115,10 +115,10 @@ def properties(scale, options):
 
 def interleavings(scale, options):
     """The models of the ring protocol, with more preemptions than `scripts/test` allows."""
-    preemptions = 8 if scale >= 0.5 else 6
+    preemptions = 8 if scale >= 1 else 6
     passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-recorder", "--test", "protocol_model", "--", "--skip",
                                 "every_line_of_the_protocol_is_needed", LOOM_MAX_PREEMPTIONS=preemptions)
-    return {"inputs": passed, "losses": failed, "preemptions": preemptions}
+    return {"scale": 1 if scale >= 1 else 0.1, "inputs": passed, "losses": failed, "preemptions": preemptions}
 
 
 def miri(scale, options):
@@ -126,14 +126,19 @@ def miri(scale, options):
         raise NotPossible("Miri is not installed (rustup +nightly component add miri)")
     passed, failed = cargo_test("+nightly", "miri", "test", "--lib", "-p", "gpumemtrace-format", "-p", "gpumemtrace-recorder",
                                 MIRIFLAGS="-Zmiri-disable-isolation")
-    return {"scale": 1, "inputs": passed, "losses": failed}
+    return {"inputs": passed, "losses": failed}
 
 
 def processes(scale, options):
     pair = [f"{TORCH}={os.path.dirname(os.path.dirname(options.python))}"] if options.python else []
     code, output = call(REPOSITORY / "scripts" / "checks" / "processes", *pair)
-    passed = re.search(r"(\d+) passed", output)
-    return {"scale": 1, "inputs": int(passed[1]) if passed else 0, "losses": int(code != 0)}
+    return {"inputs": passed_tests(output), "losses": int(code != 0)}
+
+
+def matrix(scale, options):
+    """Writes docs/coverage-matrix.md, too."""
+    code, output = call(REPOSITORY / "scripts" / "checks" / "matrix")
+    return {"inputs": passed_tests(output), "losses": int(code != 0)}
 
 
 def allocator(scale, options):
@@ -155,11 +160,13 @@ def allocator(scale, options):
 
 
 def predictions(scale, options):
-    """Every PyTorch below target/; below a quarter of the full length, a few programs."""
-    quick = ["--quick"] if scale < 0.25 else []
+    """Every PyTorch below target/; below the full length, a few programs."""
+    quick = ["--quick"] if scale < 1 else []
     if not any(TARGET.glob("venvs/torch-*/bin/python")):
         raise NotPossible("no PyTorch below target/: run scripts/test, or scripts/simgpu-venv")
-    code, output = call(REPOSITORY / "scripts" / "checks" / "whatif", "--jobs", options.jobs, *quick)
+    if call("cargo", "build", "--release", "--quiet", "--workspace")[0]:
+        raise RuntimeError("the release build failed")
+    code, output = call(REPOSITORY / "scripts" / "checks" / "whatif", "--jobs", options.jobs, *quick, GPUMEMTRACE_BUILD=TARGET / "release")
     total = re.search(r"^(\d+) rows of \d+ recorded runs: (\d+) exact, (\d+) differ from the real run, (\d+) errors", output, re.M)
     if not total:
         raise RuntimeError(f"scripts/checks/whatif exited with {code} and compared nothing")
@@ -167,27 +174,62 @@ def predictions(scale, options):
     return {"scale": 0.1 if quick else 1, "inputs": rows, "losses": errors, "exact": exact, "differing": differing}
 
 
-def suites(scale, options):
-    """scripts/test, with what takes too long for CI: each case with every PyTorch, and more."""
-    code, output = call(REPOSITORY / "scripts" / "test", GPUMEMTRACE_FULL=1)
-    passed = [int(count) for count in re.findall(r"(\d+) passed", output)]
-    return {"scale": 1, "inputs": sum(passed), "losses": int(code != 0)}
+def long_part(*words, count=passed_tests):
+    """A part of scripts/test that takes too long for every change."""
 
+    def run(scale, options):
+        code, output = call(REPOSITORY / "scripts" / "test", "--long", *words)
+        skipped = re.findall("^   (.+)", output.partition("== skipped checks\n")[2], re.M)
+        if code == 0 and not count(output):
+            raise NotPossible("; ".join(skipped) or "no test ran")
+        return {"inputs": count(output), "losses": int(code != 0), "skipped": skipped}
+
+    return run
+
+
+def counted_paths(output):
+    """Counts the paths whose instructions scripts/checks/budgets compares."""
+    return len(re.findall(r" [+-]\d+\.\d%$", output, re.M))
+
+
+#: Folders of tests/suite, with minutes and title. The check `host` runs tests/suite/host.
+SUITES = {
+    "allocator": (10, "all cases"),
+    "analysis": (25, "all cases"),
+    "apple": (5, "all cases"),
+    "capture": (20, "all cases"),
+    "cli": (15, "all cases, with Ray"),
+    "docs": (10, "all cases"),
+    "durability": (20, "all cases"),
+    "export": (15, "all cases, with other readers"),
+    "fleet": (20, "all cases, with Spark and DataFusion"),
+    "package": (15, "all cases, with trainers and notebooks"),
+    "page": (25, "all cases, with each kind of trace"),
+    "simulate": (25, "all cases"),
+    "stacks": (10, "all cases"),
+}
 
 CHECKS = [
-    Check("kills", "SIGKILL at random moments", 0.6, "scripts/soak --kills 1000", "kills", kills),
-    Check("host", "host programs, untraced and traced", 0.2, "pytest tests/suite/host", "runs", host_runs.run),
-    Check("load", "several programs at once", 1, "scripts/soak --minutes 60", "events", load),
-    Check("fuzz", "fuzzing of each reader", 5.5, "scripts/fuzz --seconds 3600 --keep TARGET", "inputs", fuzz),
-    Check("traces", "changed traces, read by every command", 1, "scripts/soak --traces 20000", "files", traces),
-    Check("damage", "every bit flipped, every truncation", 0.1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay --test damage", "tests", damage),
-    Check("snapshots", "changed snapshots of PyTorch, and hostile ones", 0.02,
+    Check("kills", "SIGKILL at random moments", 36, 0.02, "scripts/soak --kills 1000", "kills", kills),
+    Check("host", "host programs, untraced and traced", 12, 1, "scripts/test --long suites host", "runs", host_runs.run),
+    Check("load", "several programs at once", 60, 0.05, "scripts/soak --minutes 60", "events", load),
+    Check("fuzz", "fuzzing of each reader", 660, 0.01, "scripts/fuzz --seconds 3600 --keep", "inputs", fuzz),
+    Check("traces", "changed traces, read by every command", 180, 0.01, "scripts/soak --traces 20000", "files", traces),
+    Check("damage", "every bit flipped, every truncation", 20, 1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay --test damage", "tests", damage),
+    Check("snapshots", "changed snapshots of PyTorch, and hostile ones", 2, 0.1,
           "GPUMEMTRACE_MUTATIONS=100000 cargo test --release -p gpumemtrace-torch-snapshot", "mutations", snapshots),
-    Check("properties", "property tests with more cases", 1.5, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),
-    Check("interleavings", "models of the ring protocol, more preemptions", 0.3, "LOOM_MAX_PREEMPTIONS=8 cargo test --test protocol_model", "models", interleavings),
-    Check("miri", "undefined behaviour in the format and the recorder", 0.5, "cargo +nightly miri test --lib", "tests", miri),
-    Check("allocator", "the model of PyTorch's allocator, 15 releases", 1.5, "scripts/checks/allocator-oracle --all --total 100000000", "requests", allocator),
-    Check("whatif", "predictions of other settings", 0.7, "scripts/checks/whatif", "predictions", predictions),
-    Check("suites", "all suites with every PyTorch, and more", 2, "GPUMEMTRACE_FULL=1 scripts/test", "tests", suites),
-    Check("processes", "8 ranks, 64 threads, 1,000 forks", 0.3, "scripts/checks/processes", "tests", processes),
+    Check("properties", "property tests with more cases", 90, 0.05, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),
+    Check("interleavings", "models of the ring protocol, more preemptions", 18, 0.1, "LOOM_MAX_PREEMPTIONS=8 cargo test --test protocol_model", "models", interleavings),
+    Check("miri", "undefined behaviour in the format and the recorder", 30, 1, "cargo +nightly miri test --lib", "tests", miri),
+    Check("allocator", "the model of PyTorch's allocator, 15 releases", 150, 0.01, "scripts/checks/allocator-oracle --all --total 100000000", "requests", allocator),
+    Check("matrix", "PyTorch's releases and allocators", 30, 1, "scripts/checks/matrix", "cells", matrix),
+    Check("whatif", "predictions of other settings", 60, 0.1, "scripts/checks/whatif", "predictions", predictions),
+    Check("processes", "8 ranks, 64 threads, 1,000 forks", 15, 1, "scripts/checks/processes", "tests", processes),
+    *(Check(f"suites-{folder}", title, minutes, 1, f"scripts/test --long suites {folder}", "tests", long_part("suites", folder))
+      for folder, (minutes, title) in SUITES.items()),
+    Check("wheel", "the wheel for glibc 2.17", 15, 1, "scripts/test --long wheel", "tests", long_part("wheel")),
+    Check("free-threaded", "a free-threaded CPython", 15, 1, "scripts/test --long free-threaded", "tests", long_part("free-threaded")),
+    Check("mac", "library and wheel for macOS", 10, 1, "scripts/test --long mac", "tests", long_part("mac")),
+    Check("metal", "Metal's hooks under an Objective-C runtime", 5, 1, "scripts/test --long metal", "tests", long_part("metal")),
+    Check("budgets", "instruction budgets of the release build", 15, 1, "scripts/test --long budgets", "paths", long_part("budgets", count=counted_paths)),
 ]

@@ -11,9 +11,13 @@ class NotPossible(Exception):
 
 
 def call(*command, shows=True, **variables):
-    """Runs a command, shows its output, and returns (exit code, output)."""
+    """Runs a command, shows its output as it comes, and returns (exit code, output)."""
     env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-    done = subprocess.run([str(word) for word in command], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if shows:
-        print(done.stdout, end="", flush=True)
-    return done.returncode, done.stdout
+    lines = []
+    with subprocess.Popen([str(word) for word in command], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace") as process:
+        for line in process.stdout:
+            lines.append(line)
+            if shows:
+                print(line, end="", flush=True)
+    return process.returncode, "".join(lines)

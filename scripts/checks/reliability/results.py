@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 
-from . import host_runs, load
+from . import campaign, host_runs, load
 from .hosts import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reliability.md"
@@ -27,11 +27,17 @@ def machine():
 
 
 def about_this_run():
-    return {"date": datetime.date.today().isoformat(), "commit": git("rev-parse", "--short=10", "HEAD"),
-            "has_changes": bool(git("status", "--porcelain", "--untracked-files=no")), "machine": machine()}
+    # What the long checks write themselves is no change of what they test.
+    written = [f":!{path}" for path in ("tests/reliability", "fuzz/corpus", "docs/reliability.md", "docs/coverage-matrix.md")]
+    return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"), "commit": git("rev-parse", "--short=10", "HEAD"),
+            "has_changes": bool(git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)), "machine": machine()}
 
 
 def store(name, result):
+    """Keeps a result; that a check cannot run here replaces no run elsewhere."""
+    known = stored(name)
+    if result["status"] == "not possible" and known and known["status"] != "not possible":
+        return
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -54,19 +60,22 @@ def summary_table(checks):
         if result is None:
             lines.append(f"| {check.name}: {check.title} | not yet run | | | | | | |")
         elif result["status"] == "not possible":
-            lines.append(f"| {check.name}: {check.title} | {result['date']}: not possible there: {result['reason']} | {result.get('commit', '')} | {result['machine']} | | | | |")
+            lines.append(f"| {check.name}: {check.title} | {result['date'][:10]}: not possible there: {result['reason']} | {result.get('commit', '')} | {result['machine']} | | | | |")
         else:
             commit = result.get("commit", "") + (" with changes" if result["has_changes"] else "")
             tried = f"{result['inputs']:,} {check.unit}" + (f", {result['preemptions']} preemptions" if "preemptions" in result else "")
-            cells = [f"{check.name}: {check.title}", result["date"], commit, result["machine"], duration(result["seconds"]),
+            tried += f", {len(result['skipped'])} parts skipped" if result.get("skipped") else ""
+            cells = [f"{check.name}: {check.title}", result["date"][:10], commit, result["machine"], duration(result["seconds"]),
                      f"{100 * result['scale']:.3g}%", tried, f"{result['losses']:,}"]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def kills_table():
-    log = FOLDER / "kills.log"
-    return [line[2:] for line in log.read_text().split("\n") if line.startswith("# |")] if log.exists() else ["Not yet run."]
+    result = stored("kills")
+    if not result or "hosts" not in result:
+        return ["Not yet run."]
+    return campaign.table(result["hosts"])
 
 
 def load_table():
