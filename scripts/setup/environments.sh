@@ -1,4 +1,4 @@
-# The environments of the suites below target/venvs; sourced by scripts/test and scripts/checks/long.
+# The environments of the suites, below target/venvs; sourced by scripts/test and its long checks.
 
 tools=$target/venvs/tools
 #: The PyTorch of most cases, and the one that tests of PyTorch itself run with too.
@@ -36,7 +36,7 @@ install_readers() {
     fi
 }
 
-# Sets GPUMEMTRACE_PYTHONS to those of the given versions that are installed; the others are skipped.
+# Sets GPUMEMTRACE_PYTHONS to the installed ones of the given versions, and skips the others.
 list_pythons() {
     local version found pythons=()
     for version in "$@"; do

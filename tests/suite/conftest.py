@@ -15,7 +15,7 @@ from pathlib import Path
 import prepared_python
 import pytest
 import recordings
-from outcomes import pytest_configure, pytest_runtest_logreport, pytest_runtest_makereport  # noqa: F401
+from outcomes import *  # noqa: F403 (hooks)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORKLOADS = REPOSITORY / "tests" / "workloads"
@@ -215,8 +215,8 @@ def recording_store(tmp_path_factory, worker_id):
 def run_python(tmp_path, recording_store):
     """Runs a workload in a PyTorch environment, traced by default.
 
-    A program with the same arguments and variables is run once for all tests (recordings.py), unless
-    `real_start` is true.
+    A program with the same arguments and variables is run once for all tests (recordings.py),
+    unless `real_start` is true.
     """
 
     def run(torch_version, script, *arguments, traced=True, check=True, name="traced", own_libraries=False, real_start=False, **extra):

@@ -1,4 +1,4 @@
-"""A program in a fork of a prepared Python leaves the trace of a fresh start (support/prepared_python.py)."""
+"""Programs in forks of a prepared Python leave the trace of a fresh start."""
 
 import json
 

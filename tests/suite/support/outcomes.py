@@ -6,6 +6,8 @@
 import json
 import os
 
+__all__ = ["pytest_configure", "pytest_runtest_logreport", "pytest_runtest_makereport"]
+
 _file = None
 
 

@@ -38,7 +38,8 @@ def is_shareable(folder, command, environment):
 def run_once(store, folder, name, command, environment, run):
     """Returns the finished process of a run in `folder/name`; `run(command, folder, environment)`
     runs it if it is the first one."""
-    place = lambda text: re.sub(rf"{re.escape(str(folder))}/{re.escape(name)}(?=/|$)", f"{FOLDER}/run", text).replace(str(folder), FOLDER)  # noqa: E731
+    runs_in = re.compile(rf"{re.escape(str(folder))}/{re.escape(name)}(?=/|$)")
+    place = lambda text: runs_in.sub(f"{FOLDER}/run", text).replace(str(folder), FOLDER)  # noqa: E731
     recipe = {
         "command": [place(word) for word in command],
         "environment": {key: place(value) for key, value in sorted(environment.items()) if not key.startswith(IGNORED)},

@@ -101,6 +101,6 @@ if "PREPARED_PYTHON_SOCKET" in os.environ:
     import torch  # noqa: F401
     import torch._dynamo  # noqa: F401
 
-    # gc.freeze() would halve the cost of a program, but then the interpreter frees fewer tensors when
-    # it ends than it does after a fresh start.
+    # gc.freeze() would halve the cost of a program, but the interpreter would then free fewer
+    # tensors at its end than after a fresh start.
     serve(socket.socket(fileno=int(os.environ.pop("PREPARED_PYTHON_SOCKET"))))
