@@ -39,7 +39,10 @@ def run_once(store, folder, name, command, environment, run):
     """Returns the finished process of a run in `folder/name`; `run(command, folder, environment)`
     runs it if it is the first one."""
     runs_in = re.compile(rf"{re.escape(str(folder))}/{re.escape(name)}(?=/|$)")
-    place = lambda text: runs_in.sub(f"{FOLDER}/run", text).replace(str(folder), FOLDER)  # noqa: E731
+
+    def place(text):
+        return runs_in.sub(f"{FOLDER}/run", text).replace(str(folder), FOLDER)
+
     recipe = {
         "command": [place(word) for word in command],
         "environment": {key: place(value) for key, value in sorted(environment.items()) if not key.startswith(IGNORED)},
@@ -53,9 +56,8 @@ def run_once(store, folder, name, command, environment, run):
         if not done.exists():
             shutil.rmtree(stored, ignore_errors=True)
             (stored / "run").mkdir(parents=True)
-            fill = lambda text: text.replace(FOLDER, str(stored))  # noqa: E731
-            process = run([fill(word) for word in recipe["command"]], stored / "run",
-                          {key: fill(place(value)) for key, value in environment.items()})
+            process = run([word.replace(FOLDER, str(stored)) for word in recipe["command"]], stored / "run",
+                          {key: place(value).replace(FOLDER, str(stored)) for key, value in environment.items()})
             done.write_text(json.dumps([process.returncode, process.stdout, process.stderr]))
     shutil.copytree(stored / "run", folder / name, dirs_exist_ok=True, symlinks=True)
     for path in stored.iterdir():
