@@ -1,4 +1,4 @@
-# Work that scripts/test does beside other work; sourced, never run.
+# Work that a script does beside other work; sourced, never run.
 #
 # Most steps leave one of two cores idle for a while, so two lanes together end sooner. A lane
 # prints nothing until it is joined.
