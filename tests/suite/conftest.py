@@ -180,6 +180,10 @@ def environment(folder, traced=True, **extra):
     return env
 
 
+def python_of(torch_version):
+    return Path(VENVS[torch_version]) / "bin" / "python"
+
+
 def run_program(command, folder, timeout=600, real_start=False, **how):
     """Runs a PyTorch program, or several ranks, to the end.
 
@@ -191,7 +195,8 @@ def run_program(command, folder, timeout=600, real_start=False, **how):
     ends. Such a run is repeated, in a clean folder.
     """
     command, before = [str(word) for word in command], set(folder.iterdir())
-    is_prepared = not real_start and not FULL and how.keys() == {"env"} and prepared_python.can_run(command, how["env"])
+    pythons = [str(python_of(version)) for version in VENVS]
+    is_prepared = not real_start and not FULL and how.keys() == {"env"} and prepared_python.can_run(command, how["env"], pythons)
     for _ in range(5):
         if is_prepared:
             done = prepared_python.run(command, folder, how["env"], timeout)
@@ -225,8 +230,7 @@ def run_python(tmp_path, recording_store):
         if own_libraries:
             # A real machine has them on the loader's path.
             extra["LD_LIBRARY_PATH"] = next(Path(VENVS[torch_version]).rglob("libcuda.so.1")).parent
-        python = Path(VENVS[torch_version]) / "bin" / "python"
-        command = [str(word) for word in (python, WORKLOADS / script, *arguments)]
+        command = [str(word) for word in (python_of(torch_version), WORKLOADS / script, *arguments)]
         variables = environment(folder, traced, **extra)
         if real_start or FULL or not recordings.is_shareable(tmp_path, command, variables):
             process = run_program(command, folder, real_start=real_start, env=variables)

@@ -17,8 +17,10 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "prepared"
 #: Variables that are read after the import of PyTorch. All others are set before it.
 READ_LATER = ("GPUMEMTRACE_", "SIMGPU_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTEST_")
+#: Their value is read later too, but for the choice of the allocator.
+ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 #: Prepared interpreters that one process keeps; each has about 300 MB.
-KEPT = 4
+KEPT = 5
 
 
 class _Prepared:
@@ -59,16 +61,19 @@ class _Prepared:
 _prepared = {}
 
 
-def can_run(command, environment):
-    """Whether the command is a Python of a virtual environment, and the path of a program."""
+def can_run(command, environment, pythons):
+    """Whether the command is one of the given interpreters, and the path of a program."""
     has_own_start = any((Path(folder) / "sitecustomize.py").exists() for folder in environment.get("PYTHONPATH", "").split(":") if folder)
-    return (len(command) > 1 and command[1].endswith(".py") and not has_own_start
-            and (Path(command[0]).parent.parent / "pyvenv.cfg").exists())
+    return len(command) > 1 and command[1].endswith(".py") and command[0] in pythons and not has_own_start
+
+
+def is_read_later(name, value):
+    return name.startswith(READ_LATER) or (name in ALLOCATOR_SETTINGS and "backend" not in value)
 
 
 def run(command, folder, environment, timeout):
     """Runs a program to its end, as `subprocess.run` would with its output as text."""
-    early = {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
+    early = {name: value for name, value in environment.items() if not is_read_later(name, value)}
     key = (command[0], *sorted(early.items()))
     prepared = _prepared.pop(key, None) or _Prepared(command[0], early)
     # The last one used is the last one closed.
