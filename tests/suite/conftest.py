@@ -32,7 +32,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # loads, sets it past os.environ.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
-VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
+VENVS = {version: str(Path(folder).absolute())
+         for version, _, folder in (pair.partition("=") for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)}
 #: Everything, also what takes too long for CI (scripts/test).
 FULL = bool(os.environ.get("GPUMEMTRACE_FULL"))
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
