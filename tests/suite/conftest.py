@@ -51,24 +51,25 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves the long part out: tests with the mark `long`, and half of the cases of tests with the
-    mark `sampled`. Hashes of their names decide, so the choice is the same in every run.
+    """Leaves the long part out: tests with the mark `long`, and most cases of tests with the mark
+    `sampled(N)`, of which one in N runs. Hashes of their names decide, so the choice is the same in
+    every run.
 
     With GPUMEMTRACE_FULL=1, all run (scripts/nightly).
     """
     if FULL:
         return
-    chosen, tests = [], {}
+    cases, chosen = {}, set()
     for item in items:
-        if item.get_closest_marker("sampled"):
-            tests.setdefault(f"{item.location[0]}::{item.originalname}", []).append(item)
-    sampled = {item for cases in tests.values()
-               for item in sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))[:(len(cases) + 1) // 2]}
-    for item in items:
-        if not item.get_closest_marker("long") and (item in sampled or not item.get_closest_marker("sampled")):
-            chosen.append(item)
+        sampled = item.get_closest_marker("sampled")
+        if not item.get_closest_marker("long"):
+            test = f"{item.location[0]}::{item.originalname}" if sampled else item
+            cases.setdefault((test, sampled.args[0] if sampled else 1), []).append(item)
+    for (_, share), same in cases.items():
+        same.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        chosen.update(same[:-(-len(same) // share)])
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
+    items[:] = [item for item in items if item in chosen]
 
 
 @dataclass

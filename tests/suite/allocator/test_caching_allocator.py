@@ -68,7 +68,7 @@ def assert_statistics_equal(own, native, exactly):
         assert more <= {"num_sync_all_streams", "num_device_alloc", "num_device_free", "num_oom_rejections"}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scenario, memory", [*((model, "80G") for model in MODELS), ("graphs", "80G"), ("streams", "80G"),
                                               ("out_of_memory", "256M")])
 def test_statistics_equal_native_allocator(plugged, watch, torch_version, scenario, memory):
@@ -82,7 +82,7 @@ def test_statistics_equal_native_allocator(plugged, watch, torch_version, scenar
     assert own_run.process.stdout.splitlines()[:-1] == native_run.process.stdout.splitlines()[:-1]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scenario, memory, settings", [
     *((scenario, "80G", settings) for scenario in ("transformer", "streams") for settings in SETTINGS),
     ("out_of_memory", "256M", "max_split_size_mb:21"),
@@ -104,7 +104,7 @@ def test_ignored_setting_is_named_once(plugged, watch):
     assert done.process.stderr.count(line) == done.process.stderr.count("gpumemtrace:") == 1
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scenario", [*MODELS, "data_parallel"])
 def test_backward_threads_reserve_no_more_than_native(plugged, watch, scenario):
     native, _ = plugged(scenario, "native", SIMGPU_DEVICES=2)

@@ -90,7 +90,7 @@ def check_sums(peak):
 OTHERS = [("mlp", "adagrad"), ("gpt", "adafactor")]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model,optimizer", [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS] + OTHERS)
 def test_categories_match_the_program(run_python, torch_version, model, optimizer):
     run = run_python(torch_version, "training/block_categories.py", model, optimizer, "--truth", "truth.json", SIMGPU_DEVICES=2, SIMGPU_CC="8.0")

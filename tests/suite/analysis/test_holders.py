@@ -56,7 +56,7 @@ def line_of(mark):
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
 def test_leak_lab_holders(run_with_holders, pattern, fixed):
@@ -75,7 +75,7 @@ def test_leak_lab_holders(run_with_holders, pattern, fixed):
         assert "train.kept (list, 60 items) -> tensor -> grad_fn chain" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("holder,name,kind,chain", [
     ("list", "holders.kept", "list", ["tensor"]),
     ("attribute", "holders.trainer.seen['loss']", "list", ["tensor"]),

@@ -32,7 +32,7 @@ def test_planted_leak_is_first_with_exact_numbers(run_python, torch_version, mod
     assert_model_reproduces(run.trace)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
 @pytest.mark.parametrize("amp", [False, True], ids=["fp32", "amp"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -98,7 +98,7 @@ def test_requests_that_outgrow_the_cache_are_growing_sizes(run_python, torch_ver
     assert "Free blocks do not fit the next request" in gpumemtrace("replay", run.trace)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(50 if FULL else 10))
 def test_random_healthy_runs_have_no_leak(run_python, seed):
     report = run_python(FIRST_VERSION, "training/healthy.py", seed).report()

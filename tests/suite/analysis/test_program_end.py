@@ -38,7 +38,7 @@ def assert_end_is(printed, report, moment):
     assert not any(cause["cause"] == "unexplained" for cause in gap["causes"])
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_end_is_what_the_last_statement_sees(tmp_path, torch_version, way):
     printed, _, report = end_program(tmp_path, torch_version, way, WAYS[way])

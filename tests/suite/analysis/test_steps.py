@@ -64,7 +64,7 @@ ALLOCATORS = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind, source", [("adam", "optimizer"), ("sgd", "optimizer"), ("loop", "period")])
 def test_steps_are_equal_under_every_allocator(run_python, torch_version, kind, source):
     program = ["requests_of_varying_shape"] if kind == "loop" else ["optimizer", kind, "top", "none", "1"]
@@ -74,7 +74,7 @@ def test_steps_are_equal_under_every_allocator(run_python, torch_version, kind, 
         assert (found, count) == (source, true), name
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [
     "optimizer sgd top none 1",
     "optimizer sgd middle none 1",

@@ -90,7 +90,7 @@ def assert_equal_lists(ours, theirs, what):
         assert our == their, f"{what} {number}: {our} in the trace, {their} at the witness"
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("configuration,row", CELLS, ids=lambda value: value.replace(" ", "_"))
 def test_trace_equals_history_and_driver_log(run_python, torch_version, configuration, row, tmp_path, record_property):
     is_cached = configuration in ("native", "expandable")

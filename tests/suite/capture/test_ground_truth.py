@@ -9,7 +9,7 @@ from ground_truth import assert_blocks_equal_torch, assert_calls_equal_driver, a
 
 CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp32", "amp"], ["native", "expandable"]))
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model,precision,segments", CONFIGURATIONS, ids=lambda value: value)
 def test_training_is_recorded_to_the_byte(run_python, torch_version, model, precision, segments, tmp_path):
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}

@@ -79,6 +79,7 @@ def versions():
         raise pytest.UsageError(f"GPUMEMTRACE_VENVS has no torch {TORCH}: run scripts/test, which makes the environments")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(PAGES)))
 def test_page_output_matches_command_output(page):
     wrong = page_differences(page.read_text())

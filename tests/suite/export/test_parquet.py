@@ -109,7 +109,7 @@ def devices_with_torch(export):
     return [device for device in export.report["devices"] if device["peak"]["live_bytes"] is not None]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 def test_readers_agree_on_every_table(exported):
     tables = exported.read["tables"]
     assert sorted(tables) == TABLES

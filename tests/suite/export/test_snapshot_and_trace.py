@@ -21,7 +21,7 @@ MAKE_CORPUS = load_make_corpus()
 ROWS = {name: (arguments, variables) for name, arguments, variables in MAKE_CORPUS.ROWS}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", ["training-late", "fragments-expandable", "pools", "pending", "oom", "devices-ring"])
 def test_report_equals_that_of_our_trace(row, torch_version, tmp_path):
     folder = tmp_path / row

@@ -74,7 +74,7 @@ def entries(trace, with_pools):
             if entry["action"] not in ("user_defined", "snapshot")]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flags", [(), ("--pending",), ("--devices", "2")], ids=["plain", "pending", "devices"])
 @pytest.mark.parametrize("conf", CONFS)
 def test_our_snapshot_equals_that_of_pytorch(own_run, export, torch_version, conf, flags):

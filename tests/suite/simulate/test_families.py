@@ -21,7 +21,7 @@ def has_libraries(torch_version, program):
     return all(torch_version in TRAINERS and (Path(TRAINERS[torch_version]) / library).is_dir() for library in needed)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", PROGRAMS)
 def test_family_trains(family, tmp_path):
     """Five steps: forward, backward, and an optimizer where the family has one."""

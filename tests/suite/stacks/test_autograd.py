@@ -39,7 +39,7 @@ def allocated_for_nodes(run, expected):
             yield event, *current[event["tid"]]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)
 def test_backward_allocations_match_anomaly_mode(run_python, torch_version, variant):
     run = run_python(torch_version, "training/anomaly_mode.py", "lines.txt", *variant)
@@ -65,7 +65,7 @@ def test_backward_allocations_match_anomaly_mode(run_python, torch_version, vari
     assert told + own >= 0.95 * (told + untold + own)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
 def test_gradients_are_attributed_to_forward_lines(run_python, torch_version, model):
     run = run_python(torch_version, "training/train.py", "--model", model)
