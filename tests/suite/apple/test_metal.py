@@ -17,6 +17,10 @@ from conftest import LIBRARY, dump, gpumemtrace
 from metal_runs import GOLDEN, METAL, built, marked_lines, run
 from stack_dump import FIELD
 
+#: Builds the library once more, with the hooks.
+needs_double = pytest.mark.long
+
+
 class DoubleLog:
     """The double's log: per thread, each operation and its object, in order per object."""
 
@@ -82,6 +86,7 @@ def lines_of(trace):
     return frames
 
 
+@needs_double
 @pytest.mark.parametrize("other", ["", "before", "after"])
 def test_every_operation_is_recorded_once_in_order_with_line(tmp_path, other):
     """Covers both devices: classes of the second override inherited methods and call them. One
@@ -108,6 +113,7 @@ def test_every_operation_is_recorded_once_in_order_with_line(tmp_path, other):
     assert {event["dev"] for event in events} == {"0", "1"}
 
 
+@needs_double
 def test_api_names_are_methods_that_the_program_calls(tmp_path):
     done = run(tmp_path, sys.executable, METAL / "event_kinds.py")
     names = re.findall(r' kind=(\S+) api="(-\[MTL[^"]*)"', gpumemtrace("dump", done.trace))
@@ -116,6 +122,7 @@ def test_api_names_are_methods_that_the_program_calls(tmp_path):
     assert ("device_alloc", "-[MTLDevice newTextureWithDescriptor:]") in names and ("device_free", "-[MTLHeap dealloc]") in names
 
 
+@needs_double
 def test_block_addresses_lie_in_their_heap(tmp_path):
     done = run(tmp_path, sys.executable, METAL / "event_kinds.py")
     heaps, offsets = {}, defaultdict(list)
@@ -129,6 +136,7 @@ def test_block_addresses_lie_in_their_heap(tmp_path):
     assert [at for each in offsets.values() for at in each] == printed and 4096 in printed
 
 
+@needs_double
 def test_eight_threads_lose_no_event(tmp_path):
     done = run(tmp_path, built()[2], 8, 3000)
     truth = DoubleLog(tmp_path / "double.log")
@@ -153,6 +161,7 @@ def lost_under_valgrind(folder, rounds):
     return sum(lost), int(re.search(r"ERROR SUMMARY: (\d+) errors", text)[1])
 
 
+@needs_double
 def test_hooks_leak_no_memory(tmp_path):
     """GCC's runtime leaks at start and per added method; the loss must not grow with the rounds."""
     if not shutil.which("valgrind"):
@@ -161,11 +170,13 @@ def test_hooks_leak_no_memory(tmp_path):
     assert few == many and few[1] == 0 and few[0] < 4096
 
 
+@needs_double
 def test_device_properties_are_recorded(tmp_path):
     devices = run(tmp_path, sys.executable, METAL / "event_kinds.py").report()["devices"]
     assert [(device["name"], device["total_bytes"]) for device in devices] == [("Apple M0 Double", 96 << 30)] * 2
 
 
+@needs_double
 def test_late_start_records_new_objects_only(tmp_path):
     """Objects made after the start are recorded, also in older heaps once their class is known.
     Nothing is invented for older objects."""
@@ -187,6 +198,7 @@ def test_release_library_contains_no_metal_hooks():
     assert b"cuMemAlloc_v2" in image and b"MTL" not in image and b"class_addMethod" not in image
 
 
+@needs_double
 def test_retained_list_is_a_leak_and_fixed_one_is_not(tmp_path):
     done = run(tmp_path, sys.executable, METAL / "retained.py")
     assert_retained_leak(done.report("--leaks"), done.report("--fragmentation"), steps=120)

@@ -50,6 +50,7 @@ def span(values):
     return {"samples": len(values), "least": min(values), "most": max(values), "last": values[-1]}
 
 
+@pytest.mark.long
 def test_samples_equal_allocator_counts_beside_metal_bytes(tmp_path):
     done, truth = sampled(tmp_path, 30)
     steps = truth["steps"]
@@ -74,6 +75,7 @@ def test_samples_equal_allocator_counts_beside_metal_bytes(tmp_path):
     assert since["torch_memory"][0]["samples"] < 30 and since["torch_memory"][0]["points"][0]["step"] >= 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["raises", "odd"])
 def test_failing_torch_mps_is_unknown_and_harmless(tmp_path, wrong):
     done, truth = sampled(tmp_path, 30, wrong)
@@ -88,6 +90,7 @@ def test_failing_torch_mps_is_unknown_and_harmless(tmp_path, wrong):
     assert memory["tensor_bytes"]["least"] > 0 and "(no answer 10 times)" in text
 
 
+@pytest.mark.long
 def test_untraced_program_is_not_sampled(tmp_path):
     traced, untraced = tmp_path / "traced", tmp_path / "untraced"
     traced.mkdir(), untraced.mkdir()
@@ -167,6 +170,7 @@ def needs_both():
         pytest.fail("GPUMEMTRACE_VENVS is not set: scripts/test makes the environments")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern, elsewhere", [("forward_hook", "program"), ("zero_grad", "checkout")])
 def test_leak_on_two_backends_is_one_row(tmp_path, needs_both, pattern, elsewhere):
     cuda, cuda_printed, _ = leak_lab(tmp_path / "cuda", "cuda", pattern)
@@ -190,6 +194,7 @@ def test_leak_on_two_backends_is_one_row(tmp_path, needs_both, pattern, elsewher
     assert "not found" not in text
 
 
+@pytest.mark.long
 def test_small_tensor_in_large_buffer_pins_more_on_mps(tmp_path, needs_both):
     """The reported line is where the waste happens; its cost shows up at another line."""
     cuda, cuda_printed, _ = leak_lab(tmp_path / "cuda", "cuda", "reused")
@@ -207,6 +212,7 @@ def test_small_tensor_in_large_buffer_pins_more_on_mps(tmp_path, needs_both):
     assert "a later tensor that reuses it may leak" in sites["message"]
 
 
+@pytest.mark.long
 def test_heap_per_tensor_pins_only_leaked_bytes(tmp_path, needs_both):
     cuda, *_ = leak_lab(tmp_path / "cuda", "cuda", "own_heaps")
     mps, *_ = leak_lab(tmp_path / "mps", "mps", "own_heaps", HEAP_OF_ITS_OWN=1)
@@ -216,6 +222,7 @@ def test_heap_per_tensor_pins_only_leaked_bytes(tmp_path, needs_both):
     assert reads(leak["after"]["site"]) == ("leak_patterns.py", line_of("reused"))
 
 
+@pytest.mark.long
 def test_fixed_program_has_no_amplification(tmp_path, needs_both):
     cuda, *_ = leak_lab(tmp_path / "cuda", "cuda", "forward_hook")
     mps, *_ = leak_lab(tmp_path / "mps", "mps", "forward_hook", options=["--mended"])
@@ -237,6 +244,7 @@ def test_same_backend_comparison_has_no_backend_section(tmp_path):
     assert re.findall(OF_CUDA, different) == []
 
 
+@pytest.mark.long
 def test_oom_on_metal_uses_metal_terms(tmp_path):
     """Metal refuses more heaps: the report names the line and claims nothing else."""
     trace, printed, process = leak_lab(tmp_path / "mps", "mps", "forward_hook", 400, DOUBLE_LIMIT=200 * MIB)
@@ -272,6 +280,7 @@ def test_golden_traces_of_leak_patterns(pattern):
     assert_the_specification_reads_it(Trace([golden]), golden)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", list(GOLDENS))
 def test_metal_golden_script_reproduces_golden_traces(tmp_path, pattern):
     library, double, _ = built()
