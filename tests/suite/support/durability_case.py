@@ -29,7 +29,7 @@ def build_programs(folder, names):
     compiler = shutil.which(os.environ.get("CC", "cc")) or skip_or_fail("there is no C compiler")
     for name in names:
         [source] = WORKLOADS.glob(f"*/{name.removesuffix('.so')}.c")
-        options = ["-shared", "-fPIC"] if name.endswith(".so") else ["-l:libcuda.so.1", "-lpthread"]
+        options = ["-shared", "-fPIC"] if name.endswith(".so") else ["-rdynamic", "-l:libcuda.so.1", "-lpthread"]
         subprocess.run([compiler, "-O1", "-g", "-Wall", "-Werror", "-o", folder / name, source, f"-L{folder}",
                         f"-Wl,-rpath,{folder}", *options, "-ldl"], check=True)
     return folder
@@ -109,9 +109,10 @@ class Case:
     def start(self, *command, traced=True, preload=(), before=None, own_clock=False, errors=subprocess.PIPE, **extra):
         """Starts a program. With `own_clock`, `pass_an_hour` moves its clock."""
         if own_clock:
-            (self.folder / "clock").write_bytes(bytes(8))
+            self.clock = self.folder.with_suffix(".clock")
+            self.clock.write_bytes(bytes(8))
             preload = [self.bin / "clock_offset.so", *preload]
-            extra |= {"CLOCK_OFFSET": self.folder / "clock", "GPUMEMTRACE_CLOCK": "kernel"}
+            extra |= {"CLOCK_OFFSET": self.clock, "GPUMEMTRACE_CLOCK": "kernel"}
         env = environment(self.folder, traced, LD_LIBRARY_PATH=self.bin, **extra)
         libraries = [*preload, *([LIBRARY] if traced else [])]
         if libraries:
@@ -121,7 +122,7 @@ class Case:
 
     def pass_an_hour(self):
         """Moves the program's clock, as a long stop does (clock_offset.c)."""
-        with open(self.folder / "clock", "r+b") as file:
+        with open(self.clock, "r+b") as file:
             file.write((3_600 * 10**9).to_bytes(8, "little"))
 
     def run(self, *command, **how):
