@@ -28,7 +28,7 @@ from durability_case import Case, build_programs, disk, lease_break_seconds, ski
 
 #: Rounds of SIGKILL at a random time, and at an instruction.
 KILLS = int(os.environ.get("GPUMEMTRACE_KILLS", "10"))
-STEPS = max(40, KILLS)
+STEPS = max(25, KILLS)
 
 
 @pytest.fixture(scope="module")

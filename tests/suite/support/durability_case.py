@@ -127,6 +127,7 @@ class Case:
 
     def run(self, *command, **how):
         process = self.start(*command, **how)
+        self.pid = process.pid
         try:
             self.output, self.printed = process.communicate(timeout=60)
         finally:
