@@ -110,7 +110,7 @@ COMMANDS = {
 def recorded(tmp_path_factory):
     """A complete trace in parts, with a budget that it keeps."""
     folder = tmp_path_factory.mktemp("recorded")
-    run(folder, GPUMEMTRACE_ROTATE="64KiB")
+    run(folder, GPUMEMTRACE_ROTATE="16KiB")
     assert len(parts(folder)) >= 2
     for name, arguments in COMMANDS.items():
         if name != "check":
@@ -166,7 +166,7 @@ def test_hole_in_a_trace_of_one_file_is_passed_over(tmp_path, command):
 @pytest.mark.parametrize("command", ["verify", "dump", "replay", "symbolize"])
 def test_frames_without_definitions_count_after_a_kill(tmp_path, command):
     """Nothing else tells that the file was cut: a killed program leaves it without an end."""
-    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="16KiB") as process:
         wait_until(lambda: parts(tmp_path), "a part")
         process.kill()
     path = stacks_file(tmp_path)

@@ -31,7 +31,7 @@ def memory_calls(calls):
     return [call for call in calls if call[0].startswith("cuMem")]
 
 
-@pytest.mark.parametrize("limit", ["64KiB", "1s,64KiB"])
+@pytest.mark.parametrize("limit", ["16KiB", "1s,16KiB"])
 def test_rotated_trace_equals_single_file(tmp_path, limit):
     run(tmp_path, GPUMEMTRACE_ROTATE=limit)
     assert len(parts(tmp_path)) >= 2
@@ -55,7 +55,7 @@ def index_equals_full_read(trace, code=0):
     return read
 
 
-@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+@pytest.mark.parametrize("limit", ["", "16KiB"], ids=["one", "parts"])
 def test_index_equals_full_read(tmp_path, limit):
     run(tmp_path, GPUMEMTRACE_ROTATE=limit)
     assert any("recording closed by: exit" in line for line in index_equals_full_read(tmp_path / "run.trace"))
@@ -68,7 +68,7 @@ def trace_bytes(folder):
     return 0
 
 
-@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+@pytest.mark.parametrize("limit", ["", "16KiB"], ids=["one", "parts"])
 def test_index_equals_full_read_after_kill(tmp_path, limit):
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE=limit) as process:
         process.stdout.readline()
@@ -79,13 +79,15 @@ def test_index_equals_full_read_after_kill(tmp_path, limit):
 
 
 def test_time_limit_rotates(tmp_path):
-    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="1s") as process:
-        # A new file has the name of a part for a moment.
-        wait_until(lambda: len(parts(tmp_path)) >= 3, "parts")
-        process.kill()
-    assert len(parts(tmp_path)) >= 2
-    calls = memory_calls(logged(tmp_path))
-    assert memory_calls(traced(tmp_path / "run.trace"))[: len(calls) - 1] == calls[:-1]
+    case = Case(tmp_path / "run", build_programs(tmp_path, ["process_ends", "clock_offset.so"]))
+    with case.start(case.bin / "process_ends", "now_and_then", own_clock=True, GPUMEMTRACE_ROTATE="1h") as process:
+        assert process.stdout.readline() == "begun\n"
+        for hours in (1, 2):
+            case.pass_an_hour()
+            wait_until(lambda: len(parts(case.folder)) >= hours, "a part")
+        process.communicate("\n")
+    assert process.returncode == 0 and len(parts(case.folder)) == 2
+    case.check_all_there("exit")
 
 
 def test_kill_in_any_file_call_of_rotations_loses_no_call(tmp_path):
@@ -103,9 +105,9 @@ def test_kill_in_any_file_call_of_rotations_loses_no_call(tmp_path):
 
 
 def test_oldest_parts_are_dropped_and_reported(tmp_path):
-    run(tmp_path, GPUMEMTRACE_MAX_TOTAL_SIZE="256KiB", count=300_000)
+    run(tmp_path, GPUMEMTRACE_MAX_TOTAL_SIZE="128KiB", count=150_000)
     files = [*parts(tmp_path), tmp_path / "run.trace", *tmp_path.glob("run.*.stacks.trace")]
-    assert sum(path.stat().st_size for path in files) <= 320 << 10
+    assert sum(path.stat().st_size for path in files) <= 160 << 10
     first = int(re.search(r"part(\d+)", parts(tmp_path)[0].name)[1])
     assert first > 1
     events = traced(tmp_path / "run.trace", code=6)
@@ -119,7 +121,7 @@ def test_oldest_parts_are_dropped_and_reported(tmp_path):
 
 
 def test_removed_parts_are_reported(tmp_path):
-    run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
+    run(tmp_path, GPUMEMTRACE_ROTATE="16KiB")
     whole = len(dump(tmp_path / "run.trace"))
     second = parts(tmp_path)[1]
     inside = len(dump(second, code=6))
@@ -132,7 +134,7 @@ def test_removed_parts_are_reported(tmp_path):
 
 
 def test_damage_names_the_damaged_file(tmp_path):
-    run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
+    run(tmp_path, GPUMEMTRACE_ROTATE="16KiB")
     first = parts(tmp_path)[0]
     bytes_there = bytearray(first.read_bytes())
     at = bytes_there.rindex(b"GMTB\x02") + 100
@@ -144,7 +146,7 @@ def test_damage_names_the_damaged_file(tmp_path):
 
 
 def test_later_run_keeps_earlier_parts(tmp_path):
-    run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
+    run(tmp_path, GPUMEMTRACE_ROTATE="16KiB")
     before = traced(tmp_path / "run.trace")
     run(tmp_path, count=2000)
     assert traced(tmp_path / "run.1.trace") == before
@@ -152,7 +154,7 @@ def test_later_run_keeps_earlier_parts(tmp_path):
 
 
 def test_recording_continues_if_rotation_fails(tmp_path):
-    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="16KiB") as process:
         process.stdout.readline()
         (tmp_path / "run.trace").rename(tmp_path / "elsewhere.trace")
         wait_until(lambda: (tmp_path / "elsewhere.trace").stat().st_size >= 256 << 10, "the trace to grow")
@@ -177,7 +179,7 @@ def with_file_changed(folder, what, deed):
             said += os.read(process.stderr.fileno(), 1 << 16).decode()
         return re.search("was (removed|truncated)", said) or process.poll() is not None
 
-    with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+    with start(folder, 0, GPUMEMTRACE_ROTATE="16KiB") as process:
         try:
             process.stdout.readline()
             wait_until(lambda: len(parts(folder)) >= 2, "parts")
