@@ -407,7 +407,7 @@ def in_parts(case, bin, between, says=None, **how):
         assert process.stdout.readline() == "second part\n"
         if says:
             # Events may rest in the rings for seconds.
-            traced.pass_an_hour()
+            traced.clock.pass_an_hour()
             wait_until(lambda: says in errors.read_text(), f"a line with {says!r}")
         else:
             wait_for_naps(process.pid, 3)

@@ -156,7 +156,7 @@ def test_call_that_unwinds_after_a_long_stop_does_not_block_the_ring(tmp_path, b
             opener.start()
             wait_until(lambda: lease_state(process.pid) == "BREAKING", "the other process to wait")
             # No earlier check of the lease is valid any more.
-            case.pass_an_hour()
+            case.clock.pass_an_hour()
             process.send_signal(signal.SIGCONT)
             case.output, case.printed = process.communicate(timeout=60)
         finally:

@@ -83,7 +83,7 @@ def test_time_limit_rotates(tmp_path):
     with case.start(case.bin / "process_ends", "now_and_then", own_clock=True, GPUMEMTRACE_ROTATE="1h") as process:
         assert process.stdout.readline() == "begun\n"
         for hours in (1, 2):
-            case.pass_an_hour()
+            case.clock.pass_an_hour()
             wait_until(lambda: len(parts(case.folder)) >= hours, "a part")
         process.communicate("\n")
     assert process.returncode == 0 and len(parts(case.folder)) == 2

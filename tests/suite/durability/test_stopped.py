@@ -133,7 +133,7 @@ def test_long_stop(case, bin):
             with how(process.pid):
                 if meanwhile:
                     open_against_lease(meanwhile, traced, process.pid)
-                traced.pass_an_hour()
+                traced.clock.pass_an_hour()
             try:
                 traced.output, traced.printed = process.communicate("\n", timeout=60)
             finally:
@@ -195,7 +195,7 @@ def test_stopped_time_does_not_count_as_waiting(case, bin):
         assert len(naps(process.pid, in_storm)) == 4
         wait_until_waiting(process.pid, in_storm, traced.folder / "driver.log")
         with stopped_by_signal(process.pid):
-            traced.pass_an_hour()
+            traced.clock.pass_an_hour()
         # Each thread looks at the clock.
         wait_for_naps(process.pid, 3, in_storm)
         gate.unlink()

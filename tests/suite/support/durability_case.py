@@ -99,6 +99,19 @@ def wait_for_naps(pid, times, chosen=lambda thread, name: name == "gpumemtrace")
     wait_until(lambda: has_slept(naps(pid, chosen)), "naps")
 
 
+class Clock:
+    """The monotonic clock of a program that preloads clock_offset.so."""
+
+    def __init__(self, file):
+        file.write_bytes(bytes(8))
+        self.file, self.settings = file, {"CLOCK_OFFSET": file, "GPUMEMTRACE_CLOCK": "kernel"}
+
+    def pass_an_hour(self):
+        with open(self.file, "r+b") as file:
+            offset = int.from_bytes(file.read(8), "little") + 3_600 * 10**9
+            os.pwrite(file.fileno(), offset.to_bytes(8, "little"), 0)
+
+
 class Case:
     """The folder of one run, and the files that the run left there."""
 
@@ -107,24 +120,16 @@ class Case:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, *command, traced=True, preload=(), before=None, own_clock=False, errors=subprocess.PIPE, **extra):
-        """Starts a program. With `own_clock`, `pass_an_hour` moves its clock."""
         if own_clock:
-            self.clock = self.folder.with_suffix(".clock")
-            self.clock.write_bytes(bytes(8))
+            self.clock = Clock(self.folder.with_suffix(".clock"))
             preload = [self.bin / "clock_offset.so", *preload]
-            extra |= {"CLOCK_OFFSET": self.clock, "GPUMEMTRACE_CLOCK": "kernel"}
+            extra |= self.clock.settings
         env = environment(self.folder, traced, LD_LIBRARY_PATH=self.bin, **extra)
         libraries = [*preload, *([LIBRARY] if traced else [])]
         if libraries:
             env["LD_PRELOAD"] = ":".join(map(str, libraries))
         return subprocess.Popen([*map(str, command)], cwd=self.folder, env=env, text=True, preexec_fn=before,
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-
-    def pass_an_hour(self):
-        """Moves the program's clock, as a long stop does (clock_offset.c)."""
-        with open(self.clock, "r+b") as file:
-            offset = int.from_bytes(file.read(8), "little") + 3_600 * 10**9
-            os.pwrite(file.fileno(), offset.to_bytes(8, "little"), 0)
 
     def run(self, *command, **how):
         process = self.start(*command, **how)
