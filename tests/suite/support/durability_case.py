@@ -36,7 +36,7 @@ def build_programs(folder, names):
 
 
 def wait_until(check, what, seconds=60):
-    """Returns the first true value of `check()`. The deadline is for a hang, not for a slow machine."""
+    """Returns the first true value of `check()`. The deadline is for a hang, not a slow machine."""
     deadline = time.monotonic() + seconds
     while not (value := check()):
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
