@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, VENVS, WORKLOADS, environment, gpumemtrace, run_program
+from conftest import COMMAND, FULL, VENVS, WORKLOADS, environment, gpumemtrace, run_program
 
 #: Events per rank thread, and children of the fork storm. scripts/checks/processes raises both.
 SCALE = int(os.environ.get("GPUMEMTRACE_SCALE", "1"))
 FORKS = int(os.environ.get("GPUMEMTRACE_FORKS", "60"))
+#: Each rank imports PyTorch.
+RANKS = 8 if FULL or SCALE > 1 else 3
 
 
 def start(torch_version, folder, *command, **extra):
@@ -60,7 +62,7 @@ def assert_equal_to_torch(trace, stats):
 
 
 def test_each_rank_has_its_own_trace(torch_version, tmp_path):
-    ranks, threads, pairs = 8, 8, 400 * SCALE
+    ranks, threads, pairs = RANKS, 8, 400 * SCALE
     start(torch_version, tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", ranks, WORKLOADS / "memory/alloc_storm.py",
           "--gloo", "--threads", threads, "--pairs", pairs, "--stats", tmp_path, SIMGPU_DEVICES=ranks, OMP_NUM_THREADS=1)
     assert traces(tmp_path) == [f"run.rank{rank}.trace" for rank in range(ranks)], "the launcher has no trace"

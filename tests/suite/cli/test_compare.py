@@ -114,7 +114,7 @@ def test_appeared_and_disappeared_leaks_are_reported(run_python, torch_version):
 
 def test_rotated_trace_equals_single_file(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder, more in ((whole, {}), (parts, {"GPUMEMTRACE_ROTATE": "64KiB"})):
+    for folder, more in ((whole, {}), (parts, {"GPUMEMTRACE_ROTATE": "16KiB"})):
         folder.mkdir()
         rotation_runs.run(folder, **more)
     assert len(rotation_runs.parts(parts)) >= 2

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from durability_case import build_programs
+from conftest import LIBRARY
+from durability_case import Clock, build_programs, wait_until
 from test_serve_metrics import MIB, DriverProgram, Server
 
 
@@ -30,9 +31,10 @@ def test_maxima_of_an_answer_that_is_lost_come_again(tmp_path, leave):
     program = DriverProgram(tmp_path / "traces")
     with Server(tmp_path / "traces") as server:
         program.turns(9)
-        leave(server.connect(b"GET /metrics HTTP/1.1\r\n\r\n"))
-        # The server writes the answer before the next request.
-        time.sleep(1)
+        client = server.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
+        port = client.getsockname()[1]
+        leave(client)
+        wait_until(lambda: not server.has_connection(port), "the end of the connection")
         assert server.samples()["gpumemtrace_driver_max_bytes"] == 14 * MIB
         assert server.samples()["gpumemtrace_driver_max_bytes"] == 10 * MIB
         # A client that closes its end after the request is answered.
@@ -48,17 +50,22 @@ def test_run_goes_on_where_its_lock_cannot_be_seen(tmp_path, locks):
     """The lock of a network file system, as the server sees it (flock_of.c)."""
     bin, folder = tmp_path / "bin", tmp_path / "traces"
     bin.mkdir(), folder.mkdir()
-    build_programs(bin, ["flock_of.so"])
+    build_programs(bin, ["flock_of.so", "clock_offset.so"])
+    clock = Clock(tmp_path / "clock")
     seen = os.environ | {"LD_PRELOAD": str(bin / "flock_of.so"), "FLOCK_OF": locks}
     with Server(folder, env=seen) as server:
-        program = DriverProgram(folder)
+        program = DriverProgram(folder, LD_PRELOAD=f"{bin}/clock_offset.so:{LIBRARY}", **clock.settings)
         for last in (9, 19, 29):
+            size = program.trace.stat().st_size if last > 9 else 0
             program.turns(last)
-            # The recorder writes events within about five seconds; the trace is quiet meanwhile.
-            for _ in range(8):
+            # The recorder writes events within about five seconds of its clock.
+            clock.pass_an_hour()
+            wait_until(lambda: program.trace.stat().st_size > size, "events in the trace")
+            # The trace is quiet for longer than that of a killed program would be.
+            for _ in range(4):
                 samples = server.samples("run.trace")
                 assert locks == "local" or samples["gpumemtrace_trace_running"] == 1
-                time.sleep(1)
+                time.sleep(0.25)
         # The first quiet seconds with a free lock look like the end of the program.
         assert samples["gpumemtrace_trace_running"] == 1
         assert samples["gpumemtrace_lost_events_total"] == 0

@@ -10,12 +10,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
 from conftest import DRIVER, WORKLOADS
-from durability_case import Case, skip_or_fail
+from durability_case import Case, skip_or_fail, wait_until
 
 
 @contextlib.contextmanager
@@ -75,7 +74,7 @@ def test_full_disk_does_not_end_the_program(case):
 def test_killed_program_reports_what_its_file_system_costs(case):
     with case.start(case.bin / "process_ends", "forever", SIMGPU_LOG="") as process:
         assert process.stdout.readline() == "begun\n"
-        time.sleep(0.5)
+        wait_until(lambda: case.trace.stat().st_size > 4096, "events in the trace")
         process.kill()
     assert process.returncode == -signal.SIGKILL and not case.ring.exists()
     facts = case.check_loss_is_reported()

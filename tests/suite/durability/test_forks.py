@@ -44,8 +44,8 @@ def run(tmp_path, bin):
 
 
 def test_no_child_is_forked_inside_nvml(run):
-    assert run("loop") == "queries made, children inside 0, slow forks 0\n"
+    assert run("loop") == "queries made, children inside 0, forks prompt\n"
 
 
 def test_fork_under_the_lock_of_the_loader_does_not_block(run, bin):
-    assert run(bin / "fork_in_constructor.so") == "loaded within 10 s\n"
+    assert run(bin / "fork_in_constructor.so") == "loaded within 30 s\n"

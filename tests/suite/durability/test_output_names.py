@@ -2,10 +2,12 @@
 touched. If another name makes recording possible, the trace is complete there; else one line says
 why there is none, and no file is left.
 
-Each case runs as root and as nobody, who cannot open everything. The program is
-tests/workloads/driver/process_ends.c on the simulated driver.
+Root can open everything, nobody cannot: each obstacle meets each name, and each user some name.
+GPUMEMTRACE_FULL=1 runs all three together. The program is tests/workloads/driver/process_ends.c on
+the simulated driver.
 """
 
+import functools
 import json
 import os
 import resource
@@ -15,15 +17,15 @@ import socket
 import stat
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, DRIVER, LIBRARY, WORKLOADS, environment
-from durability_case import Case, skip_or_fail
+from conftest import COMMAND, DRIVER, FULL, LIBRARY, WORKLOADS, environment
+from durability_case import Case, skip_or_fail, wait_for_lease, wait_until
 
 NOBODY = 65534
+USERS = ["root", "nobody"]
 #: The trace ID that the preload fixed_random.so gives.
 ID = "abababab"
 TRACE_MAGIC, RING_MAGIC = b"gpumtrc\n", b"gpumtrr\n"
@@ -84,7 +86,7 @@ class UserCase(Case):
         return {path.name for path in self.folder.iterdir()} - {"driver.log", "target", "elsewhere"}
 
 
-@pytest.fixture(params=["root", "nobody"])
+@pytest.fixture(params=USERS)
 def case(request, bin):
     if os.getuid() != 0:
         skip_or_fail("only root can run as another user")
@@ -167,6 +169,14 @@ OBSTACLES = [folder, named_pipe, unix_socket, device, dangling_link, link_to_fil
              file_without_permission, private_file_of_other_user]
 
 
+def met(names):
+    """Gives each obstacle each name, as the users in turn."""
+    chosen = lambda number, user: FULL or USERS[number % 2] == user
+    triples = [(make, name, user) for first, make in enumerate(OBSTACLES) for second, name in enumerate(names)
+               for user in USERS if chosen(first + second, user)]
+    return pytest.mark.parametrize("make, name, case", triples, indirect=["case"], ids=lambda value: getattr(value, "__name__", None))
+
+
 def identity(path):
     """Everything about a file that a run must not change."""
     facts = path.lstat()
@@ -183,13 +193,18 @@ def place(case, make, name):
     return path, identity(path), says
 
 
+@functools.cache
+def run_untraced(bin, user, arguments):
+    folder = Path(tempfile.mkdtemp(prefix="alone-", dir=bin))
+    os.chown(folder, user, user)
+    return UserCase(folder, bin, user).run(bin / "process_ends", *arguments, traced=False)
+
+
 def run(case, bin, *arguments, **how):
-    """Runs the program traced and untraced, and compares what is visible from outside."""
-    arguments = arguments or ("works", 200)
-    alone, traced = case("alone").run(bin / "process_ends", *arguments, traced=False), case()
-    process = traced.start(bin / "process_ends", *arguments, **how)
-    traced.output, traced.printed = process.communicate(timeout=60)
-    traced.code, traced.pid = process.returncode, process.pid
+    """Runs the program traced, and compares what is visible from outside with an untraced run."""
+    arguments, traced = arguments or ("works", 200), case()
+    alone = run_untraced(bin, traced.user, arguments)
+    traced.run(bin / "process_ends", *arguments, **how)
     assert (traced.code, traced.output) == (alone.code, alone.output)
     assert alone.printed == "" and traced.lines() == traced.printed.splitlines()
     return traced
@@ -207,8 +222,7 @@ def check_name_with_pid(case, bin, make, name):
     assert facts["complete"] and facts["events"]["device_alloc"] == 800
 
 
-@pytest.mark.parametrize("make", OBSTACLES)
-@pytest.mark.parametrize("name", ["run.trace", "run.trace.ring"])
+@met(["run.trace", "run.trace.ring"])
 def test_obstacle_at_trace_or_ring_gives_a_name_with_the_pid(case, bin, make, name):
     check_name_with_pid(case, bin, make, name)
 
@@ -220,10 +234,9 @@ def test_file_of_other_user_that_looks_like_ours_is_not_touched(case, bin, name)
     check_name_with_pid(case, bin, public_file_of_other_user, name)
 
 
-@pytest.mark.parametrize("make", OBSTACLES)
-def test_obstacle_at_file_of_stacks_leaves_no_file(case, bin, make):
+@met([f"run.{ID}.stacks.trace"])
+def test_obstacle_at_file_of_stacks_leaves_no_file(case, bin, make, name):
     """Its name has a random ID, so that only a preload can make this happen."""
-    name = f"run.{ID}.stacks.trace"
     path, before, _ = place(case(), make, name)
     traced = run(case, bin, preload=[bin / "fixed_random.so"], GPUMEMTRACE_ROTATE="1GiB")
     assert identity(path) == before and traced.files() == {name}
@@ -231,8 +244,7 @@ def test_obstacle_at_file_of_stacks_leaves_no_file(case, bin, make):
     assert f"{path} cannot be created: File exists" in line
 
 
-@pytest.mark.parametrize("make", OBSTACLES)
-@pytest.mark.parametrize("name", [f"run.{ID}.part1.trace", f"run.{ID}.part2.trace"])
+@met([f"run.{ID}.part1.trace", f"run.{ID}.part2.trace"])
 def test_obstacle_at_part_keeps_the_trace_in_one_file(case, bin, make, name):
     path, before, _ = place(case(), make, name)
     traced = run(case, bin, "works", 5000, preload=[bin / "fixed_random.so"], GPUMEMTRACE_ROTATE="2KiB")
@@ -272,7 +284,7 @@ def test_live_recording_at_ring_is_not_touched(case, bin):
     """Its trace was renamed, so that only the ring file has the old name."""
     with case().start(bin / "process_ends", "forever", SIMGPU_LOG="") as live:
         assert live.stdout.readline() == "begun\n"
-        time.sleep(0.3)
+        wait_for_lease(live.pid)
         kept = case().trace.rename(case().folder / "kept.trace")
         traced = run(case, bin)
         [line] = traced.lines()
@@ -287,19 +299,20 @@ def test_umask_does_not_lock_out_the_owner(case, bin):
     traced = case()
     with traced.start(bin / "process_ends", "forever", before=lambda: os.umask(0o777), SIMGPU_LOG="", GPUMEMTRACE_ROTATE="2KiB") as process:
         assert process.stdout.readline() == "begun\n"
-        deadline = time.monotonic() + 30
-        while len(list(traced.folder.glob("run.*.part1.trace"))) < 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        modes = {}
-        # A new part has no permissions for a moment, in which a stop is no use.
-        while set(modes.values()) != {0o600} and time.monotonic() < deadline:
-            process.send_signal(signal.SIGCONT)
-            time.sleep(0.05)
+        wait_until(lambda: list(traced.folder.glob("run.*.part1.trace")), "a part")
+
+        def stop_and_look():
+            """A new part has no permissions for a moment."""
             process.send_signal(signal.SIGSTOP)
-            time.sleep(0.1)
-            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in traced.folder.glob("run*")}
+            os.waitpid(process.pid, os.WUNTRACED)
+            found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in traced.folder.glob("run*")}
+            if set(found.values()) == {0o600}:
+                return found
+            process.send_signal(signal.SIGCONT)
+
+        modes = wait_until(stop_and_look, "files with permissions")
         process.kill()
-    assert len(modes) >= 4 and set(modes.values()) == {0o600}, modes
+    assert len(modes) >= 4, modes
     assert traced.facts()["complete"]
     assert process.stderr is None or process.returncode == -9
 
@@ -325,7 +338,8 @@ def test_name_of_device_or_stream_is_refused(case, bin):
     assert refused.returncode == 2 and "/dev/null is a device" in refused.stderr
 
 
-@pytest.mark.parametrize("limit", [0, 4096, 1 << 20])
+@pytest.mark.parametrize("limit, case", [
+    (limit, user) for number, limit in enumerate((0, 4096, 1 << 20)) for user in USERS if FULL or USERS[number % 2] == user], indirect=["case"])
 def test_low_file_size_limit_at_start_leaves_no_file(case, bin, limit):
     """SIGXFSZ ends a program by default."""
     def before():

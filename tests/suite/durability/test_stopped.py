@@ -1,5 +1,9 @@
 """A program that is stopped for long (SIGSTOP, a debugger, a frozen cgroup) goes on as it does
-untraced, also if another process truncates its ring file meanwhile."""
+untraced, also if another process truncates its ring file meanwhile.
+
+The stops last a moment. The program's clock then shows an hour more (clock_offset.c), and the
+kernel takes its lease away after a second.
+"""
 
 import contextlib
 import ctypes
@@ -7,24 +11,22 @@ import os
 import re
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from conftest import gpumemtrace
-from durability_case import Case, build_programs, skip_or_fail, wait_for_lease
+from durability_case import Case, build_programs, lease_break_seconds, lease_state, naps, skip_or_fail, wait_for_lease, wait_for_naps, wait_until
 
-LEASE_BREAK_SECONDS = Path("/proc/sys/fs/lease-break-time")
-FREEZERS = [(Path("/sys/fs/cgroup/freezer"), "freezer.state", "FROZEN", "THAWED"),
-            (Path("/sys/fs/cgroup"), "cgroup.freeze", "1", "0")]
+FREEZERS = [(Path("/sys/fs/cgroup/freezer"), "freezer.state", "FROZEN", "THAWED", ("freezer.state", "FROZEN")),
+            (Path("/sys/fs/cgroup"), "cgroup.freeze", "1", "0", ("cgroup.events", "frozen 1"))]
 WAIT_ALL = 0x40000000  # __WALL
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
 
 
 @pytest.fixture(scope="module")
 def bin(tmp_path_factory):
-    return build_programs(tmp_path_factory.mktemp("bin"), ["process_ends", "slow_writer.so"])
+    return build_programs(tmp_path_factory.mktemp("bin"), ["process_ends", "slow_writer.so", "clock_offset.so"])
 
 
 @pytest.fixture
@@ -37,6 +39,7 @@ def case(tmp_path, bin):
 @contextlib.contextmanager
 def stopped_by_signal(pid):
     os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
     yield
     os.kill(pid, signal.SIGCONT)
 
@@ -58,12 +61,13 @@ def stopped_by_debugger(pid):
 
 @contextlib.contextmanager
 def stopped_by_freezer(pid):
-    for root, file, frozen, thawed in FREEZERS:
+    for root, file, frozen, thawed, (state, word) in FREEZERS:
         group = root / f"gpumemtrace-test-{pid}"
         with contextlib.suppress(OSError):
             group.mkdir()
             (group / "cgroup.procs").write_text(str(pid))
             (group / file).write_text(frozen)
+            wait_until(lambda: word in (group / state).read_text(), "the freezer")
             break
     else:
         skip_or_fail("no cgroup can be frozen")
@@ -73,8 +77,7 @@ def stopped_by_freezer(pid):
     group.rmdir()
 
 
-# What another process does to the ring file meanwhile. Each waits until the kernel gives up on the
-# lease.
+# What another process does to the ring file meanwhile.
 
 def truncate(ring):
     os.truncate(ring, 0)
@@ -96,8 +99,13 @@ def hold_open(ring):
     os.open(ring, os.O_WRONLY)
 
 
-def nothing(ring):
-    time.sleep(float(LEASE_BREAK_SECONDS.read_text()) + 1)
+def open_against_lease(change, traced, pid):
+    """Changes the ring file as soon as the kernel has taken the lease away."""
+    opener = threading.Thread(target=change, args=[traced.ring])
+    with lease_break_seconds(1):
+        opener.start()
+        wait_until(lambda: lease_state(pid) == "BREAKING" or not opener.is_alive(), "the kernel to break the lease")
+    opener.join()
 
 
 TROUBLE = {  # the way to stop, what happens meanwhile, the line on stderr
@@ -108,22 +116,24 @@ TROUBLE = {  # the way to stop, what happens meanwhile, the line on stderr
     "shrunk": (stopped_by_signal, shrink, "truncated"),
     "held_open": (stopped_by_signal, hold_open, "open for writing"),
     "read": (stopped_by_signal, read, None),
-    "left_alone": (stopped_by_signal, nothing, None),
+    "left_alone": (stopped_by_signal, None, None),
 }
 
 
 def test_long_stop(case, bin):
-    """All at the same time, because each takes as long as the kernel waits."""
+    """All at the same time, because each waits for the kernel."""
     results = {}
 
     def run(name):
         how, meanwhile, _ = TROUBLE[name]
         traced = case(name)
-        with traced.start(bin / "process_ends", "now_and_then") as process:
+        with traced.start(bin / "process_ends", "now_and_then", own_clock=True) as process:
             assert process.stdout.readline() == "begun\n"
             wait_for_lease(process.pid)
             with how(process.pid):
-                meanwhile(traced.ring)
+                if meanwhile:
+                    open_against_lease(meanwhile, traced, process.pid)
+                traced.clock.pass_an_hour()
             try:
                 traced.output, traced.printed = process.communicate("\n", timeout=60)
             finally:
@@ -159,10 +169,12 @@ def test_closed_descriptors_and_lost_lease(case, bin):
     with traced.start(bin / "process_ends", "closes_all_and_waits") as process:
         assert [process.stdout.readline() for _ in range(2)] == ["worked\n", "ready\n"]
         wait_for_lease(process.pid)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "closed\n"
-        nothing(None)
+        with lease_break_seconds(1):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "closed\n"
+            wait_until(lambda: lease_state(process.pid) != "ACTIVE", "the recorder to open its ring file")
+        wait_until(lambda: not lease_state(process.pid), "the kernel to end the lease")
         traced.output, traced.printed = process.communicate("\n", timeout=60)
     assert (process.returncode, traced.output) == (0, "done\n")
     assert len(traced.lines()) == 1 and "closed the descriptor of its ring file" in traced.printed
@@ -174,12 +186,19 @@ def test_stopped_time_does_not_count_as_waiting(case, bin):
     """Threads wait for space in their rings while the process is stopped for longer than they would
     wait."""
     traced = case()
-    with traced.start(bin / "process_ends", "forever", preload=[bin / "slow_writer.so"], GPUMEMTRACE_MEMORY="32M") as process:
+    gate = traced.folder / "no writes"
+    with traced.start(bin / "process_ends", "forever", preload=[bin / "slow_writer.so"], own_clock=True,
+                      WRITES_WAIT_WHILE=gate, GPUMEMTRACE_MEMORY="32M") as process:
         assert process.stdout.readline() == "begun\n"
-        wait_until_unchanged(traced.folder / "driver.log")
+        gate.touch()
+        in_storm = lambda thread, name: thread != process.pid and name != "gpumemtrace"
+        assert len(naps(process.pid, in_storm)) == 4
+        wait_until_waiting(process.pid, in_storm, traced.folder / "driver.log")
         with stopped_by_signal(process.pid):
-            time.sleep(11)
-        time.sleep(0.5)
+            traced.clock.pass_an_hour()
+        # Each thread looks at the clock.
+        wait_for_naps(process.pid, 3, in_storm)
+        gate.unlink()
         traced.output, traced.printed = process.communicate("\n", timeout=60)
         traced.code = process.returncode
     assert (traced.code, traced.printed) == (0, "")
@@ -188,10 +207,8 @@ def test_stopped_time_does_not_count_as_waiting(case, bin):
     assert int(waits[1]) >= 4, "all four threads waited"
 
 
-def wait_until_unchanged(file):
-    """Waits until no thread calls the driver, because all wait for the slow writer."""
-    deadline, size = time.monotonic() + 60, -1
-    while size != file.stat().st_size:
-        assert time.monotonic() < deadline, "the rings never fill"
-        size = file.stat().st_size
-        time.sleep(0.3)
+def wait_until_waiting(pid, threads, log):
+    """Waits until each thread naps, and none calls the driver."""
+    size = -1
+    while size != (size := log.stat().st_size):
+        wait_for_naps(pid, 5, threads)

@@ -4,16 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 from conftest import COMMAND, gpumemtrace, sentences
+from durability_case import lease_break_seconds, lease_state, wait_for_lease, wait_for_naps, wait_until
 from rotation_runs import start
-
-ANSWER_SECONDS = 15
-# The kernel takes a lease away after this many seconds. It must exceed what the test allows.
-LEASE_BREAK_SECONDS = int(open("/proc/sys/fs/lease-break-time").read())
 
 COMMANDS = {
     "replay": ["replay", "run.trace"],
@@ -26,22 +22,13 @@ COMMANDS = {
 }
 
 
-def has_lease(process):
-    return any(line.split()[1] == "LEASE" and line.split()[4] == str(process.pid)
-               for line in open("/proc/locks") if "->" not in line)
-
-
 @pytest.fixture
 def stopped(tmp_path):
     """A program that records without end and is stopped; its lease is active."""
-    assert LEASE_BREAK_SECONDS > ANSWER_SECONDS
-    with start(tmp_path, 0) as process:
+    with lease_break_seconds(), start(tmp_path, 0) as process:
         try:
-            deadline = time.monotonic() + 60
-            while not ((tmp_path / "run.trace").exists() and has_lease(process)):
-                assert time.monotonic() < deadline and process.poll() is None, process.stderr.read()
-                time.sleep(0.05)
-            time.sleep(0.5)
+            assert process.stdout.readline() == "ready\n"
+            wait_for_lease(process.pid)
             os.kill(process.pid, signal.SIGSTOP)
             os.waitpid(process.pid, os.WUNTRACED)
             yield process, tmp_path
@@ -50,10 +37,14 @@ def stopped(tmp_path):
 
 
 def read(folder, arguments):
-    """Runs a command that must not wait for the kernel to take the lease away."""
-    done = subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    done = subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 6, done.stdout[-1000:] + done.stderr
     return sentences((folder / "page.html").read_text() if arguments[0] == "html" else done.stdout)
+
+
+def is_complete(trace):
+    shown = subprocess.run([COMMAND, "replay", "--json", trace], capture_output=True, text=True, timeout=60).stdout
+    return json.loads(shown)["traces"][0]["complete"]
 
 
 def test_ring_of_a_stopped_program_is_left_alone(stopped):
@@ -63,26 +54,21 @@ def test_ring_of_a_stopped_program_is_left_alone(stopped):
         assert f"the program (process {process.pid}) does not answer" in shown
         assert "continue the program and run this again" in shown
     # Nothing was opened: the lease still protects the program.
-    assert any("ACTIVE" in line and f" {process.pid} " in line for line in open("/proc/locks") if "LEASE" in line)
+    assert lease_state(process.pid) == "ACTIVE"
     os.kill(process.pid, signal.SIGCONT)
-    deadline = time.monotonic() + 30
-    while True:
-        traces = json.loads(subprocess.run([COMMAND, "replay", "--json", folder / "run.trace"],
-                                           capture_output=True, text=True, timeout=60).stdout)["traces"]
-        if traces[0]["complete"]:
-            break
-        assert time.monotonic() < deadline, traces[0]["incomplete"]
+    wait_until(lambda: is_complete(folder / "run.trace"), "a complete answer")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert "complete: yes" in gpumemtrace("info", "--verify", folder / "run.trace")
 
 
 def test_stopped_program_of_another_namespace_delays_a_reader_for_seconds(stopped):
-    """There the reader does not see the process, and has to try."""
+    """There the reader does not see the process, and has to try. It does not wait until the kernel
+    takes the lease away."""
     process, folder = stopped
     command = ["unshare", "--pid", "--fork", "--mount-proc", COMMAND, "replay", "run.trace"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=ANSWER_SECONDS)
-    assert done.returncode == 6, done.stdout + done.stderr
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert lease_state(process.pid) == "BREAKING" and done.returncode == 6, done.stdout + done.stderr
     shown = sentences(done.stdout)
     assert "the program does not answer" in shown
     os.kill(process.pid, signal.SIGCONT)
@@ -96,11 +82,14 @@ def test_follow_says_once_that_the_program_does_not_answer(stopped):
     follow = subprocess.Popen([COMMAND, "replay", "--follow", "run.trace"], cwd=folder, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with follow:
-        time.sleep(4)
+        messages = follow.stderr.readline()
+        # It looks again, several times.
+        wait_for_naps(follow.pid, 5, lambda thread, name: thread == follow.pid)
         os.kill(process.pid, signal.SIGCONT)
-        time.sleep(1)
+        wait_for_naps(follow.pid, 5, lambda thread, name: thread == follow.pid)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-        report, messages = follow.communicate(timeout=60)
+        report, rest = follow.communicate(timeout=60)
+    messages += rest
     assert messages.count("does not answer") == 1
     assert follow.returncode == 0 and "trace complete" in report, report + messages

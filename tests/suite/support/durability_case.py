@@ -1,6 +1,7 @@
 """Runs one program in its own folder and compares its trace with the driver's log."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -22,25 +23,93 @@ def skip_or_fail(what):
 
 
 def build_programs(folder, names):
-    """Builds programs and preloaded libraries of tests/workloads/driver beside the simulated
-    driver, which is named libcuda.so.1."""
+    """Builds programs and preloaded libraries of tests/workloads beside the
+    simulated driver, which is named libcuda.so.1."""
     shutil.copy(DRIVER, folder / "libcuda.so.1")
     compiler = shutil.which(os.environ.get("CC", "cc")) or skip_or_fail("there is no C compiler")
     for name in names:
-        source = WORKLOADS / "driver" / f"{name.removesuffix('.so')}.c"
-        options = ["-shared", "-fPIC"] if name.endswith(".so") else ["-l:libcuda.so.1", "-lpthread"]
+        [source] = WORKLOADS.glob(f"*/{name.removesuffix('.so')}.c")
+        options = ["-shared", "-fPIC"] if name.endswith(".so") else ["-rdynamic", "-l:libcuda.so.1", "-lpthread"]
         subprocess.run([compiler, "-O1", "-g", "-Wall", "-Werror", "-o", folder / name, source, f"-L{folder}",
                         f"-Wl,-rpath,{folder}", *options, "-ldl"], check=True)
     return folder
 
 
-def wait_for_lease(pid):
-    """Waits until the recorder in process `pid` has a lease on its ring file."""
-    is_lease = re.compile(rf"\d+: LEASE +\S+ +WRITE {pid} ")
-    deadline = time.monotonic() + 30
-    while not is_lease.search(Path("/proc/locks").read_text()):
-        assert time.monotonic() < deadline, "the recorder takes no lease"
+def wait_until(check, what, seconds=60):
+    """Returns the first true value of `check()`. The deadline is for a hang, not a slow machine."""
+    deadline = time.monotonic() + seconds
+    while not (value := check()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.01)
+    return value
+
+
+LEASE_BREAK_SECONDS = Path("/proc/sys/fs/lease-break-time")
+LEASE_BREAK_LOCK = "/tmp/gpumemtrace-lease-break-time.lock"
+
+
+def lease_state(pid):
+    """Returns "ACTIVE" if process `pid` has a lease, "BREAKING" while another process waits for
+    it, else None."""
+    found = re.search(rf"\d+: LEASE +(\S+) +\S+ {pid} ", Path("/proc/locks").read_text())
+    return found and found[1]
+
+
+def wait_for_lease(pid):
+    """Waits until the recorder in process `pid` has a lease on its ring file. Its first block is
+    then written."""
+    wait_until(lambda: lease_state(pid), "a lease")
+
+
+@contextlib.contextmanager
+def lease_break_seconds(seconds=None):
+    """Gives leases that are broken meanwhile so many seconds, or keeps other tests from it. The
+    setting is the machine's. Without root it stays as it is."""
+    with open(LEASE_BREAK_LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if seconds is None else fcntl.LOCK_EX)
+        before = LEASE_BREAK_SECONDS.read_text()
+        if seconds is None:
+            yield int(before)
+            return
+        with contextlib.suppress(PermissionError):
+            LEASE_BREAK_SECONDS.write_text(str(seconds))
+        try:
+            yield seconds
+        finally:
+            with contextlib.suppress(PermissionError):
+                LEASE_BREAK_SECONDS.write_text(before)
+
+
+def naps(pid, chosen=lambda thread, name: True):
+    """Returns per chosen thread how often it has slept. A thread ID of the process or its name
+    decides; the recorder's thread is named gpumemtrace."""
+    counts = {}
+    for folder in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if chosen(int(folder.name), (folder / "comm").read_text().strip()):
+                counts[folder.name] = int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (folder / "status").read_text(), re.M)[1])
+    return counts
+
+
+def wait_for_naps(pid, times, chosen=lambda thread, name: name == "gpumemtrace"):
+    """Waits until each chosen thread has slept that often, or has ended. A thread that polls looks
+    at everything between two naps."""
+    before = naps(pid, chosen)
+    has_slept = lambda now: all(now[thread] >= before[thread] + times for thread in before.keys() & now.keys())
+    wait_until(lambda: has_slept(naps(pid, chosen)), "naps")
+
+
+class Clock:
+    """The monotonic clock of a program that preloads clock_offset.so."""
+
+    def __init__(self, file):
+        file.write_bytes(bytes(8))
+        self.file, self.settings = file, {"CLOCK_OFFSET": file, "GPUMEMTRACE_CLOCK": "kernel"}
+
+    def pass_an_hour(self):
+        with open(self.file, "r+b") as file:
+            offset = int.from_bytes(file.read(8), "little") + 3_600 * 10**9
+            os.pwrite(file.fileno(), offset.to_bytes(8, "little"), 0)
 
 
 class Case:
@@ -50,16 +119,21 @@ class Case:
         self.folder, self.bin = folder, bin
         folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, *command, traced=True, preload=(), before=None, **extra):
+    def start(self, *command, traced=True, preload=(), before=None, own_clock=False, errors=subprocess.PIPE, **extra):
+        if own_clock:
+            self.clock = Clock(self.folder.with_suffix(".clock"))
+            preload = [self.bin / "clock_offset.so", *preload]
+            extra |= self.clock.settings
         env = environment(self.folder, traced, LD_LIBRARY_PATH=self.bin, **extra)
         libraries = [*preload, *([LIBRARY] if traced else [])]
         if libraries:
             env["LD_PRELOAD"] = ":".join(map(str, libraries))
         return subprocess.Popen([*map(str, command)], cwd=self.folder, env=env, text=True, preexec_fn=before,
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
 
     def run(self, *command, **how):
         process = self.start(*command, **how)
+        self.pid = process.pid
         try:
             self.output, self.printed = process.communicate(timeout=60)
         finally:

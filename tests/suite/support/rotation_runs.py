@@ -7,7 +7,7 @@ import sys
 from conftest import DRIVER, WORKLOADS, environment
 
 # Two full parts need at least this many calls, however large the writer's blocks are.
-COUNT = 120_000
+COUNT = 40_000
 
 
 def start(folder, count, **extra):

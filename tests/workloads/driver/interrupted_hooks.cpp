@@ -15,6 +15,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 #include <vector>
+#ifdef __x86_64__
+#include "single_step.h"
+#endif
 
 extern "C" {
 int cuInit(unsigned);
@@ -335,13 +338,36 @@ int main(int argc, char **argv) {
             pthread_detach(thread);
         }
     storm:
-        // 20,000 rounds and 1,000 handlers fit into an empty ring. The limit matters if the sender
+        // 5,000 rounds and 1,000 handlers fit into an empty ring. The limit matters if the sender
         // rarely runs.
-        for (; handled < count && rounds < 20000; rounds++) deeper(handled % 7, 3);
+        for (; handled < count && rounds < 5000; rounds++) deeper(handled % 7, 3);
         is_over = true;
         handle(SIGUSR1, SIG_IGN);
         go_on(100);
         printf("handled enough\n");
+#ifdef __x86_64__
+    } else if (way == "handler_at_each_step" || way == "handler_at_each_step_other_stack") {
+        // At each instruction of a pair of calls at which a signal may arrive: one handler in ten
+        // steps, so that no two of them come while one hook begins.
+        use_context();
+        bool other = way.find("other_stack") != std::string::npos;
+        if (other) own_signal_stack();
+        static int step;
+        struct sigaction action = {};
+        action.sa_flags = SA_SIGINFO | (other ? SA_ONSTACK : 0);
+        action.sa_sigaction = [](int, siginfo_t *, void *context) {
+            if (step++ % 10 == 0 && !sigismember(&((ucontext_t *)context)->uc_sigmask, SIGUSR1)) pair();
+        };
+        CHECK(sigaction(SIGTRAP, &action, nullptr) == 0);
+        // The first pairs from here begin the recording.
+        for (int i = -5; i < 10; i++) {
+            step = i;
+            if (i == 0) begin_steps();
+            pair();
+        }
+        end_steps();
+        pairs(10);
+#endif
     } else if (way == "exit_in_handler" || way == "_exit_in_handler") {
         use_context();
         target = pthread_self();
@@ -353,7 +379,7 @@ int main(int argc, char **argv) {
             sigset_t all;
             sigfillset(&all);
             pthread_sigmask(SIG_SETMASK, &all, nullptr);
-            for (;;) pairs(1);
+            for (;;) pairs(50), usleep(1000);
         };
         for (int i = 0; i < 3; i++) CHECK(pthread_create(&thread, nullptr, storm, nullptr) == 0);
         for (;;) pairs(1);

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import signal
 import stat
 import struct
@@ -14,7 +15,7 @@ from pathlib import Path
 from conftest import environment
 
 #: A program that is not done by then hangs.
-SECONDS = 60
+SECONDS = 120
 #: The four counters of tests/host/driver.c.
 COUNTS = struct.Struct("=4Q")
 
@@ -50,6 +51,26 @@ def marked_processes(mark):
         except OSError:
             pass
     return found
+
+
+def processes_that_stay(mark):
+    """Returns the processes that the program left behind, once none has run for a second."""
+    seen, since = None, 0
+    while (left := marked_processes(mark)) and (seen is None or time.monotonic() - since < 1):
+        now = [(pid, read_switches(pid)) for pid, _ in left]
+        if now != seen or any(is_running for _, (_, is_running) in now):
+            seen, since = now, time.monotonic()
+        time.sleep(0.02)
+    return left
+
+
+def read_switches(pid):
+    """Returns how often a process has slept, and whether it can run now."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None, True
+    return re.findall(r"ctxt_switches:\s+(\d+)", status), re.search(r"^State:\s+[RD]", status, re.M) is not None
 
 
 def describe_file(path):
@@ -89,11 +110,7 @@ def observe_run(command, place, folder, preload=None, **variables):
         os.close(writer)
         os.close(error_writer)
         status = wait_for_end(process, SECONDS)
-        deadline = time.monotonic() + 5
-        left = marked_processes(mark)
-        while left and time.monotonic() < deadline:
-            time.sleep(0.02)
-            left = marked_processes(mark)
+        left = processes_that_stay(mark)
         for pid, _ in left:
             os.kill(pid, signal.SIGKILL)
         if status is None:
