@@ -15,6 +15,8 @@ import pytest
 from conftest import COMMAND, LIBRARY, VENVS, environment, gpumemtrace
 from installed_package import trainers_of
 
+pytestmark = pytest.mark.long
+
 WORKERS, LEAKING = 4, 2
 DRIVER = """
 import json
@@ -22,8 +24,6 @@ import os
 import sys
 
 import ray
-
-pytestmark = pytest.mark.long
 
 
 class Worker:
