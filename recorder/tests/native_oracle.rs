@@ -6,15 +6,13 @@
     reason = "a callback stands beside its use; a skipped check is printed"
 )]
 
-mod native;
-
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use native::{CALLERS, Caller, CaptureTally, TestLibrary, capture_ours, compare, random, tally};
+use crate::native::{CALLERS, Caller, CaptureTally, TestLibrary, capture_ours, compare, random, tally};
 
 /// Calls functions of random shapes, and compares the stacks at some depths.
 fn wander(budget: u64) {
@@ -189,7 +187,7 @@ fn through_a_library(budget: u64) {
 }
 
 fn wander_until(captures: u64, seed: u64) -> CaptureTally {
-    native::seed(seed);
+    crate::native::seed(seed);
     while tally().captures < captures {
         wander(3 + random(12));
     }

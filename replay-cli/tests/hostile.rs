@@ -4,9 +4,6 @@
 //!
 //! The list of commands comes from the command itself: a new one fails here until it has a row.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -19,7 +16,7 @@ use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::{
     AddressNames, Counters, End, EndReason, EventKind, MetaValue, ModuleNames, NamedFrame, NodeId,
 };
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 /// A window title, colours, C1 controls, direction marks, separators, characters without a glyph,
 /// noncharacters, our own marks for bold text, a forged line, and markup.

@@ -1,4 +1,4 @@
-//! The traced programs of the lifecycle tests, by name.
+//! The traced programs of the tests, by name.
 #![allow(unreachable_pub, clippy::exit, reason = "a scenario ends its own process")]
 
 use std::sync::Mutex;
@@ -253,6 +253,7 @@ pub fn run_scenario(name: &str) -> ! {
             outer.complete(0, |event| event.addr = 9);
             gpumemtrace_recorder::end_at_exit();
         }
+        "locks" => crate::held_locks::record_under_locks(),
         "nothing" => {}
         other => panic!("{other}"),
     }

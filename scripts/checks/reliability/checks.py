@@ -93,7 +93,7 @@ def cargo_test(*arguments, **variables):
 
 
 def damage(scale, options):
-    passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-replay", "--test", "damage", "--", "--nocapture", GPUMEMTRACE_EVERY_BIT=1)
+    passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-replay", "--test", "tests", "damage::", "--", "--nocapture", GPUMEMTRACE_EVERY_BIT=1)
     return {"scale": 1, "inputs": passed, "losses": failed}
 
 
@@ -180,7 +180,7 @@ CHECKS = [
     Check("load", "several programs at once", 1, "scripts/soak --minutes 60", "events", load),
     Check("fuzz", "fuzzing of each reader", 5.5, "scripts/fuzz --seconds 3600 --keep TARGET", "inputs", fuzz),
     Check("traces", "changed traces, read by every command", 1, "scripts/soak --traces 20000", "files", traces),
-    Check("damage", "every bit flipped, every truncation", 0.1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay --test damage", "tests", damage),
+    Check("damage", "every bit flipped, every truncation", 0.1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay damage", "tests", damage),
     Check("snapshots", "changed snapshots of PyTorch, and hostile ones", 0.02,
           "GPUMEMTRACE_MUTATIONS=100000 cargo test --release -p gpumemtrace-torch-snapshot", "mutations", snapshots),
     Check("properties", "property tests with more cases", 1.5, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),
