@@ -314,9 +314,11 @@ fn stack_with_an_unmapped_return_address_is_truncated() {
     extern "C" fn fibre() {
         let top = 0usize;
         // SAFETY: the words further out on this stack belong to the test. The return address of
-        // this function is among them, and is restored.
+        // this function is among them, and is restored. The compiler must not know that they are
+        // beyond the variable.
         unsafe {
-            let at = (0..64).map(|word| (&raw const top).add(word).cast_mut());
+            let from = std::hint::black_box((&raw const top).cast_mut());
+            let at = (0..64).map(|word| from.wrapping_add(word));
             let held: Vec<(*mut usize, usize)> = at.map(|at| (at, at.read_volatile())).collect();
             let returns = held.iter().filter(|(_, word)| *word == RETURN_TO.load(Ordering::Relaxed));
             let returns: Vec<(*mut usize, usize)> = returns.copied().collect();
