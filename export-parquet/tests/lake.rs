@@ -1,8 +1,5 @@
 //! `gpumemtrace-parquet` with many traces, traces without ranks, and folders without a name.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
@@ -10,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use gpumemtrace_format::Meta;
+use gpumemtrace_synthetic::Synthetic;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
-use synthetic::Synthetic;
 use tempfile::TempDir;
 
 fn run_of(pid: u64, rank: Option<u64>) -> Synthetic {

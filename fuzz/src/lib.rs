@@ -11,9 +11,6 @@ pub mod files;
 pub mod rings;
 pub mod seeds;
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 /// Decodes the input; if that works, encoding and decoding the value must give it back.
 pub fn round_trip<T: PartialEq + Debug, E: Debug>(
     bytes: &[u8],

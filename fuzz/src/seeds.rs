@@ -13,7 +13,7 @@ use gpumemtrace_format::{
 };
 
 use crate::files::RING;
-use crate::synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 const SUMMARY: &str = r#"{"schema":"gpumemtrace.summary","version":1,"traces":[{"host":"node0","pid":7,
 "started_unix_ns":1,"path":"run.trace","rank":0,"world_size":2,"command":["python"],"torch":null,

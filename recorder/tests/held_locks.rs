@@ -5,14 +5,14 @@
 
 #![allow(clippy::exit, reason = "a scenario ends its own process")]
 
-mod support;
-
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gpumemtrace_format::EventKind;
+
+use crate::support;
 
 /// Rounds of events that were requested from the recording thread, and that are done.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
@@ -73,11 +73,8 @@ unsafe extern "C" fn request_under_loader_lock(
     1
 }
 
-#[test]
-fn scenario() {
-    if support::requested_scenario().is_none() {
-        return;
-    }
+/// The traced program: requests events while it holds the locks.
+pub(crate) fn record_under_locks() {
     let thread = std::thread::spawn(record_on_request);
     // The first event starts the recording, which may take locks.
     request_events();
@@ -91,7 +88,6 @@ fn scenario() {
     }
     thread.join().unwrap();
     gpumemtrace_recorder::end_at_exit();
-    std::process::exit(0);
 }
 
 #[test]

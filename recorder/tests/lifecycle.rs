@@ -7,21 +7,12 @@
     reason = "a scenario ends its own process; a skipped check is printed"
 )]
 
-mod scenarios;
-mod support;
-
 use std::os::unix::process::ExitStatusExt;
 
 use gpumemtrace_format::{Counter, EndReason, EventKind};
-use scenarios::MANY;
-use support::{TraceLeftovers, command, requested_scenario, ring_path, run};
 
-#[test]
-fn scenario() {
-    if let Some(name) = requested_scenario() {
-        scenarios::run_scenario(&name);
-    }
-}
+use crate::scenarios::MANY;
+use crate::support::{TraceLeftovers, command, ring_path, run};
 
 fn traced(scenario: &str) -> (tempfile::TempDir, std::path::PathBuf, std::process::ExitStatus) {
     let folder = tempfile::tempdir().unwrap();

@@ -1,34 +1,13 @@
 //! Checks that a native capture does not allocate: when it compares, when it walks, and when it
 //! reads unwind tables.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::Layout;
 use std::cell::Cell;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_recorder::internals::{NativeStack, prepare};
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-struct CountingAllocator;
-
-// SAFETY: forwards every call to the system allocator.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's own promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's own promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use crate::ALLOCATIONS;
 
 #[inline(never)]
 fn count_allocations(stack: &mut NativeStack, ids: &mut u32) -> usize {

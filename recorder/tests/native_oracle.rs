@@ -6,15 +6,13 @@
     reason = "a callback stands beside its use; a skipped check is printed"
 )]
 
-mod native;
-
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use native::{CALLERS, Caller, CaptureTally, TestLibrary, capture_ours, compare, random, tally};
+use crate::native::{CALLERS, Caller, CaptureTally, TestLibrary, capture_ours, compare, random, tally};
 
 /// Calls functions of random shapes, and compares the stacks at some depths.
 fn wander(budget: u64) {
@@ -189,7 +187,7 @@ fn through_a_library(budget: u64) {
 }
 
 fn wander_until(captures: u64, seed: u64) -> CaptureTally {
-    native::seed(seed);
+    crate::native::seed(seed);
     while tally().captures < captures {
         wander(3 + random(12));
     }
@@ -316,9 +314,11 @@ fn stack_with_an_unmapped_return_address_is_truncated() {
     extern "C" fn fibre() {
         let top = 0usize;
         // SAFETY: the words further out on this stack belong to the test. The return address of
-        // this function is among them, and is restored.
+        // this function is among them, and is restored. The compiler must not know that they are
+        // beyond the variable.
         unsafe {
-            let at = (0..64).map(|word| (&raw const top).add(word).cast_mut());
+            let from = std::hint::black_box((&raw const top).cast_mut());
+            let at = (0..64).map(|word| from.wrapping_add(word));
             let held: Vec<(*mut usize, usize)> = at.map(|at| (at, at.read_volatile())).collect();
             let returns = held.iter().filter(|(_, word)| *word == RETURN_TO.load(Ordering::Relaxed));
             let returns: Vec<(*mut usize, usize)> = returns.copied().collect();

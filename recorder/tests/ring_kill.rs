@@ -7,9 +7,7 @@
 //! ring.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
 
-#[path = "ring_kill/atomics.rs"]
 mod atomics;
-#[path = "ring_kill/logged_ring.rs"]
 mod logged_ring;
 #[path = "../src/ring/protocol/mod.rs"]
 #[allow(dead_code, reason = "only the ring is used")]

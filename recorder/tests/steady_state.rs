@@ -7,6 +7,7 @@
     reason = "a scenario ends its own process; a skipped check is printed"
 )]
 
+mod native_allocations;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,9 +1,5 @@
 //! The command line: formats, exit codes, bad input, damaged traces.
 
-mod schema;
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -12,7 +8,7 @@ use assert_cmd::Command;
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::ring::{HEADER_BYTES, RingLayout, encode_header};
 use gpumemtrace_format::{EventKind, Meta, NodeId, PyNode, definitions, event_block};
-use synthetic::{Synthetic, in_flight, ring_file};
+use gpumemtrace_synthetic::{Synthetic, in_flight, ring_file};
 use tempfile::TempDir;
 
 fn command() -> Command {
@@ -61,8 +57,12 @@ impl Folder {
 /// Twelve steps that leak in a hook; everything is freed at the end.
 fn leaky() -> Synthetic {
     let mut run = Synthetic::train(12, |run, _, train| {
-        let call =
-            run.frame(train, &format!("{}nn/modules/module.py", synthetic::TORCH), "Module._call_impl", 201);
+        let call = run.frame(
+            train,
+            &format!("{}nn/modules/module.py", gpumemtrace_synthetic::TORCH),
+            "Module._call_impl",
+            201,
+        );
         let hook = run.frame(call, "/work/hooks.py", "Keeper.hook", 7);
         run.alloc(hook, 4 << 20);
     });
@@ -342,7 +342,7 @@ fn ring_file_is_checked_before_it_is_read() {
     assert!(text(&output.stdout).contains("is not a gpumemtrace ring file"));
     let mut page = vec![0; 4096];
     let claims = RingLayout::uniform(1 << 20, 1 << 20);
-    page[..HEADER_BYTES].copy_from_slice(&encode_header(synthetic::TRACE_ID, 1, &claims));
+    page[..HEADER_BYTES].copy_from_slice(&encode_header(gpumemtrace_synthetic::TRACE_ID, 1, &claims));
     folder.put("run.trace.ring", &page);
     let output = run(&["replay", &path]);
     assert_eq!(output.status.code(), Some(6));
@@ -430,7 +430,7 @@ fn json_report_matches_its_schema() {
         let mut args = vec!["replay", &path, "--json"];
         args.extend(sections);
         let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
-        let errors = schema::violations(&schema, &report);
+        let errors = crate::schema::violations(&schema, &report);
         assert!(errors.is_empty(), "{sections:?}: {errors:#?}");
         assert_eq!(report["schema"], "gpumemtrace.report");
         let has = |name: &str| report.get(name).is_some();

@@ -1,16 +1,12 @@
 //! The commands `compare` and `check`: outputs, exit codes, bad input.
 
-mod schema;
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::Command;
+use gpumemtrace_synthetic::Synthetic;
 use serde_json::Value;
-use synthetic::Synthetic;
 use tempfile::TempDir;
 
 struct Folder(TempDir);
@@ -90,7 +86,7 @@ fn training(first: i32, kept: u64) -> Synthetic {
 
 fn violations(name: &str, value: &Value) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
-    schema::violations(&serde_json::from_slice(&fs::read(path).unwrap()).unwrap(), value)
+    crate::schema::violations(&serde_json::from_slice(&fs::read(path).unwrap()).unwrap(), value)
 }
 
 #[test]

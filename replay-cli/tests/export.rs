@@ -3,16 +3,13 @@
 //! The formats come from the command itself, so a new one is tested here without a row. Third-party
 //! readers test the contents (`tests/suite/export`).
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use assert_cmd::Command;
 use gpumemtrace_format::EventKind;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 use tempfile::TempDir;
 
 /// Formats of several files, or written by another program. They have tests of their own.

@@ -1,16 +1,13 @@
 //! Exports of stacks: folded, speedscope, pprof and firefox. Hostile names, windows, sampling, and
 //! equal bytes for equal traces. `tests/suite/export/` has them read by third parties.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::path::Path;
 use std::time::Duration;
 
 use assert_cmd::Command;
 use gpumemtrace_format::NodeId;
+use gpumemtrace_synthetic::Synthetic;
 use serde_json::Value;
-use synthetic::Synthetic;
 
 const FORMATS: [&str; 4] = ["folded", "speedscope", "pprof", "firefox"];
 /// Separators of the formats, line breaks, escapes, digits at the end, and names that are empty.

@@ -1,14 +1,11 @@
 //! `export --around`: which part of a run a file holds.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use assert_cmd::Command;
 use gpumemtrace_format::{Detail, EventKind, NodeId};
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 use tempfile::TempDir;
 
 const STEPS: u64 = 40;

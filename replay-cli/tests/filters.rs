@@ -1,16 +1,12 @@
 //! Text layout of any report (width, harmful characters, file names), and the filters of `replay`.
 
-mod schema;
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 
 use assert_cmd::Command;
 use gpumemtrace_format::NodeId;
+use gpumemtrace_synthetic::Synthetic;
 use proptest::prelude::*;
 use serde_json::Value;
-use synthetic::Synthetic;
 use tempfile::TempDir;
 use unicode_width::UnicodeWidthStr;
 
@@ -44,7 +40,7 @@ impl Folder {
         let report: Value = serde_json::from_str(&out).expect("JSON");
         let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/report.schema.json"));
         let schema = serde_json::from_str(&schema.expect("a readable schema")).expect("JSON");
-        assert_eq!(schema::violations(&schema, &report), Vec::<String>::new());
+        assert_eq!(crate::schema::violations(&schema, &report), Vec::<String>::new());
         report
     }
 }

@@ -1,8 +1,5 @@
 //! `replay --follow` on a trace that the test writes piece by piece, like a recorder.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -10,7 +7,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::event_block;
-use synthetic::{Synthetic, ring_file};
+use gpumemtrace_synthetic::{Synthetic, ring_file};
 
 struct Follower {
     process: Child,

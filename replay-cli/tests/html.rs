@@ -1,16 +1,13 @@
 //! `gpumemtrace html`: what the page contains, its limits, and bad input. `tests/suite/page/` opens
 //! pages in a browser.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::Path;
 
 use assert_cmd::Command;
 use base64::Engine as _;
 use gpumemtrace_format::NodeId;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/cuda-train.trace");
 
@@ -171,7 +168,7 @@ fn names_of_the_trace_are_never_markup() {
 fn small_pages_merge_moments_and_say_so() {
     let mut run = Synthetic::new();
     let mut live = Vec::new();
-    let mut dice = synthetic::dice::Dice::new(1);
+    let mut dice = gpumemtrace_synthetic::dice::Dice::new(1);
     for round in 0..2000u64 {
         for line in 0..60 {
             let stack = run.frame(NodeId::NONE, "/work/a.py", "f", line + 1);

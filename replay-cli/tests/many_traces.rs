@@ -1,17 +1,13 @@
 //! `replay`, `check`, `compare`, `summarize` and `fleet` of many traces, of which some are bad.
 
-mod schema;
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
 use gpumemtrace_format::NodeId;
+use gpumemtrace_synthetic::Synthetic;
 use serde_json::{Value, json};
-use synthetic::Synthetic;
 use tempfile::TempDir;
 
 const RANKS: u64 = 40;
@@ -89,7 +85,7 @@ fn json(folder: &Path, args: &[&str], code: i32) -> Value {
 
 fn violations(name: &str, value: &Value) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
-    schema::violations(&serde_json::from_slice(&fs::read(path).unwrap()).unwrap(), value)
+    crate::schema::violations(&serde_json::from_slice(&fs::read(path).unwrap()).unwrap(), value)
 }
 
 /// The rows of a list by rank, without the bad ranks.

@@ -1,9 +1,5 @@
 //! Native function names stored in the trace itself, for a machine without the traced libraries.
 
-mod schema;
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::Path;
 
@@ -11,8 +7,8 @@ use assert_cmd::Command;
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::{AddressNames, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, definitions};
+use gpumemtrace_synthetic::Synthetic;
 use serde_json::Value;
-use synthetic::Synthetic;
 
 const PYTHON: &str = "/gone/libpython3.11.so.1.0";
 const WORK: &str = "/gone/libwork.so";
@@ -91,7 +87,7 @@ fn report(args: &[&str]) -> Value {
     let report = serde_json::from_str(&out).unwrap();
     let schema_path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/report.schema.json");
     let schema: Value = serde_json::from_slice(&fs::read(schema_path).unwrap()).unwrap();
-    let violations = schema::violations(&schema, &report);
+    let violations = crate::schema::violations(&schema, &report);
     assert!(violations.is_empty(), "{violations:#?}");
     report
 }

@@ -1,14 +1,11 @@
 //! The text of reports, as snapshots and by width.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::Path;
 
 use assert_cmd::Command;
 use gpumemtrace_format::NodeId;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 use tempfile::TempDir;
 
 /// Runs the command in a folder without COLUMNS.
@@ -45,7 +42,7 @@ fn report(folder: &TempDir, options: &[&str]) -> String {
 /// Twelve steps. A hook leaks `leaked` bytes in each; everything is freed at the end.
 fn leaking_run(leaked: u64) -> Synthetic {
     let mut run = Synthetic::train(12, |run, _, train| {
-        let file = format!("{}nn/modules/module.py", synthetic::TORCH);
+        let file = format!("{}nn/modules/module.py", gpumemtrace_synthetic::TORCH);
         let call = run.frame(train, &file, "Module._call_impl", 201);
         let hook = run.frame(call, "/work/hooks.py", "Keeper.hook", 7);
         if leaked > 0 {

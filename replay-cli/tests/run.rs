@@ -1,12 +1,9 @@
 //! `gpumemtrace run`: the command behaves as if it had been started directly.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 
 use assert_cmd::Command;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 /// Runs with an empty file as the library: the loader warns that it cannot preload it and goes on.
 fn command(folder: &std::path::Path) -> Command {

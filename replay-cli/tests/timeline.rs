@@ -1,13 +1,10 @@
 //! The chart of `--timeline`: steps on its axis, and growth that is visible.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 
 use assert_cmd::Command;
 use gpumemtrace_format::NodeId;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,14 +1,11 @@
 //! Every sentence of the outputs is there, short, and made by the command.
 
-#[path = "../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use gpumemtrace_synthetic::Synthetic;
 use serde_json::Value;
-use synthetic::Synthetic;
 use tempfile::TempDir;
 
 /// The keys of sentences.

@@ -5,19 +5,13 @@
 //!        leak_accuracy --seed N [--dump FILE.trace]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../tests/leaks/scoring/mod.rs"]
-mod scoring;
-#[path = "../tests/leaks/streams/mod.rs"]
-mod streams;
-#[path = "../tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use scoring::counts::Counts;
-use scoring::{StreamScore, failures, goals::goals, tables};
+use gpumemtrace_synthetic::scoring::counts::Counts;
+use gpumemtrace_synthetic::scoring::{StreamScore, failures, goals::goals, tables};
+use gpumemtrace_synthetic::streams;
 
 const USAGE: &str = "usage: leak_accuracy [--streams N] [--first SEED] [--threads N] [--list-failures]\n\
                      \x20      leak_accuracy --seed N [--dump FILE.trace]";

@@ -1,12 +1,10 @@
 //! Apple GPUs: Metal's recommended size is not a capacity, and texts have no words of CUDA.
 
-mod synthetic;
-
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::compare::{PinnedByLeaks, Profile, compare};
 use gpumemtrace_replay::report::{Oom, OomCause, Quantity, RemedyKind};
-use synthetic::{Synthetic, analyse_by_steps};
+use gpumemtrace_synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Budget checks: a run meets the budget written from it and exceeds any limit that is one lower.
 //! Unknown quantities never pass silently.
 
-mod synthetic;
-
 use std::fmt::Write as _;
 
 use gpumemtrace_format::NodeId;
@@ -11,11 +9,11 @@ use gpumemtrace_replay::budget::{
 };
 use gpumemtrace_replay::compare::{PerStepTotals, Profile};
 use gpumemtrace_replay::{Analysis, report};
+use gpumemtrace_synthetic::Synthetic;
 use proptest::prelude::*;
-use synthetic::Synthetic;
 
 fn analysed(run: &Synthetic) -> (Analysis, PerStepTotals) {
-    synthetic::analyse_by_steps(&run.file(1000)).expect("a trace")
+    gpumemtrace_synthetic::analyse_by_steps(&run.file(1000)).expect("a trace")
 }
 
 fn checked(run: &Synthetic, budget: &str) -> BudgetCheck {

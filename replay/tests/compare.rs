@@ -1,8 +1,6 @@
 //! Comparisons: two runs of one program have no differences, and a planted change is found to the
 //! byte.
 
-mod synthetic;
-
 use std::collections::HashMap;
 
 use gpumemtrace_format::{EventKind, NodeId, ThreadId};
@@ -11,8 +9,8 @@ use gpumemtrace_replay::compare::{
     ChangeStatus, Comparison, ComparisonNote, LineChange, PerStepTotals, Profile, TotalQuantity, Worsening,
     compare,
 };
+use gpumemtrace_synthetic::{Synthetic, analyse_by_steps};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
 
@@ -41,7 +39,7 @@ fn training(steps: u64, lines: &[(u16, u8)], out_of_memory: bool) -> Synthetic {
             let function = format!("f{}", index % 3);
             let line = run.frame(train, "/work/pkg/extra.py", &function, 10 + 3 * index as i32);
             let line = if what % 2 == 1 {
-                run.frame(line, &format!("{}functional.py", synthetic::TORCH), "layer_norm", 40)
+                run.frame(line, &format!("{}functional.py", gpumemtrace_synthetic::TORCH), "layer_norm", 40)
             } else {
                 line
             };

@@ -9,8 +9,6 @@
 //! `GPUMEMTRACE_EVERY_BIT=1` (set by `scripts/nightly` for a release build), a pseudo-random sample
 //! is taken.
 
-mod synthetic;
-
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -29,7 +27,7 @@ use gpumemtrace_format::{
 use gpumemtrace_replay::ingest::{MissingEvents, TraceHead, find_losses, read_events};
 use gpumemtrace_replay::report::TraceLoss;
 use gpumemtrace_replay::{Input, RingFile};
-use synthetic::{Synthetic, in_flight, ring_file_of};
+use gpumemtrace_synthetic::{Synthetic, in_flight, ring_file_of};
 
 /// Number of threads of the run.
 const THREADS: u64 = 2;

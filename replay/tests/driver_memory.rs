@@ -5,8 +5,7 @@ use gpumemtrace_format::{EventKind, NodeId};
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, LeakKind, PoolFramework, VerdictEvidence};
 
-mod synthetic;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 const MIB: u64 = 1 << 20;
 

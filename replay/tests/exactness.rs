@@ -1,7 +1,5 @@
 //! Compares peaks, timelines, gaps and losses with a naive recount of the same events.
 
-mod synthetic;
-
 use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::ring::{self, RingImage};
@@ -10,9 +8,9 @@ use gpumemtrace_replay::report::{
     CauseKind, Ending, Fragmentation, GapReason, MemoryLayer, OomCause, Report, TraceLoss, VerdictEvidence,
 };
 use gpumemtrace_replay::{AnalysisOptions, RingFile, TimeSpec, report};
+use gpumemtrace_synthetic::random::random_run;
+use gpumemtrace_synthetic::{Synthetic, analyse_bytes, analyse_part, in_flight, ring_file};
 use proptest::prelude::*;
-use synthetic::random::random_run;
-use synthetic::{Synthetic, analyse_bytes, analyse_part, in_flight, ring_file};
 
 /// Live bytes per line after each event, with its time.
 fn recount(run: &Synthetic) -> Vec<(u64, BTreeMap<u32, u64>)> {

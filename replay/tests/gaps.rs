@@ -1,15 +1,13 @@
 //! The moments at which the gap is explained, and free memory of private pools, on runs of a small
 //! model of PyTorch's allocator.
 
-mod synthetic;
-
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Detail, EventKind, ModuleDef, NativeNode, NodeId, definitions};
 use gpumemtrace_replay::report::{CauseKind, Fragmentation, GapReason, LeakKind, Report, VerdictEvidence};
 use gpumemtrace_replay::{RingFile, report};
+use gpumemtrace_synthetic::{Synthetic, analyse_bytes};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_bytes};
 
 const MIB: u64 = 1 << 20;
 const STARTED_NS: u64 = 1_000_000_000;
@@ -272,9 +270,9 @@ fn leak_of_reserved_memory_is_reported_at_the_common_caller() {
     let mut pools = Pools::new();
     let run = &mut pools.run;
     let main = run.frame(NodeId::NONE, "/work/train.py", "<module>", 90);
-    let file = format!("{}optim/optimizer.py", synthetic::TORCH);
+    let file = format!("{}optim/optimizer.py", gpumemtrace_synthetic::TORCH);
     let wrapper = run.frame(main, &file, "Optimizer.profile_hook_step.<locals>.wrapper", 50);
-    let adam = run.frame(wrapper, &format!("{}optim/adam.py", synthetic::TORCH), "Adam.step", 60);
+    let adam = run.frame(wrapper, &format!("{}optim/adam.py", gpumemtrace_synthetic::TORCH), "Adam.step", 60);
     let step = run.frame(main, "/work/train.py", "train_step", 40);
     let lines: Vec<NodeId> = (0..3).map(|i| run.frame(step, "/work/net.py", "branch", 10 + i)).collect();
     for round in 0..40u64 {

@@ -1,8 +1,6 @@
 //! Valid trace files with hostile numbers: every analysis must end without a panic, and give the
 //! same report each time.
 
-mod synthetic;
-
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Detail, Event, EventKind, FrameLink, NO_SEQ, NodeId, PyNode, ThreadId,
@@ -11,8 +9,10 @@ use gpumemtrace_replay::compare::{Profile, compare};
 use gpumemtrace_replay::{
     AnalysisOptions, RingFile, Section, SiteFilter, StreamId, TimeSpec, keep_sites, report, truncate_lists,
 };
+use gpumemtrace_synthetic::{
+    Synthetic, analyse_by_steps, analyse_bytes, analyse_for_peak, analyse_part, ring_file,
+};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_for_peak, analyse_part, ring_file};
 
 /// Small numbers, which often collide, and numbers close to overflow.
 fn number() -> impl Strategy<Value = u64> {

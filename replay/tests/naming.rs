@@ -1,7 +1,5 @@
 //! Symbolization resolves exactly the addresses that will be printed, each once.
 
-mod synthetic;
-
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::block::{BlockKind, encode_block};
@@ -9,7 +7,7 @@ use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, definitions}
 use gpumemtrace_replay::callsite::{NameScope, Symbolizer};
 use gpumemtrace_replay::report::UnnamedReason;
 use gpumemtrace_replay::{Analysis, RingFile, Section, report, symbolize_report};
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 const BIAS: u64 = 0x7f00_0010_0000;
 
@@ -47,7 +45,7 @@ fn analysed() -> Analysis {
     let mut file = run.file(100);
     file.extend(encode_block(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(&nodes), 3));
     file.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&[module]), 3));
-    synthetic::analyse_bytes(&file, RingFile::Absent)
+    gpumemtrace_synthetic::analyse_bytes(&file, RingFile::Absent)
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! Growth towards an out-of-memory error: which lines are named, by how much, and what helps.
 
-mod synthetic;
-
 use gpumemtrace_format::{Detail, Event, EventKind, NodeId, TrackerState};
 use gpumemtrace_replay::report::{
     FirstOom, Oom, OomCause, OomGrowthPattern, OomPredictions, RemedyKind, SettingVerdict, VerdictEvidence,
 };
 use gpumemtrace_replay::{AnalysisOptions, TimeSpec, report};
-use synthetic::{Synthetic, TORCH, analyse_part};
+use gpumemtrace_synthetic::{Synthetic, TORCH, analyse_part};
 
 const MIB: u64 = 1 << 20;
 

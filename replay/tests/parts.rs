@@ -1,7 +1,5 @@
 //! Restricts analyses by time, stream, device and line, and compares them with a naive recount.
 
-mod synthetic;
-
 use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_NAMED;
@@ -10,14 +8,14 @@ use gpumemtrace_replay::report::{CauseKind, LeakShape, Report, Verdict, VerdictE
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, SiteFilter, StreamId, TimeSpec, keep_sites, report, truncate_lists,
 };
+use gpumemtrace_synthetic::Synthetic;
+use gpumemtrace_synthetic::random::random_run;
 use proptest::prelude::*;
-use synthetic::Synthetic;
-use synthetic::random::random_run;
 
 const STARTED_NS: u64 = 1_000_000_000;
 
 fn analyse_part(run: &Synthetic, asked: AnalysisOptions) -> Analysis {
-    synthetic::analyse_part(&run.file(100), asked)
+    gpumemtrace_synthetic::analyse_part(&run.file(100), asked)
 }
 
 fn since(run: &Synthetic, when: &str) -> Analysis {

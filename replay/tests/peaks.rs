@@ -1,15 +1,13 @@
 //! Compares the blocks of the peak, and their change since the step before, with a naive recount.
 
-mod synthetic;
-
 use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
 use gpumemtrace_replay::report::{Category, Confidence, MemoryLayer, Peak, PhaseBytes};
 use gpumemtrace_replay::{Section, report};
+use gpumemtrace_synthetic::{Synthetic, TORCH, analyse_for_peak};
 use proptest::prelude::*;
-use synthetic::{Synthetic, TORCH, analyse_for_peak};
 
 /// Bytes by line, and blocks by address with the phase they were allocated in.
 type State = (BTreeMap<u32, u64>, BTreeMap<u64, (u64, Option<u32>)>);

@@ -1,8 +1,6 @@
 //! Small files that name one thing many times: memory and time are bounded by the file.
 
-#[path = "hostile_memory/counting.rs"]
 mod counting;
-#[path = "hostile_memory/program.rs"]
 mod program;
 
 use counting::peak_bytes_of;

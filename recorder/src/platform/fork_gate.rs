@@ -21,7 +21,7 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// Set while the writer is inside, or waits to enter. The other bits count the forks.
 const WRITER: u32 = 1 << 31;
 
-static GATE: ForkGate = ForkGate::new();
+static GATE: ForkGate = ForkGate::new(PATIENCE_NS);
 
 /// Calls into other libraries on the writer thread, outside of forks. Must not be nested.
 pub(crate) fn outside_forks<R>(calls: impl FnOnce() -> R) -> R {
@@ -49,6 +49,7 @@ struct ForkGate {
     state: AtomicU32,
     /// The thread that is inside, or 0.
     writer: AtomicU32,
+    patience_ns: u64,
 }
 
 /// Leaves the gate when dropped, also after a panic.
@@ -63,15 +64,15 @@ impl Drop for Inside<'_> {
 }
 
 impl ForkGate {
-    const fn new() -> Self {
-        Self { state: AtomicU32::new(0), writer: AtomicU32::new(0) }
+    const fn new(patience_ns: u64) -> Self {
+        Self { state: AtomicU32::new(0), writer: AtomicU32::new(0), patience_ns }
     }
 
     fn enter(&self) -> Inside<'_> {
         self.writer.store(this_thread(), Ordering::Relaxed);
         // Forks that begin now wait, so a loop of forks cannot keep the writer out.
         let mut state = self.state.fetch_or(WRITER, Ordering::AcqRel) | WRITER;
-        let mut patience = Patience::new(PATIENCE_NS);
+        let mut patience = Patience::new(self.patience_ns);
         while state & !WRITER != 0 {
             if patience.is_exhausted() {
                 // A fork handler of the program may have been left by a jump. Do not wait again.
@@ -87,7 +88,7 @@ impl ForkGate {
     fn begin_fork(&self) {
         // NVML may start `nvidia-modprobe` from the writer thread.
         let is_writer = self.writer.load(Ordering::Relaxed) == this_thread();
-        let mut patience = Patience::new(PATIENCE_NS);
+        let mut patience = Patience::new(self.patience_ns);
         let mut state = self.state.load(Ordering::Acquire);
         loop {
             if state & WRITER == 0 || is_writer {
@@ -124,11 +125,18 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
-    const SOON: Duration = Duration::from_millis(500);
+    const SHORT: Duration = Duration::from_millis(20);
+    /// Longer than any machine delays a thread.
+    const LONG: Duration = Duration::from_mins(2);
+    const SOON: Duration = Duration::from_mins(1);
+
+    fn gate(patience: Duration) -> ForkGate {
+        ForkGate::new(patience.as_nanos() as u64)
+    }
 
     #[test]
     fn fork_and_writer_never_overlap() {
-        let gate = ForkGate::new();
+        let gate = gate(LONG);
         let (forks, is_inside) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -154,28 +162,29 @@ mod tests {
 
     #[test]
     fn fork_waits_for_a_limited_time_and_only_once() {
-        let gate = ForkGate::new();
-        let inside = gate.enter();
-        gate.writer.store(0, Ordering::Relaxed);
+        let mut gate = gate(SHORT);
+        // The writer is inside, and is another thread.
+        gate.state.store(WRITER, Ordering::Relaxed);
         let start = Instant::now();
         gate.begin_fork();
-        assert!(start.elapsed() >= Duration::from_nanos(PATIENCE_NS));
+        assert!(start.elapsed() >= SHORT);
+        gate.patience_ns = LONG.as_nanos() as u64;
         let start = Instant::now();
         gate.begin_fork();
         assert!(start.elapsed() < SOON);
         gate.end_fork();
         gate.end_fork();
-        drop(inside);
         assert_eq!(gate.state.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn writer_waits_for_a_limited_time_and_only_once() {
-        let gate = ForkGate::new();
+        let mut gate = gate(SHORT);
         gate.begin_fork();
         let start = Instant::now();
         drop(gate.enter());
-        assert!(start.elapsed() >= Duration::from_nanos(PATIENCE_NS));
+        assert!(start.elapsed() >= SHORT);
+        gate.patience_ns = LONG.as_nanos() as u64;
         let start = Instant::now();
         drop(gate.enter());
         assert!(start.elapsed() < SOON);
@@ -185,7 +194,7 @@ mod tests {
 
     #[test]
     fn writer_may_fork_and_a_child_starts_without_it() {
-        let gate = ForkGate::new();
+        let gate = gate(LONG);
         let inside = gate.enter();
         let start = Instant::now();
         gate.begin_fork();

@@ -6,8 +6,8 @@ use gpumemtrace_format::ring::{
     seal_completing, unseal,
 };
 
-use crate::atomics;
-use crate::protocol::ring::RingWords;
+use super::atomics;
+use super::protocol::ring::RingWords;
 
 pub(crate) const SLOTS: usize = 8;
 pub(crate) const THREAD: u32 = 4711;

@@ -24,9 +24,7 @@ use super::{
 use crate::terminal::format::put_line;
 use crate::terminal::style::{ColorChoice, Style};
 
-#[path = "../../../replay/tests/synthetic/mod.rs"]
-mod synthetic;
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 /// The analysis: one file, with its row.
 mod driver_calls {
@@ -122,7 +120,7 @@ fn analyse_two_calls() -> Analysis {
         run.event(EventKind::DEVICE_ALLOC, addr, 512, [0; 2], line);
     }
     let options = AnalysisOptions { more_analyses: MORE_ANALYSES, ..AnalysisOptions::default() };
-    synthetic::analyse_part(&run.file(100), options)
+    gpumemtrace_synthetic::analyse_part(&run.file(100), options)
 }
 
 fn render(renderer: &dyn ReportRenderer, report: &Report, context: &RenderContext<'_>) -> String {

@@ -1,5 +1,5 @@
 //! The JSON Schemas in `docs/` are those of the types. `UPDATE_SCHEMAS=1 cargo test -p
-//! gpumemtrace-fleet --test schemas` writes them.
+//! gpumemtrace-fleet schemas` writes them.
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 //! events, more than the caches hold, and fresh pages cost as much as filling them. Chunks are
 //! therefore small, and consumed buffers return to the unpacker for reuse.
 //! If no thread can be started, the caller's thread does both with the same result. The [`Merger`]
-//! restores the order. `replay/benches/million.rs` measures the whole path.
+//! restores the order. `tests/benches/million.rs` measures the whole path.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, sync_channel};

@@ -3,7 +3,7 @@
 //! [`analyse`] reads a trace and returns an [`Analysis`]. Each event updates the state of its
 //! device and is dropped; only the first [`oom_events::MAX_OOMS`] out-of-memory events are stored.
 //! Memory is therefore proportional to live blocks and distinct stacks, not to events. `on_event`
-//! is the hot loop; `replay/benches/million.rs` measures it and `replay/tests/exactness.rs` checks
+//! is the hot loop; `tests/benches/million.rs` measures it and `replay/tests/exactness.rs` checks
 //! its results.
 
 pub(crate) mod analysis;

@@ -8,9 +8,9 @@ use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, NodeId};
 use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, KeyframeReason, RunHistory, TimeSpec, report};
 use proptest::prelude::*;
 
-use crate::STARTED_NS;
-use crate::synthetic::random::random_run;
-use crate::synthetic::{Synthetic, analyse_part};
+use super::STARTED_NS;
+use gpumemtrace_synthetic::random::random_run;
+use gpumemtrace_synthetic::{Synthetic, analyse_part};
 
 /// A block of the run: its line, bytes, and the times of its allocation and free.
 type Block = (u32, u64, u64, Option<u64>);

@@ -9,8 +9,8 @@ use gpumemtrace_replay::report::{Category, PoolBlocks, PoolInfo};
 use gpumemtrace_replay::{AnalysisOptions, DeviceHistory, Section, report};
 use proptest::prelude::*;
 
-use crate::STARTED_NS;
-use crate::synthetic::{Synthetic, TORCH, analyse_part};
+use super::STARTED_NS;
+use gpumemtrace_synthetic::{Synthetic, TORCH, analyse_part};
 
 /// Bytes of the segment of each stream and pool.
 const SEGMENT_BYTES: u64 = 1 << 40;

@@ -1,15 +1,12 @@
 //! Limits what a history adds to the memory of an analysis, counted in allocated bytes.
 
-#[path = "../synthetic/mod.rs"]
-mod synthetic;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::{AnalysisOptions, report};
-use synthetic::dice::Dice;
-use synthetic::{Synthetic, analyse_part};
+use gpumemtrace_synthetic::dice::Dice;
+use gpumemtrace_synthetic::{Synthetic, analyse_part};
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);

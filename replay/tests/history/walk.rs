@@ -10,8 +10,8 @@ use gpumemtrace_replay::report::{BlockChange, BlockLayer, Report, WalkEnd, Walke
 use gpumemtrace_replay::{Analysis, AnalysisOptions, Input, RingFile, TimeSpec, analyse_with_head, report};
 use proptest::prelude::*;
 
-use crate::synthetic::Synthetic;
-use crate::synthetic::random::random_run;
+use gpumemtrace_synthetic::Synthetic;
+use gpumemtrace_synthetic::random::random_run;
 
 /// A walk through a run, and the report of the whole run.
 struct Walked {

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 
-use crate::scoring::counts::{Counts, Share};
-use crate::scoring::failures;
-use crate::scoring::goals::goals;
-use crate::scoring::{LeakReport, StreamScore};
-use crate::streams::leaks::LEAK_FILE;
-use crate::streams::plan::{Ending, LeakPlace, StreamClass};
-use crate::synthetic::Synthetic;
 use gpumemtrace_format::{EventKind, NodeId};
+use gpumemtrace_synthetic::Synthetic;
+use gpumemtrace_synthetic::scoring::counts::{Counts, Share};
+use gpumemtrace_synthetic::scoring::failures;
+use gpumemtrace_synthetic::scoring::goals::goals;
+use gpumemtrace_synthetic::scoring::{LeakReport, StreamScore};
+use gpumemtrace_synthetic::streams::leaks::LEAK_FILE;
+use gpumemtrace_synthetic::streams::plan::{Ending, LeakPlace, StreamClass};
 
 /// The sample: the streams of these seeds.
 const STREAMS: u64 = 600;
@@ -32,7 +32,7 @@ static SCORES: LazyLock<Vec<StreamScore>> = LazyLock::new(|| {
                     if seed >= STREAMS {
                         return;
                     }
-                    let score = StreamScore::of_stream(&crate::streams::generate(seed));
+                    let score = StreamScore::of_stream(&gpumemtrace_synthetic::streams::generate(seed));
                     scores.lock().unwrap().push(score);
                 }
             });
@@ -121,7 +121,7 @@ fn live_bytes_by_leak_line(run: &Synthetic) -> BTreeMap<i32, u64> {
 fn planted_bytes_are_live_at_their_lines() {
     let mut compared = 0;
     for seed in 0..60 {
-        let (mut program, truth, _) = crate::streams::draw_program(StreamClass::Leaky, seed);
+        let (mut program, truth, _) = gpumemtrace_synthetic::streams::draw_program(StreamClass::Leaky, seed);
         program.plan.ending = Ending::Exit;
         program.run_to_end(|_| {});
         let live = live_bytes_by_leak_line(&program.run);
@@ -139,7 +139,7 @@ fn planted_bytes_are_live_at_their_lines() {
 
 #[test]
 fn growth_of_an_unassessed_report_is_neither_found_nor_denied() {
-    let stream = crate::streams::generate_class(StreamClass::Leaky, 0);
+    let stream = gpumemtrace_synthetic::streams::generate_class(StreamClass::Leaky, 0);
     let planted = &stream.leaks[0];
     let site = serde_json::json!({"file": LEAK_FILE, "line": planted.plan.line});
     let growth = serde_json::json!({"site": site, "class": "possible_leak", "bytes": planted.bytes});
@@ -157,7 +157,7 @@ fn growth_of_an_unassessed_report_is_neither_found_nor_denied() {
 #[test]
 fn seed_determines_the_trace() {
     for seed in [0, 9, 18, 19] {
-        let [first, second] = [(); 2].map(|()| crate::streams::generate(seed));
+        let [first, second] = [(); 2].map(|()| gpumemtrace_synthetic::streams::generate(seed));
         assert!(first.trace == second.trace, "seed {seed}");
     }
 }

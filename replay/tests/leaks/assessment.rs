@@ -1,12 +1,12 @@
 //! Verdicts on leaks that must not mislead: churn, episodes, growing sizes, few events, runs
 //! without steps, and runs whose last part has none.
 
-use crate::synthetic::Synthetic;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
     AssessmentLimit, AssessmentStatus, BenignRule, GrowthClass, LeakAssessment, LeakShape, Quantity,
 };
+use gpumemtrace_synthetic::Synthetic;
 
 fn assessment(report: &Report) -> &LeakAssessment {
     &report.leak_assessment.as_ref().unwrap()[0]

@@ -1,8 +1,8 @@
 //! Leaks that must be found with exact numbers, and healthy programs that must have no findings.
 
-use crate::synthetic::Synthetic;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::report::{GrowthClass, LeakShape, Quantity, StepSource};
+use gpumemtrace_synthetic::Synthetic;
 
 fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {
     run.frame(caller, "/work/hooks.py", "Keeper.hook", 7)
@@ -129,7 +129,7 @@ fn graph_of_several_lines_is_reported_at_the_line_with_most_of_it() {
 
 /// Adds a frame of PyTorch's modules below `caller`.
 fn module(run: &mut Synthetic, caller: NodeId, line: i32) -> NodeId {
-    run.frame(caller, &format!("{}nn/functional.py", crate::synthetic::TORCH), "function", line)
+    run.frame(caller, &format!("{}nn/functional.py", gpumemtrace_synthetic::TORCH), "function", line)
 }
 
 #[test]

@@ -93,7 +93,7 @@ def passed_tests(output):
 
 
 def damage(scale, options):
-    passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-replay", "--test", "damage", "--", "--nocapture", GPUMEMTRACE_EVERY_BIT=1)
+    passed, failed = cargo_test("test", "--release", "-p", "gpumemtrace-replay", "--test", "tests", "damage::", "--", "--nocapture", GPUMEMTRACE_EVERY_BIT=1)
     return {"inputs": passed, "losses": failed}
 
 
@@ -215,7 +215,7 @@ CHECKS = [
     Check("load", "several programs at once", 60, 0.05, "scripts/soak --minutes 60", "events", load),
     Check("fuzz", "fuzzing of each reader", 660, 0.01, "scripts/fuzz --seconds 3600 --keep", "inputs", fuzz),
     Check("traces", "changed traces, read by every command", 180, 0.01, "scripts/soak --traces 20000", "files", traces),
-    Check("damage", "every bit flipped, every truncation", 20, 1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay --test damage", "tests", damage),
+    Check("damage", "every bit flipped, every truncation", 20, 1, "GPUMEMTRACE_EVERY_BIT=1 cargo test -p gpumemtrace-replay --test tests damage", "tests", damage),
     Check("snapshots", "changed snapshots of PyTorch, and hostile ones", 2, 0.1,
           "GPUMEMTRACE_MUTATIONS=100000 cargo test --release -p gpumemtrace-torch-snapshot", "mutations", snapshots),
     Check("properties", "property tests with more cases", 90, 0.05, "PROPTEST_CASES=20000 cargo test, 20 times", "tests", properties),

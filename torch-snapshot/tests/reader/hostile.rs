@@ -2,10 +2,10 @@
 
 use gpumemtrace_torch_snapshot::{SnapshotError, transcode};
 
-use crate::allocator_model::AllocatorModel;
-use crate::labels::with_new_fields;
-use crate::pickle_writer::{PickleStyle, pickle};
-use crate::{gzip, json_bytes};
+use super::allocator_model::AllocatorModel;
+use super::labels::with_new_fields;
+use super::pickle_writer::{PickleStyle, pickle};
+use super::{gzip, json_bytes};
 
 /// Mutations to try; the variable GPUMEMTRACE_MUTATIONS sets another number.
 const MUTATIONS: u64 = 5_000;

@@ -6,9 +6,9 @@ use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, NodeId, PyNode};
 use gpumemtrace_torch_snapshot::{BACKWARD_FRAME, transcode};
 use serde_json::{Value, json};
 
-use crate::allocator_model::AllocatorModel;
-use crate::json_bytes;
-use crate::pickle_writer::{PickleStyle, pickle};
+use super::allocator_model::AllocatorModel;
+use super::json_bytes;
+use super::pickle_writer::{PickleStyle, pickle};
 
 /// The model's snapshot with every field that newer versions of PyTorch add.
 pub(crate) fn with_new_fields(mut snapshot: Value) -> Value {

@@ -156,9 +156,9 @@ mod tests {
     fn client_gets_output_of_command_for_its_trace() {
         let folder = tempfile::tempdir().unwrap();
         let server = CandidateServer::start(folder.path(), PathBuf::from("/bin/echo")).unwrap();
-        assert_eq!(ask(&server, b"9000\n/tmp/a b.trace"), "leak-candidates -- /tmp/a b.trace\n");
+        assert_eq!(ask(&server, b"90000\n/tmp/a b.trace"), "leak-candidates -- /tmp/a b.trace\n");
         assert_eq!(ask(&server, b"no number"), "");
-        assert_eq!(ask(&server, b"9000\nother"), "leak-candidates -- other\n");
+        assert_eq!(ask(&server, b"90000\nother"), "leak-candidates -- other\n");
         let path = server.path().to_owned();
         drop(server);
         assert!(!path.exists());
@@ -170,7 +170,7 @@ mod tests {
         let long = folder.path().join("x".repeat(120));
         fs::create_dir(&long).unwrap();
         let server = CandidateServer::start(&long, PathBuf::from("/bin/echo")).unwrap();
-        assert_eq!(ask(&server, b"9000\nt"), "leak-candidates -- t\n");
+        assert_eq!(ask(&server, b"90000\nt"), "leak-candidates -- t\n");
         let short = server.path().parent().unwrap().to_owned();
         drop(server);
         assert!(!short.exists());

@@ -2,7 +2,7 @@
 //!
 //! Each run draws its parts ([`parts`]), their sizes and its length from a seed, so that verdicts
 //! are tested on cases that their rules were not written for. The streams of
-//! `tests/leaks/streams/` are larger and measure the leak analysis.
+//! `tests/synthetic/src/streams/` are larger and measure the leak analysis.
 #![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
 
 pub mod parts;
@@ -10,8 +10,8 @@ pub mod parts;
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{EventKind, NodeId};
 
-use crate::synthetic::dice::Dice;
-use crate::synthetic::{Packed, Synthetic, TORCH};
+use gpumemtrace_synthetic::dice::Dice;
+use gpumemtrace_synthetic::{Packed, Synthetic, TORCH};
 use parts::PopulationPart;
 
 /// The signs by which the analysis can detect steps.

@@ -3,7 +3,7 @@
 use gpumemtrace_format::NodeId;
 
 use super::World;
-use crate::synthetic::dice::Dice;
+use gpumemtrace_synthetic::dice::Dice;
 
 /// A part of a program that runs in each step.
 pub trait PopulationPart {

@@ -4,7 +4,7 @@ use gpumemtrace_format::NodeId;
 
 use super::plan::StreamPlan;
 use super::program::{Part, Program};
-use crate::synthetic::dice::Dice;
+use crate::dice::Dice;
 
 /// File of the lines of ambiguous parts.
 pub const AMBIGUOUS_FILE: &str = "/work/ambiguous.py";

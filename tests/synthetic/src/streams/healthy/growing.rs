@@ -1,9 +1,9 @@
 //! Programs that use more memory over time, none of which stays.
 
 use super::PartFrame;
+use crate::dice::Dice;
 use crate::streams::plan::StepsBy;
 use crate::streams::program::{Part, Program};
-use crate::synthetic::dice::Dice;
 
 /// Buffers that are reallocated for the largest batch so far.
 pub(super) fn ratchet(_: &mut Program, frame: &PartFrame, dice: &mut Dice) -> Part {

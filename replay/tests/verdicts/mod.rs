@@ -2,14 +2,12 @@
 //! exact numbers, on problematic runs.
 
 mod population;
-#[path = "../synthetic/mod.rs"]
-mod synthetic;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::report::{Confidence, RankAlignment, RemedyKind, Severity, Verdict, VerdictEvidence};
 use gpumemtrace_replay::{Analysis, Report, report};
+use gpumemtrace_synthetic::Synthetic;
 use population::healthy_run;
-use synthetic::Synthetic;
 
 /// Kinds of verdicts that report a problem with the memory of a run.
 const OF_MEMORY: [&str; 9] = [

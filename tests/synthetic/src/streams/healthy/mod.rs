@@ -13,7 +13,7 @@ use gpumemtrace_format::NodeId;
 
 use super::plan::{StepsBy, StreamClass, StreamPlan};
 use super::program::{Part, Program};
-use crate::synthetic::dice::Dice;
+use crate::dice::Dice;
 
 /// What a part of a program is made of.
 pub struct PartFrame {

@@ -5,7 +5,7 @@ use gpumemtrace_format::{EventKind, NodeId};
 use super::Truth;
 use super::plan::{LeakPlace, LeakPlan, LeakTiming, StepsBy};
 use super::program::{Part, Program};
-use crate::synthetic::dice::Dice;
+use crate::dice::Dice;
 
 /// File of all lines where a report must place a leak.
 pub const LEAK_FILE: &str = "/work/leak.py";
@@ -30,7 +30,7 @@ fn frames(program: &mut Program, leak: &LeakPlan, dice: &mut Dice) -> LeakFrames
     let (helper_line, first_layer) = (leak.line - 20, 20 + 40 * (leak.line - 30));
     match leak.place {
         LeakPlace::RetainedGraph => {
-            let graph = |run: &mut crate::synthetic::Synthetic, under| {
+            let graph = |run: &mut crate::Synthetic, under| {
                 (0..leak.lines as i32)
                     .map(|at| run.frame(under, "/work/model.py", "Net.forward", first_layer + at))
                     .collect()

@@ -2,15 +2,12 @@
 //!
 //! The time per iteration is CPU seconds per million events.
 
-#[path = "../tests/synthetic/mod.rs"]
-mod synthetic;
-
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::{RingFile, report};
-use synthetic::Synthetic;
+use gpumemtrace_synthetic::Synthetic;
 
 const EVENTS: usize = 1_000_000;
 const LINES: i32 = 150;
@@ -75,7 +72,7 @@ fn replay(criterion: &mut Criterion) {
     for (name, bytes) in [("training", training_trace()), ("many lines", many_lines_trace())] {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                let analysis = synthetic::analyse_bytes(black_box(&bytes), RingFile::Absent);
+                let analysis = gpumemtrace_synthetic::analyse_bytes(black_box(&bytes), RingFile::Absent);
                 black_box(report(&[analysis], &[]))
             });
         });

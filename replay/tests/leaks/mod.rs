@@ -4,7 +4,3 @@
 mod accuracy;
 mod assessment;
 mod cases;
-mod scoring;
-mod streams;
-#[path = "../synthetic/mod.rs"]
-mod synthetic;

@@ -11,11 +11,11 @@ pub mod tables;
 
 use serde_json::Value;
 
+use crate::analyse_bytes;
 use crate::streams::ambiguous::AMBIGUOUS_FILE;
 use crate::streams::leaks::{HELPER_FILE, LEAK_FILE};
 use crate::streams::plan::{LeakPlace, LeakTiming, StepsBy, StreamClass, StreamPlan};
 use crate::streams::{CutTrace, PlantedLeak, Stream};
-use crate::synthetic::analyse_bytes;
 use gpumemtrace_replay::{RingFile, report};
 
 /// A row of `leaks` in a report.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::PartFrame;
+use crate::dice::Dice;
 use crate::streams::program::{Part, Program};
-use crate::synthetic::dice::Dice;
 
 /// Activations with sizes that follow the length of the batch, freed within the step.
 pub(super) fn activations(_: &mut Program, frame: &PartFrame, dice: &mut Dice) -> Part {

@@ -3,7 +3,7 @@
 //! [`Synthetic`] has a simple allocator in the manner of PyTorch's. Blocks are rounded to 512
 //! bytes and cut from driver segments, freed blocks of equal size are reused, and every event has
 //! the running totals. [`Packed`] splits and merges blocks as PyTorch does.
-#![allow(dead_code, unreachable_pub)] // Each test uses some of the functions.
+#![allow(missing_docs, reason = "used by tests only; most names say it")]
 
 use std::collections::HashMap;
 
@@ -31,6 +31,8 @@ const SEGMENT_BYTES: u64 = 20 << 20;
 pub mod dice;
 mod packed;
 pub mod random;
+pub mod scoring;
+pub mod streams;
 pub use packed::Packed;
 
 #[derive(Default)]

@@ -15,7 +15,7 @@ pub mod program;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::synthetic::dice::Dice;
+use crate::dice::Dice;
 use plan::{Ending, LeakPlan, LeakTiming, StreamClass, StreamPlan};
 use program::Program;
 

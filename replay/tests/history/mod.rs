@@ -2,8 +2,6 @@
 
 mod blocks;
 mod composition;
-#[path = "../synthetic/mod.rs"]
-mod synthetic;
 mod walk;
 
 /// The start of synthesized recordings, on the clock of the trace.

@@ -5,8 +5,8 @@ use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{EventKind, ModuleDef, NativeNode, NodeId, definitions};
 
 use super::plan::{Ending, StepsBy, StreamPlan};
-use crate::synthetic::dice::Dice;
-use crate::synthetic::{Packed, Synthetic, TORCH};
+use crate::dice::Dice;
+use crate::{Packed, Synthetic, TORCH};
 
 /// Threads: the main thread, autograd's, and a data loader's.
 const THREADS: [u32; 3] = [77, 78, 79];

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use gpumemtrace_format::EventKind;
 
 use super::PartFrame;
+use crate::dice::Dice;
 use crate::streams::program::{Part, Program};
-use crate::synthetic::dice::Dice;
 
 /// Bytes of cuBLAS workspaces before Hopper.
 const CUBLAS_WORKSPACE_BYTES: u64 = 8_519_680;

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use gpumemtrace_format::EventKind;
 
 use super::PartFrame;
+use crate::dice::Dice;
 use crate::streams::program::{Part, Program};
-use crate::synthetic::dice::Dice;
 
 /// A queue that drops its oldest entry. It is full before the end.
 pub(super) fn fifo_queue(_: &mut Program, frame: &PartFrame, dice: &mut Dice) -> Part {

@@ -1,6 +1,6 @@
 //! The parameters of a stream, drawn from its seed.
 
-use crate::synthetic::dice::Dice;
+use crate::dice::Dice;
 
 const GIB: u64 = 1 << 30;
 /// Most bytes that a leak may hold in the end, before rounding.

@@ -1,0 +1,5 @@
+//! The tests of summaries and lakes.
+
+mod lake;
+mod merge;
+mod schemas;
