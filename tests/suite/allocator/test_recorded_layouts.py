@@ -10,7 +10,6 @@ their SHA-256.
 import hashlib
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ from snapshot_reports import name_of, snapshot_files
 
 PUBLIC = json.loads((Path(__file__).parent / "recorded_snapshots.json").read_text())
 GOLDEN = [path for path in snapshot_files() if path.is_relative_to(REPOSITORY)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def replay_is_built():
-    command = ["cargo", "build", "--quiet", "--release", "-p", "gpumemtrace-allocator-oracle", "--example", "recorded_layout"]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=name_of)

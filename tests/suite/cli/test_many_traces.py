@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, COMMAND, REPOSITORY
+from conftest import BUILD, COMMAND
 
 EVENTS = 20_000
 FEW, MANY = 20, 200
@@ -18,8 +18,6 @@ MOST_GROWTH_KIB = 6 << 10
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     """A folder with the traces of few ranks, and one with those of many."""
-    command = ["cargo", "build", "--quiet", "--release", "-p", "gpumemtrace-replay", "--example", "synthesize"]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
     made = {}
     for ranks in (FEW, MANY):
         folder = made[ranks] = tmp_path_factory.mktemp(f"ranks{ranks}")

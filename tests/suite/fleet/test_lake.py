@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BUILD, COMMAND, REPOSITORY, VENVS, environment, gpumemtrace, run_program
+from conftest import BUILD, COMMAND, VENVS, environment, gpumemtrace, run_program
 from page_runs import newest_torch, record
 
 RANKS = 6
@@ -31,8 +31,6 @@ AFTER = BEFORE.replace("import torch\n", "import torch\n\n# A comment moves the 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     """The traces of a job of synthesized ranks."""
-    command = ["cargo", "build", "--quiet", "--release", "-p", "gpumemtrace-replay", "--example", "synthesize"]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
     folder = tmp_path_factory.mktemp("job")
     for rank in range(RANKS):
         synthesize = [BUILD / "examples" / "synthesize", "20000", folder / f"run.rank{rank}.trace", "0", str(rank), str(RANKS)]

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from browser import browser  # noqa: F401 (fixture)
-from conftest import BUILD, REPOSITORY, gpumemtrace
+from conftest import BUILD, gpumemtrace
 
 RANKS = 60
 EVENTS = 20_000
@@ -22,8 +22,6 @@ ALPHA_OF_CELL = """(row, part) => {
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     """A folder with the traces of a job; rank 12 leaks more than the others, and rank 7 is garbage."""
-    command = ["cargo", "build", "--quiet", "--release", "-p", "gpumemtrace-replay", "--example", "synthesize"]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
     folder = tmp_path_factory.mktemp("job") / "traces"
     folder.mkdir()
     for rank in range(RANKS):
