@@ -1,10 +1,6 @@
 //! Compares our unwinder with the C++ runtime's, frame by frame, on stacks of many shapes.
 
-#![allow(
-    clippy::items_after_statements,
-    clippy::print_stderr,
-    reason = "a callback stands beside its use; a skipped check is printed"
-)]
+#![allow(clippy::items_after_statements, reason = "a callback stands beside its use")]
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};

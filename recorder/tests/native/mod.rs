@@ -1,4 +1,5 @@
 //! Runs two unwinders side by side, and builds libraries in C and C++ to call through.
+#![allow(clippy::print_stderr, reason = "a skipped check is printed")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
