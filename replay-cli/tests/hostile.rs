@@ -371,7 +371,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("run", &["-- EVIL", "-o @out.trace -- true", "-o EVIL/a/b.trace -- true", "--stacks EVIL -- true"]),
     // With a trace, it would run until it is stopped; `metrics_have_escapes` does that.
     ("serve-metrics", &["NOFILE", "@wrong", "@run.trace --listen EVIL", "@run.trace --listen 0.0.0.0:0"]),
-    ("doctor", &["EVIL", "--python EVIL"]),
+    ("doctor", &["EVIL", "--python EVIL", "--output EVIL/x"]),
     ("doctor-probe", &["EVIL"]),
     (
         "whatif",

@@ -13,6 +13,7 @@ use gpumemtrace_format::{Counter, Event, Meta};
 
 use crate::launch::platform::Platform;
 use crate::launch::preload;
+use crate::terminal::escape::escape_text;
 
 /// Time limit of one test: importing PyTorch from a cold disk is slow.
 const MAX_TEST_TIME: Duration = Duration::from_mins(3);
@@ -89,7 +90,7 @@ fn read_trace(file: File, path: &Path) -> anyhow::Result<LiveTestTrace> {
 
 /// Runs a command and collects its output. Kills it after `patience`.
 pub(super) fn output_with_timeout(mut command: Command, patience: Duration) -> anyhow::Result<Output> {
-    let name = command.get_program().to_string_lossy().into_owned();
+    let name = escape_text(&command.get_program().to_string_lossy());
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -11,6 +11,7 @@ use super::live_test::output_with_timeout;
 use super::{CheckVerdict, DoctorCheck};
 use crate::launch::library::{check_preloadable, find_library};
 use crate::launch::platform::Platform;
+use crate::terminal::escape::escape_path;
 
 /// The size of a ring file for 96 threads, and the least space that a trace needs.
 const MIN_FREE_BYTES: u64 = 64 << 20;
@@ -25,7 +26,7 @@ pub(super) fn check_library(checks: &mut Vec<DoctorCheck>) -> Option<PathBuf> {
             return None;
         }
     };
-    let shown = library.display();
+    let shown = escape_path(&library);
     if let Err(error) = check_preloadable(&library, Platform::HOST) {
         add(CheckVerdict::Failed, error.to_string());
         return None;
@@ -65,17 +66,12 @@ pub(super) fn check_output(output: Option<&Path>, checks: &mut Vec<DoctorCheck>)
         .unwrap_or_else(|| PathBuf::from("run.trace"));
     let path = std::env::current_dir().map(|here| here.join(&pattern)).unwrap_or(pattern);
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+    let shown = escape_path(&folder);
     checks.push(match check_folder(&folder) {
-        Ok(says) => {
-            DoctorCheck::new("output folder", CheckVerdict::Ok, format!("{}: {says}", folder.display()))
-        }
+        Ok(says) => DoctorCheck::new("output folder", CheckVerdict::Ok, format!("{shown}: {says}")),
         Err(why) => {
             let todo = "set GPUMEMTRACE_OUTPUT to a file in another folder";
-            DoctorCheck::new(
-                "output folder",
-                CheckVerdict::Failed,
-                format!("{}: {why}; {todo}", folder.display()),
-            )
+            DoctorCheck::new("output folder", CheckVerdict::Failed, format!("{shown}: {why}; {todo}"))
         }
     });
     let limit = getrlimit(Resource::Fsize).current;

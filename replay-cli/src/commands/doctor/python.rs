@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::live_test::{LiveTestResult, LiveTestTrace, run_live_test};
 use super::{CheckVerdict, DoctorCheck};
 use crate::launch::platform::Platform;
+use crate::terminal::escape::escape_text;
 
 const SCRIPT: &str = include_str!("probe.py");
 
@@ -40,7 +41,7 @@ pub(super) fn check_python(
                 judge_torch(&torch, checks);
                 return;
             }
-            Err(why) => failures.push(format!("{}: {why}", candidate.to_string_lossy())),
+            Err(why) => failures.push(format!("{}: {why}", escape_text(&candidate.to_string_lossy()))),
         }
     }
     let verdict = if python.is_some() { CheckVerdict::Failed } else { CheckVerdict::Absent };
