@@ -18,6 +18,7 @@ STEP_BYTES = 2 << 20
 IN_USE = "another stream used"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["growing_sizes", "two_streams", "streams"])
 def test_program_runs_on_the_smallest_card_and_on_no_smaller_one(name, torch_version, tmp_path):
     program, python = BY_NAME[name], Path(VENVS[torch_version]) / "bin" / "python"

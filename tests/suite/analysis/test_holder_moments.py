@@ -52,6 +52,7 @@ def reports_returns(torch_version):
     return subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 12))"]).returncode == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where,name,chain", [
     ("main", "holder_moments.keep_in_main() local kept", ["tensor"]),
     ("method", "holder_moments.Trainer.fit() local self.history", ["tensor"]),

@@ -56,7 +56,7 @@ def line_of(mark):
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
 def test_leak_lab_holders(run_with_holders, pattern, fixed):

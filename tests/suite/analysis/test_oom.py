@@ -130,6 +130,7 @@ def run_grown(folder, torch_version, variant, *flags, options=(), code=1, **extr
     return traced, ooms, sentences(gpumemtrace("replay", traced.trace, *flags))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant,flags,step,rounds", [
     ("validation", [], 15, 6),
     ("validation", ["--since", "step:15"], 15, 6),

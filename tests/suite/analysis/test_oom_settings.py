@@ -61,7 +61,7 @@ def setting_verdicts(oom):
     return verdicts
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version, name", RUNS)
 def test_verdicts_are_those_of_real_runs(tmp_path, version, name):
     recorded = run(tmp_path / "recorded", version, name, RECORDED.get(name, ""))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import COMMAND, DRIVER, LIBRARY, VENVS, dump, environment, gpumemtrace, run_program
 
 
@@ -73,30 +75,33 @@ for start in ("fork", "spawn"):
     assert [name for name in files(tmp_path) if "trace" in name] == ["run.trace"]
 
 
-def test_output_and_exit_code_are_unchanged(tmp_path, torch_version):
+ENDINGS = {
+    "normal": "",
+    "exit code": "raise SystemExit(3)",
+    "exception": "raise ValueError('boom')",
+    "quick": "import os; os._exit(5)",
+    "quick_exit": "import ctypes; ctypes.CDLL(None).quick_exit(6)",
+    "abort": "import os; os.abort()",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "out of memory": "torch.empty(1 << 50, dtype=torch.uint8, device='cuda')",
+    "handler": "import atexit; atexit.register(lambda: torch.ones(9, device='cuda'))",
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", ENDINGS)
+def test_output_and_exit_code_are_unchanged(tmp_path, torch_version, name):
     python = Path(VENVS[torch_version]) / "bin" / "python"
-    endings = {
-        "normal": "",
-        "exit code": "raise SystemExit(3)",
-        "exception": "raise ValueError('boom')",
-        "quick": "import os; os._exit(5)",
-        "quick_exit": "import ctypes; ctypes.CDLL(None).quick_exit(6)",
-        "abort": "import os; os.abort()",
-        "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
-        "out of memory": "torch.empty(1 << 50, dtype=torch.uint8, device='cuda')",
-        "handler": "import atexit; atexit.register(lambda: torch.ones(9, device='cuda'))",
-    }
-    for name, ending in endings.items():
-        code = f"import torch\nx = torch.ones(1000, device='cuda')\nprint('computed', x.shape, flush=True)\n{ending}\n"
-        results = []
-        for with_us in (False, True):
-            folder = tmp_path / f"{name} {with_us}"
-            folder.mkdir()
-            done = run_program([python, "-c", code], folder, env=environment(folder, with_us))
-            results.append((done.returncode, done.stdout, done.stderr))
-        assert results[0] == results[1], name
-        report = json.loads(gpumemtrace("replay", folder / "run.trace", "--json"))
-        assert report["traces"][0]["end"] == ("killed" if name in ("abort", "killed") else "exit"), name
+    code = f"import torch\nx = torch.ones(1000, device='cuda')\nprint('computed', x.shape, flush=True)\n{ENDINGS[name]}\n"
+    results = []
+    for with_us in (False, True):
+        folder = tmp_path / str(with_us)
+        folder.mkdir()
+        done = run_program([python, "-c", code], folder, env=environment(folder, with_us))
+        results.append((done.returncode, done.stdout, done.stderr))
+    assert results[0] == results[1]
+    report = json.loads(gpumemtrace("replay", folder / "run.trace", "--json"))
+    assert report["traces"][0]["end"] == ("killed" if name in ("abort", "killed") else "exit")
 
 
 def test_run_returns_exit_code_of_program(tmp_path, torch_version):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import COMMAND, LIBRARY, REPOSITORY, VENVS, environment
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-validate"
@@ -29,6 +31,7 @@ def validate(folder, torch_version, *arguments, code=0, library=LIBRARY, command
     return {row[0]: tuple(row[1:]) for row in rows if len(row) == 3}, text
 
 
+@pytest.mark.long
 def test_rehearsal_finds_no_difference_and_lists_untried_checks(torch_version, tmp_path):
     rows, text = validate(tmp_path, torch_version)
     assert text.startswith("# Validation on a SIMULATED GPU") and "Nothing below was measured on a GPU" in text

@@ -192,6 +192,7 @@ Peak of GPU 0: 4,096 B allocated (4,096 bytes), … in
 """
 
 
+@pytest.mark.slow("runs a page three times")
 def test_page_with_wrong_byte_or_line_fails():
     """Uses the real command: a page as printed passes, and with one wrong figure it fails."""
     assert page_differences(PAGE) == []
@@ -256,6 +257,7 @@ def test_each_command_has_a_page():
     assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "clusters"}
 
 
+@pytest.mark.slow("runs every command of the README")
 def test_readme_commands():
     """Runs the README's commands in order on the demo, and compares the finding it begins with."""
     text = README.read_text()
