@@ -192,6 +192,7 @@ def assert_equal_to_pytorch(value, seen):
     assert {name: value(name) for name in expected} == expected
 
 
+@pytest.mark.slow("waits for several scrapes")
 def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
     traces, own = tmp_path / "traces", tmp_path / "prometheus"
     traces.mkdir(), own.mkdir()

@@ -80,6 +80,7 @@ def versions():
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.slow("runs every command of a page")
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(PAGES)))
 def test_page_output_matches_command_output(page):
     wrong = page_differences(page.read_text())

@@ -192,7 +192,8 @@ def test_stopped_time_does_not_count_as_waiting(case, bin):
         assert process.stdout.readline() == "begun\n"
         gate.touch()
         in_storm = lambda thread, name: thread != process.pid and name != "gpumemtrace"
-        assert len(naps(process.pid, in_storm)) == 4
+        # The recorder's thread names itself after it has started.
+        wait_until(lambda: len(naps(process.pid, in_storm)) == 4, "four threads beside the recorder's")
         wait_until_waiting(process.pid, in_storm, traced.folder / "driver.log")
         with stopped_by_signal(process.pid):
             traced.clock.pass_an_hour()

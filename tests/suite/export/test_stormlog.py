@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 from conftest import VENVS
 from exported_runs import driver_run, newest, ranks_run, stepped_run  # noqa: F401 (fixtures)
 from readers import read_with_python, reader_program, run_reader
@@ -81,6 +83,7 @@ def test_lifecycle_phases_and_errors_are_events(stepped_run, newest):
     assert math.isclose(sum(end - begin for _, begin, end in session["spans"]), phase["time_ns"], rel_tol=0.05)
 
 
+@pytest.mark.slow("the command imports PyTorch without precompiled modules")
 def test_stormlog_analyses_all_ranks(ranks_run, newest, tmp_path):
     run = ranks_run(newest)
     path, report = export(run), run.report()
