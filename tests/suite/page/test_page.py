@@ -349,14 +349,17 @@ def test_two_traces_are_compared_at_the_selected_step(browser, page_of):  # noqa
     page = page_of("compared")
     traces = page.file.data["traces"]
     compare = page.file.data["compare"]
-    # A moment in the middle of step 3 of the trace that is shown.
     starts = page.file.column(traces[0]["steps"]["start_ns"])
     browser.open(page.path)
-    browser.go_to(f"flame?from={(starts[2] + starts[3]) // 2}&o.flame.mode=traces")
+    # A moment of the chart inside a step of the trace that is shown. A step may have none.
+    moments = browser.call("edges", 0, 0)
+    step, moment = next((step, moment) for step in range(2, len(starts) - 1) for moment in moments
+                        if starts[step] < moment < starts[step + 1])
+    browser.go_to(f"flame?from={moment}&o.flame.mode=traces")
     text = browser.evaluate("""document.querySelector("[data-view=flame] [aria-label^='Flame graph.']").ariaLabel""")
     for index in (compare["before"], compare["after"]):
         trace, [device] = traces[index], traces[index]["devices"]
-        end_of_step = page.file.column(trace["steps"]["start_ns"])[3] - 1
+        end_of_step = page.file.column(trace["steps"]["start_ns"])[step + 1] - 1
         edges = browser.call("edges", index, 0)
         edge = min(range(len(edges)), key=lambda number: abs(edges[number] - end_of_step))
         blocks = device["blocks"]

@@ -5,7 +5,6 @@ import re
 import subprocess
 
 import pytest
-from conftest import FULL
 from installed_package import trainers_of
 from support.simulated import make_stock_environment, simulate_program, site_packages
 
@@ -84,7 +83,7 @@ print(os.environ["TRITON_CACHE_DIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"])
     assert printed == f"3 1\n{kernels / 'triton'} {kernels / 'inductor'}\n"
 
 
-@pytest.mark.skipif(not FULL, reason="installs triton (300 MB); GPUMEMTRACE_FULL=1 runs it")
+@pytest.mark.long  # installs triton (300 MB)
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_inductor_compiles_and_needs_less(stock, tmp_path, mode):
     [metadata] = importlib.metadata.distributions(name="torch", path=[str(site_packages(stock))])
@@ -130,6 +129,7 @@ print(made["out"], len(states), made[False] > made[True], scaler.is_enabled())
     assert printed == "torch.float16 4 True True\n"
 
 
+@pytest.mark.long
 def test_transformers_from_a_config_trains(torch_version, stock, tmp_path):
     program = """
 import torch
@@ -149,6 +149,7 @@ print("steps", trainer.state.global_step, next(model.parameters()).device)
     assert "steps 6 cuda:0" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 2])
 def test_lightning_trains(torch_version, stock, tmp_path, devices):
     program = f"""

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import FULL, WORKLOADS, gpumemtrace
+from conftest import WORKLOADS, gpumemtrace
 from support.simulated import make_stock_environment, simulate_program, simulate_ranks
 
 DDP = """
@@ -198,7 +198,7 @@ def test_fsdp_keeps_the_bytes_of_the_config(stock, tmp_path):
     train_llama(tmp_path, stock, 2, **shape)
 
 
-@pytest.mark.skipif(not FULL, reason="takes minutes; GPUMEMTRACE_FULL=1 runs it")
+@pytest.mark.long
 def test_70b_fits_eight_cards(stock, tmp_path):
     shape = {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocabulary": 128256, "length": 4096}
     peak = train_llama(tmp_path, stock, 8, timeout=1500, **shape)

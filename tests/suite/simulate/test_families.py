@@ -16,13 +16,17 @@ def pythonpath(torch_version):
     return ":".join(map(str, [FAMILIES, TRAINERS.get(torch_version, "")]))
 
 
+def libraries_of(program):
+    return [library for library in LIBRARIES if f"import {library}" in program or f"from {library} import" in program]
+
+
 def has_libraries(torch_version, program):
-    needed = [library for library in LIBRARIES if f"import {library}" in program or f"from {library} import" in program]
-    return all(torch_version in TRAINERS and (Path(TRAINERS[torch_version]) / library).is_dir() for library in needed)
+    return all(torch_version in TRAINERS and (Path(TRAINERS[torch_version]) / library).is_dir() for library in libraries_of(program))
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("family", PROGRAMS)
+@pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.long if libraries_of(path.read_text()) else [])
+                                    for name, path in PROGRAMS.items()])
 def test_family_trains(family, tmp_path):
     """Five steps: forward, backward, and an optimizer where the family has one."""
     program = PROGRAMS[family].read_text()
