@@ -94,7 +94,7 @@ def naps(pid, chosen=lambda thread, name: True):
 def wait_for_naps(pid, times, chosen=lambda thread, name: name == "gpumemtrace"):
     """Waits until each chosen thread has slept that often, or has ended. A thread that polls looks
     at everything between two naps."""
-    before = wait_until(lambda: naps(pid, chosen), "a chosen thread")
+    before = naps(pid, chosen)
     has_slept = lambda now: all(now[thread] >= before[thread] + times for thread in before.keys() & now.keys())
     wait_until(lambda: has_slept(naps(pid, chosen)), "naps")
 
