@@ -28,6 +28,7 @@ def soak(folder, *arguments):
                            folder / "result.json", *names, *map(str, arguments)], capture_output=True, text=True)
 
 
+@pytest.mark.slow("kills five programs")
 def test_killed_programs_lose_no_call(tmp_path):
     done = soak(tmp_path, "--kills", len(HOSTS), "--seed", 11)
     assert done.returncode == 0, done.stdout + done.stderr

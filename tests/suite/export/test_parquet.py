@@ -269,6 +269,7 @@ def test_folder_keeps_other_runs(tmp_path):
     assert len(both.sql("SELECT DISTINCT run FROM events")) == 2
 
 
+@pytest.mark.slow("exports a run four times")
 @pytest.mark.parametrize("flags", [("--since", "step:20", "--until", "step:30"), ("--around", "peak"), ("--since", "step:59")], ids=" ".join)
 def test_window_restricts_tables(tmp_path, flags):
     trace = record(tmp_path, *LEAKING, "--steps", 60)

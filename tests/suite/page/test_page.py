@@ -467,6 +467,7 @@ def test_legend_is_sorted_by_bytes(browser, page_of):  # noqa: F811
         assert ("shown part" in browser.text(".timeline-legend h2")) == bool(zoom)
 
 
+@pytest.mark.slow("opens every view with every name")
 def test_hostile_names_stay_text(browser, page_of):  # noqa: F811
     page = page_of("hostile")
     names = json.loads((page.path.parent / "names.json").read_text())

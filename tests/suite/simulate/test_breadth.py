@@ -37,6 +37,7 @@ def peak_of(printed):
     return int(re.search(r"peak (\d+)", printed)[1])
 
 
+@pytest.mark.slow("torch.compile imports for seconds")
 def test_backends_without_code_generation_run(stock, tmp_path):
     peaks = {}
     for name, options in (("eager", "backend='eager'"), ("aot_eager", "backend='aot_eager'"), ("none", "disable=True")):
@@ -46,6 +47,7 @@ def test_backends_without_code_generation_run(stock, tmp_path):
     assert peaks["eager"] == peaks["none"] and peaks["aot_eager"] > 100 << 20
 
 
+@pytest.mark.long
 def test_missing_triton_is_one_sentence(stock, tmp_path):
     if (site_packages(stock) / "triton").exists():
         pytest.skip("this environment has triton")

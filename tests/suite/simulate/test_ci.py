@@ -86,6 +86,7 @@ def with_more_memory(program, share):
     return program.replace("\n\n", f"\nmore = torch.empty({size}, dtype=torch.uint8, device='cuda')\n\n", 1)
 
 
+@pytest.mark.slow("installs packages as the recipe does")
 @pytest.mark.parametrize("service", SERVICES)
 def test_recipe_fails_a_pull_request_with_its_reason(service, wheel, tmp_path):  # noqa: F811
     stock = make_stock_environment(TORCH, tmp_path / "stock")

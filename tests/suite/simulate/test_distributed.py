@@ -144,6 +144,7 @@ def test_step_limit_ends_each_rank(stock, tmp_path):
     assert len(re.findall(r"5 steps in .*, exited normally; trace complete", printed)) == 2, printed
 
 
+@pytest.mark.slow("starts four ranks")
 def test_objects_groups_and_shapes_cross_ranks(stock, tmp_path):
     (tmp_path / "train.py").write_text(OBJECTS)
     printed, _ = simulate_ranks(tmp_path, stock, 4, "train.py", "--no-report")

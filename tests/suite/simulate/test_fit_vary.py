@@ -55,6 +55,7 @@ def runs_without_error(folder, stock, batch, card):
     return done.returncode == 0
 
 
+@pytest.mark.long
 def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
     text, said = fit(tmp_path, stock, "--vary", "batch-size=10..24", "--card", "4GiB", "--json", "--set", "max_split_size_mb:64")
     answer = json.loads(text)
@@ -76,6 +77,7 @@ def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
     assert failing["first_failure"]["site"]["file"].endswith("train.py")
 
 
+@pytest.mark.long
 def test_text_names_the_setting_that_helps(stock, tmp_path):
     text, _ = fit(tmp_path, stock, "--vary", "batch-size=8..32:8", "--card", "4GiB", "--set", "expandable_segments:True")
     assert "batch-size: a card like the H100 (SXM), simulated, 4.00 GiB, PyTorch" in text
@@ -84,6 +86,7 @@ def test_text_names_the_setting_that_helps(stock, tmp_path):
     assert "Largest batch-size that fits on a card like the H100 (SXM), " in text
 
 
+@pytest.mark.slow("a search runs the program several times")
 def test_library_without_memory_does_not_fit(stock, tmp_path):
     """PyTorch's blocks leave too little of the card for a handle of cuBLAS."""
     text, _ = fit(tmp_path, stock, "--vary", "batch-size=26..26", "--card", "4GiB", "--json", "--set", "expandable_segments:True")
@@ -102,12 +105,14 @@ def test_range_that_fits_takes_its_last_value(stock, tmp_path):
     assert said.count("batch-size 3") == 2
 
 
+@pytest.mark.slow("a search runs the program several times")
 def test_failure_of_the_program_is_not_too_little_memory(stock, tmp_path):
     _, said = fit(tmp_path, stock, "--vary", "batch-size=1..64", "--card", "H200", code=2, program=("train.py", "--fail-at", "4"))
     assert "train.py --fail-at 4 --batch-size 4: failed with exit code 1, and not for lack of GPU memory" in said
     assert "\n  this batch is not for me\ngpumemtrace: fit: " in said
 
 
+@pytest.mark.slow("compares with two real runs")
 def test_smallest_card_of_a_simulated_run_is_that_of_real_runs(stock, tmp_path):
     """The card of a simulated run also holds its context and the handles of cuBLAS."""
     program = (WORKLOADS / "families" / "language" / "gpt.py").read_text()

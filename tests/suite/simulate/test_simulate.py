@@ -52,6 +52,7 @@ def test_stock_environment_runs_and_stays_as_it_was(stock, tmp_path):
     assert any(event["kind"] == "block_alloc" for event in dump(tmp_path / "run.trace"))
 
 
+@pytest.mark.slow("starts PyTorch for each limit")
 def test_limits_of_a_multiprocessor_size_the_workspaces(stock, tmp_path):
     program = """
 import torch
@@ -152,6 +153,7 @@ def test_missing_workspaces_are_named(stock, tmp_path):
     assert line not in said
 
 
+@pytest.mark.slow("starts PyTorch for each card")
 def test_card_that_is_too_small_runs_out_of_memory(stock, tmp_path):
     program = TRAIN.replace("range(1000)", "range(2)") + 'torch.empty(700 << 20, dtype=torch.uint8, device="cuda")\n'
     simulate(tmp_path, stock, "--card", "2GiB", program=program)
