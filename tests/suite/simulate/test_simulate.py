@@ -145,7 +145,8 @@ def test_lines_that_read_values_are_named(stock, tmp_path):
 
 
 def test_missing_workspaces_are_named(stock, tmp_path):
-    program = "import torch\nlayer = torch.nn.{}.cuda()\nlayer(torch.rand(2, 8, 16, 16, device='cuda')).sum().backward()\n"
+    # Without a backward pass, whose threads may abort PyTorch at its end (conftest.py).
+    program = "import torch\nlayer = torch.nn.{}.cuda()\nlayer(torch.rand(2, 8, 16, 16, device='cuda'))\n"
     line = "workspaces of convolutions are unknown here"
     _, said = simulate(tmp_path, stock, "--no-report", program=program.format("Conv2d(8, 8, 3)"))
     assert said.count(line) == 1, said
