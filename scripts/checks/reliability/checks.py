@@ -188,7 +188,7 @@ def long_part(*words, count=passed_tests):
 
 
 def counted_paths(output):
-    """Counts the paths whose instructions scripts/checks/budgets compares."""
+    """Counts the paths that scripts/checks/budgets compares."""
     return len(re.findall(r" [+-]\d+\.\d%$", output, re.M))
 
 

@@ -27,7 +27,7 @@ def machine():
 
 
 def about_this_run():
-    # What the long checks write themselves is no change of what they test.
+    # Files that the long checks write do not change what they test.
     written = [f":!{path}" for path in ("tests/reliability", "fuzz/corpus", "docs/reliability.md", "docs/coverage-matrix.md")]
     return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"), "commit": git("rev-parse", "--short=10", "HEAD"),
             "has_changes": bool(git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)), "machine": machine()}
