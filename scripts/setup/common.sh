@@ -7,8 +7,6 @@ cd "$repository"
 target=${CARGO_TARGET_DIR:-$repository/target}
 export CARGO_TARGET_DIR=$target
 release=$target/release
-# The build that the checks test; scripts/checks/long sets another one.
-export GPUMEMTRACE_BUILD=${GPUMEMTRACE_BUILD:-$target/ci}
 
 # Prints the comment at the head of the script.
 print_usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$script"; }

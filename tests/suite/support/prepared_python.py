@@ -1,6 +1,6 @@
 """Runs programs in forks of a Python that has already imported PyTorch.
 
-`import torch` takes 3 to 4 s of CPU, and most programs of the suites run for less. The recorder
+`import torch` takes seconds of CPU, and most programs of the suites run for less. The recorder
 starts nothing before the first GPU call, so a fork before it makes the trace of a fresh start;
 capture/test_prepared_python.py compares them event for event. Tests about starting, command lines,
 imports and threads of the interpreter start their programs for real.
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parent / "prepared"
 READ_LATER = ("GPUMEMTRACE_", "SIMGPU_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTEST_")
 #: Their value is read later too, but for the choice of the allocator.
 ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-#: Prepared interpreters that one process keeps; each has about 300 MB.
+#: Prepared interpreters that one process keeps; each holds all of PyTorch in memory.
 KEPT = 5
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "ci"))
+BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "release"))
 WORKLOADS, ACCURACY = REPOSITORY / "tests" / "workloads", REPOSITORY / "scripts" / "accuracy"
 #: Statistics that a row must predict, by key of the row.
 PREDICTED = {

@@ -19,7 +19,7 @@ import snapshot_oracle  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "ci"))
+BUILD = Path(os.environ.get("GPUMEMTRACE_BUILD", TARGET / "release"))
 REPLAY = BUILD / "examples" / "recorded_layout"
 SMALL_SEGMENT, SMALL_REQUEST = 2 << 20, 1 << 20
 DEFAULT_POOL = (0, 0)

@@ -101,6 +101,6 @@ if "PREPARED_PYTHON_SOCKET" in os.environ:
     import torch  # noqa: F401
     import torch._dynamo  # noqa: F401
 
-    # gc.freeze() would halve the cost of a program, but the interpreter would then free fewer
+    # gc.freeze() would make programs cheaper, but the interpreter would then free fewer
     # tensors at its end than after a fresh start.
     serve(socket.socket(fileno=int(os.environ.pop("PREPARED_PYTHON_SOCKET"))))
