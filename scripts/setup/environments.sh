@@ -3,6 +3,9 @@
 tools=$target/venvs/tools
 #: The PyTorch of most cases, and the one that tests of PyTorch itself run with too.
 newest_torch=2.15.0 older_torch=2.9.1
+# Few machines have 3.14 yet, so a missing one is no failure.
+newest_python=3.13
+[ -z "$(find_python 3.14)" ] || newest_python=3.14
 
 install_tools() {
     [ -x "$tools/bin/python" ] || "$python" -m venv "$tools"
@@ -45,6 +48,20 @@ list_pythons() {
     done
     GPUMEMTRACE_PYTHONS=$(IFS=,; echo "${pythons[*]}")
     export GPUMEMTRACE_PYTHONS
+}
+
+check_python_offsets() {
+    heading "CPython field offsets"
+    local found pythons
+    IFS=, read -ra pythons <<<"$GPUMEMTRACE_PYTHONS"
+    for found in "${pythons[@]}"; do
+        if "$found" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' &&
+            command -v gcc >/dev/null; then
+            "$python" scripts/generate/python-abi --check "$found"
+        else
+            skip "the field offsets of $found: no headers or no gcc"
+        fi
+    done
 }
 
 # Lists the suites' tests that skip themselves because a tool is missing.
