@@ -5,18 +5,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-from conftest import VENVS, dump, gpumemtrace
+from conftest import dump, gpumemtrace, python_of
 from whatif_runs import PROGRAMS, answer_of, compare, compare_row, minor_of, run_program, settings_of
 
 BY_NAME = {program.name: program for program in PROGRAMS}
-
-
-def python_of(version):
-    return Path(VENVS[version]) / "bin" / "python"
 
 
 @pytest.mark.parametrize("name, chosen, doubt", [
