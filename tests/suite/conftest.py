@@ -186,11 +186,12 @@ def python_of(torch_version):
     return Path(VENVS[torch_version]) / "bin" / "python"
 
 
-def run_program(command, folder, timeout=600, real_start=False, **how):
+def run_program(command, folder, timeout=600, real_start=False, whole_teardown=False, **how):
     """Runs a PyTorch program, or several ranks, to the end.
 
     A program that is one file runs in a fork of a Python that has imported PyTorch already, unless
-    `real_start` is true (prepared_python.py).
+    `real_start` is true (prepared_python.py). At its end, it frees the modules of PyTorch only with
+    `whole_teardown`.
 
     PyTorch 2.15.0 sometimes aborts after its work is done, traced or not (about one run in 60): a
     backward thread releases a Python object, for which it needs the GIL, while the interpreter
@@ -201,7 +202,7 @@ def run_program(command, folder, timeout=600, real_start=False, **how):
     is_prepared = not real_start and not FULL and how.keys() == {"env"} and prepared_python.can_run(command, how["env"], pythons)
     for _ in range(5):
         if is_prepared:
-            done = prepared_python.run(command, folder, how["env"], timeout)
+            done = prepared_python.run(command, folder, how["env"], timeout, whole_teardown)
         else:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, **how)
         if done.returncode == 0 or ABORTED not in done.stderr:
@@ -219,12 +220,14 @@ def recording_store(tmp_path_factory, worker_id):
 
 
 @pytest.fixture
-def run_python(tmp_path, recording_store):
+def run_python(tmp_path, recording_store, request):
     """Runs a workload in a PyTorch environment, traced by default.
 
     A program with the same arguments and variables is run once for all tests (recordings.py),
-    unless `real_start` is true.
+    unless `real_start` is true. The mark `whole_teardown` is for tests of what comes after the end
+    of a program.
     """
+    whole_teardown = request.node.get_closest_marker("whole_teardown") is not None
 
     def run(torch_version, script, *arguments, traced=True, check=True, name="traced", own_libraries=False, real_start=False, **extra):
         folder = tmp_path / name
@@ -235,10 +238,9 @@ def run_python(tmp_path, recording_store):
         command = [str(word) for word in (python_of(torch_version), WORKLOADS / script, *arguments)]
         variables = environment(folder, traced, **extra)
         if real_start or FULL or not recordings.is_shareable(tmp_path, command, variables):
-            process = run_program(command, folder, real_start=real_start, env=variables)
+            process = run_program(command, folder, real_start=real_start, whole_teardown=whole_teardown, env=variables)
         else:
-            process = recordings.run_once(recording_store, tmp_path, name, command, variables,
-                                          lambda command, folder, env: run_program(command, folder, env=env))
+            process = recordings.run_once(recording_store, tmp_path, name, command, variables, run_program, whole_teardown=whole_teardown)
         if check:
             assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
         return Run(process, folder)

@@ -37,13 +37,28 @@ def is_host_address(name, value):
     return name in ("addr", "aux0", "aux1") and value > 1 << 44 and value not in DEVICE
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_trace_is_that_of_a_fresh_start(run_python, torch_version, name):
+def start_and_fork(run_python, torch_version, name):
+    """Returns exit code, output and events of a program that starts and of one in a fork."""
     script, arguments, variables = PROGRAMS[name]
     runs = [run_python(torch_version, script, *arguments, check=False, name=str(real), real_start=real, **variables) for real in (True, False)]
     started, forked = ([run.process.returncode, run.process.stdout, events_with_stacks(run.trace)] for run in runs)
     assert len(started[2]) > 100
+    return started, forked
+
+
+@pytest.mark.whole_teardown
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_trace_is_that_of_a_fresh_start(run_python, torch_version, name):
+    started, forked = start_and_fork(run_python, torch_version, name)
     assert forked == started
+
+
+def test_trace_without_whole_teardown_is_that_of_a_fresh_start_up_to_there(run_python, torch_version):
+    (*started, events), (*forked, forked_events) = start_and_fork(run_python, torch_version, "resnet18")
+    assert forked == started
+    # The teardown allocates nothing.
+    last = max(at for at, (event, _) in enumerate(events) if event["kind"].endswith("_alloc"))
+    assert forked_events[:last + 1] == events[:last + 1]
 
 
 def test_program_sees_a_fresh_start(run_python, torch_version, tmp_path):

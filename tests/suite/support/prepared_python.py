@@ -3,7 +3,8 @@
 `import torch` takes seconds of CPU, and most programs of the suites run for less. The recorder
 starts nothing before the first GPU call, so a fork before it makes the trace of a fresh start;
 capture/test_prepared_python.py compares them event for event. Tests about starting, command lines,
-imports and threads of the interpreter start their programs for real.
+imports and threads of the interpreter start their programs for real. At their end, programs leave
+PyTorch's modules as they are, unless `frees_everything` is true: that saves most of the time.
 """
 
 import json
@@ -35,8 +36,8 @@ class _Prepared:
         theirs.close()
         self._connection, self._answers, self._lock = ours, ours.makefile("r"), threading.Lock()
 
-    def run(self, command, folder, environment, timeout):
-        request = json.dumps({"command": command, "folder": str(folder), "environment": environment}).encode()
+    def run(self, command, folder, environment, timeout, frees_everything):
+        request = json.dumps({"command": command, "folder": str(folder), "environment": environment, "frees_everything": frees_everything}).encode()
         with self._lock, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             socket.send_fds(self._connection, [request], [output.fileno(), errors.fileno()])
             child = self._answers.readline()
@@ -71,7 +72,7 @@ def is_read_later(name, value):
     return name.startswith(READ_LATER) or (name in ALLOCATOR_SETTINGS and "backend" not in value)
 
 
-def run(command, folder, environment, timeout):
+def run(command, folder, environment, timeout, frees_everything):
     """Runs a program to its end, as `subprocess.run` would with its output as text."""
     early = {name: value for name, value in environment.items() if not is_read_later(name, value)}
     key = (command[0], *sorted(early.items()))
@@ -80,4 +81,4 @@ def run(command, folder, environment, timeout):
     _prepared[key] = prepared
     while len(_prepared) > KEPT:
         _prepared.pop(next(iter(_prepared))).close()
-    return prepared.run(command, folder, environment, timeout)
+    return prepared.run(command, folder, environment, timeout, frees_everything)

@@ -25,14 +25,15 @@ def is_shareable(folder, command, environment):
     return not any(text.startswith(str(folder)) and Path(text).exists() for text in texts)
 
 
-def run_once(store, folder, name, command, environment, run):
-    """Returns the finished process of a run in `folder/name`; `run(command, folder, environment)`
-    runs it if it is the first one.
+def run_once(store, folder, name, command, environment, run, **options):
+    """Returns the finished process of a run in `folder/name`; `run(command, folder, env=...)` with
+    the options runs it if it is the first one.
 
     Runs with other names are other runs, so a test may compare several runs of one program.
     """
     recipe = {
         "name": name,
+        "options": options,
         "command": [word.replace(str(folder), FOLDER) for word in command],
         "environment": {key: value.replace(str(folder), FOLDER) for key, value in sorted(environment.items()) if not key.startswith(IGNORED)},
     }
@@ -45,7 +46,7 @@ def run_once(store, folder, name, command, environment, run):
             shutil.rmtree(stored, ignore_errors=True)
             (stored / name).mkdir(parents=True)
             process = run([word.replace(str(folder), str(stored)) for word in command], stored / name,
-                          {key: value.replace(str(folder), str(stored)) for key, value in environment.items()})
+                          env={key: value.replace(str(folder), str(stored)) for key, value in environment.items()}, **options)
             done.write_text(json.dumps([process.returncode, process.stdout, process.stderr]))
     shutil.copytree(stored, folder, dirs_exist_ok=True, symlinks=True)
     code, *texts = json.loads(done.read_text())
