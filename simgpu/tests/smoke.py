@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Checks real PyTorch on the simulated GPU: everything that programs rely on must work.
 
-Each scenario runs in its own process, because the simulated device reads its settings once. Its log
-is replayed by check_log.py. Run it with the Python of an environment from scripts/simgpu-venv:
+Each scenario runs in its own process, because the simulated device reads its settings once. Most
+are forks of a process that has imported PyTorch. The log of each is replayed by check_log.py. Run it with the Python of an environment from scripts/simgpu-venv:
 
     ENV/bin/python simgpu/tests/smoke.py [NAME...]      exit status 0: all passed
 """
 
 import concurrent.futures
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 SCENARIOS = {}
 WITHOUT_CALLS = {"no_device"}  # scenarios without a log
 MIB = 1 << 20
+FORKS = multiprocessing.get_context("forkserver")
 
 
 def scenario(**environment):
@@ -530,12 +532,16 @@ def run_one(name, log):
     if configuration:
         environment["PYTORCH_ALLOC_CONF"] = configuration
     started = time.monotonic()
-    done = subprocess.run([sys.executable, __file__, "--inside", name], env=environment, capture_output=True, text=True)
+    # The allocator's backend is chosen while PyTorch is imported.
+    if "backend" in environment.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+        done = subprocess.run([sys.executable, __file__, "--inside", name], env=environment, capture_output=True, text=True)
+        code, output = done.returncode, done.stdout + done.stderr
+    else:
+        code, output = run_fork(name, environment, f"{log}.out")
     seconds = time.monotonic() - started
-    ok = done.returncode == 0 and "scenario passed" in done.stdout
+    ok = code == 0 and "scenario passed" in output
     # torch 2.15 sometimes aborts at exit after its work is done, also untraced on a real driver.
-    aborted_late = done.returncode == -6 and "scenario passed" in done.stdout
-    output = done.stdout + done.stderr
+    aborted_late = code == -6 and "scenario passed" in output
     if name in WITHOUT_CALLS and ok:
         pass
     elif ok or aborted_late:
@@ -549,11 +555,30 @@ def run_one(name, log):
     return ok
 
 
+def run_fork(name, environment, output):
+    process = FORKS.Process(target=run_inside, args=(name, environment, output))
+    process.start()
+    process.join()
+    with open(output) as file:
+        return process.exitcode, file.read()
+
+
+def run_inside(name, environment, output):
+    os.environ.update(environment)
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    SCENARIOS[name][0]()
+    print("scenario passed", flush=True)
+
+
 def main():
     if sys.argv[1:2] == ["--inside"]:
         SCENARIOS[sys.argv[2]][0]()
         print("scenario passed", flush=True)
         return 0
+    # Optimizers import the second one at their first step.
+    FORKS.set_forkserver_preload(["torch", "torch._dynamo"])
     names = sys.argv[1:] or list(SCENARIOS)
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
@@ -561,7 +586,6 @@ def main():
         return 2
     with tempfile.TemporaryDirectory() as folder:
         run = lambda name: run_one(name, os.path.join(folder, f"{name}.log"))
-        # A scenario mostly imports PyTorch, on one core.
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             failed = [name for name, passed in zip(names, pool.map(run, names)) if not passed]
     print(f"{len(names) - len(failed)} of {len(names)} passed")
