@@ -2,7 +2,8 @@
 """Checks real PyTorch on the simulated GPU: everything that programs rely on must work.
 
 Each scenario runs in its own process, because the simulated device reads its settings once. Most
-are forks of a process that has imported PyTorch. The log of each is replayed by check_log.py. Run it with the Python of an environment from scripts/simgpu-venv:
+are forks of a process that has imported PyTorch. The log of each is replayed by check_log.py. Run
+it with the Python of an environment from scripts/simgpu-venv:
 
     ENV/bin/python simgpu/tests/smoke.py [NAME...]      exit status 0: all passed
 """
