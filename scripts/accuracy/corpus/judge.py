@@ -68,7 +68,7 @@ def class_of(program, result, growth):
 
 
 def is_marked(program, site):
-    return bool(site["file"]) and Path(site["file"]).resolve() == program.path and site["line"] in program.allowed_lines
+    return bool(site["file"]) and program.allows(site["file"], site["line"])
 
 
 def line_text(site):

@@ -18,14 +18,21 @@ memory    memory of the simulated GPU, for programs that must run out of it
 without   allocators that the program cannot run with
 needs     libraries besides PyTorch
 limit     why a report cannot be right in every run; printed with each result that is not the best
+
+Marked lines end in `# leak`, or in `# leak-or` if a report may name them instead. A line of a
+notebook cell is marked in the string that holds the cell. It counts by its number in the cell, so
+no other cell of the program may allocate at that number.
 """
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "programs"
 KINDS = ["leak", "healthy", "growing", "filling"]
 KEYS = {"kind", "steps", "unit", "every", "from", "rate", "measure", "collect", "check", "memory", "without", "needs", "limit"}
+# File names that IPython, ipykernel and Colab give to cells.
+CELL = re.compile(r"^<ipython-input-|/ipykernel_\d+/\d+\.py$|/ipython-input-[\d-]+\.py$")
 
 
 class Program:
@@ -53,6 +60,7 @@ class Program:
         self.limit = header.get("limit")
         self.lines = marked_lines(text, "# leak")
         self.other_lines = marked_lines(text, "# leak-or")
+        self.cell_lines = marked_cell_lines(text)
         if self.kind == "leak" and not self.lines:
             raise ValueError(f"{path}: a leak without a line that ends in `# leak`")
 
@@ -60,6 +68,12 @@ class Program:
     def allowed_lines(self):
         """Lines that may be named first."""
         return self.lines | self.other_lines
+
+    def allows(self, file, line):
+        """Whether a report may name this line first."""
+        if CELL.search(file):
+            return line in self.cell_lines
+        return Path(file).resolve() == self.path and line in self.allowed_lines
 
     def events(self, steps, done):
         """Number of leak events in the first `done` of `steps` steps, as planned by the header."""
@@ -81,6 +95,12 @@ def read_header(text, path):
 
 def marked_lines(text, mark):
     return {number for number, line in enumerate(text.splitlines(), 1) if line.endswith(mark)}
+
+
+def marked_cell_lines(text):
+    """Returns the numbers of marked lines within the strings that have them."""
+    strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {number for string in strings for mark in ("# leak", "# leak-or") for number in marked_lines(string, mark)}
 
 
 def all_programs():

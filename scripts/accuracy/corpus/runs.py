@@ -13,6 +13,7 @@ from .programs import ROOT
 from .truth import truth_of
 
 PROBE = ROOT.parent / "probe"
+PROBE_PATHS = [str(PROBE), str(PROBE / "site-packages")]
 ALLOCATORS = {
     "default": {},
     "async": {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
@@ -51,7 +52,9 @@ class Runner:
         # program asks for the same bytes, which the report then has.
         is_uncached = self.allocator in ("nocache", "async")
         allocator = "default" if is_uncached else self.allocator
-        sources = [code_of(file) for file in (program.path, PROBE / "probe.py")]
+        text = program.path.read_text(encoding="utf-8")
+        imported = [file for file in sorted(PROBE.rglob("*.py")) if file.stem in text]
+        sources = [code_of(file) for file in (program.path, *imported)]
         parts = [*sources, self.python, allocator, memory or program.memory, program.collect]
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
         file = self.out / "truth" / f"{program.family}-{program.name}-{steps}-{allocator}-{key}.json"
@@ -98,7 +101,7 @@ class Runner:
         return done.stdout
 
     def _run(self, command, environment, memory, trace=None):
-        paths = [str(PROBE), *self.paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [*PROBE_PATHS, *self.paths, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"} | environment
         # The work is on the (simulated) GPU; more threads only wait for each other.
         environment.setdefault("OMP_NUM_THREADS", "1")
