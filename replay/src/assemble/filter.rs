@@ -155,11 +155,14 @@ impl RowFilter<'_> {
         match self {
             Self::First(_) => self.retain(&mut report.phases, &mut outer.phases, |_, _| true, |_| None),
             Self::Matching(_) => {
-                // Verdicts on removed leaks go; the others are about the device.
+                // Verdicts on removed call sites go; the others are about the device.
                 let leaks: Vec<&str> = report.leaks.iter().flatten().map(|leak| &*leak.site.id).collect();
+                let growth = report.leak_assessment.iter().flatten().flat_map(|one| &one.growth);
+                let growing: Vec<&str> = growth.map(|growth| &*growth.site.id).collect();
                 if let Some(verdicts) = &mut report.verdicts {
                     verdicts.retain(|verdict| match &verdict.evidence {
                         VerdictEvidence::Leak { site, .. } => leaks.contains(&&*site.id),
+                        VerdictEvidence::Growth { site, .. } => growing.contains(&&*site.id),
                         _ => true,
                     });
                 }

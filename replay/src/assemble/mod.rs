@@ -16,12 +16,13 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{EventKind, MetaValue};
 
+use crate::callsite::code_origin::OptimizerCall;
 use crate::device::DeviceState;
 use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{
-    Device, DeviceEnd, DeviceLevels, DevicePeak, OwnerBytes, Phase, PhaseOnDevice, Report, Residual, Section,
-    SinceMoment, Steps, StreamPart, TraceInfo, Worded,
+    Device, DeviceEnd, DeviceLevels, DevicePeak, OptimizerMethod, OwnerBytes, Phase, PhaseOnDevice, Report,
+    Residual, Section, SinceMoment, Steps, StreamPart, TraceInfo, Worded,
 };
 use crate::timeline::phases::PhaseUsage;
 use crate::{leak, verdicts};
@@ -46,7 +47,9 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     }
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
-        let of_trace = |(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms);
+        let of_trace = |(index, analysis): (usize, _)| {
+            verdicts::verdicts(index, analysis, &leaks, &assessments[index].growth, &ooms)
+        };
         let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
         verdicts.extend(ranks.as_ref().and_then(ranks::imbalance_verdict));
         verdicts
@@ -169,17 +172,20 @@ fn version(value: Option<&MetaValue>) -> Option<String> {
 
 fn steps(analysis: &Analysis) -> Steps {
     let source = analysis.step_source();
-    let site = match analysis.step_rule {
+    let line = match analysis.step_rule {
         crate::timeline::steps::StepRule::Optimizer { line, .. } => {
-            let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
-            line.map(|line| analysis.symbols.site(line.site, None))
+            analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1))
         }
         _ => None,
     };
     Steps {
         source,
         count: source.map(|_| u64::from(analysis.steps)),
-        site,
+        site: line.map(|line| analysis.symbols.site(line.site, None)),
+        optimizer_call: line.map(|line| match line.call {
+            OptimizerCall::Step => OptimizerMethod::Step,
+            OptimizerCall::ZeroGrad => OptimizerMethod::ZeroGrad,
+        }),
         range: analysis.step_range.clone(),
     }
 }

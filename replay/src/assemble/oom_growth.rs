@@ -5,7 +5,8 @@
 //! and of several the innermost. A stack is healthy if it allocated at the same call site and did
 //! not grow. Below a call of a module, [`GRAPH_SITES`] call sites that grew together are one
 //! autograd graph, or the activations of one pass: the line that calls the module has them all.
-//! Blocks of modules that are built, moved or loaded are no growth if they came in one step.
+//! Blocks of modules that are built, moved or loaded, and the state of an optimizer, are no growth
+//! if they came in one step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,10 +110,12 @@ pub(crate) fn growth_towards_oom(analysis: &Analysis, oom: &OomRecord) -> LinesA
     LinesAtOom { growth, stacks, unchanged: report_unchanged(symbols, &unchanged) }
 }
 
-/// True for blocks of a module that was built, moved, copied or loaded once.
+/// True for blocks of a module that was built, moved, copied or loaded once, and for the state that
+/// an optimizer allocates in its first step.
 fn is_set_up(symbols: &StackSymbols, facts: &StackAtOom) -> bool {
-    let context = symbols.stack_info(facts.stack).context;
-    facts.steps <= 1 && matches!(context, CallContext::Module | CallContext::Initial | CallContext::Loading)
+    let info = symbols.stack_info(facts.stack);
+    let is_module = matches!(info.context, CallContext::Module | CallContext::Initial | CallContext::Loading);
+    facts.steps <= 1 && (is_module || info.optimizer != 0)
 }
 
 /// The stacks by the line that they are reported under.

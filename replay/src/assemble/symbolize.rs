@@ -2,7 +2,7 @@
 
 use crate::callsite::symbolizer::{NameScope, Symbolizer, TraceNamer};
 use crate::pass::Analysis;
-use crate::report::{Naming, RemedyKind, Report, Section, Site, VerdictEvidence};
+use crate::report::{Leak, Naming, RemedyKind, Report, Section, Site, VerdictEvidence};
 
 /// Symbolizes the sites of `report` within `scope`, and sets the summary of each trace. `analyses`
 /// are those that the report was built from, in the same order.
@@ -56,13 +56,16 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
     if scope.includes(Section::Leaks) {
         for leak in report.leaks.iter_mut().flatten() {
             let trace = leak.trace;
-            all.push((trace, &mut leak.site));
-            all.extend(leak.freed_siblings.site.iter_mut().map(|site| (trace, site)));
-            all.extend(leak.members.iter_mut().take(max).map(|site| (trace, site)));
+            all.extend(sites_of_leak(leak, max).map(|site| (trace, site)));
         }
     }
     for assessment in report.leak_assessment.iter_mut().flatten() {
-        all.extend(assessment.growth.iter_mut().take(max).map(|one| (assessment.trace, &mut one.site)));
+        let trace = assessment.trace;
+        for growth in assessment.growth.iter_mut().take(max) {
+            all.push((trace, &mut growth.site));
+            let finding = growth.finding.iter_mut().flat_map(|finding| sites_of_leak(finding, max));
+            all.extend(finding.map(|site| (trace, site)));
+        }
     }
     for snapshot in report.snapshots.iter_mut().flatten() {
         all.extend(snapshot.sites.iter_mut().take(max).map(|share| (snapshot.trace, &mut share.site)));
@@ -108,10 +111,18 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
     all
 }
 
+/// The sites of a leak, with at most `max` members.
+fn sites_of_leak(leak: &mut Leak, max: usize) -> impl Iterator<Item = &mut Site> {
+    let members = leak.members.iter_mut().take(max);
+    [&mut leak.site].into_iter().chain(&mut leak.freed_siblings.site).chain(members)
+}
+
 /// The sites that the sentence of a verdict names.
 fn verdict_sites(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
     match evidence {
-        VerdictEvidence::Leak { site, .. } | VerdictEvidence::Oom { site, .. } => vec![site],
+        VerdictEvidence::Leak { site, .. }
+        | VerdictEvidence::Growth { site, .. }
+        | VerdictEvidence::Oom { site, .. } => vec![site],
         VerdictEvidence::FailedCalls { site, .. } => site.iter_mut().map(|site| &mut **site).collect(),
         VerdictEvidence::TransientSpike { more_by_site, .. } => {
             more_by_site.iter_mut().map(|more| &mut more.site).collect()

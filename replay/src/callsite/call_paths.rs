@@ -1,13 +1,14 @@
 //! Python stacks by content, and their order in the code of the function where they part.
 //!
 //! Each thread of the recorder has its own node ids, and an evicted frame gets a new one. A
-//! [`PathId`] is equal for all nodes with the same frames. Two paths part in the innermost call
+//! [`PathId`] is equal for all nodes with the same Python frames: native frames between them, as
+//! snapshots of PyTorch have, are left out. Two paths part in the innermost call
 //! that contains both. If that is one function at two instructions, the order of the instructions
 //! is that of the code: a later event at an earlier instruction means that a loop has gone round.
 
 use std::cmp::Ordering;
 
-use gpumemtrace_format::{CodeId, NodeId};
+use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
 use crate::ingest::definitions::Definitions;
 use crate::util::dense_map::DenseMap;
@@ -112,8 +113,10 @@ impl CallPaths {
             next = node.parent;
         };
         while let Some(node) = callees.pop() {
-            let function = self.function_of_code(node.code, definitions);
-            path = Some(self.intern(path, function, node.offset_bytes));
+            if node.link != FrameLink::Native {
+                let function = self.function_of_code(node.code, definitions);
+                path = Some(self.intern(path, function, node.offset_bytes));
+            }
             self.by_node.insert(node.id.0, path);
         }
         path
@@ -202,7 +205,7 @@ impl CallPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::{CodeDef, FrameLink, PyNode};
+    use gpumemtrace_format::{CodeDef, PyNode};
 
     /// Nodes are (id, parent, code, offset). Codes 1 and 9 are the same function.
     fn definitions(nodes: &[(u32, u32, u32, i32)]) -> Definitions {
@@ -226,6 +229,20 @@ mod tests {
         let mut path = |node| paths.path_of_node(NodeId(node), &definitions);
         assert!(path(2).is_some() && path(2) == path(12) && path(1) == path(11) && path(1) != path(2));
         assert_eq!(path(0), None);
+    }
+
+    #[test]
+    fn native_frames_between_python_frames_do_not_change_a_path() {
+        let mut definitions =
+            definitions(&[(1, 0, 1, 4), (2, 1, 2, 8), (11, 0, 1, 4), (13, 12, 2, 8), (14, 13, 3, 0)]);
+        for (id, parent) in [(12, 11), (15, 13)] {
+            let (id, parent) = (NodeId(id), NodeId(parent));
+            let node = PyNode { id, parent, code: CodeId(3), offset_bytes: -1, link: FrameLink::Native };
+            definitions.python.insert(id, node);
+        }
+        let mut paths = CallPaths::default();
+        let mut path = |node| paths.path_of_node(NodeId(node), &definitions);
+        assert!(path(2).is_some() && path(2) == path(13) && path(13) == path(15) && path(13) != path(14));
     }
 
     #[test]

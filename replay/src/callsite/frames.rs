@@ -14,7 +14,7 @@ use crate::util::ids::{SiteId, StackId};
 const UNKNOWN_MODULE: &str = "unknown module";
 
 impl StackSymbols {
-    /// The node ids of a Python stack, innermost first.
+    /// The node ids of a Python stack, innermost first, and of native frames between them.
     pub(crate) fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
         let mut path = Vec::new();
         let mut id = innermost;
@@ -23,6 +23,17 @@ impl StackSymbols {
             id = self.definitions.python.get(&id).map_or(NodeId::NONE, |node| node.parent);
         }
         path
+    }
+
+    /// The node ids of a stack's Python frames, innermost first, without native frames between.
+    pub(crate) fn python_frames(&self, innermost: NodeId) -> Vec<NodeId> {
+        let is_python = |id: &NodeId| !self.is_native_frame(*id);
+        self.python_path(innermost).into_iter().filter(is_python).collect()
+    }
+
+    /// True for a native frame in its place between Python frames.
+    pub(crate) fn is_native_frame(&self, node: NodeId) -> bool {
+        self.definitions.python.get(&node).is_some_and(|node| node.link == FrameLink::Native)
     }
 
     /// The source file of a frame, if known.

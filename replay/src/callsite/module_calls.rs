@@ -5,17 +5,24 @@
 //! inside a model that was called fewer times than the loop goes round has layers or time steps
 //! for rounds, and memory that grows in it is held by one call.
 //!
-//! Calls of one line with nothing between them count as one.
+//! Calls of one line with nothing between them count as one, so this is the least number of calls.
+//! What occurs once in a call bounds their number from above: a model has code before or after its
+//! layers. If nearly all of its code ran as often as a loop went round, the rounds may be calls.
 
 use gpumemtrace_format::ThreadId;
 
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::util::seeded_map::SeededMap;
 
+/// Share of a model's code that runs in each of its calls. Some of it may run in the first only.
+const MIN_RECURRING_SHARE: f64 = 0.9;
+
 /// The calls of modules that no other module calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModuleCalls {
     by_path: SeededMap<PathId, u64>,
+    /// Events of each path inside a call.
+    events: SeededMap<PathId, u64>,
     /// The call that each thread's last event was in.
     current: SeededMap<ThreadId, PathId>,
 }
@@ -26,6 +33,7 @@ impl ModuleCalls {
     pub(crate) fn on_event(&mut self, thread: ThreadId, path: PathId, paths: &CallPaths) {
         match paths.frame(path).module_call {
             Some(call) => {
+                *self.events.entry(path).or_default() += 1;
                 if self.current.insert(thread, call) != Some(call) {
                     *self.by_path.entry(call).or_default() += 1;
                 }
@@ -42,9 +50,32 @@ impl ModuleCalls {
         self.current.clear();
     }
 
-    /// True if `path` is inside a module that was called fewer than `rounds` times.
-    pub(crate) fn has_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> bool {
+    /// True if `path` is inside a module that may have been called fewer than `rounds` times.
+    pub(crate) fn may_be_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> bool {
         let call = paths.frame(path).module_call;
         call.is_some_and(|call| self.by_path.get(&call).copied().unwrap_or(0) < rounds)
     }
+
+    /// Whether `path` is inside a module that was called fewer than `rounds` times.
+    pub(crate) fn has_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> FewerCalls {
+        if !self.may_be_fewer_than(rounds, path, paths) {
+            return FewerCalls::No;
+        }
+        let call = paths.frame(path).module_call;
+        let in_call = self.events.iter().filter(|(path, _)| paths.frame(**path).module_call == call);
+        let (mut all, mut often) = (0, 0);
+        for (_, count) in in_call {
+            all += 1;
+            often += usize::from(*count >= rounds);
+        }
+        if often as f64 >= MIN_RECURRING_SHARE * f64::from(all) { FewerCalls::Maybe } else { FewerCalls::Yes }
+    }
+}
+
+/// Whether a model was called fewer times than a loop went round.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum FewerCalls {
+    No,
+    Maybe,
+    Yes,
 }

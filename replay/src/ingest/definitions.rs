@@ -11,6 +11,7 @@ use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::RingRecord;
 use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NamedFrame, NativeNode, NodeId, PyNode};
 
+use super::notebook_cells::without_execution_count;
 use crate::util::seeded_map::SeededMap;
 
 /// All definitions of a trace.
@@ -32,7 +33,7 @@ impl Definitions {
     /// Adds the definitions of `item`; items without definitions are ignored.
     pub(crate) fn add_item(&mut self, item: Item) {
         match item {
-            Item::Codes(codes) => self.codes.extend(codes.into_iter().map(|code| (code.id, code))),
+            Item::Codes(codes) => codes.into_iter().for_each(|code| self.add_code(code)),
             Item::PyNodes(nodes) => self.python.extend(nodes.into_iter().map(|node| (node.id, node))),
             // A block of links follows the block of their nodes.
             Item::FrameLinks(links) => {
@@ -58,7 +59,7 @@ impl Definitions {
     pub(crate) fn add_record(&mut self, record: &RingRecord) {
         match record {
             RingRecord::Code(code) => {
-                self.codes.insert(code.id, code.clone());
+                self.add_code(code.clone());
             }
             RingRecord::PyNode(node) => {
                 self.python.insert(node.id, *node);
@@ -68,6 +69,13 @@ impl Definitions {
             }
             RingRecord::Event(_) => {}
         }
+    }
+
+    fn add_code(&mut self, mut code: CodeDef) {
+        if let Some(file) = without_execution_count(&code.file) {
+            code.file = file;
+        }
+        self.codes.insert(code.id, code);
     }
 
     /// Adds a module in place of earlier ones that overlap it: their library was unloaded.

@@ -11,6 +11,7 @@ pub(crate) mod event_reader;
 pub(crate) mod losses;
 pub(crate) mod merger;
 pub(crate) mod metal_totals;
+pub(crate) mod notebook_cells;
 pub(crate) mod survey;
 pub(crate) mod trace_head;
 

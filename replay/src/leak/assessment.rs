@@ -3,9 +3,9 @@
 //! * *not assessed*: fewer than [`MIN_STEPS`] steps ended; without steps, fewer than
 //!   [`MIN_INTERVALS`] intervals; a snapshot of PyTorch without history; or pools of other
 //!   libraries hold most of the memory.
-//! * *partly*: the run has no steps, a long part of it comes after the last step boundary, a pool
-//!   of another library holds a part of the memory, events are missing, the trace is a snapshot of
-//!   PyTorch, or only one stream was judged.
+//! * *partly*: the run has no steps, or no Python stacks, a long part of it comes after the last
+//!   step boundary, a pool of another library holds a part of the memory, events are missing, the
+//!   trace is a snapshot of PyTorch, or only one stream was judged.
 //! * *assessed*: none of these.
 //!
 //! Only an assessed run without findings may be called free of leaks. `tests/leaks/assessment.rs`
@@ -77,6 +77,7 @@ fn status_of(limit: &AssessmentLimit) -> AssessmentStatus {
         AssessmentLimit::SnapshotHistory { events: 0 } => AssessmentStatus::NotAssessed,
         AssessmentLimit::OpaquePool { share, .. } if *share > 0.5 => AssessmentStatus::NotAssessed,
         AssessmentLimit::NoSteps { .. }
+        | AssessmentLimit::NoStacks
         | AssessmentLimit::AfterLastStep { .. }
         | AssessmentLimit::OpaquePool { .. }
         | AssessmentLimit::SnapshotHistory { .. }
@@ -112,6 +113,7 @@ pub(crate) fn add_growth_towards_ooms(assessment: &mut LeakAssessment, ooms: &[O
                 needs: None,
                 bytes_per_step: None,
                 holders: one.holders.clone(),
+                finding: None,
             });
         }
     }
@@ -140,6 +142,9 @@ fn find_limits(analysis: &Analysis) -> Vec<AssessmentLimit> {
         }
         _ if steps < MIN_STEPS => limits.push(AssessmentLimit::FewSteps { steps, needed: MIN_STEPS }),
         _ => {}
+    }
+    if analysis.lacks_stacks() {
+        limits.push(AssessmentLimit::NoStacks);
     }
     if analysis.step_source().is_some() {
         limits.extend(analysis.step_coverage.and_then(|coverage| find_tail(&coverage, steps)));

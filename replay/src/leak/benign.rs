@@ -48,6 +48,8 @@ fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> Benign
     match rule {
         GrowthRule::TooEarly => BenignRule::TooEarly,
         GrowthRule::OneModelCall => BenignRule::OneModelCall,
+        GrowthRule::Released => BenignRule::Released,
+        GrowthRule::Replaced => BenignRule::Replaced,
         _ if WORKSPACE_BYTES.iter().any(is_workspace) => BenignRule::LibraryWorkspace,
         GrowthRule::WarmUp | GrowthRule::OneOff if is_below_optimizer() => BenignRule::OptimizerState,
         GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => BenignRule::Ratchet,

@@ -59,8 +59,8 @@ pub(crate) struct BlamedLine {
 pub(crate) fn user_lines(symbols: &StackSymbols, stack: StackId) -> Vec<UserLine> {
     let mut lines: Vec<UserLine> = Vec::new();
     let mut calls_module = false;
-    // `python_path` starts at the innermost frame, so the callee of each frame comes before it.
-    for node in symbols.python_path(symbols.stack_info(stack).python) {
+    // The innermost frame is the first, so the callee of each frame comes before it.
+    for node in symbols.python_frames(symbols.stack_info(stack).python) {
         if let Some(site) = symbols.own_user_site(node) {
             lines.push(UserLine { site, calls_module });
         }

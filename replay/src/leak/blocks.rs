@@ -1,4 +1,5 @@
-//! Lists the blocks of each leak, for the search of Python references that hold them.
+//! Lists the blocks of each leak and possible leak, for the search of Python references that hold
+//! them.
 //!
 //! A block belongs to a leak if a stack of the finding allocated it after the finding's base step,
 //! in a step that has ended, and it is still live. Older blocks are healthy. Blocks of the
@@ -8,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::LeakFindings;
 use crate::pass::Analysis;
 use crate::report::{BlocksOfLeak, BlocksOfStack, LeakKind};
 use crate::state::live_set::LiveSet;
@@ -20,12 +22,14 @@ const MAX_BLOCKS: usize = 4096;
 const MAX_BLOCKS_OF_LEAK: usize = 50_000;
 const MIN_BLOCKS: usize = 4;
 
-/// Lists the blocks of all leaks in tensors, as of the end of the trace. Repeats the leak analysis.
+/// Lists the blocks of all leaks and possible leaks in tensors, as of the end of the trace. Repeats
+/// the leak analysis.
 pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
-    let leaks = super::find_leaks(0, analysis).leaks;
+    let LeakFindings { leaks, growth, .. } = super::find_leaks(0, analysis);
+    let possible = growth.iter().filter_map(|growth| growth.finding.as_deref());
     let has_steps = analysis.step_rule.source().is_some();
     let mut listed = Vec::new();
-    for leak in leaks.iter().filter(|leak| leak.kind == LeakKind::Tensors) {
+    for leak in leaks.iter().chain(possible).filter(|leak| leak.kind == LeakKind::Tensors) {
         let Some((_, device)) =
             analysis.devices.iter().find(|(ordinal, _)| u32::from(*ordinal) == leak.device)
         else {

@@ -1,17 +1,23 @@
 //! Sites that hold more than they did: candidates for leaks, working sets that get larger, and
 //! harmless growth. [`crate::leak::candidates`] finds them.
 
+use crate::callsite::module_calls::FewerCalls;
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::growth::{Growth, GrowthRule};
 use crate::leak::rate::GrowthRate;
-use crate::leak::survivors::SurvivorCounts;
+use crate::leak::survivors::{SurvivorCounts, SurvivorEnds};
 use crate::report::GrowsBy;
 use crate::state::live_set::BlockOutcomes;
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
+use crate::util::seeded_map::SeededSet;
 
-/// By how much, as a share, a few odd blocks may change the mean growth in bytes.
+/// By how much, as a share, a few odd blocks may change the mean growth.
 const MAX_ODD_SHARE: f64 = 0.02;
+/// A candidate that grows this many times as often as another one extends it if their rates differ
+/// by at most this share.
+const MIN_COUNT_RATIO: f64 = 1.5;
+const MAX_RATE_DIFFERENCE: f64 = 0.1;
 
 /// A site with survivors that grow.
 #[derive(Clone, Debug)]
@@ -31,6 +37,10 @@ pub(crate) struct Candidate {
     pub(crate) leaked: BlockTotals,
     /// Stacks with settled survivors since the base, most bytes first; never empty.
     pub(crate) grown: Vec<(StackId, BlockTotals)>,
+    /// How their blocks ended.
+    pub(crate) ends: SurvivorEnds,
+    /// Whether the program did nothing but allocate and keep memory while the candidate grew.
+    pub(crate) is_one_stretch: bool,
     /// The last step with settled survivors.
     pub(crate) last_step: u32,
     pub(crate) after_warm_up: GrowthAfterWarmUp,
@@ -69,6 +79,17 @@ impl Candidate {
     pub(crate) fn is_simpler_than(&self, other: &Self) -> bool {
         let (own, other) = (self.growth(), other.growth());
         own.is_exact && !(other.is_exact && other.period <= own.period)
+    }
+
+    /// True if it grows like the other one, for longer: with the same period, or at about the same
+    /// rate and much more often. Leaks every two and every three steps together grow 1.33 times as
+    /// often as the first.
+    pub(crate) fn extends(&self, other: &Self) -> bool {
+        let (count, of_other) = (self.growth_count() as f64, other.growth_count() as f64);
+        let difference = (self.blocks_per_step() / other.blocks_per_step() - 1.0).abs();
+        let has_same_period = self.growth().period.is_some() && self.growth().period == other.growth().period;
+        has_same_period && count > of_other && difference <= MAX_ODD_SHARE
+            || count >= MIN_COUNT_RATIO * of_other && difference <= MAX_RATE_DIFFERENCE
     }
 
     /// The last step without growth. `None` if it began with the first step.
@@ -118,16 +139,22 @@ impl Candidate {
         }
     }
 
+    /// True if most of it was freed again before the end of what was seen.
+    pub(crate) fn is_released(&self) -> bool {
+        self.ends.released_bytes > self.leaked.bytes / 2
+    }
+
     /// How often something stayed.
     pub(crate) fn growth_count(&self) -> usize {
         self.growth().rising_steps
     }
 
-    /// True if all of it was allocated in a model that was called fewer times than the candidate
+    /// Whether all of it was allocated in a model that was called fewer times than the candidate
     /// grew. Not known for runs with steps.
-    pub(crate) fn is_held_by_one_model_call(&self, symbols: &StackSymbols) -> bool {
+    pub(crate) fn fewer_model_calls(&self, symbols: &StackSymbols) -> FewerCalls {
         let rounds = self.growth_count() as u64;
-        self.grown.iter().all(|(stack, _)| symbols.is_in_fewer_calls(*stack, rounds))
+        let of_stacks = self.grown.iter().map(|(stack, _)| symbols.has_fewer_calls(*stack, rounds));
+        of_stacks.min().unwrap_or(FewerCalls::No)
     }
 
     pub(crate) fn lockstep_key(&self) -> LockstepKey {
@@ -146,6 +173,8 @@ pub(crate) struct GrowingWorkingSet {
     pub(crate) bytes_per_step: f64,
     /// Whether its blocks get larger or more.
     pub(crate) grows_by: GrowsBy,
+    /// How often it grew.
+    pub(crate) events: usize,
     /// The stack with the most bytes at the last step end.
     pub(crate) stack: Option<StackId>,
 }
@@ -164,10 +193,10 @@ pub(crate) struct BenignCandidate {
 }
 
 impl BenignCandidate {
-    pub(crate) fn held_by_one_model_call(candidate: &Candidate) -> Self {
+    /// The growth of a candidate that is no leak by a rule of its own.
+    pub(crate) fn of_candidate(candidate: &Candidate, rule: GrowthRule) -> Self {
         let stack = candidate.grown.first().map(|(stack, _)| *stack);
-        let (site, held) = (candidate.site, candidate.leaked);
-        Self { site, rule: GrowthRule::OneModelCall, held, is_by_size: false, stack }
+        Self { site: candidate.site, rule, held: candidate.leaked, is_by_size: false, stack }
     }
 }
 
@@ -177,4 +206,14 @@ pub(crate) struct Candidates {
     pub(crate) growing: Vec<Candidate>,
     pub(crate) larger: Vec<GrowingWorkingSet>,
     pub(crate) benign: Vec<BenignCandidate>,
+}
+
+impl Candidates {
+    /// The sites whose growth after warm-up is known: it is listed, or slows down. Many sites that
+    /// each grew a few times explain nothing.
+    pub(crate) fn explained_sites(&self) -> SeededSet<SiteId> {
+        let growing = self.growing.iter().map(|one| one.site);
+        let settled = self.benign.iter().filter(|one| one.rule == GrowthRule::Saturating);
+        growing.chain(self.larger.iter().map(|one| one.site)).chain(settled.map(|one| one.site)).collect()
+    }
 }

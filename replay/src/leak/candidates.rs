@@ -17,7 +17,7 @@ use crate::leak::candidate::{
     BenignCandidate, Candidate, Candidates, GrowingWorkingSet, GrowthAfterWarmUp, LockstepKey,
 };
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SettledGrowth, accelerates, judge_series};
-use crate::leak::survivors::{SettledSurvivors, StackSurvivors, Survivors};
+use crate::leak::survivors::{SettledSurvivors, StackSurvivors, SurvivorEnds, Survivors};
 use crate::state::live_set::{LiveSet, SiteStats};
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
@@ -25,21 +25,29 @@ use crate::util::ids::{SiteId, StackId};
 /// Highest p-value of growth without a period where no survivors show it.
 pub(crate) const MAX_CHANCE: f64 = 0.05;
 /// Step ends needed to judge a working set that gets larger.
-const MIN_VALUES_OF_SIZE: usize = 12;
+pub(crate) const MIN_VALUES_OF_SIZE: usize = 12;
 /// Growth steps needed where growth has no period and no survivors show it. A pool rises by chance
 /// if its members are replaced by larger ones now and then.
 pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
 /// Stacks of a site that are judged alone first; with more, each has a small part of the growth.
 const MAX_STACKS_ALONE: usize = 64;
+/// Share of blocks that stay among all events of a stretch in which a program sets itself up. A
+/// loop with a temporary frees one block for each that stays.
+const MIN_STRETCH_SHARE: f64 = 0.9;
 /// Growth steps from which on weak growth is shown: one event is not yet growth.
 const MIN_WEAK_EVENTS: usize = 2;
 /// Steps in which parameters, gradients and optimizer state appear. Growth in them does not count
 /// towards a site's share of all growth.
 const WARM_UP_STEPS: usize = 3;
 
-/// Judges the sites of a live set, by the stacks that `is_judged` accepts.
-pub(crate) fn find_candidates(live_set: &LiveSet, is_judged: &dyn Fn(StackId) -> bool) -> Candidates {
-    let survivors = Survivors::of_live_set(live_set);
+/// Judges the sites of a live set, by the stacks that `is_judged` accepts. `ends_in_teardown`: the
+/// last frees are those of a program that ends, and say nothing about it.
+pub(crate) fn find_candidates(
+    live_set: &LiveSet,
+    ends_in_teardown: bool,
+    is_judged: &dyn Fn(StackId) -> bool,
+) -> Candidates {
+    let survivors = Survivors::of_live_set(live_set, ends_in_teardown);
     let mut found = Candidates::default();
     for (site, entry) in live_set.sites() {
         let all_judged = live_set.stacks_of(site).all(is_judged);
@@ -69,16 +77,21 @@ impl SiteUnderTest<'_> {
     /// The candidates among the stacks of the site. Stacks that grow on their own and in the same
     /// steps are one candidate: a line that several callers share may leak through two of them.
     /// The other stacks are judged together. So are all if their sum grows in a simpler way than
-    /// any part: a block per step, through one stack or another.
+    /// any part (a block per step, through one stack or another), or at the same rate for longer:
+    /// one stack after another, as a program goes through its phases.
     fn judge_survivors(&self, is_judged: &dyn Fn(StackId) -> bool) -> Vec<Candidate> {
         let stacks = self.survivors.stacks_of_site(self.site).iter();
         let stacks: Vec<&StackSurvivors> = stacks.filter(|stack| is_judged(stack.stack)).collect();
         let parts = self.judge_parts(&stacks);
-        if parts.len() < 2 {
+        if parts.is_empty() || stacks.len() < 2 {
             return parts;
         }
-        let together = self.judge_stacks(&stacks);
-        match together.filter(|all| parts.iter().all(|part| all.is_simpler_than(part))) {
+        let together = self.judge_stacks(&stacks).filter(|all| !all.is_weak);
+        let explains_parts = |all: &Candidate| {
+            parts.iter().all(|part| all.extends(part))
+                || parts.len() > 1 && parts.iter().all(|part| all.is_simpler_than(part))
+        };
+        match together.filter(explains_parts) {
             Some(all) => vec![all],
             None => parts,
         }
@@ -153,6 +166,8 @@ impl SiteUnderTest<'_> {
         let after = (block_growth.first > 0).then_some(block_growth.base as u32 * stride);
         let freed = self.survivors.freed_of(self.live_set.stacks_of(self.site));
         let outcomes = self.live_set.outcomes(self.entry);
+        let of_stacks = settled.stacks.iter().map(|stack| stack.ends_between(after, last_step));
+        let ends = of_stacks.fold(SurvivorEnds::NONE, SurvivorEnds::with);
         Some(Candidate {
             site: self.site,
             accelerates: accelerates(&bytes[since..]),
@@ -162,6 +177,8 @@ impl SiteUnderTest<'_> {
             stride,
             leaked,
             grown: grown_stacks(settled, after, last_step),
+            ends,
+            is_one_stretch: self.survivors.share_of_events(ends.serials) >= MIN_STRETCH_SHARE,
             last_step,
             after_warm_up,
             freed_after_step: freed.count_from_class(0),
@@ -196,7 +213,8 @@ impl SiteUnderTest<'_> {
                 let values = (values.len() - 1).saturating_sub(settled.base).max(1);
                 let bytes_per_step = settled.rise as f64 / (values as f64 * f64::from(stride));
                 let (grows_by, stack) = (by_blocks.grows_by(), main_stack());
-                found.larger.push(GrowingWorkingSet { site, held, bytes_per_step, grows_by, stack });
+                let events = settled.growth_steps;
+                found.larger.push(GrowingWorkingSet { site, held, bytes_per_step, grows_by, events, stack });
             }
             (by_blocks, GrowthJudgement::Settled(SettledGrowth { rule, rise, .. })) => {
                 let is_by_size =
@@ -218,7 +236,15 @@ impl SiteUnderTest<'_> {
                     let bytes_per_step = growth.per_value / f64::from(stride);
                     let stack = main_stack();
                     let grows_by = by_blocks.grows_by();
-                    found.larger.push(GrowingWorkingSet { site, held, bytes_per_step, grows_by, stack });
+                    let events = growth.rising_steps;
+                    found.larger.push(GrowingWorkingSet {
+                        site,
+                        held,
+                        bytes_per_step,
+                        grows_by,
+                        events,
+                        stack,
+                    });
                 }
             }
             (_, GrowthJudgement::Quiet) => {}

@@ -27,6 +27,7 @@ pub(crate) mod merge;
 pub(crate) mod oom_forecast;
 pub(crate) mod opaque_pools;
 pub(crate) mod rate;
+pub(crate) mod remainder;
 pub(crate) mod report;
 pub(crate) mod reserved_growth;
 pub(crate) mod retained_graph;
@@ -34,17 +35,18 @@ pub(crate) mod statistics;
 pub(crate) mod survivors;
 
 use crate::device::DeviceState;
-use crate::leak::candidate::{BenignCandidate, Candidate, Candidates};
+use crate::leak::candidate::{BenignCandidate, Candidates};
 use crate::leak::candidates::find_candidates;
 use crate::leak::growth::{GrowthJudgement, judge_series};
 use crate::leak::merge::merge_candidates;
 use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
+use crate::leak::remainder::find_remainder;
 use crate::pass::Analysis;
 use crate::report::{BenignGrowth, GrowingSite, GrowthClass, Leak, LeakKind};
 use crate::util::block_totals::saturating_sum;
 use crate::util::ids::StackId;
-use report::LeakReporter;
+use report::{LeakReporter, growth_of};
 
 /// Findings reported per trace; those with the fewest bytes are dropped.
 const MAX_FINDINGS: usize = 200;
@@ -67,21 +69,33 @@ impl LeakFindings {
     /// Adds what was found in one live set.
     fn add(&mut self, reporter: &LeakReporter<'_>, candidates: Candidates) {
         let symbols = &reporter.analysis.symbols;
+        let listed = candidates.explained_sites();
         let Candidates { growing, larger, mut benign } = candidates;
-        let (of_one_call, growing): (Vec<Candidate>, Vec<Candidate>) =
-            growing.into_iter().partition(|candidate| candidate.is_held_by_one_model_call(symbols));
-        benign.extend(of_one_call.iter().map(BenignCandidate::held_by_one_model_call));
+        let (harmless, growing): (Vec<_>, Vec<_>) = growing
+            .into_iter()
+            .map(|candidate| (reporter.harmless_rule(&candidate), candidate))
+            .partition(|(rule, _)| rule.is_some());
+        let harmless = harmless.iter().filter_map(|(rule, candidate)| Some((rule.as_ref()?, candidate)));
+        benign.extend(harmless.map(|(rule, candidate)| BenignCandidate::of_candidate(candidate, *rule)));
+        let growing = growing.into_iter().map(|(_, candidate)| candidate).collect();
         self.benign.extend(benign::report_benign(reporter, &benign));
         let merged = merge_candidates(reporter.live_set, symbols, growing);
-        for leak in merged.leaks.iter().map(|finding| reporter.leak_of(finding)) {
+        for finding in &merged.leaks {
+            let leak = reporter.leak_of(finding);
             if has_limit(&leak) {
                 self.growth.push(growth_of(leak, GrowthClass::Filling));
+            } else if reporter.is_doubtful(finding) {
+                let possible = Leak { confidence: None, ..leak };
+                self.growth.push(growth_of(possible, GrowthClass::PossibleLeak));
             } else {
                 self.leaks.push(leak);
             }
         }
         self.growth.extend(merged.possible.iter().map(|finding| reporter.possible_leak(finding)));
         self.growth.extend(larger.iter().map(|larger| reporter.growing_sizes(larger)));
+        if !reporter.is_in_part {
+            self.growth.extend(find_remainder(reporter, &listed));
+        }
     }
 }
 
@@ -90,9 +104,13 @@ impl LeakFindings {
 pub(crate) fn find_leaks(trace: usize, analysis: &Analysis) -> LeakFindings {
     let mut found = LeakFindings::default();
     for (ordinal, device) in &analysis.devices {
-        let begin = found.leaks.len();
+        let begin = (found.leaks.len(), found.growth.len());
         find_device_leaks(trace, analysis, (*ordinal, device), &mut found);
-        forecast_oom(&mut found.leaks[begin..], Headroom::of_device(analysis, *ordinal, device));
+        let possible =
+            found.growth[begin.1..].iter_mut().filter(|one| one.class == GrowthClass::PossibleLeak);
+        let possible = possible.filter_map(|one| one.finding.as_deref_mut()).collect();
+        let headroom = Headroom::of_device(analysis, *ordinal, device);
+        forecast_oom(&mut found.leaks[begin.0..], possible, headroom);
     }
     let reporter = LeakReporter {
         trace,
@@ -101,8 +119,9 @@ pub(crate) fn find_leaks(trace: usize, analysis: &Analysis) -> LeakFindings {
         live_set: &analysis.host,
         kind: LeakKind::PinnedHost,
         room: None,
+        is_in_part: false,
     };
-    found.add(&reporter, find_candidates(&analysis.host, &|_| true));
+    found.add(&reporter, find_candidates(&analysis.host, analysis.ends_in_teardown(), &|_| true));
     found.leaks.sort_by_key(|leak: &Leak| std::cmp::Reverse(leak.bytes));
     found.leaks.truncate(MAX_FINDINGS);
     found.growth.sort_by_key(|growth| std::cmp::Reverse(growth.bytes));
@@ -119,15 +138,17 @@ fn find_device_leaks(
     let room = Headroom::of_device(analysis, ordinal, device);
     let has_torch = device.has_torch();
     let kind = if has_torch { LeakKind::Tensors } else { LeakKind::Device };
-    let reporter = LeakReporter { trace, analysis, ordinal, live_set: device.main(), kind, room };
+    let reporter =
+        LeakReporter { trace, analysis, ordinal, live_set: device.main(), kind, room, is_in_part: false };
     let begin = (found.leaks.len(), found.growth.len());
-    found.add(&reporter, find_candidates(reporter.live_set, &|_| true));
+    found.add(&reporter, find_candidates(reporter.live_set, analysis.ends_in_teardown(), &|_| true));
     if !has_torch {
         return;
     }
     let leaked = found.leaks[begin.0..].iter().map(|leak| leak.bytes);
     let tensor_bytes = saturating_sum(leaked.chain(found.growth[begin.1..].iter().map(|one| one.bytes)));
-    let non_torch = LeakReporter { live_set: &device.driver, kind: LeakKind::Device, ..reporter };
+    let non_torch =
+        LeakReporter { live_set: &device.driver, kind: LeakKind::Device, is_in_part: true, ..reporter };
     found.add(&non_torch, find_non_torch_candidates(analysis, device));
     if analysis.knows_reserved() {
         let reserved = LeakReporter { kind: LeakKind::Reserved, ..reporter };
@@ -144,22 +165,6 @@ fn find_device_leaks(
 fn has_limit(leak: &Leak) -> bool {
     let main = leak.holders.iter().flatten().next();
     main.is_some_and(|holder| holder.limit_items > holder.items && holder.items.is_some())
-}
-
-fn growth_of(leak: Leak, class: GrowthClass) -> GrowingSite {
-    GrowingSite {
-        site: leak.site,
-        device: leak.device,
-        memory: leak.kind,
-        bytes: leak.bytes,
-        blocks: leak.blocks,
-        class,
-        grows_by: (class == GrowthClass::GrowingSizes).then_some(leak.grows_by),
-        events: Some(leak.evidence.growth_steps as u64),
-        needs: None,
-        bytes_per_step: leak.bytes_per_step,
-        holders: leak.holders,
-    }
 }
 
 /// Candidates in driver memory that PyTorch's allocator did not request.
@@ -186,15 +191,27 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
         // Another library requested it for PyTorch's allocator: a pluggable allocator or a MemPool.
         _ => !device.requested_segments(stack),
     };
-    find_candidates(live_set, &is_judged)
+    find_candidates(live_set, analysis.ends_in_teardown(), &is_judged)
 }
 
-/// Sets the step in which the device is full if all `leaks` on it go on together. Sets nothing if
-/// the rate of one of them is unknown.
-fn forecast_oom(leaks: &mut [Leak], headroom: Option<Headroom>) {
-    let mut total = GrowthRate::default();
-    for leak in leaks.iter() {
-        let Some(rate) = leak.bytes_per_step else { return };
+/// Sets the step in which the device is full if all `leaks` on it go on together, and for the
+/// `possible` ones, if these go on too. Sets nothing if the rate of one of them is unknown.
+fn forecast_oom(leaks: &mut [Leak], possible: Vec<&mut Leak>, headroom: Option<Headroom>) {
+    let certain: Vec<&mut Leak> = leaks.iter_mut().collect();
+    let Some(total) = forecast_together(certain, GrowthRate::default(), headroom) else { return };
+    forecast_together(possible, total, headroom);
+}
+
+/// Sets the step in which the device is full if `leaks` go on, and others with the rate `others`.
+/// Returns the sum of all rates; `None` if one is unknown.
+fn forecast_together(
+    leaks: Vec<&mut Leak>,
+    others: GrowthRate,
+    headroom: Option<Headroom>,
+) -> Option<GrowthRate> {
+    let mut total = others;
+    for leak in &leaks {
+        let rate = leak.bytes_per_step?;
         let interval = leak.bytes_per_step_interval.map_or([rate.0; 2], |bounds| bounds.map(|b| b.0));
         total += GrowthRate { expected: rate.0, least: interval[0], most: interval[1] };
     }
@@ -205,4 +222,5 @@ fn forecast_oom(leaks: &mut [Leak], headroom: Option<Headroom>) {
         leak.oom_step =
             headroom.zip(leak.last_step).and_then(|(headroom, last)| headroom.forecast(total, last));
     }
+    Some(total)
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::callsite::module_calls::FewerCalls;
 use crate::leak::candidate::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
-use crate::leak::growth::Growth;
+use crate::leak::growth::{Growth, GrowthRule};
 use crate::leak::merge::Finding;
 use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
@@ -36,6 +37,8 @@ pub(super) struct LeakReporter<'a> {
     pub(super) live_set: &'a LiveSet,
     pub(super) kind: LeakKind,
     pub(super) room: Option<Headroom>,
+    /// Only some call sites of the live set are judged.
+    pub(super) is_in_part: bool,
 }
 
 /// The facts of a leak, whether blocks or reserved memory grow.
@@ -59,6 +62,48 @@ pub(super) struct LeakFacts<'a> {
 impl LeakReporter<'_> {
     pub(super) fn has_steps(&self) -> bool {
         self.analysis.step_rule.source().is_some()
+    }
+
+    /// Why the growth of a candidate is harmless, if the whole run shows it. Without steps, a run
+    /// is divided by its allocations, and one phase of a program may look like many steps. The
+    /// history of a snapshot ends in the middle of a program, so its last moment counts.
+    pub(super) fn harmless_rule(&self, candidate: &Candidate) -> Option<GrowthRule> {
+        let is_snapshot = !self.analysis.ends_in_teardown();
+        let events_after = self.live_set.last_allocation.saturating_sub(candidate.ends.serials[1]);
+        let fewer_calls = candidate.fewer_model_calls(&self.analysis.symbols);
+        match () {
+            () if fewer_calls == FewerCalls::Yes => Some(GrowthRule::OneModelCall),
+            () if (is_snapshot || !self.has_steps()) && candidate.is_released() => Some(GrowthRule::Released),
+            () if is_snapshot && !self.has_net_growth(candidate) => Some(GrowthRule::Replaced),
+            () if self.is_set_up(candidate) && events_after >= candidate.leaked.blocks => {
+                Some(GrowthRule::OneOff)
+            }
+            () => None,
+        }
+    }
+
+    /// True if the growth of a finding cannot be called a leak, although it came often enough: one
+    /// pass of a model or the set-up of a program looks like many steps.
+    pub(super) fn is_doubtful(&self, finding: &Finding) -> bool {
+        let symbols = &self.analysis.symbols;
+        let is_doubtful =
+            |one: &Candidate| self.is_set_up(one) || one.fewer_model_calls(symbols) > FewerCalls::No;
+        self.analysis.lacks_stacks() || finding.members.iter().all(is_doubtful)
+    }
+
+    /// True if a run without steps only allocated while the candidate grew: weights, a cache, or a
+    /// loop that does nothing else. Other memory than the main one shows too little of the program.
+    fn is_set_up(&self, candidate: &Candidate) -> bool {
+        let is_main = !self.is_in_part && self.kind != LeakKind::PinnedHost;
+        is_main && !self.has_steps() && candidate.is_one_stretch
+    }
+
+    /// True if all live bytes grew by at least half of what the candidate did, from its base to the
+    /// end.
+    fn has_net_growth(&self, candidate: &Candidate) -> bool {
+        let base = candidate.base_step().unwrap_or(self.live_set.first_step);
+        let held = self.live_set.series().at(base).bytes;
+        self.live_set.total().bytes.saturating_sub(held) >= candidate.leaked.bytes / 2
     }
 
     /// The leak of a finding.
@@ -97,23 +142,12 @@ impl LeakReporter<'_> {
         leak
     }
 
-    /// Growth of too few events to be called a leak.
+    /// Growth of too few or too uneven events to be called a leak.
     pub(super) fn possible_leak(&self, finding: &Finding) -> GrowingSite {
-        let members = &finding.members;
+        let leak = Leak { confidence: None, ..self.leak_of(finding) };
         GrowingSite {
-            site: self.analysis.symbols.site(finding.place.line, finding.place.stack),
-            device: u32::from(self.ordinal),
-            memory: self.kind,
-            bytes: saturating_sum(members.iter().map(|member| member.leaked.bytes)),
-            blocks: saturating_sum(members.iter().map(|member| member.leaked.blocks)),
-            class: GrowthClass::PossibleLeak,
-            grows_by: None,
-            events: Some(finding.events() as u64),
             needs: finding.missing_events().map(|missing| missing as u64),
-            bytes_per_step: self
-                .has_steps()
-                .then(|| Quantity(members.iter().map(|member| member.bytes_per_step().expected).sum())),
-            holders: self.find_holders(&stacks_of(members)).map(|(holders, _)| holders),
+            ..growth_of(leak, GrowthClass::PossibleLeak)
         }
     }
 
@@ -127,10 +161,11 @@ impl LeakReporter<'_> {
             blocks: larger.held.blocks,
             class: GrowthClass::GrowingSizes,
             grows_by: Some(larger.grows_by),
-            events: None,
+            events: Some(larger.events as u64),
             needs: None,
             bytes_per_step: self.has_steps().then_some(Quantity(larger.bytes_per_step)),
             holders: None,
+            finding: None,
         }
     }
 
@@ -239,7 +274,7 @@ impl LeakReporter<'_> {
             leaf: None,
             device: u32::from(self.ordinal),
             shape: LeakShape::Linear,
-            confidence: confidence.clamp(0.0, highest),
+            confidence: Some(confidence.clamp(0.0, highest)),
             blocks: held.blocks,
             bytes: held.bytes,
             blocks_per_step: per_step(blocks_per_step),
@@ -279,6 +314,24 @@ impl LeakReporter<'_> {
                 pool: None,
             },
         }
+    }
+}
+
+/// A finding that is not called a leak.
+pub(super) fn growth_of(leak: Leak, class: GrowthClass) -> GrowingSite {
+    GrowingSite {
+        site: leak.site.clone(),
+        device: leak.device,
+        memory: leak.kind,
+        bytes: leak.bytes,
+        blocks: leak.blocks,
+        class,
+        grows_by: (class == GrowthClass::GrowingSizes).then_some(leak.grows_by),
+        events: Some(leak.evidence.growth_steps as u64),
+        needs: None,
+        bytes_per_step: leak.bytes_per_step,
+        holders: leak.holders.clone(),
+        finding: (class != GrowthClass::GrowingSizes).then(|| Box::new(leak)),
     }
 }
 

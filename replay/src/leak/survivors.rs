@@ -24,8 +24,8 @@
 //! definition.
 
 use crate::leak::growth::warm_up_values;
-use crate::state::live_set::{AGES, BlockOutcomes, FreedByAge, LiveSet};
-use crate::util::block_totals::BlockTotals;
+use crate::state::live_set::{AGES, BlockOutcomes, FreedByAge, LiveBlock, LiveSet};
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::ids::{SiteId, StackId};
 
 /// Blocks freed at the settled age or later, as a share of the survivors of that age. A pool that
@@ -41,6 +41,34 @@ const MAX_VALUES: u32 = 16_384;
 pub(crate) struct Births {
     pub(crate) step: u32,
     pub(crate) totals: BlockTotals,
+    pub(crate) ends: SurvivorEnds,
+}
+
+/// How survivors ended, and when they were allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SurvivorEnds {
+    /// Bytes that were freed again while the program went on.
+    pub(crate) released_bytes: u64,
+    /// The events of the live set that allocated the first and the last of them.
+    pub(crate) serials: [u64; 2],
+}
+
+impl SurvivorEnds {
+    /// The sum over no survivors: the serials span nothing.
+    pub(crate) const NONE: Self = Self { released_bytes: 0, serials: [u64::MAX, 0] };
+
+    fn with_block(self, block: &LiveBlock, is_released: bool) -> Self {
+        let released_bytes = if is_released { block.bytes } else { 0 };
+        self.with(Self { released_bytes, serials: [block.serial; 2] })
+    }
+
+    /// The same of both.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            released_bytes: self.released_bytes.saturating_add(other.released_bytes),
+            serials: [self.serials[0].min(other.serials[0]), self.serials[1].max(other.serials[1])],
+        }
+    }
 }
 
 /// The survivors of one stack.
@@ -60,6 +88,13 @@ impl StackSurvivors {
         let included = self.births.iter().filter(|one| after.is_none_or(|after| one.step > after));
         sum_births(included.filter(|one| one.step <= last))
     }
+
+    /// How the survivors of these steps ended.
+    pub(crate) fn ends_between(&self, after: Option<u32>, last: u32) -> SurvivorEnds {
+        let included = self.births.iter().filter(|one| after.is_none_or(|after| one.step > after));
+        let included = included.filter(|one| one.step <= last);
+        included.fold(SurvivorEnds::NONE, |sum, one| sum.with(one.ends))
+    }
 }
 
 fn sum_births<'a>(births: impl Iterator<Item = &'a Births>) -> BlockTotals {
@@ -75,32 +110,42 @@ pub(crate) struct Survivors {
     /// By site, then stack.
     stacks: Vec<StackSurvivors>,
     freed_by_age: Vec<FreedByAge>,
+    /// The events that allocated them, ascending.
+    serials: Vec<u64>,
     first_step: u32,
     steps_ended: u32,
 }
 
 impl Survivors {
     /// Collects the survivors of a finished live set.
-    pub(crate) fn of_live_set(live_set: &LiveSet) -> Self {
-        let mut blocks: Vec<(SiteId, StackId, u32, u64)> = live_set
-            .survivors()
-            .map(|block| (live_set.site_of(block.stack), block.stack, block.step, block.bytes))
+    pub(crate) fn of_live_set(live_set: &LiveSet, ends_in_teardown: bool) -> Self {
+        let site = |block: &LiveBlock| live_set.site_of(block.stack);
+        let mut blocks: Vec<(SiteId, &LiveBlock, bool)> = live_set
+            .survivors(ends_in_teardown)
+            .map(|(block, is_released)| (site(block), block, is_released))
             .collect();
-        blocks.sort_unstable();
+        blocks.sort_unstable_by_key(|(site, block, _)| (*site, block.stack, block.step, block.serial));
+        let mut serials: Vec<u64> = blocks.iter().map(|(_, block, _)| block.serial).collect();
+        serials.sort_unstable();
         let freed_by_age = live_set.freed_by_age();
         let steps_ended = live_set.steps_ended();
         let mut survivors =
-            Self { freed_by_age, first_step: live_set.first_step, steps_ended, ..Self::default() };
+            Self { freed_by_age, first_step: live_set.first_step, steps_ended, serials, ..Self::default() };
         let warm_up =
             live_set.first_step + warm_up_values((steps_ended - live_set.first_step) as usize) as u32;
-        for of_stack in blocks.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
-            let (site, stack, ..) = of_stack[0];
-            let of_steps = of_stack.chunk_by(|a, b| a.2 == b.2);
+        for of_stack in blocks.chunk_by(|a, b| (a.0, a.1.stack) == (b.0, b.1.stack)) {
+            let (site, LiveBlock { stack, .. }, _) = of_stack[0];
+            let stack = *stack;
+            let of_steps = of_stack.chunk_by(|a, b| a.1.step == b.1.step);
             let births: Vec<Births> = of_steps
                 .map(|of_step| {
-                    let bytes = of_step.iter().fold(0u64, |sum, (.., bytes)| sum.saturating_add(*bytes));
+                    let bytes = saturating_sum(of_step.iter().map(|(_, block, _)| block.bytes));
                     let totals = BlockTotals { bytes, blocks: of_step.len() as u64 };
-                    Births { step: of_step[0].2, totals }
+                    let of_blocks = of_step.iter();
+                    let ends = of_blocks.fold(SurvivorEnds::NONE, |ends, (_, block, is_released)| {
+                        ends.with_block(block, *is_released)
+                    });
+                    Births { step: of_step[0].1.step, totals, ends }
                 })
                 .collect();
             let freed = &survivors.freed_by_age[stack.0 as usize];
@@ -115,6 +160,14 @@ impl Survivors {
         let begin = self.stacks.partition_point(|stack| stack.site < site);
         let end = self.stacks.partition_point(|stack| stack.site <= site);
         &self.stacks[begin..end]
+    }
+
+    /// The share of survivors among the events from `first` to `last`; 1 if the program only
+    /// allocated there, and kept all of it.
+    pub(crate) fn share_of_events(&self, [first, last]: [u64; 2]) -> f64 {
+        let count = |below: u64| self.serials.partition_point(|serial| *serial < below);
+        let survivors = count(last.saturating_add(1)) - count(first);
+        survivors as f64 / (last.saturating_sub(first) + 1) as f64
     }
 
     /// The survivors of `stacks` that are at least `age` steps old, without stacks that settle at a
@@ -285,7 +338,8 @@ mod tests {
     use super::*;
 
     fn births(steps: impl Iterator<Item = u32>) -> Vec<Births> {
-        steps.map(|step| Births { step, totals: BlockTotals { bytes: 512, blocks: 1 } }).collect()
+        let totals = BlockTotals { bytes: 512, blocks: 1 };
+        steps.map(|step| Births { step, totals, ends: SurvivorEnds::NONE }).collect()
     }
 
     fn freed_at(ages: &[(u32, u32)]) -> FreedByAge {

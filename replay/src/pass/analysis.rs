@@ -24,7 +24,7 @@ use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
 use crate::timeline::run_times::RunTimes;
 use crate::timeline::step_coverage::StepCoverage;
-use crate::timeline::steps::StepRule;
+use crate::timeline::steps::{StepLayer, StepRule};
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::StackId;
 use crate::util::seeded_map::SeededMap;
@@ -136,6 +136,19 @@ impl Analysis {
     /// The step source as in `steps.source` of a report; `None` without steps.
     pub fn step_source(&self) -> Option<StepSource> {
         self.step_rule.source()
+    }
+
+    /// True if the last frees may be those of a program that ends. The history of a PyTorch
+    /// snapshot ends before.
+    pub(crate) fn ends_in_teardown(&self) -> bool {
+        !self.notes.iter().any(|note| matches!(note, TraceNote::TorchSnapshot { .. }))
+    }
+
+    /// True if only numbers of PyTorch's blocks divide the run: it has no Python stacks, and no
+    /// other sign of steps.
+    pub(crate) fn lacks_stacks(&self) -> bool {
+        matches!(self.step_rule, StepRule::Allocations { layer: StepLayer::Blocks, .. })
+            && self.symbols.definitions().python.is_empty()
     }
 
     /// True for a trace of Metal instead of CUDA.

@@ -10,9 +10,10 @@
 //! 4. else the beginning.
 //!
 //! A stack that held bytes at the base and freed some of them since has replaced blocks; only the
-//! difference is growth, and at most what it grew by since its lowest bytes in the second half of
-//! the time. A stack grows towards the error only if it grew in that half: optimizer state, say, is
-//! allocated after the base and stays. One error costs O(n log n) in live blocks.
+//! difference is growth. If it replaced more than [`MIN_REPLACED_PART`], growth is at most what it
+//! grew by since its lowest bytes in the second half of the time: a temporary of a leaking line
+//! replaces less. A stack grows towards the error only if it grew in that half: optimizer state,
+//! say, is allocated after the base and stays. One error costs O(n log n) in live blocks.
 
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
@@ -23,6 +24,9 @@ use crate::util::seeded_map::{SeededMap, SeededSet};
 const MIN_KNEE: f64 = 0.1;
 /// Share of the events in which the set-up must end.
 const MAX_SETUP: f64 = 0.25;
+/// A stack that freed more than one in so many of its bytes since the base replaces its blocks
+/// (`oom::growth_never_exceeds_what_the_line_holds`).
+const MIN_REPLACED_PART: u64 = 20;
 /// Step ends at which a stack's bytes are looked up.
 const MAX_LOOKUPS: u32 = 64;
 
@@ -114,7 +118,7 @@ fn at_oom(
             let ends = (middle..now).step_by((now - middle).div_ceil(MAX_LOOKUPS).max(1) as usize);
             let lowest = ends.map(|end| stats.bytes_at(end)).min().unwrap_or(0);
             let recently = held.bytes.saturating_sub(lowest);
-            if replaced_bytes.is_some_and(|bytes| bytes > 0) {
+            if replaced_bytes.is_some_and(|bytes| bytes > after.bytes / MIN_REPLACED_PART) {
                 grown = grown.min(recently);
             }
             recently > 0
@@ -124,13 +128,19 @@ fn at_oom(
     StackAtOom {
         stack,
         held: *held,
-        grown: BlockTotals { bytes: grown, blocks: if grown > 0 { after.blocks } else { 0 } },
+        grown: BlockTotals { bytes: grown, blocks: part_of_blocks(*after, grown) },
         replaced_bytes,
         first_step: steps.iter().copied().min().unwrap_or(now),
         steps: if has_steps { steps.len() as u32 } else { u32::from(!steps.is_empty()) },
         is_of_each_step: has_steps && steps.iter().all(|step| *step == now) && stats.earlier_steps > 0,
         is_recent,
     }
+}
+
+/// The number of blocks that `bytes` of all blocks are, at their mean size; at least 1.
+fn part_of_blocks(all: BlockTotals, bytes: u64) -> u64 {
+    let share = bytes as f64 / all.bytes.max(1) as f64;
+    if bytes == 0 { 0 } else { ((all.blocks as f64 * share).round() as u64).max(1) }
 }
 
 fn find_base(live_set: &LiveSet, has_steps: bool) -> GrowthBase {

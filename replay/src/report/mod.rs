@@ -64,8 +64,9 @@ pub use self::{
     recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
     run::{
         BlockChange, BlockLayer, BlockSum, ComparedSteps, DeviceBytes, DeviceGauges, GapPoint, GrownSite,
-        LevelGauge, Mark, Phase, PhaseOnDevice, RunGauges, RunView, SegmentChange, SegmentPlace, StepSource,
-        Steps, Timeline, TimelineBand, TimelinePoint, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,
+        LevelGauge, Mark, OptimizerMethod, Phase, PhaseOnDevice, RunGauges, RunView, SegmentChange,
+        SegmentPlace, StepSource, Steps, Timeline, TimelineBand, TimelinePoint, WalkEnd, WalkedBlock,
+        WalkedEvent, WalkedSegment,
     },
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},

@@ -43,7 +43,7 @@ pub enum VerdictEvidence {
         /// The memory that leaks.
         kind: super::LeakKind,
         /// The same as in `leaks`.
-        confidence: f64,
+        confidence: Option<f64>,
         /// The same as in `leaks`.
         blocks: u64,
         /// The same as in `leaks`.
@@ -54,6 +54,23 @@ pub enum VerdictEvidence {
         grows_by: super::GrowsBy,
         /// The same as in `leaks`.
         is_regular: bool,
+    },
+    /// A call site grows and is not known to leak, as in `leak_assessment[].growth`.
+    Growth {
+        /// The call site that grows.
+        site: Box<Site>,
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The memory that grows.
+        memory: super::LeakKind,
+        /// What is known of it.
+        class: super::GrowthClass,
+        /// For `growing_sizes`: whether blocks get larger or more.
+        grows_by: Option<super::GrowsBy>,
+        /// How many more blocks it holds.
+        blocks: u64,
+        /// How much more it holds.
+        bytes: u64,
     },
     /// The program ran out of memory.
     Oom {

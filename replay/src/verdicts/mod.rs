@@ -10,7 +10,10 @@ mod stranded;
 use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
-use crate::report::{Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict, VerdictEvidence};
+use crate::report::{
+    GrowingSite, GrowthClass, Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict,
+    VerdictEvidence,
+};
 use crate::state::live_set::site_stats::SiteStats;
 use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
@@ -23,14 +26,22 @@ const MAX_SPIKE_SITES: usize = 3;
 const SOON_STEPS: u64 = 10_000;
 /// A forecast beyond this many times the steps seen is not critical, unless it is soon.
 const MAX_EXTRAPOLATION: u64 = 10;
+/// Growth below this size is worth knowing, but no warning.
+const MIN_NOTED_BYTES: u64 = 1 << 20;
 /// A forecast beyond this many further steps is not reported.
 const FAR_STEPS: u64 = 1_000_000;
 
 /// A verdict without its trace.
 type VerdictDraft = (Severity, VerdictEvidence);
 
-/// The verdicts of one trace, most severe first.
-pub(crate) fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom]) -> Vec<Verdict> {
+/// The verdicts of one trace, most severe first. `growth` is that of its assessment.
+pub(crate) fn verdicts(
+    trace: usize,
+    analysis: &Analysis,
+    leaks: &[Leak],
+    growth: &[GrowingSite],
+    ooms: &[Oom],
+) -> Vec<Verdict> {
     let leaks: Vec<&Leak> = leaks.iter().filter(|leak| leak.trace == trace).collect();
     let mut drafts: Vec<VerdictDraft> = Vec::new();
     if let Some(first) = ooms.iter().find(|oom| oom.trace == trace) {
@@ -43,6 +54,7 @@ pub(crate) fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: 
         drafts.push((Severity::Critical, evidence));
     }
     drafts.extend(leaks.iter().map(|leak| leak_verdict(leak)));
+    drafts.extend(growth.iter().map(growth_verdict));
     drafts.extend(recording_verdicts(analysis));
     for (ordinal, device) in analysis.visible_devices() {
         drafts.extend(device_verdicts(analysis, ordinal, device));
@@ -74,6 +86,26 @@ fn leak_verdict(leak: &Leak) -> VerdictDraft {
         is_regular: leak.is_regular,
     };
     (severity, evidence)
+}
+
+/// Growth that may be a leak is a warning, so that no summary says that nothing was found. Growth
+/// that has another explanation is worth knowing.
+fn growth_verdict(growth: &GrowingSite) -> VerdictDraft {
+    let may_leak = match growth.class {
+        GrowthClass::PossibleLeak | GrowthClass::TowardsOom | GrowthClass::Unknown => true,
+        GrowthClass::GrowingSizes | GrowthClass::Filling => false,
+    };
+    let is_large = growth.bytes >= MIN_NOTED_BYTES;
+    let evidence = VerdictEvidence::Growth {
+        site: without_stack(&growth.site),
+        device: growth.device,
+        memory: growth.memory,
+        class: growth.class,
+        grows_by: growth.grows_by,
+        blocks: growth.blocks,
+        bytes: growth.bytes,
+    };
+    (if may_leak && is_large { Severity::Warning } else { Severity::Info }, evidence)
 }
 
 /// Verdicts on what the recording lacks, and on calls that failed.

@@ -226,7 +226,8 @@ fn long_part_after_the_last_step_is_not_assessed() {
     assert!(matches!(assessment.limits[..], [AssessmentLimit::AfterLastStep { share: 0.5.., .. }]));
 }
 
-/// A script that calls a model of 60 equal layers `calls` times and keeps what they allocate.
+/// A script that calls a model of 60 equal layers and a head `calls` times and keeps what they
+/// allocate.
 fn forward_passes(calls: u64) -> Report {
     let mut run = Synthetic::new();
     let main = run.frame(NodeId::NONE, "/work/main.py", "<module>", 9);
@@ -237,8 +238,12 @@ fn forward_passes(calls: u64) -> Report {
         run.alloc(input, 1 << 20);
         for _ in 0..60 {
             let layer = run.frame(net, "/work/model.py", "Block.forward", 34);
+            let temporary = run.alloc(layer, 1 << 20);
             run.alloc(layer, 1 << 20);
+            run.release(temporary, layer);
         }
+        let head = run.frame(call, "/work/model.py", "Net.forward", 21);
+        run.alloc(head, 1 << 20);
     }
     run.report()
 }

@@ -223,7 +223,7 @@ fn irregular_growth_has_limited_confidence() {
     });
     let leaks = run.report().leaks.unwrap();
     assert_eq!((leaks.len(), leaks[0].is_regular), (1, false));
-    assert!(leaks[0].confidence <= 0.9);
+    assert!(leaks[0].confidence.unwrap() <= 0.9);
 }
 
 #[test]

@@ -4,3 +4,4 @@
 mod accuracy;
 mod assessment;
 mod cases;
+mod doubts;

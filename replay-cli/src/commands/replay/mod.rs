@@ -91,7 +91,7 @@ enum ReplayFailOn {
     /// The program ran out of memory
     #[value(alias = "ooms")]
     Oom,
-    /// A leak or an out-of-memory error
+    /// A leak, other growth, or an out-of-memory error
     Any,
 }
 
@@ -247,15 +247,16 @@ fn has_finding(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> boo
     let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
     let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
     let assessments = || report.leak_assessment.iter().flatten();
-    let mut growth = assessments().flat_map(|assessment| &assessment.growth);
-    let grew_until_oom = growth.any(|one| one.class == GrowthClass::TowardsOom);
+    let growth = || assessments().flat_map(|assessment| &assessment.growth);
+    let grew = growth().next().is_some();
+    let grew_until_oom = growth().any(|one| one.class == GrowthClass::TowardsOom);
     args.fail_on.iter().any(|kind| match kind {
         ReplayFailOn::Leak => leaks || grew_until_oom,
-        ReplayFailOn::Growth => leaks || assessments().any(|assessment| !assessment.growth.is_empty()),
+        ReplayFailOn::Growth => leaks || grew,
         ReplayFailOn::Unassessed => {
             assessments().any(|assessment| assessment.status != AssessmentStatus::Assessed)
         }
         ReplayFailOn::Oom => ooms,
-        ReplayFailOn::Any => leaks || ooms,
+        ReplayFailOn::Any => leaks || grew || ooms,
     })
 }

@@ -1,16 +1,15 @@
 //! The findings of the overview: what is wrong, what to do, and the view that shows more.
 
 use gpumemtrace_replay::report::{
-    AssessmentStatus, GrowthClass, Leak, LeakAssessment, Severity, Site, Verdict, VerdictEvidence,
+    AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, Severity, Site, Verdict,
+    VerdictEvidence,
 };
 use serde_json::json;
 
 use super::element::{Element, Node, element, list};
 use super::headline::NO_PROBLEMS;
 use super::{CardTrace, nodes, paragraph, view_link};
-use crate::render::wording::assessment::{
-    describe_assessment, explain_growth, find_assessment, headline_growth,
-};
+use crate::render::wording::assessment::{describe_assessment, explain_growth, find_assessment};
 use crate::render::wording::leaks::growth::{describe_forecast, describe_growth};
 use crate::render::wording::leaks::holders::{format_holder, suggest_holders};
 use crate::render::wording::leaks::name_graph;
@@ -19,8 +18,6 @@ use crate::render::wording::verdicts::describe_more_bytes;
 
 /// Findings above the fold; the others are behind a click.
 const SHOWN: usize = 4;
-/// Most growing call sites that are no leaks.
-const MAX_GROWTH: usize = 3;
 /// Most call sites that explain a peak, and most pieces of advice.
 const MAX_SITES: usize = 3;
 const MAX_ADVICE: usize = 4;
@@ -52,11 +49,10 @@ fn collect_findings<'a>(trace: &CardTrace<'a>) -> Vec<FindingText<'a>> {
     let verdicts = trace.report.verdicts.iter().flatten();
     let mut findings: Vec<FindingText<'a>> = verdicts
         .filter(|verdict| verdict.trace == trace.trace)
-        .filter(|verdict| !matches!(verdict.evidence, VerdictEvidence::Incomplete(_)))
+        .filter(|verdict| !is_shown_elsewhere(&verdict.evidence))
         .map(|verdict| verdict_finding(verdict, trace))
         .collect();
     if let Some(assessment) = find_assessment(trace.report, trace.trace) {
-        findings.extend(growth_findings(assessment));
         match assessment.status {
             AssessmentStatus::Partly | AssessmentStatus::NotAssessed => {
                 findings.push(unjudged_finding(assessment));
@@ -66,6 +62,15 @@ fn collect_findings<'a>(trace: &CardTrace<'a>) -> Vec<FindingText<'a>> {
         }
     }
     findings
+}
+
+/// True for what the lines below the headline name, and for growth that is part of an error.
+fn is_shown_elsewhere(evidence: &VerdictEvidence) -> bool {
+    match evidence {
+        VerdictEvidence::Incomplete(_) => true,
+        VerdictEvidence::Growth { class, .. } => *class == GrowthClass::TowardsOom,
+        _ => false,
+    }
 }
 
 fn verdict_finding<'a>(verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingText<'a> {
@@ -85,6 +90,13 @@ fn verdict_finding<'a>(verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingTe
             if let Some(leak) = trace.report.leaks.iter().flatten().find(is_same) {
                 describe_leak(&mut finding, leak, trace);
             }
+        }
+        VerdictEvidence::Growth { site, class, .. } => {
+            finding.view = "leaks";
+            finding.site = Some(&**site);
+            let growth = find_assessment(trace.report, trace.trace).map(|assessment| &assessment.growth);
+            let is_same = |growth: &&GrowingSite| growth.site.id == site.id && growth.class == *class;
+            finding.details.extend(growth.into_iter().flatten().find(is_same).map(explain_growth));
         }
         VerdictEvidence::Oom { site, .. } => {
             finding.view = "oom";
@@ -135,22 +147,6 @@ fn describe_leak(finding: &mut FindingText<'_>, leak: &Leak, trace: &CardTrace<'
         Some(holder) => finding.details.push(format!("Held by {}.", format_holder(holder))),
         None => finding.advice.extend(suggest_holders(trace.report, trace.trace).map(str::to_owned)),
     }
-}
-
-/// Growth that is not called a leak. The findings have the errors.
-fn growth_findings(assessment: &LeakAssessment) -> impl Iterator<Item = FindingText<'_>> {
-    let growth = assessment.growth.iter().filter(|growth| growth.class != GrowthClass::TowardsOom);
-    growth.take(MAX_GROWTH).map(|growth| {
-        let (label, text) = headline_growth(growth);
-        FindingText {
-            severity: Severity::Info.name(),
-            summary: format!("{label}: {text}"),
-            site: Some(&growth.site),
-            details: vec![explain_growth(growth)],
-            advice: Vec::new(),
-            view: "leaks",
-        }
-    })
 }
 
 fn unjudged_finding(assessment: &LeakAssessment) -> FindingText<'_> {

@@ -3,9 +3,10 @@
 use gpumemtrace_replay::report::GrowingSite;
 
 use super::element::{Element, Node, element};
-use super::{CardTrace, case, held_by, nodes, paragraph};
+use super::{CardTrace, case, held_by, leaks, nodes, paragraph};
 use crate::render::wording::assessment::{explain_growth, find_assessment, headline_growth};
 use crate::render::wording::leaks::benign::describe_benign_growth;
+use crate::render::wording::leaks::growth::{describe_growth, describe_possible_forecast};
 use crate::render::wording::leaks::holders::{describe_scan, format_holder, last_scan};
 
 /// A title and a card for each call site that grows.
@@ -20,13 +21,19 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
 
 fn growth_card(growth: &GrowingSite, trace: &CardTrace<'_>) -> Element {
     let (label, text) = headline_growth(growth);
-    let holder = growth.holders.as_ref().and_then(|holders| holders.first());
-    case("article", "warning")
-        .add(paragraph(label).class("badge"))
-        .add(element("h2").class("case-title").add(text))
-        .add(trace.source(&growth.site))
-        .add(paragraph(explain_growth(growth)))
-        .add(holder.map(|holder| held_by(&format_holder(holder))))
+    let title = element("h2").class("case-title").add(text);
+    let card = case("article", "warning").add(paragraph(label).class("badge")).add(title);
+    let card = card.add(trace.source(&growth.site));
+    let Some(finding) = growth.finding.as_deref() else {
+        let holder = growth.holders.as_ref().and_then(|holders| holders.first());
+        return card
+            .add(paragraph(explain_growth(growth)))
+            .add(holder.map(|holder| held_by(&format_holder(holder))));
+    };
+    let forecast = describe_possible_forecast(finding).unwrap_or_default();
+    let growth = paragraph(format!("{}. {} ", describe_growth(finding), explain_growth(growth)))
+        .add(element("strong").add(forecast));
+    leaks::add_details(card, element("div").add(growth), finding, trace)
 }
 
 /// The last holder scan, and growth that does not count as a leak.

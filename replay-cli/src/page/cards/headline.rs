@@ -12,6 +12,8 @@ use crate::terminal::paths::shorten_command;
 
 /// The verdict without any finding.
 pub(super) const NO_PROBLEMS: &str = "No problems found";
+/// The verdict if memory grew, but not as a leak does.
+const ONLY_GROWTH: &str = "No leaks found, but memory grew";
 
 /// The lines at the top of all views.
 #[derive(Debug, Serialize)]
@@ -43,8 +45,8 @@ fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
         };
         return (verdict.severity.name(), format!("On {name}: {}", verdict.summary));
     }
-    let status = find_assessment(trace.report, trace.trace).map(|assessment| assessment.status);
-    let judged = match status {
+    let assessment = find_assessment(trace.report, trace.trace);
+    let judged = match assessment.map(|assessment| assessment.status) {
         Some(AssessmentStatus::Partly) => "; leaks were judged in part",
         Some(AssessmentStatus::NotAssessed) => "; leaks were not judged",
         Some(AssessmentStatus::Assessed) | None => "",
@@ -56,8 +58,10 @@ fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
         }
         Ending::Exit | Ending::Running => String::new(),
     };
-    let severity = if judged.is_empty() && ended.is_empty() { "good" } else { "info" };
-    (severity, format!("{NO_PROBLEMS}{judged}{ended}"))
+    let has_grown = assessment.is_some_and(|assessment| !assessment.growth.is_empty());
+    let found = if has_grown { ONLY_GROWTH } else { NO_PROBLEMS };
+    let severity = if judged.is_empty() && ended.is_empty() && !has_grown { "good" } else { "info" };
+    (severity, format!("{found}{judged}{ended}"))
 }
 
 /// `python train.py (PyTorch 2.15.0), 60 steps in 1.9 s, exited normally; trace complete`

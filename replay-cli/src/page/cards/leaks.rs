@@ -9,7 +9,7 @@ use super::element::{Element, Node, element, facts, list, swatch};
 use super::{CardTrace, case, growth, link_button, nodes, paragraph, stack::stack_list, view_button};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::{describe_assessment, find_assessment};
-use crate::render::wording::leaks::explanation::{describe_share, explain_leak};
+use crate::render::wording::leaks::explanation::{describe_leaf, describe_share, explain_leak};
 use crate::render::wording::leaks::growth::{
     describe_forecast, describe_growth, format_rate, format_rate_interval,
 };
@@ -63,9 +63,8 @@ fn summary(leaks: &[&Leak], trace: &CardTrace<'_>) -> Element {
     }
     let has_growth = assessment.is_some_and(|assessment| !assessment.growth.is_empty());
     let severity = match (is_judged, leaks.is_empty(), has_growth) {
-        (false, ..) => "warning",
         (true, false, _) => "critical",
-        (true, true, true) => "info",
+        (false, ..) | (true, true, true) => "warning",
         (true, true, false) => "good",
     };
     case("div", severity).add(parts).add(other_traces(trace))
@@ -98,16 +97,19 @@ fn leak_card(leak: &Leak, is_alone: bool, trace: &CardTrace<'_>) -> Element {
     let forecast = describe_forecast(leak, is_alone);
     let growth =
         paragraph(format!("{}. ", describe_growth(leak))).add(element("strong").add(forecast.trim_start()));
-    let text = element("div")
-        .add(growth)
-        .add(paragraph(explain_leak(leak, &words)))
-        .add(numbers(leak))
-        .add(holders(leak, trace));
-    case("article", "critical")
+    let text = element("div").add(growth).add(paragraph(explain_leak(leak, &words)));
+    let card = case("article", "critical")
         .add(paragraph(label_leak(leak.kind, leak.grows_by, leak.is_regular)).class("badge"))
         .add(title)
-        .add(trace.source(&leak.site))
-        .add(element("div").class("case-columns").add(text).add(curve(leak, trace)))
+        .add(trace.source(&leak.site));
+    add_details(card, text, leak, trace)
+}
+
+/// Adds what leaks and possible leaks have: numbers, holders, the curve, stacks and links. `text`
+/// is what is said of the growth.
+pub(super) fn add_details(card: Element, text: Element, leak: &Leak, trace: &CardTrace<'_>) -> Element {
+    let text = text.add(numbers(leak)).add(holders(leak, trace));
+    card.add(element("div").class("case-columns").add(text).add(curve(leak, trace)))
         .add(places(leak))
         .add(links(leak, trace))
 }
@@ -116,7 +118,7 @@ fn numbers(leak: &Leak) -> Element {
     let mut rows = Vec::new();
     rows.extend(format_rate_interval(leak).map(|interval| ("Rate, 95% interval", interval)));
     rows.extend(describe_share(leak).map(|share| ("Share", share)));
-    rows.push(("Confidence", format!("{:.2}", leak.confidence)));
+    rows.extend(leak.confidence.map(|value| ("Confidence", format!("{value:.2}"))));
     facts("facts", &rows)
 }
 
@@ -171,9 +173,10 @@ fn curve(leak: &Leak, trace: &CardTrace<'_>) -> Option<Element> {
 /// Where the memory is allocated.
 fn places(leak: &Leak) -> Element {
     let code = |site: &Site| element("code").add(short_site(site));
-    let leaf = leak.leaf.as_ref().map(|leaf| {
-        paragraph("Innermost call site: ").add(code(leaf)).add(", shared with code that frees its blocks.")
-    });
+    let leaf = leak
+        .leaf
+        .as_ref()
+        .map(|leaf| paragraph("Innermost call site: ").add(code(leaf)).add(describe_leaf(leak)));
     let calls = leak.backward_calls.iter().map(|call| {
         paragraph("Allocated by autograd threads during backward() at ").add(code(call)).add(".")
     });

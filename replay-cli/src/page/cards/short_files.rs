@@ -3,7 +3,7 @@
 //! Sentences are made from this copy, so they name a call site as charts and tables do.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Cause, Oom, RemedyKind, Site, VerdictEvidence};
+use gpumemtrace_replay::report::{Cause, Leak, Oom, RemedyKind, Site, VerdictEvidence};
 
 use crate::page::labels::Labels;
 use crate::render::wording::fill_report;
@@ -27,12 +27,15 @@ fn sites_of_cards(report: &mut Report) -> Vec<(usize, &mut Site)> {
     let mut all: Vec<(usize, &mut Site)> = Vec::new();
     all.extend(report.steps.iter_mut().filter_map(|steps| steps.site.as_mut()).map(|site| (0, site)));
     for leak in report.leaks.iter_mut().flatten() {
-        let sites = [Some(&mut leak.site), leak.leaf.as_mut(), leak.freed_siblings.site.as_mut()];
-        let sites = sites.into_iter().flatten().chain(&mut leak.backward_calls).chain(&mut leak.members);
-        all.extend(sites.map(|site| (leak.trace, site)));
+        let trace = leak.trace;
+        all.extend(sites_of_leak(leak).map(|site| (trace, site)));
     }
     for assessment in report.leak_assessment.iter_mut().flatten() {
-        all.extend(assessment.growth.iter_mut().map(|growth| (assessment.trace, &mut growth.site)));
+        for growth in &mut assessment.growth {
+            all.push((assessment.trace, &mut growth.site));
+            let finding = growth.finding.iter_mut().flat_map(|finding| sites_of_leak(finding));
+            all.extend(finding.map(|site| (assessment.trace, site)));
+        }
     }
     for oom in report.oom.iter_mut().flatten() {
         let trace = oom.trace;
@@ -55,6 +58,11 @@ fn sites_of_cards(report: &mut Report) -> Vec<(usize, &mut Site)> {
         all.extend(ranks.first_cause.iter_mut().map(|cause| (trace_of(cause.row), &mut cause.site)));
     }
     all
+}
+
+fn sites_of_leak(leak: &mut Leak) -> impl Iterator<Item = &mut Site> {
+    let sites = [Some(&mut leak.site), leak.leaf.as_mut(), leak.freed_siblings.site.as_mut()];
+    sites.into_iter().flatten().chain(&mut leak.backward_calls).chain(&mut leak.members)
 }
 
 fn sites_of_oom(oom: &mut Oom) -> Vec<&mut Site> {
@@ -87,6 +95,7 @@ fn sites_of_causes(causes: &mut [Cause]) -> impl Iterator<Item = &mut Site> {
 fn sites_of_evidence(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
     match evidence {
         VerdictEvidence::Leak { site, .. }
+        | VerdictEvidence::Growth { site, .. }
         | VerdictEvidence::Oom { site, .. }
         | VerdictEvidence::FailedCalls { site: Some(site), .. } => vec![site],
         VerdictEvidence::TransientSpike { more_by_site, .. } => {

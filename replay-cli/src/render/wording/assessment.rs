@@ -37,6 +37,9 @@ fn explain_limit(limit: &AssessmentLimit) -> String {
             format_count(*intervals, "interval"),
             format_count(*allocations, "allocation")
         ),
+        AssessmentLimit::NoStacks => {
+            "without Python stacks, the layers of a model look like the iterations of a loop".to_owned()
+        }
         AssessmentLimit::AfterLastStep { steps, share, .. } => format!(
             "{} of all allocations come after the last of {} and were not judged",
             format_percent(*share),
@@ -65,6 +68,7 @@ fn suggest_remedy(limit: &AssessmentLimit) -> Option<&'static str> {
         | AssessmentLimit::AfterLastStep { .. } => {
             Some("Call gpumemtrace.step() once per iteration or request to mark steps.")
         }
+        AssessmentLimit::NoStacks => Some("Record with --stacks python (the default)."),
         AssessmentLimit::OneStream => Some("Leave out --stream to judge all blocks."),
         AssessmentLimit::OpaquePool { framework, .. } => Some(pool_remedy(*framework)),
         AssessmentLimit::SnapshotHistory { events: 0 } => Some(
@@ -86,43 +90,63 @@ pub(crate) fn find_assessment(report: &Report, trace: usize) -> Option<&LeakAsse
 pub(crate) fn describe_assessment(assessment: &LeakAssessment, place: &str) -> String {
     let reason = assessment.reason.as_deref().unwrap_or("the reason is unknown");
     match assessment.status {
+        AssessmentStatus::Assessed if !assessment.growth.is_empty() => {
+            let sites = format_count(assessment.growth.len() as u64, "call site");
+            format!("No certain leak{place}, but memory grew at {sites}")
+        }
         AssessmentStatus::Assessed => format!("No leaks detected{place}"),
         AssessmentStatus::Partly => format!("Leaks were judged in part{place}: {reason}"),
         AssessmentStatus::NotAssessed => format!("Leaks were not judged: {reason}"),
     }
 }
 
-/// `Possible leak` and `+24.00 MiB (5 blocks) at train.py:8 in keep()`
-pub(crate) fn headline_growth(growth: &GrowingSite) -> (&'static str, String) {
-    let label = match growth.class {
+/// What kind of growth it is: the begin of its headline.
+pub(crate) fn label_growth(class: GrowthClass, grows_by: Option<GrowsBy>) -> &'static str {
+    match class {
         GrowthClass::PossibleLeak => "Possible leak",
-        GrowthClass::GrowingSizes if growth.grows_by == Some(GrowsBy::Blocks) => "More blocks",
+        GrowthClass::GrowingSizes if grows_by == Some(GrowsBy::Blocks) => "More blocks",
         GrowthClass::GrowingSizes => "Growing sizes",
         GrowthClass::Filling => "Filling",
         GrowthClass::TowardsOom => "Grew until out of memory",
-        GrowthClass::Unknown => "Growth",
-    };
-    let memory = name_leaking_memory(growth.memory);
-    let gpu = if growth.device == 0 { String::new() } else { format!(" on GPU {}", growth.device) };
-    let blocks = match growth.class {
-        GrowthClass::GrowingSizes => String::new(),
-        _ => format!(" ({})", format_count(growth.blocks, "block")),
-    };
-    let bytes = format_bytes(growth.bytes);
-    (label, format!("+{bytes}{memory}{blocks}{gpu} at {}", short_site(&growth.site)))
+        GrowthClass::Unknown => "Unexplained growth",
+    }
+}
+
+/// `+24.00 MiB (5 blocks)`, `+24.00 MiB of driver memory on GPU 1`. `on`: the memory, and the GPU.
+pub(crate) fn format_growth((memory, device): (LeakKind, u32), bytes: u64, blocks: Option<u64>) -> String {
+    let memory = name_leaking_memory(memory);
+    let gpu = if device == 0 { String::new() } else { format!(" on GPU {device}") };
+    let blocks = blocks.map(|blocks| format!(" ({})", format_count(blocks, "block"))).unwrap_or_default();
+    format!("+{}{memory}{blocks}{gpu}", format_bytes(bytes))
+}
+
+/// `Possible leak` and `+24.00 MiB (5 blocks) at train.py:8 in keep()`.
+pub(crate) fn headline_growth(growth: &GrowingSite) -> (&'static str, String) {
+    let label = label_growth(growth.class, growth.grows_by);
+    let blocks = (growth.class != GrowthClass::GrowingSizes).then_some(growth.blocks);
+    let what = format_growth((growth.memory, growth.device), growth.bytes, blocks);
+    (label, format!("{what} at {}", short_site(&growth.site)))
 }
 
 /// What is known of the growth, and what would tell more.
 pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
     match growth.class {
         GrowthClass::PossibleLeak => {
-            let events = format_count(growth.events.unwrap_or(0), "time");
+            let count = growth.events.unwrap_or(0);
+            let (events, each) = (format_count(count, "time"), format_bytes(growth.bytes / count.max(1)));
+            let grew = format!("It grew {events}, by {each} on average, and was not freed");
+            let is_regular = growth.finding.as_ref().is_some_and(|finding| finding.is_regular);
             let Some(needs) = growth.needs else {
-                return format!("It grew {events} and was not freed, but too unevenly to call it a leak.");
+                // Regular growth is not called a leak only if steps and stacks are unknown.
+                let doubt = if is_regular {
+                    "a cache or one pass of a model grows like this, too"
+                } else {
+                    "too unevenly to call it a leak"
+                };
+                return format!("{grew}, but {doubt}.");
             };
             let verb = if needs == 1 { "is" } else { "are" };
-            let needs = format_number(needs);
-            format!("It grew {events} and was not freed; {needs} more {verb} needed to call it a leak.")
+            format!("{grew}; {} more {verb} needed to call it a leak.", format_number(needs))
         }
         GrowthClass::GrowingSizes => {
             let rate = growth.bytes_per_step.map(|rate| rate.0.round() as u64);
@@ -145,6 +169,10 @@ pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
         }
         GrowthClass::Filling => "It is kept in a container with a limit that is not reached yet.".to_owned(),
         GrowthClass::TowardsOom => "It was still allocated when memory ran out.".to_owned(),
-        GrowthClass::Unknown => "It is in a part of the run that was not judged.".to_owned(),
+        GrowthClass::Unknown => {
+            "Allocated memory grows, but at no single call site; most of it is allocated \
+                                 below this line."
+                .to_owned()
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The source of step boundaries, as a phrase.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{StepSource, Steps};
+use gpumemtrace_replay::report::{OptimizerMethod, StepSource, Steps};
 
 use super::sites::short_site;
 use crate::terminal::escape::escape_text;
@@ -13,6 +13,10 @@ pub(crate) fn describe_steps(steps: &Steps) -> String {
     let name = name_step_source(source);
     match source {
         StepSource::Optimizer => {
+            let name = match steps.optimizer_call {
+                Some(OptimizerMethod::ZeroGrad) => "zero_grad()",
+                Some(OptimizerMethod::Step) | None => name,
+            };
             let site = steps.site.as_ref().map(|site| format!(" at {}", short_site(site)));
             format!("{name}{}", site.unwrap_or_default())
         }
@@ -66,7 +70,7 @@ mod tests {
     fn step_zero_is_explained_where_programs_number_steps_themselves() {
         let describe = |source, range: Option<&str>| {
             let range = range.map(str::to_owned);
-            describe_steps(&Steps { source, count: Some(40), site: None, range })
+            describe_steps(&Steps { source, count: Some(40), site: None, optimizer_call: None, range })
         };
         let marks = "gpumemtrace.step(); step 0 is before the first call";
         assert_eq!(describe(Some(StepSource::Marks), None), marks);

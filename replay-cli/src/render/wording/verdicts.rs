@@ -2,9 +2,10 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
-    HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
+    GrowthClass, HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
 };
 
+use super::assessment::{format_growth, label_growth};
 use super::fragmentation::name_gap_moment;
 use super::leaks::{label_leak, name_leaked_item};
 use super::sites::{format_rank, format_site};
@@ -26,6 +27,12 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             let item = name_leaked_item(*kind, &Vocabulary::of_trace(info));
             let (blocks, bytes) = (format_count(*blocks, item), format_bytes(*bytes));
             format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
+        }
+        VerdictEvidence::Growth { site, device, memory, class, grows_by, blocks, bytes } => {
+            let label = label_growth(*class, *grows_by);
+            let blocks = (*class != GrowthClass::GrowingSizes).then_some(*blocks);
+            let what = format_growth((*memory, *device), *bytes, blocks);
+            format!("{label}: {what} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
             let more = if *count > 1 {

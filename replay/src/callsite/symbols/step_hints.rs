@@ -4,7 +4,7 @@ use gpumemtrace_format::NodeId;
 
 use super::{AutogradRole, OptimizerLine, RECURRING, StackSymbols};
 use crate::callsite::call_paths::{CallPaths, PathId};
-use crate::callsite::module_calls::ModuleCalls;
+use crate::callsite::module_calls::{FewerCalls, ModuleCalls};
 use crate::util::ids::{SiteId, StackId};
 
 impl StackSymbols {
@@ -33,24 +33,24 @@ impl StackSymbols {
         self.module_calls = Some(calls);
     }
 
-    /// True if the stack is inside a model that was called fewer than `rounds` times, as far as is
-    /// known.
-    pub(crate) fn is_in_fewer_calls(&self, stack: StackId, rounds: u64) -> bool {
+    /// Whether the stack is inside a model that was called fewer than `rounds` times.
+    pub(crate) fn has_fewer_calls(&self, stack: StackId, rounds: u64) -> FewerCalls {
         let path = self.paths.known_path(self.stack_info(stack).python);
         let known = path.zip(self.module_calls.as_ref());
-        known.is_some_and(|(path, calls)| calls.has_fewer_than(rounds, path, &self.paths))
+        known.map_or(FewerCalls::No, |(path, calls)| calls.has_fewer_than(rounds, path, &self.paths))
     }
 
     /// The known stack with the same Python frames, of another thread; `None` if this is the first.
     /// Stacks that run autograd's engine stay apart, because each waits for threads of its own. So
-    /// do stacks with native frames.
+    /// do stacks that end in native frames, which a path does not have.
     pub(super) fn stack_of_equal_path(
         &mut self,
         (python, native): (NodeId, NodeId),
         site: SiteId,
         autograd: AutogradRole,
     ) -> Option<StackId> {
-        let is_alone = native != NodeId::NONE || autograd != AutogradRole::None;
+        let has_native = native != NodeId::NONE || self.is_native_frame(python);
+        let is_alone = has_native || autograd != AutogradRole::None;
         let path = self.path_of_node(python).filter(|_| !is_alone)?;
         let next = StackId(self.stacks.len() as u32);
         let known = *self.by_path.entry((path, site)).or_insert(next);

@@ -140,6 +140,10 @@ pub(crate) enum GrowthRule {
     TooEarly,
     /// One call of a model holds what grew: its layers repeat like steps.
     OneModelCall,
+    /// Most of it was freed again before the end of what was seen.
+    Released,
+    /// As much of other memory was freed: a snapshot of PyTorch in which live bytes did not grow.
+    Replaced,
 }
 
 /// A series that rose and does not grow for good.

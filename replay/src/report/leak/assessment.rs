@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::json_enum::json_enum;
-use crate::report::{GrowsBy, Holder, LeakKind, Omitted, PoolFramework, Quantity, Site};
+use crate::report::{GrowsBy, Holder, Leak, LeakKind, Omitted, PoolFramework, Quantity, Site};
 
 json_enum! {
     /// Whether the trace allows a verdict on leaks.
@@ -30,13 +30,13 @@ json_enum! {
         Filling = "filling",
         /// It grew until the device was full.
         TowardsOom = "towards_oom",
-        /// The part of the run in which it grew was not judged.
+        /// All live memory grows, and no call site explains it.
         Unknown = "unknown",
     }
 }
 
 /// Whether leaks of a trace could be assessed, and what grew without being called a leak.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LeakAssessment {
     /// Index in the list `traces`.
     pub trace: usize,
@@ -81,6 +81,9 @@ pub enum AssessmentLimit {
         /// Allocations in each interval.
         allocations: u64,
     },
+    /// PyTorch's blocks have no Python stacks, and the run has no steps. The layers of a model
+    /// repeat like the iterations of a loop.
+    NoStacks,
     /// A long part of the run comes after the last step boundary.
     AfterLastStep {
         /// Number of steps before it.
@@ -115,9 +118,10 @@ pub enum AssessmentLimit {
 }
 
 /// A call site that grows and is not known to leak.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct GrowingSite {
-    /// The user's line that allocates it.
+    /// The user's line that allocates it; for `unknown`, the deepest line below which most of it
+    /// was allocated.
     pub site: Site,
     /// Ordinal of the GPU.
     pub device: u32,
@@ -140,4 +144,7 @@ pub struct GrowingSite {
     pub bytes_per_step: Option<Quantity>,
     /// What holds its blocks, largest first; `null` if that is unknown.
     pub holders: Option<Vec<Holder>>,
+    /// For `possible_leak` and `filling`: all that is known of it, as in `leaks`. The `confidence`
+    /// of a possible leak is `null`.
+    pub finding: Option<Box<Leak>>,
 }

@@ -78,8 +78,9 @@ pub struct Leak {
     pub device: u32,
     /// The shape of the growth over the steps.
     pub shape: LeakShape,
-    /// A probability from 0 to 1.
-    pub confidence: f64,
+    /// A probability from 0 to 1; `null` for a possible leak, which grew too few times or too
+    /// unevenly.
+    pub confidence: Option<f64>,
     /// Blocks that survive at the end of the last complete step; if the size grows, the blocks
     /// there are.
     pub blocks: u64,
@@ -235,6 +236,10 @@ json_enum! {
         OneModelCall = "one_model_call",
         /// Reallocated for the longest batch so far.
         Ratchet = "ratchet",
+        /// Freed again before the end of the run or the history.
+        Released = "released",
+        /// As much other memory was freed in the same time.
+        Replaced = "replaced",
         /// It stopped growing, or slows down.
         Saturating = "saturating",
         /// The run has too few steps to judge it.

@@ -8,7 +8,8 @@ mod walk;
 pub use self::follow::{DeviceBytes, DeviceGauges, GrownSite, LevelGauge, RunGauges, RunView};
 pub use self::history::{BlockSum, GapPoint, SegmentPlace};
 pub use self::timeline::{
-    ComparedSteps, Mark, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand, TimelinePoint,
+    ComparedSteps, Mark, OptimizerMethod, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand,
+    TimelinePoint,
 };
 pub use self::walk::{
     BlockChange, BlockLayer, SegmentChange, WalkEnd, WalkedBlock, WalkedEvent, WalkedSegment,

@@ -15,8 +15,20 @@ pub struct Steps {
     pub count: Option<u64>,
     /// The call site of the optimizer call that begins a step.
     pub site: Option<Site>,
+    /// The optimizer's method that it calls.
+    pub optimizer_call: Option<OptimizerMethod>,
     /// The name of the NVTX ranges that are steps. Numbers in it are `#`.
     pub range: Option<String>,
+}
+
+json_enum! {
+    /// A method of an optimizer that delimits steps.
+    enum OptimizerMethod {
+        /// `step`, also through a `GradScaler`.
+        Step = "step",
+        /// `zero_grad`, of an optimizer or a module. It counts if `step` allocates nothing.
+        ZeroGrad = "zero_grad",
+    }
 }
 
 json_enum! {

@@ -62,8 +62,12 @@ pub(crate) struct LiveSet {
     step: u32,
     /// Number of steps before the reported part of the run.
     pub(crate) first_step: u32,
-    /// Blocks live at the last step end and freed since.
+    /// Blocks live at the last step end and freed since, in the order of their frees.
     freed_since_step: Vec<LiveBlock>,
+    /// How many of them were freed before the last allocation.
+    freed_before_allocation: usize,
+    /// The event of the last allocation.
+    pub(crate) last_allocation: u64,
     bins: TimelineBins,
     last: MemorySample,
     peak: MemorySample,
@@ -128,6 +132,8 @@ impl LiveSet {
         }
         self.update_totals(stack, site, |totals| totals.add(bytes)).outcomes.allocated += 1;
         self.total.add(bytes);
+        self.freed_before_allocation = self.freed_since_step.len();
+        self.last_allocation = serial;
         if let Some(history) = &mut self.history {
             history.classes.on_alloc(&block(), context);
         }
@@ -324,6 +330,7 @@ impl LiveSet {
         }
         self.step += 1;
         self.freed_since_step.clear();
+        self.freed_before_allocation = 0;
         self.checkpoints.set(STEP);
         self.stack_checkpoints.set(STACK_STEP);
     }

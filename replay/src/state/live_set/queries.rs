@@ -156,10 +156,14 @@ impl LiveSet {
     }
 
     /// The blocks live at the last step end that were allocated in a step that has ended, in
-    /// arbitrary order.
-    pub(crate) fn survivors(&self) -> impl Iterator<Item = &LiveBlock> {
-        let live = self.live.iter().map(|(_, block)| block);
-        live.chain(&self.freed_since_step).filter(|block| block.step < self.step)
+    /// arbitrary order, and whether each was *released*: freed while the program went on. Frees
+    /// after the last allocation are those of a program that ends, if it `ends_in_teardown`.
+    pub(crate) fn survivors(&self, ends_in_teardown: bool) -> impl Iterator<Item = (&LiveBlock, bool)> {
+        let released =
+            if ends_in_teardown { self.freed_before_allocation } else { self.freed_since_step.len() };
+        let live = self.live.iter().map(|(_, block)| (block, false));
+        let freed = self.freed_since_step.iter().zip(0..).map(move |(block, at)| (block, at < released));
+        live.chain(freed).filter(|(block, _)| block.step < self.step)
     }
 
     /// The blocks of a stack that outlived their step and were freed before the last step end.

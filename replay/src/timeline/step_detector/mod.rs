@@ -175,7 +175,8 @@ impl StepDetector {
     }
 
     /// The allocation that begins the iterations of the outermost loop. Sizes and distances count
-    /// only for a native program.
+    /// only for a native program without PyTorch: without stacks, the layers of a model repeat like
+    /// iterations.
     fn find_period(&mut self, symbols: &StackSymbols) -> Option<StepToken> {
         if self.loops.allocations() >= self.recurrences.allocations() {
             let threads = self.loops.finish_threads();
@@ -183,7 +184,10 @@ impl StepDetector {
                 find_outermost_loop(threads, self.allocations as usize, symbols.paths(), &self.module_calls);
             return path.map(StepToken::Path);
         }
-        self.recurrences.find_period(self.allocations)
+        match self.layer {
+            StepLayer::Driver => self.recurrences.find_period(self.allocations),
+            StepLayer::Blocks => None,
+        }
     }
 }
 

@@ -89,7 +89,7 @@ pub(super) fn find_outermost_loop(
         let landings = functions[&place.frame];
         landings.cover_run(allocations)
             && shares[&place.frame] * MIN_SHARE >= all
-            && !module_calls.has_fewer_than(landings.count as u64 / 2, *path, paths)
+            && !module_calls.may_be_fewer_than(landings.count as u64 / 2, *path, paths)
     });
     let covering = covering.map(|(_, place)| place);
     let function = covering.min_by_key(|place| (place.depth, functions[&place.frame].first))?.frame;

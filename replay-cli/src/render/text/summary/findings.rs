@@ -44,7 +44,7 @@ pub(super) fn render_findings(
     }
     if find_assessment(report, trace).is_some_and(|assessment| !assessment.growth.is_empty()) {
         out.push('\n');
-        render_growth(out, report, trace, style.row_limit(MAX_ROWS));
+        render_growth(out, report, trace, (style.row_limit(MAX_ROWS), sites));
     }
 }
 
@@ -71,7 +71,8 @@ fn render_all_clear(out: &mut String, report: &Report, trace: usize, style: Styl
     };
     let text = describe_assessment(assessment, &format!("{scope}{steps}"));
     let no_errors = are_errors_known(report, trace);
-    let is_whole = no_errors && assessment.status == AssessmentStatus::Assessed;
+    let is_whole =
+        no_errors && assessment.status == AssessmentStatus::Assessed && assessment.growth.is_empty();
     let errors = if is_whole { ", no out-of-memory errors" } else { "" };
     put_line(out, format_args!("{}", style.bold(&format!("{text}{errors}."))));
     if let Some(remedy) = &assessment.remedy {

@@ -2,7 +2,7 @@
 //! helps.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Filters, Oom, OomGrowthPattern};
+use gpumemtrace_replay::report::{Filters, Oom, OomGrowthPattern, RemedyKind};
 
 use crate::render::text::sections::oom::describe_remedy;
 use crate::render::text::sections::oom::growth::{render_growth, render_unchanged};
@@ -12,6 +12,7 @@ use crate::render::wording::oom::growth::listed_growth;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
+use crate::terminal::units::format_bytes;
 
 /// Most lines that grew.
 const MAX_LINES: usize = 3;
@@ -47,6 +48,13 @@ pub(super) fn render_ooms(
     put_line(out, format_args!("  {}.", oom.why));
     for remedy in oom.remedies.iter().filter(|remedy| remedy.works == Some(true)) {
         put_line(out, format_args!("  What helps: {}.", describe_remedy(remedy)));
+    }
+    let shortfall = oom.remedies.iter().find_map(|remedy| match remedy.kind {
+        RemedyKind::HoldLess { bytes } => Some(bytes),
+        _ => None,
+    });
+    if let Some(bytes) = shortfall {
+        put_line(out, format_args!("  The request was {} too large for what was free.", format_bytes(bytes)));
     }
     if sites.full_stacks {
         sites.write_stack(out, &oom.site, "      ", style);

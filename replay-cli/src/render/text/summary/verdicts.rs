@@ -8,12 +8,13 @@ use crate::terminal::marks::HANG;
 use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
-/// True for verdicts that the summary does not repeat. Leaks and errors have their own lines, and
-/// the header names what is missing from the trace.
+/// True for verdicts that the summary does not repeat. Leaks, growth and errors have their own
+/// lines, and the header names what is missing from the trace.
 fn is_printed_elsewhere(evidence: &VerdictEvidence) -> bool {
     matches!(
         evidence,
         VerdictEvidence::Leak { .. }
+            | VerdictEvidence::Growth { .. }
             | VerdictEvidence::CreepConfirmed { .. }
             | VerdictEvidence::Oom { .. }
             | VerdictEvidence::Incomplete(_)

@@ -45,6 +45,11 @@ pub(crate) fn describe_share(leak: &Leak) -> Option<String> {
     leak.share_of_growth.map(|share| format!("{} of {}", format_percent(share), name_total(leak)))
 }
 
+/// The end of the sentence on a leak's innermost call site.
+pub(crate) fn describe_leaf(leak: &Leak) -> &'static str {
+    if leak.freed_siblings.share > 0.0 { ", shared with code that frees its blocks." } else { "." }
+}
+
 /// What happened to the other blocks of the call site, or how the blocks themselves grow.
 fn describe_fate(leak: &Leak, words: &Vocabulary) -> String {
     match (leak.kind, leak.grows_by) {

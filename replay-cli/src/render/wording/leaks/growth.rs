@@ -77,6 +77,13 @@ pub(crate) fn describe_forecast(leak: &Leak, is_alone: bool) -> String {
     }
 }
 
+/// A sentence on what a possible leak would lead to; `None` if there is no forecast.
+pub(crate) fn describe_possible_forecast(leak: &Leak) -> Option<String> {
+    let forecast =
+        leak.oom_step.as_ref().filter(|_| leak.steps_to_oom.is_some_and(|left| left <= FAR_STEPS))?;
+    Some(format!("If it goes on, out of memory is expected {}.", format_forecast(forecast)))
+}
+
 /// `near step 6,141 (between 5,221 and 7,061)`.
 fn format_forecast(forecast: &OomForecast) -> String {
     let expected = format!("near step {}", format_number(forecast.expected));

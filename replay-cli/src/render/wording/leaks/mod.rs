@@ -57,6 +57,8 @@ fn describe_benign_rule(rule: BenignRule) -> &'static str {
         BenignRule::WarmUp => "allocated in the first steps",
         BenignRule::OneOff => "that grew only a few times",
         BenignRule::OneModelCall => "kept by one call of a model",
+        BenignRule::Released => "freed again before the end",
+        BenignRule::Replaced => "in place of other memory that was freed",
         BenignRule::Saturating => "in caches that grow more slowly, or no more",
         BenignRule::Ratchet => "in buffers sized for the longest batch so far",
         BenignRule::OptimizerState => "of optimizer state",

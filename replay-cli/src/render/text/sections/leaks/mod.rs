@@ -7,10 +7,12 @@ use crate::render::wording::assessment::{
     describe_assessment, explain_growth, find_assessment, headline_growth,
 };
 use crate::render::wording::leaks::benign::describe_benign_growth;
-use crate::render::wording::leaks::explanation::{describe_share, explain_leak};
-use crate::render::wording::leaks::growth::{describe_forecast, describe_growth, format_rate};
+use crate::render::wording::leaks::explanation::{describe_leaf, describe_share, explain_leak};
+use crate::render::wording::leaks::growth::{
+    describe_forecast, describe_growth, describe_possible_forecast, format_rate,
+};
 use crate::render::wording::leaks::holders::format_holder;
-use crate::render::wording::leaks::name_leaking_memory;
+use crate::render::wording::leaks::{name_graph, name_leaking_memory};
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, LeakKind, LeakShape, Omitted};
@@ -44,7 +46,7 @@ pub(super) fn render_leaks(
     }
     if find_assessment(report, trace).is_some_and(|assessment| !assessment.growth.is_empty()) {
         out.push('\n');
-        render_growth(out, report, trace, usize::MAX);
+        render_growth(out, report, trace, (usize::MAX, sites));
     }
     holders::render_last_scan(out, report, trace);
     if let Some(benign) = describe_benign_growth(report, trace) {
@@ -81,7 +83,8 @@ fn render_all(
         put_line(out, format_args!("   {}.{forecast}", describe_growth(leak)));
         let share = describe_share(leak).map(|share| format!(" {share}.")).unwrap_or_default();
         let why = explain_leak(leak, words);
-        put_line(out, format_args!("   {why}{share} Confidence {:.2}.", leak.confidence));
+        let confidence = leak.confidence.map(|value| format!(" Confidence {value:.2}.")).unwrap_or_default();
+        put_line(out, format_args!("   {why}{share}{confidence}"));
         holders::render_holders(out, report, leak, style);
         render_call_sites(out, leak, style, sites);
     }
@@ -96,11 +99,7 @@ fn render_all(
 /// Where a leak's blocks are allocated: other lines, `backward()` calls, call sites, the stack.
 fn render_call_sites(out: &mut String, leak: &Leak, style: Style, sites: &SiteFormatter) {
     if let Some(leaf) = &leak.leaf {
-        let leaf = short_site(leaf);
-        put_line(
-            out,
-            format_args!("   Innermost call site: {leaf}, shared with code that frees its blocks."),
-        );
+        put_line(out, format_args!("   Innermost call site: {}{}", short_site(leaf), describe_leaf(leak)));
     }
     for call in &leak.backward_calls {
         put_line(
@@ -149,13 +148,30 @@ fn render_no_leaks(out: &mut String, report: &Report, trace: usize, style: Style
     }
 }
 
-/// Growth that is not known to be a leak: two lines each, and one for its holder.
-pub(in crate::render::text) fn render_growth(out: &mut String, report: &Report, trace: usize, most: usize) {
+/// Growth that is not known to be a leak: a headline, what is known of it, and its holder.
+pub(in crate::render::text) fn render_growth(
+    out: &mut String,
+    report: &Report,
+    trace: usize,
+    (most, sites): (usize, &mut SiteFormatter),
+) {
     let Some(assessment) = find_assessment(report, trace) else { return };
+    let has_failed = report.oom.iter().flatten().any(|oom| oom.trace == trace);
     for growth in assessment.growth.iter().take(most) {
         let (label, text) = headline_growth(growth);
         put_line(out, format_args!("{label}: {text}"));
+        if let Some(source) = sites.source_line(&growth.site) {
+            put_line(out, format_args!("      {source}"));
+        }
+        if let Some(finding) = growth.finding.as_deref() {
+            let graph = name_graph(finding).map(|graph| format!("{graph}: ")).unwrap_or_default();
+            put_line(out, format_args!("  {graph}{}.", describe_growth(finding)));
+        }
         put_line(out, format_args!("  {}", explain_growth(growth)));
+        let forecast = growth.finding.as_deref().and_then(describe_possible_forecast);
+        if let Some(forecast) = forecast.filter(|_| !has_failed) {
+            put_line(out, format_args!("  {forecast}"));
+        }
         if let Some(holder) = growth.holders.as_ref().and_then(|holders| holders.first()) {
             put_line(out, format_args!("  Held by {}.", format_holder(holder)));
         }

@@ -1,0 +1,160 @@
+//! Growth that must not be called a leak without doubt, and growth that no report may pass over.
+
+use gpumemtrace_format::NodeId;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{AssessmentLimit, GrowingSite, GrowthClass, Severity, VerdictEvidence};
+use gpumemtrace_synthetic::Synthetic;
+
+const MIB: u64 = 1 << 20;
+
+fn growth(report: &Report) -> &[GrowingSite] {
+    &report.leak_assessment.as_ref().unwrap()[0].growth
+}
+
+fn leaking_lines(report: &Report) -> Vec<u32> {
+    report.leaks.iter().flatten().filter_map(|leak| leak.site.line).collect()
+}
+
+fn assert_is_warned_about(report: &Report) {
+    let verdicts = report.verdicts.as_ref().unwrap();
+    let warns = verdicts.iter().any(|verdict| {
+        verdict.severity == Severity::Warning && matches!(verdict.evidence, VerdictEvidence::Growth { .. })
+    });
+    assert!(warns, "{verdicts:#?}");
+}
+
+/// A script that calls a model of three lines `calls` times. Each call frees two blocks and keeps
+/// one. Nothing is allocated or freed between the calls.
+fn calls_on_resident_input(calls: u64, keeps: bool) -> Report {
+    let mut run = Synthetic::new();
+    let main = run.frame(NodeId::NONE, "/work/main.py", "<module>", 9);
+    let call = run.frame(main, "/venv/torch/nn/modules/module.py", "Module._wrapped_call_impl", 50);
+    let lines: Vec<NodeId> =
+        (0..3).map(|line| run.frame(call, "/work/model.py", "Net.forward", 20 + line)).collect();
+    for _ in 0..calls {
+        let blocks: Vec<u64> = lines.iter().map(|line| run.alloc(*line, MIB)).collect();
+        let freed = if keeps { 2 } else { 3 };
+        blocks[..freed].iter().for_each(|block| run.release(*block, lines[2]));
+    }
+    run.report()
+}
+
+#[test]
+fn model_called_again_and_again_on_one_input_is_a_possible_leak() {
+    let report = calls_on_resident_input(400, true);
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line, one.needs), (GrowthClass::PossibleLeak, Some(22), None));
+    assert_is_warned_about(&report);
+    assert!(growth(&calls_on_resident_input(400, false)).is_empty());
+}
+
+#[test]
+fn equal_tensors_in_one_go_are_no_leak() {
+    let allocate = |run: &mut Synthetic, blocks: u64| {
+        let line = run.frame(NodeId::NONE, "/work/cache.py", "<module>", 3);
+        (0..blocks).for_each(|_| {
+            run.alloc(line, 2 * MIB);
+        });
+    };
+    let mut run = Synthetic::new();
+    allocate(&mut run, 64);
+    let alone = run.report();
+    assert_eq!(leaking_lines(&alone), Vec::<u32>::new());
+    let [one] = growth(&alone) else { panic!("{:#?}", growth(&alone)) };
+    assert_eq!(one.class, GrowthClass::PossibleLeak, "a loop that does nothing else looks the same");
+    // What follows shows that it was the set-up.
+    let serve = run.frame(NodeId::NONE, "/work/cache.py", "serve", 9);
+    for _ in 0..200 {
+        let block = run.alloc(serve, MIB);
+        run.release(block, serve);
+    }
+    let served = run.report();
+    assert_eq!((leaking_lines(&served), growth(&served).len()), (Vec::new(), 0), "{:#?}", growth(&served));
+}
+
+#[test]
+fn without_stacks_layers_are_no_steps_and_no_leak() {
+    let mut run = Synthetic::new();
+    for _ in 0..64 {
+        let temporary = run.alloc(NodeId::NONE, 3 * MIB);
+        run.alloc(NodeId::NONE, MIB);
+        run.release(temporary, NodeId::NONE);
+    }
+    let report = run.report();
+    assert_eq!((leaking_lines(&report), report.leaks.as_ref().map(Vec::len)), (Vec::new(), Some(0)));
+    assert_eq!(report.steps.as_ref().unwrap().source, None);
+    let limits = &report.leak_assessment.as_ref().unwrap()[0].limits;
+    assert!(limits.contains(&AssessmentLimit::NoStacks), "{limits:?}");
+    assert_eq!(growth(&report)[0].class, GrowthClass::PossibleLeak);
+}
+
+#[test]
+fn one_line_whose_stacks_follow_each_other_is_one_leak() {
+    let run = Synthetic::train(80, |run, step, train| {
+        let phase = run.frame(train, "/work/train.py", "phase", if step < 40 { 60 } else { 61 });
+        let helper = run.frame(phase, "/work/helper.py", "remember", 7);
+        run.alloc(helper, MIB);
+    });
+    let report = run.report();
+    let [leak] = &report.leaks.as_ref().unwrap()[..] else { panic!("{:#?}", report.leaks) };
+    assert_eq!((leak.site.line, leak.blocks, leak.first_step), (Some(7), 80, Some(0)));
+}
+
+#[test]
+fn cell_that_runs_again_is_one_line() {
+    let run = Synthetic::train(60, |run, step, _| {
+        let cell = run.frame(NodeId::NONE, &format!("<ipython-input-{step}-5b1c0f2e9a7d>"), "<module>", 2);
+        run.alloc(cell, MIB);
+    });
+    let report = run.report();
+    let [leak] = &report.leaks.as_ref().unwrap()[..] else { panic!("{:#?}", report.leaks) };
+    assert_eq!((leak.site.file.as_deref(), leak.blocks), (Some("<ipython-input-5b1c0f2e9a7d>"), 60));
+}
+
+#[test]
+fn growth_at_no_single_line_is_reported_with_its_caller() {
+    let run = Synthetic::train(60, |run, step, train| {
+        let caller = run.frame(train, "/work/train.py", "log", 70);
+        let line = run.frame(caller, "/work/log.py", "write", 100 + step as i32);
+        run.alloc(line, MIB);
+    });
+    let report = run.report();
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line), (GrowthClass::Unknown, Some(70)));
+    assert!((55 * MIB..=60 * MIB).contains(&one.bytes), "{one:#?}");
+    assert_is_warned_about(&report);
+}
+
+#[test]
+fn small_sizes_that_grow_are_listed() {
+    let mut last = None;
+    let run = Synthetic::train(60, |run, step, train| {
+        let line = run.frame(train, "/work/train.py", "extend", 70);
+        let longer = run.alloc(line, 512 * (step + 1));
+        if let Some(shorter) = last.replace(longer) {
+            run.release(shorter, line);
+        }
+    });
+    let report = run.report();
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line), (GrowthClass::GrowingSizes, Some(70)));
+}
+
+#[test]
+fn possible_leak_has_rate_forecast_and_stack() {
+    let run = Synthetic::train(31, |run, step, train| {
+        if [10, 15, 20, 25].contains(&step) {
+            let keep = run.frame(train, "/work/train.py", "keep", 70);
+            run.alloc(keep, 64 * MIB);
+        }
+    });
+    let report = run.report();
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    let finding = one.finding.as_deref().unwrap();
+    assert_eq!((one.class, finding.confidence), (GrowthClass::PossibleLeak, None));
+    assert_eq!((finding.blocks, finding.bytes), (4, 256 * MIB));
+    assert!(finding.bytes_per_step.is_some() && finding.oom_step.is_some() && !finding.site.stack.is_empty());
+    assert_is_warned_about(&report);
+}

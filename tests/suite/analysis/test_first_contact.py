@@ -1,0 +1,91 @@
+"""Reports neither accuse healthy programs nor clear leaky ones, at the first recording."""
+
+import json
+
+import pytest
+
+from conftest import WORKLOADS, gpumemtrace
+
+PROGRAM = WORKLOADS / "leaks/first_contact.py"
+MIB = 1 << 20
+
+
+def line_of(comment):
+    return next(number for number, line in enumerate(PROGRAM.read_text().splitlines(), 1) if line.endswith(f"# {comment}"))
+
+
+@pytest.fixture
+def report(run_python, torch_version):
+    def run(name, *options, **extra):
+        return run_python(torch_version, PROGRAM, name, *options, check="SIMGPU_MEM" not in extra, **extra).report()
+
+    return run
+
+
+def growth_of(report):
+    return report["leak_assessment"][0]["growth"]
+
+
+def warnings_of(report):
+    return [verdict["kind"] for verdict in report["verdicts"] if verdict["severity"] != "info"]
+
+
+@pytest.mark.parametrize("stacks", ["all", "python"])
+def test_snapshot_of_one_pass_accuses_nobody(run_python, torch_version, stacks):
+    run = run_python(torch_version, PROGRAM, "one_pass", stacks)
+    for trace in (run.folder / "pass.pickle", run.trace):
+        report = json.loads(gpumemtrace("replay", "--json", trace))
+        assert (report["leaks"], growth_of(report)) == ([], []), trace
+
+
+@pytest.mark.parametrize("stacks", ["python", "none"])
+def test_one_pass_has_no_steps_and_no_leak(report, stacks):
+    found = report("passes_without_steps", GPUMEMTRACE_STACKS=stacks)
+    assert (found["leaks"], found["steps"]["source"]) == ([], None)
+
+
+def test_cache_is_no_leak(report):
+    alone, served = report("cache"), report("served_cache")
+    assert alone["leaks"] == served["leaks"] == []
+    # A loop that does nothing else looks the same.
+    assert [growth["class"] for growth in growth_of(alone)] == ["possible_leak"]
+    assert growth_of(served) == []
+
+
+def test_validation_that_keeps_its_graph_is_not_passed_over(run_python, torch_version):
+    run = run_python(torch_version, PROGRAM, "validation")
+    report = run.report()
+    row = growth_of(report)[0]
+    assert (row["class"], row["site"]["line"]) == ("possible_leak", line_of("kept"))
+    assert row["finding"]["bytes_per_step"] > 0 and row["finding"]["oom_step"] and row["finding"]["confidence"] is None
+    assert "growth" in warnings_of(report)
+    text = gpumemtrace("replay", run.trace)
+    assert "No leaks detected" not in text and "Possible leak: +" in text and "If it goes on" in text
+    run.report("--fail-on", "any", code=3)
+
+
+def test_steps_are_named_after_the_call_that_was_seen(run_python, torch_version):
+    run = run_python(torch_version, PROGRAM, "zero_grad")
+    steps = run.report()["steps"]
+    assert (steps["optimizer_call"], steps["site"]["line"]) == ("zero_grad", line_of("the visible call"))
+    assert f"zero_grad() at {PROGRAM}:{steps['site']['line']}" in gpumemtrace("replay", "--leaks", run.trace)
+
+
+def test_state_of_the_first_step_is_set_up(report):
+    found = report("first_step", SIMGPU_MEM="700M")
+    assert found["oom"] and found["leaks"] == []
+    assert [growth["class"] for growth in growth_of(found)] == []
+    assert not [remedy for remedy in found["oom"][0]["remedies"] if "retains" in remedy["action"]]
+
+
+def test_model_on_a_resident_input_is_not_passed_over(report):
+    found = report("resident_input")
+    assert found["leaks"] == []
+    assert [(growth["class"], growth["memory"]) for growth in growth_of(found)] == [("possible_leak", "tensors")]
+    assert "growth" in warnings_of(found)
+
+
+def test_line_that_leaks_in_two_phases_is_one_leak(report):
+    [leak] = report("two_phases")["leaks"]
+    assert (leak["site"]["line"], leak["bytes_per_step"]) == (line_of("helper"), 4 * MIB)
+    assert leak["blocks"] >= 59

@@ -1,0 +1,128 @@
+"""Programs of people who use the tool for the first time: NAME [OPTION].
+
+Some leak and some are healthy; tests/suite/analysis/test_first_contact.py says what a report may
+claim of each.
+"""
+
+import sys
+
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self, width=256, layers=24):
+        super().__init__()
+        self.embedding = nn.Linear(width, width)
+        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.head = nn.Linear(width, 100)
+
+    def forward(self, x):
+        x = torch.relu(self.embedding(x))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def one_pass(stacks="all"):
+    """Warms up, then dumps PyTorch's snapshot of one more pass, whose graph is freed."""
+    model, x = Model().cuda(), torch.randn(512, 256, device="cuda")
+
+    def run():
+        model(x).square().mean()
+
+    for _ in range(3):
+        run()
+    torch.cuda.memory._record_memory_history(stacks=stacks)
+    run()
+    torch.cuda.memory._dump_snapshot("pass.pickle")
+
+
+def passes_without_steps():
+    """Runs its model once; nothing stays."""
+    model, x = Model().cuda(), torch.randn(512, 256, device="cuda")
+    model(x).square().mean()
+    torch.empty(1 << 20, device="cuda")
+
+
+def cache():
+    """Allocates a cache and does nothing else."""
+    return [torch.empty(1 << 20, device="cuda") for _ in range(48)]
+
+
+def served_cache():
+    """Allocates a cache and then serves requests."""
+    blocks = cache()
+    for request in range(300):
+        blocks[request % 48].add_(torch.ones(1 << 20, device="cuda"))
+
+
+def validation():
+    """Keeps the graph of three validation passes in 40 steps."""
+    model, losses = Model(layers=4).cuda(), []
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(512, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        if step % 12 == 11:
+            losses.append(model(torch.randn(512, 256, device="cuda")).square().mean())  # kept
+
+
+def zero_grad():
+    """Has an optimizer whose step allocates nothing after the first."""
+    model = Model(layers=2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(30):
+        optimizer.zero_grad()  # the visible call
+        model(torch.randn(64, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+
+
+def first_step():
+    """Has room for weights and gradients, but not for Adam's state."""
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(12))).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(16, 2048, device="cuda")).square().mean().backward()
+    optimizer.step()
+
+
+def resident_input():
+    """Calls its model again and again on one input, and keeps the outputs."""
+    model, x = Model(layers=3).cuda(), torch.randn(512, 256, device="cuda")
+    with torch.no_grad():
+        return [model(x) for _ in range(200)]  # kept
+
+
+def two_phases():
+    """Keeps a tensor in each step, by one helper that two phases call."""
+    model, kept = Model(layers=2).cuda(), []
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def remember():
+        kept.append(torch.empty(1 << 20, device="cuda"))  # helper
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(64, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(30):
+        step()
+        remember()
+    for _ in range(30):
+        step()
+        remember()
+
+
+if __name__ == "__main__":
+    kept = globals()[sys.argv[1]](*sys.argv[2:])
