@@ -28,6 +28,8 @@ from pathlib import Path
 from conftest import ABORTED, BUILD, REPOSITORY, VENVS, environment
 
 PAGES = REPOSITORY / "docs"
+#: The package, and a `sitecustomize` that prevents an abort of PyTorch.
+PYTHON_PATH = [REPOSITORY / "tests/suite/support/settled_end", REPOSITORY / "pytorch-allocator-shim/python"]
 #: Outputs contain lines and sizes of PyTorch itself, so all pages use this version.
 TORCH = "2.15.0"
 ANY_TEXT, ANY_LINES = "…", "..."
@@ -192,7 +194,7 @@ class Session:
         self.environment.update(
             PATH=os.pathsep.join([str(virtual / "bin"), str(programs), os.environ["PATH"]]), COLUMNS="100", PYTHONUNBUFFERED="1",
             PYTHONDONTWRITEBYTECODE="1", LC_ALL="C.UTF-8", TERM="dumb", XDG_CACHE_HOME=str(folder / ".cache"),
-            PYTHONPATH=str(REPOSITORY / "pytorch-allocator-shim" / "python"), GPUMEMTRACE_LIB=str(programs / "libgpumemtrace.so"),
+            PYTHONPATH=os.pathsep.join(map(str, PYTHON_PATH)), GPUMEMTRACE_LIB=str(programs / "libgpumemtrace.so"),
             GPUMEMTRACE_COMMAND=str(programs / "gpumemtrace"))
         # Pages call the project's programs as the README does, and the PyTorch environment VENV.
         shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
