@@ -125,6 +125,22 @@ fn growth_never_exceeds_what_the_line_holds() {
 }
 
 #[test]
+fn temporary_of_a_leaking_line_does_not_halve_its_growth() {
+    let mut run = Synthetic::train(60, |run, _, train| {
+        let line = run.frame(train, "/work/train.py", "log", 31);
+        let temporary = run.alloc(line, 4 * MIB);
+        run.alloc(line, 4 * MIB);
+        run.release(temporary, train);
+    });
+    let line = run.frame(NodeId::NONE, "/work/train.py", "log", 31);
+    run.alloc(line, 4 * MIB);
+    fail(&mut run, 64 * MIB);
+    let oom = last_oom(&run);
+    let kept = oom.growth.iter().find(|line| line.site.line == Some(31)).unwrap();
+    assert!(kept.bytes >= 58 * 4 * MIB && kept.bytes == kept.blocks * 4 * MIB, "{kept:#?}");
+}
+
+#[test]
 fn cache_that_turns_over_did_not_grow() {
     let mut cache = std::collections::VecDeque::new();
     let mut run = Synthetic::train(40, |run, _, train| {

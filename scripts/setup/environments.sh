@@ -3,7 +3,7 @@
 tools=$target/venvs/tools
 #: The PyTorch of most cases, and the one that tests of PyTorch itself run with too.
 newest_torch=2.15.0 older_torch=2.9.1
-# Few machines have 3.14 yet, so a missing one is no failure.
+# Few machines have CPython 3.14 yet, so it is optional.
 newest_python=3.13
 [ -z "$(find_python 3.14)" ] || newest_python=3.14
 

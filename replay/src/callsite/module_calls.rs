@@ -20,11 +20,18 @@ const MIN_RECURRING_SHARE: f64 = 0.9;
 /// The calls of modules that no other module calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModuleCalls {
-    by_path: SeededMap<PathId, u64>,
-    /// Events of each path inside a call.
-    events: SeededMap<PathId, u64>,
+    by_path: SeededMap<PathId, Calls>,
     /// The call that each thread's last event was in.
     current: SeededMap<ThreadId, PathId>,
+}
+
+/// The calls from one line.
+#[derive(Clone, Debug, Default)]
+struct Calls {
+    /// The least number of calls.
+    count: u64,
+    /// Events inside the calls, by path.
+    events: SeededMap<PathId, u64>,
 }
 
 impl ModuleCalls {
@@ -33,9 +40,10 @@ impl ModuleCalls {
     pub(crate) fn on_event(&mut self, thread: ThreadId, path: PathId, paths: &CallPaths) {
         match paths.frame(path).module_call {
             Some(call) => {
-                *self.events.entry(path).or_default() += 1;
+                let calls = self.by_path.entry(call).or_default();
+                *calls.events.entry(path).or_default() += 1;
                 if self.current.insert(thread, call) != Some(call) {
-                    *self.by_path.entry(call).or_default() += 1;
+                    calls.count += 1;
                 }
             }
             None => {
@@ -53,7 +61,7 @@ impl ModuleCalls {
     /// True if `path` is inside a module that may have been called fewer than `rounds` times.
     pub(crate) fn may_be_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> bool {
         let call = paths.frame(path).module_call;
-        call.is_some_and(|call| self.by_path.get(&call).copied().unwrap_or(0) < rounds)
+        call.is_some_and(|call| self.by_path.get(&call).is_none_or(|calls| calls.count < rounds))
     }
 
     /// Whether `path` is inside a module that was called fewer than `rounds` times.
@@ -61,14 +69,14 @@ impl ModuleCalls {
         if !self.may_be_fewer_than(rounds, path, paths) {
             return FewerCalls::No;
         }
-        let call = paths.frame(path).module_call;
-        let in_call = self.events.iter().filter(|(path, _)| paths.frame(**path).module_call == call);
-        let (mut all, mut often) = (0, 0);
-        for (_, count) in in_call {
-            all += 1;
-            often += usize::from(*count >= rounds);
+        let calls = paths.frame(path).module_call.and_then(|call| self.by_path.get(&call));
+        let counts = || calls.into_iter().flat_map(|calls| calls.events.values());
+        let often = counts().filter(|count| **count >= rounds).count();
+        if often as f64 >= MIN_RECURRING_SHARE * counts().count() as f64 {
+            FewerCalls::Maybe
+        } else {
+            FewerCalls::Yes
         }
-        if often as f64 >= MIN_RECURRING_SHARE * f64::from(all) { FewerCalls::Maybe } else { FewerCalls::Yes }
     }
 }
 

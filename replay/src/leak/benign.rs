@@ -48,6 +48,7 @@ fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> Benign
     match rule {
         GrowthRule::TooEarly => BenignRule::TooEarly,
         GrowthRule::OneModelCall => BenignRule::OneModelCall,
+        GrowthRule::SetUp => BenignRule::SetUp,
         GrowthRule::Released => BenignRule::Released,
         GrowthRule::Replaced => BenignRule::Replaced,
         _ if WORKSPACE_BYTES.iter().any(is_workspace) => BenignRule::LibraryWorkspace,

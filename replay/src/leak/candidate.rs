@@ -193,7 +193,7 @@ pub(crate) struct BenignCandidate {
 }
 
 impl BenignCandidate {
-    /// The growth of a candidate that is no leak by a rule of its own.
+    /// The growth of a candidate that `rule` explains.
     pub(crate) fn of_candidate(candidate: &Candidate, rule: GrowthRule) -> Self {
         let stack = candidate.grown.first().map(|(stack, _)| *stack);
         Self { site: candidate.site, rule, held: candidate.leaked, is_by_size: false, stack }
@@ -209,8 +209,8 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// The sites whose growth after warm-up is known: it is listed, or slows down. Many sites that
-    /// each grew a few times explain nothing.
+    /// The sites whose growth after warm-up is listed or slows down. Sites that grew a few times
+    /// each are not among them: many of them together may be a leak.
     pub(crate) fn explained_sites(&self) -> SeededSet<SiteId> {
         let growing = self.growing.iter().map(|one| one.site);
         let settled = self.benign.iter().filter(|one| one.rule == GrowthRule::Saturating);

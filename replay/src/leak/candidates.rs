@@ -8,8 +8,8 @@
 //!    possible leak.
 //! 2. Its *live bytes* at step ends. If these grow and the survivors do not, each step frees the
 //!    blocks and allocates larger or more ones: a longer history, or larger inputs. Such growth
-//!    needs [`MIN_VALUES_OF_SIZE`] step ends and, without a period, [`MIN_IRREGULAR_STEPS`] growth
-//!    steps. A site whose live bytes rose and settled is benign.
+//!    must be certain ([`Growth::is_certain_of_live_bytes`]). A site whose live bytes rose and
+//!    settled is benign.
 //!
 //! The cost is one pass over each site's series. `tests/leaks/accuracy.rs` checks the outcome.
 
@@ -22,13 +22,6 @@ use crate::state::live_set::{LiveSet, SiteStats};
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
 
-/// Highest p-value of growth without a period where no survivors show it.
-pub(crate) const MAX_CHANCE: f64 = 0.05;
-/// Step ends needed to judge a working set that gets larger.
-pub(crate) const MIN_VALUES_OF_SIZE: usize = 12;
-/// Growth steps needed where growth has no period and no survivors show it. A pool rises by chance
-/// if its members are replaced by larger ones now and then.
-pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
 /// Stacks of a site that are judged alone first; with more, each has a small part of the growth.
 const MAX_STACKS_ALONE: usize = 64;
 /// Share of blocks that stay among all events of a stretch in which a program sets itself up. A
@@ -229,9 +222,7 @@ impl SiteUnderTest<'_> {
                 found.benign.push(benign(rule, BlockTotals { bytes: last.bytes, blocks: rise }, false));
             }
             (by_blocks, GrowthJudgement::Grows(growth)) => {
-                let is_certain = growth.period.is_some()
-                    || growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.p <= MAX_CHANCE;
-                if is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE {
+                if growth.is_certain_of_live_bytes(values.len()) {
                     let held = BlockTotals { bytes: growth.rise, blocks: last.blocks };
                     let bytes_per_step = growth.per_value / f64::from(stride);
                     let stack = main_stack();

@@ -8,7 +8,6 @@
 //! The cost is O(listed sites x step ends). `tests/leaks/doubts.rs` has cases.
 
 use crate::leak::blame::deepest_common_line;
-use crate::leak::candidates::{MAX_CHANCE, MIN_IRREGULAR_STEPS, MIN_VALUES_OF_SIZE};
 use crate::leak::growth::judge_series;
 use crate::leak::report::LeakReporter;
 use crate::report::{GrowingSite, GrowthClass, Quantity};
@@ -34,11 +33,9 @@ pub(super) fn find_remainder(reporter: &LeakReporter<'_>, listed: &SeededSet<Sit
     };
     let rest: Vec<u64> = values.iter().enumerate().map(rest).collect();
     let growth = judge_series(&rest).growth()?;
-    let is_certain =
-        growth.period.is_some() || growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.p <= MAX_CHANCE;
     let held = values.last().map_or(0, |last| last.bytes);
     let is_large = growth.rise >= MIN_BYTES && growth.rise as f64 >= MIN_SHARE * held as f64;
-    if !is_certain || !is_large || rest.len() - growth.base < MIN_VALUES_OF_SIZE {
+    if !is_large || !growth.is_certain_of_live_bytes(rest.len()) {
         return None;
     }
     // The last interval of a run without steps may be in the middle of a pass.

@@ -76,7 +76,7 @@ impl LeakReporter<'_> {
             () if (is_snapshot || !self.has_steps()) && candidate.is_released() => Some(GrowthRule::Released),
             () if is_snapshot && !self.has_net_growth(candidate) => Some(GrowthRule::Replaced),
             () if self.is_set_up(candidate) && events_after >= candidate.leaked.blocks => {
-                Some(GrowthRule::OneOff)
+                Some(GrowthRule::SetUp)
             }
             () => None,
         }

@@ -62,7 +62,7 @@ impl SurvivorEnds {
         self.with(Self { released_bytes, serials: [block.serial; 2] })
     }
 
-    /// The same of both.
+    /// The sum of the bytes, and the span of the serials, of both.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {
             released_bytes: self.released_bytes.saturating_add(other.released_bytes),

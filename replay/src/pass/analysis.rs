@@ -8,6 +8,7 @@ use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::StackSymbols;
 use crate::device::DeviceState;
 use crate::ingest::metal_totals;
+use crate::ingest::trace_head::is_torch_snapshot;
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::failed_calls::{FailedCallRecord, RefusedCall};
 use crate::pass::oom_events::OomRecord;
@@ -141,7 +142,7 @@ impl Analysis {
     /// True if the last frees may be those of a program that ends. The history of a PyTorch
     /// snapshot ends before.
     pub(crate) fn ends_in_teardown(&self) -> bool {
-        !self.notes.iter().any(|note| matches!(note, TraceNote::TorchSnapshot { .. }))
+        !is_torch_snapshot(&self.meta)
     }
 
     /// True if only numbers of PyTorch's blocks divide the run: it has no Python stacks, and no

@@ -10,10 +10,10 @@
 //! 4. else the beginning.
 //!
 //! A stack that held bytes at the base and freed some of them since has replaced blocks; only the
-//! difference is growth. If it replaced more than [`MIN_REPLACED_PART`], growth is at most what it
-//! grew by since its lowest bytes in the second half of the time: a temporary of a leaking line
-//! replaces less. A stack grows towards the error only if it grew in that half: optimizer state,
-//! say, is allocated after the base and stays. One error costs O(n log n) in live blocks.
+//! difference is growth. If it freed more than 1/[`REPLACED_DIVISOR`] of its bytes, growth is at
+//! most what it grew by since its lowest bytes in the second half of the time: a temporary of a
+//! leaking line is less. A stack grows towards the error only if it grew in that half: optimizer
+//! state, say, is allocated after the base and stays. One error costs O(n log n) in live blocks.
 
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
@@ -24,9 +24,9 @@ use crate::util::seeded_map::{SeededMap, SeededSet};
 const MIN_KNEE: f64 = 0.1;
 /// Share of the events in which the set-up must end.
 const MAX_SETUP: f64 = 0.25;
-/// A stack that freed more than one in so many of its bytes since the base replaces its blocks
+/// A stack replaces its blocks if it freed more than 1/20 of their bytes since the base
 /// (`oom::growth_never_exceeds_what_the_line_holds`).
-const MIN_REPLACED_PART: u64 = 20;
+const REPLACED_DIVISOR: u64 = 20;
 /// Step ends at which a stack's bytes are looked up.
 const MAX_LOOKUPS: u32 = 64;
 
@@ -118,7 +118,7 @@ fn at_oom(
             let ends = (middle..now).step_by((now - middle).div_ceil(MAX_LOOKUPS).max(1) as usize);
             let lowest = ends.map(|end| stats.bytes_at(end)).min().unwrap_or(0);
             let recently = held.bytes.saturating_sub(lowest);
-            if replaced_bytes.is_some_and(|bytes| bytes > after.bytes / MIN_REPLACED_PART) {
+            if replaced_bytes.is_some_and(|bytes| bytes > after.bytes / REPLACED_DIVISOR) {
                 grown = grown.min(recently);
             }
             recently > 0

@@ -1,8 +1,10 @@
 //! Growth that must not be called a leak without doubt, and growth that no report may pass over.
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{AssessmentLimit, GrowingSite, GrowthClass, Severity, VerdictEvidence};
+use gpumemtrace_replay::report::{
+    AssessmentLimit, BenignRule, GrowingSite, GrowthClass, Severity, VerdictEvidence,
+};
+use gpumemtrace_replay::{Report, blocks_of_leaks};
 use gpumemtrace_synthetic::Synthetic;
 
 const MIB: u64 = 1 << 20;
@@ -157,4 +159,60 @@ fn possible_leak_has_rate_forecast_and_stack() {
     assert_eq!((finding.blocks, finding.bytes), (4, 256 * MIB));
     assert!(finding.bytes_per_step.is_some() && finding.oom_step.is_some() && !finding.site.stack.is_empty());
     assert_is_warned_about(&report);
+}
+
+/// A training that keeps a block in each step at line 70, and frees one of 60 others in exchange.
+fn exchange() -> Synthetic {
+    let mut others = Vec::new();
+    Synthetic::train(60, |run, step, train| {
+        let stock = run.frame(train, "/work/train.py", "stock", 60);
+        if step == 0 {
+            others.extend((0..60).map(|_| run.alloc(stock, MIB)));
+        }
+        let keep = run.frame(train, "/work/train.py", "keep", 70);
+        run.alloc(keep, MIB);
+        run.release(others.pop().unwrap(), stock);
+    })
+}
+
+#[test]
+fn snapshot_whose_live_bytes_did_not_grow_has_no_leak() {
+    let mut run = exchange();
+    assert_eq!(leaking_lines(&run.report()), [70], "the trace of a program has all that came before");
+    run.meta.set_list("mode", vec!["snapshot".to_owned()]);
+    let report = run.report();
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let benign = report.benign_growth.as_ref().unwrap();
+    assert!(benign.iter().any(|one| (one.rule, one.site.line) == (BenignRule::Replaced, Some(70))));
+}
+
+#[test]
+fn blocks_that_are_freed_at_the_end_of_a_snapshot_are_no_leak() {
+    let mut kept = Vec::new();
+    let mut run = Synthetic::train(60, |run, _, train| {
+        let keep = run.frame(train, "/work/train.py", "keep", 70);
+        kept.push(run.alloc(keep, MIB));
+    });
+    for block in kept {
+        run.release(block, NodeId::NONE);
+    }
+    assert_eq!(leaking_lines(&run.report()), [70], "the teardown of a program frees everything");
+    run.meta.set_list("mode", vec!["snapshot".to_owned()]);
+    let report = run.report();
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let benign = report.benign_growth.as_ref().unwrap();
+    assert!(benign.iter().any(|one| (one.rule, one.site.line) == (BenignRule::Released, Some(70))));
+}
+
+#[test]
+fn holders_of_a_possible_leak_are_searched_for() {
+    let run = Synthetic::train(31, |run, step, train| {
+        if [10, 15, 20, 25].contains(&step) {
+            let keep = run.frame(train, "/work/train.py", "keep", 70);
+            run.alloc(keep, 64 * MIB);
+        }
+    });
+    let [searched] = &blocks_of_leaks(&run.analyse())[..] else { panic!("one possible leak") };
+    let blocks: u64 = searched.stacks.iter().map(|stack| stack.blocks).sum();
+    assert_eq!((searched.line, blocks), (Some(70), 4));
 }

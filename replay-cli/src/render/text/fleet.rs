@@ -97,9 +97,9 @@ fn render_growth(out: &mut String, fleet: &Fleet, style: Style) {
         let text = match fleet.traces.len() - unjudged {
             0 => "Leaks were not judged in any trace, or only in part (see replay).",
             judged if judged < fleet.traces.len() => {
-                "No leaks detected where they were judged (replay lists possible ones)."
+                "No certain leaks where they were judged (replay lists possible ones)."
             }
-            _ => "No leaks detected (replay of a trace lists possible ones).",
+            _ => "No certain leaks (replay of a trace lists possible ones).",
         };
         put_line(out, format_args!("{}", style.bold(text)));
     } else {

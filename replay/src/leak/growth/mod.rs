@@ -50,6 +50,13 @@ const MANY_GROWTH_STEPS: usize = 16;
 const MIN_TAU: f64 = 0.8;
 /// Growth steps that growth without a period needs: a few may come at any distances.
 pub(crate) const MIN_IRREGULAR_EVENTS: usize = 8;
+/// Highest p-value of growth without a period where no survivors show it.
+pub(crate) const MAX_CHANCE: f64 = 0.05;
+/// Step ends needed to judge a working set that gets larger.
+const MIN_VALUES_OF_SIZE: usize = 12;
+/// Growth steps needed where growth has no period and no survivors show it. A pool rises by chance
+/// if its members are replaced by larger ones now and then.
+pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
 /// Values since the base, from which on growth need not be exactly regular.
 const SHORT_SPAN: usize = 10;
 /// The rise must exceed so many times what was undone since the base.
@@ -117,6 +124,13 @@ impl Growth {
         Self { base: self.base + values, first: self.first + values, ..self }
     }
 
+    /// True if live bytes grow for certain, where no survivors show it. `values`: the length of the
+    /// series.
+    pub(crate) fn is_certain_of_live_bytes(&self, values: usize) -> bool {
+        let is_trend = self.rising_steps >= MIN_IRREGULAR_STEPS && self.p <= MAX_CHANCE;
+        (self.period.is_some() || is_trend) && values - self.base >= MIN_VALUES_OF_SIZE
+    }
+
     /// Bounds of `per_value`: the value itself if growth is exactly regular, else the 95% interval
     /// of the Theil-Sen slope.
     pub(crate) fn rate_interval(&self) -> [f64; 2] {
@@ -140,6 +154,8 @@ pub(crate) enum GrowthRule {
     TooEarly,
     /// One call of a model holds what grew: its layers repeat like steps.
     OneModelCall,
+    /// Allocated in one go, before other work: weights, a preallocated cache.
+    SetUp,
     /// Most of it was freed again before the end of what was seen.
     Released,
     /// As much of other memory was freed: a snapshot of PyTorch in which live bytes did not grow.

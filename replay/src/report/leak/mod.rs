@@ -236,6 +236,8 @@ json_enum! {
         OneModelCall = "one_model_call",
         /// Reallocated for the longest batch so far.
         Ratchet = "ratchet",
+        /// Allocated in one go, before other work, such as weights or a preallocated cache.
+        SetUp = "set_up",
         /// Freed again before the end of the run or the history.
         Released = "released",
         /// As much other memory was freed in the same time.

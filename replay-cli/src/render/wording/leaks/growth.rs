@@ -77,7 +77,7 @@ pub(crate) fn describe_forecast(leak: &Leak, is_alone: bool) -> String {
     }
 }
 
-/// A sentence on what a possible leak would lead to; `None` if there is no forecast.
+/// The forecast of a possible leak, as a sentence; `None` if there is no forecast.
 pub(crate) fn describe_possible_forecast(leak: &Leak) -> Option<String> {
     let forecast =
         leak.oom_step.as_ref().filter(|_| leak.steps_to_oom.is_some_and(|left| left <= FAR_STEPS))?;

@@ -57,6 +57,7 @@ fn describe_benign_rule(rule: BenignRule) -> &'static str {
         BenignRule::WarmUp => "allocated in the first steps",
         BenignRule::OneOff => "that grew only a few times",
         BenignRule::OneModelCall => "kept by one call of a model",
+        BenignRule::SetUp => "allocated in one go, before other work",
         BenignRule::Released => "freed again before the end",
         BenignRule::Replaced => "in place of other memory that was freed",
         BenignRule::Saturating => "in caches that grow more slowly, or no more",
