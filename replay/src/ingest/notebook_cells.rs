@@ -1,12 +1,12 @@
 //! File names of notebook cells.
 //!
 //! A cell that runs again is the same code. [IPython] names it after its execution count and a hash
-//! of its source, as `<ipython-input-12-5b1c0f2e9a7d>`, and Colab as
+//! of its source: `<ipython-input-12-5b1c0f2e9a7d>`. Tracebacks of Colab have
 //! `/tmp/ipython-input-12-3419219133.py`. Without the count, all runs of a cell have one name.
-//! [ipykernel] already names cells after the hash alone: `/tmp/ipykernel_71/3419219133.py`.
+//! [ipykernel] names cells after the hash alone: `/tmp/ipykernel_71/3419219133.py`.
 //!
-//! [IPython]: https://github.com/ipython/ipython/blob/8.12.0/IPython/core/compilerop.py#L41-L68
-//! [ipykernel]: https://github.com/ipython/ipykernel/blob/v6.29.0/ipykernel/compiler.py
+//! [IPython]: https://github.com/ipython/ipython/blob/06edb0ca99fd9704120ac40373d75a59a9e45ce3/IPython/core/compilerop.py
+//! [ipykernel]: https://github.com/ipython/ipykernel/blob/058bcea54dcac4681a7ebd4edda68c29674bf292/ipykernel/compiler.py
 
 const CELL: &str = "ipython-input-";
 

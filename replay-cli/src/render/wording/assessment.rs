@@ -112,7 +112,7 @@ pub(crate) fn label_growth(class: GrowthClass, grows_by: Option<GrowsBy>) -> &'s
     }
 }
 
-/// `+24.00 MiB (5 blocks)`, `+24.00 MiB of driver memory on GPU 1`. `on`: the memory, and the GPU.
+/// `+24.00 MiB (5 blocks)`, `+24.00 MiB of driver memory on GPU 1`.
 pub(crate) fn format_growth((memory, device): (LeakKind, u32), bytes: u64, blocks: Option<u64>) -> String {
     let memory = name_leaking_memory(memory);
     let gpu = if device == 0 { String::new() } else { format!(" on GPU {device}") };
@@ -170,8 +170,7 @@ pub(crate) fn explain_growth(growth: &GrowingSite) -> String {
         GrowthClass::Filling => "It is kept in a container with a limit that is not reached yet.".to_owned(),
         GrowthClass::TowardsOom => "It was still allocated when memory ran out.".to_owned(),
         GrowthClass::Unknown => {
-            "Allocated memory grows, but at no single call site; most of it is allocated \
-                                 below this line."
+            "Allocated memory grows, but at no single call site; most of it is allocated below this line."
                 .to_owned()
         }
     }
