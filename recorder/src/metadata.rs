@@ -113,6 +113,9 @@ pub(crate) fn header(
     if let Some(commit) = std::env::var("GPUMEMTRACE_GIT_COMMIT").ok().filter(|commit| !commit.is_empty()) {
         meta.set_text("git_commit", commit);
     }
+    if std::env::var_os("GPUMEMTRACE_HOLDERS").is_some() {
+        meta.set_number("holders", 1);
+    }
     let stacks = match config.stacks {
         StackConfig { python: true, native: NativeStacks::All } => "both",
         StackConfig { python: true, .. } => "python",

@@ -5,7 +5,9 @@
 //! runs the line; there the node gets its sequence number. [`note_forward_node`] keeps the stack of
 //! that moment in a table, by thread and number. [`enter_backward_node`] looks it up when the node
 //! is computed. Until its guard is dropped, events of the thread get that stack, with a frame
-//! beneath it that marks the backward pass ([`FrameLink::Backward`]).
+//! beneath it that marks the backward pass ([`FrameLink::Backward`]). A node may run Python code: a
+//! recomputed forward pass, or a function's own `backward`. Its events have both stacks
+//! ([`FrameLink::InsideBackward`]).
 //!
 //! The table is direct-mapped, with one atomic word an entry, so neither side waits for the other.
 //! If a graph has more nodes than the table has entries, only the newest are found. A node that is
@@ -94,6 +96,28 @@ fn backward_frame_under_stack(state: &ThreadState, session: &'static Session) ->
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
         let node =
             PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: FrameLink::Backward };
+        push_definition(session, producer, &encode_py_node_record(node)).then_some(id)
+    })
+}
+
+/// The stack `own` of the calling thread, captured last, inside a node with the stack `forward`.
+#[cold]
+pub(super) fn stack_inside_backward(
+    session: &Session,
+    block: &mut ThreadBlock,
+    (own, forward): (NodeId, NodeId),
+) -> Option<NodeId> {
+    let ThreadBlock { producer, python, .. } = block;
+    let key = FrameKey { instr: forward.0 as usize, ..BACKWARD_FRAME };
+    python.child_of_last(&key, || {
+        let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
+        let node = PyNode {
+            id,
+            parent: own,
+            code: CodeId::UNKNOWN,
+            offset_bytes: forward.0.cast_signed(),
+            link: FrameLink::InsideBackward,
+        };
         push_definition(session, producer, &encode_py_node_record(node)).then_some(id)
     })
 }

@@ -16,6 +16,7 @@ use gpumemtrace_format::event::{Event, MARK_NAMED, MARK_STEP, RECORD_WORDS, STAT
 use gpumemtrace_format::ring::{encode_code_head_record, encode_native_node_record, encode_py_node_record};
 use gpumemtrace_format::{ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NativeNode, NodeId, PyNode};
 
+use super::autograd::stack_inside_backward;
 use super::event_name::EventName;
 use super::event_text::EventText;
 use super::pending_markers::{MarkerKind, MarkerSink};
@@ -203,8 +204,8 @@ pub(super) fn event_from(draft: &Draft, now_ns: u64, python_stack: NodeId, nativ
 
 /// Captures the Python and the native stack of the calling thread, as far as they are recorded.
 ///
-/// A thread without Python frames that computes a node of the backward pass gets the forward stack
-/// of that node ([`super::autograd`]).
+/// A thread that computes a node of the backward pass gets the forward stack of that node, below
+/// its own Python frames if it has some ([`super::autograd`]).
 #[inline]
 pub(super) fn capture_stacks(
     state: &ThreadState,
@@ -216,7 +217,11 @@ pub(super) fn capture_stacks(
         Some(interpreter) => capture_python_stack(session, interpreter, block),
         None => NodeId::NONE,
     };
-    let python = if own == NodeId::NONE { state.autograd_stack.get() } else { own };
+    let python = match (own, state.autograd_stack.get()) {
+        (own, NodeId::NONE) => own,
+        (NodeId::NONE, forward) => forward,
+        (own, forward) => stack_inside_backward(session, block, (own, forward)).unwrap_or(own),
+    };
     let is_wanted = match session.native {
         NativeStacks::None => false,
         NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),

@@ -185,8 +185,13 @@ fn write_definitions(out: &mut impl Write, head: &TraceHead) -> std::io::Result<
             FrameLink::C => " link=c",
             FrameLink::Backward => " link=backward",
             FrameLink::Native => " link=native",
+            FrameLink::InsideBackward => " link=inside_backward",
         };
-        writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}{link}")?;
+        write!(out, "frame id={id} parent={parent} file={file} line={line} function={function}{link}")?;
+        if node.link == FrameLink::InsideBackward {
+            write!(out, " forward={}", node.offset_bytes.cast_unsigned())?;
+        }
+        writeln!(out)?;
     }
     let mut nodes: Vec<_> = definitions.native.values().collect();
     nodes.sort_by_key(|node| node.id);

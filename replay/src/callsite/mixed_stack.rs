@@ -9,7 +9,7 @@
 //! others is marked approximate.
 //!
 //! An autograd thread with a forward line has two stacks that never called each other. Its own
-//! native stack comes first, then the stack of the forward line. The merge is linear in the number
+//! frames come first, then the stack of the forward line. The merge is linear in the number
 //! of frames and runs only for stacks that a report shows.
 
 use gpumemtrace_format::FrameLink;
@@ -68,10 +68,12 @@ where
 /// frame; both stacks are innermost first.
 pub(crate) fn merge_stacks(loops: &[bool], python: &[FrameLink]) -> MixedStack {
     let mut groups: Vec<usize> = Vec::new();
-    let mut is_exact = loops.is_empty() || python.is_empty() || python[0] == FrameLink::Backward;
-    if python.first() != Some(&FrameLink::Backward) {
-        groups.extend(python.split_inclusive(|link| *link == FrameLink::C).map(<[FrameLink]>::len));
-        let has_known_links = python.iter().all(|link| matches!(link, FrameLink::C | FrameLink::Python));
+    let backward = python.iter().position(|link| *link == FrameLink::Backward);
+    let own = &python[..backward.unwrap_or(python.len())];
+    let mut is_exact = loops.is_empty() || own.is_empty();
+    if !own.is_empty() {
+        groups.extend(own.split_inclusive(|link| *link == FrameLink::C).map(<[FrameLink]>::len));
+        let has_known_links = own.iter().all(|link| matches!(link, FrameLink::C | FrameLink::Python));
         is_exact |= has_known_links && groups.len() == loops.iter().filter(|is_loop| **is_loop).count();
     }
     let mut slots = Vec::with_capacity(loops.len() + python.len());

@@ -1,6 +1,7 @@
 //! Call sites: the line, function and stack of an event, and names for them.
 
 pub(crate) mod autograd;
+pub(crate) mod backward_stacks;
 pub(crate) mod call_context;
 pub(crate) mod call_paths;
 pub(crate) mod code_origin;

@@ -45,7 +45,7 @@ def test_backward_allocations_match_anomaly_mode(run_python, torch_version, vari
     run = run_python(torch_version, "training/anomaly_mode.py", "lines.txt", *variant)
     expected = [ast.literal_eval(line) for line in (run.folder / "lines.txt").read_text().splitlines()]
     stack = stacks(run.trace)
-    told = untold = own = 0
+    told = untold = own = inside = 0
     nodes = set()
     for event, node, frames in allocated_for_nodes(run, expected):
         found = stack(event["python"])
@@ -60,8 +60,13 @@ def test_backward_allocations_match_anomaly_mode(run_python, torch_version, vari
         else:
             # Python code run by the engine: a custom backward, or a recomputed forward pass.
             own += event["size"]
+            if NO_FRAME in found:
+                forward = found[found.index(NO_FRAME) + 1 :]
+                assert [(file, line, name.rsplit(".")[-1]) for file, line, name in forward] == list(map(tuple, frames)), node
+                inside += event["size"]
     assert len(nodes) >= 3 and told > 0
     assert own == 0 or "--custom" in variant or "--checkpoint" in variant
+    assert inside >= 0.95 * own
     assert told + own >= 0.95 * (told + untold + own)
 
 
@@ -88,6 +93,25 @@ def test_gradients_are_attributed_to_forward_lines(run_python, torch_version, mo
     assert any(note["kind"] == "backward_at_forward_line" for note in report["traces"][0]["notes"])
     text = gpumemtrace("replay", run.trace, "--peak")
     assert " (backward)\n" in text
+
+
+@pytest.mark.slow("torch.compile imports for seconds")
+@pytest.mark.parametrize("how", ["checkpoint", "compiled"])
+def test_python_code_of_the_backward_pass_is_at_the_forward_line(run_python, torch_version, how):
+    """Only libraries are on the stacks of these threads, so their lines would not help a user."""
+    run = run_python(torch_version, "stacks/recomputed.py", how)
+    stack = stacks(run.trace)
+    [line] = line_of("stacks/recomputed.py", {"checkpoint": "# recomputed", "compiled": "# compiled"}[how])
+    inside = 0
+    for event in run.events():
+        frames = stack(event["python"]) if event["kind"] == "block_alloc" else []
+        if NO_FRAME in frames[1:]:
+            forward = next(frame for frame in frames[frames.index(NO_FRAME) :] if frame[0].endswith("recomputed.py"))
+            assert forward[1] == line
+            inside += 1
+    assert inside > 20
+    [torch] = [peak for peak in run.report("--peak")["peak"] if peak["layer"] == "torch"]
+    assert {site["site"]["file"].rsplit("/")[-1] for site in torch["sites"]} == {"recomputed.py"}
 
 
 def test_exception_in_backward_propagates(run_python, torch_version):

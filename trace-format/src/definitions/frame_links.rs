@@ -25,10 +25,15 @@ pub enum FrameLink {
     /// Not a Python frame, but a native one in its place between Python frames. Its code has no
     /// line table; `first_line` is its line, or 0.
     Native,
+    /// Not a frame, and without code: the frames above ran inside a backward node, such as those of
+    /// a recomputed forward pass. `offset_bytes` has the bits of the id of that node's
+    /// [`FrameLink::Backward`].
+    InsideBackward,
 }
 
 impl FrameLink {
-    const ALL: [Self; 5] = [Self::Unknown, Self::Python, Self::C, Self::Backward, Self::Native];
+    const ALL: [Self; 6] =
+        [Self::Unknown, Self::Python, Self::C, Self::Backward, Self::Native, Self::InsideBackward];
 
     /// The number that a trace stores.
     pub fn number(self) -> u8 {
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn link_of_a_newer_version_is_unknown() {
-        assert_eq!(FrameLink::from_number(5), FrameLink::Unknown);
+        assert_eq!(FrameLink::from_number(6), FrameLink::Unknown);
         assert_eq!(decode_frame_links(&[1, 2, 200]), Ok(vec![(NodeId(1), FrameLink::Unknown)]));
     }
 }

@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
+use crate::callsite::backward_stacks::BackwardStacks;
 use crate::callsite::call_context::CallContext;
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
@@ -48,6 +49,7 @@ enum FrameNode {
 pub(crate) struct StackSymbols {
     pub(crate) definitions: Definitions,
     pub(crate) user_code: UserCodePaths,
+    backward_stacks: BackwardStacks,
     /// Return addresses of native sites.
     pub(crate) addresses: SeededMap<SiteId, u64>,
     pub(crate) nodes: DenseMap<NodeInfo>,
@@ -82,6 +84,7 @@ impl StackSymbols {
     pub(crate) fn new(definitions: Definitions, user_code: UserCodePaths) -> Self {
         let mut symbols = Self {
             user_code,
+            backward_stacks: BackwardStacks::default(),
             addresses: SeededMap::default(),
             nodes: DenseMap::default(),
             contexts: DenseMap::default(),
@@ -112,6 +115,7 @@ impl StackSymbols {
 
     /// Resolves the nodes that were added since the last call.
     pub(crate) fn resolve_new(&mut self) {
+        self.backward_stacks.join(&mut self.definitions);
         let is_new = |id: &&NodeId| self.nodes.get_ref(id.0).is_none();
         let mut ids: Vec<NodeId> = self.definitions.python.keys().filter(is_new).copied().collect();
         // Sorted, so that the ids assigned here do not depend on the iteration order of a hash map.
@@ -342,6 +346,15 @@ impl StackSymbols {
     /// All sites, including those of library frames.
     pub(crate) fn all_sites(&self) -> impl Iterator<Item = SiteId> + use<> {
         (0..self.sites.len() as u32).map(SiteId)
+    }
+
+    /// True if both sites are lines of the same Python function.
+    pub(crate) fn is_same_function(&self, one: SiteId, other: SiteId) -> bool {
+        let function_of = |site: SiteId| match &self.sites[site.0 as usize] {
+            SiteKey::Python { file: Some(file), function: Some(function), .. } => Some((file, function)),
+            _ => None,
+        };
+        function_of(one).is_some() && function_of(one) == function_of(other)
     }
 
     /// The call site of the stack that ends in this frame.

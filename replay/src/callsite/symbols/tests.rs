@@ -28,6 +28,7 @@ fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> StackSymbols {
 }
 
 const LIB: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
+const CHECKPOINT: &str = "/v/lib/python3.12/site-packages/torch/utils/checkpoint.py";
 
 #[test]
 fn site_is_innermost_user_line_and_equal_lines_are_one_site() {
@@ -128,4 +129,44 @@ fn equal_stacks_of_two_threads_are_one() {
     let [a, b, caller] = [2, 12, 11].map(|id| symbols.stack(NodeId(id), NodeId::NONE));
     assert!(a == b && a != caller);
     assert_ne!(symbols.stack(NodeId(2), NodeId(7)), symbols.stack(NodeId(12), NodeId(7)));
+}
+
+/// Node 3 is `train.py:10`, and 4 the backward pass of it. Thread 2 recomputes library code (11,
+/// 12) or runs user code (13) inside of node 4.
+fn recomputed(own_root: CodeDef) -> StackSymbols {
+    let codes = [code(1, "train.py", "main", 10), code(2, LIB, "relu", 7), own_root, code(4, "f.py", "g", 3)];
+    let link = |id: u32, parent: u32, bits: u32, link: FrameLink| PyNode {
+        offset_bytes: bits.cast_signed(),
+        link,
+        ..node(id, parent, 0)
+    };
+    let backward = link(4, 3, 0, FrameLink::Backward);
+    let inside = |id, own| link(id, own, 4, FrameLink::InsideBackward);
+    let nodes = [node(3, 0, 1), backward, node(11, 0, 3), node(12, 11, 2), node(13, 11, 4)];
+    symbols(&codes, &[&nodes[..], &[inside(21, 12), inside(22, 13), inside(23, 99)]].concat())
+}
+
+#[test]
+fn python_code_inside_a_backward_node_is_below_its_forward_line() {
+    let mut symbols = recomputed(code(3, CHECKPOINT, "unpack_hook", 5));
+    let sites = [21, 22, 12].map(|id| {
+        let stack = symbols.stack(NodeId(id), NodeId::NONE);
+        let site = symbols.site(symbols.stack_info(stack).site, Some(stack));
+        let functions: Vec<_> = site.stack.iter().filter_map(|frame| frame.function.clone()).collect();
+        (site.line, site.is_backward, functions.join(" "))
+    });
+    let own = |line, is_backward, functions: &str| (Some(line), is_backward, functions.to_owned());
+    assert_eq!(sites[0], own(10, true, "relu unpack_hook <backward> main"));
+    assert_eq!(sites[1], own(3, false, "g unpack_hook <backward> main"));
+    assert_eq!(sites[2], own(7, false, "relu unpack_hook"), "the own stack alone stays as it is");
+    let lost = symbols.stack(NodeId(23), NodeId::NONE);
+    assert_eq!(symbols.site(symbols.stack_info(lost).site, None).file, None);
+}
+
+#[test]
+fn stack_with_the_call_of_backward_is_complete() {
+    let mut symbols = recomputed(code(3, "/v/torch/autograd/__init__.py", "backward", 5));
+    let stack = symbols.stack(NodeId(21), NodeId::NONE);
+    let functions: Vec<_> = symbols.frames(stack).into_iter().filter_map(|frame| frame.function).collect();
+    assert_eq!(functions, ["relu", "backward"]);
 }
