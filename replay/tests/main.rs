@@ -15,4 +15,5 @@ mod oom;
 mod parts;
 mod peaks;
 mod python_lines;
+mod running;
 mod verdicts;

@@ -43,6 +43,8 @@ pub struct TraceBody {
 
 /// Passes all events to `sink` in order, until it breaks.
 ///
+/// Of a running program, only events below [`TraceHead::cut_seq`] are passed on.
+///
 /// An event with a time outside the run gets the time of the event before it, so that one corrupt
 /// record does not stretch every chart.
 pub fn read_events(
@@ -68,7 +70,16 @@ pub(crate) fn read_event_slices(
     let max_span_ns = valid_times.end().checked_sub(earliest_ns);
     let is_valid = |time_ns: u64| max_span_ns.is_some_and(|span| time_ns.wrapping_sub(earliest_ns) <= span);
     let is_regular = |event: &Event| is_known_kind[usize::from(event.kind.0)] && is_valid(event.time_ns);
-    let sink = &mut |slice: MergedSlice<'_>| {
+    let cut = head.cut_seq().unwrap_or(u64::MAX);
+    let mut passed = 0u64;
+    let sink = &mut |mut slice: MergedSlice<'_>| {
+        if slice.events.last().is_some_and(|event| event.seq >= cut) {
+            slice.events = &slice.events[..slice.events.partition_point(|event| event.seq < cut)];
+            if slice.events.is_empty() {
+                return ControlFlow::Continue(());
+            }
+        }
+        passed += slice.events.len() as u64;
         if !slice.needs_check {
             last_ns = slice.events.last().map_or(last_ns, |event| event.time_ns);
             return sink(slice.events);
@@ -113,6 +124,9 @@ pub(crate) fn read_event_slices(
     }
     if !stopped {
         body.order = merger.finish(sink);
+        if body.order.next_seq > cut {
+            (body.order.next_seq, body.order.missing) = (cut, cut.saturating_sub(passed));
+        }
     }
     (body.unknown_events, body.misdated_events) = (unknown, misdated);
     Ok(body)

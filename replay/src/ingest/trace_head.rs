@@ -161,6 +161,18 @@ impl TraceHead {
         DroppedParts { parts: number("dropped_parts"), events: number("dropped_part_events") }
     }
 
+    /// For a running program: the first number that its events did not have yet when the reading of
+    /// the ring file began; events from there on are outside of the view.
+    ///
+    /// The file is read from front to back while threads write. What they store meanwhile is in the
+    /// image of a ring that is read late, and missing from one that was read early. The first page
+    /// is read first, and an event below its `next_seq` is in the image, unless its thread has just
+    /// taken the number, or its call is in flight.
+    pub(crate) fn cut_seq(&self) -> Option<u64> {
+        let ring = self.ring.as_ref().filter(|ring| ring.end.is_none())?;
+        (self.is_locked && self.end.is_none()).then_some(ring.next_seq)
+    }
+
     /// When recording ended, from the end block, the ring, or the last event in the ring.
     pub(crate) fn end_ns(&self) -> Option<u64> {
         if let Some(end) = &self.end {
@@ -168,8 +180,9 @@ impl TraceHead {
         }
         let ring = self.ring.as_ref()?;
         let ring_end = (ring.end_time_ns > 0).then_some(ring.end_time_ns);
+        let cut = self.cut_seq().unwrap_or(u64::MAX);
         let event_times = ring.records.iter().filter_map(|record| match record {
-            RingRecord::Event(event) => Some(event.time_ns),
+            RingRecord::Event(event) if event.seq < cut => Some(event.time_ns),
             _ => None,
         });
         ring_end.or(event_times.max())

@@ -8,7 +8,7 @@ use super::{Analysis, ReplayPass};
 use crate::device::DeviceState;
 use crate::ingest::trace_head::is_torch_snapshot;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
-use crate::report::{Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
+use crate::report::{Ending, Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -80,9 +80,10 @@ impl ReplayPass {
         }
         let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
         notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));
+        let is_running = ending == Ending::Running;
         let unlisted_marks = self.analyses.find::<MarkLog>().map_or(0, MarkLog::unlisted);
         let counts_of_notes = [
-            (losses.in_flight_calls, TraceNote::CallsInFlight { calls: losses.in_flight_calls }),
+            (losses.in_flight_calls, TraceNote::CallsInFlight { calls: losses.in_flight_calls, is_running }),
             (unlisted_marks, TraceNote::UnlistedMarks { marks: unlisted_marks }),
             (losses.tracker_mismatches, TraceNote::TrackerMismatches { blocks: losses.tracker_mismatches }),
         ];
@@ -123,6 +124,7 @@ impl ReplayPass {
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,
+            refused_torch_calls: self.refused_torch_calls,
             host: self.host,
             backward_calls: self.backward.calls,
             snapshots: self.snapshots,

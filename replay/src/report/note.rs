@@ -220,10 +220,12 @@ pub enum TraceNote {
         /// The moment as requested.
         when: String,
     },
-    /// Calls were in flight when the process ended.
+    /// Calls were in flight when the process ended, or when the trace of a running one was read.
     CallsInFlight {
         /// The number of calls.
         calls: u64,
+        /// True if the process was running.
+        is_running: bool,
     },
     /// The trace was made of a snapshot of PyTorch, which has no driver calls.
     TorchSnapshot {

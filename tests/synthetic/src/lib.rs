@@ -379,6 +379,11 @@ pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, PerStepTotals)> {
         .ok()
 }
 
+/// Analyses the files of a program that is running.
+pub fn analyse_running(bytes: &[u8], ring: RingFile) -> Analysis {
+    with_input(bytes, ring, |input| analyse(Input { is_locked: true, ..input })).expect("a trace")
+}
+
 fn with_input<T>(bytes: &[u8], ring: RingFile, read: impl FnOnce(Input<'_>) -> T) -> T {
     let bytes = std::sync::Arc::<[u8]>::from(bytes);
     let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn TraceBytes>);

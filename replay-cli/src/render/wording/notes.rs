@@ -94,9 +94,12 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             format!("pinned host memory in the snapshot is not counted ({})", format_count(*events, "event"))
         }
         TraceNote::UnreachedSnapshot { when } => format!("this trace ends before --at {when}"),
-        TraceNote::CallsInFlight { calls } => {
-            let (verb, outcome) = if *calls == 1 { ("was", "its outcome is") } else { ("were", "their outcome is") };
-            format!("{} {verb} in flight at exit; {outcome} unknown", format_count(*calls, if words.is_metal { "Metal call" } else { "driver call" }))
+        TraceNote::CallsInFlight { calls, is_running } => {
+            let (verb, outcome) =
+                if *calls == 1 { ("was", "its outcome is") } else { ("were", "their outcome is") };
+            let moment = if *is_running { "when the trace was read" } else { "at exit" };
+            let calls = format_count(*calls, if words.is_metal { "Metal call" } else { "driver call" });
+            format!("{calls} {verb} in flight {moment}; {outcome} unknown")
         }
         TraceNote::UnlistedMarks { marks } => {
             format!("{} not listed", format_count(*marks, "further mark"))
