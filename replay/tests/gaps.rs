@@ -4,7 +4,9 @@
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Detail, EventKind, ModuleDef, NativeNode, NodeId, definitions};
-use gpumemtrace_replay::report::{CauseKind, Fragmentation, GapReason, LeakKind, Report, VerdictEvidence};
+use gpumemtrace_replay::report::{
+    CauseKind, Fragmentation, GapReason, LeakKind, Remedy, RemedyKind, Report, VerdictEvidence,
+};
 use gpumemtrace_replay::{RingFile, report};
 use gpumemtrace_synthetic::{Synthetic, analyse_bytes};
 use proptest::prelude::*;
@@ -151,6 +153,24 @@ fn free_segments_of_private_pools_are_stranded_whatever_the_request() {
             assert_eq!(moment.pools.iter().map(|row| row.releasable_bytes).sum::<u64>(), 0);
         }
     }
+}
+
+#[test]
+fn segments_of_the_pool_of_a_failed_request_are_pinned_by_it() {
+    let mut pools = Pools::new();
+    let in_pool = line(&mut pools.run, 7);
+    let block = pools.alloc(in_pool, 40 * MIB, (0, MEM_POOL));
+    pools.free(block);
+    let failed = Detail { requested_bytes: 60 * MIB, stream: 0, pool: MEM_POOL };
+    pools.run.event(EventKind::BLOCK_OOM, 0, 60 * MIB, [0, 40 * MIB], in_pool);
+    pools.run.events.last_mut().unwrap().detail = Some(failed);
+    let report = pools.run.report();
+    let [oom] = &report.oom.as_ref().unwrap()[..] else { panic!("one error") };
+    let [cause] = &oom.unused_causes[..] else { panic!("{:#?}", oom.unused_causes) };
+    assert_eq!((cause.cause, cause.bytes), (CauseKind::Pinned, 40 * MIB));
+    assert_eq!(cause.pools[0].key.pool, Some([MEM_POOL >> 32, MEM_POOL & 1]));
+    let releases = |remedy: &Remedy| matches!(remedy.kind, RemedyKind::ReleasePools { .. });
+    assert!(!oom.remedies.iter().any(releases), "{:#?}", oom.remedies);
 }
 
 #[test]

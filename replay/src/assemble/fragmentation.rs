@@ -144,13 +144,17 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
     };
     let stranded =
         |cause, stranded: &GapCause| Cause { pools: in_pools(&stranded.pools), ..part(cause, stranded) };
+    // The segments of a private pool are pinned by the pool itself, too.
+    let private = gap.pinned.pools.iter().filter(|(pool, _)| pool.is_private()).copied();
+    let pools = in_pools(&private.collect::<Vec<_>>());
+    let pinned = Cause { pools, ..part(CauseKind::Pinned, &gap.pinned) };
     let without_sites = |cause, bytes| part(cause, &GapCause { bytes, ..GapCause::default() });
     let causes = [
         part(CauseKind::Rounding, &gap.rounding),
         part(CauseKind::PendingFree, &gap.pending),
         stranded(CauseKind::StrandedStream, &gap.stranded_stream),
         stranded(CauseKind::StrandedPool, &gap.stranded_pool),
-        part(CauseKind::Pinned, &gap.pinned),
+        pinned,
         without_sites(CauseKind::Cache, gap.cache),
         without_sites(CauseKind::Unexplained, gap.unexplained),
     ];

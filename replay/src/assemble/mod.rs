@@ -140,6 +140,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         cuda_runtime: version(meta.get("cuda_runtime")),
         allocator_conf: analysis.meta.allocator_conf().map(str::to_owned),
         git_commit: text("git_commit"),
+        searches_holders: meta.number("holders") == Some(1),
         since: analysis.since.as_ref().and_then(|since| since.reached).map(|reached| SinceMoment {
             time_ns: reached.time_ns.saturating_sub(analysis.start_ns),
             step: analysis.reported_step(reached.step),

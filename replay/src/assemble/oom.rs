@@ -10,7 +10,7 @@ use crate::assemble::fragmentation::causes;
 use crate::assemble::oom_growth::growth_towards_oom;
 use crate::assemble::oom_remedies::{MemoryAtOom, remedies};
 use crate::pass::{Analysis, OomRecord};
-use crate::report::{Ending, Oom, OomCause, RefusedRequest, SiteShare};
+use crate::report::{Ending, Oom, OomCause, RefusedRequest, SiteShare, StepPeakBytes};
 
 /// All described out-of-memory errors of a trace.
 pub(crate) fn ooms(trace: usize, analysis: &Analysis) -> Vec<Oom> {
@@ -39,7 +39,11 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
     let reserved = record.event.aux[1];
     let capacity = analysis.capacity(ordinal);
     let free = capacity.map(|capacity| capacity.saturating_sub(record.device_bytes.max(reserved)));
-    let memory = MemoryAtOom { capacity, free, gap: reserved.saturating_sub(record.live) };
+    let grows_segment = record.grows_segment();
+    let driver_free = free.map(|free| record.driver_free_bytes(free));
+    let shortfall = driver_free.map(|free| record.needed_bytes().saturating_sub(free));
+    let shortfall = shortfall.filter(|bytes| *bytes > 0 && !grows_segment);
+    let memory = MemoryAtOom { capacity, free, shortfall, gap: reserved.saturating_sub(record.live) };
     let lines = growth_towards_oom(analysis, record);
     let sites = record.sites.iter().map(|(site, held)| SiteShare {
         site: symbols.site(*site, None),
@@ -58,6 +62,12 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
         live_bytes: record.live,
         reserved_bytes: reserved,
         device_free_bytes: free,
+        driver_free_bytes: driver_free,
+        segment_bytes: (!record.is_of_driver && !grows_segment).then(|| record.needed_bytes()),
+        shortfall_bytes: shortfall,
+        earlier_peak: record.earlier_peak.and_then(|(step, live_bytes)| {
+            Some(StepPeakBytes { step: analysis.reported_step(step)?, live_bytes })
+        }),
         device_total_bytes: capacity,
         cause: cause((requested, record.needed_bytes()), memory),
         why: String::new(),
@@ -74,7 +84,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
 
 /// `needed`: what the driver must have free for the request.
 fn cause((requested, needed): (u64, u64), memory: MemoryAtOom) -> OomCause {
-    let MemoryAtOom { capacity, free, gap } = memory;
+    let MemoryAtOom { capacity, free, gap, .. } = memory;
     match (capacity, free) {
         (Some(capacity), _) if requested > capacity => OomCause::ExceedsDevice,
         (_, Some(free)) if free >= needed => OomCause::OtherLimit,

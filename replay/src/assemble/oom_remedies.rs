@@ -33,6 +33,8 @@ pub(super) struct MemoryAtOom {
     pub(super) capacity: Option<u64>,
     /// Memory of the device that the driver had not handed to this process, if known.
     pub(super) free: Option<u64>,
+    /// What the driver lacked for the request, if known and not 0.
+    pub(super) shortfall: Option<u64>,
     /// What PyTorch had reserved and not allocated.
     pub(super) gap: u64,
 }
@@ -44,7 +46,7 @@ pub(super) fn remedies(
     memory: MemoryAtOom,
     lines: &LinesAtOom,
 ) -> Vec<Remedy> {
-    let MemoryAtOom { free, gap, .. } = memory;
+    let MemoryAtOom { free, gap, shortfall, .. } = memory;
     let requested = record.event.size;
     let mut remedies = Vec::new();
     let mut add = |kind, works| remedies.push(Remedy { kind, action: String::new(), works });
@@ -70,12 +72,10 @@ pub(super) fn remedies(
             add(kind, works);
         }
     }
-    // Memory that is stranded in the pool of small blocks belongs to no graph and no MemPool.
-    let other_pools = record
-        .gap
-        .groups
-        .iter()
-        .filter(|group| record.gap.request.is_some_and(|request| request.pool != group.pool.pool));
+    // Only graphs and MemPools can be deleted, and not that of the request.
+    let other_pools = record.gap.groups.iter().filter(|group| {
+        group.pool.is_private() && record.gap.request.is_some_and(|request| request.pool != group.pool.pool)
+    });
     let on_streams = record.gap.stranded_stream.bytes;
     let in_pools = saturating_sum(other_pools.map(|group| group.free));
     let stranded = [
@@ -95,6 +95,14 @@ pub(super) fn remedies(
         Some(short) if short > record.live => add(RemedyKind::RequestLess, None),
         Some(short) if short > 0 => add(RemedyKind::HoldLess { bytes: short }, None),
         _ => {}
+    }
+    if let Some(bytes) = shortfall {
+        let units = record.units.as_ref().map(|units| saturating_sum(units.values().copied()));
+        let is_possible = units.is_some_and(|units| units >= bytes);
+        if short == Some(0) && is_possible && !record.is_of_driver {
+            add(RemedyKind::FreeSegments { bytes }, None);
+        }
+        add(RemedyKind::LargerGpu { bytes }, None);
     }
     remedies
 }

@@ -23,6 +23,8 @@ pub(crate) struct GapRequest {
     pub reserved: u64,
     /// The pool that lacks memory, if known.
     pub pool: Option<PoolKey>,
+    /// A request of the pool failed.
+    pub has_failed: bool,
 }
 
 /// The gap at one moment.
@@ -71,6 +73,7 @@ impl DeviceState {
             block_events: self.torch.events,
             reserved: request.reserved,
             request: request.pool,
+            has_failed: request.has_failed,
             blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
@@ -89,7 +92,8 @@ impl DeviceState {
         let (is_torch, blocks) = (!self.torch.is_empty(), self.torch.total().blocks);
         let Some(mut keyframes) = self.keyframes.take() else { return };
         if is_torch && keyframes.take_room(why, blocks) {
-            let request = GapRequest { time_ns: time.time_ns, reserved: self.reserved, pool: None };
+            let request =
+                GapRequest { time_ns: time.time_ns, reserved: self.reserved, pool: None, has_failed: false };
             keyframes.add_moment(why, self.snapshot(request, ranges, ordinal), time.step);
         }
         self.keyframes = Some(keyframes);
@@ -120,7 +124,12 @@ impl DeviceState {
         if self.torch.is_empty() || !self.gap_history.may_observe(blocks, self.torch.events) {
             return;
         }
-        let request = GapRequest { time_ns, reserved: self.reserved, pool: self.most_requested_pool() };
+        let request = GapRequest {
+            time_ns,
+            reserved: self.reserved,
+            pool: self.most_requested_pool(),
+            has_failed: false,
+        };
         let snapshot = self.snapshot(request, ranges, ordinal);
         let gap = explain_gap(&snapshot, &self.torch_ranges, site);
         self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);

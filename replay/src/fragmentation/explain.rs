@@ -138,19 +138,22 @@ impl UnusableMemory {
 
     /// Adds a segment or page without a block. It is cache, unless it belongs to a private pool:
     /// `release_cached_blocks` of PyTorch's `CUDACachingAllocator.cpp` releases those only after
-    /// the last user of the pool (a CUDA graph or a `MemPool`) is gone. Returns true for cache.
+    /// the last user of the pool (a CUDA graph or a `MemPool`) is gone. For a request in the pool
+    /// that `failed`, it is pinned. Returns true for cache.
     fn add_empty(
         &mut self,
         free: u64,
         run: &MemoryRun,
         page: &Page,
+        failed: Option<PoolKey>,
         site_of: &impl Fn(StackId) -> SiteId,
     ) -> bool {
         let is_private = run.pool.is_some_and(PoolKey::is_private);
         match page.stack.filter(|_| is_private) {
             Some(stack) => {
-                self.pool.add(site_of(stack), free);
-                self.pool.add_to_pool(run.pool, free);
+                let cause = if run.pool == failed { &mut self.pinned } else { &mut self.pool };
+                cause.add(site_of(stack), free);
+                cause.add_to_pool(run.pool, free);
             }
             None => self.cache = self.cache.saturating_add(free),
         }
@@ -176,6 +179,7 @@ fn explain_free_memory(
     let mut result = Gap { largest_free: Some(0), ..base };
     let (mut pending, mut unusable, mut totals) =
         (CauseBytes::default(), UnusableMemory::default(), TotalsByPool::default());
+    let failed = snapshot.request.filter(|_| snapshot.has_failed);
     let mut remaining = &blocks[..];
     for run in &runs {
         let inside = remaining.partition_point(|placed| placed.addr < run.end);
@@ -197,7 +201,7 @@ fn explain_free_memory(
         }
         let releasable = sum_releasable_pages(run, in_run, |page, free, pinning| {
             if pinning.is_empty() {
-                return unusable.add_empty(free, run, page, site_of);
+                return unusable.add_empty(free, run, page, failed, site_of);
             }
             unusable.add_pinned(free, pinning, run, snapshot.request, site_of);
             false

@@ -9,9 +9,10 @@
 //!   segment, pages without a block count (2 MiB for small blocks, 20 MiB for large ones).
 //! - `stranded_pool`, `stranded_stream`: free, but in segments that serve another pool or stream
 //!   than the request. PyTorch keeps small blocks (up to 1 MiB) in a pool of their own. Empty
-//!   segments of a private pool (a CUDA graph's or a `MemPool`) are always stranded: no other pool
-//!   can use them, and `empty_cache()` returns them only after the graph or the `MemPool` is gone.
-//! - `pinned`: free, in segments that could serve the request, but pinned by live blocks.
+//!   segments of a private pool (a CUDA graph's or a `MemPool`) are stranded for other requests:
+//!   `empty_cache()` returns them only after the graph or the `MemPool` is gone.
+//! - `pinned`: free, in segments that could serve the request, but pinned by live blocks, or empty
+//!   and kept by the private pool of the request, if it failed.
 //! - `unexplained`: the rest, where segments are unknown. It is never guessed.
 //!
 //! The *request* is the one that failed, or that took the last memory; at other moments, the pool
@@ -81,6 +82,8 @@ pub(crate) struct AllocatorSnapshot {
     pub reserved: u64,
     /// The request that the free memory is judged for, where it is known.
     pub request: Option<PoolKey>,
+    /// The request failed at this moment.
+    pub has_failed: bool,
     /// Live blocks with their addresses, in any order.
     pub blocks: Vec<(u64, LiveBlock)>,
     /// Blocks with a pending free, in any order.

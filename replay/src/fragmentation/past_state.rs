@@ -124,6 +124,7 @@ impl PastState {
             time_ns: moment.time_ns,
             block_events: moment.newest_block,
             reserved: moment.reserved,
+            has_failed: false,
             request: moment.request,
             blocks: blocks.collect(),
             pending: pending.collect(),

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use super::free_runs::find_runs;
 use super::{AllocatorSnapshot, TorchRanges};
+use crate::state::pool_key::PoolKey;
 use crate::util::ids::StackId;
 
 /// Bytes of segments and pages by the stacks of the blocks in them, which ascend. Units with a
-/// pending free are left out, since another stream still uses them. `None` if the segments are
-/// unknown.
+/// pending free are left out, since another stream still uses them, and so are those of private
+/// pools. `None` if the segments are unknown.
 pub(crate) fn units_by_stacks(
     snapshot: &AllocatorSnapshot,
     torch_ranges: &TorchRanges,
@@ -23,7 +24,9 @@ pub(crate) fn units_by_stacks(
     blocks.sort_unstable_by_key(|(addr, ..)| *addr);
     let mut units: BTreeMap<Vec<StackId>, u64> = BTreeMap::new();
     let mut next = 0;
+    // The segments of a private pool stay as long as the pool.
     for run in &runs {
+        let is_kept = run.pool.is_some_and(PoolKey::is_private);
         let mut begin = run.begin;
         for end in run.pages.iter().map(|page| &page.end) {
             let first = next;
@@ -31,7 +34,7 @@ pub(crate) fn units_by_stacks(
                 next += 1;
             }
             let inside = &blocks[first..next];
-            if inside.iter().all(|(.., is_pending)| !is_pending) {
+            if !is_kept && inside.iter().all(|(.., is_pending)| !is_pending) {
                 let mut stacks: Vec<StackId> = inside.iter().map(|(_, block, _)| block.stack).collect();
                 stacks.sort_unstable();
                 stacks.dedup();

@@ -99,6 +99,8 @@ pub struct Analysis {
     pub(crate) first_failed: Option<StackId>,
     /// Number of failed calls that returned an out-of-memory error.
     pub(crate) refused_calls: u64,
+    /// Number of those that PyTorch's allocator had made.
+    pub(crate) refused_torch_calls: u64,
     /// Live blocks of pinned host memory.
     pub(crate) host: LiveSet,
     /// Frames of the program's calls of `backward()`.

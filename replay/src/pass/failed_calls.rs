@@ -49,6 +49,7 @@ impl ReplayPass {
         let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
         let owner = self.owners.name(owner);
         if owner.starts_with(TORCH_ALLOCATOR) {
+            self.refused_torch_calls += 1;
             let device = &self.devices.all[usize::from(event.device)];
             let has_blocks = device.as_ref().is_some_and(|device| device.has_torch());
             let is_uncached =
@@ -69,7 +70,12 @@ impl ReplayPass {
         if reserved <= device.torch.total().bytes {
             return;
         }
-        let moment = GapRequest { time_ns: self.time_ns, reserved, pool: device.most_requested_pool() };
+        let moment = GapRequest {
+            time_ns: self.time_ns,
+            reserved,
+            pool: device.most_requested_pool(),
+            has_failed: false,
+        };
         let site_of = |stack| self.symbols.stack_info(stack).site;
         let gap = device.explain_gap(moment, self.driver.ranges(), event.device, site_of);
         self.failed_call_gaps.push(FailedCallRecord {

@@ -52,6 +52,8 @@ pub(crate) struct OomRecord {
     pub units: Option<BTreeMap<Vec<StackId>, u64>>,
     /// Number of blocks that the device's stacks had allocated.
     pub allocated: u64,
+    /// The highest allocated bytes of a step before this one, with the step.
+    pub earlier_peak: Option<(u32, u64)>,
     /// Least memory of the device outside recorded calls up to then; `None` if it was not sampled.
     pub residual: Option<u64>,
     /// The driver refused a block of PyTorch, which has no segments.
@@ -63,6 +65,18 @@ impl OomRecord {
     pub(crate) fn needed_bytes(&self) -> u64 {
         let requested = self.event.size;
         if self.is_of_driver { requested } else { segment_bytes(requested) }
+    }
+
+    /// What the driver had free for the process, of the `free` bytes that recorded calls left.
+    /// PyTorch reports what the driver said (`OutOfMemoryObserver`), which other processes limit.
+    pub(crate) fn driver_free_bytes(&self, free: u64) -> u64 {
+        let left = free.saturating_sub(self.residual.unwrap_or(0));
+        if self.is_of_driver || self.event.detail.is_none() { left } else { left.min(self.event.addr) }
+    }
+
+    /// True if the request grows an expandable segment, of which it needs only the missing pages.
+    pub(crate) fn grows_segment(&self) -> bool {
+        self.gap.groups.iter().any(|group| group.is_expandable && Some(group.pool) == self.gap.request)
     }
 }
 
@@ -78,7 +92,7 @@ impl ReplayPass {
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
         let pool = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
-        let request = GapRequest { time_ns: event.time_ns, reserved: event.aux[1], pool };
+        let request = GapRequest { time_ns: event.time_ns, reserved: event.aux[1], pool, has_failed: true };
         let site_of = |stack| symbols.stack_info(stack).site;
         let time = EventTime { time_ns: event.time_ns, step };
         device.keep_state(KeyframeReason::OutOfMemory, time, self.driver.ranges(), event.device);
@@ -93,6 +107,7 @@ impl ReplayPass {
             sites: largest_sites(&device.torch),
             units: device.units_by_stacks(request, self.driver.ranges(), event.device),
             growth: measure_growth(&device.torch, self.clock.step_rule().source().is_some()),
+            earlier_peak: device.torch.peak_of_earlier_steps(),
             allocated: device.torch.allocated(),
             residual: device.attribution.extremes.map(|(least, _)| least),
             is_of_driver: false,
@@ -135,6 +150,7 @@ impl ReplayPass {
             sites: largest_sites(&device.driver),
             growth,
             units: Some(units),
+            earlier_peak: device.driver.peak_of_earlier_steps(),
             allocated,
             residual: device.attribution.extremes.map(|(least, _)| least),
             is_of_driver: true,

@@ -51,7 +51,8 @@ impl ReplayPass {
         let gap = device.has_torch().then(|| {
             let site_of = |stack| self.symbols.stack_info(stack).site;
             let pool = device.most_requested_pool();
-            let request = GapRequest { time_ns: self.time_ns, reserved: device.reserved, pool };
+            let request =
+                GapRequest { time_ns: self.time_ns, reserved: device.reserved, pool, has_failed: false };
             device.explain_gap(request, self.driver.ranges(), ordinal, site_of)
         });
         DeviceSnapshot {

@@ -93,7 +93,8 @@ json_enum! {
         /// Free memory is in another pool than that of the request, or in the pool of a CUDA graph
         /// or `MemPool`, which keeps it until it is deleted.
         StrandedPool = "stranded_pool",
-        /// Free memory is in segments that live blocks pin.
+        /// Free memory is in segments that live blocks pin, or in empty ones that the private pool
+        /// of a request that failed keeps.
         Pinned = "pinned",
         /// Segments, or pages of expandable segments, are fully free and in no private pool.
         Cache = "cache",
@@ -113,7 +114,7 @@ pub struct Cause {
     /// free segment of a private pool, the call site that requested it.
     pub culprits: Vec<SiteBytes>,
     /// For `stranded_stream` and `stranded_pool`: the pools in which the memory is free, largest
-    /// share first.
+    /// share first. For `pinned`: the private pool of the request, which pins its segments, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<PoolBytes>,
     /// The call sites that a filter removed, and those beyond the largest.

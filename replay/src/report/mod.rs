@@ -53,7 +53,7 @@ pub use self::{
     note::{BlockContent, TraceLoss, TraceNote, Worded},
     oom::{
         FirstOom, Oom, OomCause, OomGrowth, OomGrowthPattern, OomPredictions, RefusedRequest, Remedy,
-        RemedyKind, SettingVerdict,
+        RemedyKind, SettingVerdict, StepPeakBytes,
     },
     peak::{
         Category, CategoryBytes, CategoryShare, Confidence, LabelDifference, LabelPair, MemoryLayer,

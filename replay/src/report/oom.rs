@@ -28,6 +28,17 @@ pub struct Oom {
     /// Memory that the driver had not handed to this process; `null` if the size of the GPU is
     /// unknown.
     pub device_free_bytes: Option<u64>,
+    /// The part of them that the driver could give: less the context and what other processes
+    /// used. `null` if the size of the GPU is unknown.
+    pub driver_free_bytes: Option<u64>,
+    /// The segment that PyTorch's allocator asked the driver for; `null` if the request needs none
+    /// of its own, as with `expandable_segments`, or another allocator served it.
+    pub segment_bytes: Option<u64>,
+    /// What `driver_free_bytes` lacked for it, or for the request of another allocator; `null` if
+    /// that is unknown, or nothing lacked.
+    pub shortfall_bytes: Option<u64>,
+    /// The highest allocated bytes of an earlier step; `null` if there was none.
+    pub earlier_peak: Option<StepPeakBytes>,
     /// The memory of the GPU; `null` if it is unknown or shared with the system.
     pub device_total_bytes: Option<u64>,
     /// Why the request failed.
@@ -79,6 +90,15 @@ pub struct OomGrowth {
     pub holders: Option<Vec<Holder>>,
     /// How many blocks the scan examined.
     pub holder_coverage: Option<HolderCoverage>,
+}
+
+/// The highest allocated bytes of a step.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct StepPeakBytes {
+    /// The step, counted from 0.
+    pub step: u64,
+    /// PyTorch's `memory_allocated()` at its highest.
+    pub live_bytes: u64,
 }
 
 json_enum! {
@@ -168,6 +188,16 @@ pub enum RemedyKind {
     RequestLess,
     /// Hold less at this moment.
     HoldLess {
+        /// The bytes that were missing.
+        bytes: u64,
+    },
+    /// Free all blocks of some segments.
+    FreeSegments {
+        /// The bytes of segments that were missing.
+        bytes: u64,
+    },
+    /// Use a GPU with more memory.
+    LargerGpu {
         /// The bytes that were missing.
         bytes: u64,
     },

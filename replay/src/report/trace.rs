@@ -48,6 +48,8 @@ pub struct TraceInfo {
     pub allocator_conf: Option<String>,
     /// The git commit of the program; `null` if it was started outside a checkout.
     pub git_commit: Option<String>,
+    /// True if `gpumemtrace run --holders` started the program.
+    pub searches_holders: bool,
     /// The start of the analysed part; absent for a whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<SinceMoment>,

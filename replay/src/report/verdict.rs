@@ -125,6 +125,8 @@ pub enum VerdictEvidence {
         calls: u64,
         /// Calls that failed for lack of memory; `null` on Metal, which returns no reason.
         out_of_memory: Option<u64>,
+        /// Those among them that PyTorch's allocator had made; it frees its cache and tries again.
+        of_torch: u64,
         /// The call site of the first, on Metal.
         #[serde(skip_serializing_if = "Option::is_none")]
         site: Option<Box<Site>>,
@@ -158,6 +160,8 @@ pub enum VerdictEvidence {
         stream_bytes: u64,
         /// Free bytes in the pools of CUDA graphs and `MemPool`s.
         private_pool_bytes: u64,
+        /// The number of pools that belong to one CUDA graph each.
+        graph_pools: u64,
     },
     /// PyTorch's cache was much larger than its allocated memory.
     ReservedOverhang {

@@ -328,6 +328,7 @@ mod tests {
         device.add(torch, 20, 2, &owners);
         device.add_sample(&sample_event(70, 1), 0, 3);
         assert_eq!(device.nearest().unwrap().residual(), Some(50));
+        assert_eq!(device.extremes, Some((50, 50)), "the program's own query is a worse source");
         device.add_sample(&sample_event(27, SAMPLE_SOURCE_NVML), 0, 4);
         device.add_sample(&sample_event(90, 1), 0, 5);
         device.add_sample(&sample_event(10, SAMPLE_SOURCE_NVML), 0, 6);

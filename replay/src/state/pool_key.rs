@@ -60,4 +60,10 @@ impl PoolKey {
     pub(crate) fn is_private(self) -> bool {
         self.pool != 0 && self.pool != gpumemtrace_format::event::NO_POOL
     }
+
+    /// True for a pool that the capture of one CUDA graph created
+    /// ([`PoolInfo::is_graph`](crate::report::PoolInfo::is_graph)).
+    pub(crate) fn is_graph(self) -> bool {
+        self.is_private() && self.pool >> 32 != 0
+    }
 }

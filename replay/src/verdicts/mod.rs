@@ -11,8 +11,7 @@ use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
 use crate::report::{
-    GrowingSite, GrowthClass, Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict,
-    VerdictEvidence,
+    GrowingSite, Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict, VerdictEvidence,
 };
 use crate::state::live_set::site_stats::SiteStats;
 use crate::util::ids::SiteId;
@@ -26,8 +25,6 @@ const MAX_SPIKE_SITES: usize = 3;
 const SOON_STEPS: u64 = 10_000;
 /// A forecast beyond this many times the steps seen is not critical, unless it is soon.
 const MAX_EXTRAPOLATION: u64 = 10;
-/// Growth below this size is worth knowing, but no warning.
-const MIN_NOTED_BYTES: u64 = 1 << 20;
 /// A forecast beyond this many further steps is not reported.
 const FAR_STEPS: u64 = 1_000_000;
 
@@ -91,11 +88,6 @@ fn leak_verdict(leak: &Leak) -> VerdictDraft {
 /// Growth that may be a leak is a warning, so that no summary says that nothing was found. Growth
 /// that has another explanation is worth knowing.
 fn growth_verdict(growth: &GrowingSite) -> VerdictDraft {
-    let may_leak = match growth.class {
-        GrowthClass::PossibleLeak | GrowthClass::TowardsOom | GrowthClass::Unknown => true,
-        GrowthClass::GrowingSizes | GrowthClass::Filling => false,
-    };
-    let is_large = growth.bytes >= MIN_NOTED_BYTES;
     let evidence = VerdictEvidence::Growth {
         site: without_stack(&growth.site),
         device: growth.device,
@@ -105,7 +97,7 @@ fn growth_verdict(growth: &GrowingSite) -> VerdictDraft {
         blocks: growth.blocks,
         bytes: growth.bytes,
     };
-    (if may_leak && is_large { Severity::Warning } else { Severity::Info }, evidence)
+    (if growth.is_warning() { Severity::Warning } else { Severity::Info }, evidence)
 }
 
 /// Verdicts on what the recording lacks, and on calls that failed.
@@ -152,6 +144,7 @@ fn failed_calls_verdict(analysis: &Analysis) -> Option<VerdictDraft> {
     let evidence = VerdictEvidence::FailedCalls {
         calls,
         out_of_memory: (!is_metal).then_some(analysis.refused_calls),
+        of_torch: analysis.refused_torch_calls,
         site: site.map(Box::new),
     };
     Some((if is_metal { Severity::Warning } else { Severity::Info }, evidence))

@@ -1,5 +1,7 @@
 //! The verdict on free memory that other streams, CUDA graphs and `MemPool`s keep for themselves.
 
+use std::collections::BTreeSet;
+
 use super::VerdictDraft;
 use crate::device::{DeviceState, TimedGap};
 use crate::pass::Analysis;
@@ -17,6 +19,8 @@ struct Stranded {
     reserved: u64,
     on_streams: u64,
     in_private_pools: u64,
+    /// Pools that the capture of one CUDA graph created.
+    graph_pools: u64,
 }
 
 impl Stranded {
@@ -24,11 +28,14 @@ impl Stranded {
     /// their segments.
     fn at_moment(why: GapReason, TimedGap { reserved, gap, .. }: &TimedGap) -> Self {
         let private = gap.stranded_pool.pools.iter().filter(|(pool, _)| pool.is_private());
+        let of_graphs = gap.groups.iter().map(|group| group.pool).filter(|pool| pool.is_graph());
+        let graph_pools: BTreeSet<u64> = of_graphs.map(|pool| pool.pool).collect();
         Self {
             why,
             reserved: *reserved,
             on_streams: gap.stranded_stream.bytes,
             in_private_pools: saturating_sum(private.map(|(_, bytes)| *bytes)),
+            graph_pools: graph_pools.len() as u64,
         }
     }
 
@@ -61,6 +68,7 @@ pub(super) fn stranded_verdict(
         reserved_bytes: most.reserved,
         stream_bytes: most.on_streams,
         private_pool_bytes: most.in_private_pools,
+        graph_pools: most.graph_pools,
     };
     (most.bytes() >= MIN_BYTES && is_relevant).then_some((Severity::Info, evidence))
 }

@@ -210,10 +210,15 @@ fn oom_reports_growth_of_leaks_and_which_remedies_work() {
                 (RemedyKind::AllocatorSetting { .. }, Some(false)),
                 (RemedyKind::EmptyCache, Some(false)),
                 (RemedyKind::HoldLess { .. }, None),
+                (RemedyKind::LargerGpu { .. }, None),
             ]
         ),
         "{works:?}"
     );
+    assert_eq!((oom.segment_bytes, oom.shortfall_bytes), (Some(300 << 20), Some(299 << 20)));
+    let earlier = oom.earlier_peak.unwrap();
+    assert_eq!((oom.step, earlier.step), (Some(60), 59));
+    assert!(earlier.live_bytes > 58 * (19 << 20) && earlier.live_bytes < oom.live_bytes + (19 << 20));
     let unused: u64 = oom.unused_causes.iter().map(|cause| cause.bytes).sum();
     assert_eq!(unused, oom.reserved_bytes - oom.live_bytes);
 }

@@ -14,7 +14,8 @@ use crate::render::wording::oom::growth::{
     describe_blocks, format_growth, listed_growth, listed_unchanged, share_of_live,
 };
 use crate::render::wording::oom::{
-    NONE_OF_PYTORCH, describe_recovery, find_refused_calls, remedy_state, sort_remedies,
+    NONE_OF_PYTORCH, compare_with_earlier_steps, describe_recovery, find_refused_calls, remedy_state,
+    sort_remedies,
 };
 use crate::render::wording::sites::short_site;
 use crate::render::wording::{Vocabulary, sentence};
@@ -68,6 +69,7 @@ fn oom_card(group: &OomGroup<'_>, trace: &CardTrace<'_>) -> Element {
         .add(paragraph(moments).class("muted"))
         .add(trace.source(&oom.site))
         .add(paragraph(sentence(&oom.why)).class("oom-why"))
+        .add(compare_with_earlier_steps(oom).map(|text| paragraph(text).class("muted")))
         .add(device_bar(oom, &words))
         .add(request_bars(oom, words.reserver))
         .add(columns().add(growth(oom, trace)).add(remedies(&oom.remedies)))

@@ -78,7 +78,9 @@ fn sites_of_oom(oom: &mut Oom) -> Vec<&mut Site> {
             | RemedyKind::ReleasePools { .. }
             | RemedyKind::EmptyCache
             | RemedyKind::RequestLess
-            | RemedyKind::HoldLess { .. } => {}
+            | RemedyKind::HoldLess { .. }
+            | RemedyKind::FreeSegments { .. }
+            | RemedyKind::LargerGpu { .. } => {}
         }
     }
     all.extend(oom.sites.iter_mut().map(|share| &mut share.site));

@@ -14,7 +14,12 @@ use crate::terminal::units::format_bytes;
 pub(crate) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
     let Vocabulary { segment, block, empty_cache, .. } = words;
     match cause.cause {
-        CauseKind::Pinned => format!("free, but in {segment}s pinned by live {block}s"),
+        CauseKind::Pinned if cause.pools.is_empty() => {
+            format!("free, but in {segment}s pinned by live {block}s")
+        }
+        CauseKind::Pinned => format!(
+            "free in the pool of the request, in pieces that are too small; live {block}s or the pool itself pin the {segment}s"
+        ),
         CauseKind::Cache => format!("cached in fully free {segment}s; {empty_cache} returns it"),
         CauseKind::Rounding => format!("rounding: {block}s are larger than requested"),
         CauseKind::PendingFree => "freed, waiting for another stream (record_stream)".to_owned(),
@@ -69,12 +74,17 @@ fn describe_stranded_pools(pools: &[PoolBytes], words: &Vocabulary) -> String {
         *sum = sum.saturating_add(pool.bytes);
     }
     let found: Vec<(&String, u64)> = kinds.iter().zip(bytes).filter(|(_, bytes)| *bytes > 0).collect();
-    let advice = if bytes[0] > 0 || bytes[1] > 0 {
-        let returned = if found.len() > 1 { "their memory" } else { "it" };
-        format!("; delete these graphs and pools, then {} returns {returned}", words.empty_cache)
-    } else {
-        String::new()
+    // The default pool's memory is in use, and nothing deletes it.
+    let owners = match (bytes[0], bytes[1]) {
+        (0, 0) => None,
+        (_, 0) => Some("the CUDA graphs"),
+        (0, _) => Some("these pools"),
+        (..) => Some("these graphs and pools"),
     };
+    let returned = if found.len() > 1 { "their memory" } else { "it" };
+    let advice = owners.map_or_else(String::new, |owners| {
+        format!("; delete {owners}, then {} returns {returned}", words.empty_cache)
+    });
     match found.as_slice() {
         [] => "free, but only for another pool".to_owned(),
         [(kind, _)] => format!("free, but only for {kind}{advice}"),
@@ -95,7 +105,7 @@ pub(crate) fn name_cause(cause: CauseKind, words: &Vocabulary) -> String {
         CauseKind::Rounding => "rounding".to_owned(),
         CauseKind::PendingFree => "waiting for a stream".to_owned(),
         CauseKind::StrandedStream => "cached for other streams".to_owned(),
-        CauseKind::StrandedPool => "in other pools".to_owned(),
+        CauseKind::StrandedPool => "in separate pools".to_owned(),
         CauseKind::Unexplained => "unexplained".to_owned(),
     }
 }

@@ -81,7 +81,12 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
                 format_number(*entry_points)
             )
         }
-        VerdictEvidence::FailedCalls { calls, out_of_memory, site } => {
+        VerdictEvidence::FailedCalls { calls, out_of_memory, of_torch, .. }
+            if *of_torch == *calls && *out_of_memory == Some(*calls) =>
+        {
+            describe_retries(*calls, info.events.get("oom").copied().unwrap_or(0))
+        }
+        VerdictEvidence::FailedCalls { calls, out_of_memory, site, .. } => {
             let calls_text = format_count(*calls, if is_metal { "Metal allocation" } else { "driver call" });
             let first = if *calls > 1 { "first at" } else { "at" };
             let site =
@@ -121,10 +126,17 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
                 format_bytes(*reserved_bytes)
             )
         }
-        VerdictEvidence::StrandedMemory { device, at, reserved_bytes, stream_bytes, private_pool_bytes } => {
+        VerdictEvidence::StrandedMemory {
+            device,
+            at,
+            reserved_bytes,
+            stream_bytes,
+            private_pool_bytes,
+            graph_pools,
+        } => {
             let moment = name_gap_moment(*at);
             let stranded = describe_stranded(*stream_bytes, *private_pool_bytes, *reserved_bytes);
-            let advice = advise_on_stranded(*stream_bytes, *private_pool_bytes);
+            let advice = advise_on_stranded(*stream_bytes, *private_pool_bytes, *graph_pools);
             format!("GPU {device}: {moment}, {stranded}; {advice} (see --fragmentation)")
         }
         VerdictEvidence::ReservedOverhang { device, reserved_bytes, live_bytes, cache_bytes } => format!(
@@ -225,12 +237,31 @@ fn describe_stranded(stream_bytes: u64, private_pool_bytes: u64, reserved_bytes:
     }
 }
 
-fn advise_on_stranded(stream_bytes: u64, private_pool_bytes: u64) -> &'static str {
-    match (stream_bytes, private_pool_bytes) {
-        (_, 0) => "untested: allocate on one stream",
-        (0, _) => "delete them to get it back",
-        (..) => "delete graphs and pools to get theirs back; untested: allocate on one stream",
-    }
+/// What returns the memory. Graphs may share a pool if they run one after the other in the order of
+/// their captures, or if none runs while the result of another is needed
+/// (<https://docs.pytorch.org/docs/stable/notes/cuda.html#sharing-memory-across-captures>).
+fn advise_on_stranded(stream_bytes: u64, private_pool_bytes: u64, graph_pools: u64) -> String {
+    let of_pools = match graph_pools {
+        _ if private_pool_bytes == 0 => None,
+        0 | 1 => Some("delete graphs and pools to get theirs back".to_owned()),
+        several => Some(format!(
+            "{} CUDA graphs have a pool each: give all captures one pool=torch.cuda.graph_pool_handle(), if no graph runs while the result of another is needed",
+            format_number(several)
+        )),
+    };
+    let of_streams = (stream_bytes > 0).then(|| "untested: allocate on one stream".to_owned());
+    of_pools.into_iter().chain(of_streams).collect::<Vec<_>>().join("; ")
+}
+
+/// What PyTorch did when the driver refused it memory. It asks twice more after freeing cached
+/// segments, so one request may be refused several times (`CUDACachingAllocator.cpp`, `malloc`).
+fn describe_retries(refused: u64, ooms: u64) -> String {
+    let outcome = match ooms {
+        0 => String::new(),
+        ooms => format!(", and {} got none in the end", format_count(ooms, "request")),
+    };
+    let times = format_count(refused, "time");
+    format!("the driver refused PyTorch memory {times}; PyTorch freed its cache and asked again{outcome}")
 }
 
 fn describe_owner(owner: &HiddenOwner) -> String {

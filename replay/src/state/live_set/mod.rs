@@ -71,6 +71,8 @@ pub(crate) struct LiveSet {
     bins: TimelineBins,
     last: MemorySample,
     peak: MemorySample,
+    /// The highest moment of the steps before that of `peak`.
+    earlier_peak: MemorySample,
     peak_blocks: PeakBlocks,
     /// The blocks at the end of the program, if it may have ended.
     end_blocks: PeakBlocks,
@@ -271,6 +273,9 @@ impl LiveSet {
     fn record_extreme(&mut self) {
         let sample = self.last;
         if sample.live > self.peak.live {
+            if sample.step != self.peak.step {
+                self.earlier_peak = self.peak;
+            }
             self.peak = sample;
             self.peak_blocks.set_peak(self.events);
             if let Some(peaks) = &mut self.step_peaks {

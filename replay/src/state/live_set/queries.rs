@@ -16,6 +16,12 @@ use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::ids::{SiteId, StackId};
 
 impl LiveSet {
+    /// The step with the highest bytes of those before the current one, and its bytes.
+    pub(crate) fn peak_of_earlier_steps(&self) -> Option<(u32, u64)> {
+        let peak = if self.peak.step == self.step { self.earlier_peak } else { self.peak };
+        (peak.live > 0).then_some((peak.step, peak.live))
+    }
+
     /// True if the set had no allocations and frees.
     pub(crate) fn is_empty(&self) -> bool {
         self.events == 0

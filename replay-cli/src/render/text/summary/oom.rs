@@ -2,17 +2,18 @@
 //! helps.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Filters, Oom, OomGrowthPattern, RemedyKind};
+use gpumemtrace_replay::report::{Filters, Oom, OomGrowthPattern};
 
 use crate::render::text::sections::oom::describe_remedy;
 use crate::render::text::sections::oom::growth::{render_growth, render_unchanged};
 use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::leaks::holders::suggest_holders;
+use crate::render::wording::oom::compare_with_earlier_steps;
 use crate::render::wording::oom::groups::{OomGroup, group_ooms};
 use crate::render::wording::oom::growth::listed_growth;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
-use crate::terminal::units::format_bytes;
 
 /// Most lines that grew.
 const MAX_LINES: usize = 3;
@@ -41,20 +42,16 @@ pub(super) fn render_ooms(
         let lines = listed_growth(oom, MAX_LINES);
         lines.iter().any(|line| is_retained(line.pattern) && line.holders.is_none())
     };
-    if is_unheld(oom) && report.holders.is_none() {
-        put_line(out, format_args!("    To see which variable holds them: gpumemtrace run --holders"));
+    if let Some(suggestion) = suggest_holders(report, oom.trace).filter(|_| is_unheld(oom)) {
+        put_line(out, format_args!("    {suggestion}"));
     }
     render_unchanged(out, oom, MAX_LINES);
     put_line(out, format_args!("  {}.", oom.why));
+    if let Some(text) = compare_with_earlier_steps(oom) {
+        put_line(out, format_args!("  {text}"));
+    }
     for remedy in oom.remedies.iter().filter(|remedy| remedy.works == Some(true)) {
         put_line(out, format_args!("  What helps: {}.", describe_remedy(remedy)));
-    }
-    let shortfall = oom.remedies.iter().find_map(|remedy| match remedy.kind {
-        RemedyKind::HoldLess { bytes } => Some(bytes),
-        _ => None,
-    });
-    if let Some(bytes) = shortfall {
-        put_line(out, format_args!("  The request was {} too large for what was free.", format_bytes(bytes)));
     }
     if sites.full_stacks {
         sites.write_stack(out, &oom.site, "      ", style);

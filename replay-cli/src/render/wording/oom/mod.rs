@@ -41,20 +41,22 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
             let largest = oom
                 .largest_free_block_bytes
                 .map(|bytes| format!(" (largest free block {})", format_bytes(bytes)));
-            let driver =
-                oom.device_free_bytes.map(|free| format!(", and the driver had {} free", format_bytes(free)));
+            let driver = oom
+                .driver_free_bytes
+                .map(|free| format!(", the driver {} free{}", format_bytes(free), describe_shortfall(oom)));
             format!(
-                "No free block fits the request of {requested}: {reserver} had {unused} unused{}{}",
+                "No free block fits {requested}: {reserver} had {unused} unused{}{}",
                 largest.unwrap_or_default(),
                 driver.unwrap_or_default()
             )
         }
         OomCause::DeviceFull => {
-            let free = oom.device_free_bytes.unwrap_or(0);
+            let free = oom.driver_free_bytes.unwrap_or(0);
             format!(
-                "The GPU was too full for {requested}: {live} were allocated, {} were free ({unused} in {reserver}, {} not reserved)",
+                "The GPU was too full for {requested}: {live} were allocated, {} were free ({unused} in {reserver}, {} not reserved{})",
                 format_bytes(unused_bytes.saturating_add(free)),
-                format_bytes(free)
+                format_bytes(free),
+                describe_shortfall(oom)
             )
         }
         OomCause::OtherLimit => format!(
@@ -68,6 +70,26 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
             )
         }
     }
+}
+
+/// `, 174.00 MiB less than the segment needs`; empty if it is unknown what was missing.
+fn describe_shortfall(oom: &Oom) -> String {
+    let what = oom.segment_bytes.map_or("request", |_| "segment");
+    let missing =
+        oom.shortfall_bytes.map(|bytes| format!(", {} less than the {what} needs", format_bytes(bytes)));
+    missing.unwrap_or_default()
+}
+
+/// How full the step of the error was, compared with earlier ones; `None` without earlier steps.
+pub(crate) fn compare_with_earlier_steps(oom: &Oom) -> Option<String> {
+    let (step, earlier) = (oom.step?, oom.earlier_peak?);
+    Some(format!(
+        "Step {} had {} allocated at the request; earlier steps had at most {} (step {}).",
+        format_number(step),
+        format_bytes(oom.live_bytes),
+        format_bytes(earlier.live_bytes),
+        format_number(earlier.step)
+    ))
 }
 
 /// What to try, as an imperative.
@@ -102,7 +124,7 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
         }
         RemedyKind::EmptyCache => {
             let why = match remedy.works {
-                Some(false) => ": no segment without live blocks was left to release",
+                Some(false) => ": nothing was left that it could release",
                 Some(true) | None => "",
             };
             format!("call {} before the request{why}", words.empty_cache)
@@ -110,6 +132,12 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
         RemedyKind::RequestLess => "request less: the GPU cannot hold it even when empty".to_owned(),
         RemedyKind::HoldLess { bytes } => {
             format!("free at least {} before the request", format_bytes(*bytes))
+        }
+        RemedyKind::FreeSegments { bytes } => {
+            format!("free all blocks of segments with {} or more before the request", format_bytes(*bytes))
+        }
+        RemedyKind::LargerGpu { bytes } => {
+            format!("use a GPU with {} more (to compare GPUs: gpumemtrace fit TRACE)", format_bytes(*bytes))
         }
     }
 }

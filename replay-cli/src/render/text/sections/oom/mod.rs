@@ -12,7 +12,8 @@ use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::fragmentation::describe_cause;
 use crate::render::wording::oom::groups::{OomGroup, group_ooms};
 use crate::render::wording::oom::{
-    NONE_OF_PYTORCH, describe_recovery, find_refused_calls, remedy_state, sort_remedies,
+    NONE_OF_PYTORCH, compare_with_earlier_steps, describe_recovery, find_refused_calls, remedy_state,
+    sort_remedies,
 };
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line, size_column};
@@ -106,6 +107,9 @@ fn render_error(
         put_line(out, format_args!("  {}", sentence(outcome)));
     }
     put_line(out, format_args!("  {}.", oom.why));
+    if let Some(text) = compare_with_earlier_steps(oom) {
+        put_line(out, format_args!("  {text}"));
+    }
     put_line(
         out,
         format_args!(
