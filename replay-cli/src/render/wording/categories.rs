@@ -12,6 +12,7 @@ pub(crate) fn label_category(category: Category) -> &'static str {
         Category::Temporaries => "temporaries (freed in their pass)",
         Category::Workspaces => "library workspaces",
         Category::Inputs => "inputs (batches)",
+        Category::Retained => "retained after their step (forward)",
         Category::Unknown => "unknown",
     }
 }

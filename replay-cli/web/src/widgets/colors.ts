@@ -50,7 +50,7 @@ export function partColor(part: string): string {
 
 const CATEGORY_ORDER = [
   "activations", "parameters", "optimizer state", "gradients", "temporaries", "workspaces",
-  "inputs",
+  "inputs", "retained",
 ];
 
 /** Colour of a category; grey if it is unknown. */

@@ -19,6 +19,8 @@ json_enum! {
         Workspaces = "workspaces",
         /// Batches of input data.
         Inputs = "inputs",
+        /// Results of a forward pass that outlive their step, and that no backward pass frees.
+        Retained = "retained",
         /// No rule applies to the block.
         Unknown = "unknown",
     }

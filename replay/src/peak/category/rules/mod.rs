@@ -182,7 +182,9 @@ fn judge_forward_block(evidence: BlockEvidence) -> CategoryVerdict {
             let confidence = if evidence.line_is_freed_in_backward { Medium } else { Low };
             verdict(Category::Activations, confidence, CUT)
         }
-        _ if evidence.lifetime == BlockLifetime::Lasting => unknown(CategoryRule::RetainedByForward),
+        _ if evidence.lifetime == BlockLifetime::Lasting => {
+            verdict(Category::Retained, High, CategoryRule::RetainedByForward)
+        }
         // A block that is live at the end may also be leaked.
         BlockOutcome::Live if evidence.saw_backward => {
             verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)

@@ -70,7 +70,7 @@ fn usual_blocks_of_a_training_have_their_categories() {
         (Optimizer, BlockOutcome::FreedIn(Optimizer), BlockLifetime::NextStep, Category::OptimizerState),
         (Forward, BlockOutcome::FreedIn(Backward), BlockLifetime::WithinStep, Category::Activations),
         (Forward, BlockOutcome::FreedIn(Forward), BlockLifetime::WithinStep, Category::Temporaries),
-        (Forward, BlockOutcome::Live, BlockLifetime::Lasting, Category::Unknown),
+        (Forward, BlockOutcome::Live, BlockLifetime::Lasting, Category::Retained),
         (Program, BlockOutcome::Live, BlockLifetime::Lasting, Category::Unknown),
     ];
     for (allocated_in, outcome, lifetime, expected) in cases {
