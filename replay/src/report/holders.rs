@@ -115,6 +115,8 @@ json_enum! {
         NoName = "no_name",
         /// No Python tensor has the block.
         NoTensor = "no_tensor",
+        /// No name leads to the block, and `gc.freeze()` hides objects that may have it.
+        Frozen = "frozen",
         /// There are more holders than the report lists.
         NotListed = "not_listed",
         /// There were more blocks than one scan examines.

@@ -1,5 +1,6 @@
 """References that keep leaked tensors alive, in real PyTorch; the scan changes nothing."""
 
+import ast
 import json
 import os
 import subprocess
@@ -289,3 +290,11 @@ def test_invalid_options_are_refused():
     for options in (["--holders", "--holders-signal", "KILL"], ["--holders-limit", "1"], ["--holders", "--holders-limit", "0"]):
         done = subprocess.run([COMMAND, "run", *options, "--", "true"], capture_output=True, text=True)
         assert done.returncode == 2, options
+
+
+def test_parameters_are_named_after_their_model(run_python, torch_version):
+    """The optimizer's groups lead to all of them, too. What `gc.freeze()` hides may be in use."""
+    run = run_python(torch_version, "package/holder_names.py", REPOSITORY / "pytorch-allocator-shim" / "python")
+    several, single = map(ast.literal_eval, (line.replace("] [", "], [") for line in run.process.stdout.splitlines()))
+    assert several == ([("holder_names.net", "Sequential", f"Linear.{name}", "tensor") for name in ("bias", "weight")], [])
+    assert single[0][0][0] == "holder_names.net[0].weight" and single[1] == ["frozen"]

@@ -24,7 +24,7 @@ from .text import printable
 SHARE = 0.01
 _FIRST_S = 0.25
 #: The next look at the trace, or the next scan, is after this share of the run so far.
-_LOOK_INTERVAL, _SCAN_INTERVAL = 0.25, 0.5
+_LOOK_INTERVAL, _SCAN_INTERVAL = 0.1, 0.5
 _MAX_FAILURES = 3
 #: A main thread that does not stop in this time waits in a C function, which is as safe.
 _STOP_WAIT_S = 1.0

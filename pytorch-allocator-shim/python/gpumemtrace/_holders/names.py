@@ -40,6 +40,10 @@ class ReferencePath(NamedTuple):
         """Equal for all items of a container."""
         return (self.root, tuple((step.text, step.is_item) for step in self.steps), self.tail)
 
+    def is_in_optimizer(self) -> bool:
+        """Whether it leads through the list of an optimizer's parameters."""
+        return any(step.text == ".param_groups" for step in self.steps)
+
 
 def attribute_step(text: str, target: Any) -> PathStep:
     """A step that is part of the name."""

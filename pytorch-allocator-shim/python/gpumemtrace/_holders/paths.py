@@ -128,7 +128,10 @@ class PathNamer:
             # `model._modules['layer']` is `model.layer` to the user.
             inner = things[at + 2]
             part = _unquoted(self._key_of(value, inner))
-            steps.append(attribute_step(f"[{part}]" if part.isdigit() else f".{part}", inner))
+            # Layers of a `ModuleList` or a `Sequential` are items of it.
+            is_item = part.isdigit()
+            text = f"[{part}]" if is_item else f".{part}"
+            steps.append(PathStep(ANY_ITEM if is_item else text, is_item, text, holder if is_item else None, inner))
             return 3
         steps.append(attribute_step(f".{key}", value))
         return 2

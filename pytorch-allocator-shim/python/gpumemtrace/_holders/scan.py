@@ -164,13 +164,18 @@ def _reasons_for_missing(torch: TorchObjects, missing: "Set[BlockAddress]") -> D
         # A block held only by an unread graph may have a Python tensor as well.
         return {block: "saved_unread" for block in missing}
     has_tensor = blocks_with_tensor(torch, missing)
-    return {block: "no_name" if block in has_tensor else "no_tensor" for block in missing}
+    # `gc.get_objects()` does not list frozen objects.
+    others = "frozen" if gc.get_freeze_count() else "no_tensor"
+    return {block: "no_name" if block in has_tensor else others for block in missing}
 
 
 def _choose_holders(
     blocks: "List[BlockAddress]", paths: "List[List[ReferencePath]]"
 ) -> "Iterator[Tuple[BlockAddress, Dict[str, Any]]]":
-    """For each block, the path with the name that leads to most blocks; if several, the shortest."""
+    """For each block, the path with the name that leads to most blocks; if several, the shortest.
+
+    A parameter is `net[0].weight` to the user, also if an optimizer's groups lead to all of them.
+    """
     counts: Dict[Any, int] = {}
     for alternatives in paths:
         for key in {path.key()[:2] for path in alternatives}:
@@ -178,7 +183,9 @@ def _choose_holders(
     groups: Dict[Any, List[Tuple[BlockAddress, ReferencePath]]] = {}
     for block, alternatives in zip(blocks, paths):
         # The search is breadth-first and max() keeps the first of equals, so that is the shortest.
-        best = max(alternatives, key=lambda path: (counts[path.key()[:2]], -len(path.tail)))
+        best = max(
+            alternatives, key=lambda path: (not path.is_in_optimizer(), counts[path.key()[:2]], -len(path.tail))
+        )
         groups.setdefault(best.key(), []).append((block, best))
     for group in groups.values():
         text = describe_holder([path for _, path in group])

@@ -2,9 +2,9 @@
 
 A heap has millions of objects, and `gc.get_referrers` scans all of them at each call. So there is
 one search from the roots outwards, which ends when all blocks are found or the time is up. Roots
-are first the program's own modules and the variables of running functions. Libraries follow if
-these were not enough, and so do classes that only their instances lead to. Every reached object is
-kept alive until the search ends, and no longer.
+are first the program's own modules and the variables of running functions. Optimizers and
+libraries follow if these were not enough, and so do classes that only their instances lead to.
+Every reached object is kept alive until the search ends, and no longer.
 """
 
 import gc
@@ -53,6 +53,7 @@ class ReferenceSearch:
         self.is_cut = False
         self._seen: Dict[int, int] = {}
         self._deferred_classes: Dict[int, Tuple[Any, int]] = {}
+        self._deferred_optimizers: Dict[int, Tuple[Any, int]] = {}
         self._missing = set(wanted)
 
     def run(self) -> None:
@@ -61,7 +62,11 @@ class ReferenceSearch:
             libraries = self._add_program_roots()
             self._search_from(0)
             if self._missing:
+                self._search_optimizers()
+            if self._missing:
                 self._search_libraries(libraries)
+            if self._missing:
+                self._search_optimizers()
         except OutOfTime:
             self.is_cut = True
 
@@ -97,6 +102,14 @@ class ReferenceSearch:
         self.roots[len(self.objects)] = name
         self.objects.append(names)
         self.parents.append(-1)
+
+    def _search_optimizers(self) -> None:
+        """Their groups list all parameters, which have better names in their model."""
+        start = len(self.objects)
+        deferred, self._deferred_optimizers = self._deferred_optimizers, {}
+        for optimizer, parent in deferred.values():
+            self._add(optimizer, parent)
+        self._search_from(start)
 
     def _search_libraries(self, libraries: "List[Tuple[str, Any]]") -> None:
         start = len(self.objects)
@@ -144,6 +157,8 @@ class ReferenceSearch:
             elif child is kind:
                 # A path from an object through its class to all that the class holds comes last.
                 self._deferred_classes.setdefault(id(child), (child, parent))
+            elif self._torch.is_optimizer_type(type(child)) and id(child) not in self._seen:
+                self._deferred_optimizers.setdefault(id(child), (child, parent))
             else:
                 add(child, parent)
 

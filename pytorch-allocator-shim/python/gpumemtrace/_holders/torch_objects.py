@@ -30,7 +30,7 @@ class TorchObjects:
         self._is_cuda, self._is_leaf, self._requires_grad = get["is_cuda"], get["is_leaf"], get["requires_grad"]
         self._grad, self._grad_fn = get["grad"], get["grad_fn"]
         self._device = base.get_device  # type: ignore[attr-defined]
-        self._module = torch.nn.Module
+        self._module, self._optimizer = torch.nn.Module, torch.optim.Optimizer
         #: Returns the address of a tensor's storage, not of its first element.
         self._data_address = getattr(self._c, "_data_address", None)
         self._python_node = self._c._FunctionBase
@@ -39,6 +39,7 @@ class TorchObjects:
         self._may_unpack = used is not None and not used[0]
         self._tensor_types: Dict[int, bool] = {}
         self._node_types: Dict[int, bool] = {}
+        self._optimizer_types: Dict[int, bool] = {}
         self._saved_names: Dict[int, List[str]] = {}
         #: Whether a saved tensor was left unread.
         self.has_unread_saved = False
@@ -61,6 +62,12 @@ class TorchObjects:
         known = self._tensor_types.get(id(kind))
         if known is None:
             known = self._tensor_types[id(kind)] = is_subclass(kind, self._base)
+        return known
+
+    def is_optimizer_type(self, kind: type) -> bool:
+        known = self._optimizer_types.get(id(kind))
+        if known is None:
+            known = self._optimizer_types[id(kind)] = is_subclass(kind, self._optimizer)
         return known
 
     def is_module(self, thing: Any) -> bool:

@@ -148,3 +148,17 @@ pub struct GrowingSite {
     /// of a possible leak is `null`.
     pub finding: Option<Box<Leak>>,
 }
+
+/// Growth below this size is worth knowing, but no warning.
+const MIN_WARNING_BYTES: u64 = 1 << 20;
+
+impl GrowingSite {
+    /// True if it may be a leak, and is large enough for a warning.
+    pub fn is_warning(&self) -> bool {
+        let may_leak = match self.class {
+            GrowthClass::PossibleLeak | GrowthClass::TowardsOom | GrowthClass::Unknown => true,
+            GrowthClass::GrowingSizes | GrowthClass::Filling => false,
+        };
+        may_leak && self.bytes >= MIN_WARNING_BYTES
+    }
+}

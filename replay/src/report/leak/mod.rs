@@ -122,6 +122,9 @@ pub struct Leak {
     /// The call sites below `site`, if there are several; of a retained graph, the origins of its
     /// blocks.
     pub members: Vec<Site>,
+    /// For blocks that PyTorch's cache of pinned memory requested: all lines whose requests it
+    /// served so, most requests first. Any line with pinned memory may hold the blocks.
+    pub host_cache_sites: Vec<Site>,
     /// What holds its blocks, largest first; `null` if the program did not scan.
     pub holders: Option<Vec<Holder>>,
     /// How many of its blocks the scan examined.

@@ -7,6 +7,9 @@ use crate::render::wording::Vocabulary;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::format_percent;
 
+/// Most other lines at which the cache of pinned memory grew.
+const MAX_HOST_CACHE_SITES: usize = 3;
+
 /// What grows, and what happened to the other blocks.
 pub(crate) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     let mut sentences = Vec::new();
@@ -17,6 +20,7 @@ pub(crate) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
         }
         LeakKind::Tensors | LeakKind::Reserved => {}
     }
+    sentences.extend(explain_host_cache(leak));
     if let Some(graph) = name_graph(leak) {
         let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         sentences.push(format!(
@@ -38,6 +42,22 @@ pub(crate) fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
         sentences.push("Growth is irregular: a cache that is still filling looks the same.".to_owned());
     }
     sentences.join(" ")
+}
+
+/// Why the line of a leak of PyTorch's pinned memory need not be at fault; `None` for other leaks.
+pub(crate) fn explain_host_cache(leak: &Leak) -> Option<String> {
+    let others = leak.host_cache_sites.iter().filter(|site| site.id != leak.site.id);
+    let others: Vec<String> = others.take(MAX_HOST_CACHE_SITES).map(short_site).collect();
+    let also = if others.is_empty() {
+        String::new()
+    } else {
+        format!(" It grew at {}, too.", others.join(" and at "))
+    };
+    (!leak.host_cache_sites.is_empty()).then(|| {
+        format!(
+            "PyTorch's cache of pinned memory grew at this line. Which line holds the blocks is unknown: the cache serves all.{also}"
+        )
+    })
 }
 
 /// `99% of GPU 0's growth`; `None` if the share is unknown.

@@ -1,7 +1,7 @@
 //! Which variables hold the blocks of a leak, as phrases.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Holder, HolderCoverage, HolderScan, Leak, LeakKind, ScanTrigger};
+use gpumemtrace_replay::report::{Ending, Holder, HolderCoverage, HolderScan, Leak, LeakKind, ScanTrigger};
 
 use super::{describe_trigger, explain_unresolved};
 use crate::render::wording::Vocabulary;
@@ -25,8 +25,16 @@ pub(crate) fn explain_no_scan(report: &Report, leak: &Leak) -> Option<&'static s
 pub(crate) fn suggest_holders(report: &Report, trace: usize) -> Option<&'static str> {
     let info = &report.traces[trace];
     let can_scan = info.python.is_some() && info.torch.is_some() && !Vocabulary::of_trace(info).is_metal;
-    (can_scan && last_scan(report, trace).is_none())
-        .then_some("To see what holds these blocks: gpumemtrace run --holders")
+    if !can_scan || last_scan(report, trace).is_some() {
+        return None;
+    }
+    Some(match (info.searches_holders, info.end) {
+        (false, _) => "To see what holds these blocks: gpumemtrace run --holders",
+        (true, Ending::Running) => {
+            "No scan for holders has run yet; the next one is due after another tenth of the time so far, if memory grows."
+        }
+        (true, _) => "No scan for holders ran before the program ended.",
+    })
 }
 
 /// The scan whose holders the report shows for a leak.

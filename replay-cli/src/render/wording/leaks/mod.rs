@@ -72,6 +72,9 @@ fn describe_benign_rule(rule: BenignRule) -> &'static str {
 fn explain_unresolved(why: UnresolvedReason) -> &'static str {
     match why {
         UnresolvedReason::NoTensor => "no Python tensor uses them",
+        UnresolvedReason::Frozen => {
+            "no variable leads to their tensors, or gc.freeze() hides the objects that have them"
+        }
         UnresolvedReason::NoName => "no variable leads to their tensors",
         UnresolvedReason::SavedUnread => {
             "possibly saved in autograd graphs, which this PyTorch version hides"
