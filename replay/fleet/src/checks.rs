@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gpumemtrace_replay::budget::{BudgetCheck, BudgetDraft, SiteDraft};
+use gpumemtrace_replay::budget::{BudgetCheck, BudgetDraft, SiteDraft, ValueShare};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -94,5 +94,14 @@ pub fn merge_drafts(one: BudgetDraft, other: BudgetDraft) -> BudgetDraft {
     });
     let mut sites: Vec<SiteDraft> = sites.collect();
     sites.sort_by_cached_key(|site| (Reverse((site.peak_bytes, site.bytes_per_step)), site.pattern.clone()));
-    BudgetDraft { is_metal: one.is_metal && other.is_metal, values: values.collect(), sites }
+    let mut leaks = one.leaks;
+    for leak in other.leaks {
+        let id = |share: &ValueShare| share.site.as_ref().map(|site| site.id.clone());
+        match leaks.iter_mut().find(|known| id(known) == id(&leak)) {
+            Some(known) => known.amount = known.amount.max(leak.amount),
+            None => leaks.push(leak),
+        }
+    }
+    leaks.sort_by_key(|leak| Reverse(leak.amount));
+    BudgetDraft { is_metal: one.is_metal && other.is_metal, values: values.collect(), sites, leaks }
 }

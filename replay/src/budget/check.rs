@@ -5,7 +5,7 @@ use super::outcome::{BudgetCheck, CheckState, CheckedLimit, ValueShare};
 use super::size::{BytesLimit, CountLimit, Tolerance};
 use super::{Budget, BudgetQuantity, IfUnknown};
 use crate::compare::Profile;
-use crate::report::{AmountUnit, Worded};
+use crate::report::{AmountUnit, GrowingSite, Site, Worded};
 
 /// Checks a run against a budget. `path` is that of the budget file.
 pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck {
@@ -63,7 +63,18 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck 
         incomplete: analysis.incomplete.iter().cloned().map(Worded::from).collect(),
         passed: run.limits.iter().all(|limit| !limit.fails),
         budgets: run.limits,
+        possible_leaks: possible_leaks(profile),
     }
+}
+
+/// What grew and may be a leak, as shares in bytes.
+pub(super) fn possible_leaks(profile: &Profile<'_>) -> Vec<ValueShare> {
+    let possible = profile.assessment.growth.iter().filter(|growth| growth.is_warning());
+    let share = |growth: &GrowingSite| {
+        let site = Site { stack: Vec::new(), ..growth.site.clone() };
+        ValueShare { site: Some(site), name: None, amount: growth.bytes }
+    };
+    possible.map(share).collect()
 }
 
 struct CheckRun<'a> {

@@ -35,6 +35,8 @@ pub struct BudgetCheck {
     pub passed: bool,
     /// The limits, in the order of the file.
     pub budgets: Vec<CheckedLimit>,
+    /// Growth that may be a leak and that no limit of leaks counts, in bytes, largest first.
+    pub possible_leaks: Vec<ValueShare>,
 }
 
 json_enum! {

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::BudgetQuantity;
+use super::check::possible_leaks;
 use super::measure::{BudgetMeasurer, MeasureResult};
-use super::outcome::UnknownValue;
+use super::outcome::{UnknownValue, ValueShare};
 use super::pattern::SitePattern;
 use crate::compare::{Profile, TotalQuantity};
 use crate::report::Site;
@@ -27,6 +28,8 @@ pub struct BudgetDraft {
     pub values: Vec<(BudgetQuantity, Result<u64, UnknownValue>)>,
     /// The functions with the largest shares, largest first.
     pub sites: Vec<SiteDraft>,
+    /// The leaks of the run, and what may be one, in bytes: the limits include them.
+    pub leaks: Vec<ValueShare>,
 }
 
 /// The values of one function.
@@ -55,10 +58,15 @@ pub fn draft_budget(profile: &Profile<'_>) -> BudgetDraft {
         (Q::StepBytes, measure.step_allocated(|held| held.bytes)),
         (Q::StepAllocations, measure.step_allocated(|held| held.blocks)),
     ];
+    let certain = profile.leaks.iter().map(|leak| {
+        let site = Site { stack: Vec::new(), ..leak.site.clone() };
+        ValueShare { site: Some(site), name: None, amount: leak.bytes }
+    });
     BudgetDraft {
         is_metal: profile.analysis.is_metal(),
         values: values.map(|(quantity, result)| (quantity, result.map(|measured| measured.value))).into(),
         sites: site_drafts(profile, &measure),
+        leaks: certain.chain(possible_leaks(profile)).collect(),
     }
 }
 

@@ -61,11 +61,29 @@ struct Function {
     calls_module: bool,
 }
 
+/// What is known of a node's path.
+#[derive(Clone, Copy, Debug)]
+enum NodePath {
+    Of(PathId),
+    /// There are only native frames up to the root. Its callees may have paths.
+    Native,
+    /// One of its frames is undefined, or it is too deep.
+    Broken,
+}
+
+impl NodePath {
+    fn id(self) -> Option<PathId> {
+        match self {
+            Self::Of(path) => Some(path),
+            Self::Native | Self::Broken => None,
+        }
+    }
+}
+
 /// Assigns ids to paths, in the order in which nodes first ask for theirs; callers first.
 #[derive(Debug, Default)]
 pub(crate) struct CallPaths {
-    /// `None` for a node without path.
-    by_node: DenseMap<Option<PathId>>,
+    by_node: DenseMap<NodePath>,
     paths: Vec<PathFrame>,
     ids: SeededMap<(FrameId, i32), PathId>,
     frames: SeededMap<(Option<PathId>, u32), FrameId>,
@@ -82,14 +100,14 @@ impl CallPaths {
             return None;
         }
         match self.by_node.get_ref(node.0) {
-            Some(path) => *path,
+            Some(path) => path.id(),
             None => self.intern_node(node, definitions),
         }
     }
 
     /// The path of a node that has asked for it.
     pub(crate) fn known_path(&self, node: NodeId) -> Option<PathId> {
-        self.by_node.get_ref(node.0).copied().flatten()
+        self.by_node.get(node.0)?.id()
     }
 
     #[cold]
@@ -100,13 +118,14 @@ impl CallPaths {
             if next == NodeId::NONE {
                 break None;
             }
-            if let Some(known) = self.by_node.get(next.0) {
-                known?;
-                break known;
+            match self.by_node.get(next.0) {
+                Some(NodePath::Broken) => return None,
+                Some(known) => break known.id(),
+                None => {}
             }
             let node = definitions.python.get(&next).filter(|_| callees.len() < MAX_DEPTH);
             let Some(node) = node else {
-                self.by_node.insert(innermost.0, None);
+                self.by_node.insert(innermost.0, NodePath::Broken);
                 return None;
             };
             callees.push(*node);
@@ -117,7 +136,7 @@ impl CallPaths {
                 let function = self.function_of_code(node.code, definitions);
                 path = Some(self.intern(path, function, node.offset_bytes));
             }
-            self.by_node.insert(node.id.0, path);
+            self.by_node.insert(node.id.0, path.map_or(NodePath::Native, NodePath::Of));
         }
         path
     }
@@ -233,9 +252,17 @@ mod tests {
 
     #[test]
     fn native_frames_between_python_frames_do_not_change_a_path() {
-        let mut definitions =
-            definitions(&[(1, 0, 1, 4), (2, 1, 2, 8), (11, 0, 1, 4), (13, 12, 2, 8), (14, 13, 3, 0)]);
-        for (id, parent) in [(12, 11), (15, 13)] {
+        let mut definitions = definitions(&[
+            (1, 0, 1, 4),
+            (2, 1, 2, 8),
+            (11, 0, 1, 4),
+            (13, 12, 2, 8),
+            (14, 13, 3, 0),
+            (22, 21, 1, 4),
+            (23, 21, 1, 4),
+        ]);
+        // 20 and 21 are at the root of 22 and 23.
+        for (id, parent) in [(12, 11), (15, 13), (20, 0), (21, 20)] {
             let (id, parent) = (NodeId(id), NodeId(parent));
             let node = PyNode { id, parent, code: CodeId(3), offset_bytes: -1, link: FrameLink::Native };
             definitions.python.insert(id, node);
@@ -243,6 +270,8 @@ mod tests {
         let mut paths = CallPaths::default();
         let mut path = |node| paths.path_of_node(NodeId(node), &definitions);
         assert!(path(2).is_some() && path(2) == path(13) && path(13) == path(15) && path(13) != path(14));
+        assert_eq!(path(21), None, "a stack of native frames");
+        assert!(path(1).is_some() && path(1) == path(22) && path(22) == path(23));
     }
 
     #[test]

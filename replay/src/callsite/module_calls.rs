@@ -17,6 +17,9 @@ use crate::util::seeded_map::SeededMap;
 /// Share of a model's code that runs in each of its calls. Some of it may run in the first only.
 const MIN_RECURRING_SHARE: f64 = 0.9;
 
+/// Calls that are a loop, however many rounds there seem to be.
+const MANY_CALLS: f64 = 8.0;
+
 /// The calls of modules that no other module calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModuleCalls {
@@ -64,12 +67,17 @@ impl ModuleCalls {
         call.is_some_and(|call| self.by_path.get(&call).is_none_or(|calls| calls.count < rounds))
     }
 
-    /// Whether `path` is inside a module that was called fewer than `rounds` times.
-    pub(crate) fn has_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> FewerCalls {
+    /// Whether `path` is inside a module that was called fewer times than the rounds. Many calls in
+    /// the time of the rounds are a loop, too: rounds may be shorter than a call.
+    pub(crate) fn has_fewer_than(&self, rounds: Rounds, path: PathId, paths: &CallPaths) -> FewerCalls {
+        let Rounds { count: rounds, share_of_run } = rounds;
         if !self.may_be_fewer_than(rounds, path, paths) {
             return FewerCalls::No;
         }
         let calls = paths.frame(path).module_call.and_then(|call| self.by_path.get(&call));
+        if calls.is_some_and(|calls| calls.count as f64 * share_of_run >= MANY_CALLS) {
+            return FewerCalls::No;
+        }
         let counts = || calls.into_iter().flat_map(|calls| calls.events.values());
         let often = counts().filter(|count| **count >= rounds).count();
         if often as f64 >= MIN_RECURRING_SHARE * counts().count() as f64 {
@@ -78,6 +86,14 @@ impl ModuleCalls {
             FewerCalls::Yes
         }
     }
+}
+
+/// What repeats in a run without steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounds {
+    pub(crate) count: u64,
+    /// The part of the run in which they are.
+    pub(crate) share_of_run: f64,
 }
 
 /// Whether a model was called fewer times than a loop went round.

@@ -70,7 +70,8 @@ impl ModuleOwners {
     }
 }
 
-fn owning_module(innermost: NodeId, definitions: &Definitions) -> Option<&str> {
+/// The file name of the library that requested memory from this native stack.
+pub(crate) fn owning_module(innermost: NodeId, definitions: &Definitions) -> Option<&str> {
     let mut id = innermost;
     for _ in 0..MAX_FRAMES {
         if id == NodeId::NONE {

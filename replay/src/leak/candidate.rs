@@ -1,7 +1,7 @@
 //! Sites that hold more than they did: candidates for leaks, working sets that get larger, and
 //! harmless growth. [`crate::leak::candidates`] finds them.
 
-use crate::callsite::module_calls::FewerCalls;
+use crate::callsite::module_calls::{FewerCalls, Rounds};
 use crate::callsite::symbols::StackSymbols;
 use crate::leak::growth::{Growth, GrowthRule};
 use crate::leak::rate::GrowthRate;
@@ -152,7 +152,8 @@ impl Candidate {
     /// Whether all of it was allocated in a model that was called fewer times than the candidate
     /// grew. Not known for runs with steps.
     pub(crate) fn fewer_model_calls(&self, symbols: &StackSymbols) -> FewerCalls {
-        let rounds = self.growth_count() as u64;
+        let share_of_run = self.steps_of_growth() / (f64::from(self.last_step) + 1.0);
+        let rounds = Rounds { count: self.growth_count() as u64, share_of_run };
         let of_stacks = self.grown.iter().map(|(stack, _)| symbols.has_fewer_calls(*stack, rounds));
         of_stacks.min().unwrap_or(FewerCalls::No)
     }

@@ -27,6 +27,10 @@ const MAX_STACKS_ALONE: usize = 64;
 /// Share of blocks that stay among all events of a stretch in which a program sets itself up. A
 /// loop with a temporary frees one block for each that stays.
 const MIN_STRETCH_SHARE: f64 = 0.9;
+/// The most that a block may be larger than requested, and the most blocks whose slack may hide
+/// their growth.
+const MAX_SLACK_BYTES: u64 = 1 << 20;
+const MAX_BLOCKS_WITH_SLACK: u64 = 4;
 /// Growth steps from which on weak growth is shown: one event is not yet growth.
 const MIN_WEAK_EVENTS: usize = 2;
 /// Steps in which parameters, gradients and optimizer state appear. Growth in them does not count
@@ -186,7 +190,7 @@ impl SiteUnderTest<'_> {
         let Self { live_set, site, entry, .. } = *self;
         let (stride, _, values) = entry.series().values_from(live_set.first_step, live_set.steps_ended());
         let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
-        let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
+        let bytes = without_slack(&values);
         let last = values.last().copied().unwrap_or_default();
         let (by_blocks, by_bytes) = (judge_series(&blocks), judge_series(&bytes));
         let main_stack = || {
@@ -241,6 +245,23 @@ impl SiteUnderTest<'_> {
             (_, GrowthJudgement::Quiet) => {}
         }
     }
+}
+
+/// Bytes at step ends, without falls that the slack of blocks explains: PyTorch splits a large
+/// block only if more than 1 MiB would remain (`should_split` in `CUDACachingAllocator.cpp`), so
+/// equal requests may get blocks that differ by that much.
+fn without_slack(values: &[BlockTotals]) -> Vec<u64> {
+    let mut held = BlockTotals::default();
+    let steady = values.iter().map(|now| {
+        let slack = if now.blocks <= MAX_BLOCKS_WITH_SLACK { now.blocks * MAX_SLACK_BYTES } else { 0 };
+        let is_large = now.bytes > slack && now.blocks == held.blocks;
+        let is_slack = now.bytes <= held.bytes && held.bytes - now.bytes <= slack;
+        if !(is_large && is_slack) {
+            held = *now;
+        }
+        held.bytes
+    });
+    steady.collect()
 }
 
 /// The stacks with settled survivors after step `after` up to step `last`, most bytes first.

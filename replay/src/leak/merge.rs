@@ -6,7 +6,9 @@
 //!   findings need [`MIN_EVENTS`].
 //! * Other candidates *join* a finding if they were allocated below its line while it grew: a
 //!   member of a graph that is saved only now and then has too few growth steps of its own.
-//! * Weak candidates that join no finding, and findings of too few events, are possible leaks.
+//! * Weak candidates that join no finding, and findings of too few events, are possible leaks. One
+//!   that is small beside another, grows with it and is in the same function, belongs to it: the
+//!   loss and the graph that it keeps.
 //!
 //! The cost is O(candidates x findings). `tests/leaks/cases.rs` has a case for each rule.
 
@@ -16,11 +18,15 @@ use crate::leak::candidate::Candidate;
 use crate::leak::growth::MIN_IRREGULAR_EVENTS;
 use crate::leak::retained_graph::{self, RetainedGraph};
 use crate::state::live_set::LiveSet;
+use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};
 
 /// Growth steps that a finding of fewer than [`MIN_LOCKSTEP_SITES`] sites needs: a single site may
 /// be a queue that happens to fill up. At 9, `tests/leaks/accuracy.rs` misses planted leaks.
 const MIN_EVENTS: usize = 6;
+/// A possible leak of at most 1/100 of another one's bytes may belong to it
+/// (`leaks::doubts::small_growth_of_the_same_function_is_not_a_second_finding`).
+const MAX_JOINED_DIVISOR: u64 = 100;
 /// Sites under one line that grow in the same steps and need no more than four growth steps.
 const MIN_LOCKSTEP_SITES: usize = 3;
 
@@ -34,6 +40,10 @@ pub(super) struct Finding {
 }
 
 impl Finding {
+    fn bytes(&self) -> u64 {
+        saturating_sum(self.members.iter().map(|member| member.leaked.bytes))
+    }
+
     /// How often something stayed.
     pub(super) fn events(&self) -> usize {
         self.members[0].growth_count()
@@ -113,7 +123,27 @@ pub(super) fn merge_candidates(
             None => possible.push(finding),
         }
     }
-    MergedFindings { leaks, possible }
+    MergedFindings { leaks, possible: join_small(symbols, possible) }
+}
+
+/// Makes small findings members of larger ones that grow in the same steps in the same function.
+fn join_small(symbols: &StackSymbols, findings: Vec<Finding>) -> Vec<Finding> {
+    let mut sorted = findings;
+    sorted.sort_by_key(|finding| std::cmp::Reverse(finding.bytes()));
+    let mut joined: Vec<Finding> = Vec::new();
+    for finding in sorted {
+        let belongs_to = |larger: &&mut Finding| {
+            let (key, of_larger) = (finding.members[0].lockstep_key(), larger.members[0].lockstep_key());
+            finding.bytes() <= larger.bytes() / MAX_JOINED_DIVISOR
+                && key == of_larger
+                && symbols.is_same_function(finding.place.line, larger.place.line)
+        };
+        match joined.iter_mut().find(belongs_to) {
+            Some(larger) => larger.members.extend(finding.members),
+            None => joined.push(finding),
+        }
+    }
+    joined
 }
 
 /// Adds a graph to the one that is reported under the same line, if there is one: a part of a graph

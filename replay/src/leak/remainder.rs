@@ -7,6 +7,7 @@
 //!
 //! The cost is O(listed sites x step ends). `tests/leaks/doubts.rs` has cases.
 
+use crate::callsite::module_calls::{FewerCalls, Rounds};
 use crate::leak::blame::deepest_common_line;
 use crate::leak::growth::judge_series;
 use crate::leak::report::LeakReporter;
@@ -46,6 +47,14 @@ pub(super) fn find_remainder(reporter: &LeakReporter<'_>, listed: &SeededSet<Sit
     }
     let grown = grown_stacks(reporter, listed, step_of(growth.base));
     let symbols = &reporter.analysis.symbols;
+    // The layers of one call of a model look like steps, and so do the lines in them together.
+    let share_of_run = (rest.len() - growth.base) as f64 / rest.len() as f64;
+    let rounds = Rounds { count: growth.rising_steps as u64, share_of_run };
+    let is_of_one_call = |stack: StackId| symbols.has_fewer_calls(stack, rounds) == FewerCalls::Yes;
+    let of_one_call = grown.iter().filter(|(stack, _)| is_of_one_call(*stack)).map(|(_, held)| held.bytes);
+    if !reporter.has_steps() && saturating_sum(of_one_call) > growth.rise / 2 {
+        return None;
+    }
     let largest = grown.iter().max_by_key(|(stack, totals)| (totals.bytes, std::cmp::Reverse(*stack)));
     let site = deepest_common_line(symbols, &grown).or_else(|| Some(live_set.site_of(largest?.0)))?;
     Some(GrowingSite {

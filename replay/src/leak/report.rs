@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::callsite::module_calls::FewerCalls;
+use crate::callsite::module_owner::owning_module;
 use crate::leak::candidate::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
 use crate::leak::growth::{Growth, GrowthRule};
 use crate::leak::merge::Finding;
@@ -20,6 +21,9 @@ use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::SeededSet;
 
+/// The library with PyTorch's cache of pinned memory: `libtorch_cuda.so`, or `libtorch.so` in
+/// builds with one library.
+const HOST_CACHE: &str = "libtorch";
 /// Most members of one leak.
 const MAX_MEMBERS: usize = 100;
 /// Highest confidence in growth with a period. A buffer that is still filling for the first time
@@ -83,11 +87,15 @@ impl LeakReporter<'_> {
     }
 
     /// True if the growth of a finding cannot be called a leak, although it came often enough: one
-    /// pass of a model or the set-up of a program looks like many steps.
+    /// pass of a model, the set-up of a program, or an exchange of all its memory looks like many
+    /// steps.
     pub(super) fn is_doubtful(&self, finding: &Finding) -> bool {
         let symbols = &self.analysis.symbols;
-        let is_doubtful =
-            |one: &Candidate| self.is_set_up(one) || one.fewer_model_calls(symbols) > FewerCalls::No;
+        let is_doubtful = |one: &Candidate| {
+            self.is_set_up(one)
+                || one.fewer_model_calls(symbols) > FewerCalls::No
+                || !self.has_lowest_growth(one)
+        };
         self.analysis.lacks_stacks() || finding.members.iter().all(is_doubtful)
     }
 
@@ -104,6 +112,19 @@ impl LeakReporter<'_> {
         let base = candidate.base_step().unwrap_or(self.live_set.first_step);
         let held = self.live_set.series().at(base).bytes;
         self.live_set.total().bytes.saturating_sub(held) >= candidate.leaked.bytes / 2
+    }
+
+    /// True if all live bytes grew by at least half of what the candidate did, between their lowest
+    /// values in the first and in the last quarter of its growth, or if it is less than half of
+    /// them. Lowest values: a run without steps is divided anywhere in its passes.
+    fn has_lowest_growth(&self, candidate: &Candidate) -> bool {
+        let base = candidate.base_step().unwrap_or(self.live_set.first_step);
+        let (_, _, values) = self.live_set.series().values_from(base, candidate.last_step.saturating_add(1));
+        let quarter = values.len().div_ceil(4);
+        let lowest = |part: &[BlockTotals]| part.iter().map(|held| held.bytes).min().unwrap_or(0);
+        let [first, last] = [&values[..quarter], &values[values.len() - quarter..]].map(lowest);
+        let grown = candidate.leaked.bytes;
+        grown < last / 2 || last.saturating_sub(first) >= grown / 2
     }
 
     /// The leak of a finding.
@@ -195,6 +216,7 @@ impl LeakReporter<'_> {
         });
         leak.grows_by = GrowsBy::Blocks;
         self.describe_outcomes(&mut leak, members);
+        leak.host_cache_sites = self.host_cache_sites(main.grown[0].0);
         leak.stacks = stacks_of(members);
         leak.by_stack = totals_of_stacks(members);
         if let Some((holders, coverage)) = self.find_holders(&leak.stacks) {
@@ -202,6 +224,24 @@ impl LeakReporter<'_> {
             leak.holder_coverage = Some(coverage);
         }
         leak
+    }
+
+    /// If PyTorch's cache of pinned memory (`CachingHostAllocator`) requested the blocks of
+    /// `grown`: the sites of all its requests. The cache reuses blocks without a call of the
+    /// driver, so the line that holds them may never have made one.
+    fn host_cache_sites(&self, grown: StackId) -> Vec<Site> {
+        let symbols = &self.analysis.symbols;
+        let is_cached = |stack: StackId| {
+            let owner = owning_module(symbols.stack_info(stack).native, symbols.definitions());
+            owner.is_some_and(|owner| owner.starts_with(HOST_CACHE))
+        };
+        if self.kind != LeakKind::PinnedHost || !is_cached(grown) {
+            return Vec::new();
+        }
+        let sites = self.live_set.sites().filter(|(site, _)| self.live_set.stacks_of(*site).any(is_cached));
+        let mut cached: Vec<_> = sites.map(|(site, stats)| (stats.outcomes.allocated, site)).collect();
+        cached.sort_by_key(|(requests, site)| (std::cmp::Reverse(*requests), *site));
+        cached.into_iter().take(MAX_MEMBERS).map(|(_, site)| symbols.site(site, None)).collect()
     }
 
     /// What holds the blocks of these stacks; `None` if no scan tells.
@@ -294,6 +334,7 @@ impl LeakReporter<'_> {
             freed_siblings: FreedSiblings { share: 0.0, site: None },
             backward_calls: Vec::new(),
             members: Vec::new(),
+            host_cache_sites: Vec::new(),
             holders: None,
             holder_coverage: None,
             stacks: Vec::new(),

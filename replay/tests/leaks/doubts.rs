@@ -145,6 +145,24 @@ fn small_sizes_that_grow_are_listed() {
 }
 
 #[test]
+fn slack_of_blocks_hides_no_growing_size() {
+    let growing = |more: u64| {
+        let mut last = None;
+        let run = Synthetic::train(60, |run, step, train| {
+            let line = run.frame(train, "/work/train.py", "extend", 70);
+            let slack = (step * 7) % 16 * 65_536;
+            let longer = run.alloc(line, 2 * MIB + more * step + slack);
+            if let Some(shorter) = last.replace(longer) {
+                run.release(shorter, line);
+            }
+        });
+        growth(&run.report()).iter().map(|one| (one.class, one.site.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(growing(65_536), [(GrowthClass::GrowingSizes, Some(70))]);
+    assert_eq!(growing(0), []);
+}
+
+#[test]
 fn possible_leak_has_rate_forecast_and_stack() {
     let run = Synthetic::train(31, |run, step, train| {
         if [10, 15, 20, 25].contains(&step) {
@@ -178,7 +196,10 @@ fn exchange() -> Synthetic {
 #[test]
 fn snapshot_whose_live_bytes_did_not_grow_has_no_leak() {
     let mut run = exchange();
-    assert_eq!(leaking_lines(&run.report()), [70], "the trace of a program has all that came before");
+    let report = run.report();
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line), (GrowthClass::PossibleLeak, Some(70)), "of the whole program");
     run.meta.set_list("mode", vec!["snapshot".to_owned()]);
     let report = run.report();
     assert_eq!(leaking_lines(&report), Vec::<u32>::new());
@@ -215,4 +236,81 @@ fn holders_of_a_possible_leak_are_searched_for() {
     let [searched] = &blocks_of_leaks(&run.analyse())[..] else { panic!("one possible leak") };
     let blocks: u64 = searched.stacks.iter().map(|stack| stack.blocks).sum();
     assert_eq!((searched.line, blocks), (Some(70), 4));
+}
+
+#[test]
+fn small_growth_of_the_same_function_is_not_a_second_finding() {
+    let evaluate = |small: u64| {
+        let run = Synthetic::train(31, |run, step, train| {
+            if [10, 15, 20, 25].contains(&step) {
+                let outputs = run.frame(train, "/work/train.py", "evaluate", 41);
+                run.alloc(outputs, 64 * MIB);
+                let mean = run.frame(train, "/work/train.py", "evaluate", 42);
+                run.alloc(mean, small);
+            }
+        });
+        growth(&run.report()).iter().map(|one| (one.site.line, one.blocks)).collect::<Vec<_>>()
+    };
+    assert_eq!(evaluate(512), [(Some(41), 8)]);
+    assert_eq!(evaluate(MIB), [(Some(41), 4), (Some(42), 4)]);
+}
+
+#[test]
+fn blocks_in_place_of_others_are_no_certain_leak_of_a_run_without_steps() {
+    let mut run = Synthetic::new();
+    let old = run.frame(NodeId::NONE, "/work/grow.py", "<module>", 8);
+    let new = run.frame(NodeId::NONE, "/work/grow.py", "<module>", 10);
+    let weights: Vec<u64> = (0..40).map(|_| run.alloc(old, 20 * MIB)).collect();
+    for weight in weights {
+        run.alloc(new, 22 * MIB);
+        run.release(weight, new);
+    }
+    let report = run.report();
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line), (GrowthClass::PossibleLeak, Some(10)));
+}
+
+#[test]
+fn size_that_grew_in_few_steps_has_its_mean_rate() {
+    let mut last = None;
+    let run = Synthetic::train(80, |run, step, train| {
+        let line = run.frame(train, "/work/train.py", "extend", 70);
+        if [0, 11, 31, 51, 71].contains(&step) {
+            let longer = run.alloc(line, (step / 20 + 1 + u64::from(step > 0)) * MIB);
+            if let Some(shorter) = last.replace(longer) {
+                run.release(shorter, line);
+            }
+        }
+    });
+    let report = run.report();
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line, one.bytes), (GrowthClass::GrowingSizes, Some(70), 4 * MIB));
+    let rate = one.bytes_per_step.unwrap().0;
+    assert!((4e6 / 80.0..5e6 / 60.0).contains(&rate), "{one:#?}");
+}
+
+#[test]
+fn model_whose_calls_each_keep_all_layers_leaks() {
+    let mut run = Synthetic::new();
+    let inputs = [41, 42].map(|line| run.frame(NodeId::NONE, "/work/main.py", "<module>", line));
+    let main = run.frame(NodeId::NONE, "/work/main.py", "<module>", 43);
+    let call = run.frame(main, "/venv/torch/nn/modules/module.py", "Module._wrapped_call_impl", 50);
+    let layer = run.frame(call, "/venv/torch/nn/functional.py", "relu", 7);
+    for round in 0..30 {
+        // Two paths lead to the call, so no allocation begins each round.
+        let input = inputs[usize::from(round % 3 == 0)];
+        let images = run.alloc(input, MIB);
+        for _ in 0..12 {
+            let temporary = run.alloc(layer, MIB);
+            run.alloc(layer, MIB);
+            run.release(temporary, layer);
+        }
+        run.release(images, input);
+    }
+    let report = run.report();
+    assert_eq!(
+        (report.steps.as_ref().map(|steps| steps.source), leaking_lines(&report)),
+        (Some(None), vec![43])
+    );
 }

@@ -89,3 +89,27 @@ def test_line_that_leaks_in_two_phases_is_one_leak(report):
     [leak] = report("two_phases")["leaks"]
     assert (leak["site"]["line"], leak["bytes_per_step"]) == (line_of("helper"), 4 * MIB)
     assert leak["blocks"] >= 59
+
+
+def found_lines(report):
+    """Lines of the program with leaks and with growth of note, each with its class."""
+    found = {(leak["site"]["line"], "leak") for leak in report["leaks"]}
+    return found | {(row["site"]["line"], row["class"]) for row in growth_of(report) if row["bytes"] >= MIB}
+
+
+@pytest.mark.every_torch
+@pytest.mark.parametrize("how", ["both", "native", "none", "snapshot", "killed"])
+def test_verdicts_are_equal_however_a_program_is_recorded(run_python, torch_version, how):
+    expected = {(line_of("leaked output"), "leak"), (line_of("leaked graph"), "leak")}
+    if how in ("snapshot", "killed"):
+        run = run_python(torch_version, PROGRAM, "two_leaks", how, check=how != "killed")
+        trace = run.folder / "run.pickle" if how == "snapshot" else run.trace
+        assert found_lines(json.loads(gpumemtrace("replay", "--json", trace))) == expected
+        return
+    found = run_python(torch_version, PROGRAM, "two_leaks", GPUMEMTRACE_STACKS=how).report()
+    if how == "both":
+        assert found_lines(found) == expected
+    else:
+        # Without lines, both leaks are one unknown call site.
+        assert found["leaks"] or growth_of(found), how
+        assert "growth" in warnings_of(found) or "leak" in warnings_of(found)

@@ -168,3 +168,12 @@ def test_snapshot_without_times_shows_no_times():
         assert "us in" not in text and "0 us" not in text
         assert "::apply (unknown module)" in sentences(text) and "??" not in text
     assert "step 8" in text and "the events of this snapshot have no times" in text
+
+
+@of_each_file
+def test_leak_needs_live_bytes_that_grew(path):
+    """Bytes that are not there cannot leak, whatever was allocated and freed before."""
+    _, report = report_of(path)
+    for leak in report["leaks"]:
+        course = oracle(path)[leak["device"]].course
+        assert course[-1].live - course[0].live >= leak["bytes"] / 2, leak["site"]

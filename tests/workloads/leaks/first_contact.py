@@ -4,6 +4,10 @@ Some leak and some are healthy; tests/suite/analysis/test_first_contact.py says 
 claim of each.
 """
 
+import collections
+import ctypes
+import os
+import signal
 import sys
 
 import torch
@@ -122,6 +126,34 @@ def two_phases():
     for _ in range(30):
         step()
         remember()
+
+
+def two_leaks(how="exits"):
+    """Keeps an output in each step and a graph in every tenth; caches, evaluates, and marks steps.
+
+    It is killed in step 90 of 100, dumps PyTorch's snapshot of all of it, or exits.
+    """
+    step_done = ctypes.CDLL(None).gpumemtrace_step if "gpumemtrace" in os.environ.get("LD_PRELOAD", "") else int
+    if how == "snapshot":
+        torch.cuda.memory._record_memory_history(stacks="python")
+    model, outputs, losses, recent = Model(layers=2).cuda(), [], [], collections.deque(maxlen=8)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(100):
+        optimizer.zero_grad()
+        prediction = model(torch.randn(256, 256, device="cuda"))
+        prediction.square().mean().backward()
+        optimizer.step()
+        outputs.append(prediction.detach().clone())  # leaked output
+        recent.append(prediction.detach().clone())
+        if step % 10 == 9:
+            batch = torch.randn(256, 256, device="cuda")
+            losses.append(model(batch).square().mean())  # leaked graph
+        torch.cuda.synchronize()
+        if how == "killed" and step == 90:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step_done()
+    if how == "snapshot":
+        torch.cuda.memory._dump_snapshot("run.pickle")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ use gpumemtrace_format::NodeId;
 
 use super::{AutogradRole, OptimizerLine, RECURRING, StackSymbols};
 use crate::callsite::call_paths::{CallPaths, PathId};
-use crate::callsite::module_calls::{FewerCalls, ModuleCalls};
+use crate::callsite::module_calls::{FewerCalls, ModuleCalls, Rounds};
 use crate::util::ids::{SiteId, StackId};
 
 impl StackSymbols {
@@ -33,8 +33,8 @@ impl StackSymbols {
         self.module_calls = Some(calls);
     }
 
-    /// Whether the stack is inside a model that was called fewer than `rounds` times.
-    pub(crate) fn has_fewer_calls(&self, stack: StackId, rounds: u64) -> FewerCalls {
+    /// Whether the stack is inside a model that was called fewer times than `rounds`.
+    pub(crate) fn has_fewer_calls(&self, stack: StackId, rounds: Rounds) -> FewerCalls {
         let path = self.paths.known_path(self.stack_info(stack).python);
         let known = path.zip(self.module_calls.as_ref());
         known.map_or(FewerCalls::No, |(path, calls)| calls.has_fewer_than(rounds, path, &self.paths))

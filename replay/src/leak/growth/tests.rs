@@ -75,6 +75,11 @@ fn inexact_period_must_have_the_rate_of_the_series() {
     let values: Vec<u64> = (0..120).map(|k| k / 10 + u64::from(k > 77) * 40).collect();
     let growth = find_growth(&values).unwrap();
     assert_eq!((growth.period, growth.per_value), (Some(10), 0.1));
+    // Nor do four, which are a tenth of the changes: the rate is that of the series.
+    let at = [47, 133, 218, 342];
+    let values: Vec<u64> =
+        (0..400).map(|k| k / 10 + at.iter().filter(|at| **at <= k).count() as u64).collect();
+    assert_eq!(find_growth(&values).map(|growth| (growth.period, growth.per_value)), Some((Some(10), 0.1)));
 }
 
 #[test]

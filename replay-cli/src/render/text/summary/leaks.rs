@@ -7,10 +7,12 @@ use gpumemtrace_replay::report::{Leak, LeakKind};
 use super::MAX_ROWS;
 use crate::render::text::sections::leaks::describe_main_holder;
 use crate::render::text::sites::SiteFormatter;
+use crate::render::wording::leaks::explanation::explain_host_cache;
 use crate::render::wording::leaks::growth::{describe_forecast, describe_growth, format_rate};
 use crate::render::wording::leaks::{label_leak, name_graph};
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, put_line};
+use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
 pub(super) fn render_leaks(
@@ -77,4 +79,7 @@ fn render_leak(out: &mut String, leak: &Leak, forecast: &str, style: Style, site
     }
     let graph = name_graph(leak).map(|graph| format!("{graph}: ")).unwrap_or_default();
     put_line(out, format_args!("  {graph}{}.{forecast}", describe_growth(leak)));
+    if let Some(doubt) = explain_host_cache(leak) {
+        put_line(out, format_args!("  {}", shorten_paths_in(&doubt)));
+    }
 }
