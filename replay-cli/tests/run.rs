@@ -26,6 +26,7 @@ fn output_and_exit_code_are_those_of_the_command() {
         ("exit 41", 41, ""),
         ("kill -SEGV $$", 139, ""),
         ("kill -9 $$", 137, ""),
+        ("kill -TERM $$", 143, ""),
     ] {
         let output = command(folder.path()).args(["run", "--", "sh", "-c", script]).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{script}");

@@ -183,7 +183,7 @@ fn write_limits(args: &CheckArgs, files: &[PathBuf], user_code: &UserCodePaths) 
     let losses = losses.concat();
     let Some(draft) = drafts.into_iter().reduce(merge_drafts) else { return Ok(CliExit::Unreadable) };
     write_budget(&args.budget, &write_budget_file(&draft), args.force)?;
-    print_text(&render_written_budget(&args.budget, runs, &losses, args.display.style()))?;
+    print_text(&render_written_budget(&args.budget, runs, &draft.leaks, &losses, args.display.style()))?;
     Ok(if losses.is_empty() && unreadable.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 

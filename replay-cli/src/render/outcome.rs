@@ -29,7 +29,22 @@ pub(in crate::render) fn summarize_check(check: &BudgetCheck) -> String {
     } else {
         format!("{met} of {all} met")
     };
-    if count(CheckState::Unknown) > 0 { format!("{first}, {unknown} unknown") } else { first }
+    let first = if count(CheckState::Unknown) > 0 { format!("{first}, {unknown} unknown") } else { first };
+    match &check.possible_leaks[..] {
+        [] => first,
+        several => format!("{first}; {}", describe_possible_leaks(several)),
+    }
+}
+
+/// `4.22 GiB at train.py:41 in evaluate() may be a leak`, of several the largest.
+fn describe_possible_leaks(several: &[ValueShare]) -> String {
+    let largest = &several[0];
+    let site = largest.site.as_ref().map(|site| format!(" at {}", short_site(site))).unwrap_or_default();
+    let others = match several.len() as u64 {
+        1 => String::new(),
+        all => format!(" (the largest of {})", format_number(all)),
+    };
+    format!("{}{site} may be a leak{others}", format_bytes(largest.amount))
 }
 
 /// `40 traces passed`, `38 of 40 traces passed, 2 failed`.

@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
-use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
+use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit, ValueShare};
 
 use crate::render::outcome::{
     ContributorText, MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check,
 };
 use crate::render::text::header::{format_program, render_losses, trace_state};
+use crate::render::wording::sites::short_site;
 use crate::terminal::escape::{escape_path, escape_text};
 use crate::terminal::format::{format_number, put_line};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
+use crate::terminal::units::format_bytes;
 
 /// Columns of the first column: the state.
 const STATE_WIDTH: usize = 9;
@@ -83,7 +85,13 @@ fn name_width(longest: usize, style: Style) -> usize {
 }
 
 /// The message of `check --write`, with the number of traces that the limits are of.
-pub(crate) fn render_written_budget(path: &Path, runs: usize, incomplete: &[String], style: Style) -> String {
+pub(crate) fn render_written_budget(
+    path: &Path,
+    runs: usize,
+    leaks: &[ValueShare],
+    incomplete: &[String],
+    style: Style,
+) -> String {
     let mut out = String::new();
     let path = escape_path(path);
     let values = match runs {
@@ -91,6 +99,14 @@ pub(crate) fn render_written_budget(path: &Path, runs: usize, incomplete: &[Stri
         _ => format!("the largest values of {} traces", format_number(runs as u64)),
     };
     put_line(&mut out, format_args!("wrote {path} with {values} as limits; review them and the tolerance"));
+    for leak in leaks.iter().take(MAX_REASONS) {
+        let (site, bytes) =
+            (leak.site.as_ref().map(short_site).unwrap_or_default(), format_bytes(leak.amount));
+        put_line(
+            &mut out,
+            format_args!("  ! the limits include what is or may be a leak: {bytes} at {site}"),
+        );
+    }
     for reason in incomplete.iter().take(MAX_REASONS) {
         put_line(
             &mut out,
