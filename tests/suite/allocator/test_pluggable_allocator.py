@@ -27,5 +27,12 @@ def test_pluggable_allocator_records_every_tensor(run_python, torch_version, pre
     blocks = [event for event in events if event["kind"] == "block_alloc"]
     given = [event for event in events if event["kind"] == "device_alloc" and event["rc"] == 0]
     assert {(event["addr"], event["size"]) for event in blocks} <= {(event["addr"], event["size"]) for event in given}
+    sizes = {}
+    for event in events:
+        if event["kind"] == "block_alloc":
+            sizes[event["addr"]] = event["size"]
+        elif event["kind"] == "block_free":
+            assert event["size"] == sizes.pop(event["addr"])
+    assert not [verdict for verdict in report["verdicts"] if verdict["kind"] == "total_mismatch"]
     if preloaded:
         assert_calls_equal_driver(events, run.calls())

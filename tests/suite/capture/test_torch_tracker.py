@@ -102,3 +102,10 @@ def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
             reserved -= size
     assert (most, witness[0]) == (peak["reserved_bytes"], peak["requested_bytes"])
     assert ("pending_free" in causes) == bool(witness[1])
+
+
+def test_out_of_memory_is_recorded_without_the_tracker(run_python, torch_version):
+    """Then the event has no size, stream and pool of the request, as with PyTorch's old versions."""
+    run = run_python(torch_version, "training/allocator_matrix.py", "oom", "--history", "history.json", check=False, GPUMEMTRACE_TRACKER="off", SIMGPU_MEM="256M")
+    errors = [event for event in run.events() if event["kind"] == "oom"]
+    assert errors and len(run.report()["oom"]) == len(errors)
