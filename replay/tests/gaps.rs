@@ -286,6 +286,26 @@ fn memory_stranded_on_streams_and_in_pools_is_a_verdict() {
 }
 
 #[test]
+fn graphs_with_a_pool_each_are_counted() {
+    let counted = |pools_of_graphs: &[u64]| {
+        let mut pools = Pools::new();
+        let line = line(&mut pools.run, 3);
+        pools.alloc(line, 200 * MIB, (0, 0));
+        for pool in pools_of_graphs {
+            let large = pools.alloc(line, 20 * MIB, (0, *pool));
+            pools.free(large);
+        }
+        let verdicts = pools.run.report().verdicts.unwrap();
+        verdicts.into_iter().find_map(|verdict| match verdict.evidence {
+            VerdictEvidence::StrandedMemory { graph_pools, .. } => Some(graph_pools),
+            _ => None,
+        })
+    };
+    assert_eq!(counted(&[GRAPH_POOL, 2 * GRAPH_POOL, 3 * GRAPH_POOL]), Some(3));
+    assert_eq!(counted(&[MEM_POOL, MEM_POOL + 1]), Some(0), "pools that graphs may share");
+}
+
+#[test]
 fn leak_of_reserved_memory_is_reported_at_the_common_caller() {
     let mut pools = Pools::new();
     let run = &mut pools.run;

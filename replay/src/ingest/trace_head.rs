@@ -168,7 +168,7 @@ impl TraceHead {
     /// image of a ring that is read late, and missing from one that was read early. The first page
     /// is read first, and an event below its `next_seq` is in the image, unless its thread has just
     /// taken the number, or its call is in flight.
-    pub(crate) fn cut_seq(&self) -> Option<u64> {
+    pub fn cut_seq(&self) -> Option<u64> {
         let ring = self.ring.as_ref().filter(|ring| ring.end.is_none())?;
         (self.is_locked && self.end.is_none()).then_some(ring.next_seq)
     }

@@ -68,9 +68,14 @@ impl Finding {
                 || main.growth_count() >= MIN_EVENTS)
     }
 
-    /// True if `candidate` was allocated below the line of this finding, while it grew.
+    /// True if `candidate` was allocated below the line of this finding, while it grew. What grows
+    /// more often is not a part of it.
     fn includes(&self, symbols: &StackSymbols, candidate: &Candidate) -> bool {
         let main = &self.members[0];
+        let most_often = self.members.iter().map(Candidate::growth_count).max().unwrap_or(0);
+        if candidate.growth_count() > 2 * most_often {
+            return false;
+        }
         let (first, period) = (main.first_step(), main.growth().period.unwrap_or(1) as u64);
         let grows_with = candidate.first_step() + period * u64::from(main.stride) >= first
             && candidate.last_step <= main.last_step;

@@ -79,7 +79,7 @@ impl StepCounter {
     /// Detects and counts the steps of the buffered events. The result is final if `is_final` or if
     /// the detector is sure.
     fn detect_steps(&mut self, symbols: &mut StackSymbols, is_final: bool) -> Option<u32> {
-        symbols.set_recurring_path(None);
+        symbols.set_step_hints(None, (0, Vec::new()));
         let mut detector = StepDetector::new(symbols);
         let mut autograd = AutogradTracker::default();
         let mut stacks = Vec::with_capacity(self.buffered.len());
@@ -99,7 +99,7 @@ impl StepCounter {
             }
             return None;
         }
-        symbols.set_recurring_path(rule.recurring_path());
+        symbols.set_step_hints(rule.recurring_path(), detector.other_phases(rule));
         let mut clock = StepClock::new(rule);
         let mut steps = 0;
         self.growth = StepGrowth::default();

@@ -7,8 +7,8 @@
 //! 3. **optimizer**: events with a Python stack through an optimizer's `step`, or else `zero_grad`.
 //!    A step begins at the first such event of a thread after an event of that thread outside the
 //!    optimizer. Frees carry stacks, so `zero_grad` appears as the frees of gradients. If several
-//!    user lines call an optimizer, the most frequent one counts
-//!    ([`crate::timeline::step_detector::optimizer_calls`]).
+//!    user lines call an optimizer, the most frequent one counts, and with it those of earlier and
+//!    later phases ([`crate::timeline::step_detector::optimizer_calls`]).
 //! 4. **period**: an allocation that occurs once in each iteration of the outermost loop
 //!    ([`crate::timeline::step_detector::outermost_loop`]). Without Python stacks, one that recurs
 //!    after a constant number of allocations ([`crate::timeline::step_detector::recurrences`]).
@@ -118,7 +118,7 @@ impl StepRule {
         }
     }
 
-    /// The path for [`crate::callsite::symbols::StackSymbols::set_recurring_path`].
+    /// The path for [`crate::callsite::symbols::StackSymbols::set_step_hints`].
     pub(crate) fn recurring_path(self) -> Option<PathId> {
         match self {
             Self::Period { token: StepToken::Path(path), .. } => Some(path),

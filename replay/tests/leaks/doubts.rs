@@ -314,3 +314,24 @@ fn model_whose_calls_each_keep_all_layers_leaks() {
         (Some(None), vec![43])
     );
 }
+
+#[test]
+fn leak_of_every_step_is_no_part_of_a_graph_that_is_kept_now_and_then() {
+    let run = Synthetic::train(100, |run, step, train| {
+        let output = run.frame(train, "/work/train.py", "train", 70);
+        run.alloc(output, MIB);
+        if step % 10 == 9 {
+            // The batch is a part of the graph, so the loop is the line that both have in common.
+            let batch = run.frame(train, "/work/train.py", "train", 80);
+            run.alloc(batch, MIB);
+            let evaluate = run.frame(train, "/work/train.py", "train", 81);
+            for line in 0..6 {
+                let layer = run.frame(evaluate, "/work/model.py", "Net.forward", 20 + line);
+                run.alloc(layer, MIB);
+            }
+        }
+    });
+    let mut lines = leaking_lines(&run.report());
+    lines.sort_unstable();
+    assert_eq!(lines, [70, 81]);
+}

@@ -34,7 +34,7 @@ pub(crate) struct OptimizerLine {
     pub site: SiteId,
 }
 
-/// The step hint of the stack that [`StackSymbols::set_recurring_path`] names.
+/// The step hint of the stack that [`StackSymbols::set_step_hints`] names.
 pub(crate) const RECURRING: u16 = u16::MAX;
 
 /// A node of the Python or the native stack tree.
@@ -70,6 +70,8 @@ pub(crate) struct StackSymbols {
     paths: CallPaths,
     /// The path of the allocation that begins steps.
     recurring: Option<PathId>,
+    /// Optimizer lines of other phases, by the number of the line that they count like.
+    other_phases: SeededMap<u16, u16>,
     /// Known for runs without steps.
     module_calls: Option<ModuleCalls>,
     roots: StackRoots,
@@ -98,6 +100,7 @@ impl StackSymbols {
             optimizer_lines: Vec::new(),
             paths: CallPaths::default(),
             recurring: None,
+            other_phases: SeededMap::default(),
             module_calls: None,
             roots: StackRoots::default(),
             unresolved: SeededSet::default(),

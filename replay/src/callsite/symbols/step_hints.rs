@@ -19,9 +19,11 @@ impl StackSymbols {
         &self.paths
     }
 
-    /// Gives all stacks with this path the step hint [`RECURRING`], also those to come.
-    pub(crate) fn set_recurring_path(&mut self, path: Option<PathId>) {
+    /// Gives all stacks with this path the step hint [`RECURRING`], and calls of the optimizer
+    /// lines of other phases the hint of a line. Stacks to come get them as well.
+    pub(crate) fn set_step_hints(&mut self, path: Option<PathId>, (line, others): (u16, Vec<u16>)) {
         self.recurring = path;
+        self.other_phases = others.into_iter().map(|other| (other, line)).collect();
         for index in 0..self.stacks.len() {
             let stack = self.stacks[index];
             self.stacks[index].step_hint = self.step_hint_of(stack.python, stack.optimizer);
@@ -63,7 +65,8 @@ impl StackSymbols {
 
     pub(super) fn step_hint_of(&mut self, python: NodeId, optimizer: u16) -> u16 {
         let is_recurring = self.recurring.is_some() && self.path_of_node(python) == self.recurring;
-        if is_recurring { RECURRING } else { optimizer }
+        let of_phase = || self.other_phases.get(&optimizer).copied().unwrap_or(optimizer);
+        if is_recurring { RECURRING } else { of_phase() }
     }
 
     /// The index of the line plus 1; 0 if there are too many lines. Never [`RECURRING`].

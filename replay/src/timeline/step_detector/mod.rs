@@ -174,6 +174,14 @@ impl StepDetector {
         }
     }
 
+    /// For an optimizer rule: the lines of other phases, whose calls are steps as well.
+    pub(crate) fn other_phases(&self, rule: StepRule) -> (u16, Vec<u16>) {
+        match rule {
+            StepRule::Optimizer { line, .. } => (line, self.optimizer.other_phases(line)),
+            _ => (0, Vec::new()),
+        }
+    }
+
     /// The allocation that begins the iterations of the outermost loop. Sizes and distances count
     /// only for a native program without PyTorch: without stacks, the layers of a model repeat like
     /// iterations.

@@ -19,6 +19,7 @@ use gpumemtrace_format::{Event, ThreadId};
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::OptimizerCall;
 use crate::callsite::symbols::{AutogradRole, OptimizerLine};
+use crate::timeline::step_detector::FEW_CALLS;
 use crate::timeline::steps::OptimizerBursts;
 
 /// An event as a place in the program.
@@ -43,6 +44,8 @@ struct LineCalls {
     bursts: OptimizerBursts,
     count: u64,
     first: Option<CallEvent>,
+    /// The numbers of the first events of its first and its last call.
+    span: Option<(u64, u64)>,
 }
 
 /// The line whose calls are steps.
@@ -72,6 +75,7 @@ impl OptimizerCalls {
             bursts: OptimizerBursts::default(),
             count: 0,
             first: None,
+            span: None,
         });
         Self { lines: lines.collect(), most_calls: 0, first_events: Vec::new() }
     }
@@ -90,6 +94,7 @@ impl OptimizerCalls {
     pub(super) fn restart(&mut self) {
         for line in &mut self.lines {
             (line.bursts, line.count, line.first) = (OptimizerBursts::default(), 0, None);
+            line.span = None;
         }
         self.most_calls = 0;
         self.first_events.clear();
@@ -107,6 +112,7 @@ impl OptimizerCalls {
         for (line, number) in self.lines.iter_mut().zip(1u16..) {
             if line.bursts.observe(event.thread, hint == number) {
                 line.count += 1;
+                line.span = Some((line.span.map_or(event.seq, |(first, _)| first), event.seq));
                 self.most_calls = self.most_calls.max(line.count);
                 let first = path.map(|path| CallEvent { seq: event.seq, thread: event.thread, path });
                 line.first = line.first.or(first);
@@ -151,6 +157,28 @@ impl OptimizerCalls {
             (Some(step), _) => Some(step),
             (None, zero_grad) => zero_grad,
         }
+    }
+
+    /// The other lines whose calls are steps: those of earlier and later phases of the program. All
+    /// their calls come before the first or after the last one of `chosen`, and of each other.
+    pub(super) fn other_phases(&self, chosen: u16) -> Vec<u16> {
+        let Some(main) = self.lines.get(usize::from(chosen).wrapping_sub(1)) else { return Vec::new() };
+        let others =
+            self.lines.iter().zip(1u16..).filter(|(line, number)| {
+                line.call == main.call && line.count >= FEW_CALLS && *number != chosen
+            });
+        let mut others: Vec<(&LineCalls, u16)> = others.collect();
+        others.sort_by_key(|(line, number)| (std::cmp::Reverse(line.count), *number));
+        let mut phases = Vec::new();
+        let mut spans: Vec<(u64, u64)> = main.span.into_iter().collect();
+        for (line, number) in others {
+            let Some(own) = line.span else { continue };
+            if spans.iter().all(|phase| own.1 < phase.0 || own.0 > phase.1) {
+                spans.push(own);
+                phases.push(number);
+            }
+        }
+        phases
     }
 
     /// The first event after a call without events before `first`, the first visible call.

@@ -93,7 +93,7 @@ impl Program {
             let _ = detector.on_event(one, &mut symbols);
         }
         let rule = detector.step_rule(&symbols);
-        symbols.set_recurring_path(rule.recurring_path());
+        symbols.set_step_hints(rule.recurring_path(), detector.other_phases(rule));
         let mut clock = StepClock::new(rule);
         let mut steps = 0;
         for event in &self.events {
@@ -174,6 +174,23 @@ fn first_zero_grad_is_inferred_from_the_order_of_calls_in_the_code() {
         program.alloc("main:40", 4);
     }
     assert_eq!(program.steps(), optimizer(20));
+}
+
+#[test]
+fn optimizers_of_phases_that_follow_each_other_count_together() {
+    let run = |interleaved: bool| {
+        let mut program = Program::default();
+        for step in 0..40 {
+            let of_second = if interleaved { step % 3 == 0 } else { step >= 25 };
+            let call = if of_second { "main:9 finetune:30 step:8" } else { "main:5 pretrain:30 step:8" };
+            program.forward_backward(20);
+            program.alloc(call, 64);
+            program.free(call);
+        }
+        program.steps()
+    };
+    assert_eq!(run(false), optimizer(40));
+    assert_eq!(run(true), optimizer(26), "two optimizers of one loop");
 }
 
 #[test]
