@@ -200,6 +200,24 @@ fn written_budget_is_met_and_not_overwritten_without_force() {
 }
 
 #[test]
+fn growth_that_may_be_a_leak_is_named_when_checked_and_when_written() {
+    let folder = Folder::new();
+    let maybe = Synthetic::train(31, |run, step, train| {
+        if [10, 15, 20, 25].contains(&step) {
+            let keep = run.frame(train, "/work/train.py", "keep", 70);
+            run.alloc(keep, 64 << 20);
+        }
+    });
+    folder.put("maybe.trace", &maybe.file(100));
+    let written = folder.shows(&["check", "maybe.trace", "--budget", "b.toml", "--write"], 0);
+    assert!(written.contains("what is or may be a leak: 256.00 MiB at /work/train.py:70"), "{written}");
+    let checked = folder.shows(&["check", "maybe.trace", "--budget", "b.toml"], 0);
+    assert!(checked.contains("256.00 MiB at /work/train.py:70 in keep() may be a leak"), "{checked}");
+    let clean = folder.shows(&["check", "clean.trace", "--budget", "c.toml", "--write"], 0);
+    assert!(!clean.contains("leak"), "{clean}");
+}
+
+#[test]
 fn invalid_budget_is_one_line_and_exit_code_2() {
     let folder = Folder::new();
     for (text, expected) in [

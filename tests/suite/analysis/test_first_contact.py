@@ -91,6 +91,15 @@ def test_line_that_leaks_in_two_phases_is_one_leak(report):
     assert leak["blocks"] >= 59
 
 
+def test_line_at_which_the_pinned_cache_grew_is_not_said_to_hold_its_blocks(run_python, torch_version):
+    run = run_python(torch_version, PROGRAM, "pinned_pages")
+    [leak] = run.report()["leaks"]
+    assert (leak["kind"], leak["site"]["line"]) == ("pinned_host", line_of("cache grows here"))
+    assert [site["line"] for site in leak["host_cache_sites"]][:1] == [leak["site"]["line"]]
+    for section in (), ("--leaks",):
+        assert "Which line holds the blocks is unknown" in " ".join(gpumemtrace("replay", *section, run.trace).split())
+
+
 def found_lines(report):
     """Lines of the program with leaks and with growth of note, each with its class."""
     found = {(leak["site"]["line"], "leak") for leak in report["leaks"]}

@@ -76,6 +76,10 @@ def test_oom_by_fragmentation_suggests_expandable_segments(run_out):
     assert oom["requested_bytes"] == 100 * MIB <= seen["reserved"] - seen["allocated"]
     assert unused(oom)["pinned"] == seen["reserved"] - seen["allocated"]
     assert oom["cause"] == "no_fitting_block" and "No free block fits" in oom["why"]
+    assert oom["shortfall_bytes"] == oom["segment_bytes"] - seen["free_at_driver"] > 0
+    assert "less than the segment needs" in oom["why"] and remedy(oom, "use a GPU with") is None
+    [refused] = [verdict for verdict in traced.report()["verdicts"] if verdict["kind"] == "failed_calls"]
+    assert refused["evidence"]["of_torch"] == refused["evidence"]["calls"] and "PyTorch freed its cache and asked again, and 1 request" in refused["summary"]
     assert remedy(oom, "expandable_segments") is True
     assert run_out("pieces", **EXPANDABLE)[2] is None
 

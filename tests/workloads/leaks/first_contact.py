@@ -128,6 +128,23 @@ def two_phases():
         remember()
 
 
+def pinned_pages():
+    """An uploader's pinned buffers go to PyTorch's cache, from which an archive takes and keeps."""
+    archive, model = [], nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(40):
+        staging = torch.empty(128, 512, pin_memory=True)  # cache grows here
+        prediction = model(staging.to("cuda", non_blocking=True))
+        del staging
+        optimizer.zero_grad()
+        prediction.square().mean().backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        page = torch.empty(128, 512, pin_memory=True)
+        page.copy_(prediction.detach())
+        archive.append(page)
+
+
 def two_leaks(how="exits"):
     """Keeps an output in each step and a graph in every tenth; caches, evaluates, and marks steps.
 
