@@ -194,6 +194,7 @@ def train_llama(folder, stock, ranks, timeout=300, **shape):
     return rows[0]["peak_live_bytes"]
 
 
+@pytest.mark.slow("two ranks train a model of 295 million parameters")
 def test_fsdp_keeps_the_bytes_of_the_config(stock, tmp_path):
     shape = {"layers": 3, "width": 2048, "heads": 16, "kv_heads": 4, "ffn": 7168, "vocabulary": 32000, "length": 512}
     train_llama(tmp_path, stock, 2, **shape)
