@@ -91,11 +91,18 @@ fn backward_frame_under_stack(state: &ThreadState, session: &'static Session) ->
     if stack == NodeId::NONE {
         return Some(state.autograd_stack.get());
     }
+    let (parent, key) = match state.autograd_stack.get() {
+        NodeId::NONE => (stack, BACKWARD_FRAME),
+        // A recomputed forward pass: the stack alone may have frames of libraries only.
+        forward => {
+            let joined = stack_inside_backward(session, block, (stack, forward))?;
+            (joined, FrameKey { instr: forward.0 as usize, tag: 1, ..BACKWARD_FRAME })
+        }
+    };
     let ThreadBlock { producer, python, .. } = block;
-    python.child_of_last(&BACKWARD_FRAME, || {
+    python.child_of_last(&key, || {
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
-        let node =
-            PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: FrameLink::Backward };
+        let node = PyNode { id, parent, code: CodeId::UNKNOWN, offset_bytes: -1, link: FrameLink::Backward };
         push_definition(session, producer, &encode_py_node_record(node)).then_some(id)
     })
 }

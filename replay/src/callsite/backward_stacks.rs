@@ -3,12 +3,13 @@
 //!
 //! The recorder stores the two stacks and a node that names both ([`FrameLink::InsideBackward`]).
 //! Here the frames of the own stack are copied onto the forward stack, under the id of that node,
-//! so that everything else sees one stack. A stack that contains the call of `backward()` is
-//! complete by itself and stays as it is. `symbols::tests` has cases.
+//! so that everything else sees one stack. A stack with user code that calls `backward()` is
+//! complete by itself and stays as it is; reentrant checkpoints call it without user code.
+//! `symbols::tests` has cases.
 
 use gpumemtrace_format::{FrameLink, NodeId, PyNode};
 
-use crate::callsite::code_origin::is_backward_call;
+use crate::callsite::code_origin::{CodeOrigin, UserCodePaths, is_backward_call};
 use crate::callsite::site_key::MAX_FRAMES;
 use crate::ingest::definitions::Definitions;
 use crate::util::seeded_map::SeededMap;
@@ -24,12 +25,12 @@ pub(super) struct BackwardStacks {
 
 impl BackwardStacks {
     /// Joins the stacks of nodes that were added since the last call.
-    pub(super) fn join(&mut self, definitions: &mut Definitions) {
+    pub(super) fn join(&mut self, definitions: &mut Definitions, user_code: &UserCodePaths) {
         let is_inside = |node: &&PyNode| node.link == FrameLink::InsideBackward;
         let mut nodes: Vec<PyNode> = definitions.python.values().filter(is_inside).copied().collect();
         nodes.sort_unstable_by_key(|node| node.id);
         for node in nodes {
-            let joined = self.join_stacks(node, definitions);
+            let joined = self.join_stacks(node, definitions, user_code);
             // A stack that is not known stays, as an unknown frame.
             let joined = joined.unwrap_or(PyNode { offset_bytes: -1, link: FrameLink::Unknown, ..node });
             definitions.python.insert(node.id, joined);
@@ -37,15 +38,19 @@ impl BackwardStacks {
     }
 
     /// The innermost frame of the joined stack, with the id of `node`.
-    fn join_stacks(&mut self, node: PyNode, definitions: &mut Definitions) -> Option<PyNode> {
+    fn join_stacks(
+        &mut self,
+        node: PyNode,
+        definitions: &mut Definitions,
+        user_code: &UserCodePaths,
+    ) -> Option<PyNode> {
         let forward = NodeId(node.offset_bytes.cast_unsigned());
         let own = own_frames(node.parent, definitions)?;
         let innermost = *own.first()?;
-        let calls_backward = own.iter().any(|frame| {
-            let code = definitions.codes.get(&frame.code);
-            code.is_some_and(|code| is_backward_call(&code.file, &code.name))
-        });
-        if calls_backward || definitions.python.get(&forward)?.link != FrameLink::Backward {
+        let codes = || own.iter().filter_map(|frame| definitions.codes.get(&frame.code));
+        let is_complete = codes().any(|code| is_backward_call(&code.file, &code.name))
+            && codes().any(|code| user_code.origin_of(&code.file) == CodeOrigin::User);
+        if is_complete || definitions.python.get(&forward)?.link != FrameLink::Backward {
             return Some(PyNode { id: node.id, ..innermost });
         }
         let mut parent = forward;

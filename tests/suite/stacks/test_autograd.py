@@ -96,12 +96,12 @@ def test_gradients_are_attributed_to_forward_lines(run_python, torch_version, mo
 
 
 @pytest.mark.slow("torch.compile imports for seconds")
-@pytest.mark.parametrize("how", ["checkpoint", "compiled"])
+@pytest.mark.parametrize("how", ["checkpoint", "reentrant", "compiled"])
 def test_python_code_of_the_backward_pass_is_at_the_forward_line(run_python, torch_version, how):
     """Only libraries are on the stacks of these threads, so their lines would not help a user."""
     run = run_python(torch_version, "stacks/recomputed.py", how)
     stack = stacks(run.trace)
-    [line] = line_of("stacks/recomputed.py", {"checkpoint": "# recomputed", "compiled": "# compiled"}[how])
+    [line] = line_of("stacks/recomputed.py", "# compiled" if how == "compiled" else "# recomputed")
     inside = 0
     for event in run.events():
         frames = stack(event["python"]) if event["kind"] == "block_alloc" else []

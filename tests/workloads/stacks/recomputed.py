@@ -1,6 +1,6 @@
 """Trains layers of PyTorch with gradient checkpointing, or compiled: backward runs Python code.
 
-usage: recomputed.py checkpoint|compiled
+usage: recomputed.py checkpoint|reentrant|compiled
 """
 
 import sys
@@ -15,13 +15,13 @@ optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
 
 def forward(x):
     for layer in layers:
-        x = checkpoint(layer, x, use_reentrant=False)  # recomputed
+        x = checkpoint(layer, x, use_reentrant=sys.argv[1] == "reentrant")  # recomputed
     return x
 
 
-model = forward if sys.argv[1] == "checkpoint" else torch.compile(nn.Sequential(*layers), backend="aot_eager")
+model = torch.compile(nn.Sequential(*layers), backend="aot_eager") if sys.argv[1] == "compiled" else forward
 for _ in range(4):
-    batch = torch.randn(8, 32, 64, device="cuda")
+    batch = torch.randn(8, 32, 64, device="cuda", requires_grad=True)
     loss = model(batch).square().mean()  # compiled
     loss.backward()
     optimizer.step()

@@ -118,7 +118,7 @@ impl StackSymbols {
 
     /// Resolves the nodes that were added since the last call.
     pub(crate) fn resolve_new(&mut self) {
-        self.backward_stacks.join(&mut self.definitions);
+        self.backward_stacks.join(&mut self.definitions, &self.user_code);
         let is_new = |id: &&NodeId| self.nodes.get_ref(id.0).is_none();
         let mut ids: Vec<NodeId> = self.definitions.python.keys().filter(is_new).copied().collect();
         // Sorted, so that the ids assigned here do not depend on the iteration order of a hash map.

@@ -164,9 +164,12 @@ fn python_code_inside_a_backward_node_is_below_its_forward_line() {
 }
 
 #[test]
-fn stack_with_the_call_of_backward_is_complete() {
-    let mut symbols = recomputed(code(3, "/v/torch/autograd/__init__.py", "backward", 5));
-    let stack = symbols.stack(NodeId(21), NodeId::NONE);
-    let functions: Vec<_> = symbols.frames(stack).into_iter().filter_map(|frame| frame.function).collect();
-    assert_eq!(functions, ["relu", "backward"]);
+fn stack_with_user_code_and_the_call_of_backward_is_complete() {
+    let mut symbols = recomputed(code(3, "/v/site-packages/torch/autograd/__init__.py", "backward", 5));
+    let functions = [21, 22].map(|id| {
+        let stack = symbols.stack(NodeId(id), NodeId::NONE);
+        let names = symbols.frames(stack).into_iter().filter_map(|frame| frame.function);
+        names.collect::<Vec<_>>().join(" ")
+    });
+    assert_eq!(functions, ["relu backward <backward> main", "g backward"]);
 }
