@@ -30,10 +30,8 @@ pub(crate) fn suggest_holders(report: &Report, trace: usize) -> Option<&'static 
     }
     Some(match (info.searches_holders, info.end) {
         (false, _) => "To see what holds these blocks: gpumemtrace run --holders",
-        (true, Ending::Running) => {
-            "No scan for holders has run yet; the next one is due after another tenth of the time so far, if memory grows."
-        }
-        (true, _) => "No scan for holders ran before the program ended.",
+        (true, Ending::Running) => "No holder scan has run yet; one starts once the trace shows growth.",
+        (true, _) => "No holder scan ran before the program ended.",
     })
 }
 

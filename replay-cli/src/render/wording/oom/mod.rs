@@ -41,9 +41,9 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
             let largest = oom
                 .largest_free_block_bytes
                 .map(|bytes| format!(" (largest free block {})", format_bytes(bytes)));
-            let driver = oom
-                .driver_free_bytes
-                .map(|free| format!(", the driver {} free{}", format_bytes(free), describe_shortfall(oom)));
+            let driver = oom.driver_free_bytes.map(|free| {
+                format!(", and the driver had {} free{}", format_bytes(free), describe_shortfall(oom))
+            });
             format!(
                 "No free block fits {requested}: {reserver} had {unused} unused{}{}",
                 largest.unwrap_or_default(),
@@ -134,10 +134,10 @@ pub(super) fn describe_remedy(remedy: &Remedy, words: &Vocabulary) -> String {
             format!("free at least {} before the request", format_bytes(*bytes))
         }
         RemedyKind::FreeSegments { bytes } => {
-            format!("free all blocks of segments with {} or more before the request", format_bytes(*bytes))
+            format!("free all blocks in segments that total at least {}", format_bytes(*bytes))
         }
         RemedyKind::LargerGpu { bytes } => {
-            format!("use a GPU with {} more (to compare GPUs: gpumemtrace fit TRACE)", format_bytes(*bytes))
+            format!("use a GPU with {} more memory (to compare: gpumemtrace fit TRACE)", format_bytes(*bytes))
         }
     }
 }
