@@ -162,14 +162,19 @@ fn slack_of_blocks_hides_no_growing_size() {
     assert_eq!(growing(0), []);
 }
 
+/// A training that keeps a block of each of these lines and sizes in four of its 31 steps.
+fn keeps_four_times(blocks: &[(i32, u64)]) -> Synthetic {
+    Synthetic::train(31, |run, step, train| {
+        for (line, bytes) in blocks.iter().filter(|_| [10, 15, 20, 25].contains(&step)) {
+            let keep = run.frame(train, "/work/train.py", "keep", *line);
+            run.alloc(keep, *bytes);
+        }
+    })
+}
+
 #[test]
 fn possible_leak_has_rate_forecast_and_stack() {
-    let run = Synthetic::train(31, |run, step, train| {
-        if [10, 15, 20, 25].contains(&step) {
-            let keep = run.frame(train, "/work/train.py", "keep", 70);
-            run.alloc(keep, 64 * MIB);
-        }
-    });
+    let run = keeps_four_times(&[(70, 64 * MIB)]);
     let report = run.report();
     let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
     let finding = one.finding.as_deref().unwrap();
@@ -227,12 +232,7 @@ fn blocks_that_are_freed_at_the_end_of_a_snapshot_are_no_leak() {
 
 #[test]
 fn holders_of_a_possible_leak_are_searched_for() {
-    let run = Synthetic::train(31, |run, step, train| {
-        if [10, 15, 20, 25].contains(&step) {
-            let keep = run.frame(train, "/work/train.py", "keep", 70);
-            run.alloc(keep, 64 * MIB);
-        }
-    });
+    let run = keeps_four_times(&[(70, 64 * MIB)]);
     let [searched] = &blocks_of_leaks(&run.analyse())[..] else { panic!("one possible leak") };
     let blocks: u64 = searched.stacks.iter().map(|stack| stack.blocks).sum();
     assert_eq!((searched.line, blocks), (Some(70), 4));
@@ -241,14 +241,7 @@ fn holders_of_a_possible_leak_are_searched_for() {
 #[test]
 fn small_growth_of_the_same_function_is_not_a_second_finding() {
     let evaluate = |small: u64| {
-        let run = Synthetic::train(31, |run, step, train| {
-            if [10, 15, 20, 25].contains(&step) {
-                let outputs = run.frame(train, "/work/train.py", "evaluate", 41);
-                run.alloc(outputs, 64 * MIB);
-                let mean = run.frame(train, "/work/train.py", "evaluate", 42);
-                run.alloc(mean, small);
-            }
-        });
+        let run = keeps_four_times(&[(41, 64 * MIB), (42, small)]);
         growth(&run.report()).iter().map(|one| (one.site.line, one.blocks)).collect::<Vec<_>>()
     };
     assert_eq!(evaluate(512), [(Some(41), 8)]);
