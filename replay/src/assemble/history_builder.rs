@@ -23,7 +23,7 @@ use crate::state::live_set::history::composition::{Composition, Grouping};
 use crate::state::live_set::history::lifetimes::LifetimeTable;
 use crate::state::pool_key::PoolKey;
 use crate::timeline::extremes::ExtremeSeries;
-use crate::timeline::run_times::RunTimes;
+use crate::timeline::phase_turns::PhaseTurns;
 use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};
 
@@ -34,18 +34,18 @@ impl Analysis {
     /// The memory of the run over time; `None` if the options did not ask for it, or if it was
     /// taken. The other results stay as they are.
     pub fn take_history(&mut self) -> Option<RunHistory> {
-        let times = self.run_times.take()?;
+        let turns = self.phase_turns.take()?;
         let visible = self.devices.iter_mut().filter(|(ordinal, _)| *ordinal != NO_DEVICE);
         let tables: Vec<HistoryTables> = visible.map(|(_, state)| HistoryTables::take_from(state)).collect();
-        Some(self.history_from(&times, tables))
+        Some(self.history_from(&turns, tables))
     }
 
-    fn history_from(&self, times: &RunTimes, tables: Vec<HistoryTables>) -> RunHistory {
+    fn history_from(&self, phase_turns: &PhaseTurns, tables: Vec<HistoryTables>) -> RunHistory {
         let relative = |time_ns: u64| time_ns.saturating_sub(self.start_ns);
         let has_steps = self.step_rule.source().is_some();
-        let starts = times.step_starts().iter().filter(|_| has_steps);
+        let starts = self.step_times.starts().iter().filter(|_| has_steps);
         let codes = &self.symbols.definitions().codes;
-        let turns = times.turns().iter().map(|turn| {
+        let turns = phase_turns.turns().iter().map(|turn| {
             let name = codes.get(&turn.name).map_or_else(String::new, |code| code.name.clone());
             (name, relative(turn.begin_ns), relative(turn.end_ns.unwrap_or(self.end_ns)))
         });
@@ -62,9 +62,9 @@ impl Analysis {
             steps: self.steps,
             step_source: self.step_source(),
             step_starts_ns: starts.map(|time_ns| relative(*time_ns)).collect(),
-            step_distance: times.every(),
+            step_distance: self.step_times.every(),
             phase_turns: turns.collect(),
-            omitted_phase_turns: times.omitted_turns(),
+            omitted_phase_turns: phase_turns.omitted(),
             marks: marks.collect(),
             devices,
             ..RunHistory::default()

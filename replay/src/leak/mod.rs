@@ -110,7 +110,7 @@ pub(crate) fn find_leaks(trace: usize, analysis: &Analysis) -> LeakFindings {
             found.growth[begin.1..].iter_mut().filter(|one| one.class == GrowthClass::PossibleLeak);
         let possible = possible.filter_map(|one| one.finding.as_deref_mut()).collect();
         let headroom = Headroom::of_device(analysis, *ordinal, device);
-        forecast_oom(&mut found.leaks[begin.0..], possible, headroom);
+        forecast_oom(&mut found.leaks[begin.0..], possible, (analysis, headroom));
     }
     let reporter = LeakReporter {
         trace,
@@ -194,33 +194,30 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
     find_candidates(live_set, analysis.ends_in_teardown(), &is_judged)
 }
 
-/// Sets the step in which the device is full if all `leaks` on it go on together, and for the
-/// `possible` ones, if these go on too. Sets nothing if the rate of one of them is unknown.
-fn forecast_oom(leaks: &mut [Leak], possible: Vec<&mut Leak>, headroom: Option<Headroom>) {
-    let certain: Vec<&mut Leak> = leaks.iter_mut().collect();
-    let Some(total) = forecast_together(certain, GrowthRate::default(), headroom) else { return };
-    forecast_together(possible, total, headroom);
-}
-
-/// Sets the step in which the device is full if `leaks` go on, and others with the rate `others`.
-/// Returns the sum of all rates; `None` if one is unknown.
-fn forecast_together(
-    leaks: Vec<&mut Leak>,
-    others: GrowthRate,
-    headroom: Option<Headroom>,
-) -> Option<GrowthRate> {
-    let mut total = others;
-    for leak in &leaks {
-        let rate = leak.bytes_per_step?;
-        let interval = leak.bytes_per_step_interval.map_or([rate.0; 2], |bounds| bounds.map(|b| b.0));
-        total += GrowthRate { expected: rate.0, least: interval[0], most: interval[1] };
+/// Sets when the device is full if all `leaks` on it go on together, and for the `possible` ones,
+/// if these go on too.
+fn forecast_oom(
+    leaks: &mut [Leak],
+    possible: Vec<&mut Leak>,
+    (analysis, headroom): (&Analysis, Option<Headroom>),
+) {
+    let Some(headroom) = headroom else { return };
+    let mut total = GrowthRate::default();
+    for together in [leaks.iter_mut().collect(), possible] {
+        for leak in &together {
+            let [expected, least, most] = leak.rate;
+            total += GrowthRate { expected, least, most };
+        }
+        let largest = together.iter().max_by_key(|leak| leak.bytes);
+        let block_bytes = largest.map_or(0, |leak| leak.bytes / leak.blocks.max(1));
+        for leak in together {
+            let (first, last) = leak.judged;
+            let forecast = headroom.for_block_size(block_bytes).forecast(total, last);
+            leak.oom_step = forecast.filter(|_| leak.last_step.is_some());
+            leak.oom_elapsed_ns = forecast.and_then(|forecast| {
+                let pace = analysis.step_times.pace(first, last)?;
+                pace.start_of(forecast.expected).checked_sub(analysis.start_ns)
+            });
+        }
     }
-    let largest = leaks.iter().max_by_key(|leak| leak.bytes);
-    let block_bytes = largest.map_or(0, |leak| leak.bytes / leak.blocks.max(1));
-    let headroom = headroom.map(|headroom| headroom.for_block_size(block_bytes));
-    for leak in leaks {
-        leak.oom_step =
-            headroom.zip(leak.last_step).and_then(|(headroom, last)| headroom.forecast(total, last));
-    }
-    Some(total)
 }

@@ -302,6 +302,7 @@ impl LeakReporter<'_> {
         let alone = self.room.filter(|_| has_steps).and_then(|room| {
             room.for_block_size(held.bytes / held.blocks.max(1)).steps_until_full(facts.bytes_per_step)
         });
+        let pace = self.analysis.step_times.pace(facts.first_step, u64::from(last));
         let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
         let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
@@ -320,6 +321,7 @@ impl LeakReporter<'_> {
             blocks_per_step: per_step(blocks_per_step),
             bytes_per_step: per_step(rate),
             bytes_per_step_interval: has_steps.then_some([Quantity(least), Quantity(most)]),
+            bytes_per_second: pace.map(|pace| Quantity(pace.per_second(rate))),
             period_steps: period,
             first_step: has_steps.then_some(facts.first_step),
             last_step: has_steps.then_some(u64::from(last)),
@@ -328,6 +330,7 @@ impl LeakReporter<'_> {
             share_of_growth: share,
             steps_to_oom: alone.map(|steps| steps.expected),
             oom_step: None,
+            oom_elapsed_ns: None,
             survivors: None,
             generations: None,
             cohort_survival: Vec::new(),
@@ -339,6 +342,8 @@ impl LeakReporter<'_> {
             holder_coverage: None,
             stacks: Vec::new(),
             by_stack: Vec::new(),
+            rate: [rate, least, most],
+            judged: (facts.first_step, u64::from(last)),
             evidence: LeakEvidence {
                 judged_at_step: has_steps.then_some(steps),
                 growth_steps: growth.rising_steps,

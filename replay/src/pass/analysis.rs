@@ -22,9 +22,10 @@ use crate::report::{
 use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::MarkLog;
+use crate::timeline::phase_turns::PhaseTurns;
 use crate::timeline::phases::PhaseRecord;
-use crate::timeline::run_times::RunTimes;
 use crate::timeline::step_coverage::StepCoverage;
+use crate::timeline::step_times::StepTimes;
 use crate::timeline::steps::{StepLayer, StepRule};
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::StackId;
@@ -109,8 +110,10 @@ pub struct Analysis {
     pub(crate) snapshots: Vec<SnapshotRecord>,
     /// Requested snapshots at moments that the run did not reach.
     pub unreached_snapshots: Vec<TimeSpec>,
-    /// Times of steps and phases, if the options ask for a history.
-    pub(crate) run_times: Option<Box<RunTimes>>,
+    /// When steps began, or the intervals of a run without steps.
+    pub(crate) step_times: StepTimes,
+    /// Times of phases, if the options ask for a history.
+    pub(crate) phase_turns: Option<Box<PhaseTurns>>,
     /// The analyses of rare events, at the end of the trace.
     pub(crate) analyses: RunningAnalyses,
     /// By device: the phase (index in `phases`) in which each block of the peak was allocated, by

@@ -46,10 +46,11 @@ use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
+use crate::timeline::phase_turns::PhaseTurns;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::prescan::Prescan;
-use crate::timeline::run_times::RunTimes;
 use crate::timeline::step_coverage::CoverageCounter;
+use crate::timeline::step_times::StepTimes;
 use crate::timeline::steps::StepClock;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::ids::{SiteId, StackId};
@@ -93,7 +94,8 @@ struct ReplayPass {
     tracker: Option<TrackerState>,
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
-    run_times: Option<Box<RunTimes>>,
+    step_times: StepTimes,
+    phase_turns: Option<Box<PhaseTurns>>,
     scope: PassScope,
     end: EndDetector,
     /// The next event may still describe memory from before the recording.
@@ -199,7 +201,7 @@ impl ReplayPass {
         };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
         pass.devices.keeps_history = pass.scope.keeps_history;
-        pass.run_times = pass.scope.keeps_history.then(Box::default);
+        pass.phase_turns = pass.scope.keeps_history.then(Box::default);
         for events in &buffered {
             pass.on_slice(events);
         }
@@ -250,7 +252,8 @@ impl ReplayPass {
             tracker: None,
             schedule,
             snapshots: Vec::new(),
-            run_times: None,
+            step_times: StepTimes::default(),
+            phase_turns: None,
             scope: PassScope::default(),
             end: EndDetector::new(None),
             awaits_history: true,
@@ -363,7 +366,7 @@ impl ReplayPass {
         self.devices.change_all(|device| device.end_step(time_ns, driver));
         self.host.end_step();
         self.step += 1;
-        self.run_times.iter_mut().for_each(|times| times.begin_step(self.time_ns));
+        self.step_times.begin_step(self.time_ns);
         self.coverage.begin_step(&self.counts, first);
         let due = self.schedule.take_due_at_step(self.step);
         self.take_snapshots(&due);
@@ -374,7 +377,7 @@ impl ReplayPass {
     fn on_rare_event(&mut self, event: &Event, stack: StackId, site: SiteId) {
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
-                self.run_times.iter_mut().for_each(|times| times.on_phase_event(event, self.time_ns));
+                self.phase_turns.iter_mut().for_each(|turns| turns.on_phase_event(event, self.time_ns));
                 let live = self.devices.torch_live_bytes();
                 self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), live);
             }

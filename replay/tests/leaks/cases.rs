@@ -326,10 +326,10 @@ fn stationary_noise_has_no_findings() {
 }
 
 #[test]
-fn growth_without_steps_has_no_rate() {
+fn growth_without_steps_has_a_rate_in_time_alone() {
     let mut run = Synthetic::new();
     let main = run.frame(NodeId::NONE, "/work/serve.py", "<module>", 3);
-    let mut noise = Noise(5);
+    let (mut noise, began_ns) = (Noise(5), run.time_ns);
     for _ in 0..4000 {
         let work = run.frame(main, "/work/serve.py", "handle", 10 + noise.below(5) as i32);
         for _ in 0..noise.below(5) {
@@ -343,11 +343,15 @@ fn growth_without_steps_has_no_rate() {
             run.alloc(keep, bytes);
         }
     }
+    let run_seconds = (run.time_ns - began_ns) as f64 / 1e9;
     let report = run.report();
     assert_eq!(report.steps.unwrap().source, None);
     let leaks = report.leaks.unwrap();
     assert_eq!(leaks.len(), 1, "{leaks:#?}");
     assert_eq!((leaks[0].site.line, leaks[0].bytes_per_step, leaks[0].first_step), (Some(30), None, None));
+    let expected = leaks[0].bytes as f64 / run_seconds;
+    let rate = leaks[0].bytes_per_second.unwrap().0;
+    assert!((rate / expected - 1.0).abs() < 0.15, "{rate} instead of {expected}");
 }
 
 #[test]

@@ -100,6 +100,18 @@ def test_line_at_which_the_pinned_cache_grew_is_not_said_to_hold_its_blocks(run_
         assert "Which line holds the blocks is unknown" in " ".join(gpumemtrace("replay", *section, run.trace).split())
 
 
+def test_leak_of_a_server_without_steps_has_a_rate_in_time(run_python, torch_version):
+    run = run_python(torch_version, PROGRAM, "routes", SIMGPU_MEM="4G")
+    report, seen = run.report(), json.loads(run.process.stdout)
+    [leak] = report["leaks"]
+    assert (report["steps"]["source"], leak["site"]["line"], leak["bytes_per_step"]) == (None, line_of("result"), None)
+    # The program measures from its first leaked block on, the report from a bit later on.
+    assert leak["bytes_per_second"] == pytest.approx(seen["bytes_per_second"], rel=0.25)
+    seconds = 4096 * MIB / seen["bytes_per_second"]
+    assert leak["oom_elapsed_ns"] / 1e9 == pytest.approx(seconds, rel=0.3)
+    assert "Out of memory expected about" in gpumemtrace("replay", "--leaks", run.trace)
+
+
 def found_lines(report):
     """Lines of the program with leaks and with growth of note, each with its class."""
     found = {(leak["site"]["line"], "leak") for leak in report["leaks"]}

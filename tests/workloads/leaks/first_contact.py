@@ -6,9 +6,12 @@ claim of each.
 
 import collections
 import ctypes
+import json
 import os
+import random
 import signal
 import sys
+import time
 
 import torch
 from torch import nn
@@ -143,6 +146,24 @@ def pinned_pages():
         page = torch.empty(128, 512, pin_memory=True)
         page.copy_(prediction.detach())
         archive.append(page)
+
+
+def routes():
+    """A server whose requests have no allocation in common, and that measures its leak in time."""
+    weight, kept, draw = torch.randn(256, 256, device="cuda"), [], random.Random(3)
+    seconds = []
+    for _ in range(400):
+        route = draw.choice(["embed", "search", "norms"])
+        if route == "embed":
+            (torch.randn(draw.randint(1, 60), 256, device="cuda") @ weight).sum().item()
+        elif route == "search":
+            kept.append(torch.empty(1 << 18, device="cuda"))  # result
+            (kept[-1][:256] * weight).max().item()
+            seconds.append(time.monotonic())
+        else:
+            weight.norm().item() + weight.mean().item()
+        time.sleep(0.002)
+    print(json.dumps({"bytes_per_second": ((len(seconds) - 1) << 20) / (seconds[-1] - seconds[0])}))
 
 
 def two_leaks(how="exits"):

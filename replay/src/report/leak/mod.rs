@@ -93,6 +93,8 @@ pub struct Leak {
     /// The 95% interval of Theil and Sen for `bytes_per_step`; twice the same value if the growth
     /// is exact.
     pub bytes_per_step_interval: Option<[Quantity; 2]>,
+    /// Growth in bytes, on average over the time of the growth; `null` if that time is unknown.
+    pub bytes_per_second: Option<Quantity>,
     /// The number of steps after which the growth repeats; `null` if it does not.
     pub period_steps: Option<u64>,
     /// The first step with a surviving block, counted from 0.
@@ -109,6 +111,9 @@ pub struct Leak {
     pub steps_to_oom: Option<u64>,
     /// The step at which the device is full if all its leaks continue.
     pub oom_step: Option<OomForecast>,
+    /// The time from the first event at which the device is full if all its leaks continue, and
+    /// steps pass as fast as while they grew.
+    pub oom_elapsed_ns: Option<u64>,
     /// Blocks of the same call sites that were live at the last step end.
     pub survivors: Option<u64>,
     /// The number of steps that allocated the survivors of the main call site.
@@ -140,6 +145,12 @@ pub struct Leak {
     /// [`WalkedBlock`]: super::WalkedBlock
     #[serde(skip)]
     pub by_stack: Vec<(u32, u64, u64)>,
+    /// Growth in bytes per step, or per interval of a run without steps: expected, least and most.
+    #[serde(skip)]
+    pub(crate) rate: [f64; 3],
+    /// The first step, or interval, with growth, and the last complete one.
+    #[serde(skip)]
+    pub(crate) judged: (u64, u64),
 }
 
 impl Leak {
