@@ -54,7 +54,7 @@ impl FollowedRun {
     /// that the trace has to be opened anew.
     pub(crate) fn poll(&mut self) -> Result<TailChange, OpenError> {
         let known = self.live.next_seq();
-        let ring = self.ring.read_unless(|header| header.next_seq <= known);
+        let ring = self.ring.read_new(|header| header.next_seq <= known);
         self.silence = match &ring {
             RingFile::Unusable(why) if self.ring.is_unanswered() => Some(why.clone()),
             _ => None,

@@ -9,13 +9,13 @@
 //! if it is scheduled late.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
+use gpumemtrace_format::ring::{RingImage, RingProgress, RingSource};
 use gpumemtrace_replay::RingFile;
 use rustix::fs::OFlags;
 
@@ -33,17 +33,15 @@ pub(crate) fn ring_path(trace: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Reads and decodes the ring file of a trace.
+/// Reads the ring file of a trace.
 pub(crate) fn read_ring(trace: &Path) -> RingFile {
-    RingReader::new(trace).read_unless(|_| false)
+    RingReader::new(trace).read_new(|_| false)
 }
-
-/// A ring file has about 50 MiB. Threads that read many of them take turns.
-static READING: Mutex<()> = Mutex::new(());
 
 /// Reads one ring file once or several times.
 pub(crate) struct RingReader {
     path: PathBuf,
+    progress: RingProgress,
     /// When the program did not answer.
     unanswered: Option<Instant>,
 }
@@ -51,39 +49,26 @@ pub(crate) struct RingReader {
 impl RingReader {
     /// Reads the ring file of the trace `trace`.
     pub(crate) fn new(trace: &Path) -> Self {
-        Self { path: ring_path(trace), unanswered: None }
+        Self { path: ring_path(trace), progress: RingProgress::default(), unanswered: None }
     }
 
-    /// Reads and decodes the file. Waits for the recorder for at most a few seconds. If the content
-    /// of the first page satisfies `is_known`, reads no more: the image then has no records.
-    pub(crate) fn read_unless(&mut self, is_known: impl FnOnce(&RingImage) -> bool) -> RingFile {
-        match self.read_bytes(is_known) {
-            Ok(bytes) => match RingImage::decode(&bytes) {
-                Ok(image) => RingFile::Loaded(Box::new(image)),
-                Err(error) => RingFile::Unusable(error.to_string()),
-            },
-            Err(why) => why,
+    /// Reads what earlier calls have not read. Waits for the recorder for at most a few seconds. If
+    /// the content of the first page satisfies `is_known`, reads no more: the image then has no
+    /// records.
+    pub(crate) fn read_new(&mut self, is_known: impl FnOnce(&RingImage) -> bool) -> RingFile {
+        let mut file = match self.open() {
+            Ok(file) => OpenRing(file),
+            Err(why) => return why,
+        };
+        match RingImage::read_new(&mut file, &mut self.progress, is_known) {
+            Ok(image) => RingFile::Loaded(Box::new(image)),
+            Err(error) => RingFile::Unusable(error.to_string()),
         }
     }
 
     /// True if the program did not answer at the last attempt.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.unanswered.is_some()
-    }
-
-    /// Reads the first page, checks it, then reads as many bytes as that page announces.
-    fn read_bytes(&mut self, is_known: impl FnOnce(&RingImage) -> bool) -> Result<Vec<u8>, RingFile> {
-        let mut file = self.open()?;
-        let _turn = READING.lock();
-        let mut bytes = Vec::with_capacity(PAGE_BYTES);
-        file.by_ref().take(PAGE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
-        let all =
-            RingImage::expected_file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
-        if RingImage::decode(&bytes).is_ok_and(|header| is_known(&header)) {
-            return Ok(bytes);
-        }
-        file.take(all - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
-        Ok(bytes)
     }
 
     fn open(&mut self) -> Result<File, RingFile> {
@@ -106,6 +91,18 @@ impl RingReader {
         };
         self.unanswered = opened.is_none().then(Instant::now);
         opened.ok_or_else(|| does_not_answer(owner))?.map_err(unreadable)
+    }
+}
+
+struct OpenRing(File);
+
+impl RingSource for OpenRing {
+    fn read_at(&mut self, at: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        FileExt::read_at(&self.0, into, at)
+    }
+
+    fn length_bytes(&mut self) -> std::io::Result<u64> {
+        Ok(self.0.metadata()?.len())
     }
 }
 

@@ -149,6 +149,18 @@ impl Merger {
         let _ = self.drain(0, sink);
     }
 
+    /// The number for which events wait; `None` if none wait.
+    pub(crate) fn awaited(&self) -> Option<u64> {
+        self.heap.peek().filter(|Reverse(top)| top.seq != NO_SEQ).map(|_| self.next_seq)
+    }
+
+    /// Waits no more for the next number, which does not count as missing, and passes on the events
+    /// behind it.
+    pub(crate) fn pass_over_next(&mut self, sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>) {
+        self.next_seq += 1;
+        let _ = self.drain(self.max_waiting, sink);
+    }
+
     /// Passes on all waiting events and summarizes the order.
     pub(crate) fn finish(
         mut self,
@@ -365,6 +377,22 @@ mod tests {
         let _ = merger.push([8, 10].map(|seq| event(seq, 1)).to_vec(), &mut sink);
         let summary = merger.finish(&mut sink);
         assert_eq!((seqs, summary.missing, summary.repeated), (vec![5, 6, 9, 10], 7, 1));
+    }
+
+    #[test]
+    fn awaited_number_can_be_passed_over() {
+        let (mut merger, mut seqs, mut over) = (Merger::new(), Vec::new(), Vec::new());
+        let mut sink = |slice: MergedSlice<'_>| {
+            seqs.extend(slice.events.iter().map(|event| event.seq));
+            ControlFlow::Continue(())
+        };
+        let _ = merger.push([1, 2, 4, NO_SEQ].map(|seq| event(seq, 1)).to_vec(), &mut sink);
+        while let Some(awaited) = merger.awaited() {
+            over.push(awaited);
+            merger.pass_over_next(&mut sink);
+        }
+        assert_eq!((merger.next_seq(), merger.missing()), (5, 0));
+        assert_eq!((over, seqs), (vec![0, 3], vec![1, 2, 4]));
     }
 
     #[test]

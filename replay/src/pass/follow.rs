@@ -2,8 +2,12 @@
 //!
 //! Definitions and events arrive piecewise, and an event may arrive twice: from the ring and from
 //! its block. [`RunFollower`] resolves ids as they are defined, and passes events through the same
-//! [`Merger`] as other replays, each sequence number once. It keeps only totals; the analyses run
-//! on the whole trace after the run.
+//! [`Merger`] as other replays, each sequence number once. It keeps only totals.
+//!
+//! A number may come late: its call is still in the driver (`cudaFree` waits for the GPU). It may
+//! never come: its thread was cancelled. So numbers in flight are passed over, and so are missing
+//! ones that were given out two readings of the ring ago. If such an event comes, it is applied
+//! then. An allocation at the address of a free in flight shows that the free has taken effect.
 //!
 //! *Growth* of a call site: the minimum of its bytes since the last view, minus its minimum between
 //! two earlier views. Those are a quarter to a half of all views ago. Temporary blocks do not raise
@@ -21,7 +25,7 @@ use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
 use crate::callsite::symbols::StackSymbols;
 use crate::ingest::definitions::Definitions;
-use crate::ingest::merger::{MergedSlice, Merger};
+use crate::ingest::merger::Merger;
 use crate::pass::followed_device::FollowedDevice;
 use crate::report::{DeviceBytes, DeviceGauges, GrownSite, RunGauges, RunView};
 use crate::state::attribution::TorchLevels;
@@ -57,12 +61,52 @@ pub struct RunFollower {
     merger: Merger,
     /// Sequence numbers that wait in the merger.
     waiting: SeededSet<u64>,
+    passed_over: PassedOver,
     state: FollowedState,
     views: u64,
     /// The most steps that were counted.
     max_steps: Option<u32>,
     /// Times of the last two views with a number that is a power of two.
     view_times_ns: [u64; 2],
+}
+
+/// Numbers whose events have not come.
+#[derive(Debug, Default)]
+struct PassedOver {
+    /// Each with its record, if the call was in flight.
+    late: SeededMap<u64, Option<Event>>,
+    /// How many numbers had been given out at the last two readings of the ring, older first.
+    given_out: [u64; 2],
+}
+
+impl PassedOver {
+    /// True if nobody should wait for this number. Then it is noted.
+    fn notes(&mut self, seq: u64, in_flight: &SeededMap<u64, Event>) -> bool {
+        let record = in_flight.get(&seq);
+        let is_over = record.is_some() || seq < self.given_out[0];
+        if is_over {
+            self.late.insert(seq, record.copied());
+        }
+        is_over
+    }
+
+    /// Takes the free in flight whose address `event` hands out again.
+    fn take_free_before(&mut self, event: &Event) -> Option<Event> {
+        if self.late.is_empty() || !event.kind.is_driver_call() || event.kind.is_ordered_before_call() {
+            return None;
+        }
+        let frees = |free: &Event| free.kind.is_ordered_before_call() && free.addr == event.addr;
+        let (seq, free) = self.late.iter().find_map(|(seq, record)| {
+            Some((*seq, record.filter(|record| event.result == 0 && frees(record))?))
+        })?;
+        self.late.remove(&seq);
+        Some(Event { in_flight: false, result: 0, ..free })
+    }
+
+    /// Numbers that were not in flight.
+    fn missing(&self) -> u64 {
+        self.late.values().filter(|record| record.is_none()).count() as u64
+    }
 }
 
 /// The state that events change.
@@ -92,6 +136,7 @@ impl RunFollower {
             has_new_definitions: false,
             merger: Merger::new(),
             waiting: SeededSet::default(),
+            passed_over: PassedOver::default(),
             state: FollowedState::default(),
             views: 0,
             max_steps: None,
@@ -113,12 +158,13 @@ impl RunFollower {
     /// Adds the records of the ring. Read the ring before the trace's new items, and add it after
     /// them; no record is then missed.
     pub fn add_ring(&mut self, ring: &RingImage) {
-        let mut events = Vec::new();
+        let (mut events, mut in_flight) = (Vec::new(), SeededMap::default());
         for record in &ring.records {
             match record {
-                // An event in flight appears again once its call has returned.
-                RingRecord::Event(event) if !event.in_flight => events.push(*event),
-                RingRecord::Event(_) => {}
+                RingRecord::Event(event) if event.in_flight => {
+                    in_flight.insert(event.seq, *event);
+                }
+                RingRecord::Event(event) => events.push(*event),
                 definition => {
                     self.symbols.add_definitions(|definitions| definitions.add_record(definition));
                     self.has_new_definitions = true;
@@ -127,6 +173,15 @@ impl RunFollower {
         }
         events.sort_by_key(|event| event.seq);
         self.add_events(events);
+        let Self { merger, passed_over, state, symbols, .. } = self;
+        while merger.awaited().is_some_and(|seq| passed_over.notes(seq, &in_flight)) {
+            merger.pass_over_next(&mut |slice| {
+                state.on_events(slice.events, passed_over, symbols);
+                ControlFlow::Continue(())
+            });
+        }
+        passed_over.given_out = [passed_over.given_out[1], ring.next_seq];
+        self.forget_placed();
     }
 
     fn add_events(&mut self, mut events: Vec<Event>) {
@@ -135,14 +190,20 @@ impl RunFollower {
             self.state.steps.update_names(&self.symbols);
         }
         let (next_seq, waiting) = (self.merger.next_seq(), &mut self.waiting);
+        let Self { merger, passed_over, state, symbols, .. } = self;
+        let came_late: Vec<Event> =
+            events.iter().filter(|event| passed_over.late.remove(&event.seq).is_some()).copied().collect();
+        state.on_events(&came_late, passed_over, symbols);
         events.retain(|event| event.seq != NO_SEQ && event.seq >= next_seq && waiting.insert(event.seq));
-        let (state, symbols) = (&mut self.state, &mut self.symbols);
-        let _ = self.merger.push(events, &mut |MergedSlice { events, .. }| {
-            for event in events {
-                state.on_event(event, symbols);
-            }
+        let _ = merger.push(events, &mut |slice| {
+            state.on_events(slice.events, passed_over, symbols);
             ControlFlow::Continue(())
         });
+        self.forget_placed();
+    }
+
+    /// Forgets numbers that wait no more.
+    fn forget_placed(&mut self) {
         let next_seq = self.merger.next_seq();
         self.waiting.retain(|seq| *seq >= next_seq);
     }
@@ -150,11 +211,9 @@ impl RunFollower {
     /// Applies all waiting events without those that are missing before them. A missing event that
     /// arrives later, because its call was in flight, is ignored.
     pub fn skip_missing_events(&mut self) {
-        let (state, symbols) = (&mut self.state, &mut self.symbols);
-        self.merger.skip_missing_events(&mut |MergedSlice { events, .. }| {
-            for event in events {
-                state.on_event(event, symbols);
-            }
+        let Self { merger, passed_over, state, symbols, .. } = self;
+        merger.skip_missing_events(&mut |slice| {
+            state.on_events(slice.events, passed_over, symbols);
             ControlFlow::Continue(())
         });
         self.waiting.clear();
@@ -208,7 +267,7 @@ impl RunFollower {
         });
         RunGauges {
             events: state.events,
-            missing_events: self.merger.missing(),
+            missing_events: self.merger.missing() + self.passed_over.missing(),
             steps: self.max_steps,
             last_event_ns: state.first_ns.map(|_| state.last_ns),
             devices: devices.collect(),
@@ -250,6 +309,15 @@ impl RunFollower {
 }
 
 impl FollowedState {
+    fn on_events(&mut self, events: &[Event], passed_over: &mut PassedOver, symbols: &mut StackSymbols) {
+        for event in events {
+            if let Some(free) = passed_over.take_free_before(event) {
+                self.on_event(&free, symbols);
+            }
+            self.on_event(event, symbols);
+        }
+    }
+
     fn on_event(&mut self, event: &Event, symbols: &mut StackSymbols) {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);

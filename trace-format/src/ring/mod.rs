@@ -28,7 +28,7 @@ mod layout;
 mod records;
 
 pub use check::{clear_check, decode_end_word, encode_end_word, is_in_flight, seal, seal_completing, unseal};
-pub use image::{MAX_RING_FILE_BYTES, RingError, RingImage};
+pub use image::{MAX_RING_FILE_BYTES, RingError, RingImage, RingProgress, RingSource};
 pub use layout::{MAX_RING_CLASSES, RingLayout, ring_bytes};
 pub use records::{
     DATA_BYTES_PER_RECORD, RecordDecoder, RingRecord, encode_code_head_record, encode_code_records,

@@ -188,17 +188,83 @@ fn foreign_file_and_damaged_header_are_refused() {
 }
 
 #[test]
-fn first_page_gives_the_file_length() {
-    let bytes = image_bytes(8, &[(0, vec![]), (0, vec![])]);
-    assert_eq!(RingImage::expected_file_bytes(&bytes[..PAGE_BYTES]), Ok(bytes.len() as u64));
-    assert_eq!(RingImage::expected_file_bytes(&bytes[..100]), Err(RingError::NotARing));
+fn file_that_claims_to_be_huge_is_refused() {
     let mut page = vec![0; PAGE_BYTES];
     page[..HEADER_BYTES].copy_from_slice(&encode_header(
         [0; 16],
         1,
         &RingLayout::uniform(u32::MAX, u32::MAX),
     ));
-    assert!(matches!(RingImage::expected_file_bytes(&page), Err(RingError::TooLarge(_))));
+    assert!(matches!(RingImage::decode(&page), Err(RingError::TooLarge(_))));
+}
+
+/// A ring file, and how many of its bytes were read.
+struct Counted(Vec<u8>, usize);
+
+impl RingSource for Counted {
+    fn read_at(&mut self, at: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = (&self.0[..]).read_at(at, into)?;
+        self.1 += read;
+        Ok(read)
+    }
+
+    fn length_bytes(&mut self) -> std::io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+}
+
+/// The sequence numbers of events that one more reading returns.
+fn new_events(bytes: Vec<u8>, progress: &mut RingProgress) -> (Vec<u64>, usize) {
+    let mut source = Counted(bytes, 0);
+    let image = RingImage::read_new(&mut source, progress, |_| false).unwrap();
+    assert_eq!(image.malformed, 0);
+    let seqs = image.records.iter().filter_map(|record| match record {
+        RingRecord::Event(event) => Some(event.seq),
+        _ => None,
+    });
+    (seqs.collect(), source.1)
+}
+
+#[test]
+fn later_readings_return_only_what_is_new_or_was_in_flight() {
+    let calls = |count: u64, in_flight: Option<u64>| -> Vec<[u64; RECORD_WORDS]> {
+        let event = |seq| Event {
+            kind: EventKind::DEVICE_FREE,
+            in_flight: in_flight == Some(seq),
+            ..block_event(seq)
+        };
+        (0..count).map(|seq| event(seq).to_words()).collect()
+    };
+    let mut progress = RingProgress::default();
+    let file = |count, in_flight| image_bytes(4096, &[(0, calls(count, in_flight)), (0, vec![])]);
+    assert_eq!(new_events(file(5, Some(3)), &mut progress).0, [0, 1, 2, 3, 4]);
+    assert_eq!(new_events(file(6, Some(3)), &mut progress).0, [3, 4, 5]);
+    assert_eq!(new_events(file(7, None), &mut progress).0, [3, 4, 5, 6]);
+    assert_eq!(new_events(file(7, None), &mut progress).0, [0; 0]);
+    // Of a file of half a megabyte, the headers and two chunks are read.
+    let (seqs, read_bytes) = new_events(file(8, None), &mut progress);
+    assert!(seqs == [7] && read_bytes < 50_000, "{read_bytes}");
+    // The records were written to the trace.
+    let records = calls(9, None)[8..].to_vec();
+    assert_eq!(new_events(image_bytes(4096, &[(8, records), (0, vec![])]), &mut progress).0, [8]);
+    // The ring of another run.
+    let mut other = file(2, None);
+    let header = encode_header([8; 16], 43, &RingLayout::uniform(2, 4096));
+    other[..HEADER_BYTES].copy_from_slice(&header);
+    assert_eq!(new_events(other, &mut progress).0, [0, 1]);
+}
+
+#[test]
+fn definition_that_was_half_stored_is_read_from_its_head() {
+    let code = CodeDef { id: CodeId(9), file: "x".repeat(100), ..CodeDef::default() };
+    let records = encode_code_records(&code);
+    let mut progress = RingProgress::default();
+    let mut read = |count: usize| {
+        let bytes = image_bytes(8, &[(0, records[..count].to_vec())]);
+        RingImage::read_new(&mut &bytes[..], &mut progress, |_| false).unwrap().records
+    };
+    assert_eq!(read(2), []);
+    assert_eq!(read(records.len()), [RingRecord::Code(code)]);
 }
 
 proptest! {
