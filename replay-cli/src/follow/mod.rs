@@ -1,135 +1,240 @@
-//! `gpumemtrace replay --follow`: prints the totals of a running program.
+//! `gpumemtrace replay --follow`: the present state of running programs, then their report.
 //!
-//! About once a second, if the totals changed, one line goes to stderr. When the run is over,
-//! `replay` prints its usual report on stdout. `serve-metrics` reads such runs without printing.
+//! About once a second, if the totals changed, each program gets a line on stderr: what `replay`
+//! would find now, when memory runs out, and how full the GPUs are. When all runs are over, or at
+//! Ctrl-C, `replay` prints its usual report on stdout. `serve-metrics` reads such runs without
+//! printing.
 
 mod file_tail;
+mod finding;
 mod followed_run;
 mod followed_trace;
 mod recorder_presence;
+mod totals;
+mod watched_trace;
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::report::RunView;
 
 use crate::exit::UnreadableInput;
-use crate::render::wording::sites::short_site;
-use crate::terminal::format::{format_count, format_duration};
+use crate::terminal::format::format_count;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
+use crate::trace::find::{TRACES, find_files, is_pattern};
+use file_tail::FileTail;
 pub(crate) use file_tail::TailChange;
+use finding::FindingThread;
 pub(crate) use followed_run::FollowedRun;
+use recorder_presence::RecorderLock;
+use watched_trace::WatchedTrace;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
-/// After this long without events, a line says why the report does not come yet.
-const QUIET_NOTE_DELAY: Duration = Duration::from_secs(10);
+/// How often folders are searched for new traces.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Most programs with a line on the terminal.
+const MAX_LINES: usize = 16;
 
-/// Follows a trace until its run is over. Waits for the trace if it does not exist yet.
-pub(crate) fn follow_to_end(path: &Path, user_code: &UserCodePaths) -> Result<(), UnreadableInput> {
-    let unreadable = |why: String| UnreadableInput(format!("{} {why}", path.display()));
+/// Follows traces until their runs are over, or until an interrupt. Waits for a trace that does not
+/// exist yet, and for the first one in a folder. Returns the traces for the report.
+pub(crate) fn follow_to_end(
+    paths: &[PathBuf],
+    user_code: &UserCodePaths,
+    uses_symbol_cache: bool,
+) -> Result<Vec<PathBuf>, UnreadableInput> {
+    let findings = FindingThread::start(user_code.clone(), uses_symbol_cache)
+        .map_err(|error| UnreadableInput(format!("no thread can be started: {error}")))?;
+    let mut watch = Watch {
+        paths,
+        user_code,
+        traces: Vec::new(),
+        findings,
+        searched: None,
+        finished: BTreeMap::new(),
+        printed: Instant::now(),
+        analysed: 0,
+    };
     loop {
-        let mut run = wait_for(path, user_code)?;
-        let found = follow(&mut run).map_err(|error| unreadable(error.to_string()))?;
-        let why = match found {
-            TailChange::Replaced => "was replaced by the trace of another run; following that one",
-            TailChange::Truncated => "was truncated; following it from its start",
-            TailChange::Gone => {
-                status_line::erase();
-                return Err(unreadable("was removed while --follow read it".to_owned()));
-            }
-            TailChange::Nothing | TailChange::More => return Ok(()),
-        };
-        print_line(&format!("gpumemtrace: {} {why}", path.display()));
-    }
-}
-
-fn wait_for(path: &Path, user_code: &UserCodePaths) -> Result<FollowedRun, UnreadableInput> {
-    let mut has_announced_wait = false;
-    loop {
-        match FollowedRun::open(path, user_code) {
-            Ok(Some(run)) => return Ok(run),
-            Ok(None) if !has_announced_wait => {
-                has_announced_wait = true;
-                print_line(&format!(
-                    "gpumemtrace: {} does not exist or is empty; waiting for its run",
-                    path.display()
-                ));
-            }
-            Ok(None) => {}
-            Err(error) => return Err(UnreadableInput(format!("{} {error}", path.display()))),
+        watch.search();
+        watch.poll()?;
+        if watch.traces.iter().any(|trace| !trace.is_waiting()) {
+            // From now on, there is something to report.
+            status_line::finish_on_interrupt();
+        }
+        watch.print();
+        if watch.is_over() || status_line::is_asked_to_finish() {
+            break;
         }
         std::thread::sleep(POLL_INTERVAL);
     }
+    status_line::erase();
+    let removed = watch.traces.iter().find(|trace| trace.is_removed());
+    if let Some(removed) = removed.filter(|_| watch.traces.iter().all(WatchedTrace::is_removed)) {
+        return Err(UnreadableInput(format!(
+            "{} was removed while --follow read it",
+            removed.path.display()
+        )));
+    }
+    let reported = watch.traces.into_iter().filter(|trace| !trace.is_removed() && !trace.is_waiting());
+    Ok(reported.map(|trace| trace.path).collect())
 }
 
-/// Prints the totals until the run is over (`Nothing`) or the file changes under its name.
-fn follow(run: &mut FollowedRun) -> Result<TailChange, gpumemtrace_format::reader::OpenError> {
-    let (mut has_said_unanswered, mut has_said_quiet) = (false, false);
-    let mut printed = (Instant::now(), RunView::default());
-    loop {
-        let found = run.poll()?;
-        if let Some(why) = run.silence()
-            && !std::mem::replace(&mut has_said_unanswered, true)
-        {
-            print_line(&format!("gpumemtrace: the ring file {why}"));
+/// Inode and length: a trace that grows has another version.
+type FileVersion = (u64, u64);
+
+fn read_version(path: &Path) -> Option<FileVersion> {
+    std::fs::metadata(path).ok().map(|facts| (facts.ino(), facts.len()))
+}
+
+/// True if no recorder holds the trace, as far as that shows here.
+fn is_unlocked(path: &Path) -> bool {
+    FileTail::open(path).ok().flatten().is_none_or(|tail| tail.recorder_lock() == RecorderLock::Free)
+}
+
+/// The traces that are followed.
+struct Watch<'a> {
+    paths: &'a [PathBuf],
+    user_code: &'a UserCodePaths,
+    traces: Vec<WatchedTrace>,
+    findings: FindingThread,
+    searched: Option<Instant>,
+    /// Traces in folders whose program had ended, with their versions.
+    finished: BTreeMap<PathBuf, Option<FileVersion>>,
+    printed: Instant,
+    /// The trace that was analysed last.
+    analysed: usize,
+}
+
+impl Watch<'_> {
+    /// Adds the traces that appeared in folders, or match a pattern.
+    fn search(&mut self) {
+        let is_first = self.searched.is_none();
+        if self.searched.is_some_and(|searched| searched.elapsed() < SEARCH_INTERVAL) {
+            return;
         }
-        if let Some((quiet, limit)) = run.unproven_quiet_time()
-            && quiet >= QUIET_NOTE_DELAY
-            && !std::mem::replace(&mut has_said_quiet, true)
-        {
-            print_line(&format!(
-                "gpumemtrace: no new events, and the lock of the trace does not show whether the program runs; the \
-                 report follows after {} s without events",
-                limit.as_secs()
+        self.searched = Some(Instant::now());
+        for path in self.paths {
+            if !path.is_dir() && !is_pattern(path) {
+                self.add(path.clone());
+                continue;
+            }
+            for found in find_files(std::slice::from_ref(path), TRACES).unwrap_or_default() {
+                let version = read_version(&found);
+                if is_first && is_unlocked(&found) {
+                    self.finished.insert(found, version);
+                } else if self.finished.get(&found) != Some(&version) {
+                    self.add(found);
+                }
+            }
+        }
+        if is_first {
+            self.announce_waits();
+        }
+    }
+
+    fn add(&mut self, path: PathBuf) {
+        if self.traces.iter().all(|trace| trace.path != path) {
+            self.traces.push(WatchedTrace::new(path));
+        }
+    }
+
+    /// Says what is waited for.
+    fn announce_waits(&self) {
+        let is_missing =
+            |trace: &&WatchedTrace| std::fs::metadata(&trace.path).map_or(0, |facts| facts.len()) == 0;
+        for trace in self.traces.iter().filter(is_missing) {
+            let path = trace.path.display();
+            print_message(format_args!(
+                "gpumemtrace: {path} does not exist or is empty; waiting for its run"
             ));
         }
-        if !matches!(found, TailChange::Nothing | TailChange::More) {
-            status_line::erase();
-            return Ok(found);
+        if self.traces.is_empty() {
+            let paths: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+            let finished = match self.finished.len() as u64 {
+                0 => String::new(),
+                count => format!(" ({} left out)", format_count(count, "finished trace")),
+            };
+            print_message(format_args!(
+                "gpumemtrace: no program writes a trace in {}{finished}; waiting for one",
+                paths.join(", ")
+            ));
         }
-        let is_over = run.is_over();
-        if is_over || printed.0.elapsed() >= PRINT_INTERVAL {
-            let view = run.live.take_view();
-            if view != printed.1 {
-                print_totals(&format_totals(&view));
+    }
+
+    fn poll(&mut self) -> Result<(), UnreadableInput> {
+        let labels = self.labels();
+        let is_alone = self.traces.len() == 1;
+        for (trace, label) in self.traces.iter_mut().zip(&labels) {
+            match trace.poll(self.user_code) {
+                Err(error) if is_alone => return Err(error),
+                Err(error) => {
+                    print_message(format_args!("gpumemtrace: {error}"));
+                    trace.give_up();
+                }
+                Ok(()) => {}
             }
-            printed = (Instant::now(), view);
+            if !status_line::is_terminal()
+                && let Some(line) = trace.take_last_line(label.as_deref())
+            {
+                print_message(format_args!("{line}"));
+            }
         }
-        if is_over {
-            status_line::erase();
-            return Ok(TailChange::Nothing);
+        if let Some((path, finding)) = self.findings.take()
+            && let Some(at) = self.traces.iter().position(|trace| trace.path == path)
+        {
+            self.traces[at].set_finding(finding, labels[at].as_deref());
         }
-        std::thread::sleep(POLL_INTERVAL);
+        if self.findings.is_due() {
+            let count = self.traces.len();
+            let next = (1..=count).map(|step| (self.analysed + step) % count);
+            if let Some(at) = next.into_iter().find(|at| self.traces[*at].is_running()) {
+                self.findings.ask(&self.traces[at].path);
+                self.analysed = at;
+            }
+        }
+        Ok(())
     }
-}
 
-fn print_line(sentence: &str) {
-    print_message(format_args!("{sentence}"));
-}
-
-/// Draws over the previous line on a terminal; otherwise prints a new line.
-fn print_totals(line: &str) {
-    if status_line::is_terminal() { status_line::draw(line) } else { print_message(format_args!("{line}")) }
-}
-
-fn format_totals(view: &RunView) -> String {
-    let mut parts = vec![format_duration(view.span_ns), format_count(view.events, "event")];
-    parts.extend(view.steps.map(|steps| format_count(u64::from(steps), "step")));
-    let mut clauses = vec![parts.join(", ")];
-    for (ordinal, device) in &view.devices {
-        let torch = device.allocated.zip(device.reserved).map(|(allocated, reserved)| {
-            format!("allocated {}, reserved {}, ", format_bytes(allocated), format_bytes(reserved))
-        });
-        let (torch, driver) = (torch.unwrap_or_default(), format_bytes(device.driver));
-        clauses.push(format!("GPU {ordinal}: {torch}driver {driver}"));
+    /// True if no trace is running or waited for.
+    fn is_over(&self) -> bool {
+        !self.traces.is_empty() && self.traces.iter().all(WatchedTrace::is_over)
     }
-    if let Some(grown) = &view.grown {
-        let (bytes, span) = (format_bytes(grown.bytes), format_duration(grown.span_ns));
-        clauses.push(format!("most growth: +{bytes} in {span} at {}", short_site(&grown.site)));
+
+    /// The names of the files, if there are several.
+    fn labels(&self) -> Vec<Option<String>> {
+        let name =
+            |trace: &WatchedTrace| trace.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        self.traces.iter().map(|trace| name(trace).filter(|_| self.traces.len() > 1)).collect()
     }
-    clauses.join("; ")
+
+    /// Draws the lines of the running programs over the previous ones on a terminal; otherwise
+    /// prints those that changed.
+    fn print(&mut self) {
+        if self.printed.elapsed() < PRINT_INTERVAL {
+            return;
+        }
+        self.printed = Instant::now();
+        let labels = self.labels();
+        let is_terminal = status_line::is_terminal();
+        let width = if is_terminal { status_line::width() } else { usize::MAX };
+        let lines = self.traces.iter_mut().zip(&labels);
+        let lines: Vec<(String, bool)> =
+            lines.filter_map(|(trace, label)| trace.line(label.as_deref(), width)).collect();
+        if is_terminal {
+            let more = lines.len().saturating_sub(MAX_LINES);
+            let mut shown: Vec<String> = lines.into_iter().take(MAX_LINES).map(|(line, _)| line).collect();
+            if more > 0 {
+                shown.push(format!("and {more} more"));
+            }
+            status_line::draw_all(&shown);
+        } else {
+            for (line, _) in lines.iter().filter(|(_, has_changed)| *has_changed) {
+                print_message(format_args!("{line}"));
+            }
+        }
+    }
 }

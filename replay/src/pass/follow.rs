@@ -8,10 +8,6 @@
 //! never come: its thread was cancelled. So numbers in flight are passed over, and so are missing
 //! ones that were given out two readings of the ring ago. If such an event comes, it is applied
 //! then. An allocation at the address of a free in flight shows that the free has taken effect.
-//!
-//! *Growth* of a call site: the minimum of its bytes since the last view, minus its minimum between
-//! two earlier views. Those are a quarter to a half of all views ago. Temporary blocks do not raise
-//! a minimum, and memory from the start of the run drops out after a while.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -27,27 +23,16 @@ use crate::callsite::symbols::StackSymbols;
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::pass::followed_device::FollowedDevice;
-use crate::report::{DeviceBytes, DeviceGauges, GrownSite, RunGauges, RunView};
+use crate::report::{DeviceBytes, DeviceGauges, RunGauges, RunView};
 use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
 use crate::timeline::step_counter::StepCounter;
-use crate::util::ids::{SiteId, StackId};
+use crate::util::ids::StackId;
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
-/// The bytes of one stack, and their minima.
-#[derive(Clone, Copy, Debug, Default)]
-struct StackMinimum {
-    bytes: u64,
-    /// Minimum since the last view.
-    min: u64,
-    /// Minima before the last two views with a number that is a power of two.
-    earlier_mins: [u64; 2],
-}
-
-/// A live block of PyTorch, or a driver allocation.
+/// A live block of PyTorch.
 #[derive(Clone, Copy, Debug)]
 struct FollowedBlock {
-    stack: StackId,
     bytes: u64,
     requested: Option<u64>,
 }
@@ -63,11 +48,8 @@ pub struct RunFollower {
     waiting: SeededSet<u64>,
     passed_over: PassedOver,
     state: FollowedState,
-    views: u64,
     /// The most steps that were counted.
     max_steps: Option<u32>,
-    /// Times of the last two views with a number that is a power of two.
-    view_times_ns: [u64; 2],
 }
 
 /// Numbers whose events have not come.
@@ -116,12 +98,8 @@ struct FollowedState {
     driver: DriverState,
     totals: PlaceTotals,
     devices: BTreeMap<u8, FollowedDevice>,
-    /// PyTorch's allocator had a block on any device.
-    has_torch: bool,
-    /// PyTorch's blocks by device and address; without PyTorch, driver allocations by key.
+    /// PyTorch's blocks by device and address.
     blocks: SeededMap<(u8, u64), FollowedBlock>,
-    /// Minima by stack id.
-    minima: Vec<StackMinimum>,
     steps: StepCounter,
     events: u64,
     first_ns: Option<u64>,
@@ -138,9 +116,7 @@ impl RunFollower {
             waiting: SeededSet::default(),
             passed_over: PassedOver::default(),
             state: FollowedState::default(),
-            views: 0,
             max_steps: None,
-            view_times_ns: [0; 2],
         }
     }
 
@@ -219,7 +195,7 @@ impl RunFollower {
         self.waiting.clear();
     }
 
-    /// Returns the present state. Growth is measured between calls.
+    /// Returns the present state.
     pub fn take_view(&mut self) -> RunView {
         let state = &mut self.state;
         let span_ns = state.first_ns.map_or(0, |first| state.last_ns.saturating_sub(first));
@@ -234,10 +210,11 @@ impl RunFollower {
             let device = devices.entry(*ordinal).or_default();
             (device.allocated, device.reserved) = (Some(torch.live), Some(torch.reserved));
         }
+        for (ordinal, bytes) in &mut devices {
+            bytes.total = state.devices.get(ordinal).and_then(|device| device.total_bytes);
+        }
         let steps = state.steps.count_steps(&mut self.symbols);
-        let view = RunView { events: state.events, span_ns, steps, devices, grown: self.find_grown_site() };
-        self.begin_next_view();
-        view
+        RunView { events: state.events, span_ns, steps, devices }
     }
 
     /// The next sequence number to apply: all events with lower ones were applied, or skipped.
@@ -273,39 +250,6 @@ impl RunFollower {
             devices: devices.collect(),
         }
     }
-
-    /// The site with the most growth, once there are two views.
-    fn find_grown_site(&self) -> Option<GrownSite> {
-        let mut by_site: SeededMap<SiteId, (u64, u64)> = SeededMap::default();
-        for (minimum, stack) in self.state.minima.iter().zip(0..) {
-            let (min, earlier) = by_site.entry(self.symbols.stack_info(StackId(stack)).site).or_default();
-            *min = min.saturating_add(minimum.min);
-            *earlier = earlier.saturating_add(minimum.earlier_mins[0]);
-        }
-        let grown = by_site.into_iter().map(|(site, (min, earlier))| (min.saturating_sub(earlier), site));
-        let (bytes, site) = grown.max_by_key(|(bytes, site)| (*bytes, std::cmp::Reverse(*site)))?;
-        let span_ns = self.state.last_ns.saturating_sub(self.view_times_ns[0]);
-        (bytes > 0 && self.views > 1).then(|| GrownSite {
-            site: self.symbols.site(site, None),
-            bytes,
-            span_ns,
-        })
-    }
-
-    /// Restarts the minima, and stores them if the number of this view is a power of two.
-    fn begin_next_view(&mut self) {
-        self.views += 1;
-        let is_stored = self.views.is_power_of_two();
-        for minimum in &mut self.state.minima {
-            if is_stored {
-                minimum.earlier_mins = [minimum.earlier_mins[1], minimum.min];
-            }
-            minimum.min = minimum.bytes;
-        }
-        if is_stored {
-            self.view_times_ns = [self.view_times_ns[1], self.state.last_ns];
-        }
-    }
 }
 
 impl FollowedState {
@@ -326,12 +270,6 @@ impl FollowedState {
         self.steps.on_event(event, stack, symbols);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
-                if !std::mem::replace(&mut self.has_torch, true) {
-                    // From the first block of PyTorch on, growth is that of its blocks, which lie
-                    // inside driver memory.
-                    self.blocks.clear();
-                    self.minima.clear();
-                }
                 let [live, reserved] = event.aux;
                 self.devices
                     .entry(event.device)
@@ -342,7 +280,7 @@ impl FollowedState {
                 self.remove_block(key);
                 if event.kind == EventKind::BLOCK_ALLOC {
                     let requested = event.detail.map(|detail| detail.requested_bytes);
-                    self.add_block(key, FollowedBlock { stack, bytes: event.size, requested });
+                    self.add_block(key, FollowedBlock { bytes: event.size, requested });
                 }
             }
             EventKind::SEGMENT_ALLOC
@@ -373,43 +311,17 @@ impl FollowedState {
                 let bytes = self.totals.bytes_in(place);
                 self.devices.entry(ordinal).or_default().set_driver_bytes(bytes);
             }
-            match change {
-                _ if self.has_torch => {}
-                DriverChange::Alloc { key, place: MemoryPlace::Device(_), bytes, stack } => {
-                    self.remove_block((NO_DEVICE, key));
-                    self.add_block((NO_DEVICE, key), FollowedBlock { stack, bytes, requested: None });
-                }
-                DriverChange::Alloc { .. } => {}
-                DriverChange::Free { key, .. } => self.remove_block((NO_DEVICE, key)),
-            }
         }
     }
 
     fn add_block(&mut self, key: (u8, u64), block: FollowedBlock) {
         self.blocks.insert(key, block);
-        if self.has_torch {
-            self.devices.entry(key.0).or_default().add_block(block.bytes, block.requested);
-        }
-        let minimum = self.minimum_of(block.stack);
-        minimum.bytes = minimum.bytes.saturating_add(block.bytes);
+        self.devices.entry(key.0).or_default().add_block(block.bytes, block.requested);
     }
 
     fn remove_block(&mut self, key: (u8, u64)) {
         if let Some(block) = self.blocks.remove(&key) {
-            if self.has_torch {
-                self.devices.entry(key.0).or_default().remove_block(block.bytes, block.requested);
-            }
-            let minimum = self.minimum_of(block.stack);
-            minimum.bytes = minimum.bytes.saturating_sub(block.bytes);
-            minimum.min = minimum.min.min(minimum.bytes);
+            self.devices.entry(key.0).or_default().remove_block(block.bytes, block.requested);
         }
-    }
-
-    fn minimum_of(&mut self, stack: StackId) -> &mut StackMinimum {
-        let index = stack.0 as usize;
-        if index >= self.minima.len() {
-            self.minima.resize(index + 1, StackMinimum::default());
-        }
-        &mut self.minima[index]
     }
 }

@@ -61,7 +61,7 @@ pub(crate) struct ReplayArgs {
     reading: TraceArgs,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Follow a running program: totals on stderr, the report when it ends
+    /// Follow running programs: findings and totals on stderr, the report at their end or Ctrl-C
     #[arg(long)]
     follow: bool,
     /// Print JSON (schema: docs/report.schema.json)
@@ -104,21 +104,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     args.filters.configure(&mut asked);
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
-    if args.follow {
-        let [path] = args.traces.as_slice() else {
-            return Err(UsageError("--follow takes exactly one trace".to_owned()).into());
-        };
-        if is_snapshot_file(path) {
-            let why = format!(
-                "{} is a snapshot of PyTorch, which does not grow: leave out --follow",
-                path.display()
-            );
-            return Err(UnreadableInput(why).into());
-        }
-        follow::follow_to_end(path, &asked.user_code)?;
-    }
-    // A followed trace need not exist yet.
-    let files = if args.follow { args.traces.clone() } else { find_files(&args.traces, TRACES)? };
+    let files = if args.follow { follow_traces(args, &asked)? } else { find_files(&args.traces, TRACES)? };
     if args.filters.count_accepted(&files) > MAX_TOGETHER {
         return many::run(args, &files, style);
     }
@@ -151,6 +137,16 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     print_document(renderer, &shown, &context)?;
     resolver.save_cache();
     Ok(exit)
+}
+
+/// Follows the traces, which need not exist yet. Returns those to report.
+fn follow_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(path) = args.traces.iter().find(|path| is_snapshot_file(path)) {
+        let path = path.display();
+        let why = format!("{path} is a snapshot of PyTorch, which does not grow: leave out --follow");
+        return Err(UnreadableInput(why).into());
+    }
+    Ok(follow::follow_to_end(&args.traces, &asked.user_code, args.reading.uses_symbol_cache())?)
 }
 
 /// The analyses, and the number of traces that cannot be read. These are named, unless there is

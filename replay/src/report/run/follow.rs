@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::Site;
-
 /// Bytes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceBytes {
@@ -13,17 +11,8 @@ pub struct DeviceBytes {
     pub reserved: Option<u64>,
     /// Bytes allocated from the driver.
     pub driver: u64,
-}
-
-/// A call site with growing memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GrownSite {
-    /// The site, without a stack.
-    pub site: Site,
-    /// Growth in bytes over `span_ns`.
-    pub bytes: u64,
-    /// Time from the earlier view to the present.
-    pub span_ns: u64,
+    /// Memory of the device as the driver last reported it; `None` before that.
+    pub total: Option<u64>,
 }
 
 /// The state of a run at one moment.
@@ -37,8 +26,6 @@ pub struct RunView {
     pub steps: Option<u32>,
     /// Bytes of each device, by ordinal.
     pub devices: BTreeMap<u8, DeviceBytes>,
-    /// The site with the most growth.
-    pub grown: Option<GrownSite>,
 }
 
 /// A number of bytes at one moment, with its maxima.

@@ -5,7 +5,7 @@ mod history;
 mod timeline;
 mod walk;
 
-pub use self::follow::{DeviceBytes, DeviceGauges, GrownSite, LevelGauge, RunGauges, RunView};
+pub use self::follow::{DeviceBytes, DeviceGauges, LevelGauge, RunGauges, RunView};
 pub use self::history::{BlockSum, GapPoint, SegmentPlace};
 pub use self::timeline::{
     ComparedSteps, Mark, OptimizerMethod, Phase, PhaseOnDevice, StepSource, Steps, Timeline, TimelineBand,

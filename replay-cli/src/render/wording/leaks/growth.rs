@@ -96,7 +96,7 @@ pub(crate) fn describe_possible_forecast(leak: &Leak) -> Option<String> {
 }
 
 /// `40 s`, `23 min`, `2.5 h`, `3 days`: as precise as a forecast.
-fn round_duration(ns: u64) -> String {
+pub(crate) fn round_duration(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     let units = [("s", 1.0, 90.0), ("min", 60.0, 90.0), ("h", 3600.0, 48.0)];
     let fitting = units.into_iter().find(|(_, length, most)| seconds / length < *most);
