@@ -19,7 +19,7 @@ use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_eff
 use super::summarize::name_unreadable;
 use super::summarize::read::summarize_files;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
-use crate::page::{PageOptions, PageSource, make_fleet_page, make_page};
+use crate::page::{PageOptions, PageSource, make_fleet_page, make_page, redact_processes};
 use crate::render::json::write_json;
 use crate::render::text::render_fleet;
 use crate::render::wording::fill_report;
@@ -60,6 +60,9 @@ pub(crate) struct HtmlArgs {
     /// Leave out source lines
     #[arg(long)]
     no_source: bool,
+    /// Leave out the host, the arguments of the program and the directories of all files
+    #[arg(long)]
+    redact: bool,
     #[command(flatten)]
     trace: TraceArgs,
 }
@@ -96,6 +99,7 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         compare: None,
         max_size: DEFAULT_PAGE_BYTES,
         no_source: false,
+        redact: false,
         trace: TraceArgs::default(),
     };
     let (page, _) = if is_fleet(traces) { fleet_page(&args, traces)? } else { page_of(&args, traces)? };
@@ -113,6 +117,10 @@ fn is_fleet(files: &[PathBuf]) -> bool {
 fn fleet_page(args: &HtmlArgs, files: &[PathBuf]) -> anyhow::Result<(String, bool)> {
     if args.compare.is_some() {
         let why = format!("--compare takes at most {MAX_TOGETHER} traces beside it; use gpumemtrace compare");
+        return Err(UsageError(why).into());
+    }
+    if args.redact {
+        let why = format!("--redact takes at most {MAX_TOGETHER} traces, and no summaries");
         return Err(UsageError(why).into());
     }
     let summary = summarize_files(files, &args.trace, JobsArgs::default(), &|_, _| ())?;
@@ -145,8 +153,11 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     analyses.extend(args.compare.as_ref().map(read).transpose()?);
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
     let (shown, before) = analyses.split_at(shown);
-    let report = full_report(shown, &mut resolver);
-    let before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
+    let mut report = full_report(shown, &mut resolver);
+    let mut before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
+    if args.redact {
+        std::iter::once(&mut report).chain(&mut before).for_each(redact_processes);
+    }
     let named = |analysis| named_history(analysis, &mut resolver);
     let histories: Vec<RunHistory> = analyses.into_iter().map(named).collect();
     resolver.save_cache();
@@ -158,7 +169,8 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let is_complete = unreadable == 0 && report.traces.iter().all(|trace| trace.complete);
     let source = PageSource { histories, report: &report, json, summary: &summary, before: before.as_ref() };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
-    Ok((make_page(source, PageOptions { max_bytes, has_source: !args.no_source }), is_complete))
+    let options = PageOptions { max_bytes, has_source: !args.no_source, is_redacted: args.redact };
+    Ok((make_page(source, options), is_complete))
 }
 
 /// The report as `replay --json` prints it.

@@ -13,6 +13,7 @@ mod document;
 mod fleet;
 mod groups;
 mod labels;
+mod redaction;
 mod reductions;
 mod source;
 mod trace_data;
@@ -27,6 +28,8 @@ use data::{ComparedTraces, PageData};
 use document::{Bundle, Document, RawBlobs};
 pub(crate) use fleet::make_fleet_page;
 use labels::Labels;
+pub(crate) use redaction::redact_processes;
+use redaction::{redact_json, redact_text};
 use reductions::Reductions;
 use source::SourceLines;
 
@@ -64,6 +67,8 @@ pub(crate) struct PageOptions {
     pub(crate) max_bytes: usize,
     /// Embed the source lines of call sites.
     pub(crate) has_source: bool,
+    /// Cut the directories of all paths.
+    pub(crate) is_redacted: bool,
 }
 
 /// Makes the page. It may exceed the limit if even the coarsest history is too large.
@@ -71,13 +76,19 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut sources = SourceLines::new(options.has_source, &source.report.traces);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
-    let document =
-        Document::new(Bundle::REPORT, &escape_text(title), source.summary, &std::mem::take(&mut source.json));
+    let (mut summary, mut json) = (source.summary.to_owned(), std::mem::take(&mut source.json));
+    if options.is_redacted {
+        (summary, json) = (redact_text(&summary), redact_json(&json));
+    }
+    let document = Document::new(Bundle::REPORT, &escape_text(title), &summary, &json);
     let cards = PageCards::new(&source, &mut sources);
     // Encoded bytes per raw byte of the last try.
     let mut rate = 0.0;
     loop {
-        let raw = raw_histories(&source, &cards, &reductions, options.has_source, &mut sources);
+        let mut raw = raw_histories(&source, &cards, &reductions, options.has_source, &mut sources);
+        if options.is_redacted {
+            raw.data = redact_json(&raw.data);
+        }
         let is_hopeless = raw.len() as f64 * rate * SURE_PART > options.max_bytes as f64;
         if is_hopeless && reductions.shrink(&mut source.histories) {
             continue;

@@ -9,6 +9,7 @@ import unicodedata
 
 import pytest
 from conftest import COMMAND, gpumemtrace
+from consistency import assert_consistent
 
 STEPS = 40
 #: Each sentence on one line, whatever the width of the terminal that runs the tests.
@@ -30,7 +31,9 @@ def replay(*arguments, code=0, **extra):
 
 
 def report(*arguments, code=0):
-    return json.loads(replay(*arguments, "--json", code=code)[0])
+    report = json.loads(replay(*arguments, "--json", code=code)[0])
+    assert_consistent(report)
+    return report
 
 
 @pytest.fixture

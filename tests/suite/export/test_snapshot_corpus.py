@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import VENVS, assert_report_is_consistent, sentences
+from conftest import VENVS, sentences
+from consistency import assert_consistent
 from snapshot_oracle import LIVE, PENDING
 from snapshot_reports import blocks_of_dump, contents, gap_at_end, name_of, oracle, report_of, rows_by_device, run_command, snapshot_files, stats_at_the_dump
 
@@ -41,7 +42,7 @@ def test_end_equals_the_segments(path):
 @of_each_file
 def test_causes_of_the_gap_equal_the_segments(path):
     code, report = report_of(path)
-    assert_report_is_consistent(report)
+    assert_consistent(report)
     for gap in report["fragmentation"]:
         assert gap["gap_bytes"] == gap["reserved_bytes"] - gap["requested_bytes"]
     for device, history in oracle(path).items():

@@ -16,7 +16,7 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
     let info = &trace.report.traces[trace.trace];
     let mut cards = vec![
         card("Program", facts_list(&program_facts(info))),
-        card("Losses", loss_facts(info)),
+        card("Completeness", loss_facts(info)),
         card("Versions and settings", facts_list(&version_facts(info))),
         card("Steps", facts_list(&step_facts(trace))),
     ];

@@ -115,9 +115,9 @@ class SitesView implements MountedView {
       const to = device.nearestEdge(window.to_ns);
       const kept = sumBySite(trace, device.keptBetween(from, to));
       const churn = sumBySite(trace, device.churnBetween(from, to));
-      add("kept", "Kept", "Allocated in the window and still allocated at its end", kept);
-      addBlocks("kept_blocks", "Blocks", "Blocks kept in the window", kept);
-      add("churn", "Freed", "Allocated and freed in the window", churn);
+      add("kept", "New and live", "Allocated in the window and still live at its end", kept);
+      addBlocks("kept_blocks", "Blocks", "Blocks allocated in the window and still live at its end", kept);
+      add("churn", "Freed again", "Allocated and freed in the window", churn);
       addBlocks("churn_blocks", "Blocks", "Blocks allocated and freed in the window", churn);
     } else if (moment !== null) {
       const live = totalsAt(trace, device, moment);

@@ -17,8 +17,8 @@ export interface Settings {
 const MODES: [Mode, string, string][] = [
   ["peak", "Peak", "Live blocks at the exact peak"],
   ["live", "Live", "Live blocks at the selected moment"],
-  ["kept", "Kept", "Allocated in the window and still live at its end"],
-  ["churn", "Churn", "Allocated and freed in the window"],
+  ["kept", "New and live", "Allocated in the window and still live at its end"],
+  ["churn", "Freed again", "Allocated and freed in the window"],
   ["difference", "Difference", "Two moments: the begin and the end of the window"],
   ["traces", "Two traces", "The peaks of both traces"],
 ];
