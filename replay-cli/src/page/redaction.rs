@@ -20,7 +20,9 @@ pub(crate) fn redact_processes(report: &mut Report) {
         info.path = file_name(&info.path).to_owned();
         if let Some(command) = &mut info.command {
             command.truncate(2);
-            command.iter_mut().for_each(|word| *word = file_name(word).to_owned());
+            for word in command.iter_mut() {
+                *word = file_name(word).to_owned();
+            }
             // The second word may be an option, or code after `-c`.
             let is_script = |word: &String| has_extension(word, "py");
             command.retain({
