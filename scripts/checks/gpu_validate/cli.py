@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 # Importing these modules registers their checks, in the order of the result.
-from . import memory, driver, libraries, whole_runs  # noqa: F401, I001
+from . import memory, driver, libraries, whole_runs, overhead_parts  # noqa: F401, I001
 from .harness import Harness
 from .registry import CHECKS
 from .verdicts import DIFFERENT, EQUAL, IMPOSSIBLE, MEASURED, Different, Impossible, Row, table
