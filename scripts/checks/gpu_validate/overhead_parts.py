@@ -43,7 +43,7 @@ def parts(harness):
     numbers = table(["way", "a pair", "more than bare", "range", "page faults a pair", "switches a pair", "migrations a pair",
                      "waits for ring room"], rows)
     numbers += "\n\n%d interleaved rounds of %d pairs of an allocation and a free, 30 frames deep; wall clock." % (rounds, pairs)
-    yield MEASURED, ", ".join("%s %+.0f ns" % (way, middle[way] - middle["bare"]) for way in WAYS if way != "bare"), numbers
+    yield MEASURED, ", ".join(f"{way} {middle[way] - middle['bare']:+.0f} ns" for way in WAYS if way != "bare"), numbers
 
 
 @check("overhead", variant="the processor", blind="this processor is not that of a GPU machine")
@@ -52,10 +52,10 @@ def processor(harness):
     if "impossible_because" in facts:
         yield IMPOSSIBLE, facts["impossible_because"], ""
         return
-    rows = [[name, "%.1f ns" % facts[name]] for name in facts if name != "what"]
+    rows = [[name, f"{ns:.1f} ns"] for name, ns in facts.items()]
     numbers = table(["operation", "time"], rows)
     numbers += "\n\nEach event reads the counter once. A virtual machine may intercept that read, which then takes over a microsecond."
-    yield MEASURED, ", ".join("%s %.1f ns" % (name, facts[name]) for name in facts if name != "what"), numbers
+    yield MEASURED, ", ".join(f"{name} {ns:.1f} ns" for name, ns in facts.items()), numbers
 
 
 def ring_waits(harness, folder):
