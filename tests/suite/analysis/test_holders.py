@@ -23,9 +23,10 @@ STEPS = 12
 
 @pytest.fixture
 def run_with_holders(torch_version, tmp_path):
-    """Runs a program with `gpumemtrace run --holders`."""
+    """Runs a program with `gpumemtrace run --holders`, and time enough on a busy machine."""
 
     def run(script, *arguments, code=0, options=(), python=(), **extra):
+        extra.setdefault("GPUMEMTRACE_HOLDERS_LIMIT", 60)
         interpreter = Path(VENVS[torch_version]) / "bin" / "python"
         command = [COMMAND, "run", "--holders", *options, "--", interpreter, *python, script, *map(str, arguments)]
         process = run_program(list(map(str, command)), tmp_path, env=environment(tmp_path, traced=False, **extra))
