@@ -22,6 +22,7 @@ mod series;
 mod speedscope;
 mod stacks;
 mod stormlog;
+mod svg;
 mod target;
 mod torch_snapshot;
 mod traceml;
@@ -58,6 +59,7 @@ pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
     &csv::CsvTimelineExporter,
     &stormlog::StormlogExporter,
     &traceml::TracemlExporter,
+    &svg::SvgExporter,
 ];
 
 /// The formats that other programs write, after those of [`EXPORTERS`].
