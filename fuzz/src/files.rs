@@ -1,6 +1,6 @@
 //! Whole files: traces, cached names, libraries and programs.
 
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -35,9 +35,9 @@ pub fn blocks(bytes: &[u8]) {
 }
 
 /// The input is a snapshot of PyTorch.
-pub fn snapshot(mut bytes: &[u8]) {
+pub fn snapshot(bytes: &[u8]) {
     let looks = gpumemtrace_torch_snapshot::looks_like_snapshot(bytes);
-    if let Ok(trace) = gpumemtrace_torch_snapshot::transcode(&mut bytes) {
+    if let Ok(trace) = gpumemtrace_torch_snapshot::transcode(&mut Cursor::new(bytes)) {
         assert!(looks, "the command would not read it");
         replay(&trace, RingFile::Absent);
     }

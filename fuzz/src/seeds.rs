@@ -25,10 +25,14 @@ const SUMMARY: &str = r#"{"schema":"gpumemtrace.summary","version":1,"traces":[{
 "ooms":[{"device":0,"step":2,"time_ns":4,"requested_bytes":30,"site":{"id":"b2","text":"train.py:9"}}],
 "more_ooms":0}],"unreadable":[{"path":"b.trace","why":"b.trace is empty"}]}"#;
 
-/// Snapshots of PyTorch: JSON, and a pickle with shared frames.
+/// Snapshots of PyTorch: JSON, a pickle with shared frames, and JSON in xz, in a zip archive, and a
+/// page.
 const SNAPSHOTS: &[&[u8]] = &[
     br#"{"segments":[{"device":0,"address":4096,"total_size":2097152,"stream":0,"segment_pool_id":[0,0],"is_expandable":false,"frames":[],"blocks":[{"address":4096,"size":512,"requested_size":4,"state":"active_allocated","frames":[{"filename":"a.py","line":3,"name":"f"}]},{"address":4608,"size":2096640,"requested_size":0,"state":"inactive","frames":[]}]}],"device_traces":[[{"action":"free_requested","addr":8192,"size":9,"stream":0,"time_us":5,"frames":[]},{"action":"segment_unmap","addr":40960,"size":4096,"stream":1,"time_us":6},{"action":"oom","device_free":1,"size":2,"stream":0,"time_us":7}]],"external_annotations":[{"stage":"START","name":"x","device":0,"time_us":5}],"allocator_settings":{"max_split_size":-1,"roundup_power2_divisions":{"1":4}}}"#,
     b"\x80\x04}\x94(\x8c\x08segments\x94]\x94\x8c\x0ddevice_traces\x94]\x94]\x94(}\x94(\x8c\x06action\x94\x8c\x05alloc\x94\x8c\x04addr\x94J\x00\x10\x00\x00\x8c\x04size\x94K\x04\x8c\x06stream\x94K\x00\x8c\x06frames\x94]\x94}\x94(\x8c\x08filename\x94\x8c\x04a.py\x94\x8c\x04line\x94K\x03\x8c\x04name\x94\x8c\x01f\x94uau}\x94(h\x06\x8c\x0efree_requested\x94h\x08J\x00\x10\x00\x00h\x09K\x04h\x0bh\x0cueau.",
+    b"\xfd7zXZ\x00\x00\x04\xe6\xd6\xb4F\x02\x00!\x01\x16\x00\x00\x00t/\xe5\xa3\x01\x00#{\"segments\":[],\"device_traces\":[[]]}\x00_\xdd4\x18F5\xb6p\x00\x01<$\x05(vo\x1f\xb6\xf3}\x01\x00\x00\x00\x00\x04YZ",
+    b"PK\x03\x04\x14\x00\x00\x00\x08\x00\x00\x00!\x00\xdb\x0f\x89\xa7$\x00\x00\x00$\x00\x00\x00\x06\x00\x00\x00a.json\xabV*NM\xcfM\xcd+)V\xb2\x8a\x8e\xd5QJI-\xcbLN\x8d/)JLN\x05\x09E\xc7\xc6\xd6\x02\x00PK\x01\x02\x14\x03\x14\x00\x00\x00\x08\x00\x00\x00!\x00\xdb\x0f\x89\xa7$\x00\x00\x00$\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80\x01\x00\x00\x00\x00a.jsonPK\x05\x06\x00\x00\x00\x00\x01\x00\x01\x004\x00\x00\x00H\x00\x00\x00\x00\x00",
+    b"<script>import \"MemoryViz.js\"\nconst local_files = [{\"name\": \"a.pickle\", \"base64\": \"gAR9KIwIc2VnbWVudHNdjA1kZXZpY2VfdHJhY2VzXXUuAAA=\"}]\n",
 ];
 
 /// Writes seeds to `folder/<target>/seed-*`.

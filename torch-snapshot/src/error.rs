@@ -38,6 +38,25 @@ pub enum SnapshotError {
         /// The most that are read.
         limit: u64,
     },
+    /// The archive cannot be read. The text continues "a zip archive".
+    #[error("is a zip archive {0}")]
+    Archive(&'static str),
+    /// No file of the archive may be a snapshot.
+    #[error("is a zip archive without a PyTorch snapshot; it holds {names}")]
+    NoneInArchive {
+        /// What it holds instead.
+        names: String,
+    },
+    /// More than one file of the archive may be a snapshot.
+    #[error(
+        "is a zip archive with {count} files that may be snapshots ({names}); unpack it and give one of them"
+    )]
+    SeveralInArchive {
+        /// How many there are.
+        count: usize,
+        /// The first of them.
+        names: String,
+    },
     /// The file holds something else.
     #[error("is not a PyTorch memory snapshot: {0}")]
     OtherContents(&'static str),

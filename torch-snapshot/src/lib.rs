@@ -14,7 +14,7 @@
 //! blocks), `output` (the trace).
 #![forbid(unsafe_code)]
 
-use std::io::Read;
+use std::io::{Read, Seek};
 
 mod error;
 mod history;
@@ -26,23 +26,37 @@ mod source;
 mod values;
 
 pub use error::SnapshotError;
-pub use source::{SNIFF_BYTES, looks_like_snapshot};
+pub use source::{SNIFF_BYTES, looks_like_snapshot, unpack_start};
 pub use values::BACKWARD_FRAME;
 
 /// Reads a snapshot and returns the bytes of a trace with the same events.
 ///
-/// The input is a pickle of protocol 2 to 5 or JSON, plain or compressed with gzip.
-pub fn transcode(input: &mut dyn Read) -> Result<Vec<u8>, SnapshotError> {
-    let snapshot = read(input)?;
+/// The input is a pickle of protocol 2 to 5 or JSON. It may be compressed with gzip, xz or zstd, in
+/// a zip archive, written by `torch.save`, or in a page of PyTorch's `_memory_viz`.
+pub fn transcode(input: &mut (impl Read + Seek)) -> Result<Vec<u8>, SnapshotError> {
+    let snapshot = source::with_plain_snapshot(input, read)?;
     Ok(output::encode(history::DeviceHistories::of(snapshot)))
 }
 
-fn read(input: &mut dyn Read) -> Result<values::TorchSnapshot, SnapshotError> {
-    let mut plain = source::unpack(input)?;
+fn read(mut plain: source::PlainSnapshot<'_>) -> Result<values::TorchSnapshot, SnapshotError> {
     let mut builder = values::SnapshotBuilder::default();
     let root = match plain.form {
-        source::SnapshotForm::Pickle => pickle::read_pickle(&mut plain.bytes, &mut builder)?,
-        source::SnapshotForm::Json => json::read_json(&mut plain.bytes, &mut builder)?,
+        source::SnapshotForm::Pickle { skipped_pickles } => {
+            pickle::read_pickle(&mut plain.bytes, &mut builder, skipped_pickles)
+        }
+        source::SnapshotForm::Json => json::read_json(&mut plain.bytes, &mut builder),
     };
-    builder.finish(root)
+    let root = match root {
+        Err(SnapshotError::Code { .. }) if plain.is_torch_save => {
+            let why = "torch.save wrote it, and it holds tensors or other objects, as a checkpoint does";
+            return Err(SnapshotError::OtherContents(why));
+        }
+        root => root?,
+    };
+    let snapshot = builder.finish(root)?;
+    if plain.is_packed {
+        // Up to the end, where the checksum is.
+        std::io::copy(&mut plain.bytes, &mut std::io::sink())?;
+    }
+    Ok(snapshot)
 }

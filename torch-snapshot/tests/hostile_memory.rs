@@ -3,6 +3,8 @@
 mod counting;
 mod program;
 
+use std::io::Cursor;
+
 use counting::peak_bytes_of;
 use gpumemtrace_torch_snapshot::{SnapshotError, transcode};
 use program::Program;
@@ -11,7 +13,7 @@ const MIB: usize = 1 << 20;
 
 /// Reads a file, and returns the result and the most bytes that this took.
 fn read(bytes: &[u8]) -> (Result<Vec<u8>, SnapshotError>, usize) {
-    peak_bytes_of(|| transcode(&mut { bytes }))
+    peak_bytes_of(|| transcode(&mut Cursor::new(bytes)))
 }
 
 /// The reading fails with these words, and takes at most so many bytes.

@@ -23,6 +23,7 @@ pub mod meta;
 pub mod reader;
 pub mod ring;
 pub mod size_arg;
+pub mod source_path;
 pub mod text;
 mod wire;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_cli::export::ExportRun;
 use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_format::source_path;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 
 use super::text;
@@ -78,7 +79,7 @@ fn frame_name(frame: &StackFrame) -> String {
     if frame.is_backward() {
         return "(backward)".to_owned();
     }
-    let file_name = |path: &String| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let file_name = |path: &String| source_path::file_name(path).to_owned();
     let file = frame.file.as_ref().map(file_name);
     let source = match (file, frame.line) {
         (Some(file), Some(line)) => Some(format!("{file}:{line}")),

@@ -13,7 +13,7 @@ use super::stacks::{EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_st
 use super::window::Amount;
 use super::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
-use crate::render::wording::sites::file_name;
+use gpumemtrace_format::source_path::file_name;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use gpumemtrace_format::source_path::{file_name, with_slashes};
 use gpumemtrace_replay::report::Site;
 
-use crate::render::wording::sites::{file_name, short_site_in_file};
+use crate::render::wording::sites::short_site_in_file;
 use crate::terminal::paths::path_in_package;
 
 /// The shortest distinct names of the files of a page.
@@ -43,11 +44,14 @@ impl Labels {
 
 /// The fewest last components of a path that no other file ends with.
 fn shortest_suffix(file: &str, files: &BTreeSet<&str>) -> String {
-    let cuts = file.rmatch_indices('/').map(|(at, _)| at + 1);
+    let with_slashes = with_slashes(file);
+    let cuts = with_slashes.rmatch_indices('/').map(|(at, _)| at + 1);
     let is_distinct = |from: &usize| {
         let suffix = &file[*from..];
         let ends_with = |other: &&&str| {
-            other.strip_suffix(suffix).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+            other
+                .strip_suffix(suffix)
+                .is_some_and(|before| before.is_empty() || before.ends_with(['/', '\\']))
         };
         files.iter().filter(ends_with).count() == 1
     };
@@ -64,5 +68,9 @@ mod tests {
             ["/a/model.py", "/a/x/train.py", "/b/x/train.py", "/b/strain.py", "cell"].into_iter().collect();
         let short: Vec<String> = files.iter().map(|file| shortest_suffix(file, &files)).collect();
         assert_eq!(short, ["model.py", "a/x/train.py", "strain.py", "b/x/train.py", "cell"]);
+        let files: BTreeSet<&str> =
+            [r"C:\a\train.py", r"C:\b\train.py", r"C:\b\net.py"].into_iter().collect();
+        let short: Vec<String> = files.iter().map(|file| shortest_suffix(file, &files)).collect();
+        assert_eq!(short, [r"a\train.py", "net.py", r"b\train.py"]);
     }
 }

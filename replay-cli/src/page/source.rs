@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::report::{Site, TraceInfo};
 
 use crate::render::text::SiteFormatter;
@@ -32,7 +33,7 @@ impl SourceLines {
 
 /// True if the name of the file suggests that it contains passwords, tokens or keys.
 fn looks_secret(file: &str) -> bool {
-    let path = Path::new(file);
+    let path = Path::new(file_name(file));
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     let extension = path.extension().map(|one| one.to_string_lossy().to_lowercase()).unwrap_or_default();
     SECRET_NAMES.iter().any(|part| name.contains(part)) || SECRET_EXTENSIONS.contains(&extension.as_str())
@@ -44,7 +45,9 @@ mod tests {
 
     #[test]
     fn names_of_secret_files() {
-        for secret in ["/work/secrets.py", "api_key.py", ".env", "/a/My_Credentials.py", "id.pem"] {
+        for secret in
+            ["/work/secrets.py", "api_key.py", ".env", r"C:\a\secret.pem", "/a/My_Credentials.py", "id.pem"]
+        {
             assert!(looks_secret(secret), "{secret}");
         }
         for other in ["/work/secrets/train.py", "train.py", "keyboard.py", "environment.py"] {

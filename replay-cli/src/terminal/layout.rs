@@ -187,7 +187,7 @@ fn shorten_row(words: &mut [LayoutWord], limit: usize, style: Style) {
     let wide = |words: &[LayoutWord]| {
         words.iter().map(|word| word.spaces + display_width(&word.text)).sum::<usize>()
     };
-    let mut order: Vec<usize> = (0..words.len()).filter(|at| words[*at].text.contains('/')).collect();
+    let mut order: Vec<usize> = (0..words.len()).filter(|at| is_path(&words[*at].text)).collect();
     order.sort_by_key(|at| std::cmp::Reverse(display_width(&words[*at].text)));
     for at in order {
         let over = wide(words).saturating_sub(limit);
@@ -199,15 +199,28 @@ fn shorten_row(words: &mut [LayoutWord], limit: usize, style: Style) {
     }
 }
 
+/// The position of the drive's letter in a word with a path of Windows. Other backslashes belong
+/// to escapes such as `\u{1b}`.
+fn drive_at(word: &str) -> Option<usize> {
+    let root = word.find(":\\").filter(|root| !word[root + 1..].starts_with("\\u{"))?;
+    let at = root.checked_sub(1)?;
+    word.as_bytes()[at].is_ascii_alphabetic().then_some(at)
+}
+
+fn is_path(word: &str) -> bool {
+    word.contains('/') || drive_at(word).is_some()
+}
+
 /// Removes the first folders of a path until it fits. Its last component always stays whole.
 fn shorten_path(word: &str, room: usize, style: Style) -> String {
     let dots = style.ellipsis();
     // Keep opening parentheses, quotes and marks before the path.
     let front = word.find(|c: char| !is_mark(c) && c != '(' && c != '"').unwrap_or(0);
     let (front, path) = word.split_at(front);
+    let is_slash = |c: char| c == '/' || c == '\\' && drive_at(path) == Some(0);
     // Text behind the last slash, such as `file.py:12`, stays.
-    let Some(last) = path.rfind('/') else { return word.to_owned() };
-    let cuts = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0 && *at <= last);
+    let Some(last) = path.rfind(is_slash) else { return word.to_owned() };
+    let cuts = path.match_indices(is_slash).map(|(at, _)| at).filter(|at| *at > 0 && *at <= last);
     let mut shortest = word.to_owned();
     for at in cuts {
         let text = format!("{front}{dots}{}", &path[at..]);
@@ -241,6 +254,11 @@ mod tests {
         assert_eq!(at(62), "    1.00 MiB  50 %  …/project/model.py:20 in Net.forward()\n");
         assert_eq!(at(52), "    1.00 MiB  50 %  …/model.py:20 in Net.forward()\n");
         assert_eq!(at(40), "    1.00 MiB  50 %  …/model.py:20 in\n                    Net.forward()\n");
+        let windows = row.replace('/', "\\").replace("\\home", "C:\\home");
+        assert_eq!(
+            finish_text(&windows, style(62)),
+            "    1.00 MiB  50 %  …\\project\\model.py:20 in Net.forward()\n"
+        );
         let ascii = finish_text(&row, Style { ascii: true, ..style(58) });
         assert_eq!(ascii, "    1.00 MiB  50 %  .../model.py:20 in Net.forward()\n");
     }

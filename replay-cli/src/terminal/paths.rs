@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 
+use gpumemtrace_format::source_path::with_slashes;
+
 use crate::terminal::escape::escape_text;
 
 /// Folders of installed packages. A path starts behind them.
@@ -30,7 +32,9 @@ fn shorten_file(file: &str, here: Option<&Path>) -> String {
 
 /// The part of a path behind the folder of installed packages; `None` for other paths.
 pub(crate) fn path_in_package(file: &str) -> Option<&str> {
-    LIBRARIES.iter().find_map(|folder| file.rsplit_once(folder)).map(|(_, path)| path)
+    let with_slashes = with_slashes(file);
+    let behind = |folder: &&str| Some(with_slashes.rfind(*folder)? + folder.len());
+    LIBRARIES.iter().find_map(behind).map(|at| &file[at..])
 }
 
 /// A command line with short paths: `/venv/bin/python /work/train.py` becomes `python train.py`
@@ -47,7 +51,29 @@ pub(crate) fn shorten_command(arguments: &[String]) -> String {
 
 /// A sentence of the report with each path as [`short_file`] prints it.
 pub(crate) fn shorten_paths_in(text: &str) -> String {
-    escape_text(&shorten_sentence(text, std::env::current_dir().ok().as_deref()))
+    let text = shorten_windows_paths(text);
+    escape_text(&shorten_sentence(&text, std::env::current_dir().ok().as_deref()))
+}
+
+/// A sentence in which each path of Windows with a line number begins behind the folder of
+/// installed packages, if it has one.
+fn shorten_windows_paths(text: &str) -> Cow<'_, str> {
+    const ROOT: &str = ":\\";
+    if !text.contains(ROOT) {
+        return Cow::Borrowed(text);
+    }
+    let (mut rest, mut out) = (text, String::with_capacity(text.len()));
+    while let Some(root) = rest.find(ROOT) {
+        let drive =
+            root.checked_sub(1).filter(|at| rest.as_bytes()[*at].is_ascii_alphabetic()).unwrap_or(root);
+        let behind = root + ROOT.len();
+        let end = rest[behind..].find(':').map_or(behind, |colon| behind + colon);
+        let path = &rest[drive..end];
+        out.push_str(&rest[..drive]);
+        out.push_str(path_in_package(path).unwrap_or(path));
+        rest = &rest[end..];
+    }
+    Cow::Owned(out + rest)
 }
 
 fn shorten_sentence(text: &str, here: Option<&Path>) -> String {
@@ -133,6 +159,7 @@ mod tests {
             ("/home/me/project/run/../train.py", "train.py"),
             ("/home/me/project/run/../../lib/train.py", "/home/me/lib/train.py"),
             ("/venv/bin/../lib/site-packages/torch/x/../nn.py", "torch/nn.py"),
+            (r"C:\env\Lib\site-packages\torch\nn.py", r"torch\nn.py"),
         ] {
             assert_eq!(shorten_file(file, here), short);
         }
@@ -172,6 +199,9 @@ mod tests {
             let kept = text.replace("/home/me/my project/", "");
             assert_eq!(shorten_sentence(text, here), kept);
         }
+        let windows = r"at C:\env\Lib\site-packages\t\y.py:3 (D:\work\train.py:5 in f())";
+        assert_eq!(shorten_windows_paths(windows), r"at t\y.py:3 (D:\work\train.py:5 in f())");
+        assert_eq!(shorten_windows_paths(r"see C:\env"), r"see C:\env");
         let two = "see /srv/x y and /v/site-packages/t/y.py:3";
         assert_eq!(shorten_sentence(two, here), "see /srv/x y and t/y.py:3");
         assert_eq!(shorten_sentence("a /x/y.py:1 b", None), "a /x/y.py:1 b");

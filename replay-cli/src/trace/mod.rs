@@ -2,6 +2,7 @@
 
 pub(crate) mod bytes;
 pub(crate) mod find;
+pub(crate) mod foreign_file;
 pub(crate) mod many;
 pub(crate) mod open;
 pub(crate) mod parts;

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, OpenError, TraceBytes, TraceReader};
 use gpumemtrace_replay::{Input, RingFile};
-use gpumemtrace_torch_snapshot::{SNIFF_BYTES, looks_like_snapshot, transcode};
+use gpumemtrace_torch_snapshot::{SNIFF_BYTES, SnapshotError, looks_like_snapshot, transcode};
 
 use crate::exit::UnreadableInput;
 use crate::terminal::status_line;
+use crate::trace::foreign_file::describe_foreign_file;
 use crate::trace::parts::TraceParts;
 use crate::trace::progress::{ProgressLine, ReadCounter};
 use crate::trace::ring::read_ring;
@@ -50,6 +51,9 @@ impl TraceSource {
         if begins_like_summary(&file) {
             return Err(refuse("is a summary of traces, which gpumemtrace summarize reads".to_owned()));
         }
+        if let Some(why) = describe_foreign_file(path, &file) {
+            return Err(refuse(why));
+        }
         if begins_like_snapshot(&file) {
             return Ok((Self::of_snapshot(path, file, facts.len())?, RingFile::Absent));
         }
@@ -67,7 +71,8 @@ impl TraceSource {
         let _progress =
             status_line::is_terminal().then(|| ProgressLine::start(&name, length_bytes, counter.clone()));
         let trace = transcode(&mut counter.begin(file));
-        let trace = trace.map_err(|error| UnreadableInput(format!("{name} {error}")))?;
+        let trace =
+            trace.map_err(|error| UnreadableInput(format!("{name} {}", describe_snapshot_error(&error))))?;
         let parts = TraceParts { files: Vec::new(), absent: Vec::new() };
         Ok(Self { parts, name, is_locked: false, snapshot: Some(trace.into()), counter })
     }
@@ -169,10 +174,21 @@ fn describe_open_error(error: &std::io::Error) -> String {
     }
 }
 
+fn describe_snapshot_error(error: &SnapshotError) -> String {
+    match error {
+        SnapshotError::OtherContents(_) | SnapshotError::NoneInArchive { .. } => {
+            format!("{error}; give the file that torch.cuda.memory._dump_snapshot() wrote")
+        }
+        error => error.to_string(),
+    }
+}
+
 fn describe_format_error(error: &OpenError) -> String {
     match error {
         OpenError::NotATrace => {
-            format!("{error}; give the file that the recorder wrote, such as run.trace")
+            format!(
+                "{error}, and no snapshot of PyTorch; give the file that the recorder wrote, such as run.trace"
+            )
         }
         error => error.to_string(),
     }

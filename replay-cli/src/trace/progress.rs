@@ -1,6 +1,6 @@
 //! The progress line on stderr while a trace is read.
 
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +49,12 @@ impl<R: Read> Read for CountingReader<R> {
         let read = self.source.read(buffer)?;
         self.counter.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for CountingReader<R> {
+    fn seek(&mut self, position: SeekFrom) -> std::io::Result<u64> {
+        self.source.seek(position)
     }
 }
 

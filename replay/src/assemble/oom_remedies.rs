@@ -67,7 +67,7 @@ pub(super) fn remedies(
     } else if analysis.is_metal() {
         // The trace does not show whether PyTorch's own limit applied.
         add(RemedyKind::RaiseMpsLimit, None);
-    } else if !record.is_of_driver {
+    } else if !record.is_of_driver && analysis.other_accelerator().is_none() {
         for (kind, works) in settings_to_try(analysis, record, no_setting_helps) {
             add(kind, works);
         }

@@ -4,7 +4,8 @@
 //! A file matches by its whole path or any tail of it that starts at a component: `model.py` and
 //! `net/model.py` match `/work/net/model.py`. For native code, the path of the shared library
 //! matches as well. `*` stands for any characters, `?` for one. Work of the backward pass on
-//! behalf of a line matches like the line.
+//! behalf of a line matches like the line. In paths of Windows and in patterns for them, `/` and
+//! `\` are the same.
 //!
 //! One match costs O(pattern x path). `budget::tests::patterns_match_files_lines_and_functions`
 //! lists examples.
@@ -12,6 +13,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use gpumemtrace_format::source_path::with_slashes;
 use serde::{Deserialize, Deserializer};
 
 use crate::report::{Site, StackFrame};
@@ -83,6 +85,7 @@ fn parse_lines(text: &str) -> Option<RangeInclusive<u32>> {
 
 /// True if the path matches, or a tail of it that starts at a component.
 fn matches_tail(pattern: &str, path: &str) -> bool {
+    let (pattern, path) = (&*with_slashes(pattern), &*with_slashes(path));
     let component_starts = path.match_indices('/').map(|(at, _)| at + 1);
     std::iter::once(0).chain(component_starts).any(|at| matches_wildcards(pattern, &path[at..]))
 }

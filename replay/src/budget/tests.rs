@@ -88,6 +88,16 @@ fn patterns_match_files_lines_and_functions() {
     ] {
         assert!(matches(pattern, &python), "{pattern}");
     }
+    let windows = site(r"D:\work\net\model.py", 41, "Net.forward");
+    for pattern in [
+        "model.py:41",
+        "net/model.py",
+        r"net\model.py:Net.*",
+        r"D:\work\net\model.py:41",
+        "D:/work/*/model.py",
+    ] {
+        assert!(matches(pattern, &windows), "{pattern}");
+    }
     for pattern in [
         "odel.py",
         "model.py:4",

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpumemtrace_format::source_path::with_slashes;
+
 use super::BudgetQuantity;
 use super::check::possible_leaks;
 use super::measure::{BudgetMeasurer, MeasureResult};
@@ -96,7 +98,10 @@ fn site_drafts(profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) -> Vec<SiteD
 /// A pattern for each function that allocated.
 fn patterns(profile: &Profile<'_>) -> BTreeSet<String> {
     let sites = || profile.lines.iter().filter(|line| !line.devices.is_empty()).map(|line| &line.site);
-    let file_of = |site: &Site| site.module.clone().or_else(|| site.file.clone());
+    let file_of = |site: &Site| {
+        let file = site.module.as_deref().or(site.file.as_deref())?;
+        Some(with_slashes(file).into_owned())
+    };
     let files: BTreeSet<String> = sites().filter_map(file_of).collect();
     let short = short_names(&files);
     let pattern = |site: &Site| {

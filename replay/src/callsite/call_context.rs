@@ -9,6 +9,8 @@
 //! [`StackSymbols`](crate::callsite::symbols::StackSymbols) finds the context of each frame once,
 //! after that of its caller. The tests below list the recognised frames and their nesting.
 
+use gpumemtrace_format::source_path::with_slashes;
+
 use crate::callsite::code_origin::{OptimizerCall, is_backward_call, optimizer_call};
 use crate::report::TrainingPass;
 
@@ -80,6 +82,7 @@ const FETCHING: &[&str] = &[
 
 /// The context that a frame's file and function name indicate, if any.
 pub(crate) fn context_of_frame(file: &str, function: &str) -> Option<CallContext> {
+    let file = &*with_slashes(file);
     let name = function.rsplit('.').next().unwrap_or(function);
     if let Some(call) = optimizer_call(file, function) {
         return Some(match call {
@@ -182,6 +185,8 @@ mod tests {
         for (file, function, context) in expected {
             assert_eq!(context_of_frame(&format!("{torch}{file}"), function), context, "{file} {function}");
         }
+        let windows = r"C:\me\env\Lib\site-packages\torch\nn\functional.py";
+        assert_eq!(context_of_frame(windows, "cross_entropy"), Some(CallContext::Forward));
         for (file, function) in [("/srv/torch/train.py", "step"), ("/work/net.py", "Net.forward"), ("", "")] {
             assert_eq!(context_of_frame(file, function), None, "{file}");
         }

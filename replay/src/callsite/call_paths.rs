@@ -8,6 +8,7 @@
 
 use std::cmp::Ordering;
 
+use gpumemtrace_format::source_path::with_slashes;
 use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
 use crate::ingest::definitions::Definitions;
@@ -164,10 +165,11 @@ impl CallPaths {
         let function = match definitions.codes.get(&id) {
             Some(code) => {
                 let content = (code.file.clone(), code.name.clone(), code.first_line);
-                let is_wrapper = WRAPPERS.iter().any(|file| code.file.ends_with(file));
+                let file = with_slashes(&code.file);
+                let is_wrapper = WRAPPERS.iter().any(|wrapper| file.ends_with(wrapper));
                 // Before CPython 3.11, the name has no class.
                 let name = code.name.strip_prefix("Module.").unwrap_or(&code.name);
-                let calls_module = code.file.ends_with(MODULES) && MODULE_CALLS.contains(&name);
+                let calls_module = file.ends_with(MODULES) && MODULE_CALLS.contains(&name);
                 *self.contents.entry(content).or_insert(Function { number, is_wrapper, calls_module })
             }
             None => Function { number, is_wrapper: false, calls_module: false },

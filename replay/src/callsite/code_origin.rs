@@ -4,7 +4,7 @@
 //! `--user-code` ([`UserCodePaths`]) are user code. Other user code is none of these:
 //! * installed packages, below `site-packages` or `dist-packages`;
 //! * the standard library (`/lib/python3.X/`, `/lib64/python3.X/`, `python3XX.zip`, `<frozen
-//!   ...>`);
+//!   ...>`, on Windows `Lib` in the folder of an interpreter);
 //! * PyTorch run from its source folder (`.../torch/nn/...` and the like);
 //! * generated code (`<string>`, `<eval_with_key>`, ...). Typed code (`<stdin>`, notebook cells) is
 //!   user code.
@@ -14,7 +14,9 @@
 //! ([`is_user_module`]), or else the innermost one outside of [`FORWARDING_LIBRARIES`].
 //!
 //! A trace is read on other machines than it was recorded on, so the rules use only names in the
-//! trace and open no file.
+//! trace and open no file. Paths of Windows are judged with `/` for `\`.
+
+use gpumemtrace_format::source_path::{file_name, with_slashes};
 
 /// Classification of the code of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,7 @@ impl UserCodePaths {
     /// Parses the user's paths. `None` if one of them would cover everything (`""`, `.`, `/`).
     pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let clean = |path: &'a str| {
+            let path = with_slashes(path);
             let root = if path.starts_with('/') { "/" } else { "" };
             let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
             (!parts.is_empty()).then(|| format!("{root}{}", parts.join("/")))
@@ -43,6 +46,7 @@ impl UserCodePaths {
     }
 
     fn contains(&self, file: &str) -> bool {
+        let file = &*with_slashes(file);
         self.0.iter().any(|path| {
             file.match_indices(path.as_str()).any(|(at, _)| {
                 let is_at_component = at == 0 || !path.starts_with('/') && file[..at].ends_with('/');
@@ -82,6 +86,9 @@ const SYSTEM_MODULES: &[&str] = &[
     "libcu",
     "libnv",
     "libnccl",
+    "libamdhip64",
+    "libhsa-runtime64",
+    "libascendcl",
     "libgpumemtrace",
     "libtorch",
     "libc10",
@@ -90,13 +97,19 @@ const SYSTEM_MODULES: &[&str] = &[
 /// True for a module that is not useful as a call site, such as PyTorch's allocator: every tensor
 /// passes through it.
 pub(crate) fn only_forwards_requests(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = file_name(path);
     name.starts_with("libc10") || FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Namespaces of C++ functions of PyTorch that every tensor passes through.
-const FORWARDING_NAMESPACES: [&str; 4] =
-    ["c10::", "at::", "torch::autograd::VariableType", "torch::autograd::generated::details"];
+const FORWARDING_NAMESPACES: [&str; 6] = [
+    "c10::",
+    "at::",
+    "c10_npu::",
+    "at_npu::",
+    "torch::autograd::VariableType",
+    "torch::autograd::generated::details",
+];
 
 /// True for a C++ function that says nothing about a call site: it has no name, passes on a request
 /// for memory, or walks the stack.
@@ -115,7 +128,8 @@ pub(crate) fn forwards_allocation(function: &str) -> bool {
 /// True unless the module belongs to an installed package, the system or a vendor, or is the Python
 /// interpreter.
 pub(crate) fn is_user_module(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let path = &*with_slashes(path);
+    let name = file_name(path);
     let is_interpreter = name
         .strip_prefix("python")
         .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 't' | 'd')));
@@ -164,7 +178,7 @@ const TORCH_SUBPATHS: &[&str] = &[
 /// True for the functions that `gpumemtrace simulate` puts around those of PyTorch. They are
 /// omitted from stacks.
 pub(crate) fn is_simulation_wrapper(file: &str) -> bool {
-    file.contains("/_gpumemtrace_simulation/")
+    with_slashes(file).contains("/_gpumemtrace_simulation/")
 }
 
 /// The origin of the code in `file`, without regard to [`UserCodePaths`].
@@ -180,6 +194,7 @@ pub(crate) fn origin_of(file: &str) -> CodeOrigin {
             _ => CodeOrigin::Generated,
         };
     }
+    let file = &*with_slashes(file);
     let is_library = file.contains("/site-packages/")
         || file.contains("/dist-packages/")
         || is_standard_library(file)
@@ -188,15 +203,16 @@ pub(crate) fn origin_of(file: &str) -> CodeOrigin {
 }
 
 fn is_standard_library(file: &str) -> bool {
-    ["/lib/python", "/lib64/python"].iter().any(|folder| {
-        file.match_indices(folder).any(|(at, _)| {
-            let version = &file[at + folder.len()..];
-            let end = version.find('/').unwrap_or(version.len());
-            let version = &version[..end];
-            version.starts_with(|c: char| c.is_ascii_digit())
-                && version.chars().all(|c| c.is_ascii_alphanumeric() || c == '.')
+    is_windows_standard_library(file)
+        || ["/lib/python", "/lib64/python"].iter().any(|folder| {
+            file.match_indices(folder).any(|(at, _)| {
+                let version = &file[at + folder.len()..];
+                let end = version.find('/').unwrap_or(version.len());
+                let version = &version[..end];
+                version.starts_with(|c: char| c.is_ascii_digit())
+                    && version.chars().all(|c| c.is_ascii_alphanumeric() || c == '.')
+            })
         })
-    })
 }
 
 fn is_torch_source(file: &str) -> bool {
@@ -206,9 +222,33 @@ fn is_torch_source(file: &str) -> bool {
     })
 }
 
+/// True for `Lib` in the folder of an interpreter, on a drive of Windows, and for `python3XX.zip`.
+fn is_windows_standard_library(file: &str) -> bool {
+    let Some((drive, path)) = file.split_once(":/").filter(|(drive, _)| drive.len() == 1) else {
+        return false;
+    };
+    let folders: Vec<String> = path.split('/').map(str::to_ascii_lowercase).collect();
+    let folders: Vec<&str> = std::iter::once(drive).chain(folders.iter().map(String::as_str)).collect();
+    folders.windows(2).any(|pair| match pair {
+        [folder, "lib"] => is_interpreter_folder(folder),
+        [_, archive] => archive.strip_suffix(".zip").is_some_and(|name| name.starts_with("python3")),
+        _ => false,
+    }) || folders.windows(3).any(|part| matches!(part, ["envs", _, "lib"]))
+}
+
+/// True for `python312`, `cpython-3.12.1-windows-x86_64-none`, `miniconda3`, and `3.11.5` of
+/// pyenv.
+fn is_interpreter_folder(name: &str) -> bool {
+    let is_version = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let after = name.split_once("python").map(|(_, after)| after);
+    after.is_some_and(|after| after.starts_with("_embed") || after.contains(|c: char| c.is_ascii_digit()))
+        || ["anaconda", "miniconda", "miniforge", "mambaforge"].iter().any(|conda| name.starts_with(conda))
+        || name.starts_with("3.") && is_version(name)
+}
+
 /// True for the code of `torch.nn`, which a forward pass goes through.
 pub(crate) fn is_module_code(file: &str) -> bool {
-    file.contains("/torch/nn/")
+    with_slashes(file).contains("/torch/nn/")
 }
 
 /// The optimizer methods that delimit steps.
@@ -223,6 +263,7 @@ pub(crate) enum OptimizerCall {
 /// `GradScaler.step` and `Module.zero_grad` stand for the optimizer's methods: the former calls
 /// `step` unless gradients overflowed. Learning-rate schedulers are not optimizers.
 pub(crate) fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall> {
+    let file = &*with_slashes(file);
     if file.ends_with("amp/grad_scaler.py") && file.contains("torch/") {
         return (function.rsplit('.').next() == Some("step")).then_some(OptimizerCall::Step);
     }
@@ -244,7 +285,7 @@ pub(crate) fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall
 
 /// True for the Python functions that run autograd's engine.
 pub(crate) fn is_backward_call(file: &str, function: &str) -> bool {
-    file.ends_with("torch/autograd/__init__.py") && matches!(function, "backward" | "grad")
+    with_slashes(file).ends_with("torch/autograd/__init__.py") && matches!(function, "backward" | "grad")
 }
 
 #[cfg(test)]
@@ -260,6 +301,10 @@ mod tests {
             "<stdin>",
             "<ipython-input-3-abc>",
             "/lib/pythonic/x.py",
+            r"D:\proj\train.py",
+            r"src\train.py",
+            r"D:\proj\lib\model.py",
+            r"C:\Users\me\torch\train.py",
         ] {
             assert_eq!(origin_of(file), CodeOrigin::User, "{file}");
         }
@@ -271,6 +316,14 @@ mod tests {
             "/src/pytorch/torch/nn/modules/module.py",
             "<frozen importlib._bootstrap>",
             "",
+            r"C:\Users\me\env\Lib\site-packages\torch\nn\modules\module.py",
+            r"\\host\src\pytorch\torch\nn\modules\module.py",
+            r"C:\Users\me\AppData\Local\Programs\Python\Python312\Lib\threading.py",
+            r"C:\Users\me\miniconda3\lib\contextlib.py",
+            r"C:\Users\me\miniconda3\envs\sd\lib\contextlib.py",
+            r"C:\Users\me\.pyenv\pyenv-win\versions\3.11.5\Lib\runpy.py",
+            r"D:\ComfyUI\python_embeded\Lib\runpy.py",
+            r"D:\ComfyUI\python_embeded\python312.zip\runpy.py",
         ] {
             assert_eq!(origin_of(file), CodeOrigin::Library, "{file}");
         }
@@ -325,6 +378,14 @@ mod tests {
             paths.is_user_module("/a/site-packages/ours/ext.so")
                 && !paths.is_user_module("/a/site-packages/b/ext.so")
         );
+        let windows = UserCodePaths::new([r"C:\env\Lib\site-packages\mine", r"site-packages\ours"]).unwrap();
+        for (file, origin) in [
+            (r"C:\env\Lib\site-packages\mine\a.py", CodeOrigin::User),
+            (r"D:\x\site-packages\ours\a.py", CodeOrigin::User),
+            (r"C:\env\Lib\site-packages\mine2\a.py", CodeOrigin::Library),
+        ] {
+            assert_eq!(windows.origin_of(file), origin, "{file}");
+        }
         for everything in ["", ".", "/", "./"] {
             assert!(UserCodePaths::new([everything]).is_none(), "{everything:?}");
         }
@@ -365,6 +426,8 @@ mod tests {
             Some(OptimizerCall::Step)
         );
         assert_eq!(optimizer_call(&format!("{optim}lr_scheduler.py"), "StepLR.step"), None);
+        let windows = r"C:\x\site-packages\torch\optim\adam.py";
+        assert_eq!(optimizer_call(windows, "step"), Some(OptimizerCall::Step));
         let scaler = "/x/site-packages/torch/amp/grad_scaler.py";
         assert_eq!(optimizer_call(scaler, "GradScaler.step"), Some(OptimizerCall::Step));
         assert_eq!(optimizer_call(scaler, "GradScaler.unscale_"), None);

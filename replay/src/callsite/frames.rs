@@ -2,6 +2,7 @@
 //!
 //! Everything here runs for the sites that a report shows, after the pass, and allocates strings.
 
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_format::{FrameLink, NodeId};
 
 use crate::callsite::code_origin::{CodeOrigin, is_simulation_wrapper};
@@ -200,5 +201,5 @@ fn known_source(file: Option<String>) -> Option<String> {
 }
 
 fn is_recorder(path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|name| name.starts_with("libgpumemtrace"))
+    file_name(path).starts_with("libgpumemtrace")
 }

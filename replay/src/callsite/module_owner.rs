@@ -7,6 +7,7 @@
 //! one hash lookup.
 
 use gpumemtrace_format::NodeId;
+use gpumemtrace_format::source_path::file_name;
 
 use crate::callsite::code_origin::FORWARDING_LIBRARIES;
 use crate::ingest::definitions::Definitions;
@@ -72,19 +73,22 @@ impl ModuleOwners {
 
 /// The file name of the library that requested memory from this native stack.
 pub(crate) fn owning_module(innermost: NodeId, definitions: &Definitions) -> Option<&str> {
-    let mut id = innermost;
-    for _ in 0..MAX_FRAMES {
-        if id == NodeId::NONE {
-            return None;
-        }
-        let node = definitions.native.get(&id)?;
+    let forwards = |name: &str| FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
+    modules(innermost, definitions).flatten().find(|name| !forwards(name))
+}
+
+/// True if a library with a file name that begins so is on this native stack.
+pub(crate) fn passes_through(innermost: NodeId, definitions: &Definitions, prefix: &str) -> bool {
+    modules(innermost, definitions).flatten().any(|name| name.starts_with(prefix))
+}
+
+/// The file names of the modules of a native stack, innermost first; `None` where they are unknown.
+fn modules(innermost: NodeId, definitions: &Definitions) -> impl Iterator<Item = Option<&str>> {
+    let nodes = std::iter::successors(definitions.native.get(&innermost), |node| {
+        definitions.native.get(&node.parent)
+    });
+    nodes.take(MAX_FRAMES).map(|node| {
         let module = definitions.module_at(node.return_address.saturating_sub(1));
-        let name = module.map(|module| module.path.rsplit('/').next().unwrap_or(&module.path));
-        let forwards = |name: &str| FORWARDING_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
-        if let Some(name) = name.filter(|name| !forwards(name)) {
-            return Some(name);
-        }
-        id = node.parent;
-    }
-    None
+        module.map(|module| file_name(&module.path))
+    })
 }

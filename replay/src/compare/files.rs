@@ -11,6 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use gpumemtrace_format::source_path::{self, with_slashes};
+
 /// Files by path, each with the functions that occur in the trace.
 pub(crate) type FunctionsByFile<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
@@ -124,7 +126,7 @@ fn pair_renamed<'a>(
 /// The last component of a path. A generated name such as `<ipython-input-12-ab34>` is cut at its
 /// first digit.
 pub(crate) fn file_name(path: &str) -> String {
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = source_path::file_name(path);
     let Some(generated) = name.strip_prefix('<') else { return name.to_owned() };
     let stem = generated.split_once(|c: char| c.is_ascii_digit()).map_or(generated, |(stem, _)| stem);
     format!("<{stem}")
@@ -132,6 +134,7 @@ pub(crate) fn file_name(path: &str) -> String {
 
 /// Number of equal components of two paths, counted from the end.
 fn common_tail(one: &str, other: &str) -> usize {
+    let (one, other) = (with_slashes(one), with_slashes(other));
     one.rsplit('/').zip(other.rsplit('/')).take_while(|(a, b)| a == b).count()
 }
 
@@ -170,6 +173,13 @@ mod tests {
                 ("/a/train.py", "train.py"),
                 ("/a/two/model.py", "/b/c/two/model.py")
             ]
+        );
+        assert_eq!(
+            pairs(
+                &[("/a/one/model.py", main), ("/a/two/model.py", main)],
+                &[(r"D:\b\two\model.py", main), (r"D:\b\one\model.py", main)],
+            ),
+            [("/a/one/model.py", r"D:\b\one\model.py"), ("/a/two/model.py", r"D:\b\two\model.py")]
         );
     }
 

@@ -10,6 +10,7 @@
 //! however large its reserve is. `tests/driver_memory.rs` has each case.
 
 use gpumemtrace_format::NO_DEVICE;
+use gpumemtrace_format::source_path::with_slashes;
 
 use crate::callsite::module_owner::UNKNOWN;
 use crate::pass::Analysis;
@@ -88,6 +89,7 @@ fn framework_of(owner: &str, site: &Site) -> Option<PoolFramework> {
         FRAMEWORKS.iter().find(|(_, libraries, _)| libraries.iter().any(|prefix| owner.starts_with(prefix)));
     let by_package = || {
         site.stack.iter().filter_map(|frame| frame.file.as_deref()).find_map(|file| {
+            let file = with_slashes(file);
             let (_, path) =
                 file.split_once("/site-packages/").or_else(|| file.split_once("/dist-packages/"))?;
             let package = path.split('/').next()?;

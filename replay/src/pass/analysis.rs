@@ -11,13 +11,15 @@ use crate::ingest::metal_totals;
 use crate::ingest::trace_head::is_torch_snapshot;
 use crate::pass::event_analyses::RunningAnalyses;
 use crate::pass::failed_calls::{FailedCallRecord, RefusedCall};
+use crate::pass::finish::other_accelerator;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::program_end::ProgramEnd;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
 use crate::report::{
-    Ending, FirstOom, Losses, OomPredictions, PluggableMode, SettingEffects, StepSource, TraceLoss, TraceNote,
+    Accelerator, Ending, FirstOom, Losses, OomPredictions, PluggableMode, SettingEffects, StepSource,
+    TraceLoss, TraceNote,
 };
 use crate::state::live_set::LiveSet;
 use crate::state::pool_uses::PoolUses;
@@ -160,6 +162,11 @@ impl Analysis {
     /// True for a trace of Metal instead of CUDA.
     pub(crate) fn is_metal(&self) -> bool {
         metal_totals::is_metal(&self.meta)
+    }
+
+    /// The kind of the devices of a snapshot, if their allocator is not that of CUDA.
+    pub(crate) fn other_accelerator(&self) -> Option<Accelerator> {
+        other_accelerator(&self.meta)
     }
 
     /// How gpumemtrace's pluggable allocator was used; `None` if it was not.

@@ -24,6 +24,9 @@ impl ReplayPass {
     pub(super) fn on_driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
         self.driver.on_driver_call(event, stack);
         self.coverage.add_driver_call(event.kind, event.size);
+        if let Some(refused) = self.refused_allocator {
+            self.follow_refused_allocator(event, refused);
+        }
         if event.result == OUT_OF_MEMORY && !event.in_flight {
             self.on_refused_call(event, stack);
         }

@@ -8,7 +8,7 @@ use super::{Analysis, ReplayPass};
 use crate::device::DeviceState;
 use crate::ingest::trace_head::is_torch_snapshot;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
-use crate::report::{Ending, Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
+use crate::report::{Accelerator, Ending, Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -183,6 +183,12 @@ fn metadata_notes(meta: &Meta) -> Vec<TraceNote> {
     notes
 }
 
+/// The kind of the devices of a snapshot, if the allocator is not that of CUDA. ROCm has the same.
+pub(super) fn other_accelerator(meta: &Meta) -> Option<Accelerator> {
+    let accelerator = meta.text("snapshot.accelerator").and_then(Accelerator::from_name);
+    accelerator.filter(|accelerator| *accelerator != Accelerator::Rocm)
+}
+
 /// What a snapshot of PyTorch lacks, and how far it is consistent.
 fn snapshot_notes(meta: &Meta) -> Vec<TraceNote> {
     let number = |name: &str| meta.number(&format!("snapshot.{name}")).unwrap_or(0);
@@ -191,11 +197,15 @@ fn snapshot_notes(meta: &Meta) -> Vec<TraceNote> {
         earlier_blocks: number("start_blocks"),
         earlier_bytes: number("start_bytes"),
     }];
+    if let Some(accelerator) = other_accelerator(meta) {
+        notes.push(TraceNote::OtherAccelerator { accelerator, padding_bytes: number("padding_bytes") });
+    }
     let (checked, wrong) = (number("checked_sizes"), number("wrong_sizes"));
     let (count, host_events) = (number("contradictions"), number("host_events"));
     let entries = number("unknown_events").saturating_add(number("strange_entries"));
     let keys = number("unknown_keys");
     let facts = [
+        (number("without_segments"), TraceNote::SnapshotWithoutSegments),
         (count, TraceNote::SnapshotContradictions { count }),
         (wrong, TraceNote::SnapshotSizes { checked, wrong }),
         (entries.saturating_add(keys), TraceNote::SnapshotPassedOver { entries, keys }),

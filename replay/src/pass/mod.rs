@@ -60,6 +60,7 @@ use scope::PassScope;
 pub(crate) use scope::SinceScope;
 
 pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
+use failed_calls::RefusedAllocator;
 pub(crate) use failed_calls::{FailedCallRecord, RefusedCall};
 pub(crate) use oom_events::OomRecord;
 
@@ -85,6 +86,7 @@ struct ReplayPass {
     oom_counts: BTreeMap<u8, u64>,
     failed_call_gaps: Vec<FailedCallRecord>,
     last_refused_call: Option<RefusedCall>,
+    refused_allocator: Option<RefusedAllocator>,
     refused_torch_calls: u64,
     owners: ModuleOwners,
     pool_uses: PoolUses,
@@ -243,6 +245,7 @@ impl ReplayPass {
             oom_counts: BTreeMap::new(),
             failed_call_gaps: Vec::new(),
             last_refused_call: None,
+            refused_allocator: None,
             refused_torch_calls: 0,
             owners: ModuleOwners::default(),
             pool_uses: PoolUses::default(),

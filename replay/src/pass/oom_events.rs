@@ -4,7 +4,8 @@
 //! each block is a driver call; there, a call for PyTorch that the driver refuses is such an event.
 //! PyTorch may repeat that call once, which counts as the same event. Where the trace does not say
 //! that each block is a driver call, PyTorch may free its cache and go on, so a refused call counts
-//! as nothing.
+//! as nothing. The same holds for the allocator of another library that PyTorch uses
+//! ([`super::failed_calls`]).
 //!
 //! All are counted. The first [`MAX_OOMS`] are recorded with the gap and the largest sites at that
 //! moment, which visits every live block of the device.

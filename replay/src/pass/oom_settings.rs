@@ -13,6 +13,9 @@ impl Analysis {
     pub(super) fn find_first_oom(&self) -> Option<FirstOom> {
         let first = self.ooms.first()?;
         let is_known = !first.is_of_driver && first.event.detail.is_some();
+        if self.other_accelerator().is_some() {
+            return None;
+        }
         if !is_known || !self.incomplete.is_empty() || self.pluggable().is_some() || self.is_metal() {
             return None;
         }

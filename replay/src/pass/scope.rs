@@ -167,6 +167,7 @@ impl ReplayPass {
         self.oom_counts.clear();
         self.failed_call_gaps.clear();
         self.last_refused_call = None;
+        self.refused_allocator = None;
         if let Some(since) = &mut self.scope.since {
             since.reached = Some(EventTime { time_ns, step: self.step });
         }

@@ -61,7 +61,7 @@ pub use self::{
         SiteBytes, SiteShare, TrainingPass,
     },
     ranks::{FirstCause, RankAlignment, RankRow, Ranks},
-    recording::{EndMoment, Ending, PluggableMode, UnnamedReason},
+    recording::{Accelerator, EndMoment, Ending, PluggableMode, UnnamedReason},
     run::{
         BlockChange, BlockLayer, BlockSum, ComparedSteps, DeviceBytes, DeviceGauges, GapPoint, LevelGauge,
         Mark, OptimizerMethod, Phase, PhaseOnDevice, RunGauges, RunView, SegmentChange, SegmentPlace,

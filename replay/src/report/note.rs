@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::PluggableMode;
 use super::json_enum::json_enum;
+use super::{Accelerator, PluggableMode};
 
 /// A typed fact and the sentence that says it.
 ///
@@ -236,6 +236,15 @@ pub enum TraceNote {
         /// Bytes of those blocks.
         earlier_bytes: u64,
     },
+    /// The snapshot is of a device with another allocator than CUDA's.
+    OtherAccelerator {
+        /// The kind of the device.
+        accelerator: Accelerator,
+        /// Bytes that its allocator adds to each request; 0 for none.
+        padding_bytes: u64,
+    },
+    /// The snapshot lacks the segments at its end, which PyTorch writes.
+    SnapshotWithoutSegments,
     /// Events of a snapshot contradict each other, or the blocks at its end.
     SnapshotContradictions {
         /// The number of contradictions.

@@ -15,6 +15,18 @@ json_enum! {
 }
 
 json_enum! {
+    /// The kind of the devices of a snapshot, if they are no GPUs of NVIDIA.
+    enum Accelerator {
+        /// AMD GPUs; the allocator is the code of CUDA's.
+        Rocm = "rocm",
+        /// Intel GPUs; the allocator rounds like CUDA's.
+        Xpu = "xpu",
+        /// Ascend NPUs; the allocator may pad each request.
+        Npu = "npu",
+    }
+}
+
+json_enum! {
     /// How the process ended.
     enum Ending {
         /// The process exited normally.

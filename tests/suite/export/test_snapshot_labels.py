@@ -91,6 +91,14 @@ def test_categories_of_pytorchs_profiler(labelled):
     assert all((row["site"]["file"] or "labels.py").endswith("labels.py") for row in peak["sites"]), "names of calls are frames"
 
 
+def test_page_of_pytorchs_profiler_is_read_like_its_snapshot(labelled):
+    _, path = labelled
+    page = path.with_name(path.name + ".html")
+    [theirs], [ours] = (replay(one)["traces"] for one in (page, path))
+    assert theirs | {"path": None} == ours | {"path": None}
+    assert replay(page)["peak"] == replay(path)["peak"]
+
+
 def test_forward_lines_of_backward_allocations(labelled, torch_version, request):
     path, _ = labelled
     [history] = snapshot_oracle.devices(snapshot_oracle.load(path)).values()

@@ -87,5 +87,7 @@ with torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=
     model, optimizer = build()
     train(model, optimizer, 3)
 page = _memory_viz.profile_plot(profile)
+with open(args.profiled + ".html", "w") as file:
+    file.write(page)
 with open(args.profiled, "wb") as file:
     file.write(base64.b64decode(re.search(r'"base64": "([^"]*)"', page)[1]))

@@ -3,13 +3,15 @@
 //! A snapshot has the state of the allocator at its end and the events before it. Blocks that are
 //! freed, or live at the end, without an allocation among the events existed before them:
 //! [`start`] finds those. Events have requested sizes only. The size of a block follows from the
-//! free range in which PyTorch placed it: [`layout`].
+//! free range in which PyTorch placed it: [`layout`]. [`accelerator`] finds out which rules apply.
 
+mod accelerator;
 mod layout;
 mod ranges;
 mod rounding;
 mod start;
 
+pub(crate) use accelerator::Accelerator;
 pub(crate) use layout::{DeviceLayout, HeldBlock, SegmentPiece};
 pub(crate) use rounding::RoundingRules;
 pub(crate) use start::{EndFact, HistoryStart};
@@ -45,14 +47,19 @@ pub(crate) struct HistoryFacts {
     pub(crate) is_overwritten: bool,
     /// Events that contradict each other or the state at the end.
     pub(crate) contradictions: u64,
+    /// The kind of the devices, if it is another than CUDA.
+    pub(crate) accelerator: Option<Accelerator>,
+    /// What the allocator adds to each request before it rounds.
+    pub(crate) padding_bytes: u64,
 }
 
 impl DeviceHistories {
     pub(crate) fn of(snapshot: TorchSnapshot) -> Self {
-        let rules = RoundingRules::new(&snapshot.settings);
+        let (accelerator, padding_bytes) = accelerator::find_accelerator(&snapshot);
+        let rules = RoundingRules::new(&snapshot.settings).with_padding(padding_bytes);
         let from_segments = snapshot.segments.iter().map(|segment| usize::from(segment.device) + 1).max();
         let count = snapshot.traces.len().max(from_segments.unwrap_or(0));
-        let mut facts = HistoryFacts::default();
+        let mut facts = HistoryFacts { accelerator, padding_bytes, ..HistoryFacts::default() };
         let mut devices = Vec::new();
         let knows_pools = start::events_know_pools(&snapshot);
         for ordinal in (0..count).filter_map(|ordinal| u8::try_from(ordinal).ok()) {

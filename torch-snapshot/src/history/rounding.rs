@@ -18,6 +18,8 @@ pub(crate) struct RoundingRules {
     divisions: Vec<u64>,
     max_split_bytes: Option<u64>,
     splits_all: bool,
+    /// What is added to a request before it is rounded.
+    padding_bytes: u64,
 }
 
 impl RoundingRules {
@@ -26,11 +28,18 @@ impl RoundingRules {
             divisions: settings.roundup_divisions.clone(),
             max_split_bytes: settings.max_split_bytes.filter(|bytes| *bytes > 0),
             splits_all: settings.expandable_segments,
+            padding_bytes: 0,
         }
+    }
+
+    /// The rules of an allocator that adds bytes to each request.
+    pub(crate) fn with_padding(self, padding_bytes: u64) -> Self {
+        Self { padding_bytes, ..self }
     }
 
     /// The size that a request is rounded up to.
     pub(crate) fn round(&self, requested: u64) -> u64 {
+        let requested = requested.saturating_add(self.padding_bytes);
         if requested < MIN_BLOCK_BYTES {
             return MIN_BLOCK_BYTES;
         }

@@ -51,6 +51,8 @@ pub(crate) struct HistoryStart {
     /// Events and blocks that contradict each other.
     pub(crate) contradictions: u64,
     pub(crate) shape: HistoryShape,
+    /// The state at the end is known. Else it is what the events leave.
+    pub(crate) knows_end: bool,
     /// Pools of segments are from the end of the snapshot; events have none.
     pub(crate) pools_from_end: bool,
 }
@@ -103,6 +105,7 @@ impl HistoryStart {
         let mut finder = StartFinder {
             state: Self {
                 shape: HistoryShape::of(snapshot, runs),
+                knows_end: snapshot.has_segments,
                 pools_from_end: !knows_pools && has_private_pool,
                 ..Self::default()
             },
@@ -313,7 +316,7 @@ impl StartFinder {
     fn finish(mut self, rules: &RoundingRules) -> HistoryStart {
         // Blocks that the events leave live must exist at the end.
         let missing = self.addresses.values().filter(|state| **state != AddressState::Free).count();
-        self.state.contradictions += missing as u64;
+        self.state.contradictions += if self.state.knows_end { missing as u64 } else { 0 };
         self.state.segments.sort_by_key(|segment| segment.addr);
         let starts: Vec<u64> = self.found.keys().copied().collect();
         let mut end_before = 0;

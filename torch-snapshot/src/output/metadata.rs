@@ -43,6 +43,9 @@ pub(super) fn add_metadata(
     if let Some(conf) = &snapshot.settings.conf {
         meta.set_text("allocator_conf", conf.as_str());
     }
+    if let Some(accelerator) = facts.accelerator {
+        meta.set_text("snapshot.accelerator", accelerator.name());
+    }
     meta.set_number("snapshot.events", facts.events);
     meta.set_number("snapshot.start_blocks", facts.start_blocks);
     meta.set_number("snapshot.start_bytes", facts.start_bytes);
@@ -50,6 +53,8 @@ pub(super) fn add_metadata(
     let counts = &snapshot.counts;
     let counted = [
         ("snapshot.max_entries", snapshot.settings.max_entries.unwrap_or(0)),
+        ("snapshot.padding_bytes", facts.padding_bytes),
+        ("snapshot.without_segments", u64::from(!snapshot.has_segments)),
         ("snapshot.contradictions", facts.contradictions),
         ("snapshot.unknown_events", counts.unknown_events),
         ("snapshot.unknown_keys", counts.unknown_keys),

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::definitions::{encode_codes, encode_frame_links, encode_py_nodes};
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_format::{CodeDef, CodeId, FRAME_NOT_STARTED, FrameLink, NodeId, PyNode};
 
 use super::trace_writer::TraceWriter;
@@ -151,7 +152,7 @@ impl StackDefinitions {
 
 /// True for a shared library or an executable, as opposed to a source file.
 fn is_library(file: &str) -> bool {
-    let name = file.rsplit('/').next().unwrap_or(file);
+    let name = file_name(file);
     name.contains(".so")
         || !["c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "pyx"]
             .iter()

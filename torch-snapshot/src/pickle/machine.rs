@@ -39,8 +39,15 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
+    /// Forgets the pickle that was read, so that another one can follow.
+    pub(super) fn forget(&mut self) {
+        self.stack.clear();
+        self.marks.clear();
+        self.memo = PickleMemo::default();
+    }
+
     /// Runs to STOP and returns the value.
-    pub(super) fn run(mut self) -> Result<Value, SnapshotError> {
+    pub(super) fn run(&mut self) -> Result<Value, SnapshotError> {
         loop {
             let opcode = self.bytes.byte()?;
             match opcode {

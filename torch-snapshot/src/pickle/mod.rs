@@ -16,10 +16,16 @@ use std::io::Read;
 use crate::error::SnapshotError;
 use crate::values::{SnapshotBuilder, Value};
 
-/// Reads one pickle and returns its value.
+/// Reads one pickle, which comes after so many others, and returns its value.
 pub(crate) fn read_pickle(
     bytes: &mut dyn Read,
     builder: &mut SnapshotBuilder,
+    skipped_pickles: u32,
 ) -> Result<Value, SnapshotError> {
-    machine::PickleMachine::new(bytes, builder).run()
+    let mut machine = machine::PickleMachine::new(bytes, builder);
+    for _ in 0..skipped_pickles {
+        machine.run()?;
+        machine.forget();
+    }
+    machine.run()
 }

@@ -213,6 +213,10 @@ impl SnapshotBuilder {
             keys::SEGMENT_MAP => EventAction::SegmentMap,
             keys::SEGMENT_UNMAP => EventAction::SegmentUnmap,
             keys::SNAPSHOT => EventAction::Snapshot,
+            keys::WORKSPACE_SNAPSHOT => {
+                self.snapshot.has_npu_events = true;
+                EventAction::Snapshot
+            }
             keys::OOM => EventAction::OutOfMemory,
             keys::ANNOTATE | keys::USER_DEFINED => EventAction::Annotate,
             _ => {

@@ -25,7 +25,11 @@ impl SnapshotBuilder {
             return snapshot.stacks.intern_frame(SnapshotFrame { file: keys::EMPTY, ..frame });
         };
         // The profiler shortens paths to those below the folder of packages.
-        let folder = if file.starts_with("torch/") { "site-packages/" } else { "" };
+        let folder = match file {
+            _ if file.starts_with("torch/") => "site-packages/",
+            _ if file.starts_with("torch\\") => "site-packages\\",
+            _ => "",
+        };
         let named = intern_frame_text(&mut snapshot.texts, (&format!("{folder}{file}"), line, name));
         snapshot.stacks.intern_frame(named)
     }

@@ -1,5 +1,7 @@
 //! Frames that a snapshot has as texts, and the mark between a backward pass and its forward call.
 
+use gpumemtrace_format::source_path::file_name;
+
 /// File of a frame without one, as PyTorch writes it.
 const UNKNOWN_FILE: &str = "??";
 
@@ -40,7 +42,7 @@ pub(crate) fn is_python(file: &str, name: &str) -> bool {
     if matches!(extension, "py" | "pyx") || file.starts_with('<') {
         return true;
     }
-    let last = file.rsplit('/').next().unwrap_or(file);
+    let last = file_name(file);
     let has_native_name = name.contains("::") || name.contains('(') || name.starts_with('_') || name == "??";
     // Typed code and scripts without an extension, such as a console script.
     !last.is_empty() && !last.starts_with(UNKNOWN_FILE) && !last.contains('.') && !has_native_name
@@ -57,6 +59,7 @@ mod tests {
             ("<string>", "f"),
             ("/usr/bin/torchrun", "main"),
             ("<ipython-input-3>", "f"),
+            (r"C:\x.y\Scripts\torchrun", "main"),
         ] {
             assert!(is_python(file, name), "{file}");
         }
@@ -67,6 +70,7 @@ mod tests {
             ("??:0", "main"),
             ("/x/libtorch_cpu.so", "at::empty(int)"),
             ("/usr/local/bin/python3", "_start"),
+            (r"C:\torch\lib\c10.dll", "f"),
         ] {
             assert!(!is_python(file, name), "{file}");
         }

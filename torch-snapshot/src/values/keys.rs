@@ -78,6 +78,7 @@ keys! {
     SEGMENT_MAP = "segment_map";
     SEGMENT_UNMAP = "segment_unmap";
     SNAPSHOT = "snapshot";
+    WORKSPACE_SNAPSHOT = "workspace_snapshot";
     OOM = "oom";
     ANNOTATE = "annotate";
     USER_DEFINED = "user_defined";

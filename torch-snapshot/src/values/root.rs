@@ -44,6 +44,7 @@ impl SnapshotBuilder {
             _ => None,
         });
         let annotations = annotations.collect();
+        let has_segments = is_list_of_segments || fields.has(keys::SEGMENTS);
         let is_exported = fields.has(keys::GPUMEMTRACE);
         let snapshot = &mut self.snapshot;
         let mut all: Vec<Option<SegmentRecord>> =
@@ -54,6 +55,7 @@ impl SnapshotBuilder {
         strange += before - snapshot.segments.len();
         (snapshot.traces, snapshot.settings, snapshot.annotations) = (traces, settings, annotations);
         snapshot.is_exported = is_exported;
+        snapshot.has_segments = has_segments;
         snapshot.counts.unknown_keys = self.unknown_keys.len() as u64;
         snapshot.counts.strange_entries = strange as u64;
         snapshot.counts.host_events = host_events;

@@ -86,6 +86,10 @@ pub(crate) struct TorchSnapshot {
     pub(crate) annotations: Vec<Annotation>,
     pub(crate) settings: AllocatorSettings,
     pub(crate) counts: SnapshotCounts,
+    /// It has the segments at the end. PyTorch always writes them.
+    pub(crate) has_segments: bool,
+    /// It has events that only torch_npu writes.
+    pub(crate) has_npu_events: bool,
     /// `gpumemtrace export torch-snapshot` wrote it.
     pub(crate) is_exported: bool,
 }

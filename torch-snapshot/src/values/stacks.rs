@@ -64,6 +64,11 @@ impl StackTable {
         self.stacks.get(stack.0).iter().map(|id| TorchFrame(*id))
     }
 
+    /// Each distinct frame, in the order of the file.
+    pub(crate) fn all_frames(&self) -> impl Iterator<Item = SnapshotFrame> + '_ {
+        self.frames.iter().copied()
+    }
+
     pub(crate) fn frame(&self, id: TorchFrame) -> SnapshotFrame {
         self.frames[id.0 as usize]
     }

@@ -1,9 +1,12 @@
 //! Files that try to run code, to use up memory, or that are damaged.
 
+use std::io::Cursor;
+
 use gpumemtrace_torch_snapshot::{SnapshotError, transcode};
 
 use super::allocator_model::AllocatorModel;
 use super::labels::with_new_fields;
+use super::packed::{page, stored_zip, xz};
 use super::pickle_writer::{PickleStyle, pickle};
 use super::{gzip, json_bytes};
 
@@ -31,7 +34,7 @@ fn every_opcode_of_code_is_refused_by_its_name() {
     ] {
         // The opcode after a dictionary that would otherwise do.
         let bytes = [0x80, 2, b'}', opcode, b'o', b's', b'\n', b's', b'\n', b'.'];
-        match transcode(&mut &bytes[..]) {
+        match transcode(&mut Cursor::new(&bytes[..])) {
             Err(SnapshotError::Code { opcode, offset }) => assert_eq!((opcode, offset), (name, 3)),
             other => panic!("{name}: {other:?}"),
         }
@@ -41,7 +44,7 @@ fn every_opcode_of_code_is_refused_by_its_name() {
 #[test]
 fn pickle_that_would_run_a_command_is_refused_and_says_so() {
     let bytes = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.";
-    let error = transcode(&mut &bytes[..]).unwrap_err().to_string();
+    let error = transcode(&mut Cursor::new(&bytes[..])).unwrap_err().to_string();
     assert_eq!(
         error,
         "is a pickle that runs code (opcode STACK_GLOBAL at byte 17); a snapshot needs none, so it was not read"
@@ -62,7 +65,7 @@ fn lengths_and_numbers_in_the_file_are_not_trusted() {
     ];
     for body in bodies {
         let bytes = [&[0x80, 4], body].concat();
-        assert!(transcode(&mut &bytes[..]).is_err(), "{body:?}");
+        assert!(transcode(&mut Cursor::new(&bytes[..])).is_err(), "{body:?}");
     }
 }
 
@@ -70,25 +73,25 @@ fn lengths_and_numbers_in_the_file_are_not_trusted() {
 fn deep_nesting_is_refused_without_recursion() {
     let mut marks = vec![0x80, 4];
     marks.extend(std::iter::repeat_n(b'(', 1 << 20));
-    assert!(transcode(&mut &marks[..]).is_err());
+    assert!(transcode(&mut Cursor::new(&marks[..])).is_err());
     // A list in a list in a list.
     let mut lists = vec![0x80, 4];
     lists.extend(std::iter::repeat_n(b']', 300_000));
     lists.extend(std::iter::repeat_n(b'a', 299_999));
     lists.push(b'.');
-    assert!(transcode(&mut &lists[..]).is_err());
+    assert!(transcode(&mut Cursor::new(&lists[..])).is_err());
     let json = "[".repeat(1 << 20);
-    assert!(transcode(&mut json.as_bytes()).is_err());
+    assert!(transcode(&mut Cursor::new(json.as_bytes())).is_err());
 }
 
 #[test]
 fn dictionary_that_contains_itself_ends() {
     // d = {}; d["segments"] = d; d["device_traces"] = [d]
     let bytes = b"\x80\x04}\x94(\x8c\x08segmentsh\x00\x8c\x0ddevice_traces]h\x00au.";
-    let _ = transcode(&mut &bytes[..]);
+    let _ = transcode(&mut Cursor::new(&bytes[..]));
     // A list that contains itself, as the blocks of a segment.
     let bytes = b"\x80\x04}(\x8c\x08segments]\x94(h\x00h\x00eu.";
-    let _ = transcode(&mut &bytes[..]);
+    let _ = transcode(&mut Cursor::new(&bytes[..]));
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn list_of_a_finished_part_is_not_taken_for_another_one() {
             let key = [&[0x8c, key.len() as u8], key.as_bytes(), b"h\x05"].concat();
             let root = [b"0}(", &key[..], b"\x8c\x0ddevice_traces]u."].concat();
             let bytes = [b"\x80\x04", &event[..], &root].concat();
-            let error = transcode(&mut &bytes[..]).err().map(|error| error.to_string());
+            let error = transcode(&mut Cursor::new(&bytes[..])).err().map(|error| error.to_string());
             let expected = "is not a PyTorch memory snapshot: two parts of it share one list".to_owned();
             assert_eq!(error, is_needed.then_some(expected));
         }
@@ -110,7 +113,7 @@ fn list_of_a_finished_part_is_not_taken_for_another_one() {
 
 #[test]
 fn other_files_say_what_they_are_not() {
-    let error = |bytes: &[u8]| transcode(&mut { bytes }).unwrap_err().to_string();
+    let error = |bytes: &[u8]| transcode(&mut Cursor::new(bytes)).unwrap_err().to_string();
     assert_eq!(
         error(b"{\"a\": 1}"),
         "is not a PyTorch memory snapshot: it has neither segments nor device_traces"
@@ -145,6 +148,8 @@ fn mutated_snapshots_neither_panic_nor_run_anything() {
     snapshot["device_traces"][0][3]["action"] = serde_json::json!("user_defined");
     snapshot["device_traces"][0][3]["user_metadata"] = serde_json::json!("phase load begins");
     seeds.push(pickle(&snapshot, PickleStyle { protocol: 4, shares: false }));
+    let pickled = seeds[1].clone();
+    seeds.extend([page(&pickled), stored_zip("a.pickle", &pickled), xz(&pickled), gzip(&pickled)]);
     let wanted = std::env::var("GPUMEMTRACE_MUTATIONS").ok().and_then(|number| number.parse().ok());
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = move |below: usize| {
@@ -177,7 +182,7 @@ fn mutated_snapshots_neither_panic_nor_run_anything() {
                 bytes.push(0x80);
             }
         }
-        read += u64::from(transcode(&mut &bytes[..]).is_ok());
+        read += u64::from(transcode(&mut Cursor::new(&bytes[..])).is_ok());
     }
     assert!(read > 0, "some mutations change only numbers");
 }

@@ -1,5 +1,7 @@
 //! Labels of blocks, frames of forward calls, and what our export adds to a snapshot.
 
+use std::io::Cursor;
+
 use gpumemtrace_format::definitions::FrameLink;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, NodeId, PyNode};
@@ -44,7 +46,7 @@ struct TraceParts {
 
 impl TraceParts {
     fn read(bytes: &[u8]) -> Self {
-        let trace = transcode(&mut { bytes }).expect("it is a snapshot");
+        let trace = transcode(&mut Cursor::new(bytes)).expect("it is a snapshot");
         let mut parts = Self { events: Vec::new(), codes: Vec::new(), nodes: Vec::new() };
         for item in TraceReader::new(&trace[..]).expect("it is a trace") {
             match item {

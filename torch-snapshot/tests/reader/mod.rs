@@ -3,9 +3,10 @@
 mod allocator_model;
 mod hostile;
 mod labels;
+mod packed;
 mod pickle_writer;
 
-use std::io::Write as _;
+use std::io::{Cursor, Write as _};
 
 use allocator_model::AllocatorModel;
 use gpumemtrace_format::event::FLAG_EXISTED;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 /// The metadata and events of the trace that is made of a file.
 fn read(bytes: &[u8]) -> (Meta, Vec<Event>) {
-    let trace = transcode(&mut { bytes }).expect("it is a snapshot");
+    let trace = transcode(&mut Cursor::new(bytes)).expect("it is a snapshot");
     let (mut meta, mut events) = (Meta::default(), Vec::new());
     for item in TraceReader::new(&trace[..]).expect("it is a trace") {
         match item {
@@ -105,10 +106,10 @@ proptest! {
     fn all_forms_give_the_same_trace(program in programs(), kept in 0usize..200, protocol in 2u8..6, shares: bool) {
         let snapshot = run(&program, false).snapshot(kept);
         let (json, pickled) = (json_bytes(&snapshot), pickle(&snapshot, PickleStyle { protocol, shares }));
-        let expected = transcode(&mut &json[..]).unwrap();
-        prop_assert!(transcode(&mut &pickled[..]).unwrap() == expected);
-        prop_assert!(transcode(&mut &gzip(&pickled)[..]).unwrap() == expected);
-        prop_assert!(transcode(&mut &gzip(&json)[..]).unwrap() == expected);
+        let expected = transcode(&mut Cursor::new(&json[..])).unwrap();
+        prop_assert!(transcode(&mut Cursor::new(&pickled[..])).unwrap() == expected);
+        prop_assert!(transcode(&mut Cursor::new(&gzip(&pickled)[..])).unwrap() == expected);
+        prop_assert!(transcode(&mut Cursor::new(&gzip(&json)[..])).unwrap() == expected);
     }
 }
 

@@ -11,8 +11,10 @@ mod oom;
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::EventKind;
 use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::report::{Device, TraceInfo};
+use gpumemtrace_replay::report::{Device, TraceInfo, TraceNote};
 use gpumemtrace_whatif::{Doubt, Scenario};
+
+use crate::render::wording::notes::describe_accelerator;
 
 pub(super) use gap::add_setting_effects;
 pub(super) use oom::add_oom_predictions;
@@ -69,6 +71,14 @@ pub(super) fn recorded_scenario(
     device: &Device,
     named: Option<TorchVersion>,
 ) -> Result<(Scenario, Vec<Doubt>), String> {
+    let accelerator = info.notes.iter().find_map(|note| match note.fact {
+        TraceNote::OtherAccelerator { accelerator, .. } => Some(accelerator),
+        _ => None,
+    });
+    if let Some(accelerator) = accelerator {
+        let device = describe_accelerator(accelerator);
+        return Err(format!("it is of {device}, and the model is of PyTorch's allocator for CUDA"));
+    }
     let version = match (info.torch.as_deref(), named) {
         (Some(torch), _) => TorchVersion::parse(torch).map_err(|error| error.to_string())?,
         (None, Some(named)) => named,

@@ -11,7 +11,7 @@ use super::thread::{DeviceThread, NativeAllocations, no_samples};
 use super::units::milliseconds;
 use crate::export::ExportJob;
 use crate::export::stacks::{NamedStacks, device_name};
-use crate::render::wording::sites::file_name;
+use gpumemtrace_format::source_path::file_name;
 
 /// The version of the format. Viewers upgrade older ones.
 const FORMAT_VERSION: u32 = 62;

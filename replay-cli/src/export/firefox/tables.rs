@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::export::distinct::Distinct;
 use crate::export::stacks::{FrameOrigin, ViewerFrame};
-use crate::render::wording::sites::file_name;
+use gpumemtrace_format::source_path::file_name;
 
 /// The categories of frames: name and colour, in the order of their numbers. One must be grey.
 pub(super) const CATEGORIES: [(&str, &str); 4] =

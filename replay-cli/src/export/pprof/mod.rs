@@ -20,7 +20,7 @@ use super::stacks::{
 use super::{ExportJob, Exporter};
 use crate::exit::UsageError;
 use crate::render::OutputFormat;
-use crate::render::wording::sites::file_name;
+use gpumemtrace_format::source_path::file_name;
 
 /// Name and unit of a value of a sample, and the value of a row.
 type SampleType = (&'static str, &'static str, fn(&StackRow) -> u64);

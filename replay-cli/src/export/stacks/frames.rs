@@ -1,10 +1,10 @@
 //! Frames as viewers of stacks show them.
 
 use crate::symbolize::Resolver;
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 
 use crate::export::ExportRun;
-use crate::render::wording::sites::file_name;
 use crate::terminal::paths::{normalize_path, path_in_package};
 
 /// The function of a stack without frames.

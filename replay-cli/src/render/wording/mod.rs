@@ -15,7 +15,7 @@ pub(crate) mod fragmentation;
 pub(crate) mod leaks;
 mod losses;
 pub(crate) mod moment;
-mod notes;
+pub(crate) mod notes;
 pub(crate) mod oom;
 mod opaque_pools;
 pub(crate) mod ranks;

@@ -1,6 +1,6 @@
 //! Notes on a recording, as phrases without a full stop.
 
-use gpumemtrace_replay::report::{PluggableMode, TraceNote};
+use gpumemtrace_replay::report::{Accelerator, PluggableMode, TraceNote};
 
 use super::Vocabulary;
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -75,6 +75,26 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
                 format_count(*events, "event")
             )
         }
+        TraceNote::OtherAccelerator { accelerator, padding_bytes } => {
+            let device = describe_accelerator(*accelerator);
+            let rules = match padding_bytes {
+                0 => "sizes of freed blocks are computed by CUDA's rules, which may differ".to_owned(),
+                bytes => format!(
+                    "sizes of freed blocks are computed by CUDA's rules, after its {} more for each request",
+                    format_bytes(*bytes)
+                ),
+            };
+            format!("the snapshot is of {device}: {rules}, and nothing is predicted for its allocator")
+        }
+        TraceNote::SnapshotWithoutSegments => {
+            "the snapshot has no segments, so its end is what its events leave: blocks from before the first \
+             event, and sizes that only the segments show, are missing"
+                .to_owned()
+        }
+        TraceNote::SnapshotContradictions { count: 1 } => {
+            "1 event of the snapshot contradicts another one or the blocks at the end; the history has a hole"
+                .to_owned()
+        }
         TraceNote::SnapshotContradictions { count } => format!(
             "{} of the snapshot contradict each other or its blocks at the end; the history has holes",
             format_count(*count, "event")
@@ -111,6 +131,15 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
     }
 }
 
+/// The kind of a device, with its article.
+pub(crate) fn describe_accelerator(accelerator: Accelerator) -> &'static str {
+    match accelerator {
+        Accelerator::Rocm => "an AMD GPU (ROCm)",
+        Accelerator::Xpu => "an Intel GPU (XPU)",
+        Accelerator::Npu => "an Ascend NPU (torch_npu)",
+    }
+}
+
 /// True if the note limits what the report may claim.
 pub(crate) fn is_caveat(note: &TraceNote) -> bool {
     match note {
@@ -120,6 +149,8 @@ pub(crate) fn is_caveat(note: &TraceNote) -> bool {
         TraceNote::SnapshotPassedOver { entries, .. } => *entries > 0,
         TraceNote::Recorder { .. }
         | TraceNote::TorchSnapshot { .. }
+        | TraceNote::OtherAccelerator { .. }
+        | TraceNote::SnapshotWithoutSegments
         | TraceNote::SnapshotContradictions { .. }
         | TraceNote::SnapshotSizes { .. }
         | TraceNote::SnapshotHostMemory { .. }

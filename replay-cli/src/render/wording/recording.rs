@@ -112,9 +112,10 @@ pub(crate) fn describe_tracker(
             "requested sizes, streams and pools are unknown: the allocator tracker did not report \
              what the allocator did",
         ),
-        TrackerState::OtherAllocator => {
-            Some("PyTorch did not use its native caching allocator, so its blocks are driver allocations")
-        }
+        TrackerState::OtherAllocator => Some(
+            "PyTorch did not use its native caching allocator, so its blocks are driver allocations; those in a \
+                 pool of another library are not recorded",
+        ),
         TrackerState::CacheOff => Some(
             "PyTorch's caching allocator was off (PYTORCH_NO_CUDA_MEMORY_CACHING), so its blocks \
              are driver allocations",

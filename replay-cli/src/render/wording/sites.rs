@@ -1,5 +1,6 @@
 //! Sites, frames and ranks as text.
 
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::report::{FrameKind, RankRow, Site, StackFrame};
 
 use crate::terminal::escape::escape_text;
@@ -78,11 +79,6 @@ pub(crate) fn short_site_in_file(site: &Site, file: Option<String>) -> String {
         shown.function = shown.function.as_deref().map(shorten_function);
     }
     escape_text(&format_site(&shown))
-}
-
-/// The last part of a path.
-pub(crate) fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// A function name without its parameters, cut at [`MAX_NAME_CHARS`].

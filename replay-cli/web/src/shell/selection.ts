@@ -6,6 +6,7 @@
 
 import type { ByStack, DeviceModel, Model, TraceModel } from "../data/model.js";
 import type { PageSite } from "../data/page_data.js";
+import { fileName } from "../data/source_path.js";
 import type { Selection } from "../view.js";
 
 export interface Selected {
@@ -62,5 +63,5 @@ export function sumBySite(trace: TraceModel, totals: ByStack): ByStack {
 
 /** The label of a site with only the name of its file: "train.py:31 in log()". */
 export function shortLabel({ label, file }: PageSite): string {
-  return file && label.startsWith(file) ? label.slice(file.lastIndexOf("/") + 1) : label;
+  return file && label.startsWith(file) ? label.slice(file.length - fileName(file).length) : label;
 }

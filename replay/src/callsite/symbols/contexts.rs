@@ -1,5 +1,6 @@
 //! The call context of each stack: that of its innermost Python frame that has one.
 
+use gpumemtrace_format::source_path::with_slashes;
 use gpumemtrace_format::{FrameLink, NodeId};
 
 use super::StackSymbols;
@@ -43,7 +44,7 @@ impl StackSymbols {
         // both called `apply`. Autograd's engine calls the backward one, as the outermost frame
         // of its thread.
         let is_engine = node.parent == NodeId::NONE && code.name == "apply";
-        if is_engine && code.file.ends_with("/torch/autograd/function.py") {
+        if is_engine && with_slashes(&code.file).ends_with("/torch/autograd/function.py") {
             return Some(CallContext::Backward);
         }
         context_of_frame(&code.file, &code.name)

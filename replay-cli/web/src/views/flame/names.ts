@@ -1,6 +1,7 @@
 /** Names of frames: `validate()`, `train.py:31`, and the package or file that gives the colour. */
 
 import type { Frame } from "../../data/page_data.js";
+import { fileName, withSlashes } from "../../data/source_path.js";
 import { NO_FRAME, ROOT_FRAME } from "./call_tree.js";
 
 const LIBRARY_FOLDERS = ["/site-packages/", "/dist-packages/"];
@@ -33,14 +34,10 @@ export function frameFullPlace(frames: Frame[], frame: number): string {
 /** The path inside the installed package; else the file name. */
 export function shortPath(file: string): string {
   for (const folder of LIBRARY_FOLDERS) {
-    const at = file.lastIndexOf(folder);
+    const at = withSlashes(file).lastIndexOf(folder);
     if (at >= 0) return file.slice(at + folder.length);
   }
   return fileName(file);
-}
-
-export function fileName(file: string): string {
-  return file.slice(file.lastIndexOf("/") + 1);
 }
 
 /** What frames of one colour share: the file of own code, else the installed package or library. */
@@ -48,7 +45,7 @@ export function originOf(frame: Frame): string {
   if (frame.file === null) return "";
   if (frame.is_user || frame.kind === "native") return frame.file;
   const short = shortPath(frame.file);
-  const end = short.indexOf("/");
+  const end = withSlashes(short).indexOf("/");
   return end < 0 ? short : short.slice(0, end);
 }
 
