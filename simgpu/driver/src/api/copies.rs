@@ -100,7 +100,7 @@ fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> 
             return Ok(false);
         }
         let host = dst == 0 || side(state, dst, size)? == CopySide::Host;
-        if host && state.host_block_at(dst).is_none() && state.device_of(dst).is_none() {
+        if host && state.host_block_at(dst).is_none() && state.window_of(dst).is_none() {
             return Err(INVALID_VALUE);
         }
         Ok(!state.captured_work(key, kind::MEMSET, None)? && (host || really(state, size)))

@@ -9,6 +9,7 @@ use crate::log::LogRecord;
 use crate::result_code::{ApiResult, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::state::DriverState;
 use crate::state::graph::{Exec, Graph, MemoryStep, Node, kind};
+use crate::state::location::{Location, log_ordinal};
 
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
 
@@ -32,8 +33,8 @@ fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> ApiR
     logged(api, asked, |state, record| {
         out.check()?;
         let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
-        for (ordinal, addr) in graph.allocations() {
-            state.device(ordinal)?.share_graph_span(addr);
+        for (window, addr) in graph.allocations() {
+            state.window(window)?.share_graph_span(addr);
         }
         let handle = state.handle();
         record.push_hex_field("exec", handle);
@@ -63,9 +64,13 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> ApiRes
         }
         for step in state.launch(exec, current.context)? {
             let _ = match step {
-                MemoryStep::Alloc { device, addr } => {
-                    let size = state.devices[device as usize].graph_span_size(addr);
-                    write!(record.extra, " alloc={addr:#x}:{size}")
+                MemoryStep::Alloc { window, addr } => {
+                    let window = state.window(window)?;
+                    let size = window.graph_span_size(addr);
+                    match window.graph_span_memory(addr).log_name() {
+                        Some(name) => write!(record.extra, " alloc={addr:#x}:{size}:{name}"),
+                        None => write!(record.extra, " alloc={addr:#x}:{size}"),
+                    }
                 }
                 MemoryStep::Free { addr } => write!(record.extra, " free={addr:#x}"),
             };
@@ -104,15 +109,18 @@ fn add_alloc_node(
     out: Out<u64>,
     graph: u64,
     dependencies: Vec<u64>,
-    device: i32,
+    location: Location,
     size: u64,
 ) -> ApiResult<u64> {
-    let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    if location.named_device().is_some_and(|device| device >= state.config.devices) {
+        return Err(INVALID_DEVICE);
+    }
     if !state.graphs.made.contains_key(&graph) {
         return Err(INVALID_HANDLE);
     }
-    let addr = state.device(device)?.reserve_graph_span(size)?;
-    let step = Some(MemoryStep::Alloc { device, addr });
+    let window = location.window();
+    let addr = state.window(window)?.reserve_graph_span(size, location.memory())?;
+    let step = Some(MemoryStep::Alloc { window, addr });
     add_node(state, out, graph, Node { kind: kind::MEM_ALLOC, dependencies, step })?;
     Ok(addr)
 }
@@ -144,9 +152,11 @@ fn add_any_node(
         }
         // In the union: pool properties from word 2 (location at byte 8), size at byte 120, address
         // at byte 128.
-        record.device = (words[3] >> 32) as i32;
+        let location = Location::new(words[2] as u32, words[3] as u32, (words[3] >> 32) as i32)?;
+        record.device = log_ordinal(location.window());
+        record.push_memory(location.memory());
         record.size = words[15];
-        record.addr = add_alloc_node(state, out, graph, dependencies, record.device, words[15])?;
+        record.addr = add_alloc_node(state, out, graph, dependencies, location, words[15])?;
         words[16] = record.addr;
         params.put(words)
     })
@@ -242,10 +252,12 @@ exports! {
         asked.push_hex_field("graph", graph);
         logged(API, asked, |state, record| {
             let mut params_now = params.current()?;
-            record.device = params_now.location_id;
             record.size = params_now.size;
+            let location = Location::new(params_now.kind, params_now.location_type, params_now.location_id)?;
+            record.device = log_ordinal(location.window());
+            record.push_memory(location.memory());
             let dependencies = dependencies.list(count as usize)?;
-            record.addr = add_alloc_node(state, out, graph, dependencies, params_now.location_id, params_now.size)?;
+            record.addr = add_alloc_node(state, out, graph, dependencies, location, params_now.size)?;
             params_now.addr = record.addr;
             params.put(params_now)
         })

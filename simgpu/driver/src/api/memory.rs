@@ -6,6 +6,7 @@ use crate::log::LogRecord;
 use crate::result_code::{ApiResult, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::state::DriverState;
 use crate::state::device::BlockOrigin;
+use crate::state::location::{MemoryKind, is_off_device, log_ordinal};
 
 /// Row alignment of pitched memory, in bytes.
 const PITCH: u64 = 512;
@@ -53,12 +54,12 @@ fn free(api: &'static str, addr: u64) -> ApiResult {
             return Ok(());
         }
         // Look the block up first, so that the log line of a refused free has its size.
-        let found = state
-            .device_of(addr)
-            .and_then(|at| state.devices[at as usize].blocks.get(&addr).map(|block| (at, block.size)));
-        if let Some((device, size)) = found {
-            record.device = device as i32;
-            record.size = size;
+        if let Some((window, block)) = state.window_of(addr).zip(state.block(addr).copied()) {
+            record.device = log_ordinal(window);
+            record.size = block.size;
+            if is_off_device(window) {
+                record.push_memory(block.memory);
+            }
         }
         state.graphs.unsafe_call(tid(), capture_mode())?;
         state.free(addr).map(|_| ())
@@ -130,6 +131,19 @@ pub(crate) fn place(state: &DriverState, addr: u64) -> Option<AddressInfo> {
             pool: 0,
             virtual_memory: false,
             id: start,
+        });
+    }
+    if let Some((start, block)) = state.off_device_block_at(addr) {
+        return Some(AddressInfo {
+            start,
+            size: block.size,
+            memory_type: 1,
+            device: -1,
+            context: block.context,
+            managed: block.memory == MemoryKind::Managed,
+            pool: if let BlockOrigin::Pool(pool) = block.home { pool } else { 0 },
+            virtual_memory: false,
+            id: block.id,
         });
     }
     let vmm = state.vmm.as_ref()?;

@@ -93,10 +93,7 @@ fn complete_stream(state: &mut DriverState, key: StreamKey) {
 /// Releases pool memory above the thresholds, after a wait.
 fn settle() -> ApiResult {
     with_state(|state| {
-        for ordinal in 0..state.devices.len() as u32 {
-            let (device, pages) = state.device_and_pages(ordinal)?;
-            device.release_pool_chunks(pages, |pool| pool.threshold);
-        }
+        state.settle_pools();
         Ok(())
     })
 }

@@ -39,8 +39,14 @@ pub(crate) mod kind {
 /// The effect of a memory node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryStep {
-    Alloc { device: u32, addr: u64 },
-    Free { addr: u64 },
+    /// `window` is a device, or the window of host and managed memory.
+    Alloc {
+        window: u32,
+        addr: u64,
+    },
+    Free {
+        addr: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -62,12 +68,12 @@ impl Graph {
         self.nodes.values().filter_map(|node| node.step).collect()
     }
 
-    /// Returns (device, address) of the allocation nodes.
+    /// Returns (window, address) of the allocation nodes.
     pub(crate) fn allocations(&self) -> Vec<(u32, u64)> {
         self.steps()
             .into_iter()
             .filter_map(|step| match step {
-                MemoryStep::Alloc { device, addr } => Some((device, addr)),
+                MemoryStep::Alloc { window, addr } => Some((window, addr)),
                 MemoryStep::Free { .. } => None,
             })
             .collect()

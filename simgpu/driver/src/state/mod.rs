@@ -7,6 +7,7 @@ pub(crate) mod device;
 pub(crate) mod foreign;
 pub(crate) mod graph;
 mod launch;
+pub(crate) mod location;
 pub(crate) mod pages;
 pub(crate) mod pool;
 pub(crate) mod space;
@@ -23,7 +24,9 @@ use crate::result_code::{
 use device::{Device, DeviceBlock};
 use foreign::Foreign;
 use graph::{Graphs, MemoryStep, Node};
+use location::{HOST_WINDOW, Location, MANAGED_WINDOW, OFF_DEVICE_BYTES, is_off_device};
 use pages::Pages;
+use pool::Pool;
 use vmm::{Refund, Vmm};
 
 /// Size of each address window (devices, reservations); halved if the host refuses.
@@ -79,15 +82,28 @@ pub(crate) struct HostBlock {
     pub(crate) context: u64,
 }
 
+/// The pools of one location.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocationPools {
+    pub(crate) default: u64,
+    pub(crate) current: u64,
+}
+
 /// The driver's state in this process.
 pub(crate) struct DriverState {
     pub(crate) config: Config,
     pub(crate) pages: Box<dyn Pages>,
     pub(crate) devices: Vec<Device>,
+    /// Host and managed memory of pools and graphs; created at first use.
+    off_device: BTreeMap<u32, Device>,
+    /// The default and current pool of each location that is no device.
+    off_device_pools: BTreeMap<Location, LocationPools>,
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) streams: BTreeMap<StreamKey, Stream>,
     pub(crate) events: BTreeMap<u64, Event>,
     pub(crate) host: BTreeMap<u64, HostBlock>,
+    /// Bytes of all blocks in `host`.
+    host_bytes: u64,
     pub(crate) vmm: Option<Vmm>,
     pub(crate) graphs: Graphs,
     pub(crate) foreign: Foreign,
@@ -105,10 +121,13 @@ impl DriverState {
     pub(crate) fn new(config: &Config, mut pages: Box<dyn Pages>) -> ApiResult<Self> {
         let mut state = Self {
             devices: Vec::new(),
+            off_device: BTreeMap::new(),
+            off_device_pools: BTreeMap::new(),
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
             host: BTreeMap::new(),
+            host_bytes: 0,
             vmm: None,
             graphs: Graphs::default(),
             foreign: Foreign::default(),
@@ -129,7 +148,7 @@ impl DriverState {
                     .find_map(|len| Some((pages.reserve(len)?, len)))
                     .ok_or(OUT_OF_MEMORY)?;
             let pool = state.handle();
-            state.devices.push(Device::new(config.memory, base, len - GLOBALS, pool));
+            state.devices.push(Device::new(device, config.memory, base, len - GLOBALS, pool));
             state.globals.push(BTreeMap::new());
             state.globals_base.push(base + len - GLOBALS);
             let context = state.handle();
@@ -162,17 +181,120 @@ impl DriverState {
         self.devices.iter().position(|device| device.owns(addr)).map(|at| at as u32)
     }
 
-    /// Frees the block at an address, whatever its origin.
-    pub(crate) fn free(&mut self, addr: u64) -> ApiResult<(u32, DeviceBlock)> {
-        let ordinal = self.device_of(addr).ok_or(INVALID_VALUE)?;
-        let (device, pages) = self.device_and_pages(ordinal)?;
-        Ok((ordinal, device.free(pages, addr)?))
+    /// Returns the window of a number together with the host's pages.
+    pub(crate) fn window_and_pages(&mut self, window: u32) -> ApiResult<(&mut Device, &mut dyn Pages)> {
+        if !is_off_device(window) {
+            return self.device_and_pages(window);
+        }
+        if let std::collections::btree_map::Entry::Vacant(place) = self.off_device.entry(window) {
+            let base = self.pages.reserve(OFF_DEVICE_BYTES).ok_or(OUT_OF_MEMORY)?;
+            place.insert(Device::without_pools(u64::MAX >> 1, base, OFF_DEVICE_BYTES));
+        }
+        let window = self.off_device.get_mut(&window).ok_or(OUT_OF_MEMORY)?;
+        Ok((window, self.pages.as_mut()))
     }
 
-    /// Returns the device that owns a pool.
-    pub(crate) fn pool_device(&self, pool: u64) -> ApiResult<u32> {
-        let found = self.devices.iter().position(|device| device.pools.contains_key(&pool));
-        found.map(|at| at as u32).ok_or(INVALID_HANDLE)
+    /// Returns the window of a number.
+    pub(crate) fn window(&mut self, window: u32) -> ApiResult<&mut Device> {
+        Ok(self.window_and_pages(window)?.0)
+    }
+
+    /// All windows with their numbers.
+    fn windows(&self) -> impl Iterator<Item = (u32, &Device)> {
+        (0..).zip(&self.devices).chain(self.off_device.iter().map(|(&number, window)| (number, window)))
+    }
+
+    /// Returns the number of the window with an address.
+    pub(crate) fn window_of(&self, addr: u64) -> Option<u32> {
+        self.windows().find(|(_, window)| window.owns(addr)).map(|(number, _)| number)
+    }
+
+    /// Returns the live block that starts at an address.
+    pub(crate) fn block(&self, addr: u64) -> Option<&DeviceBlock> {
+        self.windows().find_map(|(_, window)| window.blocks.get(&addr))
+    }
+
+    /// Returns the live block of host or managed memory, of a pool or graph, that contains an
+    /// address.
+    pub(crate) fn off_device_block_at(&self, addr: u64) -> Option<(u64, &DeviceBlock)> {
+        self.off_device.values().find_map(|window| window.block_at(addr))
+    }
+
+    /// Frees the block at an address, whatever its origin.
+    pub(crate) fn free(&mut self, addr: u64) -> ApiResult<(u32, DeviceBlock)> {
+        let number = self.window_of(addr).ok_or(INVALID_VALUE)?;
+        let (window, pages) = self.window_and_pages(number)?;
+        Ok((number, window.free(pages, addr)?))
+    }
+
+    /// Returns the window that owns a pool.
+    pub(crate) fn pool_window(&self, pool: u64) -> ApiResult<u32> {
+        let found = self.windows().find(|(_, window)| window.pools.contains_key(&pool));
+        found.map(|(number, _)| number).ok_or(INVALID_HANDLE)
+    }
+
+    /// Returns the location of a pool that can allocate: it is neither destroyed nor imported.
+    pub(crate) fn pool_location(&self, pool: u64) -> ApiResult<Location> {
+        let pool = self.windows().find_map(|(_, window)| window.pools.get(&pool));
+        let open = pool.filter(|pool| !pool.closed && !pool.imported);
+        open.map(|pool| pool.location).ok_or(INVALID_HANDLE)
+    }
+
+    /// Returns the default and current pool of a location.
+    pub(crate) fn pools_of(&mut self, location: Location) -> ApiResult<LocationPools> {
+        if !is_off_device(location.window()) {
+            let device = self.device(location.window())?;
+            return Ok(LocationPools { default: device.default_pool, current: device.current_pool });
+        }
+        if let Some(pools) = self.off_device_pools.get(&location) {
+            return Ok(*pools);
+        }
+        let handle = self.handle();
+        self.window(location.window())?.pools.insert(handle, Pool::new(location));
+        let pools = LocationPools { default: handle, current: handle };
+        self.off_device_pools.insert(location, pools);
+        Ok(pools)
+    }
+
+    /// Makes a pool the current one of its location.
+    pub(crate) fn set_current_pool(&mut self, location: Location, pool: u64) -> ApiResult {
+        let current = self.pools_of(location)?;
+        if is_off_device(location.window()) {
+            self.off_device_pools.insert(location, LocationPools { current: pool, ..current });
+        } else {
+            self.device(location.window())?.current_pool = pool;
+        }
+        Ok(())
+    }
+
+    /// Destroys a pool; its location's default pool takes its place as the current one.
+    pub(crate) fn destroy_pool(&mut self, pool: u64) -> ApiResult {
+        if self.off_device_pools.values().any(|pools| pools.default == pool) {
+            return Err(INVALID_VALUE);
+        }
+        let (window, pages) = {
+            let number = self.pool_window(pool)?;
+            self.window_and_pages(number)?
+        };
+        window.destroy_pool(pages, pool)?;
+        for pools in self.off_device_pools.values_mut().filter(|pools| pools.current == pool) {
+            pools.current = pools.default;
+        }
+        Ok(())
+    }
+
+    /// Bytes of live host and managed memory, of every kind of call.
+    pub(crate) fn off_device_bytes(&self) -> (u64, u64) {
+        let pooled = |window| self.off_device.get(&window).map_or(0, |window| window.used - window.slack);
+        let managed: u64 = self.devices.iter().map(|device| device.managed).sum();
+        (self.host_bytes + pooled(HOST_WINDOW), managed + pooled(MANAGED_WINDOW))
+    }
+
+    /// Releases the memory that pools keep above their thresholds.
+    pub(crate) fn settle_pools(&mut self) {
+        for window in self.devices.iter_mut().chain(self.off_device.values_mut()) {
+            window.release_pool_chunks(self.pages.as_mut(), |pool| pool.threshold);
+        }
     }
 
     /// Returns virtual memory management; the first call reserves its address window.
@@ -209,13 +331,14 @@ impl DriverState {
         }
         let addr = self.pages.map_host(size).ok_or(OUT_OF_MEMORY)?;
         self.host.insert(addr, HostBlock { size, flags, registered: false, context });
+        self.host_bytes += size;
         Ok(addr)
     }
 
     /// Frees pinned memory by its first address.
     pub(crate) fn host_free(&mut self, addr: u64) -> ApiResult<HostBlock> {
         let block = *self.host.get(&addr).filter(|block| !block.registered).ok_or(INVALID_VALUE)?;
-        self.host.remove(&addr);
+        self.forget_host_block(addr);
         self.pages.unmap_host(addr, block.size);
         Ok(block)
     }
@@ -228,6 +351,7 @@ impl DriverState {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);
         }
         self.host.insert(addr, HostBlock { size, flags, registered: true, context });
+        self.host_bytes += size;
         Ok(())
     }
 
@@ -235,8 +359,12 @@ impl DriverState {
     pub(crate) fn host_unregister(&mut self, addr: u64) -> ApiResult<HostBlock> {
         let block =
             *self.host.get(&addr).filter(|block| block.registered).ok_or(HOST_MEMORY_NOT_REGISTERED)?;
-        self.host.remove(&addr);
+        self.forget_host_block(addr);
         Ok(block)
+    }
+
+    fn forget_host_block(&mut self, addr: u64) {
+        self.host_bytes -= self.host.remove(&addr).map_or(0, |block| block.size);
     }
 
     /// Returns whether device memory may be copied; `None` if it is host memory.
@@ -307,7 +435,7 @@ impl DriverState {
         for addr in pinned {
             match self.host_free(addr) {
                 Ok(_) => ended.push(addr),
-                Err(_) => drop(self.host.remove(&addr)),
+                Err(_) => self.forget_host_block(addr),
             }
         }
         let (device, pages) = self.device_and_pages(ordinal)?;
@@ -341,8 +469,8 @@ impl DriverState {
 
     /// Drops a graph's references to its allocation nodes.
     pub(crate) fn drop_allocations(&mut self, allocations: Vec<(u32, u64)>) {
-        for (ordinal, addr) in allocations {
-            if let Ok((device, pages)) = self.device_and_pages(ordinal) {
+        for (window, addr) in allocations {
+            if let Ok((device, pages)) = self.window_and_pages(window) {
                 device.disown_graph_span(pages, addr);
             }
         }

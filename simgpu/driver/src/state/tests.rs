@@ -2,6 +2,7 @@
 
 use super::device::BlockOrigin;
 use super::graph::{Exec, Graph, MemoryStep, Node, kind};
+use super::location::MemoryKind;
 use super::pages::fake::NoPages;
 use super::*;
 
@@ -58,8 +59,8 @@ fn context_charges_and_returns_its_bytes() {
 fn graph_with(state: &mut DriverState, sizes: &[u64], freed: bool) -> Exec {
     let mut graph = Graph::default();
     for (at, &size) in sizes.iter().enumerate() {
-        let addr = state.device(0).unwrap().reserve_graph_span(size).unwrap();
-        let step = Some(MemoryStep::Alloc { device: 0, addr });
+        let addr = state.device(0).unwrap().reserve_graph_span(size, MemoryKind::Device).unwrap();
+        let step = Some(MemoryStep::Alloc { window: 0, addr });
         graph.nodes.insert(2 * at as u64, Node { kind: kind::MEM_ALLOC, dependencies: vec![], step });
         if freed {
             let step = Some(MemoryStep::Free { addr });
