@@ -18,7 +18,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64
 from pathlib import Path
 
 MIB = 1 << 20
-DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+DEVICE, HOST, HOST_NUMA = 1, 2, 3  # CUmemLocationType
 POSIX_FD = 1
 
 #: Exported name: (name, version) for cuGetProcAddress; `_ptsz` selects the per-thread stream.
@@ -31,6 +31,7 @@ VERSIONS = {
     "cuMemAllocFromPoolAsync_ptsz": 11020, "cuMemFreeAsync": 11020, "cuMemFreeAsync_ptsz": 11020,
     "cuMemPoolCreate": 11020, "cuMemPoolDestroy": 11020, "cuMemPoolTrimTo": 11020, "cuMemPoolSetAttribute": 11020,
     "cuMemPoolGetAttribute": 11020, "cuDeviceSetMemPool": 11020, "cuMemSetMemPool": 13000,
+    "cuMemGetDefaultMemPool": 13000, "cuMemGetMemPool": 13000,
     "cuMemPoolExportToShareableHandle": 11020, "cuMemPoolImportFromShareableHandle": 11020,
     "cuMemPoolExportPointer": 11020, "cuMemPoolImportPointer": 11020,
     "cuMemAddressReserve": 10020, "cuMemAddressFree": 10020, "cuMemCreate": 10020, "cuMemRelease": 10020,
@@ -183,6 +184,8 @@ def pools(call):
     blocks = [call.get(f"cuMemAllocAsync{twin}", size, 0) for twin, size in (("", 3 * MIB), ("_ptsz", 1000))]
     call("cuDeviceSetMemPool", 0, pool)
     call("cuMemSetMemPool", words(pair(DEVICE, 0)), 1, pool)
+    assert call.get("cuMemGetMemPool", words(pair(DEVICE, 0)), 1) == pool
+    assert call.get("cuMemGetDefaultMemPool", words(pair(DEVICE, 0)), 1) != pool
     blocks += [call.get(f"cuMemAllocFromPoolAsync{twin}", 7 * MIB, pool, 0) for twin in ("", "_ptsz")]
     shared = IpcHandle()
     call("cuMemPoolExportPointer", byref(shared), blocks[-1])
@@ -193,7 +196,22 @@ def pools(call):
         call(f"cuMemFreeAsync{twin}", address, 0)
     call("cuMemPoolTrimTo", pool, 0)
     call("cuMemPoolDestroy", pool)
+    off_device_pools(call)
     call("cuCtxSynchronize")  # the default pool releases its cache
+
+
+def off_device_pools(call):
+    """Pools of host memory and of managed memory, created and default ones."""
+    made = [call.get("cuMemPoolCreate", words(pair(kind, 0), pair(place, 0), size=88))
+            for kind, place in ((1, HOST), (1, HOST_NUMA), (2, DEVICE))]
+    made.append(call.get("cuMemGetDefaultMemPool", words(pair(HOST, 0)), 1))
+    call("cuMemSetMemPool", words(pair(DEVICE, 0)), 2, made[2])
+    for pool in made:
+        for twin in ("", "_ptsz"):
+            call(f"cuMemFreeAsync{twin}", call.get(f"cuMemAllocFromPoolAsync{twin}", 2 * MIB, pool, 0), 0)
+    for pool in made[:3]:
+        call("cuMemPoolDestroy", pool)
+    call("cuMemFreeAsync", call.get("cuMemAllocAsync", MIB, 0), 0)
 
 
 def virtual_memory(call):
@@ -285,8 +303,8 @@ def foreign(call, folder):
     call("cuGraphicsResourceGetMappedPointer_v2", byref(c_uint64()), byref(c_size_t()), 0)
 
 
-def node_params(size):
-    return words(0, 0, size=0) if size is None else words(pair(1, 0), pair(DEVICE, 0), *[0] * 11, size, 0)
+def node_params(size, kind=1, place=DEVICE):
+    return words(pair(kind, 0), pair(place, 0), *[0] * 11, size, 0)
 
 
 def any_node(kind, *values):
@@ -295,6 +313,10 @@ def any_node(kind, *values):
 
 def graphs(call):
     graph = call.get("cuGraphCreate", 0)
+    for place, kind in ((HOST, 1), (DEVICE, 2)):
+        off_device = node_params(2 * MIB, kind, place)
+        call.get("cuGraphAddMemAllocNode", graph, None, 0, off_device)
+        call.get("cuGraphAddMemFreeNode", graph, None, 0, off_device[14])
     params = node_params(4 * MIB)
     call.get("cuGraphAddMemAllocNode", graph, None, 0, params)
     first = params[14]

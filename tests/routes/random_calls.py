@@ -11,7 +11,7 @@ import sys
 from ctypes import byref, c_uint64
 from pathlib import Path
 
-from every_row import FLOAT, MIB, POOL, POSIX_FD, PROP, Driver, any_node, node_params, pair, words
+from every_row import DEVICE, FLOAT, HOST, HOST_NUMA, MIB, POOL, POSIX_FD, PROP, Driver, any_node, node_params, pair, words
 
 SIZES = [1, 512, 65536, MIB - 1, MIB, 2 * MIB, 3 * MIB, 8 * MIB, 64 * MIB, 400 * MIB]
 
@@ -82,6 +82,14 @@ class Program:
         else:
             self.give("block", "cuMemAllocFromPoolAsync", self.size(), self.one("pool"), 0)
 
+    def other_pool(self):
+        """A pool of host or managed memory, or a wrong kind of pool."""
+        kind, place = self.random.choice([(1, HOST), (1, HOST_NUMA), (2, DEVICE), (2, 0), (1, 0), (3, DEVICE)])
+        if self.random.random() < 0.7:
+            self.give("pool", "cuMemPoolCreate", words(pair(kind, 0), pair(place, 0), size=88))
+        else:
+            self.give("pool", "cuMemGetDefaultMemPool", words(pair(place, 0)), kind)
+
     def map(self):
         size = self.random.choice([2, 4]) * MIB
         address = self.one("range") + self.random.randrange(4) * 2 * MIB
@@ -109,7 +117,8 @@ class Program:
     def node(self):
         graph = self.one("graph")
         if self.random.random() < 0.6:
-            params = any_node(10, *node_params(self.size()))
+            kind, place = self.random.choice([(1, DEVICE), (1, DEVICE), (1, HOST), (2, DEVICE)])
+            params = any_node(10, *node_params(self.size(), kind, place))
             if self.call.result("cuGraphAddNode_v2", byref(c_uint64()), graph, None, None, 0, params) == 0:
                 self.known.setdefault("block", []).append(params[16])
                 self.known.setdefault("node", []).append(params[16])
@@ -121,7 +130,10 @@ class Program:
         stream = self.call.get("cuStreamCreate", 1)
         self.call("cuStreamBeginCapture_v2", stream, 2)
         for _ in range(self.random.randrange(4)):
-            address = self.give("node", "cuMemAllocAsync", self.size(), stream)
+            if self.random.random() < 0.5:
+                address = self.give("node", "cuMemAllocAsync", self.size(), stream)
+            else:
+                address = self.give("node", "cuMemAllocFromPoolAsync", self.size(), self.one("pool"), stream)
             self.known.setdefault("block", []).append(address)
             if self.random.random() < 0.5:
                 self.call.result("cuMemFreeAsync", address, stream)
@@ -136,6 +148,7 @@ STEPS = [
     lambda p: p.give("host", "cuMemHostAlloc", p.size() % (8 * MIB), 0),
     lambda p: p.take("host", "cuMemFreeHost"),
     lambda p: p.give("pool", "cuMemPoolCreate", POOL),
+    Program.other_pool,
     lambda p: p.take("pool", "cuMemPoolDestroy"),
     lambda p: p.call.result("cuMemPoolTrimTo", p.one("pool"), 0),
     lambda p: p.call.result("cuCtxSynchronize"),

@@ -60,9 +60,12 @@ event_kinds! {
             "Metal: purgeable state set (`setPurgeableState:`). Empty memory still belongs to its object"
             addr "address; 0: unknown" size "bytes of the buffer, texture or heap"
             aux0 "requested: 2 non-volatile, 3 volatile, 4 empty" aux1 "before, 1 to 4";
+        19 POOL_KNOWN "pool_known"
+            "Default or current pool of a location found by the program"
+            aux0 "pool" aux1 "location type, allocation type << 16, id << 32";
         20 POOL_CREATE "pool_create"
             "Memory pool created"
-            size "limit; 0: none" aux0 "pool" aux1 "location type, id << 32";
+            size "limit; 0: none" aux0 "pool" aux1 "location type, allocation type << 16, id << 32";
         21 POOL_DESTROY "pool_destroy" before_call
             "Memory pool destroyed. Its blocks live until they are freed"
             aux0 "pool";
@@ -77,7 +80,7 @@ event_kinds! {
             size "value" aux0 "pool" aux1 "attribute";
         25 POOL_USE "pool_use"
             "Current pool of a device, or of another location, set"
-            aux0 "pool" aux1 "location type, id << 32";
+            aux0 "pool" aux1 "location type, allocation type << 16, id << 32";
         26 POOL_EXPORT "pool_export"
             "Pool exported to other processes"
             aux0 "pool" aux1 "handle type";
@@ -143,7 +146,8 @@ event_kinds! {
             addr "address" size "bytes" aux0 "resource";
         46 GRAPH_ALLOC_NODE "graph_alloc_node"
             "Allocation node added to a graph, or captured. No memory yet"
-            addr "address" size "bytes" aux0 "graph" aux1 "node; 0: captured";
+            addr "address" size "bytes" aux0 "graph"
+            aux1 "node; captured: the pool, 0 is the device's current pool";
         47 GRAPH_FREE_NODE "graph_free_node"
             "Free node added to a graph, or captured"
             addr "address" aux0 "graph" aux1 "node; 0: captured";

@@ -9,14 +9,16 @@ use gpumemtrace_format::{ApiId, Event, EventKind, FLAG_CAPTURED};
 use gpumemtrace_recorder::Draft;
 
 use super::driver_hooks;
-use crate::cuda::hooked_call::{read_field, read_location, read_out};
+use crate::cuda::hooked_call::{read_field, read_out, read_pool_location};
 use crate::cuda::queries::capturing_graph;
 
 /// The driver API's `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and `CU_GRAPH_NODE_TYPE_MEM_FREE`.
 const MEM_ALLOC: u32 = 10;
 const MEM_FREE: u32 = 11;
 
-/// CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (location at 8), bytes at 104, address (out) at 112.
+/// CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (allocation type at 0, location at 8), bytes at 104,
+/// address (out) at 112.
+const NODE_ALLOCATION_TYPE: usize = 0;
 const NODE_LOCATION: usize = 8;
 const NODE_BYTES: usize = 104;
 const NODE_ADDRESS: usize = 112;
@@ -24,7 +26,9 @@ const NODE_ADDRESS: usize = 112;
 const NODE_PARAMS_UNION: usize = 16;
 
 fn fill_alloc_node(draft: &mut Draft, params: *const c_void) {
-    draft.device = read_location(params, NODE_LOCATION).1;
+    let place = read_pool_location(params, NODE_LOCATION, read_field(params, NODE_ALLOCATION_TYPE));
+    draft.device = place.device;
+    draft.flags |= place.flags;
     draft.size = read_field(params, NODE_BYTES);
 }
 

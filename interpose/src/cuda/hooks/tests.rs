@@ -39,6 +39,10 @@ fn struct_offsets_match_the_driver_headers() {
     assert_eq!((offset_of!(CUmemAllocationProp, location), size_of::<CUmemAllocationProp>()), (8, 32));
     assert_eq!((offset_of!(CUmemPoolProps, location), offset_of!(CUmemPoolProps, maxSize)), (8, 24));
     assert_eq!(
+        (offset_of!(CUmemPoolProps, allocType), offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, poolProps)),
+        (0, 0)
+    );
+    assert_eq!(
         (offset_of!(CUmulticastObjectProp, numDevices), offset_of!(CUmulticastObjectProp, size)),
         (0, 8)
     );
