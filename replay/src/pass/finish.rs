@@ -9,6 +9,7 @@ use crate::device::DeviceState;
 use crate::ingest::trace_head::is_torch_snapshot;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
 use crate::report::{Ending, Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
+use crate::state::async_pools::AsyncPools;
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -77,6 +78,10 @@ impl ReplayPass {
                 MemoryPlace::Foreign => notes.push(TraceNote::ForeignMemory { peak_bytes }),
                 MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => {}
             }
+        }
+        let host_bytes = self.analyses.find::<AsyncPools>().map_or(0, AsyncPools::host_peak);
+        if host_bytes > 0 {
+            notes.push(TraceNote::HostPools { peak_bytes: host_bytes });
         }
         let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
         notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));

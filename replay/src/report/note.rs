@@ -210,6 +210,11 @@ pub enum TraceNote {
         /// Its peak of allocated bytes.
         peak_bytes: u64,
     },
+    /// Pools of host memory are not counted.
+    HostPools {
+        /// The peak of bytes allocated from them.
+        peak_bytes: u64,
+    },
     /// Memory of other processes or APIs was mapped and is not counted.
     ForeignMemory {
         /// Its peak of allocated bytes.

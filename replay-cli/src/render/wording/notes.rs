@@ -51,6 +51,10 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             "managed memory (up to {}) is not counted, because its location is unknown",
             format_bytes(*peak_bytes)
         ),
+        TraceNote::HostPools { peak_bytes } => format!(
+            "memory from pools of the host (up to {}) is not counted, because it is not on a GPU",
+            format_bytes(*peak_bytes)
+        ),
         TraceNote::ForeignMemory { peak_bytes } => format!(
             "mapped memory of other processes or APIs (up to {}) is not counted",
             format_bytes(*peak_bytes)
@@ -128,6 +132,7 @@ pub(crate) fn is_caveat(note: &TraceNote) -> bool {
         | TraceNote::Metal
         | TraceNote::PluggableAllocator { .. }
         | TraceNote::ManagedMemory { .. }
+        | TraceNote::HostPools { .. }
         | TraceNote::ForeignMemory { .. }
         | TraceNote::UncoveredFunctions { .. }
         | TraceNote::UnreachedSnapshot { .. }

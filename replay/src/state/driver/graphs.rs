@@ -98,13 +98,13 @@ pub(super) struct GraphMemory {
 }
 
 impl GraphMemory {
-    /// Applies an event for which [`is_graph_event`] is true.
-    pub(super) fn on_event(&mut self, event: &Event, stack: StackId) -> GraphOutcome {
+    /// Applies an event for which [`is_graph_event`] is true. `place` is that of a new allocation
+    /// node.
+    pub(super) fn on_event(&mut self, event: &Event, place: MemoryPlace, stack: StackId) -> GraphOutcome {
         let mut outcome = GraphOutcome::default();
         let [handle, graph] = event.aux;
         match event.kind {
             EventKind::GRAPH_ALLOC_NODE => {
-                let place = MemoryPlace::of_device(event.device);
                 let node = GraphNode {
                     place,
                     bytes: event.size,
