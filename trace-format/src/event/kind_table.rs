@@ -243,7 +243,7 @@ event_kinds! {
             addr "device address" aux0 "label, a code id";
     }
     // What the program and the Python package report.
-    PROGRAM 96..=199 => {
+    PROGRAM 96..=159 => {
         96 MARK "mark"
             "Mark of the program"
             aux0 "1: a step begins; 2: a named moment" aux1 "of 2: its name, a code id";
@@ -271,11 +271,24 @@ event_kinds! {
             addr "address of one of the blocks" size "bytes of all of them" aux0 "holder in JSON, a code id"
             aux1 "number of blocks";
     }
+    // More calls of the driver. None of them frees memory that a later call may reuse.
+    MORE_DRIVER_CALLS 160..=199 => {
+        160 GRAPH_CHILD "graph_child"
+            "Graph moved into another one, which then owns its nodes"
+            aux0 "graph" aux1 "child graph";
+        161 MANAGED_PREFETCH "managed_prefetch"
+            "Managed memory moved ahead of its use, on the program's request"
+            addr "first address" size "bytes of all ranges" aux0 "stream"
+            aux1 "target: location type, id << 32; 0: several";
+        162 MANAGED_DISCARD "managed_discard"
+            "Contents of managed memory given up by the program. The memory stays allocated"
+            addr "first address" size "bytes of all ranges" aux0 "stream";
+    }
 }
 
 impl EventKind {
     /// True for calls of the driver, which a reader may find in flight.
     pub fn is_driver_call(self) -> bool {
-        DRIVER_CALLS.contains(&self.0)
+        DRIVER_CALLS.contains(&self.0) || MORE_DRIVER_CALLS.contains(&self.0)
     }
 }

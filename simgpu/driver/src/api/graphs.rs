@@ -23,7 +23,7 @@ fn add_node(state: &mut DriverState, out: Out<u64>, graph: u64, node: Node) -> A
 fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind: u32) -> ApiResult {
     with_state(|state| {
         let dependencies = dependencies.list(count as usize)?;
-        add_node(state, out, graph, Node { kind, dependencies, step: None })
+        add_node(state, out, graph, Node::plain(kind, dependencies))
     })
 }
 
@@ -58,7 +58,7 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> ApiRes
         if !state.graphs.execs.contains_key(&exec) {
             return Err(INVALID_HANDLE);
         }
-        if state.captured_work(key, kind::GRAPH, None)? {
+        if state.captured_work(key, kind::GRAPH)? {
             record.push_field("captured", 1);
             return Ok(());
         }
@@ -120,9 +120,46 @@ fn add_alloc_node(
     }
     let window = location.window();
     let addr = state.window(window)?.reserve_graph_span(size, location.memory())?;
-    let step = Some(MemoryStep::Alloc { window, addr });
-    add_node(state, out, graph, Node { kind: kind::MEM_ALLOC, dependencies, step })?;
+    add_node(state, out, graph, Node::memory(dependencies, MemoryStep::Alloc { window, addr }))?;
     Ok(addr)
+}
+
+/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
+const MOVE: u32 = 1;
+
+/// Adds a copy of a graph. It may not contain memory nodes.
+fn clone_child(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, child: u64) -> ApiResult {
+    with_state(|state| {
+        if !state.graphs.made.get(&child).ok_or(INVALID_HANDLE)?.steps().is_empty() {
+            return Err(NOT_SUPPORTED);
+        }
+        let dependencies = dependencies.list(count as usize)?;
+        add_node(state, out, graph, Node::plain(kind::GRAPH, dependencies))
+    })
+}
+
+/// Moves a graph into another one. From then on its handle cannot be instantiated, destroyed or
+/// moved again.
+fn move_child(
+    api: &'static str,
+    out: Out<u64>,
+    graph: u64,
+    dependencies: In<u64>,
+    count: u64,
+    child: u64,
+) -> ApiResult {
+    let mut asked = LogRecord::default();
+    asked.push_hex_field("graph", graph);
+    asked.push_hex_field("child", child);
+    logged(api, asked, |state, _| {
+        let dependencies = dependencies.list(count as usize)?;
+        if graph == child || !state.graphs.made.contains_key(&graph) {
+            return Err(INVALID_VALUE);
+        }
+        out.check()?;
+        let steps = state.graphs.made.remove(&child).ok_or(INVALID_HANDLE)?.steps();
+        add_node(state, out, graph, Node { steps, ..Node::plain(kind::GRAPH, dependencies) })
+    })
 }
 
 /// `CUgraphNodeParams`: the type at 0, a union of 232 bytes at 16, here as words.
@@ -136,7 +173,15 @@ fn add_any_node(
     count: u64,
     params: Out<NodeParams>,
 ) -> ApiResult {
-    let node_kind = params.current()?[0] as u32;
+    let [first, _, child, ownership, ..] = params.current()?;
+    let node_kind = first as u32;
+    if node_kind == kind::GRAPH {
+        return if ownership as u32 == MOVE {
+            move_child(api, out, graph, dependencies, count, child)
+        } else {
+            clone_child(out, graph, dependencies, count, child)
+        };
+    }
     if node_kind != kind::MEM_ALLOC && node_kind != kind::MEM_FREE {
         return plain_node(out, graph, dependencies, count, node_kind);
     }
@@ -147,8 +192,8 @@ fn add_any_node(
         let mut words = params.current()?;
         if node_kind == kind::MEM_FREE {
             record.addr = words[2];
-            let step = Some(MemoryStep::Free { addr: words[2] });
-            return add_node(state, out, graph, Node { kind: node_kind, dependencies, step });
+            let node = Node::memory(dependencies, MemoryStep::Free { addr: words[2] });
+            return add_node(state, out, graph, node);
         }
         // In the union: pool properties from word 2 (location at byte 8), size at byte 120, address
         // at byte 128.
@@ -218,7 +263,7 @@ exports! {
     plain 10000 cuGraphDestroyNode(node: u64) {
         with_state(|state| {
             let graph = state.graphs.made.values_mut().find(|graph| graph.nodes.contains_key(&node)).ok_or(INVALID_HANDLE)?;
-            if graph.nodes.get(&node).is_some_and(|node| node.step.is_some()) {
+            if graph.nodes.get(&node).is_some_and(|node| !node.steps.is_empty()) {
                 return Err(NOT_SUPPORTED);
             }
             graph.nodes.remove(&node);
@@ -241,8 +286,8 @@ exports! {
     plain 10000 cuGraphAddHostNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, _params: In<u8>) {
         plain_node(out, graph, dependencies, count, kind::HOST)
     }
-    plain 10000 cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, _child: u64) {
-        plain_node(out, graph, dependencies, count, kind::GRAPH)
+    plain 10000 cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, child: u64) {
+        clone_child(out, graph, dependencies, count, child)
     }
     plain 11010 cuGraphAddEventRecordNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, _event: u64) {
         plain_node(out, graph, dependencies, count, kind::EVENT_RECORD)
@@ -267,7 +312,7 @@ exports! {
         asked.push_hex_field("graph", graph);
         logged(API, asked, |state, _| {
             let dependencies = dependencies.list(count as usize)?;
-            add_node(state, out, graph, Node { kind: kind::MEM_FREE, dependencies, step: Some(MemoryStep::Free { addr }) })
+            add_node(state, out, graph, Node::memory(dependencies, MemoryStep::Free { addr }))
         })
     }
     memory 12020 cuGraphAddNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, params: Out<NodeParams>) {

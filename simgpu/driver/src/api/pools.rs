@@ -10,7 +10,7 @@ use crate::shareable_fd;
 use crate::state::LocationPools;
 use crate::state::device::BlockOrigin;
 use crate::state::foreign::{TOKEN, Token, TokenKind};
-use crate::state::graph::{MemoryStep, kind};
+use crate::state::graph::{MemoryStep, Node};
 use crate::state::location::{Location, MemoryKind, log_ordinal};
 use crate::state::pool::Pool;
 
@@ -42,11 +42,17 @@ fn allocate(
         record.device = log_ordinal(window);
         record.push_memory(location.memory());
         if state.streams.get(&key).is_some_and(|stream| stream.capture.is_some()) {
-            let addr = state.window(window)?.reserve_graph_span(size, location.memory())?;
-            state.captured_work(key, kind::MEM_ALLOC, Some(MemoryStep::Alloc { window, addr }))?;
             record.push_field("captured", 1);
-            record.addr = addr;
-            return out.put(addr);
+            state.captured_node(key, |(state, old)| {
+                let memory = state.window(window)?;
+                record.addr = match old.map(|node| node.steps.as_slice()) {
+                    Some([MemoryStep::Alloc { addr, .. }]) if memory.graph_span_size(*addr) == size => *addr,
+                    Some(_) => return Err(INVALID_VALUE),
+                    None => memory.reserve_graph_span(size, location.memory())?,
+                };
+                Ok(Node::memory(Vec::new(), MemoryStep::Alloc { window, addr: record.addr }))
+            })?;
+            return out.put(record.addr);
         }
         let (device, pages) = state.window_and_pages(window)?;
         let pool = pool.unwrap_or(device.current_pool);
@@ -68,7 +74,8 @@ fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> ApiResul
         if state.streams.get(&key).is_some_and(|stream| stream.capture.is_some()) {
             // The address is a node of this capture or an earlier launch's; the launch finds out.
             record.push_field("captured", 1);
-            return state.captured_work(key, kind::MEM_FREE, Some(MemoryStep::Free { addr })).map(|_| ());
+            let node = Node::memory(Vec::new(), MemoryStep::Free { addr });
+            return state.captured_node(key, |_| Ok(node)).map(|_| ());
         }
         // Stream-ordered frees accept `cuMemAlloc` memory, but not managed memory and arrays.
         match block.ok_or(INVALID_VALUE)?.home {

@@ -195,7 +195,7 @@ fn wait_event(stream: u64, event: u64, per_thread: bool) -> ApiResult {
 }
 
 fn host_function(stream: u64, function: HostFunction, data: u64, per_thread: bool) -> ApiResult {
-    let captured = with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::HOST, None))?;
+    let captured = with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::HOST))?;
     if !captured {
         function(data);
     }

@@ -23,7 +23,7 @@ use crate::result_code::{
 };
 use device::{Device, DeviceBlock};
 use foreign::Foreign;
-use graph::{Graphs, MemoryStep, Node};
+use graph::{Graphs, Node};
 use location::{HOST_WINDOW, Location, MANAGED_WINDOW, OFF_DEVICE_BYTES, is_off_device};
 use pages::Pages;
 use pool::Pool;
@@ -448,22 +448,42 @@ impl DriverState {
     }
 
     /// Adds a node for work on a stream, if the stream is capturing.
-    pub(crate) fn captured_work(
+    pub(crate) fn captured_work(&mut self, key: StreamKey, kind: u32) -> ApiResult<bool> {
+        self.captured_node(key, |_| Ok(Node::plain(kind, Vec::new())))
+    }
+
+    /// Adds the node that `make` returns, if the stream is capturing. `make` gets the node in its
+    /// place if the capture repeats an earlier one, and then returns an equal node.
+    pub(crate) fn captured_node(
         &mut self,
         key: StreamKey,
-        kind: u32,
-        step: Option<MemoryStep>,
+        make: impl FnOnce((&mut Self, Option<&Node>)) -> ApiResult<Node>,
     ) -> ApiResult<bool> {
-        let Some(capture) = self.streams.get(&key).and_then(|stream| stream.capture) else {
-            return Ok(false);
+        let Some(id) = self.streams.get(&key).and_then(|stream| stream.capture) else { return Ok(false) };
+        let Some(capture) = self.graphs.captures.get_mut(&id) else { return Ok(false) };
+        let graph = capture.graph;
+        let (handle, node) = if let Some(expected) = &mut capture.expected {
+            let next = expected.pop_front();
+            let old = next.and_then(|node| self.graphs.made.get(&graph)?.nodes.get(&node).cloned());
+            let made = make((self, old.as_ref()));
+            let is_same = |node: &Node, old: &Node| (node.kind, &node.steps) == (old.kind, &old.steps);
+            match (next, old, made) {
+                (Some(handle), Some(old), Ok(node)) if is_same(&node, &old) => (handle, node),
+                (.., made) => {
+                    // Another number, order or memory of nodes: the recapture fails at once.
+                    if let Some(capture) = self.graphs.captures.get_mut(&id) {
+                        capture.spoiled = true;
+                    }
+                    return Err(made.err().unwrap_or(INVALID_VALUE));
+                }
+            }
+        } else {
+            let node = make((self, None))?;
+            (self.handle(), node)
         };
-        let Some(graph) = self.graphs.captures.get(&capture).map(|capture| capture.graph) else {
-            return Ok(false);
-        };
-        let handle = self.handle();
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(false) };
         let dependencies = std::mem::replace(&mut stream.tail, vec![handle]);
-        self.graphs.add(graph, handle, Node { kind, dependencies, step })?;
+        self.graphs.add(graph, handle, Node { dependencies, ..node })?;
         Ok(true)
     }
 

@@ -1,7 +1,7 @@
 //! Tests of the whole state: several devices, pinned memory, contexts and graphs.
 
 use super::device::BlockOrigin;
-use super::graph::{Exec, Graph, MemoryStep, Node, kind};
+use super::graph::{Exec, Graph, MemoryStep, Node};
 use super::location::MemoryKind;
 use super::pages::fake::NoPages;
 use super::*;
@@ -60,11 +60,10 @@ fn graph_with(state: &mut DriverState, sizes: &[u64], freed: bool) -> Exec {
     let mut graph = Graph::default();
     for (at, &size) in sizes.iter().enumerate() {
         let addr = state.device(0).unwrap().reserve_graph_span(size, MemoryKind::Device).unwrap();
-        let step = Some(MemoryStep::Alloc { window: 0, addr });
-        graph.nodes.insert(2 * at as u64, Node { kind: kind::MEM_ALLOC, dependencies: vec![], step });
+        let step = MemoryStep::Alloc { window: 0, addr };
+        graph.nodes.insert(2 * at as u64, Node::memory(vec![], step));
         if freed {
-            let step = Some(MemoryStep::Free { addr });
-            graph.nodes.insert(2 * at as u64 + 1, Node { kind: kind::MEM_FREE, dependencies: vec![], step });
+            graph.nodes.insert(2 * at as u64 + 1, Node::memory(vec![], MemoryStep::Free { addr }));
         }
     }
     Exec { graph, auto_free: false }
