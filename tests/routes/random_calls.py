@@ -126,6 +126,11 @@ class Program:
             address = self.random.choice([self.one("node"), self.one("block")])
             self.call.result("cuGraphAddMemFreeNode", byref(c_uint64()), graph, None, 0, address)
 
+    def move_child(self):
+        """Moves a graph into another one; a clone fails if it has memory nodes."""
+        params = any_node(4, self.one("graph"), self.random.randrange(2))
+        self.call.result("cuGraphAddNode_v2", byref(c_uint64()), self.one("graph"), None, None, 0, params)
+
     def captured(self):
         stream = self.call.get("cuStreamCreate", 1)
         self.call("cuStreamBeginCapture_v2", stream, 2)
@@ -159,7 +164,7 @@ STEPS = [
     Program.map, Program.map, Program.unmap, Program.retain, Program.share,
     Program.array, lambda p: p.take("array", "cuArrayDestroy"),
     lambda p: p.give("graph", "cuGraphCreate", 0),
-    Program.node, Program.node, Program.captured,
+    Program.node, Program.node, Program.captured, Program.move_child,
     lambda p: p.give("exec", "cuGraphInstantiateWithFlags", p.one("graph"), p.random.choice([0, 1])),
     lambda p: p.call.result("cuGraphLaunch", p.one("exec"), 0), lambda p: p.call.result("cuGraphLaunch", p.one("exec"), 0),
     lambda p: p.take("graph", "cuGraphDestroy"), lambda p: p.take("exec", "cuGraphExecDestroy"),

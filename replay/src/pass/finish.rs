@@ -74,7 +74,12 @@ impl ReplayPass {
         for (place, _) in self.non_device.iter() {
             let peak_bytes = self.non_device_peaks.get(&place).copied().unwrap_or(0);
             match place {
-                MemoryPlace::Managed => notes.push(TraceNote::ManagedMemory { peak_bytes }),
+                MemoryPlace::Managed => notes.push(TraceNote::ManagedMemory {
+                    peak_bytes,
+                    reserved_bytes: self.managed_segments.peak(),
+                    prefetches: self.driver.managed_prefetches,
+                    prefetched_bytes: self.driver.managed_prefetched_bytes,
+                }),
                 MemoryPlace::Foreign => notes.push(TraceNote::ForeignMemory { peak_bytes }),
                 MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => {}
             }

@@ -237,6 +237,10 @@ impl EventAnalysis for AsyncPools {
     fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
         self.on_driver_call(event, context.time_ns);
     }
+
+    fn restart(&mut self) {
+        self.host_peak = self.host_allocated;
+    }
 }
 
 #[cfg(test)]

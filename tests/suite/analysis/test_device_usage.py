@@ -1,5 +1,7 @@
 """Device memory by owner, compared with the simulator's bytes."""
 
+import json
+
 import pytest
 
 from conftest import DRIVER, gpumemtrace, parse_fields, sentences
@@ -98,8 +100,25 @@ def test_pools_of_host_and_managed_memory_are_no_gpu_memory(run_python, torch_ve
     peaks = {note["kind"]: note["peak_bytes"] >> 20 for note in report["traces"][0]["notes"] if "peak_bytes" in note}
     assert peaks == {"host_pools": 316, "managed_memory": 400}
     text = sentences(gpumemtrace("replay", run.trace))
+    assert "1 call moved 100.00 MiB of it to GPUs ahead of use" in text
     assert "contexts, kernels' code, driver pools, managed memory that is on the GPU" in text
     assert "Host memory, pool 0x" in gpumemtrace("replay", run.trace, "--fragmentation")
+
+
+def test_segments_in_managed_memory_are_reserved_but_not_driver_memory(run_python, torch_version, tmp_path):
+    if tuple(map(int, torch_version.split(".")[:2])) < (2, 15):
+        pytest.skip("torch.cuda._use_uvm() came with PyTorch 2.15")
+    run = run_python(torch_version, "memory/unified_memory.py", tmp_path / "stats.json")
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    held = assert_held_equals_driver(run.trace, run.calls())
+    managed = max(int(places.get("managed", 0)) for places in held)
+    report = run.report()
+    device = report["devices"][0]
+    assert device["peak"]["reserved_bytes"] == stats["reserved_bytes.all.peak"]
+    assert device["peak"]["device_bytes"] == device["peak"]["reserved_bytes"] - managed > 0
+    [note] = [note for note in report["traces"][0]["notes"] if note["kind"] == "managed_memory"]
+    assert (note["peak_bytes"], note["reserved_bytes"]) == (managed, managed)
+    assert "PyTorch counts up to 140.00 MiB of it as reserved" in sentences(gpumemtrace("replay", run.trace))
 
 
 def test_block_that_another_framework_divides_is_an_opaque_pool(run_python, torch_version, tmp_path):

@@ -98,6 +98,8 @@ call("cuMemSetMemPool", byref(Location(DEVICE, 0)), c_int(MANAGED), managed)
 free(get("cuMemAllocAsync", c_size_t(2 * MIB), 0))
 graphs(host, managed)
 kept = [allocate(pool, size * MIB) for pool, size in ((device, 10), (host, 100), (numa_node, 200), (managed, 400))]
+# Moves 100 MiB of the managed memory to the GPU.
+call("cuMemPrefetchAsync", kept[-1], 100 * MIB, 0, 0)
 # A pool's blocks outlive it.
 extra = allocate(host, 16 * MIB)
 call("cuMemPoolDestroy", host)

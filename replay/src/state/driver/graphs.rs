@@ -8,8 +8,8 @@
 //! An instance is its graph as of instantiation, and a graph only grows. An instance is therefore
 //! stored as a length, and graph and instances share one list of steps while any of them exists.
 //!
-//! A graph that is moved into another one gives it its steps. Cloned graphs have no memory nodes, and
-//! an update of an instance changes none of them.
+//! A graph that is moved into another one gives it its steps. Cloned graphs have no memory nodes,
+//! and an update of an instance changes none of them.
 //!
 //! These are the rules of the simulated driver (`simgpu`); they are untested on a real device. A
 //! real driver may share memory between nodes that are never live together, and then hold less.

@@ -131,6 +131,10 @@ pub(crate) struct DriverState {
     pub(crate) refused_calls: u64,
     /// Number of frees of unknown memory.
     pub(crate) unmatched_frees: u64,
+    /// Calls that moved managed memory to a device ahead of its use.
+    pub(crate) managed_prefetches: u64,
+    /// The bytes of these calls; the same memory may move several times.
+    pub(crate) managed_prefetched_bytes: u64,
 }
 
 impl DriverState {
@@ -165,6 +169,11 @@ impl DriverState {
             EventKind::MANAGED_ALLOC => self.add(address, MemoryPlace::Managed, Some(aux1), event, stack),
             EventKind::HOST_ALLOC | EventKind::HOST_REGISTER => {
                 self.add(address, MemoryPlace::Host, Some(aux1), event, stack)
+            }
+            EventKind::MANAGED_PREFETCH if pool_places::is_device_location(aux1) => {
+                self.managed_prefetches += 1;
+                self.managed_prefetched_bytes = self.managed_prefetched_bytes.saturating_add(event.size);
+                true
             }
             EventKind::ARRAY_ALLOC => {
                 let handle = key(space::ARRAY, event.addr);
@@ -387,6 +396,11 @@ impl DriverState {
             self.removed_ranges.push(range);
             self.has_changed_ranges = true;
         }
+    }
+
+    /// True if managed memory begins at an address.
+    pub(crate) fn is_managed(&self, addr: u64) -> bool {
+        self.blocks.place(key(space::ADDRESS, addr)) == Some(MemoryPlace::Managed)
     }
 
     /// Number of ranges created so far, which is the latest creation number.

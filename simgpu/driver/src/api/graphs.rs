@@ -124,7 +124,7 @@ fn add_alloc_node(
     Ok(addr)
 }
 
-/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
+// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
 const MOVE: u32 = 1;
 
 /// Adds a copy of a graph. It may not contain memory nodes.

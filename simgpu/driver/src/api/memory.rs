@@ -87,6 +87,34 @@ fn host_register(api: &'static str, addr: u64, size: u64, flags: u32) -> ApiResu
     })
 }
 
+/// Moves a range of managed memory; a range of other memory fails. Pages have no place here.
+fn prefetch(api: &'static str, addr: u64, size: u64, device: i32, stream: u64) -> ApiResult {
+    let asked = LogRecord { addr, ..LogRecord::for_size(size) }.with_stream(stream);
+    logged(api, asked, |state, record| {
+        current(state)?;
+        record.device = device;
+        let is_managed = place(state, addr).is_some_and(|place| place.managed);
+        if is_managed { Ok(()) } else { Err(INVALID_VALUE) }
+    })
+}
+
+/// The device of a `CUmemLocation`; -1 if it is none.
+fn device_of_location(location: u64) -> i32 {
+    if location as u32 == 1 { (location >> 32) as i32 } else { -1 }
+}
+
+/// Moves or discards ranges of managed memory.
+fn move_batch(api: &'static str, addrs: In<u64>, sizes: In<u64>, count: u64, stream: u64) -> ApiResult {
+    logged(api, LogRecord::default().with_stream(stream), |state, record| {
+        current(state)?;
+        let addrs = addrs.list(count as usize)?;
+        record.size = sizes.list(count as usize)?.iter().sum();
+        record.addr = *addrs.first().ok_or(INVALID_VALUE)?;
+        let all_managed = addrs.iter().all(|&addr| place(state, addr).is_some_and(|place| place.managed));
+        if all_managed { Ok(()) } else { Err(INVALID_VALUE) }
+    })
+}
+
 /// The live allocation that contains an address.
 pub(crate) struct AddressInfo {
     pub(crate) start: u64,
@@ -275,9 +303,43 @@ exports! {
     }
     plain 8000 cuMemAdvise(_addr: u64, _size: u64, _advice: u32, _device: i32) { with_context(|_, _| Ok(())) }
     plain 12020 cuMemAdvise_v2(_addr: u64, _size: u64, _advice: u32, _location: u64) { with_context(|_, _| Ok(())) }
-    plain 8000 cuMemPrefetchAsync(_addr: u64, _size: u64, _device: i32, _stream: u64) { with_context(|_, _| Ok(())) }
-    plain 12020 cuMemPrefetchAsync_v2(_addr: u64, _size: u64, _location: u64, _flags: u32, _stream: u64) {
-        with_context(|_, _| Ok(()))
+    memory 8000 cuMemPrefetchAsync(addr: u64, size: u64, device: i32, stream: u64) {
+        prefetch(API, addr, size, device, stream)
+    }
+    memory 8000 cuMemPrefetchAsync_ptsz(addr: u64, size: u64, device: i32, stream: u64) {
+        prefetch(API, addr, size, device, stream)
+    }
+    memory 12020 cuMemPrefetchAsync_v2(addr: u64, size: u64, location: u64, _flags: u32, stream: u64) {
+        prefetch(API, addr, size, device_of_location(location), stream)
+    }
+    memory 12020 cuMemPrefetchAsync_v2_ptsz(addr: u64, size: u64, location: u64, _flags: u32, stream: u64) {
+        prefetch(API, addr, size, device_of_location(location), stream)
+    }
+    memory 13000 cuMemPrefetchBatchAsync(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemPrefetchBatchAsync_ptsz(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardAndPrefetchBatchAsync(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardBatchAsync(addrs: In<u64>, sizes: In<u64>, count: u64, _flags: u64, stream: u64) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardBatchAsync_ptsz(addrs: In<u64>, sizes: In<u64>, count: u64, _flags: u64, stream: u64) {
+        move_batch(API, addrs, sizes, count, stream)
     }
 
     // A future function with another argument order: a tracer must not treat it as `cuMemAlloc_v2`.
