@@ -302,7 +302,9 @@ mod tests {
             event(EventKind::ASYNC_FREE, 1, 0, [0, 0]),
             event(EventKind::ASYNC_FREE, 2, 0, [0, 0]),
         ];
-        events.iter().for_each(|event| pools.on_driver_call(event, 0));
+        for event in &events {
+            pools.on_driver_call(event, 0);
+        }
         let used: Vec<_> =
             pools.used_pools().map(|(key, pool)| (key, pool.peak_allocated, pool.kept())).collect();
         let expected = [

@@ -108,3 +108,35 @@ fn module_globals_keep_their_address() {
     assert_eq!(state.global(0, 1, b"seed"), Ok(first));
     assert_ne!(state.global(0, 2, b"seed"), Ok(first));
 }
+
+#[test]
+fn pool_of_host_memory_is_charged_to_no_device() {
+    let mut state = state(1);
+    let [host, managed] =
+        [(1, 2, 0), (2, 1, 0)].map(|(kind, place, id)| Location::new(kind, place, id).unwrap());
+    for (location, size) in [(host, 3 * MIB), (managed, 5 * MIB)] {
+        let pool = state.pools_of(location).unwrap().default;
+        let (window, pages) = state.window_and_pages(location.window()).unwrap();
+        let addr = window.alloc_from_pool(pages, size, pool, 1).unwrap();
+        assert_eq!((state.device_of(addr), state.block(addr).unwrap().memory), (None, location.memory()));
+    }
+    assert_eq!((state.devices[0].used, state.off_device_bytes()), (0, (3 * MIB, 5 * MIB)));
+}
+
+#[test]
+fn managed_pool_does_not_replace_the_pool_of_its_device() {
+    let mut state = state(1);
+    let (device, managed) = (Location::of_device(0), Location::new(2, 1, 0).unwrap());
+    let before = state.pools_of(device).unwrap().current;
+    let pool = state.handle();
+    state.window(managed.window()).unwrap().pools.insert(pool, pool::Pool::new(managed));
+    state.set_current_pool(managed, pool).unwrap();
+    assert_eq!(
+        (state.pools_of(device).unwrap().current, state.pools_of(managed).unwrap().current),
+        (before, pool)
+    );
+    state.destroy_pool(pool).unwrap();
+    let left = state.pools_of(managed).unwrap();
+    assert_eq!(left.current, left.default);
+    assert_eq!(state.destroy_pool(left.default), Err(INVALID_VALUE));
+}
