@@ -239,7 +239,7 @@ class Replay:
     def launch(self, line):
         for key, value in line.pairs:
             if key == "alloc":
-                addr, size = value.split(":")
+                addr, size, *_ = value.split(":")
                 addr, size = int(addr, 16), int(size)
                 if self.graph.get(addr) != size:
                     self.fail(line, f"{addr:#x} is no allocation node of {size} bytes")

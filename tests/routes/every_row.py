@@ -18,7 +18,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64
 from pathlib import Path
 
 MIB = 1 << 20
-DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+DEVICE, HOST, HOST_NUMA = 1, 2, 3  # CUmemLocationType
 POSIX_FD = 1
 
 #: Exported name: (name, version) for cuGetProcAddress; `_ptsz` selects the per-thread stream.
@@ -31,6 +31,7 @@ VERSIONS = {
     "cuMemAllocFromPoolAsync_ptsz": 11020, "cuMemFreeAsync": 11020, "cuMemFreeAsync_ptsz": 11020,
     "cuMemPoolCreate": 11020, "cuMemPoolDestroy": 11020, "cuMemPoolTrimTo": 11020, "cuMemPoolSetAttribute": 11020,
     "cuMemPoolGetAttribute": 11020, "cuDeviceSetMemPool": 11020, "cuMemSetMemPool": 13000,
+    "cuMemGetDefaultMemPool": 13000, "cuMemGetMemPool": 13000,
     "cuMemPoolExportToShareableHandle": 11020, "cuMemPoolImportFromShareableHandle": 11020,
     "cuMemPoolExportPointer": 11020, "cuMemPoolImportPointer": 11020,
     "cuMemAddressReserve": 10020, "cuMemAddressFree": 10020, "cuMemCreate": 10020, "cuMemRelease": 10020,
@@ -39,6 +40,10 @@ VERSIONS = {
     "cuMemImportFromShareableHandle": 10020,
     "cuMulticastCreate": 12010, "cuMulticastAddDevice": 12010, "cuMulticastBindMem": 12010, "cuMulticastBindMem_v2": 13010,
     "cuMulticastBindAddr": 12010, "cuMulticastBindAddr_v2": 13010, "cuMulticastUnbind": 12010,
+    "cuMemPrefetchAsync": 8000, "cuMemPrefetchAsync_ptsz": 8000, "cuMemPrefetchAsync_v2": 12020,
+    "cuMemPrefetchAsync_v2_ptsz": 12020, "cuMemPrefetchBatchAsync": 13000, "cuMemPrefetchBatchAsync_ptsz": 13000,
+    "cuMemDiscardAndPrefetchBatchAsync": 13000, "cuMemDiscardAndPrefetchBatchAsync_ptsz": 13000,
+    "cuMemDiscardBatchAsync": 13000, "cuMemDiscardBatchAsync_ptsz": 13000,
     "cuArrayCreate_v2": 3020, "cuArray3DCreate_v2": 3020, "cuArrayDestroy": 2000, "cuMipmappedArrayCreate": 5000,
     "cuMipmappedArrayDestroy": 5000,
     "cuIpcGetMemHandle": 4010, "cuIpcOpenMemHandle": 4010, "cuIpcOpenMemHandle_v2": 11000, "cuIpcCloseMemHandle": 4010,
@@ -163,8 +168,20 @@ def linear(call):
     assert pitch.value == 1024
     managed = call.get("cuMemAllocManaged", 6 * MIB, 1)
     call("cuMemGetInfo_v2", byref(c_uint64()), byref(c_uint64()))
+    moves(call, managed)
     for address in (pitched, managed, plain, 0):
         call("cuMemFree_v2", address)
+
+
+def moves(call, managed):
+    """Moves of managed memory."""
+    addresses, sizes, places, first = words(managed, managed + 2 * MIB), words(MIB, 2 * MIB), words(pair(DEVICE, 0)), words(0)
+    for twin in ("", "_ptsz"):
+        call(f"cuMemPrefetchAsync{twin}", managed, MIB, 0, 0)
+        call(f"cuMemPrefetchAsync_v2{twin}", managed, MIB, pair(HOST, 0), 0, 0)
+        for name in ("cuMemPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync"):
+            call(f"{name}{twin}", addresses, sizes, 2, places, first, 1, 0, 0)
+        call(f"cuMemDiscardBatchAsync{twin}", addresses, sizes, 2, 0, 0)
 
 
 def host(call):
@@ -183,6 +200,8 @@ def pools(call):
     blocks = [call.get(f"cuMemAllocAsync{twin}", size, 0) for twin, size in (("", 3 * MIB), ("_ptsz", 1000))]
     call("cuDeviceSetMemPool", 0, pool)
     call("cuMemSetMemPool", words(pair(DEVICE, 0)), 1, pool)
+    assert call.get("cuMemGetMemPool", words(pair(DEVICE, 0)), 1) == pool
+    assert call.get("cuMemGetDefaultMemPool", words(pair(DEVICE, 0)), 1) != pool
     blocks += [call.get(f"cuMemAllocFromPoolAsync{twin}", 7 * MIB, pool, 0) for twin in ("", "_ptsz")]
     shared = IpcHandle()
     call("cuMemPoolExportPointer", byref(shared), blocks[-1])
@@ -193,7 +212,22 @@ def pools(call):
         call(f"cuMemFreeAsync{twin}", address, 0)
     call("cuMemPoolTrimTo", pool, 0)
     call("cuMemPoolDestroy", pool)
+    off_device_pools(call)
     call("cuCtxSynchronize")  # the default pool releases its cache
+
+
+def off_device_pools(call):
+    """Pools of host memory and of managed memory, created and default ones."""
+    made = [call.get("cuMemPoolCreate", words(pair(kind, 0), pair(place, 0), size=88))
+            for kind, place in ((1, HOST), (1, HOST_NUMA), (2, DEVICE))]
+    made.append(call.get("cuMemGetDefaultMemPool", words(pair(HOST, 0)), 1))
+    call("cuMemSetMemPool", words(pair(DEVICE, 0)), 2, made[2])
+    for pool in made:
+        for twin in ("", "_ptsz"):
+            call(f"cuMemFreeAsync{twin}", call.get(f"cuMemAllocFromPoolAsync{twin}", 2 * MIB, pool, 0), 0)
+    for pool in made[:3]:
+        call("cuMemPoolDestroy", pool)
+    call("cuMemFreeAsync", call.get("cuMemAllocAsync", MIB, 0), 0)
 
 
 def virtual_memory(call):
@@ -285,8 +319,8 @@ def foreign(call, folder):
     call("cuGraphicsResourceGetMappedPointer_v2", byref(c_uint64()), byref(c_size_t()), 0)
 
 
-def node_params(size):
-    return words(0, 0, size=0) if size is None else words(pair(1, 0), pair(DEVICE, 0), *[0] * 11, size, 0)
+def node_params(size, kind=1, place=DEVICE):
+    return words(pair(kind, 0), pair(place, 0), *[0] * 11, size, 0)
 
 
 def any_node(kind, *values):
@@ -295,6 +329,10 @@ def any_node(kind, *values):
 
 def graphs(call):
     graph = call.get("cuGraphCreate", 0)
+    for place, kind in ((HOST, 1), (DEVICE, 2)):
+        off_device = node_params(2 * MIB, kind, place)
+        call.get("cuGraphAddMemAllocNode", graph, None, 0, off_device)
+        call.get("cuGraphAddMemFreeNode", graph, None, 0, off_device[14])
     params = node_params(4 * MIB)
     call.get("cuGraphAddMemAllocNode", graph, None, 0, params)
     first = params[14]
@@ -324,7 +362,26 @@ def graphs(call):
         call("cuGraphExecDestroy", exec_)
     call("cuMemFree_v2", nodes[2])  # no graph can launch it any more, so its memory is freed
     call("cuMemFree_v2", nodes[3])
+    moved_child(call)
     captured_graph(call)
+
+
+def moved_child(call):
+    """A graph with memory nodes becomes part of another one, which owns them."""
+    parent, child, node = call.get("cuGraphCreate", 0), call.get("cuGraphCreate", 0), c_uint64()
+    params = [node_params(4 * MIB), node_params(2 * MIB)]
+    for place in params:
+        call("cuGraphAddMemAllocNode", byref(node), child, None, 0, place)
+    call("cuGraphAddMemFreeNode", byref(node), child, None, 0, params[0][14])
+    assert call.result("cuGraphAddNode_v2", byref(node), parent, None, None, 0, any_node(4, child, 0)) == 801, "no clone"
+    call("cuGraphAddNode_v2", byref(node), parent, None, None, 0, any_node(4, child, 1))
+    assert call.result("cuGraphDestroy", child) == 400, "the parent owns it"
+    exec_ = call.get("cuGraphInstantiateWithFlags", parent, 1)
+    for _ in range(2):
+        call("cuGraphLaunch", exec_, 0)
+    call("cuGraphExecDestroy", exec_)
+    call("cuMemFreeAsync", params[1][14], 0)
+    call("cuGraphDestroy", parent)
 
 
 def captured_graph(call):
@@ -340,6 +397,15 @@ def captured_graph(call):
     call("cuGraphLaunch", inner_exec, stream)
     graph = call.get("cuStreamEndCapture", stream, at=1)
     exec_ = call.get("cuGraphInstantiateWithFlags", graph, 0)
+    call("cuGraphLaunch", exec_, stream)
+    call("cuMemFreeAsync", kept, stream)
+    # Captured again, the graph keeps its nodes.
+    call("cuStreamBeginRecaptureToGraph", stream, 2, graph, None, None)
+    assert call.get("cuMemAllocAsync", 4 * MIB, stream) == kept
+    for twin in ("", "_ptsz"):
+        call(f"cuMemFreeAsync{twin}", call.get(f"cuMemAllocAsync{twin}", 2 * MIB, stream), stream)
+    call("cuGraphLaunch", inner_exec, stream)
+    assert call.get("cuStreamEndCapture", stream, at=1) == graph
     call("cuGraphLaunch", exec_, stream)
     call("cuMemFreeAsync", kept, stream)
     for handle in (inner_exec, exec_):

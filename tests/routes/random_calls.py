@@ -11,7 +11,7 @@ import sys
 from ctypes import byref, c_uint64
 from pathlib import Path
 
-from every_row import FLOAT, MIB, POOL, POSIX_FD, PROP, Driver, any_node, node_params, pair, words
+from every_row import DEVICE, FLOAT, HOST, HOST_NUMA, MIB, POOL, POSIX_FD, PROP, Driver, any_node, node_params, pair, words
 
 SIZES = [1, 512, 65536, MIB - 1, MIB, 2 * MIB, 3 * MIB, 8 * MIB, 64 * MIB, 400 * MIB]
 
@@ -82,6 +82,14 @@ class Program:
         else:
             self.give("block", "cuMemAllocFromPoolAsync", self.size(), self.one("pool"), 0)
 
+    def other_pool(self):
+        """A pool of host or managed memory, or a wrong kind of pool."""
+        kind, place = self.random.choice([(1, HOST), (1, HOST_NUMA), (2, DEVICE), (2, 0), (1, 0), (3, DEVICE)])
+        if self.random.random() < 0.7:
+            self.give("pool", "cuMemPoolCreate", words(pair(kind, 0), pair(place, 0), size=88))
+        else:
+            self.give("pool", "cuMemGetDefaultMemPool", words(pair(place, 0)), kind)
+
     def map(self):
         size = self.random.choice([2, 4]) * MIB
         address = self.one("range") + self.random.randrange(4) * 2 * MIB
@@ -109,7 +117,8 @@ class Program:
     def node(self):
         graph = self.one("graph")
         if self.random.random() < 0.6:
-            params = any_node(10, *node_params(self.size()))
+            kind, place = self.random.choice([(1, DEVICE), (1, DEVICE), (1, HOST), (2, DEVICE)])
+            params = any_node(10, *node_params(self.size(), kind, place))
             if self.call.result("cuGraphAddNode_v2", byref(c_uint64()), graph, None, None, 0, params) == 0:
                 self.known.setdefault("block", []).append(params[16])
                 self.known.setdefault("node", []).append(params[16])
@@ -117,11 +126,19 @@ class Program:
             address = self.random.choice([self.one("node"), self.one("block")])
             self.call.result("cuGraphAddMemFreeNode", byref(c_uint64()), graph, None, 0, address)
 
+    def move_child(self):
+        """Moves a graph into another one; a clone fails if it has memory nodes."""
+        params = any_node(4, self.one("graph"), self.random.randrange(2))
+        self.call.result("cuGraphAddNode_v2", byref(c_uint64()), self.one("graph"), None, None, 0, params)
+
     def captured(self):
         stream = self.call.get("cuStreamCreate", 1)
         self.call("cuStreamBeginCapture_v2", stream, 2)
         for _ in range(self.random.randrange(4)):
-            address = self.give("node", "cuMemAllocAsync", self.size(), stream)
+            if self.random.random() < 0.5:
+                address = self.give("node", "cuMemAllocAsync", self.size(), stream)
+            else:
+                address = self.give("node", "cuMemAllocFromPoolAsync", self.size(), self.one("pool"), stream)
             self.known.setdefault("block", []).append(address)
             if self.random.random() < 0.5:
                 self.call.result("cuMemFreeAsync", address, stream)
@@ -136,6 +153,7 @@ STEPS = [
     lambda p: p.give("host", "cuMemHostAlloc", p.size() % (8 * MIB), 0),
     lambda p: p.take("host", "cuMemFreeHost"),
     lambda p: p.give("pool", "cuMemPoolCreate", POOL),
+    Program.other_pool,
     lambda p: p.take("pool", "cuMemPoolDestroy"),
     lambda p: p.call.result("cuMemPoolTrimTo", p.one("pool"), 0),
     lambda p: p.call.result("cuCtxSynchronize"),
@@ -146,7 +164,7 @@ STEPS = [
     Program.map, Program.map, Program.unmap, Program.retain, Program.share,
     Program.array, lambda p: p.take("array", "cuArrayDestroy"),
     lambda p: p.give("graph", "cuGraphCreate", 0),
-    Program.node, Program.node, Program.captured,
+    Program.node, Program.node, Program.captured, Program.move_child,
     lambda p: p.give("exec", "cuGraphInstantiateWithFlags", p.one("graph"), p.random.choice([0, 1])),
     lambda p: p.call.result("cuGraphLaunch", p.one("exec"), 0), lambda p: p.call.result("cuGraphLaunch", p.one("exec"), 0),
     lambda p: p.take("graph", "cuGraphDestroy"), lambda p: p.take("exec", "cuGraphExecDestroy"),

@@ -32,7 +32,8 @@ pub use definitions::{
     PyNode,
 };
 pub use event::{
-    Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ, TrackerState,
+    Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_HOST, FLAG_MANAGED, FLAG_UNBACKED,
+    NO_DEVICE, NO_SEQ, TrackerState,
 };
 pub use ids::{ApiId, CodeId, NodeId, ThreadId};
 pub use meta::{Counter, Counters, End, EndReason, Meta, MetaValue};

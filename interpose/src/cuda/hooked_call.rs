@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
+use gpumemtrace_format::{Event, EventKind, FLAG_HOST, FLAG_MANAGED, NO_DEVICE};
 use gpumemtrace_recorder::{CallGuard, Draft, StackMark, begin_call_at};
 
 use super::driver_fn::DriverFn;
@@ -87,6 +87,34 @@ pub(crate) fn read_field<T: Copy + Default>(structure: *const c_void, offset: us
     // SAFETY: the interface asks the caller for a struct that has this field; the driver reads it
     // too.
     unsafe { structure.byte_add(offset).cast::<T>().read_unaligned() }
+}
+
+/// Where the memory of a pool or an allocation node lies, in the form that events have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolLocation {
+    /// `location type | allocation type << 16 | id << 32`.
+    pub packed: u64,
+    /// Device ordinal, or `NO_DEVICE`.
+    pub device: u8,
+    /// [`FLAG_HOST`], [`FLAG_MANAGED`], or 0 for device memory.
+    pub flags: u8,
+}
+
+/// The place of pool memory by the `CUmemLocation` at an offset and its `CUmemAllocationType`.
+pub(crate) fn read_pool_location(
+    structure: *const c_void,
+    offset: usize,
+    allocation_type: u32,
+) -> PoolLocation {
+    const MANAGED: u32 = 2;
+    let (location, device) = read_location(structure, offset);
+    let flags = match (allocation_type, location as u32) {
+        (MANAGED, _) => FLAG_MANAGED,
+        // `CU_MEM_LOCATION_TYPE_HOST`, `_HOST_NUMA` and `_HOST_NUMA_CURRENT`.
+        (_, 2..=4) => FLAG_HOST,
+        _ => 0,
+    };
+    PoolLocation { packed: location | u64::from(allocation_type as u16) << 16, device, flags }
 }
 
 /// A `CUmemLocation` inside a struct: `type | id << 32`, and the device ordinal or `NO_DEVICE`.

@@ -23,6 +23,7 @@ unhooked_functions! {
     cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
     cuStreamGetCaptureInfo_v2(stream: u64, status: *mut c_uint, id: *mut u64, graph: *mut u64, nodes: *mut u64, count: *mut usize);
     cuPointerGetAttribute(value: *mut c_int, attribute: c_uint, address: u64);
+    cuPointerGetAttributes(count: c_uint, attributes: *const c_uint, values: *const *mut c_int, address: u64);
     cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64);
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
@@ -91,6 +92,36 @@ pub(crate) fn device_of_address(address: u64) -> Option<u8> {
     match cuPointerGetAttribute(&raw mut device, DEVICE_ORDINAL, address) {
         0 => u8::try_from(device).ok(),
         _ => None,
+    }
+}
+
+/// The device and the kind of memory at an address.
+#[derive(Debug, Default)]
+pub(crate) struct AddressMemory {
+    /// `None` if the driver does not know, or if the memory is on the host.
+    pub(crate) device: Option<u8>,
+    pub(crate) is_host: bool,
+    pub(crate) is_managed: bool,
+}
+
+/// The memory at an address; the default if the driver does not know the address. One call for all
+/// attributes: it is made once per allocation.
+pub(crate) fn memory_of_address(address: u64) -> AddressMemory {
+    // `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`, `_MEMORY_TYPE` and `_IS_MANAGED`.
+    const ATTRIBUTES: [c_uint; 3] = [9, 2, 8];
+    // `CU_MEMORYTYPE_HOST`.
+    const HOST: c_int = 1;
+    let (mut device, mut memory_type, mut is_managed): (c_int, c_int, c_int) = (-1, 0, 0);
+    let values = [&raw mut device, &raw mut memory_type, &raw mut is_managed];
+    if cuPointerGetAttributes(ATTRIBUTES.len() as c_uint, ATTRIBUTES.as_ptr(), values.as_ptr(), address) != 0
+    {
+        return AddressMemory::default();
+    }
+    let is_managed = is_managed != 0;
+    AddressMemory {
+        device: u8::try_from(device).ok(),
+        is_host: memory_type == HOST && !is_managed,
+        is_managed,
     }
 }
 

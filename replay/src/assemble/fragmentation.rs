@@ -7,10 +7,11 @@ use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, Pool
 use crate::pass::{Analysis, FailedCallRecord};
 use crate::report::{
     AsyncPool, AsyncPoolSample, Cause, CauseKind, FailedCall, FitRow, Fragmentation, FragmentationOverTime,
-    GapMoment, GapReason, GapSample, MemoryLayer, PinningSite, PoolBlocks, PoolBytes, PoolInfo, PoolRow,
-    SiteBytes, SiteShare, Snapshot,
+    GapMoment, GapReason, GapSample, MemoryLayer, PinningSite, PoolBlocks, PoolBytes, PoolInfo, PoolMemory,
+    PoolRow, SiteBytes, SiteShare, Snapshot,
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState, AsyncPools};
+use crate::state::driver::MemoryPlace;
 use crate::state::pool_key::PoolKey;
 use crate::util::ids::SiteId;
 
@@ -203,9 +204,17 @@ pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
         allocated_bytes: reading.allocated,
         unused_bytes: reading.unused(),
     };
-    let row = |((device, handle), pool): (AsyncPoolKey, &AsyncPoolState)| AsyncPool {
+    let row = |((place, handle), pool): (AsyncPoolKey, &AsyncPoolState)| AsyncPool {
         trace,
-        device: u32::from(device),
+        device: match place {
+            MemoryPlace::Device(device) => Some(u32::from(device)),
+            _ => None,
+        },
+        memory: match place {
+            MemoryPlace::Host => PoolMemory::Host,
+            MemoryPlace::Managed => PoolMemory::Managed,
+            _ => PoolMemory::Device,
+        },
         pool: (handle != 0).then_some(handle),
         allocated_bytes: pool.allocated,
         peak_allocated_bytes: pool.peak_allocated,

@@ -226,6 +226,7 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             ledger: ledger(analysis, state),
             residual_bytes: residual(analysis, state).map(|residual| residual.bytes),
             residual: residual(analysis, state),
+            contradictory_samples: state.attribution.contradictory_samples,
             opaque_pools: opaque_pools
                 .iter()
                 .filter(|pool| pool.device == u32::from(ordinal))

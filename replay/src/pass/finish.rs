@@ -9,6 +9,7 @@ use crate::device::DeviceState;
 use crate::ingest::trace_head::is_torch_snapshot;
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, find_losses, metal_totals};
 use crate::report::{Accelerator, Ending, Losses, OomPredictions, PluggableMode, TraceLoss, TraceNote};
+use crate::state::async_pools::AsyncPools;
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::steps::StepRule;
@@ -73,10 +74,19 @@ impl ReplayPass {
         for (place, _) in self.non_device.iter() {
             let peak_bytes = self.non_device_peaks.get(&place).copied().unwrap_or(0);
             match place {
-                MemoryPlace::Managed => notes.push(TraceNote::ManagedMemory { peak_bytes }),
+                MemoryPlace::Managed => notes.push(TraceNote::ManagedMemory {
+                    peak_bytes,
+                    reserved_bytes: self.managed_segments.peak(),
+                    prefetches: self.driver.managed_prefetches,
+                    prefetched_bytes: self.driver.managed_prefetched_bytes,
+                }),
                 MemoryPlace::Foreign => notes.push(TraceNote::ForeignMemory { peak_bytes }),
                 MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => {}
             }
+        }
+        let host_bytes = self.analyses.find::<AsyncPools>().map_or(0, AsyncPools::host_peak);
+        if host_bytes > 0 {
+            notes.push(TraceNote::HostPools { peak_bytes: host_bytes });
         }
         let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
         notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));

@@ -43,6 +43,7 @@ use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
+use crate::state::managed_segments::ManagedSegments;
 use crate::state::pool_uses::PoolUses;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
@@ -93,6 +94,7 @@ struct ReplayPass {
     non_device: PlaceTotals,
     host: LiveSet,
     non_device_peaks: SeededMap<MemoryPlace, u64>,
+    managed_segments: ManagedSegments,
     tracker: Option<TrackerState>,
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
@@ -252,6 +254,7 @@ impl ReplayPass {
             non_device: PlaceTotals::default(),
             host: LiveSet::at_step(0, span_ns),
             non_device_peaks: SeededMap::default(),
+            managed_segments: ManagedSegments::default(),
             tracker: None,
             schedule,
             snapshots: Vec::new(),
@@ -392,6 +395,7 @@ impl ReplayPass {
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_UNMAP => {
                 let time = self.now();
+                self.managed_segments.on_segment_event(event, &self.driver);
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.on_tracker_event(event, stack, time);
             }

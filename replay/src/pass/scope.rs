@@ -157,6 +157,7 @@ impl ReplayPass {
         self.devices.first_step = self.step;
         self.host.rebase(time_ns, rest_ns);
         self.end.restart();
+        self.managed_segments.restart();
         for (place, peak) in &mut self.non_device_peaks {
             *peak = self.non_device.bytes_in(*place);
         }

@@ -31,6 +31,8 @@ pub struct Device {
     pub residual_bytes: Option<u64>,
     /// The measurement behind `residual_bytes`.
     pub residual: Option<Residual>,
+    /// Measurements of fewer bytes in use than recorded calls had allocated. They give no residual.
+    pub contradictory_samples: u64,
     /// Memory that other frameworks divide into blocks of their own, largest first.
     pub opaque_pools: Vec<OpaquePool>,
 }

@@ -265,8 +265,10 @@ pub struct PinningSite {
 pub struct AsyncPool {
     /// Index in the list `traces`.
     pub trace: usize,
-    /// Ordinal of the GPU.
-    pub device: u32,
+    /// Ordinal of the GPU with the pool's memory; `null` for host and managed memory.
+    pub device: Option<u32>,
+    /// Where the pool's memory is.
+    pub memory: PoolMemory,
     /// The handle of the pool; `null` for the default pool of the GPU.
     pub pool: Option<u64>,
     /// Bytes in live blocks at the end.
@@ -281,6 +283,18 @@ pub struct AsyncPool {
     pub last: Option<AsyncPoolSample>,
     /// The query with the most unused bytes.
     pub most_unused: Option<AsyncPoolSample>,
+}
+
+json_enum! {
+    /// The memory of a driver pool.
+    enum PoolMemory {
+        /// Memory of one GPU.
+        Device = "device",
+        /// Page-locked memory of the host.
+        Host = "host",
+        /// Managed memory, which migrates between host and GPUs.
+        Managed = "managed",
+    }
 }
 
 /// The result of one query of a driver pool.

@@ -41,7 +41,7 @@ pub use self::{
     fragmentation::{
         AsyncPool, AsyncPoolSample, Cause, CauseKind, FailedCall, FitRow, Fragmentation,
         FragmentationOverTime, GapMoment, GapReason, GapSample, PinningSite, PoolBlocks, PoolBytes, PoolInfo,
-        PoolRow, ReservedCurve, SettingEffect, SettingEffects,
+        PoolMemory, PoolRow, ReservedCurve, SettingEffect, SettingEffects,
     },
     holders::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason},
     leak::{

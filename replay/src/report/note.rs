@@ -209,6 +209,17 @@ pub enum TraceNote {
     ManagedMemory {
         /// Its peak of allocated bytes.
         peak_bytes: u64,
+        /// The most that PyTorch counted as reserved memory of a GPU.
+        reserved_bytes: u64,
+        /// Calls of the program that moved some of it to a GPU ahead of its use.
+        prefetches: u64,
+        /// The bytes of these calls; the same memory may move several times.
+        prefetched_bytes: u64,
+    },
+    /// Pools of host memory are not counted.
+    HostPools {
+        /// The peak of bytes allocated from them.
+        peak_bytes: u64,
     },
     /// Memory of other processes or APIs was mapped and is not counted.
     ForeignMemory {

@@ -5,6 +5,8 @@
 //! any time, and reserved bytes only at the queries in the trace. Fragmentation inside a pool is
 //! not visible. An allocation costs two hash map updates.
 //!
+//! Pools of host and managed memory are listed too, but keep no memory of a device.
+//!
 //! A pool keeps freed memory up to its release threshold. [`AsyncPoolState::kept`] estimates how
 //! much from the most that the pool held, so that this memory is not taken for memory of unknown
 //! origin. A framework may reserve its share of a device by one large allocation that it frees at
@@ -15,6 +17,8 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::event_analysis::{EventAnalysis, EventContext};
+use crate::state::driver::MemoryPlace;
+use crate::state::driver::pool_places::{PoolPlaces, is_device_location};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: bytes that a pool keeps when all its blocks are free.
@@ -73,8 +77,8 @@ impl AsyncPoolState {
     }
 }
 
-/// Device ordinal and pool handle; handle 0 is the device's default pool.
-pub(crate) type AsyncPoolKey = (u8, u64);
+/// Place of the memory and pool handle; handle 0 is the default pool of a device.
+pub(crate) type AsyncPoolKey = (MemoryPlace, u64);
 
 /// All pools of a process.
 #[derive(Debug, Default)]
@@ -88,6 +92,10 @@ pub(crate) struct AsyncPools {
     current: BTreeMap<u8, u64>,
     /// Handles of pools that the program created or imported.
     created: SeededSet<u64>,
+    places: PoolPlaces,
+    /// Bytes in live blocks of all pools of host memory.
+    host_allocated: u64,
+    host_peak: u64,
 }
 
 impl AsyncPools {
@@ -96,19 +104,24 @@ impl AsyncPools {
         if event.in_flight || event.result != 0 {
             return;
         }
+        if event.kind != EventKind::POOL_DESTROY {
+            self.places.on_driver_call(event);
+        }
         match event.kind {
             EventKind::ASYNC_ALLOC => self.alloc(event),
             EventKind::ASYNC_FREE | EventKind::DEVICE_FREE => self.free(event.addr),
             EventKind::POOL_CREATE | EventKind::POOL_IMPORT if self.created.len() < MAX_POOLS => {
                 self.created.insert(event.aux[0]);
             }
-            EventKind::POOL_USE => {
+            EventKind::POOL_USE if is_device_location(event.aux[1]) => {
                 self.current.insert(event.device, event.aux[0]);
             }
             EventKind::POOL_TRIM => self.trim(event.device, event.aux[0], event.size),
             EventKind::POOL_DESTROY => {
                 self.trim(event.device, event.aux[0], 0);
+                self.places.on_driver_call(event);
                 self.created.remove(&event.aux[0]);
+                self.current.retain(|_, current| *current != event.aux[0]);
             }
             EventKind::POOL_SET if event.aux[1] == ATTRIBUTE_THRESHOLD => {
                 let key = self.key_of_handle(event.device, event.aux[0]);
@@ -138,7 +151,8 @@ impl AsyncPools {
             0 => self.current.get(&event.device).copied().unwrap_or(0),
             pool => pool,
         };
-        let key = self.key_of_handle(event.device, pool);
+        let place = self.places.of_allocation(event);
+        let key = self.key_at(place, pool);
         // Remove a block at this address if its free was lost.
         self.free(event.addr);
         let Some(pool) = self.pool_mut(key) else { return };
@@ -146,6 +160,10 @@ impl AsyncPools {
         pool.peak_allocated = pool.peak_allocated.max(pool.allocated);
         pool.held = pool.held.max(pool.allocated);
         self.blocks.insert(event.addr, (key, event.size));
+        if place == MemoryPlace::Host {
+            self.host_allocated = self.host_allocated.saturating_add(event.size);
+            self.host_peak = self.host_peak.max(self.host_allocated);
+        }
     }
 
     fn free(&mut self, addr: u64) {
@@ -153,18 +171,29 @@ impl AsyncPools {
             && let Some(pool) = self.pools.get_mut(&key)
         {
             pool.allocated = pool.allocated.saturating_sub(bytes);
+            if key.0 == MemoryPlace::Host {
+                self.host_allocated = self.host_allocated.saturating_sub(bytes);
+            }
         }
     }
 
-    /// The key of a pool. The first handle that no recorded call created is the default pool's.
+    /// The key of a pool that a call on `device` names.
     fn key_of_handle(&mut self, device: u8, handle: u64) -> AsyncPoolKey {
+        let place = self.places.of_pool(handle).unwrap_or_else(|| MemoryPlace::of_device(device));
+        self.key_at(place, handle)
+    }
+
+    /// The key of a pool. The first handle of a device that no recorded call created is its default
+    /// pool's.
+    fn key_at(&mut self, place: MemoryPlace, handle: u64) -> AsyncPoolKey {
+        let MemoryPlace::Device(device) = place else { return (place, handle) };
         if handle == 0 || self.created.contains(&handle) {
-            return (device, handle);
+            return (place, handle);
         }
         if *self.default_handles.entry(device).or_insert(handle) == handle {
-            return (device, 0);
+            return (place, 0);
         }
-        (device, handle)
+        (place, handle)
     }
 
     /// The state of a pool, created on first use; `None` beyond [`MAX_POOLS`].
@@ -182,10 +211,16 @@ impl AsyncPools {
         }
     }
 
-    /// Free bytes that all pools of a device keep ([`AsyncPoolState::kept`]).
+    /// Free device memory that all pools of a device keep ([`AsyncPoolState::kept`]).
     pub(crate) fn kept_bytes(&self, device: u8) -> u64 {
-        let pools = self.pools.range((device, 0)..=(device, u64::MAX));
+        let place = MemoryPlace::Device(device);
+        let pools = self.pools.range((place, 0)..=(place, u64::MAX));
         crate::util::block_totals::saturating_sum(pools.map(|(_, pool)| pool.kept()))
+    }
+
+    /// The most bytes that were allocated from pools of host memory.
+    pub(crate) fn host_peak(&self) -> u64 {
+        self.host_peak
     }
 
     /// Pools that blocks were ever allocated from, by key.
@@ -201,6 +236,10 @@ impl EventAnalysis for AsyncPools {
 
     fn on_event(&mut self, event: &Event, context: &EventContext<'_>) {
         self.on_driver_call(event, context.time_ns);
+    }
+
+    fn restart(&mut self) {
+        self.host_peak = self.host_allocated;
     }
 }
 
@@ -221,7 +260,7 @@ mod tests {
             event(EventKind::POOL_CREATE, 0, 0, [0xbb, 0]),
             event(EventKind::ASYNC_ALLOC, 2, 10, [0, 0xbb]),
             event(EventKind::POOL_GET, 0, 160, [0xaa, ATTRIBUTE_RESERVED]),
-            event(EventKind::POOL_USE, 0, 0, [0xbb, 0]),
+            event(EventKind::POOL_USE, 0, 0, [0xbb, 1]),
             event(EventKind::ASYNC_ALLOC, 3, 5, [0, 0]),
             event(EventKind::ASYNC_FREE, 1, 0, [0, 0]),
             event(EventKind::POOL_GET, 0, 90, [0xaa, ATTRIBUTE_RESERVED]),
@@ -243,7 +282,37 @@ mod tests {
         let created =
             AsyncPoolState { allocated: 15, peak_allocated: 15, held: 15, ..AsyncPoolState::default() };
         let all: Vec<_> = pools.used_pools().map(|(key, pool)| (key, pool.clone())).collect();
-        assert_eq!(all, [((0, 0), default_pool), ((0, 0xbb), created)]);
+        let device = MemoryPlace::Device(0);
+        assert_eq!(all, [((device, 0), default_pool), ((device, 0xbb), created)]);
+    }
+
+    #[test]
+    fn host_and_managed_pools_keep_no_device_memory_and_replace_no_device_pool() {
+        let mut pools = AsyncPools::default();
+        let (host, managed) = (2 | 1 << 16, 1 | 2 << 16);
+        let events = [
+            event(EventKind::POOL_CREATE, 0, 0, [0xaa, managed]),
+            event(EventKind::POOL_KNOWN, 0, 0, [0xbb, host]),
+            event(EventKind::POOL_SET, 0, u64::MAX, [0xaa, ATTRIBUTE_THRESHOLD]),
+            event(EventKind::POOL_SET, 0, u64::MAX, [0xbb, ATTRIBUTE_THRESHOLD]),
+            event(EventKind::POOL_USE, 0, 0, [0xaa, managed]),
+            event(EventKind::ASYNC_ALLOC, 1, 100, [0, 0xaa]),
+            event(EventKind::ASYNC_ALLOC, 2, 200, [0, 0xbb]),
+            event(EventKind::ASYNC_ALLOC, 3, 10, [0, 0]),
+            event(EventKind::ASYNC_FREE, 1, 0, [0, 0]),
+            event(EventKind::ASYNC_FREE, 2, 0, [0, 0]),
+        ];
+        for event in &events {
+            pools.on_driver_call(event, 0);
+        }
+        let used: Vec<_> =
+            pools.used_pools().map(|(key, pool)| (key, pool.peak_allocated, pool.kept())).collect();
+        let expected = [
+            ((MemoryPlace::Device(0), 0), 10, 0),
+            ((MemoryPlace::Host, 0xbb), 200, 200),
+            ((MemoryPlace::Managed, 0xaa), 100, 100),
+        ];
+        assert_eq!((used.as_slice(), pools.kept_bytes(0), pools.host_peak()), (expected.as_slice(), 0, 200));
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub(crate) struct DeviceAttribution {
     nearest: Option<MeminfoSample>,
     /// Samples with a known residual, of all sources.
     pub samples: u64,
+    /// Samples with fewer bytes in use than allocated, which give no residual.
+    pub contradictory_samples: u64,
     /// Smallest and largest residual of the best source.
     pub extremes: Option<(u64, u64)>,
     /// Residuals of the best source.
@@ -169,7 +171,10 @@ impl DeviceAttribution {
             _ => ResidualSource::Recorder,
         };
         let sample = MeminfoSample { time_ns, source, in_use: event.size, allocated: self.bytes, pooled };
-        let Some(residual) = sample.residual() else { return };
+        let Some(residual) = sample.residual() else {
+            self.contradictory_samples += 1;
+            return;
+        };
         self.samples += 1;
         match self.nearest.map(|nearest| nearest.source.cmp(&source)) {
             // There are samples of a better source.
@@ -335,8 +340,8 @@ mod tests {
         let nearest = device.nearest().unwrap();
         assert_eq!((nearest.source, nearest.residual()), (ResidualSource::Nvml, Some(7)));
         assert_eq!(
-            (device.extremes, device.samples),
-            (Some((7, 7)), 4),
+            (device.extremes, device.samples, device.contradictory_samples),
+            (Some((7, 7)), 4, 1),
             "less memory in use than allocated gives no residual"
         );
     }

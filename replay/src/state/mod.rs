@@ -5,6 +5,7 @@ pub(crate) mod attribution;
 pub(crate) mod driver;
 pub(crate) mod holder_scans;
 pub(crate) mod live_set;
+pub(crate) mod managed_segments;
 pub(crate) mod mps_samples;
 pub(crate) mod pool_key;
 pub(crate) mod pool_uses;

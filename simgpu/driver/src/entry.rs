@@ -164,6 +164,7 @@ pub(crate) fn logged(
     if let Some(log) = log.as_mut() {
         let device = usize::try_from(record.device).ok().and_then(|at| state.devices.get(at));
         let used = device.map_or((0, 0), |device| (device.used, device.slack));
+        record.push_held(state.off_device_bytes());
         log.write(tid(), api, &record, answer.err().unwrap_or(SUCCESS), monotonic_ns(), used);
     }
     answer

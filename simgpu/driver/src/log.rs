@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Write as _;
 
 use crate::result_code::Rc;
+use crate::state::location::MemoryKind;
 
 /// The fields of a line that depend on the call.
 #[derive(Debug, Default)]
@@ -41,6 +42,22 @@ impl LogRecord {
     /// Appends ` key=value`, in decimal.
     pub(crate) fn push_field(&mut self, key: &str, value: u64) {
         let _ = write!(self.extra, " {key}={value}");
+    }
+
+    /// Appends ` memory=host` or ` memory=managed`, and nothing for device memory.
+    pub(crate) fn push_memory(&mut self, memory: MemoryKind) {
+        if let Some(name) = memory.log_name() {
+            let _ = write!(self.extra, " memory={name}");
+        }
+    }
+
+    /// Appends the live bytes of host and managed memory, unless they are 0.
+    pub(crate) fn push_held(&mut self, (host, managed): (u64, u64)) {
+        for (key, bytes) in [("host", host), ("managed", managed)] {
+            if bytes > 0 {
+                self.push_field(key, bytes);
+            }
+        }
     }
 
     /// Appends ` key=value`, in hexadecimal.

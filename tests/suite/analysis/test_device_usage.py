@@ -1,8 +1,11 @@
 """Device memory by owner, compared with the simulator's bytes."""
 
+import json
+
 import pytest
 
 from conftest import DRIVER, gpumemtrace, parse_fields, sentences
+from ground_truth import assert_calls_equal_driver, assert_held_equals_driver
 
 CONTEXT_BYTES = 450 << 20
 #: A multiple of the driver's page size: bytes added by rounding are in no call either.
@@ -75,6 +78,47 @@ def test_memory_kept_by_a_pool_is_counted_once(run_python, torch_version, tmp_pa
     truth = ((80 << 30) - CONTEXT_BYTES) >> 20
     assert forecast["earliest"] < truth < forecast["latest"]
     assert "driver pools then kept about 60.00 GiB free" in sentences(gpumemtrace("replay", run.trace))
+
+
+def test_pools_of_host_and_managed_memory_are_no_gpu_memory(run_python, torch_version, tmp_path):
+    """The program allocates by call, by graph and in captures from pools of every kind."""
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
+    run = run_python(torch_version, "driver/pool_kinds.py", driver, SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES)
+    calls = run.calls()
+    assert_calls_equal_driver(run.events(), calls)
+    held = assert_held_equals_driver(run.trace, calls)
+    assert (held[-1]["0"], held[-1]["host"], held[-1]["managed"]) == (str(10 << 20), str(300 << 20), str(400 << 20))
+    report = run.report()
+    device = report["devices"][0]
+    assert device["peak"]["device_bytes"] == sum(entry["bytes"] for entry in device["ledger"]) == 10 << 20
+    assert device["residual"]["in_use_bytes"] in {int(call["used"]) for call in calls}
+    assert device["residual_bytes"] >= CONTEXT_BYTES and device["contradictory_samples"] == 0
+    pools = sorted((pool["memory"], pool["device"], pool["peak_allocated_bytes"] >> 20) for pool in report["async_pools"])
+    assert pools == [("device", 0, 2), ("device", 0, 10), ("host", None, 50), ("host", None, 116), ("host", None, 200),
+                     ("managed", None, 50), ("managed", None, 400)]
+    peaks = {note["kind"]: note["peak_bytes"] >> 20 for note in report["traces"][0]["notes"] if "peak_bytes" in note}
+    assert peaks == {"host_pools": 316, "managed_memory": 400}
+    text = sentences(gpumemtrace("replay", run.trace))
+    assert "1 call moved 100.00 MiB of it to GPUs ahead of use" in text
+    assert "contexts, kernels' code, driver pools, managed memory that is on the GPU" in text
+    assert "Host memory, pool 0x" in gpumemtrace("replay", run.trace, "--fragmentation")
+
+
+def test_segments_in_managed_memory_are_reserved_but_not_driver_memory(run_python, torch_version, tmp_path):
+    if tuple(map(int, torch_version.split(".")[:2])) < (2, 15):
+        pytest.skip("torch.cuda._use_uvm() came with PyTorch 2.15")
+    run = run_python(torch_version, "memory/unified_memory.py", tmp_path / "stats.json")
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    held = assert_held_equals_driver(run.trace, run.calls())
+    managed = max(int(places.get("managed", 0)) for places in held)
+    report = run.report()
+    device = report["devices"][0]
+    assert device["peak"]["reserved_bytes"] == stats["reserved_bytes.all.peak"]
+    assert device["peak"]["device_bytes"] == device["peak"]["reserved_bytes"] - managed > 0
+    [note] = [note for note in report["traces"][0]["notes"] if note["kind"] == "managed_memory"]
+    assert (note["peak_bytes"], note["reserved_bytes"]) == (managed, managed)
+    assert "PyTorch counts up to 140.00 MiB of it as reserved" in sentences(gpumemtrace("replay", run.trace))
 
 
 def test_block_that_another_framework_divides_is_an_opaque_pool(run_python, torch_version, tmp_path):

@@ -47,10 +47,13 @@ def assert_calls_equal_driver(events, calls):
 
 
 def assert_held_equals_driver(trace, calls):
-    """After each call, replay's bytes on its device equal the driver's, minus page rounding."""
+    """After each call, replay's bytes on its device equal the driver's, minus page rounding. Host
+    and managed memory equal the driver's count of all its live blocks."""
     logged = [call for call in calls if call["api"] not in NOT_EVENTS]
     held = held_after_each_call(trace)
     for call, places in zip(logged, held, strict=True):
         if call["dev"] != "-1":
             assert int(places.get(call["dev"], 0)) == int(call["used"]) - int(call["slack"]), f"{call} {places}"
+        for kind in ("host", "managed"):
+            assert int(places.get(kind, 0)) == int(call.get(kind, 0)), f"{call} {places}"
     return held

@@ -60,9 +60,12 @@ event_kinds! {
             "Metal: purgeable state set (`setPurgeableState:`). Empty memory still belongs to its object"
             addr "address; 0: unknown" size "bytes of the buffer, texture or heap"
             aux0 "requested: 2 non-volatile, 3 volatile, 4 empty" aux1 "before, 1 to 4";
+        19 POOL_KNOWN "pool_known"
+            "Default or current pool of a location found by the program"
+            aux0 "pool" aux1 "location type, allocation type << 16, id << 32";
         20 POOL_CREATE "pool_create"
             "Memory pool created"
-            size "limit; 0: none" aux0 "pool" aux1 "location type, id << 32";
+            size "limit; 0: none" aux0 "pool" aux1 "location type, allocation type << 16, id << 32";
         21 POOL_DESTROY "pool_destroy" before_call
             "Memory pool destroyed. Its blocks live until they are freed"
             aux0 "pool";
@@ -77,7 +80,7 @@ event_kinds! {
             size "value" aux0 "pool" aux1 "attribute";
         25 POOL_USE "pool_use"
             "Current pool of a device, or of another location, set"
-            aux0 "pool" aux1 "location type, id << 32";
+            aux0 "pool" aux1 "location type, allocation type << 16, id << 32";
         26 POOL_EXPORT "pool_export"
             "Pool exported to other processes"
             aux0 "pool" aux1 "handle type";
@@ -143,7 +146,8 @@ event_kinds! {
             addr "address" size "bytes" aux0 "resource";
         46 GRAPH_ALLOC_NODE "graph_alloc_node"
             "Allocation node added to a graph, or captured. No memory yet"
-            addr "address" size "bytes" aux0 "graph" aux1 "node; 0: captured";
+            addr "address" size "bytes" aux0 "graph"
+            aux1 "node; captured: the pool, 0 is the device's current pool";
         47 GRAPH_FREE_NODE "graph_free_node"
             "Free node added to a graph, or captured"
             addr "address" aux0 "graph" aux1 "node; 0: captured";
@@ -239,7 +243,7 @@ event_kinds! {
             addr "device address" aux0 "label, a code id";
     }
     // What the program and the Python package report.
-    PROGRAM 96..=199 => {
+    PROGRAM 96..=159 => {
         96 MARK "mark"
             "Mark of the program"
             aux0 "1: a step begins; 2: a named moment" aux1 "of 2: its name, a code id";
@@ -267,11 +271,24 @@ event_kinds! {
             addr "address of one of the blocks" size "bytes of all of them" aux0 "holder in JSON, a code id"
             aux1 "number of blocks";
     }
+    // More calls of the driver. None of them frees memory that a later call may reuse.
+    MORE_DRIVER_CALLS 160..=199 => {
+        160 GRAPH_CHILD "graph_child"
+            "Graph moved into another one, which then owns its nodes"
+            aux0 "graph" aux1 "child graph";
+        161 MANAGED_PREFETCH "managed_prefetch"
+            "Managed memory moved ahead of its use, on the program's request"
+            addr "first address" size "bytes of all ranges" aux0 "stream"
+            aux1 "target: location type, id << 32; 0: several";
+        162 MANAGED_DISCARD "managed_discard"
+            "Contents of managed memory given up by the program. The memory stays allocated"
+            addr "first address" size "bytes of all ranges" aux0 "stream";
+    }
 }
 
 impl EventKind {
     /// True for calls of the driver, which a reader may find in flight.
     pub fn is_driver_call(self) -> bool {
-        DRIVER_CALLS.contains(&self.0)
+        DRIVER_CALLS.contains(&self.0) || MORE_DRIVER_CALLS.contains(&self.0)
     }
 }

@@ -47,6 +47,10 @@ pub const FLAG_ESTIMATED: u8 = 1;
 pub const FLAG_UNBACKED: u8 = 2;
 /// `Event::flags`: the call was captured into a graph and did not run.
 pub const FLAG_CAPTURED: u8 = 4;
+/// `Event::flags` of an allocation from a pool or of an allocation node: the memory is on the host.
+pub const FLAG_HOST: u8 = 8;
+/// `Event::flags` of an allocation from a pool or of an allocation node: the memory is managed.
+pub const FLAG_MANAGED: u8 = 0x20;
 /// `Event::flags` of a `block_free`: the block was available at once, no other stream was using it.
 pub const FLAG_FREED_AT_ONCE: u8 = 1;
 /// `Event::flags` of events of PyTorch's allocator: the event describes memory that existed before

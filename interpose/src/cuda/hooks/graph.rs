@@ -9,26 +9,39 @@ use gpumemtrace_format::{ApiId, Event, EventKind, FLAG_CAPTURED};
 use gpumemtrace_recorder::Draft;
 
 use super::driver_hooks;
-use crate::cuda::hooked_call::{read_field, read_location, read_out};
+use crate::cuda::hooked_call::{read_field, read_out, read_pool_location};
 use crate::cuda::queries::capturing_graph;
 
-/// The driver API's `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and `CU_GRAPH_NODE_TYPE_MEM_FREE`.
+/// The driver API's `CU_GRAPH_NODE_TYPE_GRAPH`, `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and
+/// `CU_GRAPH_NODE_TYPE_MEM_FREE`.
+const GRAPH: u32 = 4;
 const MEM_ALLOC: u32 = 10;
 const MEM_FREE: u32 = 11;
 
-/// CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (location at 8), bytes at 104, address (out) at 112.
+/// CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (allocation type at 0, location at 8), bytes at 104,
+/// address (out) at 112.
+const NODE_ALLOCATION_TYPE: usize = 0;
 const NODE_LOCATION: usize = 8;
 const NODE_BYTES: usize = 104;
 const NODE_ADDRESS: usize = 112;
+/// CUDA_CHILD_GRAPH_NODE_PARAMS: graph at 0, ownership at 8.
+const CHILD_GRAPH: usize = 0;
+const CHILD_OWNERSHIP: usize = 8;
+/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`. A child that is not moved is cloned, and may not contain
+/// memory nodes.
+const MOVE: u32 = 1;
 /// CUgraphNodeParams: type at 0, the parameters of that type at 16.
 const NODE_PARAMS_UNION: usize = 16;
 
 fn fill_alloc_node(draft: &mut Draft, params: *const c_void) {
-    draft.device = read_location(params, NODE_LOCATION).1;
+    let place = read_pool_location(params, NODE_LOCATION, read_field(params, NODE_ALLOCATION_TYPE));
+    draft.device = place.device;
+    draft.flags |= place.flags;
     draft.size = read_field(params, NODE_BYTES);
 }
 
-/// Fills the event for a node of any type. A node that neither allocates nor frees is no event.
+/// Fills the event for a node of any type. A node that does not change the graph's memory is no
+/// event.
 fn fill_node(draft: &mut Draft, graph: u64, params: *const c_void) {
     draft.aux[0] = graph;
     match read_field::<u32>(params, 0) {
@@ -37,12 +50,18 @@ fn fill_node(draft: &mut Draft, graph: u64, params: *const c_void) {
             draft.kind = EventKind::GRAPH_FREE_NODE;
             draft.addr = read_field(params, NODE_PARAMS_UNION);
         }
+        GRAPH if read_field::<u32>(params, NODE_PARAMS_UNION + CHILD_OWNERSHIP) == MOVE => {
+            draft.kind = EventKind::GRAPH_CHILD;
+            draft.aux[1] = read_field(params, NODE_PARAMS_UNION + CHILD_GRAPH);
+        }
         _ => draft.kind = EventKind::NONE,
     }
 }
 
 fn fill_node_results(event: &mut Event, node: *const u64, params: *const c_void) {
-    event.aux[1] = read_out(node);
+    if event.kind != EventKind::GRAPH_CHILD {
+        event.aux[1] = read_out(node);
+    }
     if event.kind == EventKind::GRAPH_ALLOC_NODE {
         event.addr = read_field(params, NODE_PARAMS_UNION + NODE_ADDRESS);
     }

@@ -22,6 +22,7 @@ mod device;
 mod graph;
 mod host;
 mod interop;
+mod managed;
 mod pool;
 mod vmm;
 
@@ -29,7 +30,7 @@ pub(crate) use context::looked_up::cuDevicePrimaryCtxRetain;
 pub(crate) use device::looked_up::{cuMemAlloc_v2, cuMemFree_v2};
 
 /// The families, in the order of their `ApiId`s.
-static FAMILIES: [&[HookedFn]; 8] = [
+static FAMILIES: [&[HookedFn]; 9] = [
     device::HOOKS,
     host::HOOKS,
     pool::HOOKS,
@@ -38,8 +39,9 @@ static FAMILIES: [&[HookedFn]; 8] = [
     interop::HOOKS,
     graph::HOOKS,
     context::HOOKS,
+    managed::HOOKS,
 ];
-const FAMILY_LENGTHS: [usize; 8] = [
+const FAMILY_LENGTHS: [usize; 9] = [
     device::HOOK_COUNT,
     host::HOOK_COUNT,
     pool::HOOK_COUNT,
@@ -48,6 +50,7 @@ const FAMILY_LENGTHS: [usize; 8] = [
     interop::HOOK_COUNT,
     graph::HOOK_COUNT,
     context::HOOK_COUNT,
+    managed::HOOK_COUNT,
 ];
 const TOTAL_HOOKS: usize = first_api_id(FAMILY_LENGTHS.len()) - 1;
 // An `ApiId` is one byte.

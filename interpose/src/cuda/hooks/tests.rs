@@ -31,13 +31,18 @@ fn api_names_follow_the_order_of_the_rows() {
 #[test]
 fn struct_offsets_match_the_driver_headers() {
     use cudarc::driver::sys::{
-        CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-        CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS,
-        CUgraphNodeParams, CUipcMemHandle, CUmemAllocationProp, CUmemPoolProps, CUmulticastObjectProp,
+        CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_CHILD_GRAPH_NODE_PARAMS,
+        CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS,
+        CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphNodeParams, CUipcMemHandle, CUmemAllocationProp, CUmemPoolProps,
+        CUmulticastObjectProp,
     };
     use std::mem::offset_of;
     assert_eq!((offset_of!(CUmemAllocationProp, location), size_of::<CUmemAllocationProp>()), (8, 32));
     assert_eq!((offset_of!(CUmemPoolProps, location), offset_of!(CUmemPoolProps, maxSize)), (8, 24));
+    assert_eq!(
+        (offset_of!(CUmemPoolProps, allocType), offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, poolProps)),
+        (0, 0)
+    );
     assert_eq!(
         (offset_of!(CUmulticastObjectProp, numDevices), offset_of!(CUmulticastObjectProp, size)),
         (0, 8)
@@ -49,6 +54,11 @@ fn struct_offsets_match_the_driver_headers() {
         (0, 16)
     );
     assert_eq!(offset_of!(CUDA_GRAPH_INSTANTIATE_PARAMS, flags), 0);
+    // The ownership, of CUDA 12.9, follows the graph's handle.
+    assert_eq!(
+        (offset_of!(CUDA_CHILD_GRAPH_NODE_PARAMS, graph), size_of::<CUDA_CHILD_GRAPH_NODE_PARAMS>()),
+        (0, 8)
+    );
     assert_eq!(
         (offset_of!(CUDA_ARRAY_DESCRIPTOR, Format), offset_of!(CUDA_ARRAY_DESCRIPTOR, NumChannels)),
         (16, 20)

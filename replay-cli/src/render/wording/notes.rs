@@ -47,8 +47,24 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
              not PyTorch's"
                 .to_owned()
         }
-        TraceNote::ManagedMemory { peak_bytes } => format!(
-            "managed memory (up to {}) is not counted, because its location is unknown",
+        TraceNote::ManagedMemory { peak_bytes, reserved_bytes, prefetches, prefetched_bytes } => {
+            let reserved = match reserved_bytes {
+                0 => String::new(),
+                bytes => format!("; PyTorch counts up to {} of it as reserved", format_bytes(*bytes)),
+            };
+            let moved = match prefetches {
+                0 => String::new(),
+                calls => format!(
+                    "; {} moved {} of it to GPUs ahead of use",
+                    format_count(*calls, "call"),
+                    format_bytes(*prefetched_bytes)
+                ),
+            };
+            let peak = format_bytes(*peak_bytes);
+            format!("managed memory (up to {peak}) is not counted, because its location is unknown{reserved}{moved}")
+        }
+        TraceNote::HostPools { peak_bytes } => format!(
+            "memory from pools of the host (up to {}) is not counted, because it is not on a GPU",
             format_bytes(*peak_bytes)
         ),
         TraceNote::ForeignMemory { peak_bytes } => format!(
@@ -159,6 +175,7 @@ pub(crate) fn is_caveat(note: &TraceNote) -> bool {
         | TraceNote::Metal
         | TraceNote::PluggableAllocator { .. }
         | TraceNote::ManagedMemory { .. }
+        | TraceNote::HostPools { .. }
         | TraceNote::ForeignMemory { .. }
         | TraceNote::UncoveredFunctions { .. }
         | TraceNote::UnreachedSnapshot { .. }

@@ -56,6 +56,11 @@ impl DriverBlocks {
         self.live.insert(key, block)
     }
 
+    /// The place of the block with a key.
+    pub(super) fn place(&self, key: AllocationKey) -> Option<MemoryPlace> {
+        self.live.get(&key).map(|block| block.place)
+    }
+
     /// Opens memory of another process once more. False if it is not open at this address.
     pub(super) fn reopen(&mut self, key: AllocationKey) -> bool {
         let open =

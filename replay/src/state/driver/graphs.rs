@@ -8,6 +8,9 @@
 //! An instance is its graph as of instantiation, and a graph only grows. An instance is therefore
 //! stored as a length, and graph and instances share one list of steps while any of them exists.
 //!
+//! A graph that is moved into another one gives it its steps. Cloned graphs have no memory nodes,
+//! and an update of an instance changes none of them.
+//!
 //! These are the rules of the simulated driver (`simgpu`); they are untested on a real device. A
 //! real driver may share memory between nodes that are never live together, and then hold less.
 
@@ -15,7 +18,7 @@ use gpumemtrace_format::{Event, EventKind};
 
 use super::MemoryPlace;
 use crate::util::ids::StackId;
-use crate::util::seeded_map::SeededMap;
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: each launch first frees the graph's blocks.
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
@@ -23,6 +26,7 @@ const AUTO_FREE_ON_LAUNCH: u64 = 1;
 /// True for all events of graphs.
 pub(super) fn is_graph_event(kind: EventKind) -> bool {
     (EventKind::GRAPH_ALLOC_NODE.0..=EventKind::GRAPH_TRIM.0).contains(&kind.0)
+        || kind == EventKind::GRAPH_CHILD
 }
 
 /// True for events that add a node. They apply during stream capture too.
@@ -40,6 +44,8 @@ enum GraphStep {
 /// An allocation node and the memory behind it.
 #[derive(Clone, Copy, Debug)]
 struct GraphNode {
+    /// The list that it was added to.
+    list: u64,
     place: MemoryPlace,
     bytes: u64,
     stack: StackId,
@@ -55,6 +61,8 @@ struct GraphNode {
 #[derive(Debug, Default)]
 struct GraphSteps {
     steps: Vec<GraphStep>,
+    /// Addresses that the steps free.
+    freed: SeededSet<u64>,
     /// Number of graphs and instances that share the list.
     references: u32,
 }
@@ -98,14 +106,20 @@ pub(super) struct GraphMemory {
 }
 
 impl GraphMemory {
-    /// Applies an event for which [`is_graph_event`] is true.
-    pub(super) fn on_event(&mut self, event: &Event, stack: StackId) -> GraphOutcome {
+    /// Applies an event for which [`is_graph_event`] is true. `place` is that of a new allocation
+    /// node.
+    pub(super) fn on_event(&mut self, event: &Event, place: MemoryPlace, stack: StackId) -> GraphOutcome {
         let mut outcome = GraphOutcome::default();
         let [handle, graph] = event.aux;
         match event.kind {
             EventKind::GRAPH_ALLOC_NODE => {
-                let place = MemoryPlace::of_device(event.device);
+                let list = self.list_of_graph(handle);
+                // The graph is captured again, with the same memory nodes.
+                if self.nodes.get(&event.addr).is_some_and(|node| node.list == list) {
+                    return outcome;
+                }
                 let node = GraphNode {
+                    list,
                     place,
                     bytes: event.size,
                     stack,
@@ -114,9 +128,19 @@ impl GraphMemory {
                     is_live: false,
                 };
                 self.nodes.insert(event.addr, node);
-                self.add_step(handle, GraphStep::Alloc(event.addr));
+                if let Some(list) = self.lists.get_mut(&list) {
+                    list.steps.push(GraphStep::Alloc(event.addr));
+                }
             }
-            EventKind::GRAPH_FREE_NODE => self.add_step(handle, GraphStep::Free(event.addr)),
+            EventKind::GRAPH_FREE_NODE => {
+                let list = self.list_of_graph(handle);
+                if let Some(list) = self.lists.get_mut(&list)
+                    && list.freed.insert(event.addr)
+                {
+                    list.steps.push(GraphStep::Free(event.addr));
+                }
+            }
+            EventKind::GRAPH_CHILD => self.move_child(handle, graph),
             EventKind::GRAPH_INSTANTIATE => {
                 let has_auto_free = event.size & AUTO_FREE_ON_LAUNCH != 0;
                 let list = self.list_of_graph(graph);
@@ -167,15 +191,24 @@ impl GraphMemory {
     fn list_of_graph(&mut self, graph: u64) -> u64 {
         *self.list_of_graph.entry(graph).or_insert_with(|| {
             self.next_list += 1;
-            self.lists.insert(self.next_list, GraphSteps { steps: Vec::new(), references: 1 });
+            self.lists.insert(self.next_list, GraphSteps { references: 1, ..GraphSteps::default() });
             self.next_list
         })
     }
 
-    fn add_step(&mut self, graph: u64, step: GraphStep) {
-        let list = self.list_of_graph(graph);
-        if let Some(list) = self.lists.get_mut(&list) {
-            list.steps.push(step);
+    /// Moves the steps of a graph to the end of another one, which owns its nodes from then on.
+    fn move_child(&mut self, parent: u64, child: u64) {
+        let Some(list) = self.list_of_graph.remove(&child) else { return };
+        let Some(moved) = self.lists.get_mut(&list) else { return };
+        let (steps, freed) = (moved.steps.clone(), moved.freed.clone());
+        moved.references -= 1;
+        if moved.references == 0 {
+            self.lists.remove(&list);
+        }
+        let parent = self.list_of_graph(parent);
+        if let Some(list) = self.lists.get_mut(&parent) {
+            list.steps.extend(steps);
+            list.freed.extend(freed);
         }
     }
 

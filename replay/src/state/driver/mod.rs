@@ -14,6 +14,7 @@
 mod blocks;
 mod graphs;
 mod physical;
+pub(crate) mod pool_places;
 pub(crate) mod totals;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::util::ids::StackId;
 use blocks::{ClosedBlock, DriverBlock, DriverBlocks};
 use graphs::{GraphEffect, GraphMemory};
 use physical::{PhysicalMemory, ReleasedPiece, Unmapping};
+use pool_places::PoolPlaces;
 pub(crate) use totals::PlaceTotals;
 
 /// The result of a driver call for which there was no memory (`CUDA_ERROR_OUT_OF_MEMORY`).
@@ -45,7 +47,7 @@ pub enum MemoryPlace {
 }
 
 impl MemoryPlace {
-    fn of_device(device: u8) -> Self {
+    pub(crate) fn of_device(device: u8) -> Self {
         if device == NO_DEVICE { Self::UnknownDevice } else { Self::Device(device) }
     }
 
@@ -110,6 +112,7 @@ pub(crate) struct DriverState {
     blocks: DriverBlocks,
     physical: PhysicalMemory,
     graphs: GraphMemory,
+    pools: PoolPlaces,
     ranges: BTreeMap<u64, MemoryRange>,
     /// Changes by the last event.
     pub changes: Vec<DriverChange>,
@@ -128,6 +131,10 @@ pub(crate) struct DriverState {
     pub(crate) refused_calls: u64,
     /// Number of frees of unknown memory.
     pub(crate) unmatched_frees: u64,
+    /// Calls that moved managed memory to a device ahead of its use.
+    pub(crate) managed_prefetches: u64,
+    /// The bytes of these calls; the same memory may move several times.
+    pub(crate) managed_prefetched_bytes: u64,
 }
 
 impl DriverState {
@@ -151,14 +158,22 @@ impl DriverState {
         let address = key(space::ADDRESS, event.addr);
         let is_matched = match event.kind {
             EventKind::DEVICE_ALLOC => self.add(address, place, Some(aux0), event, stack),
-            EventKind::ASYNC_ALLOC => self.add(address, place, None, event, stack),
-            EventKind::MANAGED_ALLOC => {
-                self.add(address, MemoryPlace::Managed, Some(aux1), event, stack);
-                self.add_range(event.addr, event.size, place, false);
+            EventKind::ASYNC_ALLOC => {
+                let place = self.pools.of_allocation(event);
+                self.add(address, place, None, event, stack)
+            }
+            EventKind::POOL_CREATE | EventKind::POOL_KNOWN | EventKind::POOL_DESTROY => {
+                self.pools.on_driver_call(event);
                 true
             }
+            EventKind::MANAGED_ALLOC => self.add(address, MemoryPlace::Managed, Some(aux1), event, stack),
             EventKind::HOST_ALLOC | EventKind::HOST_REGISTER => {
                 self.add(address, MemoryPlace::Host, Some(aux1), event, stack)
+            }
+            EventKind::MANAGED_PREFETCH if pool_places::is_device_location(aux1) => {
+                self.managed_prefetches += 1;
+                self.managed_prefetched_bytes = self.managed_prefetched_bytes.saturating_add(event.size);
+                true
             }
             EventKind::ARRAY_ALLOC => {
                 let handle = key(space::ARRAY, event.addr);
@@ -260,8 +275,16 @@ impl DriverState {
             self.remove_range(event.addr);
         }
         self.push_alloc(key, place, event.size, stack);
-        if place.is_device() && key >> 60 == space::ADDRESS {
-            self.add_range(event.addr, event.size, place, false);
+        if key >> 60 == space::ADDRESS {
+            match place {
+                // PyTorch may have segments in managed memory, which it counts on the device.
+                MemoryPlace::Managed => {
+                    let device = MemoryPlace::of_device(event.device);
+                    self.add_range(event.addr, event.size, device, false);
+                }
+                _ if place.is_device() => self.add_range(event.addr, event.size, place, false),
+                _ => {}
+            }
         }
         true
     }
@@ -304,7 +327,7 @@ impl DriverState {
     }
 
     fn on_graph_event(&mut self, event: &Event, stack: StackId) {
-        let outcome = self.graphs.on_event(event, stack);
+        let outcome = self.graphs.on_event(event, self.pools.of_allocation(event), stack);
         self.apply_graph_effects(outcome.effects);
         for addr in outcome.frees {
             self.close(key(space::ADDRESS, addr));
@@ -316,7 +339,9 @@ impl DriverState {
             match effect {
                 GraphEffect::Alloc { addr, place, bytes, stack } => {
                     self.push_alloc(key(space::GRAPH, addr), place, bytes, stack);
-                    self.add_range(addr, bytes, place, false);
+                    if place.is_device() {
+                        self.add_range(addr, bytes, place, false);
+                    }
                 }
                 GraphEffect::Release { addr, place } => {
                     self.changes.push(DriverChange::Free { key: key(space::GRAPH, addr), place });
@@ -371,6 +396,11 @@ impl DriverState {
             self.removed_ranges.push(range);
             self.has_changed_ranges = true;
         }
+    }
+
+    /// True if managed memory begins at an address.
+    pub(crate) fn is_managed(&self, addr: u64) -> bool {
+        self.blocks.place(key(space::ADDRESS, addr)) == Some(MemoryPlace::Managed)
     }
 
     /// Number of ranges created so far, which is the latest creation number.

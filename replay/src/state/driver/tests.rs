@@ -151,6 +151,50 @@ fn graph_memory_is_held_from_first_launch_until_no_graph_can_launch_it() {
 }
 
 #[test]
+fn moved_graph_gives_its_nodes_to_the_other_graph() {
+    let (mut driver, mut totals) = (DriverState::default(), PlaceTotals::default());
+    let (parent, child, exec) = (0x100, 0x200, 0x300);
+    let made = [
+        (EventKind::GRAPH_ALLOC_NODE, 0x1000, 10, [child, 1]),
+        (EventKind::GRAPH_ALLOC_NODE, 0x2000, 20, [parent, 2]),
+        (EventKind::GRAPH_CHILD, 0, 0, [parent, child]),
+        (EventKind::GRAPH_INSTANTIATE, 0, 0, [exec, parent]),
+        (EventKind::GRAPH_LAUNCH, 0, 0, [exec, 0]),
+        (EventKind::ASYNC_FREE, 0x1000, 0, [0, 0]),
+        (EventKind::ASYNC_FREE, 0x2000, 0, [0, 0]),
+        (EventKind::GRAPH_EXEC_DESTROY, 0, 0, [exec, 0]),
+    ];
+    assert_eq!(bytes_after(&mut driver, &mut totals, &made), 30, "the parent can launch both nodes");
+    assert_eq!(bytes_after(&mut driver, &mut totals, &[(EventKind::GRAPH_DESTROY, 0, 0, [parent, 0])]), 0);
+    assert_eq!(driver.unmatched_frees, 0);
+}
+
+#[test]
+fn graph_that_is_captured_again_keeps_its_nodes() {
+    let (mut driver, mut totals) = (DriverState::default(), PlaceTotals::default());
+    let (graph, exec) = (0x100, 0x200);
+    let capture = [
+        (EventKind::GRAPH_ALLOC_NODE, 0x1000, 10, [graph, 0]),
+        (EventKind::GRAPH_ALLOC_NODE, 0x2000, 20, [graph, 0]),
+        (EventKind::GRAPH_FREE_NODE, 0x2000, 0, [graph, 0]),
+    ];
+    let launch =
+        [(EventKind::GRAPH_INSTANTIATE, 0, 0, [exec, graph]), (EventKind::GRAPH_LAUNCH, 0, 0, [exec, 0])];
+    assert_eq!(bytes_after(&mut driver, &mut totals, &capture), 0);
+    assert_eq!(bytes_after(&mut driver, &mut totals, &launch), 30);
+    assert_eq!(bytes_after(&mut driver, &mut totals, &capture), 30, "its blocks are live");
+    let end = [
+        (EventKind::ASYNC_FREE, 0x1000, 0, [0, 0]),
+        (EventKind::GRAPH_LAUNCH, 0, 0, [exec, 0]),
+        (EventKind::ASYNC_FREE, 0x1000, 0, [0, 0]),
+        (EventKind::GRAPH_EXEC_DESTROY, 0, 0, [exec, 0]),
+    ];
+    assert_eq!(bytes_after(&mut driver, &mut totals, &end), 30, "the graph can launch them again");
+    assert_eq!(bytes_after(&mut driver, &mut totals, &[(EventKind::GRAPH_DESTROY, 0, 0, [graph, 0])]), 0);
+    assert_eq!(driver.unmatched_frees, 0);
+}
+
+#[test]
 fn captured_launch_allocates_nothing() {
     let mut driver = DriverState::default();
     run(&mut driver, EventKind::GRAPH_ALLOC_NODE, 0x1000, 10, [1, 1]);

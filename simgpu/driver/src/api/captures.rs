@@ -14,6 +14,10 @@ use crate::state::graph::{Capture, CaptureMode, Graph};
 use crate::state::{DriverState, StreamKey};
 
 fn begin_capture(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>) -> ApiResult {
+    begin(stream, mode, per_thread, graph, false)
+}
+
+fn begin(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>, is_repeated: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         let mode = CaptureMode::from_raw(mode).ok_or(INVALID_VALUE)?;
         if key.1 == LEGACY || state.streams[&key].capture.is_some() {
@@ -28,8 +32,9 @@ fn begin_capture(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>) -
                 graph
             }
         };
+        let expected = is_repeated.then(|| state.graphs.made[&graph].nodes.keys().copied().collect());
         let id = state.handle();
-        let capture = Capture { origin: key, thread: tid(), mode, graph, spoiled: false };
+        let capture = Capture { origin: key, thread: tid(), mode, graph, spoiled: false, expected };
         state.graphs.captures.insert(id, capture);
         if let Some(stream) = state.streams.get_mut(&key) {
             stream.capture = Some(id);
@@ -50,15 +55,20 @@ fn end_capture(stream: u64, out: Out<u64>, per_thread: bool) -> ApiResult {
         if capture.thread != tid() && capture.mode != CaptureMode::Relaxed {
             return Err(STREAM_CAPTURE_WRONG_THREAD);
         }
-        let (graph, spoiled) = (capture.graph, capture.spoiled);
+        let is_cut = capture.expected.as_ref().is_some_and(|nodes| !nodes.is_empty());
+        let (graph, spoiled) = (capture.graph, capture.spoiled || is_cut);
+        let is_repeated = capture.expected.is_some();
         state.graphs.captures.remove(&id);
         for stream in state.streams.values_mut().filter(|stream| stream.capture == Some(id)) {
             stream.capture = None;
             stream.tail.clear();
         }
         if spoiled {
-            let lost = state.graphs.made.remove(&graph).map(|graph| graph.allocations());
-            state.drop_allocations(lost.unwrap_or_default());
+            // After a failed recapture the graph stays, for the program to destroy.
+            if !is_repeated {
+                let lost = state.graphs.made.remove(&graph).map(|graph| graph.allocations());
+                state.drop_allocations(lost.unwrap_or_default());
+            }
             out.put(0)?;
             return Err(STREAM_CAPTURE_INVALIDATED);
         }
@@ -125,6 +135,9 @@ exports! {
         stream: u64, graph: u64, _dependencies: In<u64>, _edges: In<u64>, _count: u64, mode: u32,
     ) {
         begin_capture(stream, mode, false, Some(graph))
+    }
+    plain 13030 cuStreamBeginRecaptureToGraph(stream: u64, mode: u32, graph: u64, _callback: u64, _data: u64) {
+        begin(stream, mode, false, Some(graph), true)
     }
     plain 10000 cuStreamEndCapture(stream: u64, out: Out<u64>) { end_capture(stream, out, false) }
     plain 10000 cuStreamEndCapture_ptsz(stream: u64, out: Out<u64>) { end_capture(stream, out, true) }

@@ -81,7 +81,7 @@ fn copy(dst: u64, src: u64, size: u64, stream: u64, per_thread: bool, waits: boo
             state.graphs.unsafe_call(tid(), capture_mode())?;
         }
         let planned = plan(state, dst, src, size)?;
-        Ok(if state.captured_work(key, kind::MEMCPY, None)? { CopyPlan::Nothing } else { planned })
+        Ok(if state.captured_work(key, kind::MEMCPY)? { CopyPlan::Nothing } else { planned })
     })?;
     match planned {
         CopyPlan::Nothing => {}
@@ -100,10 +100,10 @@ fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> 
             return Ok(false);
         }
         let host = dst == 0 || side(state, dst, size)? == CopySide::Host;
-        if host && state.host_block_at(dst).is_none() && state.device_of(dst).is_none() {
+        if host && state.host_block_at(dst).is_none() && state.window_of(dst).is_none() {
             return Err(INVALID_VALUE);
         }
-        Ok(!state.captured_work(key, kind::MEMSET, None)? && (host || really(state, size)))
+        Ok(!state.captured_work(key, kind::MEMSET)? && (host || really(state, size)))
     })?;
     if write {
         for (at, byte) in (0..size).zip(pattern.iter().cycle()) {
@@ -148,7 +148,7 @@ fn copy_rows(params: In<Copy2d>, stream: u64, per_thread: bool, waits: bool) -> 
     if p.src_type == ARRAY || p.dst_type == ARRAY {
         // Array contents cannot be read back: check the address, move nothing.
         return with_stream(stream, per_thread, |state, key| {
-            state.captured_work(key, kind::MEMCPY, None).map(|_| ())
+            state.captured_work(key, kind::MEMCPY).map(|_| ())
         });
     }
     let src = if p.src_type == HOST { p.src_host } else { p.src_device };

@@ -9,6 +9,7 @@ use crate::log::LogRecord;
 use crate::result_code::{ApiResult, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::state::DriverState;
 use crate::state::graph::{Exec, Graph, MemoryStep, Node, kind};
+use crate::state::location::{Location, log_ordinal};
 
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
 
@@ -22,7 +23,7 @@ fn add_node(state: &mut DriverState, out: Out<u64>, graph: u64, node: Node) -> A
 fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind: u32) -> ApiResult {
     with_state(|state| {
         let dependencies = dependencies.list(count as usize)?;
-        add_node(state, out, graph, Node { kind, dependencies, step: None })
+        add_node(state, out, graph, Node::plain(kind, dependencies))
     })
 }
 
@@ -32,8 +33,8 @@ fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> ApiR
     logged(api, asked, |state, record| {
         out.check()?;
         let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
-        for (ordinal, addr) in graph.allocations() {
-            state.device(ordinal)?.share_graph_span(addr);
+        for (window, addr) in graph.allocations() {
+            state.window(window)?.share_graph_span(addr);
         }
         let handle = state.handle();
         record.push_hex_field("exec", handle);
@@ -57,15 +58,19 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> ApiRes
         if !state.graphs.execs.contains_key(&exec) {
             return Err(INVALID_HANDLE);
         }
-        if state.captured_work(key, kind::GRAPH, None)? {
+        if state.captured_work(key, kind::GRAPH)? {
             record.push_field("captured", 1);
             return Ok(());
         }
         for step in state.launch(exec, current.context)? {
             let _ = match step {
-                MemoryStep::Alloc { device, addr } => {
-                    let size = state.devices[device as usize].graph_span_size(addr);
-                    write!(record.extra, " alloc={addr:#x}:{size}")
+                MemoryStep::Alloc { window, addr } => {
+                    let window = state.window(window)?;
+                    let size = window.graph_span_size(addr);
+                    match window.graph_span_memory(addr).log_name() {
+                        Some(name) => write!(record.extra, " alloc={addr:#x}:{size}:{name}"),
+                        None => write!(record.extra, " alloc={addr:#x}:{size}"),
+                    }
                 }
                 MemoryStep::Free { addr } => write!(record.extra, " free={addr:#x}"),
             };
@@ -104,17 +109,57 @@ fn add_alloc_node(
     out: Out<u64>,
     graph: u64,
     dependencies: Vec<u64>,
-    device: i32,
+    location: Location,
     size: u64,
 ) -> ApiResult<u64> {
-    let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    if location.named_device().is_some_and(|device| device >= state.config.devices) {
+        return Err(INVALID_DEVICE);
+    }
     if !state.graphs.made.contains_key(&graph) {
         return Err(INVALID_HANDLE);
     }
-    let addr = state.device(device)?.reserve_graph_span(size)?;
-    let step = Some(MemoryStep::Alloc { device, addr });
-    add_node(state, out, graph, Node { kind: kind::MEM_ALLOC, dependencies, step })?;
+    let window = location.window();
+    let addr = state.window(window)?.reserve_graph_span(size, location.memory())?;
+    add_node(state, out, graph, Node::memory(dependencies, MemoryStep::Alloc { window, addr }))?;
     Ok(addr)
+}
+
+// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
+const MOVE: u32 = 1;
+
+/// Adds a copy of a graph. It may not contain memory nodes.
+fn clone_child(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, child: u64) -> ApiResult {
+    with_state(|state| {
+        if !state.graphs.made.get(&child).ok_or(INVALID_HANDLE)?.steps().is_empty() {
+            return Err(NOT_SUPPORTED);
+        }
+        let dependencies = dependencies.list(count as usize)?;
+        add_node(state, out, graph, Node::plain(kind::GRAPH, dependencies))
+    })
+}
+
+/// Moves a graph into another one. From then on its handle cannot be instantiated, destroyed or
+/// moved again.
+fn move_child(
+    api: &'static str,
+    out: Out<u64>,
+    graph: u64,
+    dependencies: In<u64>,
+    count: u64,
+    child: u64,
+) -> ApiResult {
+    let mut asked = LogRecord::default();
+    asked.push_hex_field("graph", graph);
+    asked.push_hex_field("child", child);
+    logged(api, asked, |state, _| {
+        let dependencies = dependencies.list(count as usize)?;
+        if graph == child || !state.graphs.made.contains_key(&graph) {
+            return Err(INVALID_VALUE);
+        }
+        out.check()?;
+        let steps = state.graphs.made.remove(&child).ok_or(INVALID_HANDLE)?.steps();
+        add_node(state, out, graph, Node { steps, ..Node::plain(kind::GRAPH, dependencies) })
+    })
 }
 
 /// `CUgraphNodeParams`: the type at 0, a union of 232 bytes at 16, here as words.
@@ -128,7 +173,15 @@ fn add_any_node(
     count: u64,
     params: Out<NodeParams>,
 ) -> ApiResult {
-    let node_kind = params.current()?[0] as u32;
+    let [first, _, child, ownership, ..] = params.current()?;
+    let node_kind = first as u32;
+    if node_kind == kind::GRAPH {
+        return if ownership as u32 == MOVE {
+            move_child(api, out, graph, dependencies, count, child)
+        } else {
+            clone_child(out, graph, dependencies, count, child)
+        };
+    }
     if node_kind != kind::MEM_ALLOC && node_kind != kind::MEM_FREE {
         return plain_node(out, graph, dependencies, count, node_kind);
     }
@@ -139,14 +192,16 @@ fn add_any_node(
         let mut words = params.current()?;
         if node_kind == kind::MEM_FREE {
             record.addr = words[2];
-            let step = Some(MemoryStep::Free { addr: words[2] });
-            return add_node(state, out, graph, Node { kind: node_kind, dependencies, step });
+            let node = Node::memory(dependencies, MemoryStep::Free { addr: words[2] });
+            return add_node(state, out, graph, node);
         }
         // In the union: pool properties from word 2 (location at byte 8), size at byte 120, address
         // at byte 128.
-        record.device = (words[3] >> 32) as i32;
+        let location = Location::new(words[2] as u32, words[3] as u32, (words[3] >> 32) as i32)?;
+        record.device = log_ordinal(location.window());
+        record.push_memory(location.memory());
         record.size = words[15];
-        record.addr = add_alloc_node(state, out, graph, dependencies, record.device, words[15])?;
+        record.addr = add_alloc_node(state, out, graph, dependencies, location, words[15])?;
         words[16] = record.addr;
         params.put(words)
     })
@@ -208,7 +263,7 @@ exports! {
     plain 10000 cuGraphDestroyNode(node: u64) {
         with_state(|state| {
             let graph = state.graphs.made.values_mut().find(|graph| graph.nodes.contains_key(&node)).ok_or(INVALID_HANDLE)?;
-            if graph.nodes.get(&node).is_some_and(|node| node.step.is_some()) {
+            if graph.nodes.get(&node).is_some_and(|node| !node.steps.is_empty()) {
                 return Err(NOT_SUPPORTED);
             }
             graph.nodes.remove(&node);
@@ -231,8 +286,8 @@ exports! {
     plain 10000 cuGraphAddHostNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, _params: In<u8>) {
         plain_node(out, graph, dependencies, count, kind::HOST)
     }
-    plain 10000 cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, _child: u64) {
-        plain_node(out, graph, dependencies, count, kind::GRAPH)
+    plain 10000 cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, child: u64) {
+        clone_child(out, graph, dependencies, count, child)
     }
     plain 11010 cuGraphAddEventRecordNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, _event: u64) {
         plain_node(out, graph, dependencies, count, kind::EVENT_RECORD)
@@ -242,10 +297,12 @@ exports! {
         asked.push_hex_field("graph", graph);
         logged(API, asked, |state, record| {
             let mut params_now = params.current()?;
-            record.device = params_now.location_id;
             record.size = params_now.size;
+            let location = Location::new(params_now.kind, params_now.location_type, params_now.location_id)?;
+            record.device = log_ordinal(location.window());
+            record.push_memory(location.memory());
             let dependencies = dependencies.list(count as usize)?;
-            record.addr = add_alloc_node(state, out, graph, dependencies, params_now.location_id, params_now.size)?;
+            record.addr = add_alloc_node(state, out, graph, dependencies, location, params_now.size)?;
             params_now.addr = record.addr;
             params.put(params_now)
         })
@@ -255,7 +312,7 @@ exports! {
         asked.push_hex_field("graph", graph);
         logged(API, asked, |state, _| {
             let dependencies = dependencies.list(count as usize)?;
-            add_node(state, out, graph, Node { kind: kind::MEM_FREE, dependencies, step: Some(MemoryStep::Free { addr }) })
+            add_node(state, out, graph, Node::memory(dependencies, MemoryStep::Free { addr }))
         })
     }
     memory 12020 cuGraphAddNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, params: Out<NodeParams>) {

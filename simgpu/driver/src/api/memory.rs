@@ -6,6 +6,7 @@ use crate::log::LogRecord;
 use crate::result_code::{ApiResult, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::state::DriverState;
 use crate::state::device::BlockOrigin;
+use crate::state::location::{MemoryKind, is_off_device, log_ordinal};
 
 /// Row alignment of pitched memory, in bytes.
 const PITCH: u64 = 512;
@@ -53,12 +54,12 @@ fn free(api: &'static str, addr: u64) -> ApiResult {
             return Ok(());
         }
         // Look the block up first, so that the log line of a refused free has its size.
-        let found = state
-            .device_of(addr)
-            .and_then(|at| state.devices[at as usize].blocks.get(&addr).map(|block| (at, block.size)));
-        if let Some((device, size)) = found {
-            record.device = device as i32;
-            record.size = size;
+        if let Some((window, block)) = state.window_of(addr).zip(state.block(addr).copied()) {
+            record.device = log_ordinal(window);
+            record.size = block.size;
+            if is_off_device(window) {
+                record.push_memory(block.memory);
+            }
         }
         state.graphs.unsafe_call(tid(), capture_mode())?;
         state.free(addr).map(|_| ())
@@ -83,6 +84,34 @@ fn host_register(api: &'static str, addr: u64, size: u64, flags: u32) -> ApiResu
     logged(api, asked, |state, _| {
         let current = current(state)?;
         state.host_register(addr, size, flags, current.context)
+    })
+}
+
+/// Moves a range of managed memory; a range of other memory fails. Pages have no place here.
+fn prefetch(api: &'static str, addr: u64, size: u64, device: i32, stream: u64) -> ApiResult {
+    let asked = LogRecord { addr, ..LogRecord::for_size(size) }.with_stream(stream);
+    logged(api, asked, |state, record| {
+        current(state)?;
+        record.device = device;
+        let is_managed = place(state, addr).is_some_and(|place| place.managed);
+        if is_managed { Ok(()) } else { Err(INVALID_VALUE) }
+    })
+}
+
+/// The device of a `CUmemLocation`; -1 if it is none.
+fn device_of_location(location: u64) -> i32 {
+    if location as u32 == 1 { (location >> 32) as i32 } else { -1 }
+}
+
+/// Moves or discards ranges of managed memory.
+fn move_batch(api: &'static str, addrs: In<u64>, sizes: In<u64>, count: u64, stream: u64) -> ApiResult {
+    logged(api, LogRecord::default().with_stream(stream), |state, record| {
+        current(state)?;
+        let addrs = addrs.list(count as usize)?;
+        record.size = sizes.list(count as usize)?.iter().sum();
+        record.addr = *addrs.first().ok_or(INVALID_VALUE)?;
+        let all_managed = addrs.iter().all(|&addr| place(state, addr).is_some_and(|place| place.managed));
+        if all_managed { Ok(()) } else { Err(INVALID_VALUE) }
     })
 }
 
@@ -130,6 +159,19 @@ pub(crate) fn place(state: &DriverState, addr: u64) -> Option<AddressInfo> {
             pool: 0,
             virtual_memory: false,
             id: start,
+        });
+    }
+    if let Some((start, block)) = state.off_device_block_at(addr) {
+        return Some(AddressInfo {
+            start,
+            size: block.size,
+            memory_type: 1,
+            device: -1,
+            context: block.context,
+            managed: block.memory == MemoryKind::Managed,
+            pool: if let BlockOrigin::Pool(pool) = block.home { pool } else { 0 },
+            virtual_memory: false,
+            id: block.id,
         });
     }
     let vmm = state.vmm.as_ref()?;
@@ -261,9 +303,43 @@ exports! {
     }
     plain 8000 cuMemAdvise(_addr: u64, _size: u64, _advice: u32, _device: i32) { with_context(|_, _| Ok(())) }
     plain 12020 cuMemAdvise_v2(_addr: u64, _size: u64, _advice: u32, _location: u64) { with_context(|_, _| Ok(())) }
-    plain 8000 cuMemPrefetchAsync(_addr: u64, _size: u64, _device: i32, _stream: u64) { with_context(|_, _| Ok(())) }
-    plain 12020 cuMemPrefetchAsync_v2(_addr: u64, _size: u64, _location: u64, _flags: u32, _stream: u64) {
-        with_context(|_, _| Ok(()))
+    memory 8000 cuMemPrefetchAsync(addr: u64, size: u64, device: i32, stream: u64) {
+        prefetch(API, addr, size, device, stream)
+    }
+    memory 8000 cuMemPrefetchAsync_ptsz(addr: u64, size: u64, device: i32, stream: u64) {
+        prefetch(API, addr, size, device, stream)
+    }
+    memory 12020 cuMemPrefetchAsync_v2(addr: u64, size: u64, location: u64, _flags: u32, stream: u64) {
+        prefetch(API, addr, size, device_of_location(location), stream)
+    }
+    memory 12020 cuMemPrefetchAsync_v2_ptsz(addr: u64, size: u64, location: u64, _flags: u32, stream: u64) {
+        prefetch(API, addr, size, device_of_location(location), stream)
+    }
+    memory 13000 cuMemPrefetchBatchAsync(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemPrefetchBatchAsync_ptsz(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardAndPrefetchBatchAsync(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz(
+        addrs: In<u64>, sizes: In<u64>, count: u64, _places: In<u64>, _indices: In<u64>, _places_count: u64, _flags: u64, stream: u64,
+    ) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardBatchAsync(addrs: In<u64>, sizes: In<u64>, count: u64, _flags: u64, stream: u64) {
+        move_batch(API, addrs, sizes, count, stream)
+    }
+    memory 13000 cuMemDiscardBatchAsync_ptsz(addrs: In<u64>, sizes: In<u64>, count: u64, _flags: u64, stream: u64) {
+        move_batch(API, addrs, sizes, count, stream)
     }
 
     // A future function with another argument order: a tracer must not treat it as `cuMemAlloc_v2`.

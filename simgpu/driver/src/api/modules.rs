@@ -49,7 +49,7 @@ fn launch(function: u64, stream: u64, per_thread: bool) -> ApiResult {
     if function == 0 {
         return Err(INVALID_HANDLE);
     }
-    with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::KERNEL, None).map(|_| ()))
+    with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::KERNEL).map(|_| ()))
 }
 
 fn function_attribute(out: Out<i32>, attribute: u32, function: u64) -> ApiResult {

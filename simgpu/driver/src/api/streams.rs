@@ -93,10 +93,7 @@ fn complete_stream(state: &mut DriverState, key: StreamKey) {
 /// Releases pool memory above the thresholds, after a wait.
 fn settle() -> ApiResult {
     with_state(|state| {
-        for ordinal in 0..state.devices.len() as u32 {
-            let (device, pages) = state.device_and_pages(ordinal)?;
-            device.release_pool_chunks(pages, |pool| pool.threshold);
-        }
+        state.settle_pools();
         Ok(())
     })
 }
@@ -198,7 +195,7 @@ fn wait_event(stream: u64, event: u64, per_thread: bool) -> ApiResult {
 }
 
 fn host_function(stream: u64, function: HostFunction, data: u64, per_thread: bool) -> ApiResult {
-    let captured = with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::HOST, None))?;
+    let captured = with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::HOST))?;
     if !captured {
         function(data);
     }

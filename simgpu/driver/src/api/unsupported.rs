@@ -56,5 +56,4 @@ unsupported! {
     12080: cuLogsRegisterCallback cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
         cuMemBatchDecompressAsync cuMemcpyBatchAsync cuMemcpy3DBatchAsync cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessCheckpoint cuCheckpointProcessRestore cuCheckpointProcessUnlock;
-    13000: cuMemGetDefaultMemPool cuMemGetMemPool cuMemPrefetchBatchAsync cuMemDiscardBatchAsync;
 }

@@ -8,6 +8,7 @@ mod graph_memory;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::location::{Location, MemoryKind};
 use super::pages::Pages;
 use super::pool::{CHUNK, Pool};
 use super::space::{AddressSpace, round_up};
@@ -50,6 +51,7 @@ pub(crate) struct DeviceBlock {
     /// Device bytes charged for the block alone; pools and graphs are charged themselves.
     pub(crate) charge: u64,
     pub(crate) home: BlockOrigin,
+    pub(crate) memory: MemoryKind,
     /// The context that frees the block when it ends.
     pub(crate) context: u64,
     /// Unique per process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
@@ -68,6 +70,8 @@ pub(crate) struct Device {
     pub(crate) used: u64,
     /// Bytes of `used` that no live allocation requested: rounding, pool reserves, contexts.
     pub(crate) slack: u64,
+    /// Bytes of live managed memory, which is not charged.
+    pub(crate) managed: u64,
     space: AddressSpace,
     pub(crate) blocks: BTreeMap<u64, DeviceBlock>,
     pub(crate) pools: BTreeMap<u64, Pool>,
@@ -84,17 +88,26 @@ fn direct_span(size: u64) -> Option<u64> {
 }
 
 impl Device {
-    /// Creates a device with its blocks in `base..base + len`.
-    pub(crate) fn new(capacity: u64, base: u64, len: u64, default_pool: u64) -> Self {
+    /// Creates device `ordinal` with its blocks in `base..base + len`.
+    pub(crate) fn new(ordinal: u32, capacity: u64, base: u64, len: u64, default_pool: u64) -> Self {
+        let mut device = Self::without_pools(capacity, base, len);
+        device.pools.insert(default_pool, Pool::new(Location::of_device(ordinal)));
+        (device.default_pool, device.current_pool) = (default_pool, default_pool);
+        device
+    }
+
+    /// Creates a window of memory in `base..base + len`.
+    pub(crate) fn without_pools(capacity: u64, base: u64, len: u64) -> Self {
         Self {
             capacity,
             used: 0,
             slack: 0,
+            managed: 0,
             space: AddressSpace::new(base, len),
             blocks: BTreeMap::new(),
-            pools: BTreeMap::from([(default_pool, Pool::default())]),
-            default_pool,
-            current_pool: default_pool,
+            pools: BTreeMap::new(),
+            default_pool: 0,
+            current_pool: 0,
             graph_spans: BTreeMap::new(),
             graph_used: [0; 2],
             graph_reserved: [0; 2],
@@ -176,7 +189,14 @@ impl Device {
         let charge = if charged { span } else { 0 };
         let addr = self.take_span(pages, span, charge)?;
         self.slack += charge.saturating_sub(size);
-        self.blocks.insert(addr, DeviceBlock { size, span, charge, home, context, id: new_block_id() });
+        let memory = if home == BlockOrigin::Managed {
+            self.managed += size;
+            MemoryKind::Managed
+        } else {
+            MemoryKind::Device
+        };
+        self.blocks
+            .insert(addr, DeviceBlock { size, span, charge, home, memory, context, id: new_block_id() });
         Ok(addr)
     }
 
@@ -193,7 +213,9 @@ impl Device {
         }
         let span = Pool::span(size).ok_or(OUT_OF_MEMORY)?;
         let open = self.pools.get_mut(&pool).filter(|pool| !pool.closed && !pool.imported);
-        let cut = open.ok_or(INVALID_HANDLE)?.cut(span);
+        let open = open.ok_or(INVALID_HANDLE)?;
+        let memory = open.location.memory();
+        let cut = open.cut(span);
         let addr = if let Some(found) = cut {
             found
         } else {
@@ -210,7 +232,15 @@ impl Device {
         self.slack -= size;
         self.blocks.insert(
             addr,
-            DeviceBlock { size, span, charge: 0, home: BlockOrigin::Pool(pool), context, id: new_block_id() },
+            DeviceBlock {
+                size,
+                span,
+                charge: 0,
+                home: BlockOrigin::Pool(pool),
+                memory,
+                context,
+                id: new_block_id(),
+            },
         );
         Ok(addr)
     }
@@ -248,6 +278,9 @@ impl Device {
             | BlockOrigin::Imported => {
                 self.drop_span(pages, addr, block.span, block.charge);
                 self.slack -= block.charge.saturating_sub(block.size);
+                if block.home == BlockOrigin::Managed {
+                    self.managed -= block.size;
+                }
             }
             BlockOrigin::Pool(handle) => {
                 let Some(pool) = self.pools.get_mut(&handle) else { return };

@@ -3,7 +3,7 @@
 //! Nothing runs during a capture: allocations become nodes, and blocking calls fail and invalidate
 //! the capture. A capture stores its thread and mode. A launch replays only a graph's memory nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::result_code::{ApiResult, INVALID_HANDLE, STREAM_CAPTURE_UNSUPPORTED};
 
@@ -39,15 +39,38 @@ pub(crate) mod kind {
 /// The effect of a memory node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryStep {
-    Alloc { device: u32, addr: u64 },
-    Free { addr: u64 },
+    /// `window` is a device, or the window of host and managed memory.
+    Alloc {
+        window: u32,
+        addr: u64,
+    },
+    Free {
+        addr: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) kind: u32,
     pub(crate) dependencies: Vec<u64>,
-    pub(crate) step: Option<MemoryStep>,
+    /// The step of a memory node, or those of a child graph that was moved into this node.
+    pub(crate) steps: Vec<MemoryStep>,
+}
+
+impl Node {
+    /// A node that neither allocates nor frees.
+    pub(crate) fn plain(kind: u32, dependencies: Vec<u64>) -> Self {
+        Self { kind, dependencies, steps: Vec::new() }
+    }
+
+    /// An allocation or free node.
+    pub(crate) fn memory(dependencies: Vec<u64>, step: MemoryStep) -> Self {
+        let kind = match step {
+            MemoryStep::Alloc { .. } => kind::MEM_ALLOC,
+            MemoryStep::Free { .. } => kind::MEM_FREE,
+        };
+        Self { kind, dependencies, steps: vec![step] }
+    }
 }
 
 /// A graph: its nodes in creation order.
@@ -59,15 +82,15 @@ pub(crate) struct Graph {
 impl Graph {
     /// Returns the memory nodes, in order.
     pub(crate) fn steps(&self) -> Vec<MemoryStep> {
-        self.nodes.values().filter_map(|node| node.step).collect()
+        self.nodes.values().flat_map(|node| node.steps.iter().copied()).collect()
     }
 
-    /// Returns (device, address) of the allocation nodes.
+    /// Returns (window, address) of the allocation nodes.
     pub(crate) fn allocations(&self) -> Vec<(u32, u64)> {
         self.steps()
             .into_iter()
             .filter_map(|step| match step {
-                MemoryStep::Alloc { device, addr } => Some((device, addr)),
+                MemoryStep::Alloc { window, addr } => Some((window, addr)),
                 MemoryStep::Free { .. } => None,
             })
             .collect()
@@ -87,6 +110,8 @@ pub(crate) struct Capture {
     pub(crate) mode: CaptureMode,
     pub(crate) graph: u64,
     pub(crate) spoiled: bool,
+    /// The nodes that a recapture has not reached, in creation order; `None` for other captures.
+    pub(crate) expected: Option<VecDeque<u64>>,
 }
 
 /// All graphs and running captures.
@@ -130,7 +155,7 @@ mod tests {
     use super::*;
 
     fn with_capture(mode: CaptureMode) -> Graphs {
-        let capture = Capture { origin: (0, 9), thread: 1, mode, graph: 5, spoiled: false };
+        let capture = Capture { origin: (0, 9), thread: 1, mode, graph: 5, spoiled: false, expected: None };
         Graphs { captures: BTreeMap::from([(3, capture)]), ..Graphs::default() }
     }
 

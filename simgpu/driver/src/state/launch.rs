@@ -17,8 +17,8 @@ impl DriverState {
         self.charge_launch(&exec)?;
         let mut ran = Vec::new();
         if exec.auto_free {
-            for (ordinal, addr) in exec.graph.allocations() {
-                let (device, pages) = self.device_and_pages(ordinal)?;
+            for (window, addr) in exec.graph.allocations() {
+                let (device, pages) = self.window_and_pages(window)?;
                 if device.blocks.contains_key(&addr) {
                     device.free(pages, addr)?;
                     ran.push(MemoryStep::Free { addr });
@@ -27,8 +27,8 @@ impl DriverState {
         }
         for step in exec.graph.steps() {
             match step {
-                MemoryStep::Alloc { device, addr } => {
-                    let (device, pages) = self.device_and_pages(device)?;
+                MemoryStep::Alloc { window, addr } => {
+                    let (device, pages) = self.window_and_pages(window)?;
                     device.run_graph_alloc(pages, addr, context)?;
                 }
                 MemoryStep::Free { addr } => drop(self.free(addr)?),
@@ -45,8 +45,7 @@ impl DriverState {
         for step in exec.graph.steps() {
             let (MemoryStep::Alloc { addr, .. } | MemoryStep::Free { addr }) = step;
             let live = changed.get(&addr).copied().unwrap_or_else(|| {
-                let owner = self.device_of(addr).map(|at| &self.devices[at as usize]);
-                let block = owner.and_then(|device| device.blocks.get(&addr));
+                let block = self.block(addr);
                 let freed_first = exec.auto_free && own.contains(&addr);
                 block.is_some_and(|block| {
                     !freed_first
@@ -68,14 +67,14 @@ impl DriverState {
     /// Charges the memory of all nodes, or of none.
     fn charge_launch(&mut self, exec: &Exec) -> ApiResult {
         let mut charged = Vec::new();
-        for (ordinal, addr) in exec.graph.allocations() {
-            let (device, pages) = self.device_and_pages(ordinal)?;
+        for (window, addr) in exec.graph.allocations() {
+            let (device, pages) = self.window_and_pages(window)?;
             match device.charge_graph_span(pages, addr) {
-                Ok(true) => charged.push((ordinal, addr)),
+                Ok(true) => charged.push((window, addr)),
                 Ok(false) => {}
                 Err(rc) => {
-                    for (ordinal, addr) in charged {
-                        let (device, pages) = self.device_and_pages(ordinal)?;
+                    for (window, addr) in charged {
+                        let (device, pages) = self.window_and_pages(window)?;
                         device.uncharge_graph_span(pages, addr);
                     }
                     return Err(rc);

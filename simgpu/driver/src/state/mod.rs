@@ -7,22 +7,25 @@ pub(crate) mod device;
 pub(crate) mod foreign;
 pub(crate) mod graph;
 mod launch;
+pub(crate) mod location;
 pub(crate) mod pages;
 pub(crate) mod pool;
 pub(crate) mod space;
 pub(crate) mod vmm;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::config::Config;
 use crate::result_code::{
-    ApiResult, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_DEVICE, INVALID_HANDLE,
-    INVALID_VALUE, OUT_OF_MEMORY,
+    ApiResult, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_DEVICE, INVALID_VALUE,
+    OUT_OF_MEMORY,
 };
-use device::{Device, DeviceBlock};
+use device::Device;
 use foreign::Foreign;
-use graph::{Graphs, MemoryStep, Node};
+use graph::{Graphs, Node};
+use location::Location;
 use pages::Pages;
 use vmm::{Refund, Vmm};
 
@@ -79,15 +82,28 @@ pub(crate) struct HostBlock {
     pub(crate) context: u64,
 }
 
+/// The pools of one location.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocationPools {
+    pub(crate) default: u64,
+    pub(crate) current: u64,
+}
+
 /// The driver's state in this process.
 pub(crate) struct DriverState {
     pub(crate) config: Config,
     pub(crate) pages: Box<dyn Pages>,
     pub(crate) devices: Vec<Device>,
+    /// Host and managed memory of pools and graphs; created at first use.
+    off_device: BTreeMap<u32, Device>,
+    /// The default and current pool of each location that is no device.
+    off_device_pools: BTreeMap<Location, LocationPools>,
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) streams: BTreeMap<StreamKey, Stream>,
     pub(crate) events: BTreeMap<u64, Event>,
     pub(crate) host: BTreeMap<u64, HostBlock>,
+    /// Bytes of all blocks in `host`.
+    host_bytes: u64,
     pub(crate) vmm: Option<Vmm>,
     pub(crate) graphs: Graphs,
     pub(crate) foreign: Foreign,
@@ -105,10 +121,13 @@ impl DriverState {
     pub(crate) fn new(config: &Config, mut pages: Box<dyn Pages>) -> ApiResult<Self> {
         let mut state = Self {
             devices: Vec::new(),
+            off_device: BTreeMap::new(),
+            off_device_pools: BTreeMap::new(),
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
             host: BTreeMap::new(),
+            host_bytes: 0,
             vmm: None,
             graphs: Graphs::default(),
             foreign: Foreign::default(),
@@ -129,7 +148,7 @@ impl DriverState {
                     .find_map(|len| Some((pages.reserve(len)?, len)))
                     .ok_or(OUT_OF_MEMORY)?;
             let pool = state.handle();
-            state.devices.push(Device::new(config.memory, base, len - GLOBALS, pool));
+            state.devices.push(Device::new(device, config.memory, base, len - GLOBALS, pool));
             state.globals.push(BTreeMap::new());
             state.globals_base.push(base + len - GLOBALS);
             let context = state.handle();
@@ -160,19 +179,6 @@ impl DriverState {
     /// Returns the device with an address in its window.
     pub(crate) fn device_of(&self, addr: u64) -> Option<u32> {
         self.devices.iter().position(|device| device.owns(addr)).map(|at| at as u32)
-    }
-
-    /// Frees the block at an address, whatever its origin.
-    pub(crate) fn free(&mut self, addr: u64) -> ApiResult<(u32, DeviceBlock)> {
-        let ordinal = self.device_of(addr).ok_or(INVALID_VALUE)?;
-        let (device, pages) = self.device_and_pages(ordinal)?;
-        Ok((ordinal, device.free(pages, addr)?))
-    }
-
-    /// Returns the device that owns a pool.
-    pub(crate) fn pool_device(&self, pool: u64) -> ApiResult<u32> {
-        let found = self.devices.iter().position(|device| device.pools.contains_key(&pool));
-        found.map(|at| at as u32).ok_or(INVALID_HANDLE)
     }
 
     /// Returns virtual memory management; the first call reserves its address window.
@@ -209,13 +215,14 @@ impl DriverState {
         }
         let addr = self.pages.map_host(size).ok_or(OUT_OF_MEMORY)?;
         self.host.insert(addr, HostBlock { size, flags, registered: false, context });
+        self.host_bytes += size;
         Ok(addr)
     }
 
     /// Frees pinned memory by its first address.
     pub(crate) fn host_free(&mut self, addr: u64) -> ApiResult<HostBlock> {
         let block = *self.host.get(&addr).filter(|block| !block.registered).ok_or(INVALID_VALUE)?;
-        self.host.remove(&addr);
+        self.forget_host_block(addr);
         self.pages.unmap_host(addr, block.size);
         Ok(block)
     }
@@ -228,6 +235,7 @@ impl DriverState {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);
         }
         self.host.insert(addr, HostBlock { size, flags, registered: true, context });
+        self.host_bytes += size;
         Ok(())
     }
 
@@ -235,8 +243,12 @@ impl DriverState {
     pub(crate) fn host_unregister(&mut self, addr: u64) -> ApiResult<HostBlock> {
         let block =
             *self.host.get(&addr).filter(|block| block.registered).ok_or(HOST_MEMORY_NOT_REGISTERED)?;
-        self.host.remove(&addr);
+        self.forget_host_block(addr);
         Ok(block)
+    }
+
+    fn forget_host_block(&mut self, addr: u64) {
+        self.host_bytes -= self.host.remove(&addr).map_or(0, |block| block.size);
     }
 
     /// Returns whether device memory may be copied; `None` if it is host memory.
@@ -307,7 +319,7 @@ impl DriverState {
         for addr in pinned {
             match self.host_free(addr) {
                 Ok(_) => ended.push(addr),
-                Err(_) => drop(self.host.remove(&addr)),
+                Err(_) => self.forget_host_block(addr),
             }
         }
         let (device, pages) = self.device_and_pages(ordinal)?;
@@ -320,29 +332,49 @@ impl DriverState {
     }
 
     /// Adds a node for work on a stream, if the stream is capturing.
-    pub(crate) fn captured_work(
+    pub(crate) fn captured_work(&mut self, key: StreamKey, kind: u32) -> ApiResult<bool> {
+        self.captured_node(key, |_| Ok(Node::plain(kind, Vec::new())))
+    }
+
+    /// Adds the node that `make` returns, if the stream is capturing. `make` gets the node in its
+    /// place if the capture repeats an earlier one, and then returns an equal node.
+    pub(crate) fn captured_node(
         &mut self,
         key: StreamKey,
-        kind: u32,
-        step: Option<MemoryStep>,
+        make: impl FnOnce((&mut Self, Option<&Node>)) -> ApiResult<Node>,
     ) -> ApiResult<bool> {
-        let Some(capture) = self.streams.get(&key).and_then(|stream| stream.capture) else {
-            return Ok(false);
+        let Some(id) = self.streams.get(&key).and_then(|stream| stream.capture) else { return Ok(false) };
+        let Some(capture) = self.graphs.captures.get_mut(&id) else { return Ok(false) };
+        let graph = capture.graph;
+        let (handle, node) = if let Some(expected) = &mut capture.expected {
+            let next = expected.pop_front();
+            let old = next.and_then(|node| self.graphs.made.get(&graph)?.nodes.get(&node).cloned());
+            let made = make((self, old.as_ref()));
+            let is_same = |node: &Node, old: &Node| (node.kind, &node.steps) == (old.kind, &old.steps);
+            match (next, old, made) {
+                (Some(handle), Some(old), Ok(node)) if is_same(&node, &old) => (handle, node),
+                (.., made) => {
+                    // Another number, order or memory of nodes: the recapture fails at once.
+                    if let Some(capture) = self.graphs.captures.get_mut(&id) {
+                        capture.spoiled = true;
+                    }
+                    return Err(made.err().unwrap_or(INVALID_VALUE));
+                }
+            }
+        } else {
+            let node = make((self, None))?;
+            (self.handle(), node)
         };
-        let Some(graph) = self.graphs.captures.get(&capture).map(|capture| capture.graph) else {
-            return Ok(false);
-        };
-        let handle = self.handle();
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(false) };
         let dependencies = std::mem::replace(&mut stream.tail, vec![handle]);
-        self.graphs.add(graph, handle, Node { kind, dependencies, step })?;
+        self.graphs.add(graph, handle, Node { dependencies, ..node })?;
         Ok(true)
     }
 
     /// Drops a graph's references to its allocation nodes.
     pub(crate) fn drop_allocations(&mut self, allocations: Vec<(u32, u64)>) {
-        for (ordinal, addr) in allocations {
-            if let Ok((device, pages)) = self.device_and_pages(ordinal) {
+        for (window, addr) in allocations {
+            if let Ok((device, pages)) = self.window_and_pages(window) {
                 device.disown_graph_span(pages, addr);
             }
         }

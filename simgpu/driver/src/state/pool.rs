@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::location::Location;
 use super::space::{AddressSpace, round_up};
 
 /// Alignment of blocks in a pool.
@@ -14,9 +15,10 @@ const BLOCK_ALIGN: u64 = 512;
 /// Chunk size while the device has that much free.
 pub(crate) const CHUNK: u64 = 32 << 20;
 
-/// One pool of one device.
+/// One pool of one window.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    pub(crate) location: Location,
     space: AddressSpace,
     /// Address -> length of each chunk.
     chunks: BTreeMap<u64, u64>,
@@ -33,11 +35,12 @@ pub(crate) struct Pool {
     pub(crate) used_high: u64,
 }
 
-impl Default for Pool {
-    fn default() -> Self {
-        let space = AddressSpace::empty();
+impl Pool {
+    /// A new pool of this process.
+    pub(crate) fn new(location: Location) -> Self {
         Self {
-            space,
+            location,
+            space: AddressSpace::empty(),
             chunks: BTreeMap::new(),
             closed: false,
             imported: false,
@@ -48,18 +51,6 @@ impl Default for Pool {
             used: 0,
             used_high: 0,
         }
-    }
-}
-
-impl Pool {
-    /// A new pool of this process.
-    pub(crate) fn made(shareable: bool) -> Self {
-        Self { shareable, ..Self::default() }
-    }
-
-    /// A pool imported from another process.
-    pub(crate) fn imported() -> Self {
-        Self { imported: true, ..Self::default() }
     }
 
     /// Returns the bytes that a request of `size` takes in a pool.
@@ -110,9 +101,13 @@ impl Pool {
 mod tests {
     use super::*;
 
+    fn empty_pool() -> Pool {
+        Pool::new(Location::of_device(0))
+    }
+
     #[test]
     fn freed_block_stays_below_release_threshold() {
-        let mut pool = Pool { threshold: CHUNK, ..Pool::default() };
+        let mut pool = Pool { threshold: CHUNK, ..empty_pool() };
         pool.add_chunk(0x1000_0000, CHUNK);
         pool.add_chunk(0x2000_0000, CHUNK);
         let addr = pool.cut(1 << 20).unwrap();
@@ -133,7 +128,7 @@ mod tests {
 
     #[test]
     fn chunk_with_live_block_stays() {
-        let mut pool = Pool::default();
+        let mut pool = empty_pool();
         pool.add_chunk(0, CHUNK);
         pool.cut(512).unwrap();
         assert_eq!(pool.release_empty_chunks(0), []);
@@ -141,7 +136,7 @@ mod tests {
 
     #[test]
     fn block_may_span_neighbouring_chunks() {
-        let mut pool = Pool::default();
+        let mut pool = empty_pool();
         pool.add_chunk(0, CHUNK);
         pool.add_chunk(CHUNK, CHUNK);
         let first = pool.cut(20 << 20).unwrap();

@@ -1,7 +1,8 @@
 //! Tests of the whole state: several devices, pinned memory, contexts and graphs.
 
 use super::device::BlockOrigin;
-use super::graph::{Exec, Graph, MemoryStep, Node, kind};
+use super::graph::{Exec, Graph, MemoryStep, Node};
+use super::location::MemoryKind;
 use super::pages::fake::NoPages;
 use super::*;
 
@@ -58,12 +59,11 @@ fn context_charges_and_returns_its_bytes() {
 fn graph_with(state: &mut DriverState, sizes: &[u64], freed: bool) -> Exec {
     let mut graph = Graph::default();
     for (at, &size) in sizes.iter().enumerate() {
-        let addr = state.device(0).unwrap().reserve_graph_span(size).unwrap();
-        let step = Some(MemoryStep::Alloc { device: 0, addr });
-        graph.nodes.insert(2 * at as u64, Node { kind: kind::MEM_ALLOC, dependencies: vec![], step });
+        let addr = state.device(0).unwrap().reserve_graph_span(size, MemoryKind::Device).unwrap();
+        let step = MemoryStep::Alloc { window: 0, addr };
+        graph.nodes.insert(2 * at as u64, Node::memory(vec![], step));
         if freed {
-            let step = Some(MemoryStep::Free { addr });
-            graph.nodes.insert(2 * at as u64 + 1, Node { kind: kind::MEM_FREE, dependencies: vec![], step });
+            graph.nodes.insert(2 * at as u64 + 1, Node::memory(vec![], MemoryStep::Free { addr }));
         }
     }
     Exec { graph, auto_free: false }
@@ -107,4 +107,36 @@ fn module_globals_keep_their_address() {
     let first = state.global(0, 1, b"seed").unwrap();
     assert_eq!(state.global(0, 1, b"seed"), Ok(first));
     assert_ne!(state.global(0, 2, b"seed"), Ok(first));
+}
+
+#[test]
+fn pool_of_host_memory_is_charged_to_no_device() {
+    let mut state = state(1);
+    let [host, managed] =
+        [(1, 2, 0), (2, 1, 0)].map(|(kind, place, id)| Location::new(kind, place, id).unwrap());
+    for (location, size) in [(host, 3 * MIB), (managed, 5 * MIB)] {
+        let pool = state.pools_of(location).unwrap().default;
+        let (window, pages) = state.window_and_pages(location.window()).unwrap();
+        let addr = window.alloc_from_pool(pages, size, pool, 1).unwrap();
+        assert_eq!((state.device_of(addr), state.block(addr).unwrap().memory), (None, location.memory()));
+    }
+    assert_eq!((state.devices[0].used, state.off_device_bytes()), (0, (3 * MIB, 5 * MIB)));
+}
+
+#[test]
+fn managed_pool_does_not_replace_the_pool_of_its_device() {
+    let mut state = state(1);
+    let (device, managed) = (Location::of_device(0), Location::new(2, 1, 0).unwrap());
+    let before = state.pools_of(device).unwrap().current;
+    let pool = state.handle();
+    state.window(managed.window()).unwrap().pools.insert(pool, pool::Pool::new(managed));
+    state.set_current_pool(managed, pool).unwrap();
+    assert_eq!(
+        (state.pools_of(device).unwrap().current, state.pools_of(managed).unwrap().current),
+        (before, pool)
+    );
+    state.destroy_pool(pool).unwrap();
+    let left = state.pools_of(managed).unwrap();
+    assert_eq!(left.current, left.default);
+    assert_eq!(state.destroy_pool(left.default), Err(INVALID_VALUE));
 }

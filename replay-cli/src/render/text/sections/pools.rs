@@ -3,7 +3,7 @@
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{name_new_segment, name_pool};
 use crate::terminal::units::format_bytes;
-use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolRow};
+use gpumemtrace_replay::report::{AsyncPool, AsyncPoolSample, Fragmentation, PoolMemory, PoolRow};
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
 use crate::terminal::layout::display_width;
@@ -77,23 +77,25 @@ pub(super) fn render_fit(out: &mut String, moment: &Fragmentation, words: &Vocab
 /// A stream-ordered pool of the driver. Only the program's own queries show what it holds.
 pub(super) fn render_async_pool(out: &mut String, pool: &AsyncPool) {
     let name = pool.pool.map_or_else(|| "default pool".to_owned(), |handle| format!("pool {handle:#x}"));
+    let place = match (pool.memory, pool.device) {
+        (PoolMemory::Host, _) => "Host memory".to_owned(),
+        (PoolMemory::Managed, _) => "Managed memory".to_owned(),
+        (PoolMemory::Device, Some(device)) => format!("GPU {device}"),
+        (PoolMemory::Device, None) => "An unknown GPU".to_owned(),
+    };
     put_line(
         out,
         format_args!(
-            "  GPU {}, {name} of the driver (cudaMallocAsync): {} allocated at the peak, {} at the end",
-            pool.device,
+            "  {place}, {name} of the driver (cudaMallocAsync): {} allocated at the peak, {} at the end",
             format_bytes(pool.peak_allocated_bytes),
             format_bytes(pool.allocated_bytes)
         ),
     );
     let (Some(worst), Some(last)) = (&pool.most_unused, &pool.last) else {
-        put_line(
-            out,
-            format_args!(
-                "  Its reserved memory is unknown: the program never queried it \
-                 (torch.cuda.memory_reserved() does)."
-            ),
-        );
+        // PyTorch uses pools of device memory only.
+        let hint =
+            if pool.memory == PoolMemory::Device { " (torch.cuda.memory_reserved() does)" } else { "" };
+        put_line(out, format_args!("  Its reserved memory is unknown: the program never queried it{hint}."));
         return;
     };
     for (which, sample) in [("highest", worst), ("last", last)] {

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use crate::terminal::escape::escape_text;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Phase, ResidualSource};
+use gpumemtrace_replay::report::{Phase, ResidualSource, TraceInfo, TraceNote};
 
 use super::sections::peak;
 use super::sections::timeline::torch_memory;
@@ -106,7 +106,8 @@ fn render_attribution(out: &mut String, report: &Report, trace: usize, style: St
     for device in report.devices.iter().filter(|device| device.trace == trace) {
         let is_torch = |owner: &str| owner.starts_with("torch ");
         let residual = device.residual.as_ref().filter(|residual| residual.bytes > 0);
-        if residual.is_none() && device.ledger.iter().all(|entry| is_torch(&entry.owner)) {
+        let unmeasured = device.residual.is_none() && device.contradictory_samples > 0;
+        if residual.is_none() && !unmeasured && device.ledger.iter().all(|entry| is_torch(&entry.owner)) {
             continue;
         }
         out.push('\n');
@@ -121,26 +122,54 @@ fn render_attribution(out: &mut String, report: &Report, trace: usize, style: St
             let others = format_number(rest.len() as u64);
             put_line(out, format_args!("  {}  {HANG}{others} other owners (see --json)", size_column(bytes)));
         }
+        if unmeasured {
+            put_line(
+                out,
+                format_args!(
+                    "  Memory outside recorded calls is unknown: all measurements ({}) were below what recorded \
+                     calls had allocated.",
+                    format_number(device.contradictory_samples)
+                ),
+            );
+        }
         if let Some(residual) = residual {
             let by = match residual.source {
                 ResidualSource::Nvml => "by NVML",
                 ResidualSource::Recorder | ResidualSource::Program => "by the driver for all processes",
             };
             let free = residual.pool_free_bytes;
-            let parts =
-                if free > 0 { "contexts, kernels' code" } else { "contexts, kernels' code, driver pools" };
+            let mut parts = "contexts, kernels' code".to_owned();
+            if free == 0 {
+                parts.push_str(", driver pools");
+            }
+            if has_managed_memory(&report.traces[trace]) {
+                parts.push_str(", managed memory that is on the GPU");
+            }
             let pools = if free > 0 {
                 format!("; driver pools then kept about {} free for later use", format_bytes(free))
             } else {
                 String::new()
             };
+            let left_out = match device.contradictory_samples {
+                0 => String::new(),
+                count => format!(
+                    "; {} of {} measurements are left out, because they were below what recorded calls had \
+                     allocated",
+                    format_number(count),
+                    format_number(residual.samples + count)
+                ),
+            };
             put_line(
                 out,
                 format_args!(
-                    "  {}  {HANG}more, not in any recorded call ({parts}), measured {by}{pools}",
+                    "  {}  {HANG}more, not in any recorded call ({parts}), measured {by}{pools}{left_out}",
                     size_column(residual.bytes)
                 ),
             );
         }
     }
+}
+
+fn has_managed_memory(trace: &TraceInfo) -> bool {
+    trace.notes.iter().any(|note| matches!(note.fact, TraceNote::ManagedMemory { .. }))
 }

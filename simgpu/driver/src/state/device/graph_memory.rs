@@ -3,6 +3,7 @@
 
 use super::{BlockOrigin, Device, DeviceBlock, LARGE_STEP, SMALL_STEP, direct_span};
 use crate::result_code::{ApiResult, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::state::location::MemoryKind;
 use crate::state::pages::Pages;
 
 /// Memory of one allocation node, until it is not live and no graph can launch it.
@@ -10,6 +11,7 @@ use crate::state::pages::Pages;
 pub(super) struct GraphSpan {
     size: u64,
     span: u64,
+    memory: MemoryKind,
     owners: u32,
     charged: bool,
 }
@@ -21,20 +23,25 @@ fn raise(counter: &mut [u64; 2], by: u64) {
 
 impl Device {
     /// Reserves addresses for an allocation node; nothing is charged.
-    pub(crate) fn reserve_graph_span(&mut self, size: u64) -> ApiResult<u64> {
+    pub(crate) fn reserve_graph_span(&mut self, size: u64, memory: MemoryKind) -> ApiResult<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
         let span = direct_span(size).ok_or(OUT_OF_MEMORY)?;
         let align = if span >= LARGE_STEP { LARGE_STEP } else { SMALL_STEP };
         let addr = self.space.take(span, align).ok_or(OUT_OF_MEMORY)?;
-        self.graph_spans.insert(addr, GraphSpan { size, span, owners: 1, charged: false });
+        self.graph_spans.insert(addr, GraphSpan { size, span, memory, owners: 1, charged: false });
         Ok(addr)
     }
 
     /// Returns the bytes that an allocation node requested.
     pub(crate) fn graph_span_size(&self, addr: u64) -> u64 {
         self.graph_spans.get(&addr).map_or(0, |span| span.size)
+    }
+
+    /// Returns the kind of memory of an allocation node.
+    pub(crate) fn graph_span_memory(&self, addr: u64) -> MemoryKind {
+        self.graph_spans.get(&addr).map_or(MemoryKind::Device, |span| span.memory)
     }
 
     /// Adds a graph that can launch this node.
@@ -86,6 +93,7 @@ impl Device {
                 span: node.span,
                 charge: 0,
                 home: BlockOrigin::Graph,
+                memory: node.memory,
                 context,
                 id: super::new_block_id(),
             },

@@ -6,7 +6,7 @@ use crate::state::pages::fake::NoPages;
 const MIB: u64 = 1 << 20;
 
 fn device(capacity: u64) -> (Device, NoPages) {
-    (Device::new(capacity, 1 << 40, 1 << 40, 7), NoPages::default())
+    (Device::new(0, capacity, 1 << 40, 1 << 40, 7), NoPages::default())
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn pool_on_nearly_full_device_takes_smaller_chunk() {
 #[test]
 fn destroyed_pool_keeps_live_blocks_only() {
     let (mut dev, mut pages) = device(256 * MIB);
-    dev.pools.insert(9, Pool::default());
+    dev.pools.insert(9, Pool::new(Location::of_device(0)));
     let addr = dev.alloc_from_pool(&mut pages, MIB, 9, 1).unwrap();
     dev.destroy_pool(&mut pages, 9).unwrap();
     assert_eq!(dev.used, CHUNK);
@@ -83,7 +83,7 @@ fn destroyed_pool_keeps_live_blocks_only() {
 #[test]
 fn graph_node_is_charged_at_launch() {
     let (mut dev, mut pages) = device(64 * MIB);
-    let addr = dev.reserve_graph_span(4 * MIB).unwrap();
+    let addr = dev.reserve_graph_span(4 * MIB, MemoryKind::Device).unwrap();
     assert_eq!(dev.used, 0);
     dev.run_graph_alloc(&mut pages, addr, 1).unwrap();
     assert_eq!(dev.used, 4 * MIB);
@@ -104,7 +104,7 @@ fn graph_node_is_charged_at_launch() {
 #[test]
 fn graph_trim_keeps_live_nodes() {
     let (mut dev, mut pages) = device(64 * MIB);
-    let [live, idle] = [0; 2].map(|_| dev.reserve_graph_span(2 * MIB).unwrap());
+    let [live, idle] = [0; 2].map(|_| dev.reserve_graph_span(2 * MIB, MemoryKind::Device).unwrap());
     dev.run_graph_alloc(&mut pages, live, 1).unwrap();
     dev.run_graph_alloc(&mut pages, idle, 1).unwrap();
     dev.free(&mut pages, idle).unwrap();
