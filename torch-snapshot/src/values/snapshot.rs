@@ -86,6 +86,9 @@ pub(crate) struct TorchSnapshot {
     pub(crate) annotations: Vec<Annotation>,
     pub(crate) settings: AllocatorSettings,
     pub(crate) counts: SnapshotCounts,
+    /// The oldest and the newest minor version of PyTorch 2 that may have written it; `None` if it
+    /// has no keys to tell, or those of no known version.
+    pub(crate) releases: Option<(u32, u32)>,
     /// `gpumemtrace export torch-snapshot` wrote it.
     pub(crate) is_exported: bool,
 }
