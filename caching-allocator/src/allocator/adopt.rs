@@ -200,7 +200,9 @@ mod tests {
                 // The first blocks stay, so that no expandable segment loses its first page.
                 let kept = SIZES.len() as u64 * 2;
                 let addr = live.swap_remove((kept + random(seed, live.len() as u64 - kept)) as usize);
-                allocators.iter_mut().for_each(|allocator| assert!(allocator.free(addr)));
+                for allocator in allocators.iter_mut() {
+                    assert!(allocator.free(addr));
+                }
                 continue;
             }
             let size = SIZES[live.len() % SIZES.len()] + random(seed, 1000) * 512;

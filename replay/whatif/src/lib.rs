@@ -43,7 +43,7 @@ use device::AddressOrder;
 pub use first_oom::OomPredictor;
 use order_range::OrderRange;
 use outside_memory::{OutsideMemory, OutsideWatch};
-use prediction::{Prediction, PredictionInput};
+use prediction::{PredictedRun, Prediction, PredictionInput};
 use pressure::PressureWatch;
 pub use reliance::Doubt;
 pub use requests::{RecordedBlock, Request, RequestReader, StartState, TimedRequest};
@@ -119,7 +119,7 @@ impl WhatIf {
     /// `known_doubts` holds for all rows.
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
         let mut begun = base.begin(AddressOrder::AsRecorded);
-        begun.is_recorded_run = true;
+        begun.subject = PredictedRun::Recorded;
         let others = others.into_iter().map(|scenario| {
             let prediction = scenario.begin_if_accepted();
             OtherRun { scenario, prediction, range: OrderRange::default() }

@@ -44,6 +44,15 @@ pub(crate) enum PredictionInput {
     Outside(OutsideMemory),
 }
 
+/// What is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PredictedRun {
+    /// The recorded run, with its own settings and card.
+    Recorded,
+    /// A run that differs from it.
+    Other,
+}
+
 /// The state of one prediction.
 #[derive(Debug)]
 pub(crate) struct Prediction {
@@ -52,8 +61,7 @@ pub(crate) struct Prediction {
     blocks: Vec<Option<ProgramBlock>>,
     /// Freed blocks that wait for a stream in the recording. Here they may be free already.
     pending: HashMap<RecordedBlock, FreeTicket>,
-    /// It has the settings and the card of the recorded run.
-    pub(crate) is_recorded_run: bool,
+    pub(crate) subject: PredictedRun,
     /// How often each private pool was made active.
     pool_uses: HashMap<u64, u32>,
     pub(crate) stop: Option<PredictionStop>,
@@ -83,7 +91,7 @@ impl Prediction {
             allocator: CachingAllocator::new(device, settings, rules),
             blocks: Vec::new(),
             pending: HashMap::new(),
-            is_recorded_run: false,
+            subject: PredictedRun::Other,
             pool_uses: HashMap::new(),
             stop: None,
             first_failure: None,
@@ -144,7 +152,7 @@ impl Prediction {
         let device = &mut self.allocator.backend;
         (device.outside_bytes, device.asleep_bytes) = (outside.bytes, outside.asleep_bytes);
         // The recorded run got this memory.
-        let Some(call) = outside.call.filter(|_| !self.is_recorded_run) else { return };
+        let Some(call) = outside.call.filter(|_| self.subject == PredictedRun::Other) else { return };
         if device.is_over_card() {
             let LibraryCall { bytes, time_ns, step, stack, .. } = call;
             self.fail(PredictedFailure {
@@ -205,7 +213,7 @@ impl Prediction {
 
     /// Where the card is unknown, the recorded run shows when the driver refused memory.
     fn refuse_as_recorded(&mut self, calls: u32) {
-        if self.is_recorded_run && !self.allocator.backend.knows_card() {
+        if self.subject == PredictedRun::Recorded && !self.allocator.backend.knows_card() {
             self.allocator.backend.refused_calls = calls;
         }
     }

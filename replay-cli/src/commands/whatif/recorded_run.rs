@@ -124,7 +124,9 @@ impl RecordedRun {
         let _progress = self.shows_progress.then(|| self.file.progress());
         let file = &self.file;
         let walked = self.analysis.walk(&|| file.open(), &self.head, (None, None), &mut |walked| {
-            whatifs.iter_mut().for_each(|whatif| whatif.on_event(walked));
+            for whatif in whatifs.iter_mut() {
+                whatif.on_event(walked);
+            }
             ControlFlow::Continue(())
         });
         walked.map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;

@@ -128,9 +128,10 @@ fn render_known_cards(out: &mut String, answer: &WhatIfAnswer) {
         return;
     }
     let is_in_part = |more: &MoreNeeded| matches!(more, MoreNeeded::StartedLate | MoreNeeded::Incomplete);
-    let what = match answer.may_need_more.iter().any(is_in_part) {
-        true => "the recorded part of the run",
-        false => "PyTorch's memory in the run",
+    let what = if answer.may_need_more.iter().any(is_in_part) {
+        "the recorded part of the run"
+    } else {
+        "PyTorch's memory in the run"
     };
     put_line(out, format_args!("Smallest known card that holds {what}: {HANG}{cards}"));
     let reasons: Vec<&str> = answer.may_need_more.iter().map(|more| describe_more(*more)).collect();

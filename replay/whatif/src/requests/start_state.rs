@@ -216,7 +216,9 @@ mod tests {
 
     fn state_of(segments: &[Event], blocks: &[(u64, u64)]) -> StartState {
         let mut collector = StartCollector::default();
-        segments.iter().for_each(|event| collector.add_segment(event));
+        for event in segments {
+            collector.add_segment(event);
+        }
         for (number, (addr_mib, mib)) in (0..).zip(blocks) {
             let event = Event { addr: addr_mib * MIB, size: mib * MIB, ..Event::new(EventKind::BLOCK_ALLOC) };
             let detail = Some(Detail { requested_bytes: event.size - 1, stream: 0, pool: 0 });
