@@ -61,6 +61,7 @@ pub use crate::{
     report::{Report, Section},
     state::driver::MemoryPlace,
     state::driver::totals::MemoryByPlace,
+    state::sleeping::SleepingSegments,
     timeline::time_spec::TimeSpec,
     walk::live_segments::LiveSegments,
 };

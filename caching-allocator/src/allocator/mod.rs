@@ -2,8 +2,10 @@
 //!
 //! A request takes a free block (`search.rs`), or gets memory from the driver (`grow.rs`), which
 //! may first need some back (`release.rs`). Expandable segments are in `expandable.rs`. Freed
-//! blocks that other streams may still use wait for their events (`events.rs`).
+//! blocks that other streams may still use wait for their events (`events.rs`). A replay may begin
+//! with segments that exist already (`adopt.rs`).
 
+mod adopt;
 mod events;
 mod expandable;
 mod grow;
@@ -26,6 +28,7 @@ use crate::rules::{EqualSizeOrder, Rules};
 use crate::settings::Settings;
 use crate::size_rules::{GRAIN_BYTES, block_bytes, should_split, size_class_of};
 use crate::stats::{DeviceStats, StatKind};
+pub use adopt::{ExistingPart, ExistingSegment, PartUse};
 use order::{FIRST_ORDER, NewPart};
 use search::ClassedRequest;
 pub use unused::UnusedBytes;

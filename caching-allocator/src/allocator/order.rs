@@ -10,8 +10,8 @@ use crate::backend::CacheBackend;
 use crate::ids::BlockId;
 use crate::rules::EqualSizeOrder;
 
-/// The first number of a segment or block. Expandable segments have their addresses instead, which
-/// are smaller.
+/// The first number of a segment or block. Expandable segments, and those that existed before, have
+/// their addresses instead, which are smaller.
 pub(super) const FIRST_ORDER: u64 = 1 << 62;
 
 /// Which part of a split block is a new block.

@@ -1,10 +1,10 @@
 //! Finds the free block for a request.
 
 use super::CachingAllocator;
+use super::order::FIRST_ORDER;
 use crate::backend::CacheBackend;
 use crate::blocks::BlockState;
 use crate::ids::{BlockId, PoolIndex};
-use crate::rules::EqualSizeOrder;
 use crate::size_rules::BlockSizeClass;
 
 /// One request, with what follows from its size and stream.
@@ -72,13 +72,10 @@ impl<B: CacheBackend> CachingAllocator<B> {
         Some(id)
     }
 
-    /// Whether the block's address is its order among free blocks of equal size.
+    /// Whether the block's address is its order among free blocks of equal size, or stands for a
+    /// number that is unknown.
     fn has_address_order(&self, id: BlockId) -> bool {
-        match self.rules.equal_size_order {
-            EqualSizeOrder::ByAddress => true,
-            EqualSizeOrder::ByBlockNumber => false,
-            EqualSizeOrder::BySegmentNumber => self.blocks[id].arena.is_some(),
-        }
+        self.blocks[id].order < FIRST_ORDER
     }
 
     /// Whether the addresses of segments, which the driver chooses, made this block the first of

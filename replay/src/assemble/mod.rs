@@ -14,7 +14,7 @@ pub(crate) mod symbolize;
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{EventKind, MetaValue};
+use gpumemtrace_format::{EventKind, Meta, MetaValue};
 
 use crate::callsite::code_origin::OptimizerCall;
 use crate::device::DeviceState;
@@ -22,7 +22,7 @@ use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{
     Device, DeviceEnd, DeviceLevels, DevicePeak, OptimizerMethod, OwnerBytes, Phase, PhaseOnDevice, Report,
-    Residual, Section, SinceMoment, Steps, StreamPart, TraceInfo, Worded,
+    Residual, Section, SinceMoment, SleepMode, Steps, StreamPart, TorchReleases, TraceInfo, Worded,
 };
 use crate::timeline::phases::PhaseUsage;
 use crate::{leak, verdicts};
@@ -101,6 +101,13 @@ fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
     })
 }
 
+/// The releases that may have written a snapshot.
+fn torch_releases(meta: &Meta) -> Option<TorchReleases> {
+    let release = |name: &str| Some(format!("2.{}", meta.number(name)?));
+    let (oldest, newest) = (release("snapshot.oldest_minor")?, release("snapshot.newest_minor")?);
+    Some(TorchReleases { oldest, newest })
+}
+
 fn trace_info(analysis: &Analysis) -> TraceInfo {
     let meta = &analysis.meta;
     let text = |name: &str| meta.text(name).map(str::to_owned);
@@ -139,6 +146,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
         allocator_conf: analysis.meta.allocator_conf().map(str::to_owned),
+        torch_releases: torch_releases(meta),
         git_commit: text("git_commit"),
         searches_holders: meta.number("holders") == Some(1),
         since: analysis.since.as_ref().and_then(|since| since.reached).map(|reached| SinceMoment {
@@ -223,6 +231,7 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
                 reserved_bytes: reserves.then_some(state.reserved),
                 device_bytes: driver.then(|| state.driver.total().bytes),
             },
+            sleep: sleep_mode(state),
             ledger: ledger(analysis, state),
             residual_bytes: residual(analysis, state).map(|residual| residual.bytes),
             residual: residual(analysis, state),
@@ -235,6 +244,18 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
         }
     };
     analysis.visible_devices().map(device).collect()
+}
+
+fn sleep_mode(state: &DeviceState) -> Option<SleepMode> {
+    let facts = state.sleep.facts()?;
+    let end_asleep = state.end_levels().asleep_live;
+    Some(SleepMode {
+        most_asleep_bytes: facts.most_asleep_live,
+        most_asleep_reserved_bytes: facts.most_asleep_reserved,
+        peak_backed_bytes: facts.live_peak.live,
+        peak_backed_reserved_bytes: facts.reserved_peak.reserved,
+        end_backed_bytes: state.torch.end_total().bytes.saturating_sub(end_asleep),
+    })
 }
 
 fn ledger(analysis: &Analysis, state: &DeviceState) -> Vec<OwnerBytes> {

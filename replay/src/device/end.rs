@@ -16,16 +16,21 @@ pub(crate) struct EndLevels {
     pub reserved: u64,
     /// Bytes allocated from the driver.
     pub device: u64,
+    /// Bytes of live blocks without memory.
+    pub asleep_live: u64,
 }
 
 impl DeviceState {
     /// Sets the end of the program to the present moment.
     pub(crate) fn set_end(&mut self, time: EventTime, driver: &DriverState) {
         let EventTime { time_ns, step } = time;
+        if self.sleep.is_outdated() {
+            self.refresh_sleep();
+        }
         let (reserved, device) = (self.reserved, self.driver.total().bytes);
         self.torch.set_end();
         self.driver.set_end();
-        self.end_levels = EndLevels { reserved, device };
+        self.end_levels = EndLevels { reserved, device, asleep_live: self.sleep.asleep_live };
         let now = StateSample { time_ns, step, reserved, device };
         self.moments.set_end(self.present_moment(now, driver));
     }

@@ -12,6 +12,7 @@ pub(crate) mod gaps;
 pub(crate) mod keyframes;
 pub(crate) mod placed_blocks;
 mod restart;
+pub(crate) mod sleep;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ use self::end::EndLevels;
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::device::keyframes::Keyframes;
+use crate::device::sleep::{BackedLevels, DeviceSleep, live_peak_of};
 use crate::event_analysis::EventTime;
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{KeyMoments, PastMoment, PendingFree, TorchRanges};
@@ -86,6 +88,8 @@ pub(crate) struct DeviceState {
     /// Unused reserved memory at step ends.
     pub unused: UnusedReserved,
     segments: Segments,
+    /// Memory of PyTorch that the program returned.
+    pub sleep: DeviceSleep,
     /// Stacks that allocated driver memory which became a segment or contained blocks.
     segment_stacks: SeededSet<StackId>,
     /// Freed blocks by address that another stream still uses.
@@ -147,6 +151,9 @@ impl DeviceState {
 
     /// Takes PyTorch's reserved bytes from a block event; returns the state after it.
     fn sample_block_event(&mut self, event: &Event, time: EventTime) -> StateSample {
+        if self.sleep.is_outdated() {
+            self.refresh_sleep();
+        }
         self.reserved = event.aux[1];
         let (reserved, device) = (self.reserved, self.driver.total().bytes);
         StateSample { time_ns: time.time_ns, step: time.step, reserved, device }
@@ -216,6 +223,25 @@ impl DeviceState {
         self.segment_stacks.contains(&stack)
     }
 
+    /// Applies a driver call of any device that maps or unmaps memory.
+    pub(crate) fn on_mapping(&mut self, event: &Event) {
+        self.sleep.on_event(event);
+    }
+
+    /// Brings the memory that sleeps up to date, after ranges fell asleep or woke.
+    #[cold]
+    pub(crate) fn refresh_sleep(&mut self) {
+        let ReservedPeakLevels { reserved, device } = self.reserved_peak;
+        let reserved_peak = BackedLevels { live: 0, reserved, device };
+        self.sleep.refresh(self.torch.live(), [live_peak_of(&self.torch), reserved_peak]);
+        self.sleep.observe(self.torch_levels());
+    }
+
+    fn torch_levels(&self) -> BackedLevels {
+        let (live, device) = (self.torch.total().bytes, self.driver.total().bytes);
+        BackedLevels { live, reserved: self.reserved, device }
+    }
+
     /// Ends the current step with the present state.
     pub(crate) fn end_step(&mut self, time_ns: u64, driver: &DriverState) {
         let step = self.torch.steps_ended();
@@ -233,6 +259,7 @@ impl DeviceState {
     pub(crate) fn on_tracker_event(&mut self, event: &Event, stack: StackId, time: EventTime) {
         let EventTime { time_ns, step } = time;
         self.unused.on_segment_event(event, stack, step);
+        self.on_mapping(event);
         if event.kind == EventKind::SEGMENT_ALLOC
             && let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, event.addr))
         {
@@ -302,6 +329,10 @@ impl DeviceState {
             self.segment_mismatches += 1;
         }
         self.attribution.set_torch_levels(TorchLevels { reserved: self.reserved, live: sum });
+        if self.sleep.has_slept() {
+            self.sleep.on_block(event);
+            self.sleep.observe(self.torch_levels());
+        }
         if self.moments.is_reserved_peak(self.reserved) {
             let request = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
             let peak = PastMoment { request, ..self.present_moment(now, driver) };

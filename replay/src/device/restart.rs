@@ -30,6 +30,8 @@ impl DeviceState {
         let now = StateSample { time_ns, step: self.torch.steps_ended(), reserved: self.reserved, device };
         self.moments.restart(self.present_moment(now, driver), self.present_gap());
         self.attribution.restart(time_ns);
+        self.refresh_sleep();
+        self.sleep.restart(self.torch_levels());
         self.gap_history = GapHistory::default();
     }
 }

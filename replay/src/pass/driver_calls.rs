@@ -1,6 +1,6 @@
 //! Applies driver calls to the live sets of devices and of host memory.
 
-use gpumemtrace_format::{Event, NO_DEVICE};
+use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 
 use super::ReplayPass;
 use crate::callsite::symbols::StackSite;
@@ -80,6 +80,9 @@ impl ReplayPass {
             let bytes = device.driver.total().bytes;
             device.driver_peak.observe(bytes);
             device.torch.observe(StateSample { device: bytes, ..now });
+        }
+        if matches!(event.kind, EventKind::MAP | EventKind::UNMAP) {
+            self.devices.change_all(|device| device.on_mapping(event));
         }
         if self.driver.has_changed_ranges {
             let removed = &self.driver.removed_ranges;

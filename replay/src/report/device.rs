@@ -24,6 +24,9 @@ pub struct Device {
     pub end: DeviceEnd,
     /// After the last event, mostly after teardown.
     pub exit: DeviceLevels,
+    /// Memory that PyTorch counts and that the program returned to the driver, as in the sleep mode
+    /// of vLLM; `null` if there was none.
+    pub sleep: Option<SleepMode>,
     /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<OwnerBytes>,
     /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code,
@@ -35,6 +38,22 @@ pub struct Device {
     pub contradictory_samples: u64,
     /// Memory that other frameworks divide into blocks of their own, largest first.
     pub opaque_pools: Vec<OpaquePool>,
+}
+
+/// Blocks of PyTorch without memory: the program unmapped the memory of their segments and kept the
+/// addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SleepMode {
+    /// The most bytes of blocks without memory at a time.
+    pub most_asleep_bytes: u64,
+    /// The most bytes of segments without memory at a time.
+    pub most_asleep_reserved_bytes: u64,
+    /// The most bytes of live blocks with memory at a time.
+    pub peak_backed_bytes: u64,
+    /// The most bytes of segments with memory at a time.
+    pub peak_backed_reserved_bytes: u64,
+    /// Bytes of live blocks with memory when the program finished.
+    pub end_backed_bytes: u64,
 }
 
 /// Memory in use that no recorded call allocated.

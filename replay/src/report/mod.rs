@@ -35,7 +35,7 @@ pub use self::{
     category_rule::CategoryRule,
     device::{
         Device, DeviceEnd, DeviceLevels, DevicePeak, OpaquePool, OwnerBytes, PoolFramework, Residual,
-        ResidualSource,
+        ResidualSource, SleepMode,
     },
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
     fragmentation::{
@@ -71,7 +71,7 @@ pub use self::{
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,
-    trace::{Losses, Naming, NamingReason, TraceInfo},
+    trace::{Losses, Naming, NamingReason, TorchReleases, TraceInfo},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
 };
 

@@ -67,12 +67,24 @@ pub struct TraceInfo {
     /// Native addresses with and without names; absent if the report shows none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbols: Option<Naming>,
+    /// For a snapshot of PyTorch, the releases that may have written it; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub torch_releases: Option<TorchReleases>,
     /// True if nothing is missing.
     pub complete: bool,
     /// What is missing; empty if `complete` is true.
     pub incomplete: Vec<Worded<TraceLoss>>,
     /// Caveats and other facts about the recording.
     pub notes: Vec<Worded<TraceNote>>,
+}
+
+/// A range of releases of PyTorch, by the keys in a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct TorchReleases {
+    /// The oldest release, such as `2.5`.
+    pub oldest: String,
+    /// The newest release, such as `2.7`; equal to `oldest` if only one is left.
+    pub newest: String,
 }
 
 /// The entry of `mode` in traces of Metal.

@@ -11,5 +11,6 @@ pub(crate) mod pool_key;
 pub(crate) mod pool_uses;
 pub(crate) mod request_histogram;
 pub(crate) mod segments;
+pub(crate) mod sleeping;
 pub(crate) mod unused_reserved;
 pub(crate) mod workspace_size;

@@ -7,6 +7,7 @@ mod capacity;
 mod spikes;
 mod stranded;
 
+use crate::device::sleep::BackedLevels;
 use crate::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
@@ -162,7 +163,9 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
     }
     let live_set = &device.torch;
     let highs: Vec<u64> = live_set.bins().all().iter().map(|bin| bin.high.live).collect();
-    if let Some(usual) = usual_bin(&highs, capacity) {
+    // Levels over time count memory that sleeps, so they show no spike of the device.
+    let usual = usual_bin(&highs, capacity).filter(|_| !device.sleep.has_slept());
+    if let Some(usual) = usual {
         let more = |(id, site): (SiteId, &SiteStats)| {
             let usually = site.bin_values().get(usual).map_or(0, |value| value[0]);
             let bytes = live_set.at_peak(site).bytes.saturating_sub(usually);
@@ -187,6 +190,12 @@ fn capacity_facts(
         |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
     let peak = device.torch.peak();
     let ReservedPeakLevels { reserved, device: device_bytes, .. } = device.reserved_peak;
+    let torch_peaks = [
+        BackedLevels { live: peak.live, reserved: peak.reserved, device: peak.device },
+        BackedLevels { live: 0, reserved, device: device_bytes },
+    ];
+    let [live_peak, reserved_peak] =
+        device.sleep.facts().map_or(torch_peaks, |facts| [facts.live_peak, facts.reserved_peak]);
     let gap = device.gap_at_peak.as_ref().map(|at_peak| &at_peak.gap);
     let unusable = |gap: &Gap| {
         let parts = [&gap.pinned, &gap.stranded_stream, &gap.stranded_pool, &gap.pending];
@@ -209,14 +218,14 @@ fn capacity_facts(
     CapacityFacts {
         ordinal,
         capacity,
-        live: if is_torch { peak.live } else { 0 },
+        live: if is_torch { live_peak.live } else { 0 },
         non_torch: if is_torch {
-            non_torch(peak.device, peak.reserved)
+            non_torch(live_peak.device, live_peak.reserved)
         } else {
             non_torch(device.driver_peak.bytes(), 0)
         },
-        reserved,
-        non_torch_at_reserved_peak: non_torch(device_bytes, reserved),
+        reserved: reserved_peak.reserved,
+        non_torch_at_reserved_peak: non_torch(reserved_peak.device, reserved_peak.reserved),
         unusable: gap.map_or(0, unusable),
         cache: gap.map_or(0, |gap| gap.cache),
         at_failed_request: at_failed_request.filter(|[unusable, _]| *unusable > 0),

@@ -30,6 +30,46 @@ pub struct WhatIfAnswer {
     pub base: WhatIfRow,
     /// The other runs, the best first.
     pub rows: Vec<WhatIfRow>,
+    /// The releases of PyTorch that may have written a snapshot, by the keys in it: the oldest and
+    /// the newest. `null` if the release is known.
+    pub torch_releases: Option<[String; 2]>,
+    /// The number of steps of the recorded run; `null` if no step boundaries were found.
+    pub steps: Option<u64>,
+    /// Whether the model reserves what the run reserved with the recorded settings, at every
+    /// request.
+    pub is_reproduced: bool,
+    /// What existed before the first recorded request; `null` if nothing did.
+    pub start: Option<RecordedStart>,
+    /// The most memory of tensors at a time, as recorded: no smaller card holds the run. `null` if
+    /// unknown.
+    pub least_card_bytes: Option<u64>,
+    /// Why the run may need a larger card than the rows say; empty if it does not.
+    pub may_need_more: Vec<MoreNeeded>,
+}
+
+/// The state of PyTorch's allocator before the first recorded request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RecordedStart {
+    /// Number of live blocks.
+    pub blocks: u64,
+    /// Bytes of live blocks.
+    pub allocated_bytes: u64,
+    /// Bytes of segments, `memory_reserved()` at that moment.
+    pub reserved_bytes: u64,
+}
+
+/// Memory that a run may need beyond a prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MoreNeeded {
+    /// The recording shows no request.
+    NoHistory,
+    /// The recording begins while the run has memory. What it needed before is unknown.
+    StartedLate,
+    /// Events are missing: PyTorch overwrote the oldest, or the recording lost some.
+    Incomplete,
+    /// The recording does not show how much of the card is used outside PyTorch.
+    OutsideUnknown,
 }
 
 /// How far a row can be relied on.
@@ -115,9 +155,30 @@ impl From<UnusedBytes> for UnusedByCause {
     }
 }
 
+/// What gets no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailedWhat {
+    /// A request to PyTorch's allocator.
+    Block,
+    /// A call of the driver by a library such as cuBLAS, or by the program itself.
+    Library,
+    /// What PyTorch had reserved before the first recorded request.
+    Start,
+}
+
+impl FailedWhat {
+    /// Whether a line of the program asked for it.
+    pub(crate) fn has_site(self) -> bool {
+        self != Self::Start
+    }
+}
+
 /// A request that gets no memory.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FailedRequest {
+    /// What asked for memory.
+    pub what: FailedWhat,
     /// Bytes that the program asked for.
     pub request_bytes: u64,
     /// The line that asked for them.

@@ -66,6 +66,10 @@ pub(crate) struct PredictedDevice {
     card_bytes: Option<u64>,
     /// Memory that PyTorch cannot get: contexts, libraries, other processes.
     pub(crate) outside_bytes: u64,
+    /// Memory of PyTorch's segments that the program returned.
+    pub(crate) asleep_bytes: u64,
+    /// So many calls get no memory, as in the recording.
+    pub(crate) refused_calls: u32,
     used_bytes: u64,
     /// The bytes of each segment, by address.
     segments: BTreeMap<u64, u64>,
@@ -87,6 +91,8 @@ impl PredictedDevice {
         Self {
             card_bytes,
             outside_bytes: 0,
+            asleep_bytes: 0,
+            refused_calls: 0,
             used_bytes: 0,
             segments: BTreeMap::new(),
             next_addr: FIRST_OWN_ADDR,
@@ -109,10 +115,41 @@ impl PredictedDevice {
         }
     }
 
+    /// Counts memory that was taken before the recording began.
+    pub(crate) fn adopt(&mut self, addr: u64, bytes: u64, is_expandable: bool) {
+        if is_expandable {
+            self.used_bytes += bytes;
+        } else {
+            self.used_bytes += bytes.next_multiple_of(PAGE_BYTES);
+            self.segments.insert(addr, bytes);
+        }
+    }
+
+    /// Whether more memory is in use than the card has.
+    pub(crate) fn is_over_card(&self) -> bool {
+        self.available_bytes().is_some_and(|available| self.taken_bytes() > available)
+    }
+
+    pub(crate) fn knows_card(&self) -> bool {
+        self.card_bytes.is_some()
+    }
+
+    /// Bytes of the card that PyTorch's segments take.
+    fn taken_bytes(&self) -> u64 {
+        self.used_bytes.saturating_sub(self.asleep_bytes)
+    }
+
+    /// What PyTorch can have of the card; `None` if the card is unknown.
+    fn available_bytes(&self) -> Option<u64> {
+        self.card_bytes.map(|card| card.saturating_sub(self.outside_bytes))
+    }
+
     fn take(&mut self, bytes: u64) -> Result<(), DriverError> {
         let after = self.used_bytes.saturating_add(bytes);
-        let available = self.card_bytes.map(|card| card.saturating_sub(self.outside_bytes));
-        if available.is_some_and(|available| after > available) {
+        let is_refused = self.refused_calls > 0;
+        self.refused_calls = self.refused_calls.saturating_sub(1);
+        let taken = self.taken_bytes().saturating_add(bytes);
+        if is_refused || self.available_bytes().is_some_and(|available| taken > available) {
             self.refusals += 1;
             return Err(OUT_OF_MEMORY);
         }

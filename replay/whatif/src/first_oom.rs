@@ -15,7 +15,7 @@ use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
 use gpumemtrace_replay::report::{FirstOom, SettingVerdict, WalkedEvent};
 
 use crate::device::AddressOrder;
-use crate::outside_memory::DriverBytes;
+use crate::outside_memory::{DriverBytes, OutsideMemory};
 use crate::prediction::{Prediction, PredictionInput, PredictionStop};
 use crate::reactions::MemoryReactions;
 use crate::requests::{Request, RequestReader};
@@ -52,9 +52,10 @@ impl OomPredictor {
     /// card of the error.
     pub fn new(oom: FirstOom, base: &Scenario, others: Vec<Scenario>) -> Self {
         let available_bytes = oom.reserved_bytes.saturating_add(oom.free_bytes);
-        let outside_bytes = oom.card_bytes.saturating_sub(available_bytes);
+        let bytes = oom.card_bytes.saturating_sub(available_bytes);
+        let outside = OutsideMemory { bytes, ..OutsideMemory::default() };
         let begin = |mut prediction: Prediction| {
-            prediction.go_on(&[PredictionInput::OutsideBytes(outside_bytes)]);
+            prediction.go_on(&[PredictionInput::Outside(outside)]);
             PredictionToOom { prediction, is_uncertain: false }
         };
         let others = others.into_iter().map(|scenario| {
@@ -108,6 +109,10 @@ impl OomPredictor {
         let event = walked.event;
         self.inputs.clear();
         self.inputs.extend(self.requests.on_event(walked).iter().copied().map(PredictionInput::Request));
+        // With other settings, what existed before would lie elsewhere.
+        if self.requests.take_start().is_some() {
+            return false;
+        }
         if event.device == self.oom.device && event.kind == EventKind::SEGMENT_ALLOC {
             self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
         }

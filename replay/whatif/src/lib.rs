@@ -29,22 +29,24 @@ mod scenario;
 mod search;
 mod shared_memory;
 
+use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_format::EventKind;
-use gpumemtrace_format::event::SAMPLE_SOURCE_PROGRAM;
+use gpumemtrace_format::event::{FLAG_EXISTED, SAMPLE_SOURCE_PROGRAM};
 use gpumemtrace_replay::report::WalkedEvent;
 
 pub use answer::{
-    FailedRequest, PredictionStatus, ReservedRange, SCHEMA, UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow,
+    FailedRequest, FailedWhat, MoreNeeded, PredictionStatus, RecordedStart, ReservedRange, SCHEMA,
+    UnusedByCause, VERSION, WhatIfAnswer, WhatIfRow,
 };
 pub use cards::KnownCard;
 use device::AddressOrder;
 pub use first_oom::OomPredictor;
 use order_range::OrderRange;
-use outside_memory::OutsideWatch;
-use prediction::{Prediction, PredictionInput};
+use outside_memory::{OutsideMemory, OutsideWatch};
+use prediction::{PredictedRun, Prediction, PredictionInput};
 use pressure::PressureWatch;
 pub use reliance::Doubt;
-pub use requests::{RecordedBlock, Request, RequestReader, TimedRequest};
+pub use requests::{RecordedBlock, Request, RequestReader, StartState, TimedRequest};
 pub use rows::PredictedRow;
 use rows::{doubts_of_prediction, rank, row_of};
 pub use scenario::Scenario;
@@ -89,13 +91,35 @@ pub struct WhatIf {
     shared_memory: SharedMemoryWatch,
     /// What is known to be missing or unknown before the first event.
     known_doubts: Vec<Doubt>,
+    /// Releases that may have been recorded; only that of `base` if it is known.
+    releases: Vec<TorchVersion>,
+    start: Option<RecordedStart>,
+    has_private_pools: bool,
+    /// PyTorch's memory was returned while PyTorch counted it.
+    slept: bool,
+}
+
+/// What a walk over a run shows.
+#[derive(Clone, Debug)]
+pub struct WhatIfRows {
+    /// The recorded run, as the model predicts it.
+    pub base: PredictedRow,
+    /// The others, the best first.
+    pub rows: Vec<PredictedRow>,
+    /// What existed before the first request.
+    pub start: Option<RecordedStart>,
+    /// Why the run may need a larger card than predicted.
+    pub may_need_more: Vec<MoreNeeded>,
+    /// With the recorded settings, the model reserves what the run reserved, at every request.
+    pub is_reproduced: bool,
 }
 
 impl WhatIf {
     /// Predictions for the device of this ordinal. `base` is the recorded run itself.
     /// `known_doubts` holds for all rows.
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
-        let begun = base.begin(AddressOrder::AsRecorded);
+        let mut begun = base.begin(AddressOrder::AsRecorded);
+        begun.subject = PredictedRun::Recorded;
         let others = others.into_iter().map(|scenario| {
             let prediction = scenario.begin_if_accepted();
             OtherRun { scenario, prediction, range: OrderRange::default() }
@@ -113,7 +137,18 @@ impl WhatIf {
             pressure: PressureWatch::default(),
             shared_memory: SharedMemoryWatch::new(device),
             known_doubts,
+            releases: Vec::new(),
+            start: None,
+            has_private_pools: false,
+            slept: false,
         }
+    }
+
+    /// Releases that may have been recorded besides that of `base`. Rows say where that matters.
+    #[must_use]
+    pub fn with_releases(mut self, releases: &[TorchVersion]) -> Self {
+        self.releases = releases.to_vec();
+        self
     }
 
     /// Also predicts each row with this many other orders of addresses where they can decide, so
@@ -131,8 +166,9 @@ impl WhatIf {
     pub fn on_event(&mut self, walked: &WalkedEvent<'_>) {
         let event = walked.event;
         self.shared_memory.on_event(event);
-        if let Some(outside_bytes) = self.outside.on_event(walked) {
-            self.inputs.push(PredictionInput::OutsideBytes(outside_bytes));
+        self.outside.on_event(walked);
+        for place in 0..self.outside.changes().len() {
+            self.push_outside(self.outside.changes()[place]);
         }
         if event.device == self.device {
             match event.kind {
@@ -144,14 +180,17 @@ impl WhatIf {
                 _ => {}
             }
         }
-        for place in 0..self.requests.on_event(walked).len() {
+        let requests = self.requests.on_event(walked).len();
+        self.adopt_start();
+        for place in 0..requests {
             let timed = self.requests.ready()[place];
             self.push_request(timed);
         }
         if self.requests.was_refused() {
             self.pressure.note_short(walked.time_ns);
         }
-        if event.device == self.device && event.kind == EventKind::SEGMENT_ALLOC {
+        let is_new = event.flags & FLAG_EXISTED == 0;
+        if event.device == self.device && event.kind == EventKind::SEGMENT_ALLOC && is_new {
             self.inputs.push(PredictionInput::RecordedSegment(event.addr, event.size));
         }
         if self.inputs.len() >= BATCH {
@@ -159,7 +198,28 @@ impl WhatIf {
         }
     }
 
+    fn push_outside(&mut self, outside: OutsideMemory) {
+        if let Some(call) = outside.call {
+            for place in 0..self.requests.settle_before(call.seq).len() {
+                self.push_request(self.requests.ready()[place]);
+            }
+        }
+        self.slept |= outside.asleep_bytes > 0;
+        self.inputs.push(PredictionInput::Outside(outside));
+    }
+
+    /// All predictions begin with what existed before the first request.
+    fn adopt_start(&mut self) {
+        let Some(state) = self.requests.take_start() else { return };
+        let StartState { blocks, allocated_bytes, reserved_bytes, .. } = state;
+        self.start = Some(RecordedStart { blocks, allocated_bytes, reserved_bytes });
+        let predictions = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
+        let predictions = predictions.chain(self.base_range.predictions_mut());
+        predictions.chain([&mut self.base.1]).for_each(|prediction| prediction.adopt(&state));
+    }
+
     fn push_request(&mut self, timed: TimedRequest) {
+        self.has_private_pools |= matches!(timed.request, Request::BeginPool | Request::EndPool { .. });
         if timed.request == (Request::ReleaseCached { only_pool: None }) {
             self.pressure.note_empty_cache(timed.stack, timed.time_ns);
         }
@@ -212,11 +272,17 @@ impl WhatIf {
         }
     }
 
-    /// The rows: the recorded run, then the others, the best first.
-    pub fn finish(mut self) -> (PredictedRow, Vec<PredictedRow>) {
-        for place in 0..self.requests.finish().len() {
+    /// The rows, and what holds for all of them.
+    pub fn finish(mut self) -> WhatIfRows {
+        let requests = self.requests.finish().len();
+        self.adopt_start();
+        for place in 0..requests {
             let timed = self.requests.ready()[place];
             self.push_request(timed);
+        }
+        self.outside.finish();
+        for place in 0..self.outside.changes().len() {
+            self.push_outside(self.outside.changes()[place]);
         }
         self.go_on();
         let doubts = self.common_doubts();
@@ -230,7 +296,20 @@ impl WhatIf {
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));
-        (base, rows)
+        let may_need_more = self.may_need_more();
+        let is_reproduced = self.requests.requests > 0 && self.base.1.first_difference.is_none();
+        WhatIfRows { base, rows, start: self.start, may_need_more, is_reproduced }
+    }
+
+    fn may_need_more(&self) -> Vec<MoreNeeded> {
+        let is_incomplete = self.known_doubts.contains(&Doubt::Incomplete) || self.base.1.unknown_frees > 0;
+        let found = [
+            (self.requests.requests == 0, MoreNeeded::NoHistory),
+            (self.start.is_some(), MoreNeeded::StartedLate),
+            (is_incomplete, MoreNeeded::Incomplete),
+            (!self.outside.is_known(), MoreNeeded::OutsideUnknown),
+        ];
+        found.into_iter().filter(|(is_found, _)| *is_found).map(|(_, more)| more).collect()
     }
 
     /// The doubts of one row beside those of every row.
@@ -242,6 +321,22 @@ impl WhatIf {
         }
         if scenario.is_other_model {
             doubts.push(Doubt::OtherModel);
+        }
+        let others = self.releases.iter().filter(|release| **release != scenario.version);
+        if scenario.version == recorded_version
+            && others.clone().any(|release| scenario.differs_in(*release, self.has_private_pools))
+            && let (Some(oldest), Some(newest)) = (self.releases.iter().min(), self.releases.iter().max())
+        {
+            doubts.push(Doubt::ReleaseUnknown { oldest: *oldest, newest: *newest });
+        }
+        if self.requests.refused > 0 && scenario.card_bytes.is_none() {
+            doubts.push(Doubt::CardUnknown { refused: self.requests.refused });
+        }
+        if self.slept && scenario.setting != self.base.0.setting {
+            doubts.push(Doubt::Slept);
+        }
+        if scenario.has_hidden_fraction() {
+            doubts.push(Doubt::FractionUnknown);
         }
         let Some(prediction) = prediction else { return doubts };
         if !self.outside.is_known() && self.may_exceed(scenario, prediction) {
@@ -268,6 +363,10 @@ impl WhatIf {
     fn common_doubts(&self) -> Vec<Doubt> {
         let mut doubts = self.known_doubts.clone();
         let base = &self.base.1;
+        if self.requests.requests == 0 {
+            return vec![Doubt::NoHistory];
+        }
+        doubts.extend(self.start.map(Doubt::StartedLate));
         if base.unknown_frees > 0 && !doubts.contains(&Doubt::Incomplete) {
             doubts.push(Doubt::Incomplete);
         }

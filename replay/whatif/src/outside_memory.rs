@@ -1,11 +1,14 @@
 //! How much of a device PyTorch cannot get: contexts, libraries, other processes.
 //!
 //! A sample of the memory in use shows it at one moment. From then on, recorded driver calls show
-//! how much more libraries took, such as cuBLAS for a handle.
+//! how much more libraries took, such as cuBLAS for a handle. These calls need memory, too.
 
-use gpumemtrace_format::EventKind;
 use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
-use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedEvent};
+use gpumemtrace_format::{Event, EventKind, ThreadId};
+use gpumemtrace_replay::SleepingSegments;
+use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock, WalkedEvent};
+
+use crate::requests::OUT_OF_MEMORY;
 
 /// Memory of a device in recorded driver calls.
 #[derive(Debug)]
@@ -22,6 +25,11 @@ impl DriverBytes {
         Self { device, bytes: 0, card_bytes: 0, has_changed: false }
     }
 
+    /// Whether a block is memory of this device.
+    fn counts(&self, block: &WalkedBlock) -> bool {
+        block.layer == BlockLayer::Driver && block.device == self.device
+    }
+
     /// Whether a driver call changed it since the last question.
     pub(crate) fn take_change(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
@@ -31,7 +39,7 @@ impl DriverBytes {
         for change in changes {
             let (BlockChange::Allocated(block) | BlockChange::Freed(block) | BlockChange::Lost(block)) =
                 change;
-            if block.layer != BlockLayer::Driver || block.device != self.device {
+            if !self.counts(block) {
                 continue;
             }
             self.has_changed = true;
@@ -51,19 +59,70 @@ fn card_bytes_of(bytes: u64) -> u64 {
     if bytes < PAGE_BYTES / 2 { bytes } else { bytes.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1) }
 }
 
+/// A driver call of a library, or of the program itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LibraryCall {
+    pub(crate) bytes: u64,
+    pub(crate) time_ns: u64,
+    pub(crate) step: u32,
+    pub(crate) stack: u32,
+    /// Its place among the events.
+    pub(crate) seq: u64,
+}
+
+/// Memory of the card that PyTorch cannot get, and what it holds without using the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutsideMemory {
+    /// Contexts, libraries, other processes.
+    pub(crate) bytes: u64,
+    /// Segments of PyTorch whose memory the program returned ([`SleepingSegments`]).
+    pub(crate) asleep_bytes: u64,
+    /// The call that made it so. It must get its memory, and PyTorch releases none for it.
+    pub(crate) call: Option<LibraryCall>,
+}
+
+/// A driver call of which it is unknown yet whether it is for PyTorch.
+#[derive(Clone, Copy, Debug)]
+struct OpenCall {
+    key: u64,
+    thread: ThreadId,
+    card_bytes: u64,
+    call: LibraryCall,
+}
+
 /// Follows the memory of a device outside PyTorch's segments.
+///
+/// PyTorch reports a segment right after the driver calls for it. So the calls of a thread before
+/// a segment event are for PyTorch, up to the bytes of the segment. All others are of libraries.
 #[derive(Debug)]
 pub(crate) struct OutsideWatch {
     driver: DriverBytes,
+    sleeping: SleepingSegments,
+    /// Sum of PyTorch's segments, as of the last segment or block event.
+    reserved_bytes: u64,
+    open_calls: Vec<OpenCall>,
+    /// Threads to which the driver refused memory since their last block.
+    refused: Vec<ThreadId>,
     /// Memory in use at the last sample that was in no recorded driver call. It is negative if a
     /// sample misses memory, such as that of a pool.
     unrecorded_bytes: Option<i64>,
-    was_sampled: bool,
+    /// A sample, or memory that fell asleep, since the last change.
+    is_outdated: bool,
+    changes: Vec<OutsideMemory>,
 }
 
 impl OutsideWatch {
     pub(crate) fn new(device: u8) -> Self {
-        Self { driver: DriverBytes::new(device), unrecorded_bytes: None, was_sampled: false }
+        Self {
+            driver: DriverBytes::new(device),
+            sleeping: SleepingSegments::default(),
+            reserved_bytes: 0,
+            open_calls: Vec::new(),
+            refused: Vec::new(),
+            unrecorded_bytes: None,
+            is_outdated: false,
+            changes: Vec::new(),
+        }
     }
 
     /// Whether the recording has shown it.
@@ -71,34 +130,136 @@ impl OutsideWatch {
         self.unrecorded_bytes.is_some()
     }
 
-    /// Passes an event. Returns the bytes outside PyTorch's segments if they may have changed.
-    ///
-    /// PyTorch reports a segment after the driver call for it, so its own bytes are right only at
-    /// the next block or error.
-    pub(crate) fn on_event(&mut self, walked: &WalkedEvent<'_>) -> Option<u64> {
+    /// What is outside PyTorch's segments, where the last event may have changed it.
+    pub(crate) fn changes(&self) -> &[OutsideMemory] {
+        &self.changes
+    }
+
+    /// Passes an event; [`changes`](Self::changes) has what it changes.
+    pub(crate) fn on_event(&mut self, walked: &WalkedEvent<'_>) {
+        self.changes.clear();
         self.driver.add_changes(walked.changes);
         let event = walked.event;
+        if event.kind.is_driver_call() {
+            self.on_driver_call(walked);
+        }
         if event.device != self.driver.device {
-            return None;
+            return;
         }
         match event.kind {
             // NVML shows what this process uses, not what the card has left.
             EventKind::MEMORY_SAMPLE if event.aux[1] != SAMPLE_SOURCE_NVML => {
                 self.unrecorded_bytes = Some(signed(event.size) - signed(self.driver.card_bytes));
-                self.was_sampled = true;
-                None
+                self.is_outdated = true;
+            }
+            EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => {
+                self.sleeping.on_event(event);
+                self.close_calls_of_segment(event);
+                self.reserved_bytes = self.reserved_bytes.saturating_add(event.size);
+                self.close_calls(event.thread);
+            }
+            EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP => {
+                self.sleeping.on_event(event);
+                self.reserved_bytes = self.reserved_bytes.saturating_sub(event.size);
             }
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE | EventKind::BLOCK_OOM => {
-                let was_sampled = std::mem::take(&mut self.was_sampled);
-                let has_changed = self.driver.take_change();
-                if !was_sampled && !has_changed {
-                    return None;
+                self.reserved_bytes = event.aux[1];
+                self.refused.retain(|thread| *thread != event.thread);
+                self.close_calls(event.thread);
+                let is_outdated = std::mem::take(&mut self.is_outdated);
+                if self.driver.take_change() || is_outdated {
+                    self.push_change(None);
                 }
-                let of_libraries = signed(self.driver.card_bytes) - signed(event.aux[1]);
-                Some(u64::try_from(self.unrecorded_bytes? + of_libraries).unwrap_or(0))
             }
-            _ => None,
+            _ => {}
         }
+    }
+
+    /// The calls that were still open when the recording ended are of libraries.
+    pub(crate) fn finish(&mut self) {
+        self.changes.clear();
+        while let Some(first) = self.open_calls.first() {
+            self.close_calls(first.thread);
+        }
+    }
+
+    fn on_driver_call(&mut self, walked: &WalkedEvent<'_>) {
+        let event = walked.event;
+        if event.result == OUT_OF_MEMORY && !self.refused.contains(&event.thread) {
+            self.refused.push(event.thread);
+        }
+        for change in walked.changes {
+            match change {
+                BlockChange::Allocated(block) if self.driver.counts(block) => {
+                    let WalkedBlock { size_bytes: bytes, time_ns, step, stack, seq, .. } = *block;
+                    let call = LibraryCall { bytes, time_ns, step, stack, seq };
+                    let card_bytes = card_bytes_of(bytes);
+                    self.open_calls.push(OpenCall {
+                        key: block.addr,
+                        thread: event.thread,
+                        card_bytes,
+                        call,
+                    });
+                }
+                BlockChange::Freed(block) | BlockChange::Lost(block) if self.driver.counts(block) => {
+                    self.on_early_free(block.addr);
+                }
+                _ => {}
+            }
+        }
+        // Memory for a segment that sleeps is PyTorch's, and no request of its allocator.
+        let wakes = event.kind == EventKind::MAP && self.sleeping.is_segment(event);
+        if wakes {
+            self.close_calls_of_segment(event);
+        }
+        if self.sleeping.on_event(event) {
+            let WalkedEvent { time_ns, step, stack, .. } = *walked;
+            let call = LibraryCall { bytes: event.size, time_ns, step, stack, seq: event.seq };
+            // What is unmapped may be a segment that is being freed, and that is reported next.
+            if wakes { self.push_change(Some(call)) } else { self.is_outdated = true }
+        }
+    }
+
+    /// Memory that was returned before PyTorch reported a segment was a library's, unless it was of
+    /// an attempt of PyTorch that failed.
+    fn on_early_free(&mut self, key: u64) {
+        let Some(at) = self.open_calls.iter().position(|open| open.key == key) else { return };
+        let open = self.open_calls.remove(at);
+        if self.is_known() && !self.refused.contains(&open.thread) {
+            // It is no longer among the driver's bytes.
+            self.push_change(Some(open.call));
+            if let Some(change) = self.changes.last_mut() {
+                change.bytes = change.bytes.saturating_add(open.card_bytes);
+            }
+        }
+    }
+
+    /// Removes the last open calls of the thread that together have the bytes of a segment.
+    fn close_calls_of_segment(&mut self, event: &Event) {
+        let mut missing_bytes = event.size;
+        while missing_bytes > 0
+            && let Some(at) = self.open_calls.iter().rposition(|open| open.thread == event.thread)
+        {
+            missing_bytes = missing_bytes.saturating_sub(self.open_calls.remove(at).call.bytes);
+        }
+    }
+
+    /// The open calls of a thread are of libraries.
+    fn close_calls(&mut self, thread: ThreadId) {
+        while let Some(at) = self.open_calls.iter().position(|open| open.thread == thread) {
+            let open = self.open_calls.remove(at);
+            self.push_change(Some(open.call));
+        }
+    }
+
+    fn push_change(&mut self, call: Option<LibraryCall>) {
+        let Some(unrecorded_bytes) = self.unrecorded_bytes else { return };
+        let open_bytes: u64 = self.open_calls.iter().map(|open| open.card_bytes).sum();
+        let asleep_bytes = self.sleeping.bytes();
+        let in_use = signed(self.driver.card_bytes) - signed(open_bytes);
+        let of_pytorch = signed(self.reserved_bytes) - signed(asleep_bytes);
+        let bytes = u64::try_from(unrecorded_bytes + in_use - of_pytorch).unwrap_or(0);
+        self.changes.push(OutsideMemory { bytes, asleep_bytes, call });
     }
 }
 
@@ -109,40 +270,129 @@ fn signed(bytes: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use gpumemtrace_format::Event;
     use gpumemtrace_format::event::SAMPLE_SOURCE_RECORDER;
 
     use super::*;
-    use crate::tests::run::driver_change;
+    use crate::tests::run::{driver_change, walked};
 
     const MIB: u64 = 1 << 20;
 
-    /// Passes an event of the device; returns what is outside in MiB.
-    fn pass(outside: &mut OutsideWatch, kind: EventKind, mib: u64, aux: [u64; 2]) -> Option<u64> {
-        let event = &Event { device: 0, size: mib * MIB, aux, ..Event::new(kind) };
-        let changes = &driver_change(event).into_iter().collect::<Vec<_>>()[..];
-        let (time_ns, step, stack, site) = (0, 0, 0, 0);
-        let walked = WalkedEvent { event, time_ns, step, stack, site, name: None, is_inside: true, changes };
-        Some(outside.on_event(&walked)? / MIB)
+    struct Recording {
+        watch: OutsideWatch,
+        next_addr: u64,
+    }
+
+    impl Recording {
+        /// 500 MiB are in use beside 20 MiB of PyTorch.
+        fn new() -> Self {
+            let mut recording = Self { watch: OutsideWatch::new(0), next_addr: 1 };
+            recording.pass(EventKind::DEVICE_ALLOC, 20, [0; 2]);
+            assert_eq!(recording.block(20), [], "no sample");
+            assert!(!recording.watch.is_known());
+            recording.pass(EventKind::MEMORY_SAMPLE, 520, [0, SAMPLE_SOURCE_RECORDER]);
+            assert_eq!(recording.block(20), [(500, 0, None)]);
+            assert_eq!(recording.block(20), []);
+            recording
+        }
+
+        /// Passes an event of the device. Returns what is outside, what is asleep, and what a call
+        /// asked for, in MiB.
+        fn pass(&mut self, kind: EventKind, mib: u64, aux: [u64; 2]) -> Vec<(u64, u64, Option<u64>)> {
+            self.next_addr += 1;
+            self.pass_at(kind, self.next_addr << 32, mib, aux)
+        }
+
+        fn pass_at(
+            &mut self,
+            kind: EventKind,
+            addr: u64,
+            mib: u64,
+            aux: [u64; 2],
+        ) -> Vec<(u64, u64, Option<u64>)> {
+            let event = &Event { device: 0, addr, size: mib * MIB, aux, ..Event::new(kind) };
+            let changes = &driver_change(event).into_iter().collect::<Vec<_>>()[..];
+            let (time_ns, step, stack, site) = (0, 0, 0, 0);
+            let walked =
+                WalkedEvent { event, time_ns, step, stack, site, name: None, is_inside: true, changes };
+            self.watch.on_event(&walked);
+            in_mib(self.watch.changes())
+        }
+
+        /// Returns memory that was allocated at an address.
+        fn free(&mut self, addr: u64, mib: u64) -> Vec<(u64, u64, Option<u64>)> {
+            let made = Event { device: 0, addr, size: mib * MIB, ..Event::new(EventKind::DEVICE_ALLOC) };
+            let Some(BlockChange::Allocated(block)) = driver_change(&made) else { return Vec::new() };
+            let event = &Event { device: 0, addr, ..Event::new(EventKind::DEVICE_FREE) };
+            self.watch
+                .on_event(&WalkedEvent { changes: &[BlockChange::Freed(block)], ..walked(event, 0, 0) });
+            in_mib(self.watch.changes())
+        }
+
+        /// The driver refuses memory.
+        fn refuse(&mut self) {
+            let event = &Event { device: 0, result: OUT_OF_MEMORY, ..Event::new(EventKind::PHYS_CREATE) };
+            self.watch.on_event(&walked(event, 0, 0));
+        }
+
+        fn block(&mut self, reserved_mib: u64) -> Vec<(u64, u64, Option<u64>)> {
+            self.pass(EventKind::BLOCK_ALLOC, 1, [0, reserved_mib * MIB])
+        }
+    }
+
+    fn in_mib(changes: &[OutsideMemory]) -> Vec<(u64, u64, Option<u64>)> {
+        let mib = |change: &OutsideMemory| {
+            (change.bytes / MIB, change.asleep_bytes / MIB, change.call.map(|call| call.bytes / MIB))
+        };
+        changes.iter().map(mib).collect()
     }
 
     #[test]
     fn driver_calls_after_a_sample_change_what_is_outside() {
-        let mut outside = OutsideWatch::new(0);
-        let block = |outside: &mut OutsideWatch, reserved_mib: u64| {
-            pass(outside, EventKind::BLOCK_ALLOC, 1, [0, reserved_mib * MIB])
-        };
-        pass(&mut outside, EventKind::DEVICE_ALLOC, 20, [0; 2]);
-        assert_eq!(block(&mut outside, 20), None, "no sample");
-        assert!(!outside.is_known());
-        pass(&mut outside, EventKind::MEMORY_SAMPLE, 520, [0, SAMPLE_SOURCE_RECORDER]);
-        assert_eq!((block(&mut outside, 20), block(&mut outside, 20)), (Some(500), None));
+        let mut recording = Recording::new();
         // A library takes 63 MiB, then PyTorch 40.
-        pass(&mut outside, EventKind::DEVICE_ALLOC, 63, [0; 2]);
-        assert_eq!(block(&mut outside, 20), Some(564), "whole pages");
-        pass(&mut outside, EventKind::DEVICE_ALLOC, 40, [0; 2]);
-        assert_eq!(block(&mut outside, 60), Some(564));
-        pass(&mut outside, EventKind::MEMORY_SAMPLE, 700, [0, SAMPLE_SOURCE_NVML]);
-        assert_eq!(block(&mut outside, 60), None, "of this process only");
+        recording.pass(EventKind::DEVICE_ALLOC, 63, [0; 2]);
+        assert_eq!(recording.block(20), [(564, 0, Some(63)), (564, 0, None)], "whole pages");
+        recording.pass(EventKind::DEVICE_ALLOC, 40, [0; 2]);
+        assert_eq!(recording.pass(EventKind::SEGMENT_ALLOC, 40, [0; 2]), []);
+        assert_eq!(recording.block(60), [(564, 0, None)]);
+        recording.pass(EventKind::MEMORY_SAMPLE, 700, [0, SAMPLE_SOURCE_NVML]);
+        assert_eq!(recording.block(60), [], "of this process only");
+    }
+
+    #[test]
+    fn calls_of_libraries_are_told_apart_before_a_segment_and_at_the_end() {
+        let mut recording = Recording::new();
+        recording.pass(EventKind::DEVICE_ALLOC, 8, [0; 2]);
+        recording.pass(EventKind::DEVICE_ALLOC, 20, [0; 2]);
+        assert_eq!(recording.pass(EventKind::SEGMENT_ALLOC, 20, [0; 2]), [(508, 0, Some(8))]);
+        recording.block(40);
+        recording.pass(EventKind::DEVICE_ALLOC, 64, [0; 2]);
+        recording.watch.finish();
+        assert_eq!(in_mib(recording.watch.changes()), [(572, 0, Some(64))]);
+    }
+
+    #[test]
+    fn memory_that_a_library_returns_at_once_is_needed_too() {
+        let mut recording = Recording::new();
+        recording.pass_at(EventKind::DEVICE_ALLOC, 1 << 40, 64, [0; 2]);
+        assert_eq!(recording.free(1 << 40, 64), [(564, 0, Some(64))]);
+        assert_eq!(recording.block(20), [(500, 0, None)]);
+        // PyTorch returns what it got of a request that fails.
+        recording.pass_at(EventKind::DEVICE_ALLOC, 2 << 40, 20, [0; 2]);
+        recording.refuse();
+        assert_eq!(recording.free(2 << 40, 20), []);
+    }
+
+    #[test]
+    fn sleeping_segments_give_their_memory_back() {
+        let mut recording = Recording::new();
+        let addr = 1 << 40;
+        recording.pass_at(EventKind::DEVICE_ALLOC, addr, 100, [0; 2]);
+        recording.pass_at(EventKind::SEGMENT_ALLOC, addr, 100, [0; 2]);
+        assert_eq!(recording.block(120), [(500, 0, None)]);
+        assert_eq!(recording.pass_at(EventKind::UNMAP, addr, 100, [0; 2]), []);
+        // The test has no driver call that returns the memory.
+        assert_eq!(recording.block(120), [(600, 100, None)]);
+        assert_eq!(recording.pass_at(EventKind::MAP, addr, 100, [0; 2]), [(500, 0, Some(100))]);
     }
 }

@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 
 use gpumemtrace_caching_allocator::{
-    CachingAllocator, FreeTicket, PoolId, ProgramBlock, Rules, Settings, UnusedBytes,
+    CachingAllocator, FreeTicket, ProgramBlock, Rules, Settings, UnusedBytes,
 };
 use gpumemtrace_replay::report::ReservedCurve;
 
+use crate::answer::FailedWhat;
 use crate::device::{CallTotal, PredictedDevice};
-use crate::requests::{RecordedBlock, Request, TimedRequest};
+use crate::outside_memory::{LibraryCall, OutsideMemory};
+use crate::requests::{RecordedBlock, Request, StartState, TimedRequest, pool_id};
 use crate::reserved_curve::CurveCollector;
 
 /// A request that gets no memory, though the recorded run got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PredictedFailure {
+    pub(crate) what: FailedWhat,
     pub(crate) request_bytes: u64,
     pub(crate) time_ns: u64,
     pub(crate) step: u32,
@@ -37,8 +40,17 @@ pub(crate) enum PredictionInput {
     Request(TimedRequest),
     /// The recorded run got a segment: address and bytes.
     RecordedSegment(u64, u64),
-    /// From here on, PyTorch cannot get this much of the card.
-    OutsideBytes(u64),
+    /// From here on, this is outside PyTorch.
+    Outside(OutsideMemory),
+}
+
+/// What is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PredictedRun {
+    /// The recorded run, with its own settings and card.
+    Recorded,
+    /// A run that differs from it.
+    Other,
 }
 
 /// The state of one prediction.
@@ -49,6 +61,7 @@ pub(crate) struct Prediction {
     blocks: Vec<Option<ProgramBlock>>,
     /// Freed blocks that wait for a stream in the recording. Here they may be free already.
     pending: HashMap<RecordedBlock, FreeTicket>,
+    pub(crate) subject: PredictedRun,
     /// How often each private pool was made active.
     pool_uses: HashMap<u64, u32>,
     pub(crate) stop: Option<PredictionStop>,
@@ -78,6 +91,7 @@ impl Prediction {
             allocator: CachingAllocator::new(device, settings, rules),
             blocks: Vec::new(),
             pending: HashMap::new(),
+            subject: PredictedRun::Other,
             pool_uses: HashMap::new(),
             stop: None,
             first_failure: None,
@@ -92,6 +106,32 @@ impl Prediction {
         }
     }
 
+    /// Begins with segments and blocks that exist already. To be called before the first request.
+    pub(crate) fn adopt(&mut self, state: &StartState) {
+        for segment in &state.segments {
+            let layout = &segment.layout;
+            self.allocator.backend.adopt(layout.addr, layout.mapped_bytes(), layout.is_expandable);
+            if layout.pool != (0, 0) {
+                *self.pool_uses.entry(layout.pool.0 << 32 | layout.pool.1).or_default() += 1;
+            }
+            let blocks = self.allocator.adopt_segment(layout);
+            for (recorded, own) in segment.blocks.iter().zip(blocks) {
+                self.note_block(*recorded, own);
+            }
+        }
+        if self.allocator.backend.is_over_card() {
+            // A run on this card would have released its cache before.
+            self.allocator.release_cached();
+        }
+        if self.allocator.backend.is_over_card() {
+            let (_, request_bytes) = self.allocator.held_bytes();
+            let failure =
+                PredictedFailure { what: FailedWhat::Start, request_bytes, time_ns: 0, step: 0, stack: 0 };
+            self.fail(failure);
+        }
+        self.note_reserved(0);
+    }
+
     /// Goes on with what the recording shows next, unless the prediction has ended.
     pub(crate) fn go_on(&mut self, inputs: &[PredictionInput]) {
         for input in inputs {
@@ -103,20 +143,41 @@ impl Prediction {
                 PredictionInput::RecordedSegment(addr, bytes) => {
                     self.allocator.backend.note_recorded_segment(*addr, *bytes);
                 }
-                PredictionInput::OutsideBytes(bytes) => self.allocator.backend.outside_bytes = *bytes,
+                PredictionInput::Outside(outside) => self.set_outside(outside),
             }
         }
+    }
+
+    fn set_outside(&mut self, outside: &OutsideMemory) {
+        let device = &mut self.allocator.backend;
+        (device.outside_bytes, device.asleep_bytes) = (outside.bytes, outside.asleep_bytes);
+        // The recorded run got this memory.
+        let Some(call) = outside.call.filter(|_| self.subject == PredictedRun::Other) else { return };
+        if device.is_over_card() {
+            let LibraryCall { bytes, time_ns, step, stack, .. } = call;
+            self.fail(PredictedFailure {
+                what: FailedWhat::Library,
+                request_bytes: bytes,
+                time_ns,
+                step,
+                stack,
+            });
+        }
+    }
+
+    fn fail(&mut self, failure: PredictedFailure) {
+        self.first_failure.get_or_insert(failure);
+        self.stop = Some(PredictionStop::Failed(failure));
     }
 
     fn make(&mut self, timed: &TimedRequest) {
         match timed.request {
             Request::Alloc { block, requested_bytes, stream, pool } => {
+                self.refuse_as_recorded(u32::from(timed.was_refused));
                 if let Some(own) = self.alloc(requested_bytes, stream, pool) {
                     self.note_block(block, own);
                 } else {
-                    let failure = failure_of(timed, requested_bytes);
-                    self.first_failure.get_or_insert(failure);
-                    self.stop = Some(PredictionStop::Failed(failure));
+                    self.fail(failure_of(timed, requested_bytes));
                 }
             }
             Request::Free { block, is_immediate } => self.free(block, is_immediate),
@@ -133,6 +194,7 @@ impl Prediction {
             }
             Request::ReleaseCached { only_pool: None } => self.allocator.release_cached(),
             Request::Fail { requested_bytes, stream, pool } => {
+                self.refuse_as_recorded(u32::MAX);
                 if self.alloc(requested_bytes, stream, pool).is_some() {
                     self.stop = Some(PredictionStop::Survived);
                 } else {
@@ -140,17 +202,31 @@ impl Prediction {
                 }
             }
         }
-        let (_, reserved_bytes) = self.allocator.held_bytes();
-        self.curve.note(timed.time_ns, reserved_bytes);
-        if reserved_bytes > self.peak_reserved_bytes {
-            self.peak_reserved_bytes = reserved_bytes;
-            self.unused_at_peak = self.allocator.unused_bytes();
-        }
+        self.allocator.backend.refused_calls = 0;
+        let reserved_bytes = self.note_reserved(timed.time_ns);
         if let Some(recorded_bytes) = timed.reserved_bytes.filter(|_| self.stop.is_none())
             && reserved_bytes != recorded_bytes
         {
             self.first_difference.get_or_insert((reserved_bytes, recorded_bytes));
         }
+    }
+
+    /// Where the card is unknown, the recorded run shows when the driver refused memory.
+    fn refuse_as_recorded(&mut self, calls: u32) {
+        if self.subject == PredictedRun::Recorded && !self.allocator.backend.knows_card() {
+            self.allocator.backend.refused_calls = calls;
+        }
+    }
+
+    /// Notes the bytes of segments after a request, and returns them.
+    fn note_reserved(&mut self, time_ns: u64) -> u64 {
+        let (_, reserved_bytes) = self.allocator.held_bytes();
+        self.curve.note(time_ns, reserved_bytes);
+        if reserved_bytes > self.peak_reserved_bytes {
+            self.peak_reserved_bytes = reserved_bytes;
+            self.unused_at_peak = self.allocator.unused_bytes();
+        }
+        reserved_bytes
     }
 
     fn note_block(&mut self, block: RecordedBlock, own: ProgramBlock) {
@@ -230,9 +306,12 @@ impl Prediction {
     }
 
     /// Requests that failed, also those that `throw_on_cudamalloc_oom` rejects without asking the
-    /// driver.
+    /// driver, and memory outside the allocator that the card does not have.
     pub(crate) fn failures(&self) -> u64 {
-        self.allocator.stats.num_ooms + self.allocator.stats.num_oom_rejections
+        let is_outside =
+            |stop| matches!(stop, PredictionStop::Failed(failure) if failure.what != FailedWhat::Block);
+        let outside = u64::from(self.stop.is_some_and(is_outside));
+        self.allocator.stats.num_ooms + self.allocator.stats.num_oom_rejections + outside
     }
 
     /// Whether the addresses that the driver gives to segments matter.
@@ -256,10 +335,11 @@ impl Prediction {
 }
 
 fn failure_of(timed: &TimedRequest, request_bytes: u64) -> PredictedFailure {
-    PredictedFailure { request_bytes, time_ns: timed.time_ns, step: timed.step, stack: timed.stack }
-}
-
-/// Both halves of PyTorch's `MempoolId_t`.
-fn pool_id(pool: u64) -> PoolId {
-    (pool >> 32, pool & 0xffff_ffff)
+    PredictedFailure {
+        what: FailedWhat::Block,
+        request_bytes,
+        time_ns: timed.time_ns,
+        step: timed.step,
+        stack: timed.stack,
+    }
 }

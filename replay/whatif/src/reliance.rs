@@ -2,7 +2,7 @@
 
 use gpumemtrace_caching_allocator::TorchVersion;
 
-use crate::answer::PredictionStatus;
+use crate::answer::{PredictionStatus, RecordedStart};
 
 /// Why a row is not exact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,18 @@ pub enum Doubt {
     },
     /// The recording begins after the first allocation, or lost events.
     Incomplete,
+    /// The recording shows no request.
+    NoHistory,
+    /// The recording begins with blocks that exist already. They are taken as they lay, and with
+    /// these settings they would have lain elsewhere.
+    StartedLate(RecordedStart),
+    /// The file fits several releases of PyTorch, and their rules differ for this run.
+    ReleaseUnknown {
+        /// The oldest of these releases.
+        oldest: TorchVersion,
+        /// The newest of these releases.
+        newest: TorchVersion,
+    },
     /// Blocks without a known requested size and stream.
     WithoutDetail {
         /// Number of these blocks.
@@ -64,6 +76,17 @@ pub enum Doubt {
     OutsideUnknown,
     /// A memory fraction is set, and the memory of the card is unknown.
     LimitUnknown,
+    /// The driver refused memory in the recorded run, and the memory of the card is unknown.
+    CardUnknown {
+        /// Requests that it refused at first.
+        refused: u64,
+    },
+    /// The program returned memory of PyTorch's segments. With these settings, the segments may
+    /// have other sizes.
+    Slept,
+    /// Garbage collection acts below a limit, and `set_per_process_memory_fraction()` leaves no
+    /// event.
+    FractionUnknown,
     /// The release refuses the settings.
     SettingRefused {
         /// Why, in the words of the error.
@@ -86,6 +109,7 @@ impl Doubt {
     pub(crate) fn status(&self) -> PredictionStatus {
         match self {
             Self::LimitUnknown
+            | Self::NoHistory
             | Self::SettingRefused { .. }
             | Self::StopsPyTorch
             | Self::MemoryShared

@@ -83,11 +83,16 @@ pub(crate) fn row_of(
         driver_calls: calls.iter().map(|(name, total)| (name.clone(), total.count)).collect(),
         driver_bytes: calls.iter().map(|(name, total)| (name.clone(), total.bytes)).collect(),
         first_failure: failure.map(|failure| FailedRequest {
+            what: failure.what,
             request_bytes: failure.request_bytes,
             site: None,
             time_ns: failure.time_ns,
             step: failure.step,
         }),
     };
-    PredictedRow { row, doubts, failed_stack: failure.map(|failure| failure.stack) }
+    PredictedRow {
+        row,
+        doubts,
+        failed_stack: failure.filter(|failure| failure.what.has_site()).map(|failure| failure.stack),
+    }
 }

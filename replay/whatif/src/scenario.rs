@@ -69,6 +69,12 @@ impl Scenario {
         self.settings.memory_fraction.filter(|fraction| *fraction < 1.0)
     }
 
+    /// Whether garbage is collected from a part of a limit on, and the settings have no limit. The
+    /// program may have set one, which leaves no event.
+    pub(crate) fn has_hidden_fraction(&self) -> bool {
+        self.settings.gc_threshold > 0.0 && self.settings.memory_fraction.is_none()
+    }
+
     /// Whether there is a limit that depends on the card, and the card is unknown.
     pub(crate) fn has_unknown_limit(&self) -> bool {
         self.memory_fraction().is_some() && self.card_bytes.is_none()
@@ -83,6 +89,38 @@ impl Scenario {
             self.settings.expandable_segments && self.version.minor() < SHARES_EXPANDABLE_SINCE;
         let shared = (cannot_share && shares_memory).then_some(Doubt::MemoryShared);
         [refusal, stops, shared].into_iter().flatten().collect()
+    }
+
+    /// Whether another release would treat the requests of this run differently.
+    /// `has_private_pools`: some of them are for private pools.
+    pub(crate) fn differs_in(&self, other: TorchVersion, has_private_pools: bool) -> bool {
+        let Ok(other) = Self::new(&self.setting, other, self.card_bytes) else { return true };
+        other.settings != self.settings
+            || other.rules_in_effect(has_private_pools) != self.rules_in_effect(has_private_pools)
+    }
+
+    /// The rules of the release, without those that cannot matter. A prediction has one active pool
+    /// at a time, and no pool with `use_on_oom`.
+    fn rules_in_effect(&self, has_private_pools: bool) -> Rules {
+        let oldest = TorchVersion::all().next().unwrap_or(TorchVersion::LATEST);
+        let plain = Rules::of_version(oldest);
+        let mut rules = Rules::of_version(self.version);
+        rules.routing = plain.routing;
+        rules.fallback_pools = plain.fallback_pools;
+        rules.fallback_expands = plain.fallback_expands;
+        if !has_private_pools {
+            rules.private_pools_expand = plain.private_pools_expand;
+            rules.empties_unused_pools = plain.empties_unused_pools;
+            rules.pools_allow_release = plain.pools_allow_release;
+        }
+        let has_one_division = (0..u64::BITS).any(|log2| self.settings.roundup.divisions_for(1 << log2) == 1);
+        if !has_one_division {
+            rules.one_division_keeps_size = plain.one_division_keeps_size;
+        }
+        if self.settings.memory_fraction != Some(1.0) {
+            rules.full_fraction_is_no_limit = plain.full_fraction_is_no_limit;
+        }
+        rules
     }
 
     /// Settings in the text that may matter, and that the model does not know.

@@ -30,7 +30,14 @@ fn random_program(requests: u64, mut seed: u64) -> Vec<PredictionInput> {
             let requested_bytes = unit_bytes * (1 + random(4));
             Request::Alloc { block, requested_bytes, stream: random(2), pool: 0 }
         };
-        let timed = TimedRequest { request, reserved_bytes: None, time_ns: number, step: 0, stack: 0 };
+        let timed = TimedRequest {
+            request,
+            reserved_bytes: None,
+            time_ns: number,
+            step: 0,
+            stack: 0,
+            was_refused: false,
+        };
         inputs.push(PredictionInput::Request(timed));
     }
     inputs

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from conftest import dump, gpumemtrace, python_of
-from whatif_runs import PROGRAMS, answer_of, compare, compare_row, minor_of, run_program, settings_of
+from whatif_runs import PROGRAMS, answer_of, compare, compare_row, minor_of, pattern, run_program, settings_of
 
 BY_NAME = {program.name: program for program in PROGRAMS}
 
@@ -117,3 +117,14 @@ def test_settings_that_do_not_go_together(torch_version, tmp_path):
     assert peaks.pop(both) == 14_060
     # A limit of splits alone changes nothing, and such a row is shown all the same.
     assert all(peak < 500 for peak in peaks.values()) and len(peaks) == 2
+
+
+def test_garbage_collection_below_a_limit_that_leaves_no_event_is_labelled(torch_version, tmp_path):
+    """The program sets a limit, which the recording does not show: it collects garbage below it."""
+    program, setting = pattern("limited_sizes"), "garbage_collection_threshold:0.2"
+    run_program(program, torch_version, python_of(torch_version), tmp_path, trace=tmp_path / "run.trace")
+    answer = answer_of(tmp_path / "run.trace", [setting])
+    [row] = answer["rows"]
+    real = run_program(program, torch_version, python_of(torch_version), tmp_path, setting)
+    assert compare_row(row, real).different["peak_reserved_bytes"], "garbage was collected"
+    assert row["status"] == "indicative" and "set_per_process_memory_fraction() leaves no event" in row["reason"]

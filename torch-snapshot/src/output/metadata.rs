@@ -50,6 +50,10 @@ pub(super) fn add_metadata(
     meta.set_number("snapshot.start_blocks", facts.start_blocks);
     meta.set_number("snapshot.start_bytes", facts.start_bytes);
     meta.set_number("snapshot.overwritten", u64::from(facts.is_overwritten));
+    if let Some((oldest, newest)) = snapshot.releases {
+        meta.set_number("snapshot.oldest_minor", u64::from(oldest));
+        meta.set_number("snapshot.newest_minor", u64::from(newest));
+    }
     let counts = &snapshot.counts;
     let counted = [
         ("snapshot.max_entries", snapshot.settings.max_entries.unwrap_or(0)),

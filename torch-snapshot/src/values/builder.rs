@@ -7,6 +7,7 @@ use gpumemtrace_format::event::{NO_POOL, pack_pool_id};
 use super::containers::{ContainerBody, Containers};
 use super::forward::ForwardStacks;
 use super::lists::{ListTable, MAX_LISTED};
+use super::releases::event_key_bits;
 use super::snapshot::{Annotation, BlockRecord, EndBlockState, SegmentRecord};
 use super::{EventAction, EventRun, StoredEvent, TextId, TorchSnapshot, TorchStack, Value, keys};
 use crate::error::SnapshotError;
@@ -29,6 +30,10 @@ pub(crate) struct SnapshotBuilder {
     pub(super) text_lists: ListTable,
     scratch: Vec<u32>,
     pub(super) forward: ForwardStacks,
+    /// Keys of the first event that tell releases apart.
+    pub(super) event_keys: Option<u32>,
+    /// Events have categories: PyTorch's memory profiler wrote them, not its allocator.
+    pub(super) is_of_profiler: bool,
 }
 
 /// The values of a dictionary by key.
@@ -224,6 +229,10 @@ impl SnapshotBuilder {
                 EventAction::Unknown
             }
         };
+        if self.event_keys.is_none() {
+            self.event_keys = Some(event_key_bits(|key| fields.has(key)));
+            self.is_of_profiler = fields.has(keys::CATEGORY);
+        }
         let stack = self.stack_of_event(fields);
         let mut labels = [keys::CATEGORY, keys::USER_METADATA].into_iter();
         let addr = if action == EventAction::OutOfMemory { keys::DEVICE_FREE } else { keys::ADDR };

@@ -82,6 +82,8 @@ keys! {
     OOM = "oom";
     ANNOTATE = "annotate";
     USER_DEFINED = "user_defined";
+    CAPTURE_STREAM_REUSE = "graph_capture_record_stream_reuse";
+    MAX_CACHED_SIZE = "max_cached_size";
 }
 
 /// Keys with lists or dictionaries that a trace needs.

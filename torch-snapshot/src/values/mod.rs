@@ -13,6 +13,7 @@ mod forward;
 mod frame_texts;
 mod keys;
 mod lists;
+mod releases;
 mod root;
 mod snapshot;
 mod stacks;

@@ -1,6 +1,7 @@
 //! The whole snapshot, from the outermost value of the file.
 
 use super::builder::{Fields, SHARED_LIST};
+use super::releases::{KeyPlace, find_releases, has_event_key};
 use super::snapshot::AllocatorSettings;
 use super::{EventRun, SegmentRecord, SnapshotBuilder, TorchSnapshot, Value, keys};
 use crate::error::SnapshotError;
@@ -46,6 +47,7 @@ impl SnapshotBuilder {
         let annotations = annotations.collect();
         let has_segments = is_list_of_segments || fields.has(keys::SEGMENTS);
         let is_exported = fields.has(keys::GPUMEMTRACE);
+        let releases = if is_exported { None } else { self.releases(fields) };
         let snapshot = &mut self.snapshot;
         let mut all: Vec<Option<SegmentRecord>> =
             std::mem::take(&mut snapshot.segments).into_iter().map(Some).collect();
@@ -56,11 +58,26 @@ impl SnapshotBuilder {
         (snapshot.traces, snapshot.settings, snapshot.annotations) = (traces, settings, annotations);
         snapshot.is_exported = is_exported;
         snapshot.has_segments = has_segments;
+        snapshot.releases = releases;
         snapshot.counts.unknown_keys = self.unknown_keys.len() as u64;
         snapshot.counts.strange_entries = strange as u64;
         snapshot.counts.host_events = host_events;
         snapshot.counts.dropped_texts = snapshot.texts.dropped;
         Ok(self.snapshot)
+    }
+
+    /// The releases that write these keys. Lists of segments have none that tell, and other tools
+    /// write other keys.
+    fn releases(&self, root: Fields<'_>) -> Option<(u32, u32)> {
+        if self.is_of_profiler || !root.has(keys::DEVICE_TRACES) || !root.has(keys::SEGMENTS) {
+            return None;
+        }
+        let settings = Fields(self.pairs(root.get(keys::ALLOCATOR_SETTINGS)));
+        find_releases(|place, key| match place {
+            KeyPlace::Root => Some(root.has(key)),
+            KeyPlace::Settings => (!settings.0.is_empty()).then(|| settings.has(key)),
+            KeyPlace::Event => self.event_keys.map(|bits| has_event_key(bits, key)),
+        })
     }
 
     /// The events of each device. No event may be listed twice: a small file could otherwise stand

@@ -90,6 +90,9 @@ pub(crate) struct TorchSnapshot {
     pub(crate) has_segments: bool,
     /// It has events that only torch_npu writes.
     pub(crate) has_npu_events: bool,
+    /// The oldest and the newest minor version of PyTorch 2 that may have written it; `None` if it
+    /// has no keys to tell, or those of no known version.
+    pub(crate) releases: Option<(u32, u32)>,
     /// `gpumemtrace export torch-snapshot` wrote it.
     pub(crate) is_exported: bool,
 }

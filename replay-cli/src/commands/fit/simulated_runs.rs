@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use gpumemtrace_caching_allocator::TorchVersion;
 use gpumemtrace_replay::report::{RefusedRequest, Report};
 use gpumemtrace_replay::{Section, analyse, report};
-use gpumemtrace_whatif::{FailedRequest, ReservedRange, ValueRun};
+use gpumemtrace_whatif::{FailedRequest, FailedWhat, ReservedRange, ValueRun};
 
 use super::FitArgs;
 use super::varied_argument::VariedArgument;
@@ -155,6 +155,7 @@ impl Recording {
     fn first_failure(&self, has_succeeded: bool) -> Option<FailedRequest> {
         let oom = self.report.oom.iter().flatten().min_by_key(|oom| oom.time_ns);
         let of_pytorch = oom.map(|oom| FailedRequest {
+            what: FailedWhat::Block,
             request_bytes: oom.requested_bytes,
             site: Some(oom.site.clone()),
             time_ns: oom.time_ns,
@@ -163,6 +164,7 @@ impl Recording {
         let of_library = self.last_refused_request.as_ref().filter(|_| !has_succeeded);
         of_pytorch.or_else(|| {
             of_library.map(|request| FailedRequest {
+                what: FailedWhat::Library,
                 request_bytes: request.requested_bytes,
                 site: Some(request.site.clone()),
                 time_ns: request.time_ns,

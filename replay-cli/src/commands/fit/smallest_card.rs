@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gpumemtrace_whatif::{CardSearch, PredictedRow, PredictionStatus, Scenario};
+use gpumemtrace_whatif::{CardSearch, PredictedRow, PredictionStatus, Scenario, WhatIfRows};
 
 use super::{DEFAULT_SETTINGS, FitArgs};
 use crate::commands::whatif::recorded_run::RecordedRun;
@@ -13,17 +13,19 @@ use crate::render::{FIT_RENDERERS, FitDocument, RenderContext, print_document, s
 pub(super) fn run(args: &FitArgs, trace: &Path) -> anyhow::Result<CliExit> {
     let mut run = RecordedRun::open(trace, &args.run)?;
     let mut searches = searches(args, &run.base)?;
-    let base = loop {
-        let (base, rows) = run.predict(searches.iter().flat_map(SettingSearch::next).collect(), 0)?;
+    let last = loop {
+        let predicted = run.predict(searches.iter().flat_map(SettingSearch::next).collect(), 0)?;
         for search in &mut searches {
-            search.note(&rows);
+            search.note(&predicted.rows);
         }
         if searches.iter().all(|search| search.next().is_empty()) {
-            break base;
+            break predicted;
         }
     };
     let rows = searches.into_iter().flat_map(|search| [search.smallest, search.too_small]);
-    let answer = FitDocument::SmallestCard(Box::new(run.answer(base, rows.flatten().collect())));
+    let answer = FitDocument::SmallestCard(Box::new(
+        run.answer(WhatIfRows { rows: rows.flatten().collect(), ..last }),
+    ));
     let renderer = select_format(FIT_RENDERERS, args.format, args.json);
     print_document(renderer, &answer, &RenderContext::new(args.display.style()))?;
     Ok(run.exit())

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{Device, ReservedCurve, SettingEffect, SettingEffects};
 use gpumemtrace_replay::{Analysis, Section, report};
-use gpumemtrace_whatif::{PredictedRow, PredictionStatus, WhatIf};
+use gpumemtrace_whatif::{PredictedRow, PredictionStatus, WhatIf, WhatIfRows};
 
-use super::{affordable_settings, candidates, count_blocks, recorded_scenario, steps_of};
+use super::{RecordedScenario, affordable_settings, candidates, count_blocks, recorded_scenario, steps_of};
 use crate::render::wording::whatif::describe_doubts;
 use crate::trace::open::TraceSource;
 
@@ -22,13 +22,14 @@ pub(in crate::commands) fn add_setting_effects(
     let facts = report(std::slice::from_ref(analysis), &[Section::Oom]);
     let info = &facts.traces[0];
     // What other allocators reserve does not follow PyTorch's settings.
-    if info.pluggable.is_some() || info.since.is_some() || info.stream.is_some() {
+    // The release that wrote a snapshot is not known exactly; `whatif` says what follows from that.
+    if info.pluggable.is_some() || info.since.is_some() || info.stream.is_some() || info.is_torch_snapshot() {
         return;
     }
     let with_torch = facts.devices.iter().filter(|device| device.peak.reserved_bytes > Some(0));
     let runs: Vec<_> = with_torch
         .filter_map(|device| {
-            let (base, doubts) = recorded_scenario(info, device, None).ok()?;
+            let RecordedScenario { base, doubts, .. } = recorded_scenario(info, device, None).ok()?;
             let candidates = candidates(&base);
             (!candidates.is_empty()).then_some((device, base, candidates, doubts))
         })
@@ -78,7 +79,7 @@ fn no_effects(device: &Device) -> SettingEffects {
 /// `None` if the model does not reserve what the run reserved, and for a run that ran out of
 /// memory: with another setting it goes on and needs more.
 fn effects_of(device: &Device, whatif: WhatIf) -> Option<SettingEffects> {
-    let (base, rows) = whatif.finish();
+    let WhatIfRows { base, rows, .. } = whatif.finish();
     if base.row.ooms > 0 || base.row.peak_reserved_bytes != device.peak.reserved_bytes {
         return None;
     }

@@ -64,13 +64,23 @@ fn count_blocks(analysis: &Analysis) -> u64 {
     blocks.map(|(_, count)| count).sum()
 }
 
-/// The recorded run as a scenario, and what is doubtful about every prediction from it; else why
-/// there can be none. `named` is the version that the user named.
+/// The recorded run as a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct RecordedScenario {
+    /// Its settings, version and card. Of several versions, it has the newest.
+    pub(super) base: Scenario,
+    /// The versions that may have run, the oldest first. The keys of a snapshot leave several.
+    pub(super) versions: Vec<TorchVersion>,
+    /// What is doubtful about every prediction from it.
+    pub(super) doubts: Vec<Doubt>,
+}
+
+/// The recorded run, or why it is unknown what ran. `named` is the version that the user named.
 pub(super) fn recorded_scenario(
     info: &TraceInfo,
     device: &Device,
     named: Option<TorchVersion>,
-) -> Result<(Scenario, Vec<Doubt>), String> {
+) -> Result<RecordedScenario, String> {
     let accelerator = info.notes.iter().find_map(|note| match note.fact {
         TraceNote::OtherAccelerator { accelerator, .. } => Some(accelerator),
         _ => None,
@@ -79,18 +89,45 @@ pub(super) fn recorded_scenario(
         let device = describe_accelerator(accelerator);
         return Err(format!("it is of {device}, and the model is of PyTorch's allocator for CUDA"));
     }
-    let version = match (info.torch.as_deref(), named) {
-        (Some(torch), _) => TorchVersion::parse(torch).map_err(|error| error.to_string())?,
-        (None, Some(named)) => named,
-        (None, None) => {
-            return Err("it does not say which PyTorch ran; name its version, as in --torch 2.9".to_owned());
-        }
-    };
+    let versions = recorded_versions(info, named)?;
     let setting = info.allocator_conf.as_deref().unwrap_or("");
-    let base = Scenario::new(setting, version, device.total_bytes);
-    let base = base.map_err(|error| format!("its allocator settings: {error}"))?;
+    let scenario = |version: &TorchVersion| Scenario::new(setting, *version, device.total_bytes);
+    // A version that refuses the settings did not run.
+    let (accepted, base) = versions
+        .iter()
+        .rev()
+        .map(|version| scenario(version).map(|base| (version, base)))
+        .find_map(Result::ok)
+        .map_or_else(
+            || match versions.last().map(scenario) {
+                Some(Err(error)) => Err(format!("its allocator settings: {error}")),
+                _ => Err("it does not say which PyTorch ran".to_owned()),
+            },
+            Ok,
+        )?;
+    let versions = versions.iter().filter(|version| *version <= accepted && scenario(version).is_ok());
     let doubts = (!info.complete).then_some(Doubt::Incomplete);
-    Ok((base, doubts.into_iter().collect()))
+    Ok(RecordedScenario { versions: versions.copied().collect(), base, doubts: doubts.into_iter().collect() })
+}
+
+/// The versions that may have run, the oldest first.
+fn recorded_versions(info: &TraceInfo, named: Option<TorchVersion>) -> Result<Vec<TorchVersion>, String> {
+    if let Some(torch) = info.torch.as_deref() {
+        return Ok(vec![TorchVersion::parse(torch).map_err(|error| error.to_string())?]);
+    }
+    let parse = |version: &str| TorchVersion::parse(version).ok();
+    let releases = info.torch_releases.as_ref();
+    let range = releases.and_then(|releases| Some((parse(&releases.oldest)?, parse(&releases.newest)?)));
+    match (range, named) {
+        (None, Some(named)) => Ok(vec![named]),
+        (Some((oldest, newest)), Some(named)) if (oldest..=newest).contains(&named) => Ok(vec![named]),
+        (Some((oldest, newest)), _) => {
+            Ok(TorchVersion::all().filter(|version| (oldest..=newest).contains(version)).collect())
+        }
+        (None, None) => {
+            Err("it does not say which PyTorch ran; name its version, as in --torch 2.9".to_owned())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_whatif::ReservedRange;
+use gpumemtrace_whatif::{ReservedRange, WhatIfRows};
 
 use crate::commands::whatif::recorded_run::{RecordedRun, RecordedRunArgs};
 use crate::render::wording::whatif::describe_range;
@@ -30,7 +30,7 @@ pub(super) fn print_address_ranges(traces: &[PathBuf], here: &Path) {
 /// `None` if no address can decide, and if the model does not reserve what the run reserved.
 pub(in crate::commands) fn range_of_trace(trace: &Path) -> anyhow::Result<Option<ReservedRange>> {
     let mut run = RecordedRun::open(trace, &RecordedRunArgs::default())?;
-    let (base, _) = run.predict(Vec::new(), ORDERS)?;
+    let WhatIfRows { base, .. } = run.predict(Vec::new(), ORDERS)?;
     let is_equal = base.row.peak_reserved_bytes == Some(run.peak_reserved_bytes);
     Ok(base.row.peak_reserved_range.filter(|_| is_equal))
 }

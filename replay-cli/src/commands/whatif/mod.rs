@@ -76,8 +76,8 @@ pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
     for trace in &args.traces {
         let mut run = RecordedRun::open(trace, &args.run)?;
         let others = scenarios(args, &run)?;
-        let (base, rows) = run.predict(others, args.orders)?;
-        answers.push(run.answer(base, rows));
+        let predicted = run.predict(others, args.orders)?;
+        answers.push(run.answer(predicted));
         if !run.is_complete {
             exit = CliExit::Incomplete;
         }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpumemtrace_whatif::{KnownCard, PredictionStatus, WhatIfAnswer, WhatIfRow};
+use gpumemtrace_whatif::{KnownCard, MoreNeeded, PredictionStatus, WhatIfAnswer, WhatIfRow};
 
 use super::whatif::{describe_base, describe_failure, describe_run, describe_setting};
+use crate::render::wording::whatif::describe_more;
 use crate::terminal::format::{format_number, put_line, size_column};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
@@ -15,13 +16,15 @@ use crate::terminal::units::{Units, chosen_units, format_bytes};
 pub(super) fn render_fit(answer: &WhatIfAnswer, style: Style) -> String {
     let mut out = String::new();
     put_line(&mut out, format_args!("{}", style.bold(&describe_run(answer))));
-    put_line(&mut out, format_args!("  {HANG}{}", describe_base(&answer.base)));
+    put_line(&mut out, format_args!("  {HANG}{}", describe_base(answer)));
     if answer.base.status == PredictionStatus::Refused {
+        render_least(&mut out, answer);
         return layout::finish_text(&out, style);
     }
     out.push('\n');
     let width = chosen_units().columns();
-    let title = format!("  {:>14}  {:>width$}  {:>8}  setting", "smallest card", "reserved", "retries");
+    let card = if answer.may_need_more.is_empty() { "smallest card" } else { "at least" };
+    let title = format!("  {card:>14}  {:>width$}  {:>8}  setting", "reserved", "retries");
     put_line(&mut out, format_args!("{}", style.bold(&title)));
     for row in &answer.rows {
         if row.ooms == 0 && row.status != PredictionStatus::Refused {
@@ -63,7 +66,7 @@ fn render_too_small(out: &mut String, row: &WhatIfRow, answer: &WhatIfAnswer) {
     let works = answer.rows.iter().find(|other| other.setting == row.setting && other.ooms == 0);
     let less = works.and_then(|works| works.card_bytes?.checked_sub(row.card_bytes?));
     if let Some((less, failure)) = less.zip(row.first_failure.as_ref()) {
-        let failure = describe_failure(failure);
+        let failure = describe_failure(failure, answer.steps.is_some());
         put_line(out, format_args!("      {HANG}with {} less, {failure}", format_bytes(less)));
     }
 }
@@ -73,7 +76,7 @@ fn render_none(out: &mut String, row: &WhatIfRow, answer: &WhatIfAnswer, style: 
     let name = describe_name(row, answer, style);
     let why = match (row.status, &row.first_failure) {
         (PredictionStatus::Refused, _) => "not predicted".to_owned(),
-        (_, Some(failure)) => describe_failure(failure),
+        (_, Some(failure)) => describe_failure(failure, answer.steps.is_some()),
         (_, None) => "out of memory".to_owned(),
     };
     put_line(out, format_args!("  {:>14}  {HANG}{name}: {why}", "none"));
@@ -120,7 +123,29 @@ fn render_known_cards(out: &mut String, answer: &WhatIfAnswer) {
         );
         return;
     }
-    put_line(out, format_args!("Smallest known card that holds the run: {HANG}{cards}"));
+    if answer.may_need_more.is_empty() {
+        put_line(out, format_args!("Smallest known card that holds the run: {HANG}{cards}"));
+        return;
+    }
+    let is_in_part = |more: &MoreNeeded| matches!(more, MoreNeeded::StartedLate | MoreNeeded::Incomplete);
+    let what = if answer.may_need_more.iter().any(is_in_part) {
+        "the recorded part of the run"
+    } else {
+        "PyTorch's memory in the run"
+    };
+    put_line(out, format_args!("Smallest known card that holds {what}: {HANG}{cards}"));
+    let reasons: Vec<&str> = answer.may_need_more.iter().map(|more| describe_more(*more)).collect();
+    put_line(out, format_args!("  {HANG}The run may need a larger one: {}.", reasons.join("; ")));
+    render_least(out, answer);
+}
+
+/// What the run needs at least.
+fn render_least(out: &mut String, answer: &WhatIfAnswer) {
+    if let Some(bytes) = answer.least_card_bytes {
+        let bytes = format_bytes(bytes);
+        let text = "holds the run: so much was allocated at a time.";
+        put_line(out, format_args!("  {HANG}No card with less than {bytes} {text}"));
+    }
 }
 
 fn plain_name(row: &WhatIfRow, answer: &WhatIfAnswer) -> String {

@@ -72,7 +72,7 @@ fn render_setting(out: &mut String, of_setting: &LargestOfSetting, column: usize
     }
     let failing = of_setting.runs.iter().find(|run| !run.fits);
     if let Some((run, failure)) = failing.and_then(|run| Some((run, run.first_failure.as_ref()?))) {
-        let (value, failure) = (format_number(run.value), describe_failure(failure));
+        let (value, failure) = (format_number(run.value), describe_failure(failure, true));
         put_line(out, format_args!("      {HANG}with {value}, {failure}"));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpumemtrace_whatif::{FailedRequest, PredictionStatus, UnusedByCause, WhatIfAnswer, WhatIfRow};
+use gpumemtrace_whatif::{
+    FailedRequest, FailedWhat, PredictionStatus, UnusedByCause, WhatIfAnswer, WhatIfRow,
+};
 
 use crate::render::wording::alloc_conf_of;
 use crate::render::wording::sites::short_site;
@@ -65,14 +67,14 @@ fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
     let mut out = String::new();
     let base = &answer.base;
     put_line(&mut out, format_args!("{}", style.bold(&describe_run(answer))));
-    put_line(&mut out, format_args!("  {HANG}{}", describe_base(base)));
+    put_line(&mut out, format_args!("  {HANG}{}", describe_base(answer)));
     if base.status == PredictionStatus::Refused {
         return layout::finish_text(&out, style);
     }
     out.push('\n');
     let (same, different): (Vec<&WhatIfRow>, Vec<&WhatIfRow>) =
         answer.rows.iter().partition(|row| has_no_effect(row, base));
-    render_rows(&mut out, base, &different, style);
+    render_rows(&mut out, answer, &different, style);
     render_unused(&mut out, base, &different);
     render_same(&mut out, &same, base);
     render_reasons(&mut out, answer);
@@ -82,20 +84,27 @@ fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
 
 pub(super) fn describe_run(answer: &WhatIfAnswer) -> String {
     let base = &answer.base;
-    let torch = base.torch.as_deref().unwrap_or("unknown");
+    let torch = match &answer.torch_releases {
+        Some([oldest, newest]) => format!("{oldest} to {newest} (by its keys)"),
+        None => base.torch.as_deref().unwrap_or("unknown").to_owned(),
+    };
     let card = base
         .card_bytes
         .map_or_else(|| "card unknown".to_owned(), |bytes| format!("card of {}", format_bytes(bytes)));
-    format!("{}: GPU {}, PyTorch {}, {card}", escape_text(&answer.path), answer.device, escape_text(torch))
+    format!("{}: GPU {}, PyTorch {}, {card}", escape_text(&answer.path), answer.device, escape_text(&torch))
 }
 
 /// Whether the model holds for this run.
-pub(super) fn describe_base(base: &WhatIfRow) -> String {
+pub(super) fn describe_base(answer: &WhatIfAnswer) -> String {
+    let base = &answer.base;
+    let equal =
+        "With the recorded settings, the allocator model reserves what the run reserved, at every request.";
     match (base.status, &base.reason) {
         (PredictionStatus::Exact, _) => {
-            "With the recorded settings, the allocator model reserves what the run reserved, at every \
-             request. Predictions are exact unless a line below says otherwise."
-                .to_owned()
+            format!("{equal} Predictions are exact unless a line below says otherwise.")
+        }
+        (PredictionStatus::Indicative, Some(reason)) if answer.is_reproduced => {
+            format!("{equal} The predictions are indicative, because {reason}.")
         }
         (PredictionStatus::Indicative, Some(reason)) => {
             format!("The predictions are indicative, because {reason}.")
@@ -114,24 +123,25 @@ fn has_no_effect(row: &WhatIfRow, base: &WhatIfRow) -> bool {
         && numbers(row) == numbers(base)
 }
 
-fn render_rows(out: &mut String, base: &WhatIfRow, rows: &[&WhatIfRow], style: Style) {
+fn render_rows(out: &mut String, answer: &WhatIfAnswer, rows: &[&WhatIfRow], style: Style) {
     let width = chosen_units().columns();
     let title = format!(
         "  {:>width$}  {:>7}  {:>width$}  {:>8}  {:>12}  setting",
         "reserved", "", "unused", "retries", "driver calls"
     );
     put_line(out, format_args!("{}", style.bold(&title)));
-    render_row(out, base, base, style);
+    render_row(out, &answer.base, answer, style);
     let most = style.row_limit(usize::MAX);
     for row in rows.iter().take(most) {
-        render_row(out, row, base, style);
+        render_row(out, row, answer, style);
     }
     if let Some(hidden) = rows.len().checked_sub(most).filter(|hidden| *hidden > 0) {
         put_line(out, format_args!("  {}", format_count(hidden as u64, "other setting")));
     }
 }
 
-fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, style: Style) {
+fn render_row(out: &mut String, row: &WhatIfRow, answer: &WhatIfAnswer, style: Style) {
+    let base = &answer.base;
     let width = chosen_units().columns();
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| format!("{:>width$}", "unknown"), size_column);
     let calls: u64 = row.driver_calls.values().sum();
@@ -153,15 +163,24 @@ fn render_row(out: &mut String, row: &WhatIfRow, base: &WhatIfRow, style: Style)
         put_line(out, format_args!("      {HANG}{}", describe_range(&range)));
     }
     if let Some(failure) = row.first_failure.as_ref().filter(|_| row.ooms > 0) {
-        put_line(out, format_args!("      {HANG}{}", describe_failure(failure)));
+        put_line(out, format_args!("      {HANG}{}", describe_failure(failure, answer.steps.is_some())));
     }
 }
 
 /// Which request gets no memory.
-pub(super) fn describe_failure(failure: &FailedRequest) -> String {
+pub(super) fn describe_failure(failure: &FailedRequest, has_steps: bool) -> String {
+    if failure.what == FailedWhat::Start {
+        let bytes = format_bytes(failure.request_bytes);
+        return format!("out of memory: {bytes} were in use when the recording began");
+    }
     let site = failure.site.as_ref().map_or_else(|| "an unknown line".to_owned(), short_site);
-    let (step, bytes) = (format_number(u64::from(failure.step)), format_bytes(failure.request_bytes));
-    format!("out of memory in step {step}: {bytes} requested at {site}")
+    let bytes = format_bytes(failure.request_bytes);
+    let step = format_number(u64::from(failure.step));
+    let step = if has_steps { format!(" in step {step}") } else { String::new() };
+    match failure.what {
+        FailedWhat::Library => format!("out of memory{step}: {bytes} requested outside PyTorch at {site}"),
+        FailedWhat::Block | FailedWhat::Start => format!("out of memory{step}: {bytes} requested at {site}"),
+    }
 }
 
 /// `-6.2%`: the peak compared with the recorded one.

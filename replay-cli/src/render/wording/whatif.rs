@@ -1,7 +1,7 @@
 //! Why predictions are not exact, and why memory is unused, in words.
 
 use gpumemtrace_replay::report::CauseKind;
-use gpumemtrace_whatif::{Doubt, ReservedRange, UnusedByCause};
+use gpumemtrace_whatif::{Doubt, MoreNeeded, ReservedRange, UnusedByCause};
 
 use super::fragmentation::name_cause;
 use super::vocabulary::Vocabulary;
@@ -22,6 +22,16 @@ fn describe_doubt(doubt: &Doubt) -> String {
             format_bytes(*recorded_bytes)
         ),
         Doubt::Incomplete => "the recording began after the first allocation, or it lost events".to_owned(),
+        Doubt::NoHistory => "the recording has no request: it shows only what was allocated at its end".to_owned(),
+        Doubt::StartedLate(start) => format!(
+            "the recording begins with {} ({}) in {} of segments, which are taken as they lay",
+            format_count(start.blocks, "block"),
+            format_bytes(start.allocated_bytes),
+            format_bytes(start.reserved_bytes)
+        ),
+        Doubt::ReleaseUnknown { oldest, newest } => format!(
+            "the file fits PyTorch {oldest} to {newest}, and their rules differ here; name the release with --torch"
+        ),
         Doubt::WithoutDetail { blocks } => {
             format!("the requested size of {} is unknown", format_count(*blocks, "block"))
         }
@@ -61,6 +71,14 @@ fn describe_doubt(doubt: &Doubt) -> String {
         Doubt::LimitUnknown => {
             "the memory of the card, on which the limit depends, is unknown; name it with --card".to_owned()
         }
+        Doubt::CardUnknown { refused } => format!(
+            "the driver refused memory for {}, and the memory of the card is unknown; name it with --card",
+            format_count(*refused, "request")
+        ),
+        Doubt::Slept => "the program returned the memory of segments (sleep mode), which may have other sizes here".to_owned(),
+        Doubt::FractionUnknown => {
+            "garbage is collected only below a limit, and set_per_process_memory_fraction() leaves no event".to_owned()
+        }
         Doubt::SettingRefused { why } => why.clone(),
         Doubt::StopsPyTorch => {
             "this release stops with an internal error when it releases oversize blocks of expandable segments"
@@ -70,6 +88,18 @@ fn describe_doubt(doubt: &Doubt) -> String {
                                 expandable segments"
             .to_owned(),
         Doubt::NotModelled { settings } => format!("the allocator model does not support {}", settings.join(", ")),
+    }
+}
+
+/// Why a run may need more memory than predicted.
+pub(crate) fn describe_more(more: MoreNeeded) -> &'static str {
+    match more {
+        MoreNeeded::NoHistory => "the recording has no request",
+        MoreNeeded::StartedLate => "what it needed before the recording began is unknown",
+        MoreNeeded::Incomplete => "events are missing",
+        MoreNeeded::OutsideUnknown => {
+            "what contexts, libraries and other processes use is not in the recording"
+        }
     }
 }
 

@@ -6,17 +6,24 @@
 //! returned need more: `empty_cache()` is a request, the release before a second attempt is an
 //! answer. The release of an attempt happens inside a request, so the segment that follows it has
 //! its stack; or the driver has just refused memory.
+//!
+//! What existed before the first recorded request is no request, but the state to begin with
+//! (`start_state.rs`).
 
 mod recorded_blocks;
+mod start_state;
 
 use std::collections::BTreeSet;
 
 use gpumemtrace_format::EventKind;
-use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL};
+use gpumemtrace_format::event::{FLAG_EXISTED, FLAG_FREED_AT_ONCE, NO_POOL};
 use gpumemtrace_replay::report::WalkedEvent;
 
 use self::recorded_blocks::BlockNumbers;
 pub use self::recorded_blocks::RecordedBlock;
+use self::start_state::StartCollector;
+pub use self::start_state::StartState;
+pub(crate) use self::start_state::pool_id;
 
 /// The code of `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u16 = 2;
@@ -84,6 +91,8 @@ pub struct TimedRequest {
     pub step: u32,
     /// The stack, as in [`WalkedEvent::stack`].
     pub stack: u32,
+    /// PyTorch released cached memory for it, so the driver refused some at first.
+    pub was_refused: bool,
 }
 
 /// Segments that were returned to the driver, as long as it is unknown why.
@@ -94,6 +103,7 @@ struct OpenRelease {
     stack: u32,
     time_ns: u64,
     step: u32,
+    seq: u64,
     /// The driver refused memory right before it.
     after_refusal: bool,
 }
@@ -103,6 +113,12 @@ struct OpenRelease {
 pub struct RequestReader {
     device: u8,
     blocks: BlockNumbers,
+    /// What existed before the first request, until that was seen.
+    start: Option<StartCollector>,
+    /// The finished state, until it is taken.
+    start_state: Option<StartState>,
+    /// Blocks that existed and waited for another stream.
+    early_frees: Vec<TimedRequest>,
     release: Option<OpenRelease>,
     was_refused: bool,
     /// The private pool that serves requests now; 0 if none does.
@@ -111,6 +127,12 @@ pub struct RequestReader {
     pub without_detail: u64,
     /// Blocks that another stream still used when they were freed.
     pub freed_in_use: u64,
+    /// Number of requests so far, without releases of cached memory.
+    pub requests: u64,
+    /// Requests that were refused at first.
+    pub refused: u64,
+    /// PyTorch released cached memory for the request that is being served.
+    has_released: bool,
     ready: Vec<TimedRequest>,
 }
 
@@ -120,11 +142,17 @@ impl RequestReader {
         Self {
             device,
             blocks: BlockNumbers::default(),
+            start: Some(StartCollector::default()),
+            start_state: None,
+            early_frees: Vec::new(),
             release: None,
             was_refused: false,
             active_pool: 0,
             without_detail: 0,
             freed_in_use: 0,
+            requests: 0,
+            refused: 0,
+            has_released: false,
             ready: Vec::new(),
         }
     }
@@ -133,7 +161,7 @@ impl RequestReader {
     pub fn on_event(&mut self, walked: &WalkedEvent<'_>) -> &[TimedRequest] {
         self.ready.clear();
         let event = walked.event;
-        if event.device == self.device {
+        if event.device == self.device && !self.collect_start(walked) {
             match event.kind {
                 EventKind::BLOCK_ALLOC => self.on_alloc(walked),
                 EventKind::BLOCK_FREE => self.on_free(walked),
@@ -155,6 +183,41 @@ impl RequestReader {
         &self.ready
     }
 
+    /// The state to begin with, once and before the first request; `None` if there is none.
+    pub fn take_start(&mut self) -> Option<StartState> {
+        self.start_state.take()
+    }
+
+    /// Collects what existed before the first request. False for other events.
+    fn collect_start(&mut self, walked: &WalkedEvent<'_>) -> bool {
+        let event = walked.event;
+        if event.flags & FLAG_EXISTED == 0 || event.kind.is_driver_call() {
+            self.end_start();
+            return false;
+        }
+        let Some(start) = &mut self.start else { return false };
+        match event.kind {
+            EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => start.add_segment(event),
+            EventKind::BLOCK_ALLOC => start.add_block(event, self.blocks.add(event.addr)),
+            // The block was freed, and another stream still uses it.
+            EventKind::BLOCK_FREE => {
+                let block = self.blocks.free(event.addr, false);
+                let request = Request::Free { block, is_immediate: false };
+                self.early_frees.push(Self::timed(walked, request, None));
+                self.freed_in_use += 1;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn end_start(&mut self) {
+        if let Some(start) = self.start.take() {
+            self.start_state = start.finish();
+            self.ready.append(&mut self.early_frees);
+        }
+    }
+
     /// The requests that were known by the last event.
     pub fn ready(&self) -> &[TimedRequest] {
         &self.ready
@@ -165,9 +228,20 @@ impl RequestReader {
         self.was_refused
     }
 
+    /// The requests that are known because memory outside the allocator was requested by the event
+    /// of this number: a release before it was not part of another request.
+    pub fn settle_before(&mut self, seq: u64) -> &[TimedRequest] {
+        self.ready.clear();
+        if self.release.as_ref().is_some_and(|release| release.seq < seq) {
+            self.settle_release(false);
+        }
+        &self.ready
+    }
+
     /// The requests that were still open when the recording ended.
     pub fn finish(&mut self) -> &[TimedRequest] {
         self.ready.clear();
+        self.end_start();
         self.settle_release(false);
         &self.ready
     }
@@ -223,6 +297,7 @@ impl RequestReader {
             stack: walked.stack,
             time_ns: walked.time_ns,
             step: walked.step,
+            seq: walked.event.seq,
             after_refusal,
         });
         release.pools.insert(if pool == NO_POOL { 0 } else { pool });
@@ -241,20 +316,36 @@ impl RequestReader {
     /// Decides about the open release: a request of its own, unless it was part of another.
     fn settle_release(&mut self, is_part_of_request: bool) {
         let Some(release) = self.release.take() else { return };
-        let OpenRelease { pools, stack, time_ns, step, after_refusal } = release;
+        let OpenRelease { pools, stack, time_ns, step, after_refusal, .. } = release;
         let private = pools.iter().copied().filter(|pool| *pool != 0);
         let only_pool = private.clone().next().filter(|_| pools.len() == 1);
         let mut requests: Vec<_> = private.map(|pool| Request::EndPool { pool }).collect();
         if !is_part_of_request && !after_refusal {
             requests.push(Request::ReleaseCached { only_pool });
         }
-        let timed = |request| TimedRequest { request, reserved_bytes: None, time_ns, step, stack };
+        self.has_released = is_part_of_request;
+        let timed = |request| TimedRequest {
+            request,
+            reserved_bytes: None,
+            time_ns,
+            step,
+            stack,
+            was_refused: false,
+        };
         self.ready.extend(requests.into_iter().map(timed));
     }
 
     fn push(&mut self, walked: &WalkedEvent<'_>, request: Request, reserved_bytes: Option<u64>) {
+        self.requests += 1;
+        let was_refused = matches!(request, Request::Alloc { .. } | Request::Fail { .. })
+            && std::mem::take(&mut self.has_released);
+        self.refused += u64::from(was_refused || matches!(request, Request::Fail { .. }));
+        self.ready.push(TimedRequest { was_refused, ..Self::timed(walked, request, reserved_bytes) });
+    }
+
+    fn timed(walked: &WalkedEvent<'_>, request: Request, reserved_bytes: Option<u64>) -> TimedRequest {
         let WalkedEvent { time_ns, step, stack, .. } = *walked;
-        self.ready.push(TimedRequest { request, reserved_bytes, time_ns, step, stack });
+        TimedRequest { request, reserved_bytes, time_ns, step, stack, was_refused: false }
     }
 }
 

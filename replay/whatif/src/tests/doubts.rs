@@ -1,10 +1,12 @@
 //! One run for each doubt, and the status that follows from it.
 
-use gpumemtrace_format::event::{SAMPLE_SOURCE_PROGRAM, SAMPLE_SOURCE_RECORDER};
+use gpumemtrace_caching_allocator::TorchVersion;
+use gpumemtrace_format::event::{FLAG_EXISTED, SAMPLE_SOURCE_PROGRAM, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{Event, EventKind};
 
 use super::run::{MIB, TestRun, scenario};
-use crate::answer::PredictionStatus;
+use crate::WhatIf;
+use crate::answer::{FailedWhat, PredictionStatus, RecordedStart};
 use crate::reliance::Doubt;
 use crate::scenario::Scenario;
 
@@ -40,6 +42,7 @@ fn status_of(doubts: &[Doubt]) -> PredictionStatus {
         matches!(
             doubt,
             Doubt::LimitUnknown
+                | Doubt::NoHistory
                 | Doubt::SettingRefused { .. }
                 | Doubt::StopsPyTorch
                 | Doubt::MemoryShared
@@ -218,4 +221,87 @@ fn setting_is_not_modelled() {
     let settings = vec!["backend"];
     let other = scenario("backend:cudaMallocAsync", 15, Some(1024));
     assert_eq!(row_doubts(&small_run(), other), [Doubt::NotModelled { settings }]);
+}
+
+#[test]
+fn garbage_collection_needs_a_known_limit() {
+    let run = small_run();
+    let collected = "garbage_collection_threshold:0.5";
+    assert_eq!(row_doubts(&run, scenario(collected, 15, Some(1024))), [Doubt::FractionUnknown]);
+    let limited = &format!("{collected},per_process_memory_fraction:0.5");
+    assert_eq!(row_doubts(&run, scenario(limited, 15, Some(1024))), []);
+}
+
+#[test]
+fn existing_blocks_are_the_state_to_begin_with() {
+    let existing = |kind, addr_mib: u64, mib: u64| Event {
+        addr: addr_mib * MIB,
+        size: mib * MIB,
+        flags: FLAG_EXISTED,
+        ..Event::new(kind)
+    };
+    let mut run = TestRun::default();
+    run.push(existing(EventKind::SEGMENT_ALLOC, 100, 40), 0);
+    run.push(existing(EventKind::BLOCK_ALLOC, 110, 10), 0);
+    assert_eq!(base_doubts(&run), [Doubt::NoHistory]);
+    // A block fits behind the existing one, but not on both sides.
+    run.sample(40, SAMPLE_SOURCE_RECORDER).alloc(1, 20, 40).alloc(2, 12, 52);
+    let start = RecordedStart { blocks: 1, allocated_bytes: 10 * MIB, reserved_bytes: 40 * MIB };
+    assert_eq!(base_doubts(&run), [Doubt::StartedLate(start)]);
+    let on_card = |mib| {
+        let (_, rows) = run.predict(scenario("", 15, Some(1024)), vec![scenario("", 15, Some(mib))]);
+        rows[0].row.first_failure.as_ref().map(|failure| (failure.what, failure.request_bytes / MIB))
+    };
+    assert_eq!(on_card(52), None);
+    assert_eq!(on_card(50), Some((FailedWhat::Block, 12)));
+    assert_eq!(on_card(38), Some((FailedWhat::Start, 40)));
+}
+
+#[test]
+fn releases_of_a_file_matter_where_their_rules_differ() {
+    let run = small_run();
+    let doubts_of = |setting: &str, oldest, newest| {
+        let base = scenario("", newest, Some(1024));
+        let versions: Vec<TorchVersion> = (oldest..=newest).filter_map(TorchVersion::new).collect();
+        let rows = vec![scenario(setting, newest, Some(1024))];
+        let whatif = WhatIf::new(0, base, rows, Vec::new()).with_releases(&versions);
+        run.pass_to(whatif).rows.remove(0).doubts
+    };
+    assert_eq!(doubts_of("max_split_size_mb:64", 5, 7), []);
+    assert_eq!(doubts_of("max_split_size_mb:64", 10, 11), [], "only pools with use_on_oom differ");
+    let unknown = |oldest, newest| {
+        let [oldest, newest] = [oldest, newest].map(|minor| TorchVersion::new(minor).expect("known"));
+        vec![Doubt::ReleaseUnknown { oldest, newest }]
+    };
+    assert_eq!(doubts_of("max_split_size_mb:64", 12, 14), unknown(12, 14), "order of equal blocks");
+    assert_eq!(
+        doubts_of("max_non_split_rounding_mb:64,max_split_size_mb:64", 5, 7),
+        unknown(5, 7),
+        "a setting"
+    );
+    assert_eq!(doubts_of("roundup_power2_divisions:[256:1,>:8]", 2, 4), unknown(2, 4), "one division");
+}
+
+#[test]
+fn refusals_of_an_unknown_card_are_followed() {
+    let mut run = TestRun::default();
+    run.alloc(1, 30, 30).free(1, 30);
+    // Released for a second attempt at the request of the same stack.
+    let segment = |kind| Event { addr: 7, size: 40 * MIB, ..Event::new(kind) };
+    run.push(segment(EventKind::SEGMENT_FREE), 1).push(segment(EventKind::SEGMENT_ALLOC), 1).alloc(2, 40, 40);
+    let (base, rows) = run.predict(scenario("", 11, None), vec![scenario("max_split_size_mb:64", 11, None)]);
+    assert_eq!((base.doubts, base.row.peak_reserved_bytes), (vec![], Some(40 * MIB)));
+    assert_eq!(rows[0].doubts, [Doubt::CardUnknown { refused: 1 }]);
+}
+
+#[test]
+fn libraries_need_their_memory_too() {
+    let mut run = small_run();
+    run.free(1, 20);
+    let call = Event { addr: 1 << 40, size: 64 * MIB, ..Event::new(EventKind::DEVICE_ALLOC) };
+    run.push(call, 3).alloc(2, 20, 20);
+    let (_, rows) = run.predict(scenario("", 15, Some(1024)), vec![scenario("", 15, Some(82))]);
+    let failure = rows[0].row.first_failure.as_ref().expect("too small");
+    assert_eq!((failure.what, failure.request_bytes), (FailedWhat::Library, 64 * MIB));
+    assert_eq!(rows[0].row.ooms, 1);
 }

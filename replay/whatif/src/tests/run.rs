@@ -5,7 +5,7 @@ use gpumemtrace_format::event::{Detail, FLAG_FREED_AT_ONCE, SAMPLE_SOURCE_RECORD
 use gpumemtrace_format::{Event, EventKind};
 use gpumemtrace_replay::report::{BlockChange, BlockLayer, WalkedBlock, WalkedEvent};
 
-use crate::{PredictedRow, Scenario, WhatIf};
+use crate::{PredictedRow, Scenario, WhatIf, WhatIfRows};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -86,9 +86,17 @@ impl TestRun {
         others: Vec<Scenario>,
         orders: u32,
     ) -> (PredictedRow, Vec<PredictedRow>) {
-        let mut whatif = WhatIf::new(0, base, others, Vec::new()).with_orders(orders);
-        for (time_ns, (event, stack)) in self.events.iter().enumerate() {
-            whatif.on_event(&walked(event, time_ns as u64, *stack));
+        let whatif = WhatIf::new(0, base, others, Vec::new()).with_orders(orders);
+        let WhatIfRows { base, rows, .. } = self.pass_to(whatif);
+        (base, rows)
+    }
+
+    /// What predictions are after all events of this run.
+    pub(crate) fn pass_to(&self, mut whatif: WhatIf) -> WhatIfRows {
+        for (seq, (event, stack)) in (0..).zip(&self.events) {
+            let event = Event { seq, ..*event };
+            let changes: Vec<BlockChange> = driver_change(&event).into_iter().collect();
+            whatif.on_event(&WalkedEvent { changes: &changes, ..walked(&event, seq, *stack) });
         }
         whatif.finish()
     }

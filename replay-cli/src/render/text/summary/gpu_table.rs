@@ -60,8 +60,17 @@ fn render_gpu_table(
             ),
         );
     };
-    let full = peak.live_bytes.and_then(|bytes| describe_share(device, bytes, words)).unwrap_or_default();
-    render_row("allocated", (peak.live_bytes, end.live_bytes), &full);
+    let share = |bytes: u64| describe_share(device, bytes, words);
+    if let Some(sleep) = &device.sleep {
+        render_row("allocated", (peak.live_bytes, end.live_bytes), "as PyTorch counts");
+        let (asleep, full) = (format_bytes(sleep.most_asleep_bytes), share(sleep.peak_backed_bytes));
+        let remark: Vec<String> = full.into_iter().chain([format!("up to {asleep} slept")]).collect();
+        let backed = (Some(sleep.peak_backed_bytes), Some(sleep.end_backed_bytes));
+        render_row("  with memory", backed, &remark.join("; "));
+    } else {
+        let full = peak.live_bytes.and_then(share).unwrap_or_default();
+        render_row("allocated", (peak.live_bytes, end.live_bytes), &full);
+    }
     render_row(words.reserved_row, (peak.reserved_bytes, end.reserved_bytes), "");
     let gap_at = |why| gaps.iter().find(|gap| gap.at.why == why);
     if let Some(gap) = gap_at(GapReason::PeakReserved) {
