@@ -31,8 +31,8 @@ mod writer;
 
 pub use allocator::Allocator;
 pub use api::events::{
-    begin_call, begin_call_at, increment_counter, is_recording, may_record, record_event, record_named_event,
-    record_text_event, reset_hook_after_panic, trace_path,
+    begin_call, begin_call_at, increment_counter, is_recording, may_record, next_seq, record_event,
+    record_named_event, record_text_event, reset_hook_after_panic, trace_path,
 };
 pub use api::markers::{begin_phase, begin_step, end_phase, record_mark};
 pub use config::is_tracker_enabled;

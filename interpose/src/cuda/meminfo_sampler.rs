@@ -58,13 +58,14 @@ pub(crate) fn sample_after(event: &Event) -> Option<Draft> {
 
 #[cold]
 fn take_sample() -> Option<Draft> {
+    let began_at_seq = gpumemtrace_recorder::next_seq();
     // Unlike the other queries, this one asks the device.
     let (free_bytes, total_bytes) = uninterrupted(free_and_total_bytes)?;
     let device = current_device();
     if device == NO_DEVICE {
         return None;
     }
-    Some(sample_draft(device, free_bytes, total_bytes))
+    Some(Draft { addr: began_at_seq, ..sample_draft(device, free_bytes, total_bytes) })
 }
 
 fn sample_draft(device: u8, free_bytes: u64, total_bytes: u64) -> Draft {

@@ -44,6 +44,7 @@ pub(crate) fn sample() {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     let Some(nvml) = NVML.get_or_init(Nvml::open) else { return };
     for (ordinal, handle) in &nvml.devices {
+        let began_at_seq = gpumemtrace_recorder::next_seq();
         // Two equal readings in a row: otherwise the program is allocating right now, and the value
         // would belong to no point in the trace.
         let mut readings = (0..2).map(|_| nvml.used_bytes(std::process::id(), *handle));
@@ -51,6 +52,7 @@ pub(crate) fn sample() {
         if let Some(used_bytes) = used_bytes {
             gpumemtrace_recorder::record_event(&Draft {
                 device: *ordinal,
+                addr: began_at_seq,
                 size: used_bytes,
                 aux: [0, SAMPLE_SOURCE_NVML],
                 ..Draft::new(EventKind::MEMORY_SAMPLE, ApiId::default())

@@ -4,6 +4,7 @@
 //! recorder makes itself are not recorded. The first event starts the recording.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::Counter;
 
@@ -40,6 +41,11 @@ pub fn begin_call_at(mark: StackMark, draft: &Draft) -> Option<CallGuard> {
         }
         call
     })
+}
+
+/// The sequence number that the next event will get; 0 if nothing is being recorded.
+pub fn next_seq() -> u64 {
+    running().map_or(0, |session| session.rings.next_seq().load(Ordering::Relaxed))
 }
 
 /// Records an event that has already happened.

@@ -71,6 +71,8 @@ pub(crate) struct DeviceAttribution {
     torch: TorchLevels,
     peak: AttributedPeak,
     nearest: Option<MeminfoSample>,
+    /// The last event that changed `bytes`.
+    changed_at_seq: Option<u64>,
     /// Samples with a known residual, of all sources.
     pub samples: u64,
     /// Samples with fewer bytes in use than allocated, which give no residual.
@@ -163,8 +165,18 @@ impl DeviceAttribution {
         *self = Self { bytes_by_owner, bytes: self.bytes, torch, peak, ..Self::default() };
     }
 
-    /// Adds a sample of memory in use, while driver pools keep `pooled` bytes free.
+    /// Notes the event that changed the bytes of the device.
+    pub(crate) fn note_change(&mut self, seq: u64) {
+        self.changed_at_seq = Some(seq);
+    }
+
+    /// Adds a sample of memory in use, while driver pools keep `pooled` bytes free. Ignores one if
+    /// another thread changed the bytes between the query and its event: it belongs to no moment.
     pub(crate) fn add_sample(&mut self, event: &Event, pooled: u64, time_ns: u64) {
+        let began_at_seq = event.addr;
+        if began_at_seq > 0 && self.changed_at_seq.is_some_and(|seq| seq >= began_at_seq) {
+            return;
+        }
         let source = match event.aux[1] {
             SAMPLE_SOURCE_NVML => ResidualSource::Nvml,
             SAMPLE_SOURCE_PROGRAM => ResidualSource::Program,
@@ -311,6 +323,22 @@ mod tests {
         let every = 1 << picked.halvings;
         assert_eq!(picked.values, (0..5000).step_by(every).collect::<Vec<u64>>());
         assert!((MAX_PICKED / 2..MAX_PICKED).contains(&picked.values.len()));
+    }
+
+    #[test]
+    fn sample_is_ignored_if_the_bytes_changed_while_it_was_taken() {
+        let (owners, [torch, ..]) = owners();
+        let mut device = DeviceAttribution::default();
+        device.add(torch, 20, 1, &owners);
+        device.note_change(7);
+        for began_at_seq in [1, 7] {
+            device.add_sample(&Event { addr: began_at_seq, ..sample_event(25, SAMPLE_SOURCE_NVML) }, 0, 2);
+            assert_eq!((device.samples, device.nearest()), (0, None));
+        }
+        for began_at_seq in [0, 8] {
+            device.add_sample(&Event { addr: began_at_seq, ..sample_event(25, SAMPLE_SOURCE_NVML) }, 0, 2);
+        }
+        assert_eq!((device.samples, device.nearest().unwrap().residual()), (2, Some(5)));
     }
 
     #[test]

@@ -197,7 +197,7 @@ event_kinds! {
             aux0 "module or library";
         63 MEMORY_SAMPLE "memory_sample"
             "Memory in use on the device, by all processes (`cuMemGetInfo`) or by this one (NVML)"
-            size "bytes in use" aux0 "bytes in total; 0 from NVML"
+            addr "next seq when the recorder's query began; 0: unknown" size "bytes in use" aux0 "bytes in total; 0 from NVML"
             aux1 "0: call of the program, 1: call of the recorder, 2: NVML";
     }
     // PyTorch's caching allocator, or ours in its place.
