@@ -183,7 +183,8 @@ impl DeviceState {
         }
     }
 
-    /// Applies the free of a block by PyTorch.
+    /// Applies the free of a block by PyTorch. Returns how many block events ago it was allocated; 0
+    /// if its address was not live.
     #[inline]
     pub(crate) fn block_free(
         &mut self,
@@ -191,12 +192,14 @@ impl DeviceState {
         origin: StackSite,
         time: EventTime,
         driver: &DriverState,
-    ) {
+    ) -> u64 {
         let now = self.sample_block_event(event, time);
         if let Some(history) = self.torch.history_mut() {
             history.next_free = event.detail;
         }
+        let mut age_events = 0;
         if let Some(block) = self.torch.free(event.addr, origin, now) {
+            age_events = self.torch.events - block.serial;
             // Blocks allocated before the tracker was attached were not counted.
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
@@ -209,6 +212,7 @@ impl DeviceState {
         self.after_block_event(event, now, driver);
         self.moments.replace_reserved(self.reserved);
         self.note_gap(now, driver);
+        age_events
     }
 
     /// True if this stack requested driver memory for PyTorch's allocator (segments or blocks).
