@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
-use self::end::EndLevels;
+use self::end::{EndLevels, StepEndLevels};
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::device::keyframes::Keyframes;
@@ -92,6 +92,8 @@ pub(crate) struct DeviceState {
     pending: SeededMap<u64, PendingFree>,
     moments: KeyMoments,
     end_levels: EndLevels,
+    /// The levels at the last step end; `None` before the first one.
+    pub last_step: Option<StepEndLevels>,
     torch_ranges: TorchRanges,
     /// Direct-mapped cache of `torch_ranges`: first address and end.
     recent_ranges: Vec<(u64, u64)>,
@@ -227,6 +229,8 @@ impl DeviceState {
         let now = StateSample { time_ns, step, reserved: self.reserved, device };
         self.moments.set_last_step(self.present_moment(now, driver));
         let torch = TorchLevels { reserved: self.reserved, live: self.torch.total().bytes };
+        self.last_step =
+            Some(StepEndLevels { time_ns, step, live: torch.live, reserved: torch.reserved, device });
         self.unused.end_step(step, torch, device);
         self.driver_peak.end_step(device);
         self.torch.end_step();
