@@ -8,9 +8,9 @@ use crate::blocks::BlockState;
 use crate::ids::ProgramBlock;
 
 impl<B: CacheBackend> CachingAllocator<B> {
-    /// A hash of the blocks and of what decides between free ones. Two states with equal hashes give
-    /// the same addresses to the same requests, if no segment was made or returned between them.
-    /// `None` while garbage is collected, because ages then decide too. O(n log n) in blocks.
+    /// A hash of the blocks and of what decides between free ones. Two states with equal hashes
+    /// give the same addresses to the same requests, if no segment was made or returned between
+    /// them. `None` while garbage is collected, because ages then decide too. O(n log n) in blocks.
     pub fn state_print(&self) -> Option<u64> {
         if self.collects_garbage() {
             return None;

@@ -185,8 +185,8 @@ impl DeviceState {
         }
     }
 
-    /// Applies the free of a block by PyTorch. Returns how many block events ago it was allocated; 0
-    /// if its address was not live.
+    /// Applies the free of a block by PyTorch. Returns how many block events ago it was allocated;
+    /// 0 if its address was not live.
     #[inline]
     pub(crate) fn block_free(
         &mut self,

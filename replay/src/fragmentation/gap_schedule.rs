@@ -2,11 +2,11 @@
 //!
 //! Constraint: one observation visits every live block and every range of driver memory. Neither
 //! the number of events nor that of later blocks is known in advance.
-//! Consequence: the distance starts small. It doubles, and every other observation is dropped, when
-//! there are more than [`MAX_OBSERVATIONS`], or when they would visit more than one block per
-//! [`EVENTS_PER_BLOCK`] events. So those that are left have even distances over the whole run. There
-//! are at least half of [`MIN_OBSERVATIONS`], however many blocks are live. The tests below check
-//! the distances and the bound.
+//! Consequence: the distance doubles, and every other observation is dropped, when there are more
+//! than [`MAX_OBSERVATIONS`], or when they would visit more than one block per [`EVENTS_PER_BLOCK`]
+//! events. So those that are left have even distances over the whole run. There are at least half
+//! of [`MIN_OBSERVATIONS`], however many blocks are live. The tests below check the distances and
+//! the bound.
 
 /// Most observations that are kept.
 const MAX_OBSERVATIONS: u64 = 256;

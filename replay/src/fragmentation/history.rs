@@ -2,8 +2,8 @@
 //! time.
 //!
 //! Each observation is exact; between two of them, the state of the first is assumed.
-//! [`crate::fragmentation::gap_schedule`] decides when to observe, and which observations are kept. The tests
-//! below check each line's bytes over time.
+//! [`crate::fragmentation::gap_schedule`] decides when to observe, and which observations are kept.
+//! The tests below check each line's bytes over time.
 
 use super::Gap;
 use crate::util::ids::SiteId;

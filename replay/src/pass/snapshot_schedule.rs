@@ -4,8 +4,8 @@
 //! the state before the first event of step N, and that of `mark:NAME` the state before the mark.
 //! The snapshots of `peak` and `end` are reconstructed after the last event.
 //!
-//! The pass compares one time and one number per slice of events, so events cost nothing more. Steps
-//! and marks check the schedule when they occur.
+//! The pass compares one time and one number per slice of events, so events cost nothing more.
+//! Steps and marks check the schedule when they occur.
 
 use gpumemtrace_format::Event;
 
@@ -120,7 +120,8 @@ impl SnapshotSchedule {
         self.times.last().map_or(u64::MAX, |(time_ns, _)| *time_ns)
     }
 
-    /// Whether nothing is due in these events. Times are nearly in order, so the last event decides.
+    /// Whether nothing is due in these events. Times are nearly in order, so the last event
+    /// decides.
     #[inline]
     pub(crate) fn is_idle_during(&self, events: &[Event]) -> bool {
         (events.len() as u64) < self.gaps.events_until_due()

@@ -17,9 +17,9 @@ impl ReplayPass {
     pub(super) fn on_slice_with_snapshots(&mut self, mut events: &[Event]) {
         while !events.is_empty() {
             let next_ns = self.schedule.next_ns();
-            let snapshot = events.iter().position(|event| event.time_ns > next_ns);
-            let count = (snapshot.unwrap_or(events.len()) as u64).min(self.schedule.gaps.events_until_due());
-            let (before, after) = events.split_at(count as usize);
+            let until_gap = self.schedule.gaps.events_until_due().min(events.len() as u64) as usize;
+            let snapshot = events[..until_gap].iter().position(|event| event.time_ns > next_ns);
+            let (before, after) = events.split_at(snapshot.unwrap_or(until_gap));
             self.on_slice_in_scope(before);
             if self.schedule.gaps.events_until_due() == 0 {
                 self.observe_gaps();

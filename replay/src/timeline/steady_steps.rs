@@ -1,7 +1,7 @@
 //! Finds out whether a run ends in steps that make the same requests to PyTorch's allocator.
 //!
-//! When equal steps bring a model of the allocator back into a state that it was in, it goes through
-//! the same states again. So predictions need not go on from there (`replay/whatif`).
+//! When equal steps bring a model of the allocator back into a state that it was in, it goes
+//! through the same states again. So predictions need not go on from there (`replay/whatif`).
 //!
 //! Constraint: a trace has as many events as it likes, and the equal steps are known only at its
 //! end. Consequence: each event of the present step and of the one before it is kept as one number,
@@ -100,7 +100,7 @@ impl SteadySteps {
         self.present.is_unlike_others |= !requests_nothing;
     }
 
-    /// Begins step `step`.
+    /// Begins step `step`, and compares the one before it with its predecessor.
     pub(crate) fn begin_step(&mut self, step: u32) {
         if !self.present.equals(&self.before) {
             self.first_equal = step.saturating_sub(1);

@@ -228,8 +228,8 @@ impl Prediction {
         is_known
     }
 
-    /// A hash of everything that decides what equal requests do to this allocator. `None` if that is
-    /// more than a hash can hold.
+    /// A hash of everything that decides what equal requests do to this allocator. `None` if that
+    /// is more than a hash can hold.
     fn state_print(&self, live: &[RecordedBlock]) -> Option<u64> {
         if !self.pending.is_empty() {
             return None;

@@ -1,9 +1,9 @@
-//! What each key of a device allocated in a window, and its live memory at the peak, at the last step
-//! end and at the end.
+//! What each key of a device allocated in a window, and its live memory at the peak, at the last
+//! step end and at the end.
 //!
-//! Neither moment needs a copy of the live set: each row saves its value at the first change after a
-//! new peak or a step end. So these make no event slower. `totals_tests.rs` compares the totals with a model
-//! that copies the live set.
+//! No moment needs a copy of the live set: each row saves its value at the first change after a new
+//! peak or a step end. So these make no event slower. `totals_tests.rs` compares the totals with a
+//! model that copies the live set.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,7 +1,8 @@
 //! What the tables of a GPU show as its end.
 //!
-//! A program with a `main()` function frees its objects when that returns, so nothing is live at its
-//! end. If it freed over half of what was allocated at its last step end, tables show that moment.
+//! A program with a `main()` function frees its objects when that returns, so nothing is live at
+//! its end. If it freed over half of what was allocated at its last step end, tables show that
+//! moment.
 
 use gpumemtrace_replay::report::{Device, GapReason};
 

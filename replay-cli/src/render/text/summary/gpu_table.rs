@@ -66,9 +66,8 @@ fn render_gpu_table(
     if let Some(gap) = gap_at(GapReason::PeakReserved) {
         let cause = fragmentation::summarize_causes(gap, words).unwrap_or_default();
         let at_end = gap_at(end.gap).map(|gap| gap.gap_bytes);
-        let parts = ["when reserved was highest", &cause];
-        let remark: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        render_row("unused reserved", (Some(gap.gap_bytes), at_end), &remark.join("; "));
+        // Of the highest reserved memory, and of that at the end.
+        render_row("  of it unused", (Some(gap.gap_bytes), at_end), &cause);
     }
     render_row(words.source_short, (peak.device_bytes, end.device_bytes), "");
 }
