@@ -211,7 +211,8 @@ impl WhatIf {
         let others = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
         let all = others.chain(self.base_range.predictions_mut()).chain([&mut self.base.1]);
         let going_on = all.filter(|prediction| prediction.stop.is_none());
-        going_on.fold(true, |all, prediction| prediction.is_back_in_a_state(&live) && all)
+        // Each of them notes its state, also after one that is in a new one.
+        going_on.map(|prediction| u32::from(!prediction.is_back_in_a_state(&live))).sum::<u32>() == 0
     }
 
     /// Goes on to a later moment, up to which the allocators reserve what they do now.

@@ -62,8 +62,11 @@ pub(in crate::commands) fn add_setting_effects(
             // All further steps are equal, so allocators repeat what they did after the same state.
             if step > first_equal && tries_left > 0 {
                 tries_left -= 1;
-                is_settled =
-                    predictions.iter_mut().fold(true, |all, (_, whatif)| whatif.end_equal_step() && all);
+                is_settled = predictions
+                    .iter_mut()
+                    .map(|(_, whatif)| u32::from(!whatif.end_equal_step()))
+                    .sum::<u32>()
+                    == 0;
             }
             if is_settled {
                 return ControlFlow::Break(());

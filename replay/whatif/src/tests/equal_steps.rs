@@ -38,9 +38,9 @@ fn steps_of_a_run(numbers: &mut Numbers, steps: usize) -> Vec<TestRun> {
             step.free(live.remove(numbers.below(live.len() as u64) as usize), 0);
         }
     }
-    live.iter().for_each(|addr| {
-        step.free(*addr, 0);
-    });
+    for addr in live {
+        step.free(addr, 0);
+    }
     [vec![weights], vec![step; steps]].concat()
 }
 
