@@ -124,7 +124,7 @@ def test_settings_that_do_not_go_together(torch_version, tmp_path):
 
 
 def test_predictions_for_a_run_of_equal_steps_are_those_of_the_whole_run_and_cheap(run_python, torch_version):
-    """A report predicts only until the allocators repeat themselves; `whatif` predicts the whole run."""
+    """A report predicts until the allocators repeat themselves, `whatif` the whole run."""
     run = run_python(torch_version, "training/train.py", "--model", "resnet18", "--steps", 400)
     [effects] = run.report("--fragmentation")["setting_effects"]
     rows = {row["setting"]: row for row in answer_of(run.trace, [effect["setting"] for effect in effects["settings"]])["rows"]}
@@ -140,6 +140,6 @@ def test_predictions_for_a_run_of_equal_steps_are_those_of_the_whole_run_and_che
         assert process.returncode == 0
         return usage.ru_utime + usage.ru_stime
 
-    # The least of several runs: other programs only add to it. The goal is 1.5; here are debug builds.
+    # The least of several runs: other programs only add to it. The goal is 1.5 in a release build.
     others, all_sections = (min(cpu_seconds(*flags) for _ in range(5)) for flags in (OTHERS, [*OTHERS, "--fragmentation"]))
     assert all_sections < 2.5 * others, (others, all_sections)
