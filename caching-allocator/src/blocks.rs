@@ -101,6 +101,15 @@ impl BlockTable {
         self.remove(second);
     }
 
+    /// All blocks, in arbitrary order. O(entries of the table).
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &AllocatorBlock> {
+        let mut is_used = vec![true; self.table.len()];
+        for id in &self.unused {
+            is_used[id.0 as usize] = false;
+        }
+        self.table.iter().zip(is_used).filter(|(_, is_used)| *is_used).map(|(block, _)| block)
+    }
+
     /// Releases the table entry of a block.
     pub(crate) fn remove(&mut self, id: BlockId) {
         self.unused.push(id);

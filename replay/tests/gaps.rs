@@ -375,3 +375,28 @@ proptest! {
         );
     }
 }
+
+#[test]
+fn gap_is_observed_at_even_distances_however_many_blocks_are_live() {
+    // One block in 20 events stays: in the end there are 5,000 live blocks for 100,000 events.
+    let mut pools = Pools::new();
+    let line = line(&mut pools.run, 3);
+    for _ in 0..5_000 {
+        for _ in 0..9 {
+            let temporary = pools.alloc(line, MIB, (0, 0));
+            pools.free(temporary);
+        }
+        pools.alloc(line, 512, (0, 0));
+    }
+    let report = pools.run.report();
+    let history = &report.fragmentation_over_time.unwrap()[0];
+    let times: Vec<u64> = history.points.iter().map(|point| point.time_ns).collect();
+    assert!(times.len() >= 8 && history.is_limited_by_blocks, "{times:?}");
+    // Times follow the events.
+    let distances: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let (shortest, longest) = (distances.iter().min().unwrap(), distances.iter().max().unwrap());
+    assert!(*longest <= shortest + shortest / 4, "{distances:?}");
+    let end_ns = report.traces[0].duration_ns.unwrap();
+    let last = end_ns - times.last().unwrap();
+    assert!(last <= longest + longest / 4, "the last sample is {last} ns before the end: {distances:?}");
+}

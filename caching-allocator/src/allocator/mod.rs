@@ -12,6 +12,7 @@ mod grow;
 mod order;
 mod release;
 mod search;
+mod state_print;
 mod unused;
 
 use std::collections::HashMap;

@@ -141,8 +141,12 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let mut read = |path: &PathBuf| -> Result<_, UnreadableInput> {
         let (file, ring) = TraceSource::find(path)?;
         let _progress = args.trace.shows_progress().then(|| file.progress());
-        let options =
-            AnalysisOptions { user_code: user_code.clone(), keeps_history: true, ..Default::default() };
+        let options = AnalysisOptions {
+            user_code: user_code.clone(),
+            keeps_history: true,
+            compares_steps: true,
+            ..Default::default()
+        };
         let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
         add_oom_predictions(&mut analysis, &file, &head);
         add_setting_effects(&mut analysis, &file, &head, &mut steps_left);

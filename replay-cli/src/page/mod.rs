@@ -132,7 +132,9 @@ impl PageCards {
             }
         });
         let traces: Vec<CardTrace<'_>> = traces.collect();
-        Self { traces: traces.iter().map(cards::trace_cards).collect(), ranks: cards::rank_cards(&traces) }
+        let compared = traces.last().filter(|_| source.before.is_some());
+        let cards = |(index, trace)| cards::trace_cards(trace, compared.filter(|_| index == 0));
+        Self { traces: traces.iter().enumerate().map(cards).collect(), ranks: cards::rank_cards(&traces) }
     }
 }
 

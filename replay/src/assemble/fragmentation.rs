@@ -187,6 +187,8 @@ pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationO
             trace,
             device: u32::from(ordinal),
             observations: history.count(),
+            events_between_points: history.stride(),
+            is_limited_by_blocks: history.is_limited(),
             span_ns,
             points: history.observations().iter().map(sample).collect(),
             pinned_by: history.costs().into_iter().take(MAX_CULPRITS).map(pinning_site).collect(),

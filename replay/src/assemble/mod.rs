@@ -21,8 +21,9 @@ use crate::device::DeviceState;
 use crate::leak::opaque_pools::find_opaque_pools;
 use crate::pass::Analysis;
 use crate::report::{
-    Device, DeviceEnd, DeviceLevels, DevicePeak, OptimizerMethod, OwnerBytes, Phase, PhaseOnDevice, Report,
-    Residual, Section, SinceMoment, SleepMode, Steps, StreamPart, TorchReleases, TraceInfo, Worded,
+    Device, DeviceEnd, DeviceLevels, DevicePeak, DeviceStepEnd, OptimizerMethod, OwnerBytes, Phase,
+    PhaseOnDevice, Report, Residual, Section, SinceMoment, SleepMode, Steps, StreamPart, TorchReleases,
+    TraceInfo, Worded,
 };
 use crate::timeline::phases::PhaseUsage;
 use crate::{leak, verdicts};
@@ -226,6 +227,15 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
                 step: analysis.reported_step(analysis.end.time.step),
                 moment: analysis.end.moment,
             },
+            last_step: state.last_step.and_then(|levels| {
+                Some(DeviceStepEnd {
+                    step: analysis.reported_step(levels.step)?,
+                    time_ns: levels.time_ns.saturating_sub(analysis.start_ns),
+                    live_bytes: torch.then_some(levels.live),
+                    reserved_bytes: reserves.then_some(levels.reserved),
+                    device_bytes: driver.then_some(levels.device),
+                })
+            }),
             exit: DeviceLevels {
                 live_bytes: torch.then(|| state.torch.total().bytes),
                 reserved_bytes: reserves.then_some(state.reserved),

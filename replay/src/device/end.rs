@@ -9,6 +9,21 @@ use crate::fragmentation::{AllocatorSnapshot, PresentState};
 use crate::state::driver::DriverState;
 use crate::state::live_set::StateSample;
 
+/// Bytes of a device at the end of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepEndLevels {
+    /// Nanoseconds on the trace's clock.
+    pub time_ns: u64,
+    /// Number of the step.
+    pub step: u32,
+    /// Bytes in live blocks of PyTorch.
+    pub live: u64,
+    /// Bytes reserved by PyTorch's allocator.
+    pub reserved: u64,
+    /// Bytes allocated from the driver.
+    pub device: u64,
+}
+
 /// Bytes of a device at the end of the program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EndLevels {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::DeviceState;
 use crate::device::keyframes::KeyframeReason;
 use crate::event_analysis::EventTime;
+use crate::fragmentation::gap_schedule::DueObservation;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PastMoment, PastState, PresentState, explain_gap, fit_for_sizes,
     ranges_of_device, units_by_stacks,
@@ -109,19 +110,25 @@ impl DeviceState {
         self.requests.most_requested_pool()
     }
 
-    /// Adds the present gap to the history, unless there are too many blocks for the number of
-    /// events so far.
+    /// Number of blocks and ranges that an observation of the gap visits; 0 without PyTorch.
+    pub(crate) fn count_gap_visits(&self, ranges: &BTreeMap<u64, MemoryRange>) -> u64 {
+        let pieces = (self.pending.len() + ranges.len()) as u64;
+        if self.torch.is_empty() { 0 } else { self.torch.total().blocks.saturating_add(pieces) }
+    }
+
+    /// Adds the present gap to the history if it is to be kept, and drops what is not any more.
     pub(crate) fn observe_gap(
         &mut self,
+        due: DueObservation,
         time: EventTime,
         ranges: &BTreeMap<u64, MemoryRange>,
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) {
         let EventTime { time_ns, step } = time;
-        let pieces = self.pending.len() + ranges.len();
-        let blocks = self.torch.total().blocks.saturating_add(pieces as u64);
-        if self.torch.is_empty() || !self.gap_history.may_observe(blocks, self.torch.events) {
+        self.gap_history.set_stride(due.stride, due.is_limited);
+        self.keyframes.iter_mut().for_each(|keyframes| keyframes.set_stride(due.stride));
+        if self.torch.is_empty() || !due.is_kept {
             return;
         }
         let request = GapRequest {
@@ -132,9 +139,9 @@ impl DeviceState {
         };
         let snapshot = self.snapshot(request, ranges, ordinal);
         let gap = explain_gap(&snapshot, &self.torch_ranges, site);
-        self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);
+        self.gap_history.observe(due.event, (time_ns, step), self.reserved, &gap);
         if let Some(keyframes) = &mut self.keyframes {
-            keyframes.add_interval(snapshot, step);
+            keyframes.add_interval(due.event, snapshot, step);
         }
     }
 

@@ -55,30 +55,38 @@ pub(crate) struct Keyframe {
 #[derive(Debug, Default)]
 pub(crate) struct Keyframes {
     all: Vec<Keyframe>,
+    /// Those at even distances, each with the number of its event.
+    intervals: Vec<(u64, Keyframe)>,
     marks: Vec<Keyframe>,
     errors: Vec<Keyframe>,
     /// Number of errors and marks without a state.
     omitted: u64,
-    /// Number of intervals skipped after each one that is kept.
-    skip: u64,
-    count: u64,
+    /// Distance of the intervals in events: that of the observations of the gap, or some of it.
+    stride: u64,
 }
 
 impl Keyframes {
-    /// Keeps a state at one of the even distances, or skips it. Times ascend.
-    pub(crate) fn add_interval(&mut self, snapshot: AllocatorSnapshot, step: u32) {
-        if self.count.is_multiple_of(self.skip + 1) {
-            self.all.push(Keyframe::new(KeyframeReason::Interval, snapshot, step));
+    /// Raises the distance of the intervals to that of the observations of the gap.
+    pub(crate) fn set_stride(&mut self, stride: u64) {
+        if stride > self.stride {
+            self.stride = stride;
+            self.intervals.retain(|(event, _)| event.is_multiple_of(stride));
         }
-        self.count += 1;
-        let blocks = count_blocks(&self.all);
-        if self.all.len() > 1 && (self.all.len() > MAX_INTERVALS || blocks > MAX_BLOCKS) {
-            self.skip = self.skip * 2 + 1;
-            let mut index = 0usize;
-            self.all.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
+    }
+
+    /// Keeps a state at one of the even distances, after `event` events, or skips it. Each is also
+    /// an observation of the gap. Call [`Self::set_stride`] before.
+    pub(crate) fn add_interval(&mut self, event: u64, snapshot: AllocatorSnapshot, step: u32) {
+        if !event.is_multiple_of(self.stride) {
+            return;
+        }
+        self.intervals.push((event, Keyframe::new(KeyframeReason::Interval, snapshot, step)));
+        let is_over_limit = |intervals: &[(u64, Keyframe)]| {
+            let blocks: usize = intervals.iter().map(|(_, one)| one.blocks.len()).sum();
+            intervals.len() > 1 && (intervals.len() > MAX_INTERVALS || blocks > MAX_BLOCKS)
+        };
+        while is_over_limit(&self.intervals) {
+            self.set_stride(self.stride * 2);
         }
     }
 
@@ -117,6 +125,7 @@ impl Keyframes {
 
     /// Sorts the states by time.
     pub(crate) fn sort(&mut self) {
+        self.all.extend(self.intervals.drain(..).map(|(_, one)| one));
         self.all.append(&mut self.marks);
         self.all.append(&mut self.errors);
         self.all.sort_by_key(|one| one.time_ns);

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind};
 
-use self::end::EndLevels;
+use self::end::{EndLevels, StepEndLevels};
 use crate::callsite::symbols::StackSite;
 use crate::device::driver_peak::DriverPeak;
 use crate::device::keyframes::Keyframes;
@@ -96,6 +96,8 @@ pub(crate) struct DeviceState {
     pending: SeededMap<u64, PendingFree>,
     moments: KeyMoments,
     end_levels: EndLevels,
+    /// The levels at the last step end; `None` before the first one.
+    pub last_step: Option<StepEndLevels>,
     torch_ranges: TorchRanges,
     /// Direct-mapped cache of `torch_ranges`: first address and end.
     recent_ranges: Vec<(u64, u64)>,
@@ -190,7 +192,8 @@ impl DeviceState {
         }
     }
 
-    /// Applies the free of a block by PyTorch.
+    /// Applies the free of a block by PyTorch. Returns how many block events ago it was allocated;
+    /// 0 if its address was not live.
     #[inline]
     pub(crate) fn block_free(
         &mut self,
@@ -198,12 +201,14 @@ impl DeviceState {
         origin: StackSite,
         time: EventTime,
         driver: &DriverState,
-    ) {
+    ) -> u64 {
         let now = self.sample_block_event(event, time);
         if let Some(history) = self.torch.history_mut() {
             history.next_free = event.detail;
         }
+        let mut age_events = 0;
         if let Some(block) = self.torch.free(event.addr, origin, now) {
+            age_events = self.torch.events - block.serial;
             // Blocks allocated before the tracker was attached were not counted.
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
@@ -216,6 +221,7 @@ impl DeviceState {
         self.after_block_event(event, now, driver);
         self.moments.replace_reserved(self.reserved);
         self.note_gap(now, driver);
+        age_events
     }
 
     /// True if this stack requested driver memory for PyTorch's allocator (segments or blocks).
@@ -249,6 +255,8 @@ impl DeviceState {
         let now = StateSample { time_ns, step, reserved: self.reserved, device };
         self.moments.set_last_step(self.present_moment(now, driver));
         let torch = TorchLevels { reserved: self.reserved, live: self.torch.total().bytes };
+        self.last_step =
+            Some(StepEndLevels { time_ns, step, live: torch.live, reserved: torch.reserved, device });
         self.unused.end_step(step, torch, device);
         self.driver_peak.end_step(device);
         self.torch.end_step();

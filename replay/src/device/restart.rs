@@ -25,6 +25,7 @@ impl DeviceState {
         self.driver.rebase(time_ns, rest_ns);
         let device = self.driver.total().bytes;
         self.driver_peak.restart(device);
+        self.last_step = None;
         self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
         self.withdraw_end();
         let now = StateSample { time_ns, step: self.torch.steps_ended(), reserved: self.reserved, device };

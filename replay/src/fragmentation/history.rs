@@ -1,26 +1,19 @@
 //! Follows the gap over the run: its causes, and the memory that each line's blocks pinned over
 //! time.
 //!
-//! Constraint: one observation visits every live block and every range of driver memory.
-//! Consequence: at most [`MAX_OBSERVATIONS`] are kept, at even distances in time, and at most one
-//! block or range is visited per [`EVENTS_PER_BLOCK`] events. Each observation is exact; between
-//! two of them, the state of the first is assumed. The tests below bound the cost and check each
-//! line's bytes over time.
+//! Each observation is exact; between two of them, the state of the first is assumed.
+//! [`crate::fragmentation::gap_schedule`] decides when to observe, and which observations are kept.
+//! The tests below check each line's bytes over time.
 
 use super::Gap;
 use crate::util::ids::SiteId;
 use crate::util::seeded_map::SeededMap;
 
-/// Observations that are kept. When one more comes, every other is dropped.
-pub(crate) const MAX_OBSERVATIONS: usize = 256;
-/// Blocks and ranges that may be visited regardless of the number of events.
-const FREE_BLOCKS: u64 = 1 << 14;
-/// Events that allow one more block or range to be visited.
-const EVENTS_PER_BLOCK: u64 = 32;
-
 /// The gap at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GapObservation {
+    /// Number of the event before it, from the begin of the schedule.
+    pub event: u64,
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
     /// Number of steps begun.
@@ -52,10 +45,10 @@ pub(crate) struct PinnedCost {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GapHistory {
     observations: Vec<GapObservation>,
-    /// So many observations are skipped for each that is kept.
-    skip: u64,
     count: u64,
-    blocks_visited: u64,
+    /// Distance of the observations in events.
+    stride: u64,
+    is_limited: bool,
     costs: SeededMap<SiteId, PinnedCost>,
     /// Bytes pinned by each line as of the last observation.
     pinned: Vec<(SiteId, u64)>,
@@ -66,16 +59,19 @@ pub(crate) struct GapHistory {
 }
 
 impl GapHistory {
-    /// True if the events so far allow an observation that visits so many blocks and ranges.
-    pub(crate) fn may_observe(&self, blocks: u64, events: u64) -> bool {
-        let allowed = FREE_BLOCKS.saturating_add(events / EVENTS_PER_BLOCK);
-        self.blocks_visited.saturating_add(blocks) <= allowed
+    /// Sets the distance of observations in events, and whether live blocks limit their number.
+    /// Drops those at other numbers.
+    pub(crate) fn set_stride(&mut self, stride: u64, is_limited: bool) {
+        self.is_limited = is_limited;
+        if stride != self.stride {
+            self.stride = stride;
+            self.observations.retain(|one| one.event.is_multiple_of(stride));
+        }
     }
 
-    /// Adds the gap of one moment. `blocks`: how many blocks and ranges were visited for it.
-    pub(crate) fn observe(&mut self, (time_ns, step): (u64, u32), reserved: u64, blocks: u64, gap: &Gap) {
+    /// Adds the gap of one moment, after `event` events.
+    pub(crate) fn observe(&mut self, event: u64, (time_ns, step): (u64, u32), reserved: u64, gap: &Gap) {
         self.add_costs_until(time_ns);
-        self.blocks_visited = self.blocks_visited.saturating_add(blocks);
         self.pinned.clear();
         self.pinned.extend(gap.pinned_by_line());
         // A line may appear under several causes: merge them.
@@ -91,25 +87,9 @@ impl GapHistory {
                 (cost.peak_bytes, cost.peak_time_ns) = (*bytes, time_ns);
             }
         }
-        if self.count.is_multiple_of(self.skip + 1) {
-            if self.observations.len() >= MAX_OBSERVATIONS {
-                self.skip = self.skip * 2 + 1;
-                let mut index = 0usize;
-                self.observations.retain(|_| {
-                    index += 1;
-                    index % 2 == 1
-                });
-            }
-            let causes = gap.bytes_by_cause().map(|(_, bytes)| bytes);
-            self.observations.push(GapObservation {
-                time_ns,
-                step,
-                reserved,
-                live: gap.live,
-                gap: gap.bytes,
-                causes,
-            });
-        }
+        let causes = gap.bytes_by_cause().map(|(_, bytes)| bytes);
+        let (live, gap) = (gap.live, gap.bytes);
+        self.observations.push(GapObservation { event, time_ns, step, reserved, live, gap, causes });
         self.count += 1;
     }
 
@@ -145,6 +125,16 @@ impl GapHistory {
         self.count
     }
 
+    /// Distance of the kept observations in events; 0 without any.
+    pub(crate) fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    /// The number of live blocks made the distance larger.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
     /// The observations that were kept, oldest first.
     pub(crate) fn observations(&self) -> &[GapObservation] {
         &self.observations
@@ -174,9 +164,9 @@ mod tests {
     #[test]
     fn costs_are_pinned_bytes_times_their_duration() {
         let mut history = GapHistory::default();
-        history.observe((100, 0), 0, 0, &gap(&[(1, 10), (2, 5)]));
-        history.observe((200, 1), 0, 0, &gap(&[(1, 30)]));
-        history.observe((250, 1), 0, 0, &gap(&[]));
+        history.observe(0, (100, 0), 0, &gap(&[(1, 10), (2, 5)]));
+        history.observe(0, (200, 1), 0, &gap(&[(1, 30)]));
+        history.observe(0, (250, 1), 0, &gap(&[]));
         history.finish(1100);
         let cost = |byte_ns, time_ns, peak_bytes, peak_time_ns| PinnedCost {
             byte_ns,
@@ -192,22 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn observations_are_evenly_spaced_and_bounded_by_the_number_of_events() {
+    fn observations_between_larger_distances_are_dropped_and_their_costs_are_kept() {
         let mut history = GapHistory::default();
-        let mut visited = 0;
-        for time in 0..10_000u64 {
-            if history.may_observe(1000, time * 400) {
-                history.observe((time, 0), time, 1000, &Gap::default());
-                visited += 1000;
-            }
-            assert!(visited <= FREE_BLOCKS + time * 400 / EVENTS_PER_BLOCK);
+        history.set_stride(10, false);
+        for event in [10, 20, 30] {
+            history.observe(event, (event * 100, 0), 0, &gap(&[(1, 7)]));
         }
-        let observations = history.observations();
-        let count = observations.len();
-        assert!(count <= MAX_OBSERVATIONS && count > 100, "{count}");
-        let distances: Vec<u64> =
-            observations.windows(2).map(|pair| pair[1].time_ns - pair[0].time_ns).collect();
-        let (shortest, longest) = (distances.iter().skip(20).min(), distances.iter().max());
-        assert!(longest <= shortest.map(|shortest| shortest * 3).as_ref(), "{distances:?}");
+        history.set_stride(20, true);
+        history.finish(4000);
+        assert_eq!(history.observations().iter().map(|one| one.event).collect::<Vec<_>>(), [20]);
+        assert_eq!((history.count(), history.stride(), history.is_limited()), (3, 20, true));
+        assert_eq!(history.costs()[0].1.byte_ns, 7 * 3000);
     }
 }

@@ -23,14 +23,15 @@
 //!
 //! [`explain`] analyses one moment, [`free_runs`] finds memory that is released together,
 //! [`by_pool`] sums by stream and pool, [`fit`] counts allocations that fit, [`history`] follows
-//! the gap over the run, and [`key_moments`] keeps the states that are explained at the end. One
-//! moment costs O(n log n) in live blocks. `fragmentation::tests` compares it with a model that
-//! looks at every half mebibyte.
+//! the gap over the run at the moments of [`gap_schedule`], and [`key_moments`] keeps the states
+//! that are explained at the end. One moment costs O(n log n) in live blocks.
+//! `fragmentation::tests` compares it with a model that looks at every half mebibyte.
 
 pub(crate) mod by_pool;
 pub(crate) mod explain;
 pub(crate) mod fit;
 pub(crate) mod free_runs;
+pub(crate) mod gap_schedule;
 pub(crate) mod history;
 pub(crate) mod key_moments;
 pub(crate) mod past_state;

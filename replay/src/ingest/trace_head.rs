@@ -188,6 +188,13 @@ impl TraceHead {
         ring_end.or(event_times.max())
     }
 
+    /// Number of events that the trace should hold; 0 if it is unknown.
+    pub(crate) fn expected_events(&self) -> u64 {
+        let in_ring = || self.ring.as_ref().map(|ring| ring.next_seq);
+        let all = self.end.as_ref().map(|end| end.events).or_else(in_ring).unwrap_or(0);
+        all.saturating_sub(self.dropped_parts().events)
+    }
+
     /// The times that events of this run can have.
     pub(crate) fn valid_times(&self) -> RangeInclusive<u64> {
         let started = self.meta.number("started_ns");

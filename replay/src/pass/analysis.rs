@@ -114,6 +114,9 @@ pub struct Analysis {
     pub unreached_snapshots: Vec<TimeSpec>,
     /// When steps began, or the intervals of a run without steps.
     pub(crate) step_times: StepTimes,
+    /// The step from which on all steps make the same requests to PyTorch's allocator. `None` if
+    /// the run does not end so, or if the options did not ask for it.
+    pub first_equal_step: Option<u32>,
     /// Times of phases, if the options ask for a history.
     pub(crate) phase_turns: Option<Box<PhaseTurns>>,
     /// The analyses of rare events, at the end of the trace.

@@ -68,7 +68,7 @@ impl ReplayPass {
             incomplete.push(TraceLoss::UndefinedFrames { frames: undefined });
         }
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
-        let unreached_snapshots = std::mem::take(&mut self.schedule).into_unreached();
+        let unreached_snapshots = self.schedule.take_unreached();
         let mut notes = metadata_notes(&head.meta);
         notes.extend(self.backward.notes(events));
         for (place, _) in self.non_device.iter() {
@@ -139,6 +139,7 @@ impl ReplayPass {
             backward_calls: self.backward.calls,
             snapshots: self.snapshots,
             step_times: self.step_times,
+            first_equal_step: self.steady_steps.and_then(|steps| steps.finish(self.step)),
             phase_turns: self.phase_turns,
             unreached_snapshots,
             analyses: self.analyses,

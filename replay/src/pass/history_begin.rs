@@ -15,10 +15,20 @@ impl ReplayPass {
         let count = events.iter().take_while(|event| existed(event)).count();
         let (before, after) = events.split_at(count);
         self.on_slice_in_scope(before);
-        if !after.is_empty() {
+        if let Some(first) = after.first() {
+            self.time_ns = self.time_ns.max(first.time_ns);
             self.begin_history();
+            self.begin_first_step();
             self.on_slice(after);
         }
+    }
+
+    /// Takes the snapshots of step 0, and begins the scope if it is that of step 0: both are before
+    /// the first event.
+    fn begin_first_step(&mut self) {
+        let due = self.schedule.take_due_at_step(0);
+        self.take_snapshots(&due);
+        self.on_step_begin();
     }
 
     /// Begins the recorded history with the memory that existed before it.

@@ -50,6 +50,7 @@ use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phase_turns::PhaseTurns;
 use crate::timeline::phases::PhaseTracker;
 use crate::timeline::prescan::Prescan;
+use crate::timeline::steady_steps::SteadySteps;
 use crate::timeline::step_coverage::CoverageCounter;
 use crate::timeline::step_times::StepTimes;
 use crate::timeline::steps::StepClock;
@@ -99,6 +100,8 @@ struct ReplayPass {
     schedule: SnapshotSchedule,
     snapshots: Vec<SnapshotRecord>,
     step_times: StepTimes,
+    /// Present if the options ask for it.
+    steady_steps: Option<Box<SteadySteps>>,
     phase_turns: Option<Box<PhaseTurns>>,
     scope: PassScope,
     end: EndDetector,
@@ -131,7 +134,9 @@ pub fn analyse_with_head(
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
     let follows_step_peaks = options.step_before_peak;
     let keeps_history = options.keeps_history && since.is_none();
+    let compares_steps = options.compares_steps;
     let scope = || PassScope {
+        compares_steps,
         follows_step_peaks,
         keeps_history,
         since: since.clone().map(|spec| SinceScope { spec, reached: None }),
@@ -144,9 +149,10 @@ pub fn analyse_with_head(
         end_ns: head.end_ns(),
     };
     let pid = head.meta.number("pid");
+    let expected_events = head.expected_events();
     let begin_pass = |prescan: Prescan| {
         let start_ns = started.or(prescan.first_ns).unwrap_or(0);
-        let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, span_ns);
+        let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, expected_events);
         let end = EndDetector::new(pid);
         ReplayPass::from_prescan(prescan, schedule, span_ns, (scope(), end), options.more_analyses)
     };
@@ -205,6 +211,7 @@ impl ReplayPass {
         };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
         pass.devices.keeps_history = pass.scope.keeps_history;
+        pass.steady_steps = pass.scope.compares_steps.then(Box::default);
         pass.phase_turns = pass.scope.keeps_history.then(Box::default);
         for events in &buffered {
             pass.on_slice(events);
@@ -259,6 +266,7 @@ impl ReplayPass {
             schedule,
             snapshots: Vec::new(),
             step_times: StepTimes::default(),
+            steady_steps: None,
             phase_turns: None,
             scope: PassScope::default(),
             end: EndDetector::new(None),
@@ -271,16 +279,18 @@ impl ReplayPass {
         if self.awaits_history {
             return self.on_first_slice(events);
         }
-        // Times are nearly in order, so the last event of the slice decides whether one is due.
-        if events.last().is_some_and(|event| event.time_ns > self.schedule.next_ns()) {
-            self.on_slice_with_snapshots(events);
-        } else {
+        if self.schedule.is_idle_during(events) {
             self.on_slice_in_scope(events);
+        } else {
+            self.on_slice_with_snapshots(events);
         }
     }
 
     /// Applies the events of the slice that are in the scope of the pass.
     fn on_slice_in_scope(&mut self, events: &[Event]) {
+        if !self.awaits_history {
+            self.schedule.gaps.count_events(events.len());
+        }
         if self.scope.is_whole_run() {
             self.on_events(events);
         } else {
@@ -336,11 +346,17 @@ impl ReplayPass {
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.block_alloc(event, info.origin(stack), time, &self.driver);
                 self.phases.on_live_bytes(event.device, device.torch.total().bytes);
+                if let Some(steps) = &mut self.steady_steps {
+                    steps.on_alloc(event);
+                }
             }
             EventKind::BLOCK_FREE => {
                 let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, info.origin(stack), time, &self.driver);
+                let age_events = device.block_free(event, info.origin(stack), time, &self.driver);
+                if let Some(steps) = &mut self.steady_steps {
+                    steps.on_free(event, age_events);
+                }
             }
             _ => self.on_rare_event(event, stack, info.site),
         }
@@ -373,6 +389,9 @@ impl ReplayPass {
         self.host.end_step();
         self.step += 1;
         self.step_times.begin_step(self.time_ns);
+        if let Some(steps) = &mut self.steady_steps {
+            steps.begin_step(self.step);
+        }
         self.coverage.begin_step(&self.counts, first);
         let due = self.schedule.take_due_at_step(self.step);
         self.take_snapshots(&due);
@@ -381,6 +400,9 @@ impl ReplayPass {
 
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
     fn on_rare_event(&mut self, event: &Event, stack: StackId, site: SiteId) {
+        if let Some(steps) = &mut self.steady_steps {
+            steps.on_other_event(event);
+        }
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
                 self.phase_turns.iter_mut().for_each(|turns| turns.on_phase_event(event, self.time_ns));

@@ -21,6 +21,10 @@ pub struct AnalysisOptions {
     /// Also keeps what [`Analysis::take_history`](crate::Analysis::take_history) returns. Ignored
     /// with `since`.
     pub keeps_history: bool,
+    /// Also finds out whether the run ends in equal steps ([`Analysis::first_equal_step`]).
+    ///
+    /// [`Analysis::first_equal_step`]: crate::Analysis::first_equal_step
+    pub compares_steps: bool,
     /// Analyses beyond those of every trace.
     pub more_analyses: &'static [AnalysisRow],
 }

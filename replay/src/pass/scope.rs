@@ -34,6 +34,8 @@ pub(super) struct PassScope {
     pub(super) follows_step_peaks: bool,
     /// Keep what viewers show.
     pub(super) keeps_history: bool,
+    /// Compare each step with the one before.
+    pub(super) compares_steps: bool,
     /// Start of recording, if known.
     pub(super) started_ns: Option<u64>,
     /// End of recording, if known.
@@ -152,6 +154,7 @@ impl ReplayPass {
         for device in self.devices.all.iter_mut().flatten() {
             device.restart(time_ns, rest_ns, &self.driver);
         }
+        self.schedule.gaps.restart();
         // For devices that appear later.
         self.devices.span_ns = rest_ns;
         self.devices.first_step = self.step;

@@ -1,17 +1,18 @@
-//! The schedule of requested snapshots, and of regular observations of the gap.
+//! The schedule of requested snapshots, beside that of regular observations of the gap.
 //!
 //! Definition: the snapshot of a time is the state after all events up to it. That of `step:N` is
 //! the state before the first event of step N, and that of `mark:NAME` the state before the mark.
 //! The snapshots of `peak` and `end` are reconstructed after the last event.
 //!
-//! The pass compares one time per slice of events, that of the next snapshot or gap observation
-//! ([`crate::fragmentation::history`]), so events cost nothing more. Steps and marks check the
-//! schedule when they occur.
+//! The pass compares one time and one number per slice of events, so events cost nothing more.
+//! Steps and marks check the schedule when they occur.
+
+use gpumemtrace_format::Event;
 
 use crate::device::DeviceState;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::Gap;
-use crate::fragmentation::history::MAX_OBSERVATIONS;
+use crate::fragmentation::gap_schedule::GapSchedule;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::block_totals::BlockTotals;
@@ -47,11 +48,8 @@ pub(crate) struct DeviceSnapshot {
     pub gap: Option<Gap>,
 }
 
-/// Minimum time between gap observations; also the first interval in a run of unknown length.
-const MIN_GAP_INTERVAL_NS: u64 = 1_000_000;
-
 /// The snapshots and gap observations that are still to come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SnapshotSchedule {
     /// Snapshots at times, latest first.
     times: Vec<(u64, TimeSpec)>,
@@ -60,10 +58,8 @@ pub(crate) struct SnapshotSchedule {
     marks: Vec<(AwaitedMark, TimeSpec)>,
     /// Snapshots of the peak and the end.
     after_run: Vec<TimeSpec>,
-    /// Time of the next gap observation.
-    next_gap_ns: u64,
-    gap_interval_ns: u64,
-    gap_observations: usize,
+    /// Observations of the gap.
+    pub(crate) gaps: GapSchedule,
 }
 
 impl DeviceSnapshot {
@@ -97,9 +93,9 @@ impl DeviceSnapshot {
 }
 
 impl SnapshotSchedule {
-    /// Schedules `snapshots` for a run that starts at `start_ns` and has the length `span_ns` (0 if
+    /// Schedules `snapshots` for a run that starts at `start_ns` and has so many events (0 if
     /// unknown).
-    pub(crate) fn new(snapshots: &[TimeSpec], start_ns: u64, span_ns: u64) -> Self {
+    pub(crate) fn new(snapshots: &[TimeSpec], start_ns: u64, expected_events: u64) -> Self {
         let mut times = Vec::new();
         let mut steps = Vec::new();
         let mut marks = Vec::new();
@@ -116,14 +112,20 @@ impl SnapshotSchedule {
         }
         times.sort_by_key(|(time_ns, _)| std::cmp::Reverse(*time_ns));
         steps.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
-        let gap_interval_ns = (span_ns / MAX_OBSERVATIONS as u64).max(MIN_GAP_INTERVAL_NS);
-        let next_gap_ns = start_ns.saturating_add(gap_interval_ns);
-        Self { times, steps, marks, after_run, next_gap_ns, gap_interval_ns, gap_observations: 0 }
+        Self { times, steps, marks, after_run, gaps: GapSchedule::new(expected_events) }
     }
 
-    /// The time of the next snapshot or gap observation. Nothing is due at events up to it.
+    /// The time of the next snapshot at a time. None is due at events up to it.
     pub(crate) fn next_ns(&self) -> u64 {
-        self.times.last().map_or(self.next_gap_ns, |(time_ns, _)| self.next_gap_ns.min(*time_ns))
+        self.times.last().map_or(u64::MAX, |(time_ns, _)| *time_ns)
+    }
+
+    /// Whether nothing is due in these events. Times are nearly in order, so the last event
+    /// decides.
+    #[inline]
+    pub(crate) fn is_idle_during(&self, events: &[Event]) -> bool {
+        (events.len() as u64) < self.gaps.events_until_due()
+            && events.last().is_none_or(|event| event.time_ns <= self.next_ns())
     }
 
     /// Takes the snapshots at times before `time_ns`, the time of the next event.
@@ -154,26 +156,11 @@ impl SnapshotSchedule {
         std::mem::take(&mut self.after_run)
     }
 
-    /// True if a gap observation is due at `time_ns`. Schedules the next one.
-    pub(crate) fn take_due_gap(&mut self, time_ns: u64) -> bool {
-        if time_ns <= self.next_gap_ns {
-            return false;
-        }
-        self.gap_observations += 1;
-        // In a run of unknown length the interval grows with the run.
-        if self.gap_observations.is_multiple_of(MAX_OBSERVATIONS) {
-            self.gap_interval_ns = self.gap_interval_ns.saturating_mul(2);
-        }
-        let missed = (time_ns - self.next_gap_ns) / self.gap_interval_ns;
-        let delay_ns = (missed + 1).saturating_mul(self.gap_interval_ns);
-        self.next_gap_ns = self.next_gap_ns.saturating_add(delay_ns);
-        true
-    }
-
     /// The snapshots at moments that the run did not reach.
-    pub(crate) fn into_unreached(self) -> Vec<TimeSpec> {
-        let times = self.times.into_iter().map(|(_, spec)| spec);
-        let steps = self.steps.into_iter().map(|(_, spec)| spec);
-        times.chain(steps).chain(self.marks.into_iter().map(|(_, spec)| spec)).collect()
+    pub(crate) fn take_unreached(&mut self) -> Vec<TimeSpec> {
+        let times = std::mem::take(&mut self.times).into_iter().map(|(_, spec)| spec);
+        let steps = std::mem::take(&mut self.steps).into_iter().map(|(_, spec)| spec);
+        let marks = std::mem::take(&mut self.marks).into_iter();
+        times.chain(steps).chain(marks.map(|(_, spec)| spec)).collect()
     }
 }

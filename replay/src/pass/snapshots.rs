@@ -8,26 +8,28 @@ use super::ReplayPass;
 use crate::device::{DeviceState, GapRequest};
 use crate::pass::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
 use crate::timeline::time_spec::TimeSpec;
+use crate::util::block_totals::saturating_sum;
 
 impl ReplayPass {
     /// Applies a slice in which something is due, and splits it there. Times are slightly out of
     /// order, so each event is compared.
     #[inline(never)] // Few slices have something due.
     pub(super) fn on_slice_with_snapshots(&mut self, mut events: &[Event]) {
-        loop {
+        while !events.is_empty() {
             let next_ns = self.schedule.next_ns();
-            let Some(index) = events.iter().position(|event| event.time_ns > next_ns) else { break };
-            let (before, after) = events.split_at(index);
+            let until_gap = self.schedule.gaps.events_until_due().min(events.len() as u64) as usize;
+            let snapshot = events[..until_gap].iter().position(|event| event.time_ns > next_ns);
+            let (before, after) = events.split_at(snapshot.unwrap_or(until_gap));
             self.on_slice_in_scope(before);
-            let time_ns = after[0].time_ns;
-            let due = self.schedule.take_due_before(time_ns);
-            self.take_snapshots(&due);
-            if self.schedule.take_due_gap(time_ns) {
+            if self.schedule.gaps.events_until_due() == 0 {
                 self.observe_gaps();
+            }
+            if let Some(next) = after.first() {
+                let due = self.schedule.take_due_before(next.time_ns);
+                self.take_snapshots(&due);
             }
             events = after;
         }
-        self.on_slice_in_scope(events);
     }
 
     /// Records a snapshot of the present state for each of `due`.
@@ -66,14 +68,16 @@ impl ReplayPass {
         }
     }
 
-    /// Adds the present gap of each device to its history.
+    /// Adds the present gap of each device to its history, if there are not too many live blocks.
     fn observe_gaps(&mut self) {
-        let time = self.now();
+        let (time, ranges) = (self.now(), self.driver.ranges());
+        let visits = self.devices.all.iter().flatten().map(|device| device.count_gap_visits(ranges));
+        let due = self.schedule.gaps.take_due(saturating_sum(visits));
         let symbols = &self.symbols;
         for (device, ordinal) in self.devices.all.iter_mut().zip(0..=u8::MAX) {
             if let Some(device) = device {
                 let site_of = |stack| symbols.stack_info(stack).site;
-                device.observe_gap(time, self.driver.ranges(), ordinal, site_of);
+                device.observe_gap(due, time, ranges, ordinal, site_of);
             }
         }
     }

@@ -22,6 +22,9 @@ pub struct Device {
     pub peak: DevicePeak,
     /// When the program finished: before interpreter teardown.
     pub end: DeviceEnd,
+    /// The end of the last step that ended; `null` without steps. A program that keeps its objects
+    /// in a function has freed them at its end.
+    pub last_step: Option<DeviceStepEnd>,
     /// After the last event, mostly after teardown.
     pub exit: DeviceLevels,
     /// Memory that PyTorch counts and that the program returned to the driver, as in the sleep mode
@@ -121,6 +124,21 @@ pub struct DeviceEnd {
     pub step: Option<u64>,
     /// What marks the end.
     pub moment: EndMoment,
+}
+
+/// The three series at the end of a step.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DeviceStepEnd {
+    /// The number of the step.
+    pub step: u64,
+    /// The time of the last event before its end, from the start of the recording.
+    pub time_ns: u64,
+    /// PyTorch's `memory_allocated()` at that moment.
+    pub live_bytes: Option<u64>,
+    /// PyTorch's `memory_reserved()` at that moment.
+    pub reserved_bytes: Option<u64>,
+    /// Bytes that the driver handed to the process.
+    pub device_bytes: Option<u64>,
 }
 
 /// The three series at one moment.

@@ -214,11 +214,15 @@ pub struct FragmentationOverTime {
     pub trace: usize,
     /// Ordinal of the GPU.
     pub device: u32,
-    /// The number of observations, at even distances as far as possible.
+    /// The number of observations. If there were too many, every other point was dropped.
     pub observations: u64,
+    /// The distance of points, in events of the trace.
+    pub events_between_points: u64,
+    /// There are fewer points than usual, because each one visits many live blocks.
+    pub is_limited_by_blocks: bool,
     /// Nanoseconds from the first observation to the end.
     pub span_ns: u64,
-    /// At most 256 of the observations.
+    /// At most 256 of the observations, at even distances.
     pub points: Vec<GapSample>,
     /// Call sites with live blocks that pinned or stranded free memory, by bytes and time, most
     /// first.

@@ -34,8 +34,8 @@ pub(crate) use self::trace::{METAL_MODE, SNAPSHOT_MODE};
 pub use self::{
     category_rule::CategoryRule,
     device::{
-        Device, DeviceEnd, DeviceLevels, DevicePeak, OpaquePool, OwnerBytes, PoolFramework, Residual,
-        ResidualSource, SleepMode,
+        Device, DeviceEnd, DeviceLevels, DevicePeak, DeviceStepEnd, OpaquePool, OwnerBytes, PoolFramework,
+        Residual, ResidualSource, SleepMode,
     },
     filters::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
     fragmentation::{

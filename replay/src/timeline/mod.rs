@@ -7,6 +7,7 @@ pub(crate) mod nvtx_ranges;
 pub(crate) mod phase_turns;
 pub(crate) mod phases;
 pub(crate) mod prescan;
+pub(crate) mod steady_steps;
 pub(crate) mod step_counter;
 pub(crate) mod step_coverage;
 pub(crate) mod step_detector;

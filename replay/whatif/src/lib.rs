@@ -263,6 +263,26 @@ impl WhatIf {
         self.inputs.clear();
     }
 
+    /// Ends a step that is equal to the one before it. Returns true if each allocator was in its
+    /// present state at the end of an earlier one: then equal steps bring nothing new.
+    pub fn end_equal_step(&mut self) -> bool {
+        self.go_on();
+        let Some(live) = self.requests.live_blocks() else { return false };
+        let others = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
+        let all = others.chain(self.base_range.predictions_mut()).chain([&mut self.base.1]);
+        let going_on = all.filter(|prediction| prediction.stop.is_none());
+        // Each of them notes its state, also after one that is in a new one.
+        going_on.map(|prediction| u32::from(!prediction.is_back_in_a_state(&live))).sum::<u32>() == 0
+    }
+
+    /// Goes on to a later moment, up to which the allocators reserve what they do now.
+    pub fn go_on_to(&mut self, time_ns: u64) {
+        self.go_on();
+        let others = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
+        let all = others.chain(self.base_range.predictions_mut()).chain([&mut self.base.1]);
+        all.for_each(|prediction| prediction.go_on_to(time_ns));
+    }
+
     /// PyTorch itself asks for free memory after the driver refused some. Only other calls show
     /// that the program may act on it.
     fn on_query(&mut self, walked: &WalkedEvent<'_>) {

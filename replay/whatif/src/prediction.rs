@@ -1,6 +1,7 @@
 //! One run of the recorded requests under other settings, rules and capacity.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gpumemtrace_caching_allocator::{
     CachingAllocator, FreeTicket, ProgramBlock, Rules, Settings, UnusedBytes,
@@ -81,6 +82,8 @@ pub(crate) struct Prediction {
     pub(crate) was_pool_refused: bool,
     /// The release retries requests for a `MemPool`.
     retries_in_pools: bool,
+    /// Its states at the ends of equal steps, as hashes.
+    states: Vec<u64>,
     /// Segments may have been returned here that the recorded run did not have.
     pub(crate) has_unknown_release: bool,
 }
@@ -101,6 +104,7 @@ impl Prediction {
             curve: CurveCollector::default(),
             unused_at_peak: UnusedBytes::default(),
             has_unknown_release: false,
+            states: Vec::new(),
             was_pool_refused: false,
             retries_in_pools: rules.pools_allow_release,
         }
@@ -287,6 +291,43 @@ impl Prediction {
     /// Whether `empty_cache()` would return segments outside private pools.
     pub(crate) fn has_unused_segments(&self) -> bool {
         self.allocator.has_unused_segments()
+    }
+
+    /// Whether this allocator is in a state in which it was when this was last called. `live`: the
+    /// recorded blocks, the oldest first.
+    pub(crate) fn is_back_in_a_state(&mut self, live: &[RecordedBlock]) -> bool {
+        let Some(state) = self.state_print(live) else { return false };
+        let is_known = self.states.contains(&state);
+        if !is_known {
+            self.states.push(state);
+        }
+        is_known
+    }
+
+    /// A hash of everything that decides what equal requests do to this allocator. `None` if that
+    /// is more than a hash can hold.
+    fn state_print(&self, live: &[RecordedBlock]) -> Option<u64> {
+        if !self.pending.is_empty() {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        (self.allocator.state_print()?, self.segments_made()).hash(&mut hasher);
+        for (_, total) in self.driver_calls() {
+            (total.count, total.bytes).hash(&mut hasher);
+        }
+        for block in live {
+            let own = self.blocks.get(block.index()).copied().flatten();
+            own.map(|own| self.allocator.address_of(own)).hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+
+    /// Goes on to a later moment, up to which nothing changes.
+    pub(crate) fn go_on_to(&mut self, time_ns: u64) {
+        if self.stop.is_none() {
+            let (_, reserved_bytes) = self.allocator.held_bytes();
+            self.curve.note(time_ns, reserved_bytes);
+        }
     }
 
     /// Bytes of segments over time.

@@ -75,7 +75,7 @@ def test_without_python_stacks_the_end_is_before_the_last_frees(tmp_path, torch_
 def test_text_names_the_moment(tmp_path, torch_version):
     printed, trace, _ = end_program(tmp_path, torch_version, "module", 0)
     text = gpumemtrace("replay", trace, "--units", "bytes", "--at", "end")
-    assert "at peak at end (before interpreter teardown) allocated " in " ".join(text.split())
+    assert "highest at end (before interpreter teardown) allocated " in " ".join(text.split())
     allocated = next(line for line in text.splitlines() if line.startswith("  allocated"))
     assert f"{printed[0]:,} B" in allocated
     assert "GPU 0 at end (before interpreter teardown; " in text

@@ -183,6 +183,11 @@ def test_charts_hold_numbers_of_report(page_of, kind):
             if gap:
                 causes = zip(*(file.column(cause["bytes"]) for cause in gap["causes"]))
                 assert [sum(values) for values in causes] == file.column(gap["gap"])
+                # The map shows states of the chart's moments, and of the report's.
+                points = dict(zip(file.column(gap["time_ns"]), zip(file.column(gap["reserved"]), file.column(gap["live"]))))
+                for keyframe in device["keyframes"]:
+                    if keyframe["why"] == "interval":
+                        assert points[keyframe["time_ns"]] == (keyframe["reserved_bytes"], keyframe["live_bytes"])
             for keyframe in device["keyframes"]:
                 assert sum(file.column(keyframe["blocks"]["bytes"])) == keyframe["live_bytes"]
                 if keyframe["segments"]:
@@ -370,6 +375,22 @@ def test_two_traces_are_compared_at_the_selected_step(browser, page_of):  # noqa
     assert browser.problems() == []
 
 
+@pytest.mark.parametrize("view", ["overview", "timeline"])
+def test_difference_from_the_other_trace_is_shown(browser, page_of, view):  # noqa: F811
+    page = page_of("compared")
+    now, before = (json.loads(gpumemtrace("replay", trace, "--json")) for trace in (page.traces[0], page.compared[0]))
+    browser.open(page.path, view)
+    [text] = browser.evaluate(f"""[...document.querySelectorAll("[data-view={view}] section.card")]
+        .map((card) => card.innerText).filter((text) => text.includes(" compared with "))""")
+    for name in ("live_bytes", "reserved_bytes"):
+        sizes = [report["devices"][0]["peak"][name] for report in (before, now)]
+        change = sizes[1] - sizes[0]
+        sign = "+" if change > 0 else "-" if change < 0 else ""
+        shown = [bytes_text(sizes[0]), bytes_text(sizes[1]), sign + bytes_text(abs(change))]
+        assert "\t".join(shown) in text, (name, text)
+    assert browser.problems() == []
+
+
 #: Controls that the Tab key must reach.
 CONTROLS = "a[href], button, select, input, textarea, summary, [tabindex='0']"
 
@@ -452,6 +473,26 @@ def test_chart_follows_arrow_keys(browser, page_of):  # noqa: F811
     browser.press("Home", "ArrowRight", "ArrowRight", "Enter")
     assert browser.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 300))").startswith("#timeline?from=")
     assert browser.text(".selection-bar").startswith("Moment: ")
+    assert browser.problems() == []
+
+
+def test_fragmentation_chart_and_map_show_one_moment(browser, page_of):  # noqa: F811
+    page = page_of("fragmented")
+    keyframes = page.file.data["traces"][0]["devices"][0]["keyframes"]
+    times = {keyframe["time_ns"]: keyframe["why"] for keyframe in keyframes}
+    browser.open(page.path, "fragmentation")
+    canvas = "document.querySelector('[data-view=fragmentation] .stacked-chart canvas')"
+    for places in (3, 20, 45):
+        browser.evaluate(f"{canvas}.focus(); null")
+        browser.press("Home", *["ArrowRight"] * places, "Enter")
+        link = browser.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 300))")
+        [selected] = re.findall(r"from=(\d+)", link)
+        assert int(selected) in times, "the chart selects a moment of the map"
+    # A moment of the report moves both, too.
+    select = "document.querySelector('[data-view=fragmentation] select[aria-label=Moment]')"
+    browser.evaluate(f"{select}.value = 1; {select}.dispatchEvent(new Event('change', {{ bubbles: true }})); null")
+    caption = browser.evaluate("new Promise((done) => setTimeout(() => done(document.querySelector('.map-caption').textContent), 300))")
+    assert "most unused reserved memory" in caption
     assert browser.problems() == []
 
 

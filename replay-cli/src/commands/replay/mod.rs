@@ -99,6 +99,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let mut asked = AnalysisOptions {
         user_code: args.reading.user_code()?,
         snapshot_times: args.at.clone(),
+        compares_steps: args.sections.asked.contains(&Section::Fragmentation),
         ..AnalysisOptions::default()
     };
     args.filters.configure(&mut asked);

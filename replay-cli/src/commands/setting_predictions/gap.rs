@@ -11,6 +11,9 @@ use super::{RecordedScenario, affordable_settings, candidates, count_blocks, rec
 use crate::render::wording::whatif::describe_doubts;
 use crate::trace::open::TraceSource;
 
+/// Most equal steps after which the allocators are compared with their earlier states.
+const MAX_COMPARED_STEPS: u32 = 256;
+
 /// Adds the effects of settings on each GPU to an analysis of a whole run, within `steps_left`,
 /// which is for all traces of a report. A trace that cannot be read again has none.
 pub(in crate::commands) fn add_setting_effects(
@@ -52,13 +55,33 @@ pub(in crate::commands) fn add_setting_effects(
             (device, WhatIf::new(device.device as u8, base, candidates, doubts))
         })
         .collect();
+    let first_equal = analysis.first_equal_step.unwrap_or(u32::MAX);
+    let (mut step, mut tries_left, mut is_settled) = (0, MAX_COMPARED_STEPS, false);
     let walked = analysis.walk(&|| file.open(), head, (None, None), &mut |walked| {
+        if walked.step != step {
+            step = walked.step;
+            // All further steps are equal, so allocators repeat what they did after the same state.
+            if step > first_equal && tries_left > 0 {
+                tries_left -= 1;
+                is_settled = predictions
+                    .iter_mut()
+                    .map(|(_, whatif)| u32::from(!whatif.end_equal_step()))
+                    .sum::<u32>()
+                    == 0;
+            }
+            if is_settled {
+                return ControlFlow::Break(());
+            }
+        }
         for (_, whatif) in &mut predictions {
             whatif.on_event(walked);
         }
         ControlFlow::Continue(())
     });
     if walked.is_ok() {
+        let length_ns = analysis.end_ns.saturating_sub(analysis.start_ns);
+        let unchanged = predictions.iter_mut().filter(|_| is_settled);
+        unchanged.for_each(|(_, whatif)| whatif.go_on_to(length_ns));
         analysis.setting_effects =
             predictions.into_iter().filter_map(|(device, whatif)| effects_of(device, whatif)).collect();
     }

@@ -17,9 +17,15 @@ pub(super) type LayerKey = (BlockLayer, u8);
 struct LayerTable {
     all: Vec<(LayerKey, WindowTotals<u32>)>,
     is_inside: bool,
+    has_step: bool,
 }
 
 impl LayerTable {
+    fn end_step(&mut self) {
+        self.has_step |= self.is_inside;
+        self.all.iter_mut().for_each(|(_, totals)| totals.end_step());
+    }
+
     fn begin_window(&mut self) {
         self.is_inside = true;
         self.all.iter_mut().for_each(|(_, totals)| totals.begin_window());
@@ -32,6 +38,9 @@ impl LayerTable {
             if self.is_inside {
                 totals.begin_window();
             }
+            if self.has_step {
+                totals.end_step();
+            }
             self.all.push((key, totals));
             self.all.len() - 1
         });
@@ -43,7 +52,12 @@ impl LayerTable {
 /// numbers of the sites.
 pub(super) fn read_site_totals(run: &mut ExportRun) -> anyhow::Result<Vec<(LayerKey, Vec<WindowRow<u32>>)>> {
     let mut layers = LayerTable::default();
+    let mut step = 0;
     run.walk(&mut |walked| {
+        if walked.step != step {
+            step = walked.step;
+            layers.end_step();
+        }
         if walked.is_inside && !layers.is_inside {
             layers.begin_window();
         }

@@ -11,7 +11,7 @@ use super::{RUN_COLUMNS, device_number, write_run};
 use crate::export::{ExportJob, Exporter, FormatOptions};
 use crate::render::OutputFormat;
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 18] = [
     "layer",
     "device",
     "site",
@@ -28,6 +28,8 @@ const COLUMNS: [&str; 16] = [
     "allocated_blocks",
     "leaked_bytes",
     "leaked_blocks",
+    "live_at_last_step_bytes",
+    "live_at_last_step_blocks",
 ];
 
 /// The format `csv-sites`: live and allocated memory by call site.
@@ -64,7 +66,7 @@ impl Exporter for CsvSitesExporter {
                     write_run(&mut rows, info)?;
                     write_place(&mut rows, layer, site)?;
                     let known = [row.peak, row.end, row.allocated].map(Some);
-                    for total in known.into_iter().chain([leaked.at(layer, &site.id)]) {
+                    for total in known.into_iter().chain([leaked.at(layer, &site.id), row.last_step]) {
                         rows.number(total.map(|total| total.bytes))?;
                         rows.number(total.map(|total| total.blocks))?;
                     }

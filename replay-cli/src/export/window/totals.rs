@@ -1,8 +1,9 @@
-//! What each key of a device allocated in a window, and its live memory at the peak and at the end.
+//! What each key of a device allocated in a window, and its live memory at the peak, at the last
+//! step end and at the end.
 //!
-//! The peak needs no copy of the live set: each row saves its value at the first change after a new
-//! peak. So a new peak makes no event slower. `totals_tests.rs` compares the totals with a model
-//! that copies the live set.
+//! No moment needs a copy of the live set: each row saves its value at the first change after a new
+//! peak or a step end. So these make no event slower. `totals_tests.rs` compares the totals with a
+//! model that copies the live set.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -47,6 +48,8 @@ pub(crate) struct WindowRow<K> {
     pub(crate) peak: Amount,
     /// Live at the end of the window.
     pub(crate) end: Amount,
+    /// Live at the end of the last step that ended in the window; `None` without one.
+    pub(crate) last_step: Option<Amount>,
     /// Allocated in the window, whether freed or not.
     pub(crate) allocated: Amount,
 }
@@ -59,6 +62,8 @@ pub(crate) struct WindowTotals<K> {
     peak_bytes: u64,
     /// Number of peaks so far, each higher than the one before.
     peaks: u64,
+    /// Number of steps that ended in the window.
+    steps_ended: u64,
     rows: Vec<GrowingRow<K>>,
     index_by_key: HashMap<K, usize>,
 }
@@ -69,9 +74,19 @@ struct GrowingRow<K> {
     row: WindowRow<K>,
     /// The number of the peak that `row.peak` was saved for.
     saved_peak: u64,
+    /// The number of the step end that `row.last_step` was saved for.
+    saved_step: u64,
 }
 
 impl<K> GrowingRow<K> {
+    /// Saves the value at the last step end before the first change after it.
+    fn save_step(&mut self, steps_ended: u64) {
+        if self.saved_step < steps_ended {
+            self.saved_step = steps_ended;
+            self.row.last_step = Some(self.row.end);
+        }
+    }
+
     /// Saves the value at the last peak before the first change after it.
     fn save_peak(&mut self, peaks: u64) {
         if self.saved_peak < peaks {
@@ -88,6 +103,7 @@ impl<K> Default for WindowTotals<K> {
             live_bytes: 0,
             peak_bytes: 0,
             peaks: 0,
+            steps_ended: 0,
             rows: Vec::new(),
             index_by_key: HashMap::new(),
         }
@@ -100,6 +116,11 @@ impl<K: Copy + Eq + Hash> WindowTotals<K> {
         self.is_inside = true;
         self.peak_bytes = self.live_bytes;
         self.peaks += 1;
+    }
+
+    /// Ends a step of the window at the present state.
+    pub(crate) fn end_step(&mut self) {
+        self.steps_ended += u64::from(self.is_inside);
     }
 
     /// Adds a block that was allocated.
@@ -126,14 +147,18 @@ impl<K: Copy + Eq + Hash> WindowTotals<K> {
     }
 
     fn row_to_change(&mut self, key: K, stack: u32) -> &mut WindowRow<K> {
-        let (peaks, none) = (self.peaks, Amount::default());
+        let (peaks, steps_ended, none) = (self.peaks, self.steps_ended, Amount::default());
         let index = *self.index_by_key.entry(key).or_insert_with(|| {
-            let row = WindowRow { key, first_stack: stack, peak: none, end: none, allocated: none };
-            self.rows.push(GrowingRow { row, saved_peak: peaks });
+            // Nothing was live at step ends before.
+            let last_step = (steps_ended > 0).then_some(none);
+            let row =
+                WindowRow { key, first_stack: stack, peak: none, end: none, last_step, allocated: none };
+            self.rows.push(GrowingRow { row, saved_peak: peaks, saved_step: steps_ended });
             self.rows.len() - 1
         });
         let row = &mut self.rows[index];
         row.save_peak(peaks);
+        row.save_step(steps_ended);
         &mut row.row
     }
 
@@ -143,11 +168,14 @@ impl<K: Copy + Eq + Hash> WindowTotals<K> {
         if !self.is_inside {
             self.begin_window();
         }
-        let peaks = self.peaks;
+        let (peaks, steps_ended) = (self.peaks, self.steps_ended);
         let finished = self.rows.into_iter().map(|mut row| {
             row.save_peak(peaks);
+            row.save_step(steps_ended);
             row.row
         });
-        finished.filter(|row| row.peak.blocks + row.end.blocks + row.allocated.blocks > 0).collect()
+        let amounts =
+            |row: &WindowRow<K>| [row.peak, row.end, row.allocated, row.last_step.unwrap_or_default()];
+        finished.filter(|row| amounts(row).iter().any(|amount| amount.blocks > 0)).collect()
     }
 }

@@ -57,6 +57,7 @@ struct NaiveModel {
     live: Vec<WalkedBlock>,
     peak: Vec<WalkedBlock>,
     allocated: Vec<WalkedBlock>,
+    last_step: Option<Vec<WalkedBlock>>,
 }
 
 fn total_bytes(blocks: &[WalkedBlock]) -> u64 {
@@ -79,10 +80,14 @@ impl NaiveModel {
             first_stack: *first_stack,
             peak: amount_of_key(&self.peak, *key),
             end: amount_of_key(&self.live, *key),
+            last_step: self.last_step.as_ref().map(|blocks| amount_of_key(blocks, *key)),
             allocated: amount_of_key(&self.allocated, *key),
         };
-        let has_blocks =
-            |row: &WindowRow<u32>| [row.peak, row.end, row.allocated].iter().any(|sum| sum.blocks > 0);
+        let has_blocks = |row: &WindowRow<u32>| {
+            [row.peak, row.end, row.allocated, row.last_step.unwrap_or_default()]
+                .iter()
+                .any(|sum| sum.blocks > 0)
+        };
         self.first_stacks.iter().map(row).filter(has_blocks).collect()
     }
 }
@@ -95,6 +100,12 @@ proptest! {
             if index == begin {
                 totals.begin_window();
                 model.peak = model.live.clone();
+            }
+            if index % 9 == 8 {
+                totals.end_step();
+                if index >= begin {
+                    model.last_step = Some(model.live.clone());
+                }
             }
             match change {
                 LiveChange::Allocate { stack, size_bytes } => {
@@ -134,6 +145,13 @@ fn peak_of_an_empty_window_is_the_present_state() {
     totals.allocate(2, &small);
     totals.free(1, &large);
     let present = Amount { bytes: 10, blocks: 1 };
-    let row = WindowRow { key: 2, first_stack: 2, peak: present, end: present, allocated: Amount::default() };
+    let row = WindowRow {
+        key: 2,
+        first_stack: 2,
+        peak: present,
+        end: present,
+        last_step: None,
+        allocated: Amount::default(),
+    };
     assert_eq!(totals.into_rows(), [row]);
 }

@@ -1,14 +1,14 @@
 //! What the page says about a GPU: its levels, the largest call sites at its peak, other settings.
 
-use gpumemtrace_replay::report::{Device, Peak};
+use gpumemtrace_replay::report::{Device, GapReason, Peak};
 use serde::Serialize;
 use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
-use super::{CardTrace, device_memory, known_bytes, nodes, setting_effects, view_link};
+use super::{CardTrace, comparison, device_memory, known_bytes, nodes, setting_effects, view_link};
 use crate::render::wording::Vocabulary;
+use crate::render::wording::end_levels::EndLevels;
 use crate::render::wording::moment::format_moment;
-use crate::render::wording::recording::describe_end_moment;
 use crate::render::wording::steps::count_steps;
 use crate::terminal::format::{format_count, format_duration, format_number, format_percent};
 use crate::terminal::units::format_bytes;
@@ -16,19 +16,21 @@ use crate::terminal::units::format_bytes;
 const LARGEST_SITES: usize = 8;
 
 /// What the page says about a device. Cards are empty if the report has no such device.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct DeviceCards {
     figures: Vec<Node>,
     memory: Vec<Node>,
     sites: Vec<Node>,
     settings: Vec<Node>,
+    /// Empty unless the page compares this trace with another.
+    comparison: Vec<Node>,
 }
 
 /// The cards of each device of the page; without devices, only the figures of the run.
-pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<DeviceCards> {
+pub(super) fn cards(trace: &CardTrace<'_>, before: Option<&CardTrace<'_>>) -> Vec<DeviceCards> {
     if trace.devices.is_empty() {
         let figures = figures(None, trace);
-        return vec![DeviceCards { figures, memory: Vec::new(), sites: Vec::new(), settings: Vec::new() }];
+        return vec![DeviceCards { figures, ..DeviceCards::default() }];
     }
     let cards = trace.devices.iter().map(|device| {
         let is_same = |one: (usize, u32)| one == (trace.trace, device.ordinal);
@@ -40,6 +42,9 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<DeviceCards> {
             memory: info.map(|info| device_memory::card(info, trace)).unwrap_or_default(),
             sites: peak.map(|peak| largest_sites(peak, trace)).unwrap_or_default(),
             settings: setting_effects::cards(trace, device.ordinal),
+            comparison: before
+                .map(|before| comparison::card(trace, before, device.ordinal))
+                .unwrap_or_default(),
         }
     });
     cards.collect()
@@ -80,9 +85,9 @@ fn figures(device: Option<&Device>, trace: &CardTrace<'_>) -> Vec<Node> {
     card
 }
 
-/// Allocated, reserved and driver memory at the peak and at the end.
+/// Allocated, reserved and driver memory, each at its own highest, and at the end.
 fn level_table(device: &Device) -> Element {
-    let (peak, end) = (&device.peak, &device.end);
+    let (peak, end) = (&device.peak, EndLevels::of_device(device));
     let rows = [
         ("Allocated", peak.live_bytes, end.live_bytes),
         ("Reserved", peak.reserved_bytes, end.reserved_bytes),
@@ -94,8 +99,9 @@ fn level_table(device: &Device) -> Element {
         element("tr").add(name).add(cell(peak)).add(cell(end))
     });
     let head = |text: &str| element("th").with("scope", "col").class("number").add(text);
-    let end = head("At end").with("title", describe_end_moment(end.moment));
-    let head = element("tr").add(element("td")).add(head("At peak")).add(end);
+    let title = if end.gap == GapReason::LastStep { "Last step" } else { "At end" };
+    let end = head(title).with("title", end.moment.as_str());
+    let head = element("tr").add(element("td")).add(head("Highest")).add(end);
     let body = element("tbody").add(rows.to_vec());
     element("table").class("levels").add(element("thead").add(head)).add(body)
 }

@@ -3,6 +3,7 @@
 //! The command words them, because the sentences of `replay` are here and not in the script. Each
 //! file makes the cards of one view.
 
+mod comparison;
 mod device_memory;
 mod element;
 mod figures;
@@ -79,13 +80,13 @@ pub(super) struct TraceCards {
     run: Vec<Node>,
 }
 
-/// Writes the cards of one trace.
-pub(super) fn trace_cards(trace: &CardTrace<'_>) -> TraceCards {
+/// Writes the cards of one trace. `before`: the one that the page compares it with.
+pub(super) fn trace_cards(trace: &CardTrace<'_>, before: Option<&CardTrace<'_>>) -> TraceCards {
     TraceCards {
         headline: headline::headline(trace),
         losses: headline::losses(trace),
         findings: findings::cards(trace),
-        devices: figures::cards(trace),
+        devices: figures::cards(trace, before),
         leaks: leaks::cards(trace),
         oom: oom::cards(trace),
         gaps: fragmentation::cards(trace),

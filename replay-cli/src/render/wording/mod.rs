@@ -11,6 +11,7 @@ mod budget_file;
 pub(crate) mod categories;
 mod check;
 mod comparison;
+pub(crate) mod end_levels;
 pub(crate) mod fragmentation;
 pub(crate) mod leaks;
 mod losses;

@@ -56,6 +56,8 @@ export interface DeviceCards {
   memory: Card[];
   sites: Card[];
   settings: Card[];
+  /** The difference from the trace of `--compare`. */
+  comparison: Card[];
 }
 
 /** Reserved memory at a moment of the report, by cause. */

@@ -13,7 +13,7 @@ import type { GapMoment } from "../data/page_data.js";
 import { selectedDevice } from "../shell/selection.js";
 import type { Context, View } from "../view.js";
 import { withOptions } from "./options.js";
-import { createMapCard } from "./fragmentation/map_card.js";
+import { createMapCard, nearestKeyframe } from "./fragmentation/map_card.js";
 
 export const fragmentationView: View = {
   id: "fragmentation",
@@ -37,7 +37,7 @@ export const fragmentationView: View = {
               history.update(found.trace, found.device, moments),
               moment.update(moments),
               settings.update(found.trace),
-              map.update(found.trace, found.device),
+              map.update(found.trace, found.device, shownTime(context, moments)),
             ]
           : [];
         none.hidden = parts.some(Boolean);
@@ -57,17 +57,29 @@ function chosenMoment(context: Context, moments: GapMoment[]): GapMoment {
   return moments[Number(option ?? NaN)] ?? moments.find(({ is_first }) => is_first) ?? moments[0];
 }
 
+/** The time that the map shows: the selected one, or that of the report's moment. */
+function shownTime(context: Context, moments: GapMoment[]): number | null {
+  const { from_ns } = context.selection();
+  return from_ns ?? (moments.length > 0 ? chosenMoment(context, moments).time_ns : null);
+}
+
 function createHistory(context: Context) {
-  const chart = createStackedChart(230, (time_ns) =>
-    context.select({ from_ns: time_ns, to_ns: null }));
+  let device: DeviceModel | null = null;
+  // The map has fewer moments than the chart, so a click selects one that both have.
+  const chart = createStackedChart(230, (time_ns) => {
+    const keyframes = device?.data.keyframes ?? [];
+    const nearest = keyframes.length > 0 ? nearestKeyframe(keyframes, time_ns).time_ns : time_ns;
+    context.select({ from_ns: nearest, to_ns: null });
+  });
   const legend = h("div");
   const table = h("div");
   const element = h("div", "card",
     h("h2", {}, "Unused reserved memory over the run, by cause"), legend, chart.element, table);
   return {
     element,
-    update(trace: TraceModel, device: DeviceModel, moments: GapMoment[]): boolean {
-      const { gap } = device.data;
+    update(trace: TraceModel, newDevice: DeviceModel, moments: GapMoment[]): boolean {
+      device = newDevice;
+      const { gap, keyframes } = device.data;
       element.hidden = gap === null;
       if (!gap) return false;
       const times = device.column(gap.time_ns);
@@ -75,12 +87,15 @@ function createHistory(context: Context) {
       const { causes } = context.model.data.cards[trace.index];
       const order = Object.keys(causes);
       const bands: Band[] = gap.causes
-        .filter(({ bytes }) => device.column(bytes).some((each) => each > 0))
+        .filter(({ bytes }) => newDevice.column(bytes).some((each) => each > 0))
         .sort((a, b) => order.indexOf(b.cause) - order.indexOf(a.cause))
         .map(({ cause, bytes }) => ({
-          label: causes[cause] ?? cause, color: partColor(cause), values: device.column(bytes),
+          label: causes[cause] ?? cause, color: partColor(cause), values: newDevice.column(bytes),
         }));
-      const chosen = moments.length > 0 ? chosenMoment(context, moments) : null;
+      // The map's moment is the chosen mark, so that chart and map show one moment.
+      const shown = shownTime(context, moments);
+      const of_map = keyframes.length > 0 ? nearestKeyframe(keyframes, shown).time_ns : shown;
+      const others = moments.filter(({ time_ns }) => time_ns !== of_map);
       const most = device.column(gap.gap).reduce((a, b) => Math.max(a, b), 0);
       chart.element.hidden = bands.length === 0;
       fill(legend, bands.length === 0 ? "All reserved memory was in use." : bandLegend(bands));
@@ -89,9 +104,10 @@ function createHistory(context: Context) {
         end_ns: trace.data.end_ns,
         times, bands,
         extra: (i) => [["reserved", formatBytes(reserved[i])], ["allocated", formatBytes(live[i])]],
-        marks: moments.map((each) => ({
-          time_ns: each.time_ns, isChosen: each === chosen,
-        })),
+        marks: [
+          ...others.map(({ time_ns }) => ({ time_ns, isChosen: false })),
+          ...(of_map === null ? [] : [{ time_ns: of_map, isChosen: true }]),
+        ],
         sentence: `Unused reserved memory by cause, at ${formatNumberOf(times.length, "moment")}: `
           + `at most ${formatBytes(most)}. Arrow keys go through them.`,
       });
@@ -108,8 +124,12 @@ function createHistory(context: Context) {
 
 function createMoment(context: Context) {
   const select = h("select", { "aria-label": "Moment" });
+  let shown: GapMoment[] = [];
   on(select, "change", () =>
-    context.select(withOptions(context, { "gap.moment": select.value })));
+    context.select({
+      ...withOptions(context, { "gap.moment": select.value }),
+      from_ns: shown[Number(select.value)]?.time_ns ?? null, to_ns: null,
+    }));
   const body = h("div");
   const element = h("div", "card",
     h("div", "card-head", h("h2", {}, "Reserved memory at a moment"), select), body);
@@ -118,6 +138,7 @@ function createMoment(context: Context) {
     update(moments: GapMoment[]): boolean {
       element.hidden = moments.length === 0;
       if (moments.length === 0) return false;
+      shown = moments;
       const chosen = chosenMoment(context, moments);
       fill(select, ...moments.map((moment, i) =>
         h("option", { value: i, selected: moment === chosen }, moment.label)));

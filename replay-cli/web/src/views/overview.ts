@@ -28,6 +28,7 @@ class Overview implements MountedView {
   readonly #preview = h("section", "card preview");
   readonly #device = h("section", "card device-card");
   readonly #sites = h("section", "card");
+  readonly #comparison = h("section", "card");
   readonly #surface: Surface;
   #data: ChartData | null = null;
   #events: Events | null = null;
@@ -47,6 +48,7 @@ class Overview implements MountedView {
     root.append(
       this.#losses,
       h("div", "overview", main, side),
+      this.#comparison,
       this.#device,
       this.#sites,
     );
@@ -62,10 +64,11 @@ class Overview implements MountedView {
       const { losses, findings, devices } = model.data.cards[selection.trace];
       this.#show(this.#losses, losses);
       this.#show(this.#findings, findings);
-      const { figures, memory, sites } = devices[selection.device];
+      const { figures, memory, sites, comparison } = devices[selection.device];
       this.#show(this.#figures, figures);
       this.#show(this.#device, memory);
       this.#show(this.#sites, sites);
+      this.#show(this.#comparison, comparison);
       this.#preview.hidden = selected === null;
       if (selected) {
         const color = (site: number | null) => this.#context.color(site);

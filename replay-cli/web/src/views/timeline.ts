@@ -3,12 +3,13 @@
 import { withOptions } from "./options.js";
 import { clamp } from "../widgets/clamp.js";
 import { createAxis, type Axis } from "../widgets/axis.js";
+import { type Card, showCards } from "../widgets/card.js";
 import { fill, h, liveRegion, on, swatch } from "../widgets/dom.js";
 import { download } from "../widgets/download.js";
 import { formatBytes, formatTime } from "../widgets/format.js";
 import type { Model } from "../data/model.js";
 import { selectedDevice, siteIndex, type Selected } from "../shell/selection.js";
-import type { Context, MountedView, View } from "../view.js";
+import type { Context, MountedView, Selection, View } from "../view.js";
 import { createBrush } from "./timeline/brush.js";
 import { Chart } from "./timeline/chart.js";
 import { createChartData, highestBin, largest, levelsBetween } from "./timeline/chart_data.js";
@@ -45,6 +46,9 @@ class Timeline implements MountedView {
   });
   readonly #details = h("details", {}, h("summary", {}, "Table"), this.#table);
   readonly #spoken = liveRegion();
+  /** The difference from the trace that the page compares with. */
+  readonly #comparison = h("section", { class: "card", hidden: true });
+  #shownComparison: Card[] | null = null;
   #axis: Axis | null = null;
   /** What the chart's data was made for. */
   #key = "";
@@ -72,6 +76,7 @@ class Timeline implements MountedView {
         this.#details,
         this.#spoken,
       ),
+      this.#comparison,
     );
     this.#chart.onRange = () => this.#rangeChanged();
     on(this.#details, "toggle", () => this.#drawTable());
@@ -83,11 +88,20 @@ class Timeline implements MountedView {
     });
   }
 
+  #showComparison({ trace, device }: Selection): void {
+    const { comparison } = this.#context.model.data.cards[trace].devices[device];
+    if (comparison === this.#shownComparison) return;
+    this.#shownComparison = comparison;
+    this.#comparison.hidden = comparison.length === 0;
+    showCards(this.#comparison, comparison, this.#context);
+  }
+
   update(): void {
     const selected = selectedDevice(this.#context.model, this.#context.selection());
     if (!selected) return;
     this.#updateData(selected);
     const selection = this.#context.selection();
+    this.#showComparison(selection);
     const chart = this.#chart;
     if (!chart.data) return;
     const site = siteIndex(selected.trace, selection.site);

@@ -238,6 +238,12 @@ impl RequestReader {
         &self.ready
     }
 
+    /// The live blocks, the oldest first. `None` if the events so far do not tell all requests.
+    pub(crate) fn live_blocks(&self) -> Option<Vec<RecordedBlock>> {
+        let is_settled = self.release.is_none() && !self.was_refused && self.active_pool == 0;
+        self.blocks.by_age().filter(|_| is_settled)
+    }
+
     /// The requests that were still open when the recording ended.
     pub fn finish(&mut self) -> &[TimedRequest] {
         self.ready.clear();

@@ -26,6 +26,9 @@ pub(crate) struct BlockNumbers {
     pending: BlocksByAddress,
     unused: Vec<RecordedBlock>,
     next: u32,
+    /// The number of each block among all allocations.
+    births: Vec<u64>,
+    allocations: u64,
 }
 
 impl BlockNumbers {
@@ -35,6 +38,9 @@ impl BlockNumbers {
             self.next += 1;
             RecordedBlock(self.next - 1)
         });
+        self.births.resize(self.next as usize, 0);
+        self.births[block.index()] = self.allocations;
+        self.allocations += 1;
         // Its free is missing in the recording. The number stays taken, so the block stays live.
         self.live.insert(addr, block);
         block
@@ -49,6 +55,13 @@ impl BlockNumbers {
             self.pending.insert(addr, block);
         }
         Some(block)
+    }
+
+    /// All live blocks, the oldest first; `None` while other streams use freed ones.
+    pub(crate) fn by_age(&self) -> Option<Vec<RecordedBlock>> {
+        let mut live: Vec<RecordedBlock> = self.live.values().copied().collect();
+        live.sort_unstable_by_key(|block| self.births[block.index()]);
+        self.pending.is_empty().then_some(live)
     }
 
     /// The freed block that no stream uses any more; `None` if its free was not recorded.

@@ -1,5 +1,6 @@
 //! Whole predictions for short runs.
 
 mod doubts;
+mod equal_steps;
 mod rows;
 pub(crate) mod run;

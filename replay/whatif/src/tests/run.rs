@@ -21,6 +21,10 @@ impl TestRun {
         self
     }
 
+    pub(crate) fn events(&self) -> &[(Event, u32)] {
+        &self.events
+    }
+
     /// Two segments of 20 MiB, in which addresses decide between two free blocks of equal size. The
     /// last request fits behind one of them, but not behind the other.
     pub(crate) fn with_deciding_addresses() -> Self {

@@ -17,15 +17,13 @@ pub(super) fn render_history(out: &mut String, history: &FragmentationOverTime, 
         return;
     }
     out.push('\n');
-    let sum: u128 = history.points.iter().map(|sample| u128::from(sample.gap_bytes)).sum();
-    let mean = (sum / history.points.len() as u128) as u64;
     put_line(
         out,
         format_args!(
             "  GPU {} over the run ({}): unused reserved {} on average",
             history.device,
-            format_count(history.observations, "sample"),
-            format_bytes(mean)
+            describe_samples(history),
+            format_bytes(mean_gap_bytes(history))
         ),
     );
     if history.pinned_by.is_empty() {
@@ -46,4 +44,26 @@ pub(super) fn render_history(out: &mut String, history: &FragmentationOverTime, 
             ),
         );
     }
+}
+
+/// The number of samples, and their distance.
+fn describe_samples(history: &FragmentationOverTime) -> String {
+    let samples = format_count(history.points.len() as u64, "sample");
+    let distance = format_count(history.events_between_points, "event");
+    let limit =
+        if history.is_limited_by_blocks { "; fewer than usual, as many blocks were live" } else { "" };
+    format!("{samples}, one every {distance}{limit}")
+}
+
+/// The mean over time: between two samples, the first is assumed to hold.
+fn mean_gap_bytes(history: &FragmentationOverTime) -> u64 {
+    let points = &history.points;
+    let Some(first) = points.first() else { return 0 };
+    let end_ns = first.time_ns.saturating_add(history.span_ns);
+    let ends = points.iter().skip(1).map(|next| next.time_ns).chain([end_ns]);
+    let spans = points.iter().zip(ends).map(|(point, end)| (point, end.saturating_sub(point.time_ns)));
+    let (sum, span_ns) = spans.fold((0u128, 0u128), |(sum, all_ns), (point, ns)| {
+        (sum + u128::from(point.gap_bytes) * u128::from(ns), all_ns + u128::from(ns))
+    });
+    sum.checked_div(span_ns).map_or(first.gap_bytes, |mean| mean as u64)
 }

@@ -1,4 +1,6 @@
-//! The table of a GPU: allocated, reserved and driver memory, at their peaks and at the end.
+//! The table of a GPU: allocated, reserved and driver memory, each at its own highest, and at the
+//! end of the program. A program that frees most of its memory before its end, as one with a
+//! `main()` does, has the end of its last step instead.
 
 use crate::render::wording::Vocabulary;
 use crate::terminal::escape::escape_text;
@@ -7,7 +9,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Fragmentation, GapReason};
 
 use crate::render::text::sections::fragmentation;
-use crate::render::wording::recording::describe_end_moment;
+use crate::render::wording::end_levels::EndLevels;
 use crate::terminal::format::{format_percent, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -41,12 +43,9 @@ fn render_gpu_table(
     }
     let (title, padding) = padding.map_or(("", NAME_WIDTH), |padding| (&*title, padding));
     let padding = " ".repeat(padding);
-    let moment = describe_end_moment(device.end.moment);
-    put_line(
-        out,
-        format_args!("{title}{padding}{:>width$} {:>width$}  {HANG}({moment})", "at peak", "at end"),
-    );
-    let (peak, end) = (&device.peak, &device.end);
+    let (peak, end) = (&device.peak, EndLevels::of_device(device));
+    let (column, moment) = (end.title, &end.moment);
+    put_line(out, format_args!("{title}{padding}{:>width$} {column:>width$}  {HANG}({moment})", "highest"));
     let mut render_row = |name: &str, (peak, end): (Option<u64>, Option<u64>), remark: &str| {
         let remark = if remark.is_empty() { String::new() } else { format!("  {HANG}{remark}") };
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
@@ -75,8 +74,9 @@ fn render_gpu_table(
     let gap_at = |why| gaps.iter().find(|gap| gap.at.why == why);
     if let Some(gap) = gap_at(GapReason::PeakReserved) {
         let cause = fragmentation::summarize_causes(gap, words).unwrap_or_default();
-        let at_end = gap_at(GapReason::End).map(|gap| gap.gap_bytes);
-        render_row("unused reserved", (Some(gap.gap_bytes), at_end), &cause);
+        let at_end = gap_at(end.gap).map(|gap| gap.gap_bytes);
+        // Of the highest reserved memory, and of that at the end.
+        render_row("  of it unused", (Some(gap.gap_bytes), at_end), &cause);
     }
     render_row(words.source_short, (peak.device_bytes, end.device_bytes), "");
 }

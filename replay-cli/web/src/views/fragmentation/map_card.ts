@@ -76,12 +76,12 @@ export function createMapCard(context: Context) {
 
   return {
     element,
-    update(newTrace: TraceModel, newDevice: DeviceModel): boolean {
+    update(newTrace: TraceModel, newDevice: DeviceModel, time_ns: number | null): boolean {
       [trace, device] = [newTrace, newDevice];
       const { keyframes } = device.data;
       element.hidden = keyframes.length === 0;
       if (keyframes.length === 0) return false;
-      const keyframe = nearestKeyframe(keyframes, context.selection().from_ns);
+      const keyframe = nearestKeyframe(keyframes, time_ns);
       if (shown?.keyframe !== keyframe) {
         shown = { keyframe, segments: readSegments(device, keyframe) };
         picked = null;
@@ -157,7 +157,8 @@ function pressedButton(text: string, isPressed: boolean, onclick: () => void): H
   return button;
 }
 
-function nearestKeyframe(keyframes: Keyframe[], time_ns: number | null): Keyframe {
+/** The state nearest to a time; without one, that of the most unused memory. */
+export function nearestKeyframe(keyframes: Keyframe[], time_ns: number | null): Keyframe {
   if (time_ns === null) {
     return keyframes.find(({ why }) => why === "largest_gap")
       ?? keyframes.find(({ why }) => why === "peak") ?? keyframes[0];
