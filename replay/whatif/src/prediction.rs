@@ -45,7 +45,7 @@ pub(crate) enum PredictionInput {
     Outside(OutsideMemory),
 }
 
-/// What is predicted.
+/// Which run a prediction is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PredictedRun {
     /// The recorded run, with its own settings and card.

@@ -24,6 +24,7 @@ const COLORS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"
 const REST_COLOR: &str = "#bbbbbb";
 /// The driver's line is dashed: mostly, that of PyTorch lies on it.
 const DRIVER_COLOR: &str = "#777777";
+const RESERVED_COLOR: &str = "#222222";
 
 /// What a chart shows.
 pub(super) struct Chart<'a> {
@@ -84,7 +85,7 @@ impl Chart<'_> {
             );
         }
         self.draw_marks(&mut svg, (x, y), &below);
-        self.draw_legend(&mut svg, &areas, &lines, &below);
+        draw_legend(&mut svg, &areas, &lines, &below);
         svg
     }
 
@@ -125,16 +126,15 @@ impl Chart<'_> {
 
     /// Reserved and driver memory, where they are known.
     fn lines(&self) -> Vec<Line> {
-        let known = |of: fn(&TimelinePoint) -> Option<u64>| -> Option<Vec<u64>> {
-            let values: Vec<Option<u64>> = self.points().map(of).collect();
-            let is_known = values.iter().any(Option::is_some);
-            is_known.then(|| values.into_iter().map(Option::unwrap_or_default).collect())
-        };
-        let series: [(&'static str, &'static str, fn(&TimelinePoint) -> Option<u64>); 2] = [
-            (DRIVER_COLOR, "allocated from the driver", |point| point.device_bytes),
-            ("#222222", "reserved by PyTorch", |point| point.reserved_bytes),
+        let reserved = self.points().map(|point| point.reserved_bytes).collect();
+        let driver = self.points().map(|point| point.device_bytes).collect();
+        let series: [(&'static str, &'static str, Vec<Option<u64>>); 2] = [
+            (DRIVER_COLOR, "allocated from the driver", driver),
+            (RESERVED_COLOR, "reserved by PyTorch", reserved),
         ];
-        series.into_iter().filter_map(|(color, name, of)| Some((color, name, known(of)?))).collect()
+        let known = series.into_iter().filter(|(_, _, values)| values.iter().any(Option::is_some));
+        let filled = |values: Vec<Option<u64>>| values.into_iter().map(Option::unwrap_or_default).collect();
+        known.map(|(color, name, values)| (color, name, filled(values))).collect()
     }
 
     fn draw_head(&self, svg: &mut String) {
@@ -166,22 +166,22 @@ impl Chart<'_> {
         let _ = write!(svg, "<circle cx=\"{left}\" cy=\"{top}\" r=\"3.5\" fill=\"#222\"/>");
         draw_anchored(svg, (left, (top - 6.0).max(TOP - 2.0)), &format!("peak {}", format_bytes(*bytes)));
     }
+}
 
-    fn draw_legend(&self, svg: &mut String, areas: &[Area], lines: &[Line], live: &[u64]) {
-        let peak = live.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
-        let of_areas = areas.iter().map(|area| (area.color, area.name.as_str(), area.bytes[peak], 10.0));
-        let of_lines = lines.iter().map(|(color, name, bytes)| (*color, *name, bytes[peak], 2.0));
-        let mut top = TOP + PLOT_HEIGHT + AXIS_HEIGHT + 8.0;
-        for (color, name, bytes, thickness) in of_areas.chain(of_lines) {
-            let y = top - 4.0 - thickness / 2.0;
-            let _ = write!(
-                svg,
-                "<rect x=\"{LEFT}\" y=\"{y}\" width=\"14\" height=\"{thickness}\" fill=\"{color}\"/>"
-            );
-            let text = format!("{name}: {} at the peak", format_bytes(bytes));
-            draw_text(svg, (LEFT + 22.0, top), "", &text);
-            top += ROW_HEIGHT;
-        }
+fn draw_legend(svg: &mut String, areas: &[Area], lines: &[Line], live: &[u64]) {
+    let peak = live.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
+    let of_areas = areas.iter().map(|area| (area.color, area.name.as_str(), area.bytes[peak], 10.0));
+    let of_lines = lines.iter().map(|(color, name, bytes)| (*color, *name, bytes[peak], 2.0));
+    let mut top = TOP + PLOT_HEIGHT + AXIS_HEIGHT + 8.0;
+    for (color, name, bytes, thickness) in of_areas.chain(of_lines) {
+        let y = top - 4.0 - thickness / 2.0;
+        let _ = write!(
+            svg,
+            "<rect x=\"{LEFT}\" y=\"{y}\" width=\"14\" height=\"{thickness}\" fill=\"{color}\"/>"
+        );
+        let text = format!("{name}: {} at the peak", format_bytes(bytes));
+        draw_text(svg, (LEFT + 22.0, top), "", &text);
+        top += ROW_HEIGHT;
     }
 }
 
