@@ -152,3 +152,21 @@ fn pool_of_the_driver_and_segments_of_pytorch_are_not_opaque() {
     run.event(EventKind::BLOCK_ALLOC, 0x5f00_0000_0000, 8 * GIB, [8 * GIB + 20 * MIB; 2], main);
     assert!(pools(&run.report()).is_empty(), "tensors lie inside");
 }
+
+#[test]
+fn address_that_is_handed_out_before_its_free_returned_counts_once() {
+    let mut run = Synthetic::new();
+    run.call_driver_from("/env/lib/libnccl.so.2");
+    for (address, bytes) in [(1, 8), (2, 4), (2, 0), (2, 6), (2, 0), (3, 5)] {
+        let kind = if bytes == 0 { EventKind::DEVICE_FREE } else { EventKind::DEVICE_ALLOC };
+        run.event(kind, address << 40, bytes * MIB, [0; 2], NodeId::NONE);
+    }
+    // The first free of address 2 is still in the driver when the program is killed.
+    run.events[2].in_flight = true;
+    let report = run.report();
+    let device = &report.devices[0];
+    let (peak, ledger) = (device.peak.device_bytes, device.ledger.iter().map(|row| row.bytes).sum());
+    assert_eq!((peak, ledger), (Some(14 * MIB), 14 * MIB));
+    let highest = report.timelines.unwrap()[0].points.iter().filter_map(|point| point.device_bytes).max();
+    assert_eq!(highest, peak);
+}

@@ -51,9 +51,19 @@ impl ReplayPass {
             let reserved = device.reserved;
             // The state before the change.
             let now = StateSample { time_ns, step, reserved, device: device.driver.total().bytes };
+            // An address may be handed out again while its free has not returned.
+            let (DriverChange::Alloc { key, .. } | DriverChange::Free { key, .. }) = change;
+            let removed = device.driver.live().get(key).copied().map_or(0, |block| {
+                let native = self.symbols.stack_info(block.stack).native;
+                let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
+                device.attribution.remove(owner, block.bytes);
+                self.pool_uses.on_free(ordinal, key, (block.stack, block.bytes), time_ns);
+                block.bytes
+            });
             match change {
                 DriverChange::Alloc { key, bytes, stack, .. } => {
-                    let after = StateSample { device: now.device.saturating_add(bytes), ..now };
+                    let before = now.device.saturating_sub(removed);
+                    let after = StateSample { device: before.saturating_add(bytes), ..now };
                     let size = BlockSize { bytes, requested_bytes: None };
                     let context = self.symbols.stack_info(stack).context;
                     device.driver.alloc(key, size, StackSite { stack, site, context }, after);
@@ -64,15 +74,7 @@ impl ReplayPass {
                     self.pool_uses.on_alloc(ordinal, key, (stack, bytes), time_ns);
                 }
                 DriverChange::Free { key, .. } => {
-                    let block = device.driver.live().get(key).copied();
-                    let freed = block.map_or(0, |block| block.bytes);
-                    if let Some(block) = block {
-                        let native = self.symbols.stack_info(block.stack).native;
-                        let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
-                        device.attribution.remove(owner, block.bytes);
-                        self.pool_uses.on_free(ordinal, key, (block.stack, block.bytes), time_ns);
-                    }
-                    let after = StateSample { device: now.device.saturating_sub(freed), ..now };
+                    let after = StateSample { device: now.device.saturating_sub(removed), ..now };
                     let context = self.symbols.stack_info(stack).context;
                     device.driver.free(key, StackSite { stack, site, context }, after);
                 }

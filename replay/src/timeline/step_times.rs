@@ -5,6 +5,8 @@
 
 /// Limit of step times.
 const MAX_STEPS: usize = 1 << 15;
+/// A shorter time shows no pace: what a program sets up comes as fast as it can.
+const MIN_SPAN_NS: u64 = 1_000_000_000;
 
 /// When steps began, or the intervals of a run without steps.
 #[derive(Clone, Debug, Default)]
@@ -45,8 +47,8 @@ impl StepTimes {
         self.skip + 1
     }
 
-    /// How many steps passed in a second from `first` to `last`; `None` if both have one known
-    /// start, or if no time passed between them. Step 0 has none: the first one counts instead.
+    /// How fast steps passed from `first` to `last`; `None` if both have one known start, or if
+    /// less than a second passed between them. Step 0 has none: the first one counts instead.
     pub(crate) fn pace(&self, first: u64, last: u64) -> Option<Pace> {
         let known = |step: u64| {
             let index = (step.saturating_sub(1) / self.every()) as usize;
@@ -54,7 +56,7 @@ impl StepTimes {
             Some((1 + index as u64 * self.every(), *self.starts.get(index)?))
         };
         let ((first, began_ns), (last, reached_ns)) = (known(first)?, known(last)?);
-        let passed_ns = reached_ns.checked_sub(began_ns).filter(|passed| *passed > 0)?;
+        let passed_ns = reached_ns.checked_sub(began_ns).filter(|passed| *passed >= MIN_SPAN_NS)?;
         let steps = last.checked_sub(first).filter(|steps| *steps > 0)?;
         Some(Pace { ns_per_step: passed_ns as f64 / steps as f64, last, last_ns: reached_ns })
     }
@@ -86,9 +88,10 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// Steps at a distance of 0.1 s.
     fn times_of(steps: u64) -> StepTimes {
         let mut times = StepTimes::default();
-        (1..=steps).for_each(|step| times.begin_step(step * 10));
+        (1..=steps).for_each(|step| times.begin_step(step * 100_000_000));
         times
     }
 
@@ -97,7 +100,7 @@ mod tests {
         let steps = 5 * MAX_STEPS as u64;
         let times = times_of(steps);
         assert_eq!(times.every(), 8);
-        let starts: Vec<u64> = (1..=steps).step_by(8).map(|step| step * 10).collect();
+        let starts: Vec<u64> = (1..=steps).step_by(8).map(|step| step * 100_000_000).collect();
         assert_eq!(times.starts(), starts);
     }
 
@@ -106,12 +109,11 @@ mod tests {
         for steps in [20, 5 * MAX_STEPS as u64] {
             let times = times_of(steps);
             let pace = times.pace(0, steps).unwrap();
-            assert_eq!((pace.per_second(3.0), pace.start_of(steps + 100)), (3e8, (steps + 100) * 10));
+            assert_eq!(pace.per_second(3.0).to_bits(), 30f64.to_bits());
+            assert_eq!(pace.start_of(steps + 100), (steps + 100) * 100_000_000);
         }
         assert_eq!(times_of(20).pace(7, 7), None);
+        assert_eq!(times_of(20).pace(3, 12), None, "0.9 s");
         assert_eq!(times_of(0).pace(0, 7), None);
-        let mut at_once = StepTimes::default();
-        (1..=5).for_each(|_| at_once.begin_step(7));
-        assert_eq!(at_once.pace(1, 5), None);
     }
 }

@@ -337,6 +337,7 @@ fn growth_without_steps_has_a_rate_in_time_alone() {
             let addr = run.alloc(work, bytes);
             run.release(addr, work);
         }
+        run.time_ns += 1_000_000;
         if noise.below(3) == 0 {
             let keep = run.frame(main, "/work/serve.py", "remember", 30);
             let bytes = 512 * (1 + noise.below(20));

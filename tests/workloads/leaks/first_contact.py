@@ -162,7 +162,7 @@ def routes():
             seconds.append(time.monotonic())
         else:
             weight.norm().item() + weight.mean().item()
-        time.sleep(0.002)
+        time.sleep(0.005)
     print(json.dumps({"bytes_per_second": ((len(seconds) - 1) << 20) / (seconds[-1] - seconds[0])}))
 
 

@@ -93,7 +93,7 @@ pub struct Leak {
     /// The 95% interval of Theil and Sen for `bytes_per_step`; twice the same value if the growth
     /// is exact.
     pub bytes_per_step_interval: Option<[Quantity; 2]>,
-    /// Growth in bytes, on average over the time of the growth; `null` if that time is unknown.
+    /// Growth in bytes, on average over the time of the growth; `null` if that is under a second.
     pub bytes_per_second: Option<Quantity>,
     /// The number of steps after which the growth repeats; `null` if it does not.
     pub period_steps: Option<u64>,
