@@ -105,9 +105,12 @@ def test_leak_of_a_server_without_steps_has_a_rate_in_time(run_python, torch_ver
     report, seen = run.report(), json.loads(run.process.stdout)
     [leak] = report["leaks"]
     assert (report["steps"]["source"], leak["site"]["line"], leak["bytes_per_step"]) == (None, line_of("result"), None)
-    # The program measures from its first leaked block on, the report from a bit later on.
-    assert leak["bytes_per_second"] == pytest.approx(seen["bytes_per_second"], rel=0.25)
-    seconds = 4096 * MIB / seen["bytes_per_second"]
+    # The leak is judged from some interval on. On a busy machine, the rate depends on which.
+    third = len(seen) // 3
+    rates = [((to - begin) << 20) / (seen[to] - seen[begin]) for begin in range(third) for to in range(len(seen) - third, len(seen))]
+    assert 0.8 * min(rates) < leak["bytes_per_second"] < 1.25 * max(rates)
+    # The GPU is full 4096 blocks after the first, at that rate.
+    seconds = 4096 * MIB / leak["bytes_per_second"]
     assert leak["oom_elapsed_ns"] / 1e9 == pytest.approx(seconds, rel=0.3)
     assert "Out of memory expected about" in gpumemtrace("replay", "--leaks", run.trace)
 

@@ -149,7 +149,7 @@ def pinned_pages():
 
 
 def routes():
-    """A server whose requests have no allocation in common, and that measures its leak in time."""
+    """A server whose requests have no allocation in common, and that notes when it leaks."""
     weight, kept, draw = torch.randn(256, 256, device="cuda"), [], random.Random(3)
     seconds = []
     for _ in range(400):
@@ -163,7 +163,7 @@ def routes():
         else:
             weight.norm().item() + weight.mean().item()
         time.sleep(0.005)
-    print(json.dumps({"bytes_per_second": ((len(seconds) - 1) << 20) / (seconds[-1] - seconds[0])}))
+    print(json.dumps(seconds))
 
 
 def two_leaks(how="exits"):
