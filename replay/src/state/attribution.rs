@@ -14,8 +14,8 @@
 //! the peak are therefore taken from its next block event. A driver call costs one addition, plus
 //! one copy of the per-library totals at a new peak.
 
-use gpumemtrace_format::Event;
 use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
+use gpumemtrace_format::{Event, ThreadId};
 
 use crate::callsite::module_owner::{ModuleOwners, OwnerId};
 use crate::report::ResidualSource;
@@ -71,8 +71,10 @@ pub(crate) struct DeviceAttribution {
     torch: TorchLevels,
     peak: AttributedPeak,
     nearest: Option<MeminfoSample>,
-    /// The last event that changed `bytes`.
-    changed_at_seq: Option<u64>,
+    /// The last event that changed `bytes`: its number and thread.
+    last_change: Option<(u64, ThreadId)>,
+    /// The last one of another thread than that.
+    change_of_other_thread: Option<(u64, ThreadId)>,
     /// Samples with a known residual, of all sources.
     pub samples: u64,
     /// Samples with fewer bytes in use than allocated, which give no residual.
@@ -165,16 +167,22 @@ impl DeviceAttribution {
         *self = Self { bytes_by_owner, bytes: self.bytes, torch, peak, ..Self::default() };
     }
 
-    /// Notes the event that changed the bytes of the device.
-    pub(crate) fn note_change(&mut self, seq: u64) {
-        self.changed_at_seq = Some(seq);
+    /// Notes an event that changed the bytes of the device.
+    pub(crate) fn note_change(&mut self, event: &Event) {
+        if self.last_change.is_some_and(|(_, thread)| thread != event.thread) {
+            self.change_of_other_thread = self.last_change;
+        }
+        self.last_change = Some((event.seq, event.thread));
     }
 
     /// Adds a sample of memory in use, while driver pools keep `pooled` bytes free. Ignores one if
     /// another thread changed the bytes between the query and its event: it belongs to no moment.
     pub(crate) fn add_sample(&mut self, event: &Event, pooled: u64, time_ns: u64) {
         let began_at_seq = event.addr;
-        if began_at_seq > 0 && self.changed_at_seq.is_some_and(|seq| seq >= began_at_seq) {
+        // The recorder takes a sample inside of the call before it, whose number is then later.
+        let of_others = self.last_change.filter(|(_, thread)| *thread != event.thread);
+        let change = of_others.or(self.change_of_other_thread);
+        if began_at_seq > 0 && change.is_some_and(|(seq, _)| seq >= began_at_seq) {
             return;
         }
         let source = match event.aux[1] {
@@ -291,7 +299,7 @@ mod tests {
             0,
             u64::from(gpumemtrace_format::EventKind::MEMORY_SAMPLE.0) | 1 << 48,
         ];
-        Event::from_words(&words, gpumemtrace_format::ThreadId(1)).unwrap()
+        Event::from_words(&words, ThreadId(1)).unwrap()
     }
 
     #[test]
@@ -330,15 +338,20 @@ mod tests {
         let (owners, [torch, ..]) = owners();
         let mut device = DeviceAttribution::default();
         device.add(torch, 20, 1, &owners);
-        device.note_change(7);
+        let (ours, theirs) = (ThreadId(1), ThreadId(2));
+        let change = |seq, thread| Event { seq, thread, ..sample_event(0, 1) };
+        let sample = |began_at_seq| Event { addr: began_at_seq, thread: ours, ..sample_event(25, 1) };
+        device.note_change(&change(7, theirs));
+        device.note_change(&change(9, ours));
+        device.note_change(&change(10, ours));
         for began_at_seq in [1, 7] {
-            device.add_sample(&Event { addr: began_at_seq, ..sample_event(25, SAMPLE_SOURCE_NVML) }, 0, 2);
-            assert_eq!((device.samples, device.nearest()), (0, None));
+            device.add_sample(&sample(began_at_seq), 0, 2);
+            assert_eq!((device.samples, device.nearest()), (0, None), "another thread changed them");
         }
-        for began_at_seq in [0, 8] {
-            device.add_sample(&Event { addr: began_at_seq, ..sample_event(25, SAMPLE_SOURCE_NVML) }, 0, 2);
+        for began_at_seq in [0, 8, 10] {
+            device.add_sample(&sample(began_at_seq), 0, 2);
         }
-        assert_eq!((device.samples, device.nearest().unwrap().residual()), (2, Some(5)));
+        assert_eq!((device.samples, device.nearest().unwrap().residual()), (3, Some(5)));
     }
 
     #[test]
