@@ -3,6 +3,8 @@
 //! A sample of the memory in use shows it at one moment. From then on, recorded driver calls show
 //! how much more libraries took, such as cuBLAS for a handle. These calls need memory, too.
 
+use std::collections::{BTreeMap, HashMap};
+
 use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
 use gpumemtrace_format::{Event, EventKind, ThreadId};
 use gpumemtrace_replay::SleepingSegments;
@@ -90,17 +92,59 @@ struct OpenCall {
     call: LibraryCall,
 }
 
+/// The open calls in their order.
+#[derive(Debug, Default)]
+struct OpenCalls {
+    by_number: BTreeMap<u64, OpenCall>,
+    /// Numbers by the key of the allocation.
+    numbers: HashMap<u64, u64>,
+    next_number: u64,
+    /// Sum of the calls.
+    card_bytes: u64,
+}
+
+impl OpenCalls {
+    fn push(&mut self, open: OpenCall) {
+        self.take(open.key);
+        self.numbers.insert(open.key, self.next_number);
+        self.card_bytes = self.card_bytes.saturating_add(open.card_bytes);
+        self.by_number.insert(self.next_number, open);
+        self.next_number += 1;
+    }
+
+    /// Takes the call that allocated `key`.
+    fn take(&mut self, key: u64) -> Option<OpenCall> {
+        let number = self.numbers.remove(&key)?;
+        let open = self.by_number.remove(&number)?;
+        self.card_bytes = self.card_bytes.saturating_sub(open.card_bytes);
+        Some(open)
+    }
+
+    fn take_first_of(&mut self, thread: Option<ThreadId>) -> Option<OpenCall> {
+        let mut calls = self.by_number.values();
+        let key = calls.find(|open| thread.is_none_or(|thread| open.thread == thread))?.key;
+        self.take(key)
+    }
+
+    fn take_last_of(&mut self, thread: ThreadId) -> Option<OpenCall> {
+        let key = self.by_number.values().rfind(|open| open.thread == thread)?.key;
+        self.take(key)
+    }
+}
+
 /// Follows the memory of a device outside PyTorch's segments.
 ///
 /// PyTorch reports a segment right after the driver calls for it. So the calls of a thread before
 /// a segment event are for PyTorch, up to the bytes of the segment. All others are of libraries.
+/// PyTorch holds the lock of its allocator meanwhile, so a block event of any thread ends the wait
+/// for a segment. With `release_lock_on_cudamalloc` it may end it too early.
 #[derive(Debug)]
 pub(crate) struct OutsideWatch {
     driver: DriverBytes,
     sleeping: SleepingSegments,
     /// Sum of PyTorch's segments, as of the last segment or block event.
     reserved_bytes: u64,
-    open_calls: Vec<OpenCall>,
+    open_calls: OpenCalls,
     /// Threads to which the driver refused memory since their last block.
     refused: Vec<ThreadId>,
     /// Memory in use at the last sample that was in no recorded driver call. It is negative if a
@@ -117,7 +161,7 @@ impl OutsideWatch {
             driver: DriverBytes::new(device),
             sleeping: SleepingSegments::default(),
             reserved_bytes: 0,
-            open_calls: Vec::new(),
+            open_calls: OpenCalls::default(),
             refused: Vec::new(),
             unrecorded_bytes: None,
             is_outdated: false,
@@ -156,7 +200,7 @@ impl OutsideWatch {
                 self.sleeping.on_event(event);
                 self.close_calls_of_segment(event);
                 self.reserved_bytes = self.reserved_bytes.saturating_add(event.size);
-                self.close_calls(event.thread);
+                self.close_calls(Some(event.thread));
             }
             EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP => {
                 self.sleeping.on_event(event);
@@ -165,7 +209,7 @@ impl OutsideWatch {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE | EventKind::BLOCK_OOM => {
                 self.reserved_bytes = event.aux[1];
                 self.refused.retain(|thread| *thread != event.thread);
-                self.close_calls(event.thread);
+                self.close_calls(None);
                 let is_outdated = std::mem::take(&mut self.is_outdated);
                 if self.driver.take_change() || is_outdated {
                     self.push_change(None);
@@ -178,9 +222,7 @@ impl OutsideWatch {
     /// The calls that were still open when the recording ended are of libraries.
     pub(crate) fn finish(&mut self) {
         self.changes.clear();
-        while let Some(first) = self.open_calls.first() {
-            self.close_calls(first.thread);
-        }
+        self.close_calls(None);
     }
 
     fn on_driver_call(&mut self, walked: &WalkedEvent<'_>) {
@@ -223,8 +265,7 @@ impl OutsideWatch {
     /// Memory that was returned before PyTorch reported a segment was a library's, unless it was of
     /// an attempt of PyTorch that failed.
     fn on_early_free(&mut self, key: u64) {
-        let Some(at) = self.open_calls.iter().position(|open| open.key == key) else { return };
-        let open = self.open_calls.remove(at);
+        let Some(open) = self.open_calls.take(key) else { return };
         if self.is_known() && !self.refused.contains(&open.thread) {
             // It is no longer among the driver's bytes.
             self.push_change(Some(open.call));
@@ -238,23 +279,22 @@ impl OutsideWatch {
     fn close_calls_of_segment(&mut self, event: &Event) {
         let mut missing_bytes = event.size;
         while missing_bytes > 0
-            && let Some(at) = self.open_calls.iter().rposition(|open| open.thread == event.thread)
+            && let Some(open) = self.open_calls.take_last_of(event.thread)
         {
-            missing_bytes = missing_bytes.saturating_sub(self.open_calls.remove(at).call.bytes);
+            missing_bytes = missing_bytes.saturating_sub(open.call.bytes);
         }
     }
 
-    /// The open calls of a thread are of libraries.
-    fn close_calls(&mut self, thread: ThreadId) {
-        while let Some(at) = self.open_calls.iter().position(|open| open.thread == thread) {
-            let open = self.open_calls.remove(at);
+    /// The open calls of a thread, or of all, are of libraries.
+    fn close_calls(&mut self, thread: Option<ThreadId>) {
+        while let Some(open) = self.open_calls.take_first_of(thread) {
             self.push_change(Some(open.call));
         }
     }
 
     fn push_change(&mut self, call: Option<LibraryCall>) {
         let Some(unrecorded_bytes) = self.unrecorded_bytes else { return };
-        let open_bytes: u64 = self.open_calls.iter().map(|open| open.card_bytes).sum();
+        let open_bytes = self.open_calls.card_bytes;
         let asleep_bytes = self.sleeping.bytes();
         let in_use = signed(self.driver.card_bytes) - signed(open_bytes);
         let of_pytorch = signed(self.reserved_bytes) - signed(asleep_bytes);
@@ -280,12 +320,13 @@ mod tests {
     struct Recording {
         watch: OutsideWatch,
         next_addr: u64,
+        thread: u32,
     }
 
     impl Recording {
         /// 500 MiB are in use beside 20 MiB of PyTorch.
         fn new() -> Self {
-            let mut recording = Self { watch: OutsideWatch::new(0), next_addr: 1 };
+            let mut recording = Self { watch: OutsideWatch::new(0), next_addr: 1, thread: 1 };
             recording.pass(EventKind::DEVICE_ALLOC, 20, [0; 2]);
             assert_eq!(recording.block(20), [], "no sample");
             assert!(!recording.watch.is_known());
@@ -309,7 +350,8 @@ mod tests {
             mib: u64,
             aux: [u64; 2],
         ) -> Vec<(u64, u64, Option<u64>)> {
-            let event = &Event { device: 0, addr, size: mib * MIB, aux, ..Event::new(kind) };
+            let thread = ThreadId(self.thread);
+            let event = &Event { device: 0, addr, size: mib * MIB, aux, thread, ..Event::new(kind) };
             let changes = &driver_change(event).into_iter().collect::<Vec<_>>()[..];
             let (time_ns, step, stack, site) = (0, 0, 0, 0);
             let walked =
@@ -330,13 +372,24 @@ mod tests {
 
         /// The driver refuses memory.
         fn refuse(&mut self) {
-            let event = &Event { device: 0, result: OUT_OF_MEMORY, ..Event::new(EventKind::PHYS_CREATE) };
+            let thread = ThreadId(self.thread);
+            let event =
+                &Event { device: 0, result: OUT_OF_MEMORY, thread, ..Event::new(EventKind::PHYS_CREATE) };
             self.watch.on_event(&walked(event, 0, 0));
         }
 
         fn block(&mut self, reserved_mib: u64) -> Vec<(u64, u64, Option<u64>)> {
             self.pass(EventKind::BLOCK_ALLOC, 1, [0, reserved_mib * MIB])
         }
+    }
+
+    #[test]
+    fn library_in_a_thread_without_blocks_takes_memory_too() {
+        let mut recording = Recording::new();
+        recording.thread = 2;
+        assert_eq!(recording.pass(EventKind::DEVICE_ALLOC, 30, [0; 2]), []);
+        recording.thread = 1;
+        assert_eq!(recording.block(20), [(530, 0, Some(30)), (530, 0, None)]);
     }
 
     fn in_mib(changes: &[OutsideMemory]) -> Vec<(u64, u64, Option<u64>)> {
