@@ -161,7 +161,8 @@ fn traces_of_a_folder_are_followed_as_they_appear() {
     let (first, second) = (leaky(20), leaky(30));
     std::fs::write(folder.path().join("yesterday.trace"), first.file(1000)).unwrap();
     let mut follower = Follower::start(folder.path(), &[]);
-    follower.wait_for(&["no program writes a trace in", " (1 finished trace left out); waiting for one"]);
+    follower
+        .wait_for(&["no running program writes a trace in", " (1 finished trace left out); waiting for one"]);
     let mut files = vec![write("rank0.trace", &first)];
     follower.wait_for(&[&format!("{} events", first.events.len())]);
     files.push(write("rank1.trace", &second));

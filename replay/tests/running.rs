@@ -101,3 +101,14 @@ fn event_that_comes_late_is_applied_and_one_that_never_comes_is_counted() {
     follower.add_item(Item::Events(vec![events[4]]));
     assert_eq!((driver_mib(&mut follower), follower.read_gauges(true).missing_events), (5, 1));
 }
+
+#[test]
+fn huge_gap_is_passed_over_at_once() {
+    let (mut follower, mut events) = followed_frees();
+    events[7].seq = 1 << 50;
+    for _ in 0..3 {
+        add_ring(&mut follower, &events, (1 << 50) + 1);
+    }
+    assert_eq!(follower.next_seq(), (1 << 50) + 1);
+    assert_eq!(follower.read_gauges(true).missing_events, (1 << 50) - 7);
+}

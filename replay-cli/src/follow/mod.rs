@@ -58,12 +58,13 @@ pub(crate) fn follow_to_end(
         printed: Instant::now(),
         analysed: 0,
     };
+    let mut has_something = false;
     loop {
         watch.search();
         watch.poll()?;
-        if watch.traces.iter().any(|trace| !trace.is_waiting()) {
-            // From now on, there is something to report.
-            status_line::finish_on_interrupt();
+        if !has_something && watch.traces.iter().any(WatchedTrace::has_begun) {
+            has_something = true;
+            status_line::finish_on_interrupt(true);
         }
         watch.print();
         if watch.is_over() || status_line::is_asked_to_finish() {
@@ -71,16 +72,18 @@ pub(crate) fn follow_to_end(
         }
         std::thread::sleep(POLL_INTERVAL);
     }
+    // From now on, an interrupt ends the command.
+    status_line::finish_on_interrupt(false);
     status_line::erase();
-    let removed = watch.traces.iter().find(|trace| trace.is_removed());
-    if let Some(removed) = removed.filter(|_| watch.traces.iter().all(WatchedTrace::is_removed)) {
-        return Err(UnreadableInput(format!(
-            "{} was removed while --follow read it",
-            removed.path.display()
-        )));
+    let removed = watch.traces.iter().find(|trace| trace.is_removed()).map(|trace| trace.path.clone());
+    let reported = watch.traces.into_iter().filter(WatchedTrace::has_begun);
+    let reported: Vec<PathBuf> = reported.map(|trace| trace.path).collect();
+    match removed {
+        Some(removed) if reported.is_empty() => {
+            Err(UnreadableInput(format!("{} was removed while --follow read it", removed.display())))
+        }
+        _ => Ok(reported),
     }
-    let reported = watch.traces.into_iter().filter(|trace| !trace.is_removed() && !trace.is_waiting());
-    Ok(reported.map(|trace| trace.path).collect())
 }
 
 /// Inode and length: a trace that grows has another version.
@@ -102,7 +105,7 @@ struct Watch<'a> {
     traces: Vec<WatchedTrace>,
     findings: FindingThread,
     searched: Option<Instant>,
-    /// Traces in folders whose program had ended, with their versions.
+    /// Traces in folders whose program had already ended at the first search, with their versions.
     finished: BTreeMap<PathBuf, Option<FileVersion>>,
     printed: Instant,
     /// The trace that was analysed last.
@@ -159,7 +162,7 @@ impl Watch<'_> {
                 count => format!(" ({} left out)", format_count(count, "finished trace")),
             };
             print_message(format_args!(
-                "gpumemtrace: no program writes a trace in {}{finished}; waiting for one",
+                "gpumemtrace: no running program writes a trace in {}{finished}; waiting for one",
                 paths.join(", ")
             ));
         }

@@ -35,7 +35,7 @@ pub(super) fn format_line(label: Option<&str>, finding: &[String], view: &RunVie
     if let Some(steps) = view.steps {
         add(3, None, format!("step {}", format_number(u64::from(steps))));
     }
-    // No machine has so many GPUs that their ranks reach these.
+    // The last to be taken.
     add(usize::MAX - 1, None, format_duration(view.span_ns));
     add(usize::MAX, None, format_count(view.events, "event"));
     let prefix = label.map(|label| format!("{label}: ")).unwrap_or_default();

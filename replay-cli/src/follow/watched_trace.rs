@@ -50,12 +50,17 @@ impl WatchedTrace {
         }
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
+    fn is_waiting(&self) -> bool {
         matches!(self.state, WatchState::Waiting)
     }
 
     pub(super) fn is_running(&self) -> bool {
         matches!(self.state, WatchState::Running(_))
+    }
+
+    /// True if there is something to report.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self.state, WatchState::Running(_) | WatchState::Over)
     }
 
     pub(super) fn is_removed(&self) -> bool {

@@ -66,7 +66,7 @@ pub(crate) fn erase() {
     }
 }
 
-/// Moves the cursor to the begin of the first line.
+/// Moves the cursor to the start of the first line.
 fn to_first_line(drawn: usize) -> String {
     if drawn > 1 { format!("\r\x1b[{}A", drawn - 1) } else { "\r".to_owned() }
 }
@@ -88,9 +88,9 @@ pub(crate) fn exit_cleanly_on_interrupt() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes the next SIGINT ask the command to finish; another one ends it.
-pub(crate) fn finish_on_interrupt() {
-    MAY_FINISH.store(!is_asked_to_finish(), Ordering::Relaxed);
+/// Makes the next SIGINT ask the command to finish, or end it again.
+pub(crate) fn finish_on_interrupt(may_finish: bool) {
+    MAY_FINISH.store(may_finish, Ordering::Relaxed);
 }
 
 /// True after such an interrupt.

@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use gpumemtrace_format::{Event, NO_SEQ};
 
@@ -149,15 +149,20 @@ impl Merger {
         let _ = self.drain(0, sink);
     }
 
-    /// The number for which events wait; `None` if none wait.
-    pub(crate) fn awaited(&self) -> Option<u64> {
-        self.heap.peek().filter(|Reverse(top)| top.seq != NO_SEQ).map(|_| self.next_seq)
+    /// The numbers for which events wait; `None` if none wait.
+    pub(crate) fn awaited(&self) -> Option<Range<u64>> {
+        let top = self.heap.peek().filter(|Reverse(top)| top.seq != NO_SEQ);
+        top.map(|Reverse(top)| self.next_seq..top.seq)
     }
 
-    /// Waits no more for the next number, which does not count as missing, and passes on the events
-    /// behind it.
-    pub(crate) fn pass_over_next(&mut self, sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>) {
-        self.next_seq += 1;
+    /// Waits no more for the numbers below `end`, which do not count as missing, and passes on the
+    /// events behind them.
+    pub(crate) fn pass_over_to(
+        &mut self,
+        end: u64,
+        sink: &mut impl FnMut(MergedSlice<'_>) -> ControlFlow<()>,
+    ) {
+        self.next_seq = self.next_seq.max(end);
         let _ = self.drain(self.max_waiting, sink);
     }
 
@@ -380,19 +385,19 @@ mod tests {
     }
 
     #[test]
-    fn awaited_number_can_be_passed_over() {
+    fn awaited_numbers_can_be_passed_over() {
         let (mut merger, mut seqs, mut over) = (Merger::new(), Vec::new(), Vec::new());
         let mut sink = |slice: MergedSlice<'_>| {
             seqs.extend(slice.events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
-        let _ = merger.push([1, 2, 4, NO_SEQ].map(|seq| event(seq, 1)).to_vec(), &mut sink);
+        let _ = merger.push([1, 2, 1 << 40, NO_SEQ].map(|seq| event(seq, 1)).to_vec(), &mut sink);
         while let Some(awaited) = merger.awaited() {
+            merger.pass_over_to(awaited.end, &mut sink);
             over.push(awaited);
-            merger.pass_over_next(&mut sink);
         }
-        assert_eq!((merger.next_seq(), merger.missing()), (5, 0));
-        assert_eq!((over, seqs), (vec![0, 3], vec![1, 2, 4]));
+        assert_eq!((merger.next_seq(), merger.missing()), (1 << 40 | 1, 0));
+        assert_eq!((over, seqs), (vec![0..1, 3..1 << 40], vec![1, 2, 1 << 40]));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! then. An allocation at the address of a free in flight shows that the free has taken effect.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
 use gpumemtrace_format::reader::Item;
@@ -52,42 +52,67 @@ pub struct RunFollower {
     max_steps: Option<u32>,
 }
 
-/// Numbers whose events have not come.
+/// Numbers that the merger no longer waits for.
 #[derive(Debug, Default)]
 struct PassedOver {
-    /// Each with its record, if the call was in flight.
-    late: SeededMap<u64, Option<Event>>,
+    /// Ranges by their begin. Those of a large gap are one range.
+    ranges: BTreeMap<u64, u64>,
+    /// The records of calls in flight in these ranges.
+    in_flight: SeededMap<u64, Event>,
     /// How many numbers had been given out at the last two readings of the ring, older first.
     given_out: [u64; 2],
 }
 
 impl PassedOver {
-    /// True if nobody should wait for this number. Then it is noted.
-    fn notes(&mut self, seq: u64, in_flight: &SeededMap<u64, Event>) -> bool {
-        let record = in_flight.get(&seq);
-        let is_over = record.is_some() || seq < self.given_out[0];
-        if is_over {
-            self.late.insert(seq, record.copied());
+    /// Notes as many of the awaited numbers as may be passed over now. Returns where they end.
+    fn note(&mut self, awaited: &Range<u64>, calls: &SeededMap<u64, Event>) -> Option<u64> {
+        let end = if calls.contains_key(&awaited.start) { awaited.start + 1 } else { self.given_out[0] };
+        let end = end.min(awaited.end);
+        if end <= awaited.start {
+            return None;
         }
-        is_over
+        self.ranges.insert(awaited.start, end);
+        let noted = calls.iter().filter(|(seq, _)| (awaited.start..end).contains(seq));
+        self.in_flight.extend(noted.map(|(seq, call)| (*seq, *call)));
+        Some(end)
+    }
+
+    /// True, once, for a number that was passed over and has come.
+    fn take(&mut self, seq: u64) -> bool {
+        let Some((begin, end)) = self.ranges.range(..=seq).next_back().map(|(begin, end)| (*begin, *end))
+        else {
+            return false;
+        };
+        if seq >= end {
+            return false;
+        }
+        self.ranges.remove(&begin);
+        for (from, to) in [(begin, seq), (seq + 1, end)] {
+            if from < to {
+                self.ranges.insert(from, to);
+            }
+        }
+        self.in_flight.remove(&seq);
+        true
     }
 
     /// Takes the free in flight whose address `event` hands out again.
     fn take_free_before(&mut self, event: &Event) -> Option<Event> {
-        if self.late.is_empty() || !event.kind.is_driver_call() || event.kind.is_ordered_before_call() {
+        let hands_out =
+            event.kind.is_driver_call() && !event.kind.is_ordered_before_call() && event.result == 0;
+        if self.in_flight.is_empty() || !hands_out {
             return None;
         }
-        let frees = |free: &Event| free.kind.is_ordered_before_call() && free.addr == event.addr;
-        let (seq, free) = self.late.iter().find_map(|(seq, record)| {
-            Some((*seq, record.filter(|record| event.result == 0 && frees(record))?))
-        })?;
-        self.late.remove(&seq);
+        let is_free = |call: &Event| call.kind.is_ordered_before_call() && call.addr == event.addr;
+        let free = *self.in_flight.values().find(|call| is_free(call))?;
+        self.take(free.seq);
         Some(Event { in_flight: false, result: 0, ..free })
     }
 
     /// Numbers that were not in flight.
     fn missing(&self) -> u64 {
-        self.late.values().filter(|record| record.is_none()).count() as u64
+        let all = self.ranges.iter().fold(0u64, |sum, (begin, end)| sum.saturating_add(end - begin));
+        all.saturating_sub(self.in_flight.len() as u64)
     }
 }
 
@@ -150,8 +175,8 @@ impl RunFollower {
         events.sort_by_key(|event| event.seq);
         self.add_events(events);
         let Self { merger, passed_over, state, symbols, .. } = self;
-        while merger.awaited().is_some_and(|seq| passed_over.notes(seq, &in_flight)) {
-            merger.pass_over_next(&mut |slice| {
+        while let Some(end) = merger.awaited().and_then(|awaited| passed_over.note(&awaited, &in_flight)) {
+            merger.pass_over_to(end, &mut |slice| {
                 state.on_events(slice.events, passed_over, symbols);
                 ControlFlow::Continue(())
             });
@@ -168,7 +193,7 @@ impl RunFollower {
         let (next_seq, waiting) = (self.merger.next_seq(), &mut self.waiting);
         let Self { merger, passed_over, state, symbols, .. } = self;
         let came_late: Vec<Event> =
-            events.iter().filter(|event| passed_over.late.remove(&event.seq).is_some()).copied().collect();
+            events.iter().filter(|event| passed_over.take(event.seq)).copied().collect();
         state.on_events(&came_late, passed_over, symbols);
         events.retain(|event| event.seq != NO_SEQ && event.seq >= next_seq && waiting.insert(event.seq));
         let _ = merger.push(events, &mut |slice| {
@@ -244,7 +269,7 @@ impl RunFollower {
         });
         RunGauges {
             events: state.events,
-            missing_events: self.merger.missing() + self.passed_over.missing(),
+            missing_events: self.merger.missing().saturating_add(self.passed_over.missing()),
             steps: self.max_steps,
             last_event_ns: state.first_ns.map(|_| state.last_ns),
             devices: devices.collect(),
