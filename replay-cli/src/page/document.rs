@@ -7,6 +7,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::terminal::escape::escape_html;
+
 /// A script and a style with the hashes of both, as `web/build.mjs` writes them.
 #[derive(Clone, Copy)]
 pub(super) struct Bundle {
@@ -122,19 +124,4 @@ fn encode_blob(id: &str, bytes: &[u8]) -> String {
     STANDARD.encode_string(compressed, &mut text);
     text.push_str("</script>\n");
     text
-}
-
-fn escape_html(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            _ => escaped.push(char),
-        }
-    }
-    escaped
 }

@@ -28,8 +28,8 @@ use data::{ComparedTraces, PageData};
 use document::{Bundle, Document, RawBlobs};
 pub(crate) use fleet::make_fleet_page;
 use labels::Labels;
+use redaction::Redaction;
 pub(crate) use redaction::redact_processes;
-use redaction::{redact_json, redact_text};
 use reductions::Reductions;
 use source::SourceLines;
 
@@ -77,8 +77,9 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
     let (mut summary, mut json) = (source.summary.to_owned(), std::mem::take(&mut source.json));
-    if options.is_redacted {
-        (summary, json) = (redact_text(&summary), redact_json(&json));
+    let redaction = options.is_redacted.then(|| Redaction::of_report(&json));
+    if let Some(redaction) = &redaction {
+        (summary, json) = (redaction.text(&summary), redaction.json(&json));
     }
     let document = Document::new(Bundle::REPORT, &escape_text(title), &summary, &json);
     let cards = PageCards::new(&source, &mut sources);
@@ -86,8 +87,8 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     let mut rate = 0.0;
     loop {
         let mut raw = raw_histories(&source, &cards, &reductions, options.has_source, &mut sources);
-        if options.is_redacted {
-            raw.data = redact_json(&raw.data);
+        if let Some(redaction) = &redaction {
+            raw.data = redaction.json(&raw.data);
         }
         let is_hopeless = raw.len() as f64 * rate * SURE_PART > options.max_bytes as f64;
         if is_hopeless && reductions.shrink(&mut source.histories) {

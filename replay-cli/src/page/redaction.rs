@@ -2,13 +2,19 @@
 //!
 //! Facts about the process are left out of the report before anything is worded. Directories are
 //! cut from the finished texts, so that no list of places that name a file can be incomplete: from
-//! the JSON of the report, from the page's data and from its summary.
+//! the JSON of the report, from the page's data and from its summary. First go the paths that the
+//! report names as such, which may hold any character; then whatever looks like an absolute path.
 
+use std::collections::BTreeSet;
+
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::Report;
 use serde_json::Value;
 
-/// Folders behind which a path names a package or a module of Python.
-const PACKAGE_FOLDERS: &[&str] = &["/site-packages/", "/dist-packages/"];
+use crate::terminal::paths::path_in_package;
+
+/// Keys of the JSON report whose texts are paths.
+const PATH_KEYS: &[&str] = &["file", "module", "path"];
 
 /// Leaves out host and arguments, and shortens the names of the traces. Of a command, the program
 /// and its script stay.
@@ -33,11 +39,65 @@ pub(crate) fn redact_processes(report: &mut Report) {
     }
 }
 
-/// The texts of JSON with all directories cut.
-pub(super) fn redact_json(json: &[u8]) -> Vec<u8> {
-    let Ok(mut value) = serde_json::from_slice::<Value>(json) else { return Vec::new() };
-    redact_value(&mut value);
-    serde_json::to_vec(&value).unwrap_or_default()
+/// Cuts the directories from all texts of a page: O(paths times bytes).
+pub(super) struct Redaction {
+    /// The paths that the report names, longest first.
+    paths: Vec<String>,
+}
+
+impl Redaction {
+    /// For the page of a report in JSON.
+    pub(super) fn of_report(json: &[u8]) -> Self {
+        let mut found = BTreeSet::new();
+        if let Ok(report) = serde_json::from_slice(json) {
+            collect_paths(&report, &mut found);
+        }
+        let mut paths: Vec<String> = found.into_iter().collect();
+        paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
+        Self { paths }
+    }
+
+    /// The texts of JSON with all directories cut.
+    pub(super) fn json(&self, json: &[u8]) -> Vec<u8> {
+        // Known paths are searched in all texts at once.
+        let mut text = String::from_utf8_lossy(json).into_owned();
+        for path in &self.paths {
+            let [path, short] = [path.as_str(), shorten(path)].map(quoted_inside);
+            text = text.replace(&path, &short);
+        }
+        let Ok(mut value) = serde_json::from_str::<Value>(&text) else { return Vec::new() };
+        redact_value(&mut value);
+        serde_json::to_vec(&value).unwrap_or_default()
+    }
+
+    /// A text with all directories cut.
+    pub(super) fn text(&self, text: &str) -> String {
+        let known = self.paths.iter().fold(text.to_owned(), |text, path| text.replace(path, shorten(path)));
+        redact_text(&known)
+    }
+}
+
+/// A text as it stands between the quotation marks of JSON.
+fn quoted_inside(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+fn collect_paths(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| collect_paths(item, found)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::String(path) if PATH_KEYS.contains(&key.as_str()) && shorten(path) != path => {
+                        found.insert(path.clone());
+                    }
+                    value => collect_paths(value, found),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn redact_value(value: &mut Value) {
@@ -50,7 +110,7 @@ fn redact_value(value: &mut Value) {
 }
 
 /// A text in which the absolute paths lack their directories.
-pub(super) fn redact_text(text: &str) -> String {
+fn redact_text(text: &str) -> String {
     let mut redacted = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, path, after)) = split_at_path(rest) {
@@ -67,12 +127,14 @@ fn split_at_path(text: &str) -> Option<(&str, &str, &str)> {
     let mut previous = None;
     for (at, c) in text.char_indices() {
         let rest = &text[at..];
-        let is_unix = c == '/' && !previous.is_some_and(is_in_name);
+        // `/folder`, and `\\\\host\\share` of Windows.
+        let begins = c == '/' || rest.starts_with("\\\\");
+        let is_rooted = begins && !previous.is_some_and(is_in_name);
         let is_windows = c.is_ascii_alphabetic()
             && !previous.is_some_and(is_in_name)
             && (rest[1..].starts_with(":\\") || rest[1..].starts_with(":/"));
         previous = Some(c);
-        if !is_unix && !is_windows {
+        if !is_rooted && !is_windows {
             continue;
         }
         let head = if is_windows { 2 } else { 0 };
@@ -95,12 +157,8 @@ fn ends_path(c: char) -> bool {
 
 /// The part of a path that names a package's file, else its last part.
 fn shorten(path: &str) -> &str {
-    let behind = |folder: &&str| path.rfind(*folder).map(|at| &path[at + folder.len()..]);
-    PACKAGE_FOLDERS.iter().find_map(behind).unwrap_or_else(|| file_name(path))
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit(is_separator).find(|part| !part.is_empty()).unwrap_or(path)
+    let path = path.trim_end_matches(is_separator);
+    path_in_package(path).unwrap_or_else(|| file_name(path))
 }
 
 fn has_extension(name: &str, extension: &str) -> bool {
@@ -120,12 +178,23 @@ mod tests {
             ("C:\\Users\\me\\x\\train.py:7", "train.py:7"),
             ("memory=/home/me/a.py, and /home/me/b.py", "memory=a.py, and b.py"),
             ("/home/me/runs/", "runs"),
+            (r"\\host\share\train.py:7", "train.py:7"),
             ("4.00 MiB/step, 3/4 and a/b.py, torch/nn/x.py", "4.00 MiB/step, 3/4 and a/b.py, torch/nn/x.py"),
             ("/root and /", "/root and /"),
         ] {
             assert_eq!(redact_text(text), redacted);
         }
-        let json = br#"{"file":"/home/me/a.py","list":["/home/me/b.py",3,null]}"#;
-        assert_eq!(redact_json(json), br#"{"file":"a.py","list":["b.py",3,null]}"#);
+        let json =
+            br#"{"file":"/home/me and you/a.py","list":["at /home/me and you/a.py:7","/b/c.py",3,null]}"#;
+        let redaction = Redaction::of_report(json);
+        assert_eq!(redaction.json(json), br#"{"file":"a.py","list":["at a.py:7","c.py",3,null]}"#);
+        let relative =
+            br#"{"file":"secret/a.py","path":"D:\\x y\\run.trace","note":"D:\\x y\\run.trace is open"}"#;
+        let redaction = Redaction::of_report(relative);
+        assert_eq!(
+            redaction.json(relative),
+            br#"{"file":"a.py","note":"run.trace is open","path":"run.trace"}"#
+        );
+        assert_eq!(redaction.text("secret/a.py:3 in fit()"), "a.py:3 in fit()");
     }
 }

@@ -17,7 +17,23 @@ pub(crate) fn escape_text(text: &str) -> String {
     escape_except(text, |_| false).into_owned()
 }
 
-/// A path with the same escapes.
+/// The text for the content or an attribute of an element of HTML or SVG. Control characters stay.
+pub(crate) fn escape_html(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            _ => escaped.push(char),
+        }
+    }
+    escaped
+}
+
+/// A path with the escapes of [`escape_text`].
 pub(crate) fn escape_path(path: &Path) -> String {
     escape_text(&path.to_string_lossy())
 }

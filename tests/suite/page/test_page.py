@@ -476,23 +476,30 @@ def test_chart_follows_arrow_keys(browser, page_of):  # noqa: F811
     assert browser.problems() == []
 
 
+def settled(condition, value):
+    """A promise of the value, once the condition holds."""
+    return f"new Promise((done) => {{ const look = () => {condition} ? done({value}) : setTimeout(look, 20); look(); }})"
+
+
 def test_fragmentation_chart_and_map_show_one_moment(browser, page_of):  # noqa: F811
     page = page_of("fragmented")
     keyframes = page.file.data["traces"][0]["devices"][0]["keyframes"]
     times = {keyframe["time_ns"]: keyframe["why"] for keyframe in keyframes}
     browser.open(page.path, "fragmentation")
     canvas = "document.querySelector('[data-view=fragmentation] .stacked-chart canvas')"
+    link = ""
     for places in (3, 20, 45):
         browser.evaluate(f"{canvas}.focus(); null")
         browser.press("Home", *["ArrowRight"] * places, "Enter")
-        link = browser.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 300))")
+        earlier = json.dumps(link)
+        link = browser.evaluate(settled(f"location.hash !== {earlier} && /from=\\d/.test(location.hash)", "location.hash"))
         [selected] = re.findall(r"from=(\d+)", link)
         assert int(selected) in times, "the chart selects a moment of the map"
     # A moment of the report moves both, too.
     select = "document.querySelector('[data-view=fragmentation] select[aria-label=Moment]')"
     browser.evaluate(f"{select}.value = 1; {select}.dispatchEvent(new Event('change', {{ bubbles: true }})); null")
-    caption = browser.evaluate("new Promise((done) => setTimeout(() => done(document.querySelector('.map-caption').textContent), 300))")
-    assert "most unused reserved memory" in caption
+    caption = "document.querySelector('.map-caption').textContent"
+    assert browser.evaluate(settled(f"{caption}.includes('most unused reserved memory')", caption))
     assert browser.problems() == []
 
 

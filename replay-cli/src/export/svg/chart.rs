@@ -6,7 +6,7 @@ use gpumemtrace_replay::report::{Device, Oom, Timeline, TimelinePoint, TraceInfo
 
 use super::scale::{Scale, byte_ticks, time_ticks};
 use crate::render::wording::sites::short_site;
-use crate::terminal::escape::escape_text;
+use crate::terminal::escape::{escape_html, escape_text};
 use crate::terminal::format::format_duration;
 use crate::terminal::paths::{shorten_command, shorten_paths_in};
 use crate::terminal::units::format_bytes;
@@ -22,7 +22,7 @@ const ROW_HEIGHT: f64 = 18.0;
 /// Colours that most people can tell apart (Okabe and Ito), and one for the rest.
 const COLORS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
 const REST_COLOR: &str = "#bbbbbb";
-/// The driver's line is dashed: mostly, that of PyTorch lies on it.
+/// Dashed, because PyTorch's line usually covers the driver's.
 const DRIVER_COLOR: &str = "#777777";
 const RESERVED_COLOR: &str = "#222222";
 
@@ -32,8 +32,8 @@ pub(super) struct Chart<'a> {
     pub(super) device: Option<&'a Device>,
     pub(super) timeline: &'a Timeline,
     pub(super) ooms: Vec<&'a Oom>,
-    /// The first sentence of the report.
-    pub(super) finding: Option<&'a str>,
+    /// The first verdict; empty if there is none, which does not mean that all is well.
+    pub(super) finding: &'a str,
     /// The points that lie in the window.
     pub(super) shown: Vec<usize>,
 }
@@ -45,8 +45,8 @@ struct Area {
     bytes: Vec<u64>,
 }
 
-/// A line of the chart: its colour, its name, and its bytes at each point.
-type Line = (&'static str, &'static str, Vec<u64>);
+/// A line of the chart: its colour, its name, and its bytes at each point where they are known.
+type Line = (&'static str, &'static str, Vec<Option<u64>>);
 
 impl Chart<'_> {
     pub(super) fn height(&self) -> f64 {
@@ -57,8 +57,8 @@ impl Chart<'_> {
     pub(super) fn draw(&self) -> String {
         let (areas, lines) = (self.areas(), self.lines());
         let span = self.span_ns();
-        let all =
-            areas_summed(&areas).into_iter().chain(lines.iter().flat_map(|line| line.2.iter().copied()));
+        let known = lines.iter().flat_map(|line| line.2.iter().copied().flatten());
+        let all = areas_summed(&areas).into_iter().chain(known);
         let highest = all.max().unwrap_or(0).max(1);
         let x = Scale::new(span, WIDTH - LEFT - RIGHT);
         let y = Scale::new((0, highest), PLOT_HEIGHT);
@@ -69,7 +69,8 @@ impl Chart<'_> {
         let place = |at: usize, bytes: u64| (LEFT + x.at(times[at]), TOP + PLOT_HEIGHT - y.at(bytes));
         let mut below = vec![0u64; times.len()];
         for area in &areas {
-            let above: Vec<u64> = below.iter().zip(&area.bytes).map(|(below, own)| below + own).collect();
+            let above: Vec<u64> =
+                below.iter().zip(&area.bytes).map(|(below, own)| below.saturating_add(*own)).collect();
             let upper = above.iter().enumerate().map(|(at, bytes)| place(at, *bytes));
             let lower = below.iter().enumerate().rev().map(|(at, bytes)| place(at, *bytes));
             let points = join_points(upper.chain(lower));
@@ -77,7 +78,8 @@ impl Chart<'_> {
             below = above;
         }
         for (color, _, bytes) in &lines {
-            let points = join_points(bytes.iter().enumerate().map(|(at, bytes)| place(at, *bytes)));
+            let known = bytes.iter().enumerate().filter_map(|(at, bytes)| Some(place(at, (*bytes)?)));
+            let points = join_points(known);
             let dashes = if *color == DRIVER_COLOR { " stroke-dasharray=\"5 4\"" } else { "" };
             let _ = write!(
                 svg,
@@ -93,10 +95,11 @@ impl Chart<'_> {
         self.shown.iter().map(|at| &self.timeline.points[*at])
     }
 
+    /// The times of all points and errors.
     fn span_ns(&self) -> (u64, u64) {
-        let mut times = self.points().map(|point| point.time_ns);
-        let first = times.next().unwrap_or(0);
-        (first, times.last().unwrap_or(first))
+        let errors = self.ooms.iter().map(|oom| oom.time_ns);
+        let times = self.points().map(|point| point.time_ns).chain(errors);
+        times.fold((u64::MAX, 0), |(first, last), time_ns| (first.min(time_ns), last.max(time_ns)))
     }
 
     /// The call sites with most bytes, and all others; without PyTorch, the driver's memory.
@@ -109,14 +112,9 @@ impl Chart<'_> {
                 bytes: self.shown.iter().map(|at| band.bytes[*at]).collect(),
             })
             .collect();
-        let whole: Vec<u64> =
-            self.points().map(|point| point.live_bytes.or(point.device_bytes).unwrap_or(0)).collect();
-        let summed = areas_summed(&areas);
-        let rest: Vec<u64> = whole
-            .iter()
-            .enumerate()
-            .map(|(at, bytes)| bytes.saturating_sub(summed.get(at).copied().unwrap_or(0)))
-            .collect();
+        let summed = areas_summed(&areas).into_iter().chain(std::iter::repeat(0));
+        let whole = self.points().map(|point| point.live_bytes.or(point.device_bytes).unwrap_or(0));
+        let rest: Vec<u64> = whole.zip(summed).map(|(whole, summed)| whole.saturating_sub(summed)).collect();
         if rest.iter().any(|bytes| *bytes > 0) {
             let name = if areas.is_empty() { "memory" } else { "other call sites" };
             areas.push(Area { color: REST_COLOR, name: name.to_owned(), bytes: rest });
@@ -128,13 +126,11 @@ impl Chart<'_> {
     fn lines(&self) -> Vec<Line> {
         let reserved = self.points().map(|point| point.reserved_bytes).collect();
         let driver = self.points().map(|point| point.device_bytes).collect();
-        let series: [(&'static str, &'static str, Vec<Option<u64>>); 2] = [
+        let series: [Line; 2] = [
             (DRIVER_COLOR, "allocated from the driver", driver),
             (RESERVED_COLOR, "reserved by PyTorch", reserved),
         ];
-        let known = series.into_iter().filter(|(_, _, values)| values.iter().any(Option::is_some));
-        let filled = |values: Vec<Option<u64>>| values.into_iter().map(Option::unwrap_or_default).collect();
-        known.map(|(color, name, values)| (color, name, filled(values))).collect()
+        series.into_iter().filter(|(_, _, values)| values.iter().any(Option::is_some)).collect()
     }
 
     fn draw_head(&self, svg: &mut String) {
@@ -144,7 +140,7 @@ impl Chart<'_> {
         });
         let program = self.info.command.as_deref().map_or_else(|| self.info.path.clone(), shorten_command);
         draw_text(svg, (LEFT, 22.0), "title", &format!("{program}{gpu}"));
-        draw_text(svg, (LEFT, 42.0), "note", &shorten_paths_in(self.finding.unwrap_or("nothing was found")));
+        draw_text(svg, (LEFT, 42.0), "note", &shorten_paths_in(self.finding));
     }
 
     /// The peak of the areas, and the errors.
@@ -157,20 +153,21 @@ impl Chart<'_> {
                 TOP + PLOT_HEIGHT
             );
             let text = format!("out of memory: {} requested", format_bytes(oom.requested_bytes));
-            draw_anchored(svg, (at, TOP + 12.0), &text);
+            draw_anchored(svg, (at, TOP + 12.0), "error", &text);
         }
         let peak = live.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes);
         let Some((at, bytes)) = peak else { return };
         let time_ns = self.points().nth(at).map_or(0, |point| point.time_ns);
         let (left, top) = (LEFT + x.at(time_ns), TOP + PLOT_HEIGHT - y.at(*bytes));
         let _ = write!(svg, "<circle cx=\"{left}\" cy=\"{top}\" r=\"3.5\" fill=\"#222\"/>");
-        draw_anchored(svg, (left, (top - 6.0).max(TOP - 2.0)), &format!("peak {}", format_bytes(*bytes)));
+        let text = format!("peak {}", format_bytes(*bytes));
+        draw_anchored(svg, (left, (top - 6.0).max(TOP - 2.0)), "", &text);
     }
 }
 
 fn draw_legend(svg: &mut String, areas: &[Area], lines: &[Line], live: &[u64]) {
     let peak = live.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
-    let of_areas = areas.iter().map(|area| (area.color, area.name.as_str(), area.bytes[peak], 10.0));
+    let of_areas = areas.iter().map(|area| (area.color, area.name.as_str(), Some(area.bytes[peak]), 10.0));
     let of_lines = lines.iter().map(|(color, name, bytes)| (*color, *name, bytes[peak], 2.0));
     let mut top = TOP + PLOT_HEIGHT + AXIS_HEIGHT + 8.0;
     for (color, name, bytes, thickness) in of_areas.chain(of_lines) {
@@ -179,7 +176,8 @@ fn draw_legend(svg: &mut String, areas: &[Area], lines: &[Line], live: &[u64]) {
             svg,
             "<rect x=\"{LEFT}\" y=\"{y}\" width=\"14\" height=\"{thickness}\" fill=\"{color}\"/>"
         );
-        let text = format!("{name}: {} at the peak", format_bytes(bytes));
+        let bytes = bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
+        let text = format!("{name}: {bytes} at the peak");
         draw_text(svg, (LEFT + 22.0, top), "", &text);
         top += ROW_HEIGHT;
     }
@@ -187,7 +185,7 @@ fn draw_legend(svg: &mut String, areas: &[Area], lines: &[Line], live: &[u64]) {
 
 fn areas_summed(areas: &[Area]) -> Vec<u64> {
     let points = areas.first().map_or(0, |area| area.bytes.len());
-    (0..points).map(|at| areas.iter().map(|area| area.bytes[at]).sum()).collect()
+    (0..points).map(|at| areas.iter().map(|area| area.bytes[at]).fold(0, u64::saturating_add)).collect()
 }
 
 fn draw_axes(svg: &mut String, (span, x): ((u64, u64), Scale), (highest, y): (u64, Scale)) {
@@ -216,18 +214,21 @@ fn draw_axes(svg: &mut String, (span, x): ((u64, u64), Scale), (highest, y): (u6
 }
 
 /// Text to the left of a place in the right half, else to its right.
-fn draw_anchored(svg: &mut String, (left, top): (f64, f64), text: &str) {
+fn draw_anchored(svg: &mut String, (left, top): (f64, f64), class: &str, text: &str) {
     let (anchor, left) = if left > WIDTH / 2.0 { ("end", left - 6.0) } else { ("start", left + 6.0) };
-    let _ =
-        write!(svg, "<text x=\"{left}\" y=\"{top}\" text-anchor=\"{anchor}\">{}</text>", escape_xml(text));
+    let text = escape_html(&escape_text(text));
+    let _ = write!(
+        svg,
+        "<text x=\"{left}\" y=\"{top}\" class=\"{class}\" text-anchor=\"{anchor}\">{text}</text>"
+    );
 }
 
 fn draw_text(svg: &mut String, (left, top): (f64, f64), class: &str, text: &str) {
-    let _ = write!(svg, "<text x=\"{left}\" y=\"{top}\" class=\"{class}\">{}</text>", escape_xml(text));
-}
-
-fn escape_xml(text: &str) -> String {
-    escape_text(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    let _ = write!(
+        svg,
+        "<text x=\"{left}\" y=\"{top}\" class=\"{class}\">{}</text>",
+        escape_html(&escape_text(text))
+    );
 }
 
 fn join_points(points: impl Iterator<Item = (f64, f64)>) -> String {

@@ -84,7 +84,7 @@ fn chart_of<'a>(job: &'a ExportJob, timeline: &'a Timeline) -> Option<Chart<'a>>
             .iter()
             .flatten()
             .find(|verdict| verdict.trace == timeline.trace)
-            .map(|verdict| verdict.summary.as_str()),
+            .map_or("", |verdict| verdict.summary.as_str()),
         shown,
     })
 }
