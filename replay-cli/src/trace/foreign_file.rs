@@ -11,7 +11,7 @@ use gpumemtrace_torch_snapshot::unpack_start;
 /// to 128 KiB.
 const SNIFF_BYTES: usize = 256 << 10;
 
-/// What to do instead of giving a file that is no recording of PyTorch's memory.
+/// Advice for a file that is not a recording of PyTorch's memory.
 const INSTEAD: &str =
     "record the program with gpumemtrace run, or give the file of torch.cuda.memory._dump_snapshot()";
 const UNPACK: &str = "unpack it, and give the trace or snapshot in it";
@@ -31,12 +31,11 @@ impl ForeignFormat {
 /// Why a file of another tool is not read: what it is, and what to give instead. `None` for
 /// everything that may be a trace or a snapshot, and for files of unknown formats.
 pub(crate) fn describe_foreign_file(path: &Path, file: &File) -> Option<String> {
-    let mut first = vec![0; SNIFF_BYTES];
-    let mut len = 0;
-    while let Ok(read @ 1..) = file.read_at(&mut first[len..], len as u64) {
-        len += read;
+    // Most files are traces, and there may be thousands.
+    if read_start(file, FILE_MAGIC.len()) == FILE_MAGIC {
+        return None;
     }
-    first.truncate(len);
+    let first = read_start(file, SNIFF_BYTES);
     if first.is_empty() {
         return is_named_as_snapshot(path).then(|| {
             "is empty: the program was stopped before it had written the snapshot, or the disk was full; take \
@@ -44,15 +43,23 @@ pub(crate) fn describe_foreign_file(path: &Path, file: &File) -> Option<String> 
                 .to_owned()
         });
     }
-    if first.starts_with(&FILE_MAGIC) {
-        return None;
-    }
     let ForeignFormat { what, instead } =
         format_by_start(&first).or_else(|| format_by_name(path)).or_else(|| {
             let unpacked = unpack_start(&first);
             format_of_contents(&unpacked)
         })?;
     Some(format!("is {what}: {instead}"))
+}
+
+/// The first bytes of a file, at most so many.
+fn read_start(file: &File, most: usize) -> Vec<u8> {
+    let mut first = vec![0; most];
+    let mut len = 0;
+    while let Ok(read @ 1..) = file.read_at(&mut first[len..], len as u64) {
+        len += read;
+    }
+    first.truncate(len);
+    first
 }
 
 /// True for the names that people give to snapshots.
@@ -98,7 +105,7 @@ fn format_by_name(path: &Path) -> Option<ForeignFormat> {
         () if ends(&[".ncu-rep"]) => ForeignFormat::recording("a report of Nsight Compute"),
         () if ends(&[".xplane.pb"]) => ForeignFormat::recording("a profile of XLA (JAX or TensorFlow)"),
         () if ends(&[".pftrace", ".perfetto-trace"]) => {
-            ForeignFormat::recording("a timeline of Perfetto, which is no record of every block")
+            ForeignFormat::recording("a Perfetto timeline, which does not record every block")
         }
         () => return None,
     })
@@ -116,7 +123,7 @@ fn format_of_contents(first: &[u8]) -> Option<ForeignFormat> {
             return None;
         }
         b'{' | b'[' if has("\"traceEvents\"") || has("\"ph\"") => ForeignFormat::recording(
-            "a timeline of a profiler, such as torch.profiler exports, which is no record of every block",
+            "a profiler timeline, such as torch.profiler exports, which does not record every block",
         ),
         b'{' if has("\"deviceProperties\"") => ForeignFormat::recording("a timeline of torch.profiler"),
         b'<' if has("gpumemtrace") => ForeignFormat {
@@ -126,14 +133,14 @@ fn format_of_contents(first: &[u8]) -> Option<ForeignFormat> {
         b'<' if has("<html") || has("<HTML") || has("<!doctype html") || has("<!DOCTYPE html") => {
             ForeignFormat {
                 what: "an HTML page without a snapshot in it",
-                instead: "of such pages, those of torch.cuda._memory_viz are read",
+                instead: "give a page that torch.cuda._memory_viz wrote, or the snapshot itself",
             }
         }
         b'v' if is_heaptrack(first) => {
             ForeignFormat::recording("a recording of heaptrack, which sees host memory only")
         }
         _ if is_pprof(first) => ForeignFormat::recording(
-            "a pprof profile, such as jax.profiler.save_device_memory_profile() writes: it has sums, and no events",
+            "a pprof profile (such as jax.profiler.save_device_memory_profile() writes), which has totals but no events",
         ),
         _ => return None,
     })
@@ -185,9 +192,9 @@ mod tests {
             ("memray.bin", b"memray\x0b\0\0\0", "a recording of memray"),
             ("heaptrack.python.1.gz", &gzip(heaptrack), "a recording of heaptrack"),
             ("heaptrack.python.1.zst", &zstd, "a recording of heaptrack"),
-            ("memory.prof", &gzip(pprof), "a pprof profile, such as jax.profiler"),
-            ("trace.json", timeline, "a timeline of a profiler"),
-            ("trace.json.gz", &gzip(timeline), "a timeline of a profiler"),
+            ("memory.prof", &gzip(pprof), "a pprof profile (such as jax.profiler"),
+            ("trace.json", timeline, "a profiler timeline"),
+            ("trace.json.gz", &gzip(timeline), "a profiler timeline"),
             ("run.html", b"<!doctype html>\n<title>gpumemtrace</title>", "a page of gpumemtrace html"),
             ("index.html", b"<!doctype html>\n<html>hello", "an HTML page without a snapshot"),
             ("rmm.csv", b"Thread,Time,Action,Pointer,Size,Stream\n", "a log of RMM"),

@@ -240,8 +240,8 @@ fn is_windows_standard_library(file: &str) -> bool {
 /// pyenv.
 fn is_interpreter_folder(name: &str) -> bool {
     let is_version = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let after = name.split_once("python").map(|(_, after)| after);
-    after.is_some_and(|after| after.starts_with("_embed") || after.contains(|c: char| c.is_ascii_digit()))
+    let after = name.rsplit_once("python").map(|(_, after)| after.trim_start_matches(['-', '.']));
+    after.is_some_and(|after| after.starts_with("_embed") || after.starts_with(|c: char| c.is_ascii_digit()))
         || ["anaconda", "miniconda", "miniforge", "mambaforge"].iter().any(|conda| name.starts_with(conda))
         || name.starts_with("3.") && is_version(name)
 }

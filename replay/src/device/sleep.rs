@@ -36,7 +36,7 @@ pub(crate) struct DeviceSleep {
     most_asleep_reserved: u64,
 }
 
-/// What a program that lets memory sleep has.
+/// Peaks of memory that is backed, and of memory that sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SleepFacts {
     pub(crate) live_peak: BackedLevels,

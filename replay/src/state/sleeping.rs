@@ -56,13 +56,21 @@ impl SleepingSegments {
 
     fn sleep(&mut self, begin: u64, end: u64) -> bool {
         let parts = overlaps(&self.segments, begin, end);
-        let parts: Vec<(u64, u64)> = parts.map(|(from, to)| (from.max(begin), to.min(end))).collect();
+        // Segments of a damaged trace may lie in each other.
+        let parts: Vec<(u64, u64)> =
+            parts.map(|(from, to)| (from.max(begin), to.min(end))).filter(|(from, to)| from < to).collect();
+        let parts: Vec<(u64, u64)> = parts.into_iter().filter(|part| !self.has(*part)).collect();
         for (from, to) in &parts {
             self.wake(*from, *to);
             self.asleep.insert(*from, *to);
             self.bytes += to - from;
         }
         !parts.is_empty()
+    }
+
+    /// Whether a range is asleep as a whole, as one.
+    fn has(&self, (begin, end): (u64, u64)) -> bool {
+        self.asleep.range(..=begin).next_back().is_some_and(|(_, to)| *to >= end)
     }
 
     fn wake(&mut self, begin: u64, end: u64) -> bool {

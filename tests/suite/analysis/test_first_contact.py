@@ -60,7 +60,7 @@ def test_validation_that_keeps_its_graph_is_not_passed_over(run_python, torch_ve
     assert row["finding"]["bytes_per_step"] > 0 and row["finding"]["oom_step"] and row["finding"]["confidence"] is None
     assert "growth" in warnings_of(report)
     text = gpumemtrace("replay", run.trace)
-    assert "No leaks detected" not in text and "Possible leak: +" in text and "If it goes on" in text
+    assert "No leaks detected" not in text and "Possible leak: +" in text and "If growth continues" in text
     run.report("--fail-on", "any", code=3)
 
 
@@ -111,7 +111,9 @@ def test_leak_of_a_server_without_steps_has_a_rate_in_time(run_python, torch_ver
     assert 0.8 * min(rates) < leak["bytes_per_second"] < 1.25 * max(rates)
     # The GPU is full 4096 blocks after the first, at that rate.
     seconds = 4096 * MIB / leak["bytes_per_second"]
-    assert leak["oom_elapsed_ns"] / 1e9 == pytest.approx(seconds, rel=0.3)
+    # The time counts from the start of the recording, and some of it passed before the first block.
+    recorded = report["traces"][0]["duration_ns"] / 1e9
+    assert 0.7 * seconds < leak["oom_elapsed_ns"] / 1e9 < 1.3 * seconds + recorded
     assert "Out of memory expected about" in gpumemtrace("replay", "--leaks", run.trace)
 
 

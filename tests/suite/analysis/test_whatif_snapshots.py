@@ -33,7 +33,7 @@ def test_late_history_begins_with_the_state_of_that_moment(late, torch_version):
     assert base["end_reserved_bytes"] == witness["end"]["reserved"]
     # From 2.12 on, the order of earlier segments decides, and is unknown.
     assert found["is_reproduced"] or (int(torch_version.split(".")[1]) >= 12 and "where the run reserved" in base["reason"])
-    assert base["status"] == "indicative" and "which are taken as they lay" in base["reason"]
+    assert base["status"] == "indicative" and "their layout is kept" in base["reason"]
 
 
 @pytest.mark.every_torch
@@ -57,7 +57,7 @@ def test_without_a_history_there_is_no_prediction(run_python, torch_version):
         assert (found["base"]["status"], found["base"]["peak_reserved_bytes"]) == ("refused", None)
         assert found["may_need_more"][0] == "no_history" and found["least_card_bytes"] == witness["end"]["allocated"]
         text = sentences(gpumemtrace(command, run.folder / "state.pickle"))
-        assert "There is no prediction, because the recording has no request" in text
+        assert "There is no prediction, because the recording has no allocation history" in text
         assert "known card" not in text and ("No card with less than" in text) == (command == "fit")
 
 

@@ -187,12 +187,12 @@ profile.export_chrome_trace("timeline.json")
         "report.nsys-rep": f"a report of Nsight Systems (nsys): {INSTEAD}",
         "host.bin": f"a recording of memray, which sees host memory only: {INSTEAD}",
         "heaptrack.python.1.gz": f"a recording of heaptrack, which sees host memory only: {INSTEAD}",
-        "memory.prof": "a pprof profile, such as jax.profiler.save_device_memory_profile() writes: it has sums, and no "
+        "memory.prof": "a pprof profile (such as jax.profiler.save_device_memory_profile() writes), which has totals but no "
                        f"events: {INSTEAD}",
-        "timeline.json": "a timeline of a profiler, such as torch.profiler exports, which is no record of every block: "
+        "timeline.json": "a profiler timeline, such as torch.profiler exports, which does not record every block: "
                          f"{INSTEAD}",
-        "timeline.json.gz": "a timeline of a profiler, such as torch.profiler exports, which is no record of every "
-                            f"block: {INSTEAD}",
+        "timeline.json.gz": "a profiler timeline, such as torch.profiler exports, which does not record every block: "
+                            f"{INSTEAD}",
         "ours.html": "a page of gpumemtrace html: give the trace that it was made of",
     }.items():
         assert refusal(tmp_path / name) == what, name

@@ -103,8 +103,8 @@ def npu_snapshot(frames):
 NPU_FRAMES = [{"filename": "/v/site-packages/torch_npu/contrib/module.py", "line": 5, "name": "forward"},
               {"filename": "/work/train.py", "line": 7, "name": "<module>"}]
 NPU_NOTE = (
-    "the snapshot is of an Ascend NPU (torch_npu): sizes of freed blocks are computed by CUDA's rules, after its 32 B more "
-    "for each request, and nothing is predicted for its allocator"
+    "the snapshot is from an Ascend NPU (torch_npu): sizes of freed blocks are computed by CUDA's rules, after adding 32 B "
+    "to each request. whatif and fit cannot predict its allocator"
 )
 
 
@@ -120,7 +120,7 @@ def test_npu_is_recognized_by_code_events_or_sizes(tmp_path, frames):
     assert NPU_NOTE in sentences(gpumemtrace("replay", path))
     for command in ("whatif", "fit"):
         done = run_command(command, path, "--torch", "2.9")
-        assert done.returncode == 2 and "it is of an Ascend NPU (torch_npu)" in done.stderr, (command, done)
+        assert done.returncode == 2 and "the snapshot is from an Ascend NPU (torch_npu)" in done.stderr, (command, done)
 
 
 def test_npu_without_padding_is_read_by_cudas_rules(tmp_path):

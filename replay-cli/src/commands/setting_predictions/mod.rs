@@ -87,7 +87,9 @@ pub(super) fn recorded_scenario(
     });
     if let Some(accelerator) = accelerator {
         let device = describe_accelerator(accelerator);
-        return Err(format!("it is of {device}, and the model is of PyTorch's allocator for CUDA"));
+        return Err(format!(
+            "the snapshot is from {device}, and predictions cover only PyTorch's allocator for CUDA"
+        ));
     }
     let versions = recorded_versions(info, named)?;
     let setting = info.allocator_conf.as_deref().unwrap_or("");
@@ -101,7 +103,7 @@ pub(super) fn recorded_scenario(
         .map_or_else(
             || match versions.last().map(scenario) {
                 Some(Err(error)) => Err(format!("its allocator settings: {error}")),
-                _ => Err("it does not say which PyTorch ran".to_owned()),
+                _ => Err("the version of PyTorch is unknown".to_owned()),
             },
             Ok,
         )?;
@@ -124,9 +126,7 @@ fn recorded_versions(info: &TraceInfo, named: Option<TorchVersion>) -> Result<Ve
         (Some((oldest, newest)), _) => {
             Ok(TorchVersion::all().filter(|version| (oldest..=newest).contains(version)).collect())
         }
-        (None, None) => {
-            Err("it does not say which PyTorch ran; name its version, as in --torch 2.9".to_owned())
-        }
+        (None, None) => Err("the version of PyTorch is unknown; name it, as in --torch 2.9".to_owned()),
     }
 }
 

@@ -139,11 +139,11 @@ fn render_known_cards(out: &mut String, answer: &WhatIfAnswer) {
     render_least(out, answer);
 }
 
-/// What the run needs at least.
+/// The lower bound on the card's memory.
 fn render_least(out: &mut String, answer: &WhatIfAnswer) {
     if let Some(bytes) = answer.least_card_bytes {
         let bytes = format_bytes(bytes);
-        let text = "holds the run: so much was allocated at a time.";
+        let text = "holds the run: that much was allocated at once.";
         put_line(out, format_args!("  {HANG}No card with less than {bytes} {text}"));
     }
 }

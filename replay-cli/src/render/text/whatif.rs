@@ -85,7 +85,7 @@ fn render_answer(answer: &WhatIfAnswer, style: Style) -> String {
 pub(super) fn describe_run(answer: &WhatIfAnswer) -> String {
     let base = &answer.base;
     let torch = match &answer.torch_releases {
-        Some([oldest, newest]) => format!("{oldest} to {newest} (by its keys)"),
+        Some([oldest, newest]) => format!("{oldest} to {newest} (from the snapshot's keys)"),
         None => base.torch.as_deref().unwrap_or("unknown").to_owned(),
     };
     let card = base

@@ -64,7 +64,7 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             format!("managed memory (up to {peak}) is not counted, because its location is unknown{reserved}{moved}")
         }
         TraceNote::HostPools { peak_bytes } => format!(
-            "memory from pools of the host (up to {}) is not counted, because it is not on a GPU",
+            "memory from host pools (up to {}) is not counted, because it is not GPU memory",
             format_bytes(*peak_bytes)
         ),
         TraceNote::ForeignMemory { peak_bytes } => format!(
@@ -96,11 +96,11 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
             let rules = match padding_bytes {
                 0 => "sizes of freed blocks are computed by CUDA's rules, which may differ".to_owned(),
                 bytes => format!(
-                    "sizes of freed blocks are computed by CUDA's rules, after its {} more for each request",
+                    "sizes of freed blocks are computed by CUDA's rules, after adding {} to each request",
                     format_bytes(*bytes)
                 ),
             };
-            format!("the snapshot is of {device}: {rules}, and nothing is predicted for its allocator")
+            format!("the snapshot is from {device}: {rules}. whatif and fit cannot predict its allocator")
         }
         TraceNote::SnapshotWithoutSegments => {
             "the snapshot has no segments, so its end is what its events leave: blocks from before the first \

@@ -22,9 +22,9 @@ fn describe_doubt(doubt: &Doubt) -> String {
             format_bytes(*recorded_bytes)
         ),
         Doubt::Incomplete => "the recording began after the first allocation, or it lost events".to_owned(),
-        Doubt::NoHistory => "the recording has no request: it shows only what was allocated at its end".to_owned(),
+        Doubt::NoHistory => "the recording has no allocation history: it shows only the blocks that were live at its end".to_owned(),
         Doubt::StartedLate(start) => format!(
-            "the recording begins with {} ({}) in {} of segments, which are taken as they lay",
+            "the recording begins with {} ({}) in {} of segments; their layout is kept",
             format_count(start.blocks, "block"),
             format_bytes(start.allocated_bytes),
             format_bytes(start.reserved_bytes)
@@ -77,7 +77,7 @@ fn describe_doubt(doubt: &Doubt) -> String {
         ),
         Doubt::Slept => "the program returned the memory of segments (sleep mode), which may have other sizes here".to_owned(),
         Doubt::FractionUnknown => {
-            "garbage is collected only below a limit, and set_per_process_memory_fraction() leaves no event".to_owned()
+            "PyTorch collects garbage only under a memory limit, and set_per_process_memory_fraction() leaves no event".to_owned()
         }
         Doubt::SettingRefused { why } => why.clone(),
         Doubt::StopsPyTorch => {
@@ -94,7 +94,7 @@ fn describe_doubt(doubt: &Doubt) -> String {
 /// Why a run may need more memory than predicted.
 pub(crate) fn describe_more(more: MoreNeeded) -> &'static str {
     match more {
-        MoreNeeded::NoHistory => "the recording has no request",
+        MoreNeeded::NoHistory => "the recording has no allocation history",
         MoreNeeded::StartedLate => "what it needed before the recording began is unknown",
         MoreNeeded::Incomplete => "events are missing",
         MoreNeeded::OutsideUnknown => {

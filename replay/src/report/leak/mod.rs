@@ -111,8 +111,8 @@ pub struct Leak {
     pub steps_to_oom: Option<u64>,
     /// The step at which the device is full if all its leaks continue.
     pub oom_step: Option<OomForecast>,
-    /// The time from the first event at which the device is full if all its leaks continue, and
-    /// steps pass as fast as while they grew.
+    /// The time from the start of the recording at which the device is full if all its leaks
+    /// continue, and steps pass as fast as while they grew.
     pub oom_elapsed_ns: Option<u64>,
     /// Blocks of the same call sites that were live at the last step end.
     pub survivors: Option<u64>,

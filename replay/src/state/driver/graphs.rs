@@ -12,7 +12,8 @@
 //! and an update of an instance changes none of them.
 //!
 //! These are the rules of the simulated driver (`simgpu`); they are untested on a real device. A
-//! real driver may share memory between nodes that are never live together, and then hold less.
+//! real driver may share memory between nodes that are never live together, and then hold less. It
+//! may also give two nodes of a graph one address; the second one is then taken for the first.
 
 use gpumemtrace_format::{Event, EventKind};
 
@@ -200,11 +201,14 @@ impl GraphMemory {
     fn move_child(&mut self, parent: u64, child: u64) {
         let Some(list) = self.list_of_graph.remove(&child) else { return };
         let Some(moved) = self.lists.get_mut(&list) else { return };
-        let (steps, freed) = (moved.steps.clone(), moved.freed.clone());
-        moved.references -= 1;
-        if moved.references == 0 {
-            self.lists.remove(&list);
-        }
+        // Instances of the child keep its list.
+        let (steps, freed) = if moved.references == 1 {
+            let moved = self.lists.remove(&list).unwrap_or_default();
+            (moved.steps, moved.freed)
+        } else {
+            moved.references -= 1;
+            (moved.steps.clone(), moved.freed.clone())
+        };
         let parent = self.list_of_graph(parent);
         if let Some(list) = self.lists.get_mut(&parent) {
             list.steps.extend(steps);

@@ -41,14 +41,12 @@ int main(void) {
 
 compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 if compiler is None:
-    emit(impossible_because="there is no C compiler")
-    exit_now()
+    give_up("there is no C compiler")
 with open("costs.c", "w") as file:
     file.write(SOURCE)
-built = subprocess.run([compiler, "-O2", "-pthread", "-o", "costs", "costs.c"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+built = subprocess.run([compiler, "-O2", "-pthread", "-o", "costs", "costs.c"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
 if built.returncode:
-    emit(impossible_because="the C program cannot be built: " + built.stdout.strip()[-200:])
-    exit_now()
-out = subprocess.run(["./costs"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    give_up("the C program cannot be built: " + built.stdout.strip()[-200:])
+out = subprocess.run(["./costs"], stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout
 emit(**{name: float(ns) for name, ns in (line.rsplit("=", 1) for line in out.splitlines())})
 exit_now()

@@ -51,7 +51,7 @@ fn describe_samples(history: &FragmentationOverTime) -> String {
     let samples = format_count(history.points.len() as u64, "sample");
     let distance = format_count(history.events_between_points, "event");
     let limit =
-        if history.is_limited_by_blocks { "; fewer than usual, as many blocks were live" } else { "" };
+        if history.is_limited_by_blocks { "; fewer than usual, because many blocks were live" } else { "" };
     format!("{samples}, one every {distance}{limit}")
 }
 

@@ -61,11 +61,12 @@ fn render_gpu_table(
     };
     let share = |bytes: u64| describe_share(device, bytes, words);
     if let Some(sleep) = &device.sleep {
-        render_row("allocated", (peak.live_bytes, end.live_bytes), "as PyTorch counts");
+        render_row("allocated", (peak.live_bytes, end.live_bytes), "as PyTorch counts it");
         let (asleep, full) = (format_bytes(sleep.most_asleep_bytes), share(sleep.peak_backed_bytes));
-        let remark: Vec<String> = full.into_iter().chain([format!("up to {asleep} slept")]).collect();
+        let remark: Vec<String> =
+            full.into_iter().chain([format!("up to {asleep} unmapped (sleep mode)")]).collect();
         let backed = (Some(sleep.peak_backed_bytes), Some(sleep.end_backed_bytes));
-        render_row("  with memory", backed, &remark.join("; "));
+        render_row("  of it mapped", backed, &remark.join("; "));
     } else {
         let full = peak.live_bytes.and_then(share).unwrap_or_default();
         render_row("allocated", (peak.live_bytes, end.live_bytes), &full);

@@ -92,7 +92,7 @@ pub(crate) fn describe_forecast(leak: &Leak, is_alone: bool) -> String {
 /// The forecast of a possible leak, as a sentence; `None` if there is no forecast.
 pub(crate) fn describe_possible_forecast(leak: &Leak) -> Option<String> {
     let when = forecast_of(leak)?.ok()?;
-    Some(format!("If it goes on, out of memory is expected {when}."))
+    Some(format!("If growth continues, out of memory is expected {when}."))
 }
 
 /// `40 s`, `23 min`, `2.5 h`, `3 days`: as precise as a forecast.
