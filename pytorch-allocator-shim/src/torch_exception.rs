@@ -10,6 +10,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use gpumemtrace_caching_allocator::{DriverError, OUT_OF_MEMORY};
+use gpumemtrace_recorder::elf::{ElfModule, find_module};
 
 /// A failed request, and what its error message states.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +86,7 @@ pub(crate) fn build_exception(failure: &AllocFailure) -> PendingThrow {
 /// The function, in torch 2.0 to 2.15, is `[[noreturn]] void c10::detail::torchCheckFail(const char
 /// *function, const char *file, uint32_t line, const char *message)`.
 fn check_failed(text: &'static CStr) -> PendingThrow {
-    let function = find_symbol(c"libc10.so", c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_");
+    let function = find_symbol(c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_");
     let arguments = [FUNCTION.as_ptr(), FILE.as_ptr(), std::ptr::null(), text.as_ptr()];
     PendingThrow { function, arguments: arguments.map(|text| text.cast_mut().cast()) }
 }
@@ -93,13 +94,15 @@ fn check_failed(text: &'static CStr) -> PendingThrow {
 const FUNCTION: &CStr = c"gpumemtrace_malloc";
 const FILE: &CStr = c"gpumemtrace";
 
-/// A symbol of a loaded library or of its dependencies; null if the library is not loaded.
-fn find_symbol(library: &CStr, symbol: &CStr) -> *mut c_void {
-    // SAFETY: the names are NUL-terminated, and NOLOAD loads nothing.
-    unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if library.is_null() { null_mut() } else { libc::dlsym(library, symbol.as_ptr()) }
-    }
+/// A symbol of PyTorch's libraries or of the C++ runtime that they use; null if there is none.
+fn find_symbol(symbol: &CStr) -> *mut c_void {
+    const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libc10_cuda.so", c"libstdc++.so.6"];
+    let in_library = |library| {
+        let own_symbol = |module: &ElfModule<'_>| module.is_named(library).then(|| module.symbol(symbol));
+        find_module(own_symbol).flatten()
+    };
+    let found = LIBRARIES.iter().copied().find_map(in_library);
+    found.map_or(null_mut(), |address| address as *mut c_void)
 }
 
 /// `c10::SourceLocation`, passed by value.
@@ -142,9 +145,8 @@ const STRING_ABIS: [(&CStr, &CStr); 2] = [
 
 impl OutOfMemoryErrorAbi {
     fn find() -> Option<Self> {
-        // libc10_cuda depends on both c10 and the C++ runtime.
         let symbol = |name| {
-            let address = find_symbol(c"libc10_cuda.so", name);
+            let address = find_symbol(name);
             (!address.is_null()).then_some(address)
         };
         let (make_error, make_string) =

@@ -47,6 +47,13 @@ pub use platform::hook_frames::StackMark;
 pub use platform::unload_counter::note_module_unload;
 pub use platform::{is_preloaded, loaded_module_counts};
 
+/// The modules of this process and their symbols, without the loader's lock.
+#[cfg(target_os = "linux")]
+pub mod elf {
+    pub use crate::platform::elf_module::{DynamicSection, ElfModule, find_module, find_symbol};
+    pub use crate::platform::symbol_table::ElfSymbol;
+}
+
 /// What the tests and benchmarks of this crate use, and nothing else.
 #[doc(hidden)]
 pub mod internals {

@@ -201,13 +201,9 @@ pub(crate) fn late_metadata(python_version: Option<String>) -> Meta {
 
 /// The interpreter's version as `major.minor.patch`, from its `Py_Version` symbol.
 pub(crate) fn python_version() -> Option<String> {
-    // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
-    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_Version".as_ptr()) };
-    if at.is_null() {
-        return None;
-    }
+    let at = platform::find_symbol(c"Py_Version")?;
     // SAFETY: `Py_Version` is an unsigned long constant of the interpreter.
-    let hex = unsafe { *at.cast::<libc::c_ulong>() };
+    let hex = unsafe { *(at as *const libc::c_ulong) };
     Some(format!("{}.{}.{}", hex >> 24 & 0xff, hex >> 16 & 0xff, hex >> 8 & 0xff))
 }
 

@@ -12,6 +12,7 @@ mod exported {
 
     use gpumemtrace_recorder::uninterrupted;
 
+    use crate::cuda::driver_lib::keep_loaded;
     use crate::cuda::resolver::replacement_for_name;
     use crate::loader::symbols::{DlsymFn, REAL_DLSYM, resolve_dlsym};
     use crate::panic_guard::catch_panic;
@@ -75,7 +76,14 @@ mod exported {
         }
         // SAFETY: the real `dlsym` has just read it as a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(name) };
-        let replacement = || uninterrupted(|| replacement_for_name(name, found, caller));
+        let replacement = || {
+            uninterrupted(|| {
+                let replacement = replacement_for_name(name, found, caller);
+                // The real look-up has just waited for the loader's lock.
+                keep_loaded();
+                replacement
+            })
+        };
         catch_panic(replacement).unwrap_or(found)
     }
 }

@@ -21,7 +21,7 @@ mod resolver;
 mod shim_driver;
 mod uncovered;
 
-pub(crate) use driver_lib::{is_driver_loaded, is_recorded_driver_known};
+pub(crate) use driver_lib::{is_driver_loaded, is_recorded_driver_known, keep_loaded, note_startup_modules};
 pub(crate) use metadata::collect as collect_metadata;
 pub(crate) use nvml::sample as sample_process_usage;
 pub(crate) use shim_driver::ShimDriver;

@@ -64,6 +64,10 @@ mod entry_points {
             let errno = gpumemtrace_recorder::errno();
             crate::loader::symbols::resolve_dlsym();
             crate::registration::register();
+            crate::loader::dlclose_hook::set_before_unload(crate::cuda::keep_loaded);
+            if gpumemtrace_recorder::is_preloaded() {
+                crate::cuda::note_startup_modules();
+            }
             // A panic of ours is counted; its message must not mix with the program's output.
             std::panic::set_hook(Box::new(|_| {}));
             // SAFETY: no arguments, no effect.

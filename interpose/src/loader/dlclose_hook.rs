@@ -4,11 +4,27 @@
 //! unloaded. The hook calls the real `dlclose` and then notifies the recorder. Unlike `dlopen`,
 //! the result of `dlclose` does not depend on its caller, so an ordinary wrapper is safe. When the
 //! loader unloads a module on its own, the recorder's writer thread notices later.
+//!
+//! A module that must stay loaded is secured before the real `dlclose`
+//! ([`set_before_unload`]): both take the loader's lock.
+
+use std::sync::OnceLock;
+
+static BEFORE_UNLOAD: OnceLock<fn()> = OnceLock::new();
+
+/// Registers what runs before each unload. Only the first registration counts.
+pub(crate) fn set_before_unload(function: fn()) {
+    let _ = BEFORE_UNLOAD.set(function);
+}
 
 #[cfg(not(test))]
 mod exported {
     use std::ffi::{c_int, c_void};
     use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use gpumemtrace_recorder::uninterrupted;
+
+    use crate::panic_guard::catch_panic;
 
     type DlcloseFn = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
@@ -37,6 +53,12 @@ mod exported {
         }
         // SAFETY: the address was looked up under this name, which has this signature.
         let real = unsafe { std::mem::transmute::<*mut c_void, DlcloseFn>(real) };
+        if let Some(before_unload) = super::BEFORE_UNLOAD.get() {
+            catch_panic(|| {
+                uninterrupted(before_unload);
+                Some(())
+            });
+        }
         // A destructor of the module may unwind: a cancelled thread, a C++ exception.
         let _note = NoteUnload;
         // SAFETY: the caller's own argument.

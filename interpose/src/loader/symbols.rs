@@ -1,12 +1,12 @@
-//! Look-ups of symbols and loaded libraries, past our own `dlsym` hook.
-//!
-//! A failed look-up of ours must not show up in the program's next `dlerror`: [`clear_dlerror`]
-//! removes it.
+//! Look-ups of symbols and loaded libraries, past our own `dlsym` hook and without the loader's
+//! lock ([`gpumemtrace_recorder::elf`] says why).
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use gpumemtrace_recorder::elf::find_module;
 
 /// The signature of `dlsym`.
 pub(crate) type DlsymFn = unsafe extern "C-unwind" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -46,37 +46,23 @@ pub(crate) fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { dlsym(handle, name.as_ptr()) }
 }
 
-/// As [`real_dlsym`], but leaves no error behind.
-pub(crate) fn look_up_or_null(library: *mut c_void, name: &CStr) -> *mut c_void {
-    let found = real_dlsym(library, name);
-    if found.is_null() {
-        clear_dlerror();
-    }
-    found
+/// Address of a library's own definition of `name`; null if there is none, or no such library.
+pub(crate) fn symbol_in(library: &CStr, name: &CStr) -> *mut c_void {
+    let found = find_module(|module| module.is_named(library).then(|| module.symbol(name)));
+    found.flatten().map_or(std::ptr::null_mut(), |address| address as *mut c_void)
 }
 
-/// A handle of a library that is already loaded, else null. The caller must `dlclose` it.
-pub(crate) fn loaded_library(name: &CStr) -> *mut c_void {
-    // SAFETY: a NUL-terminated name; `RTLD_NOLOAD` loads nothing and runs no constructor.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        clear_dlerror();
-    }
-    handle
+/// True if a library of this name is loaded.
+pub(crate) fn is_loaded(library: &CStr) -> bool {
+    find_module(|module| module.is_named(library).then_some(())).is_some()
 }
 
-/// Clears the error that a look-up of ours left for the program's next `dlerror`.
-pub(crate) fn clear_dlerror() {
-    // SAFETY: `dlerror` returns and clears the calling thread's own message.
-    unsafe { libc::dlerror() };
-}
-
-/// A loaded library, as `dladdr` reports it.
+/// A loaded library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadedLibrary {
-    /// The file it was loaded from.
+    /// The file it was loaded from; empty for the program itself.
     pub path: &'static CStr,
-    /// The address at which it is loaded.
+    /// Address of its first segment.
     pub base: *mut c_void,
 }
 
@@ -100,17 +86,17 @@ pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
 
 /// The name of the function at an address, or `library+offset` if it has none.
 pub(crate) fn describe_address(address: *const c_void) -> String {
-    let mut info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
-    // SAFETY: any address may be passed; the buffer is ours.
-    unsafe { libc::dladdr(address, &raw mut info) };
-    if !info.dli_sname.is_null() && info.dli_saddr.cast_const() == address {
-        // SAFETY: the loader's names are NUL-terminated and live as long as the library.
-        return unsafe { CStr::from_ptr(info.dli_sname) }.to_string_lossy().into_owned();
+    // The loader's list is locked during the search, so nothing is allocated there.
+    let mut text = [0; 256];
+    let len = find_module(|module| {
+        let name = module.contains(address as usize, 1).then(|| module.name_of(address as usize))?;
+        let bytes = name.unwrap_or_default().to_bytes();
+        let len = bytes.len().min(text.len());
+        text[..len].copy_from_slice(&bytes[..len]);
+        Some(len)
+    });
+    if let Some(len) = len.filter(|len| *len > 0) {
+        return String::from_utf8_lossy(&text[..len]).into_owned();
     }
     match library_at(address) {
         Some(library) => {
@@ -123,19 +109,27 @@ pub(crate) fn describe_address(address: *const c_void) -> String {
 
 /// The library that contains an address.
 pub(crate) fn library_at(address: *const c_void) -> Option<LoadedLibrary> {
-    let mut info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
-    // SAFETY: any address may be passed; the buffer is ours.
-    let found: c_int = unsafe { libc::dladdr(address, &raw mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
+    find_module(|module| {
+        module.contains(address as usize, 1).then(|| LoadedLibrary {
+            // SAFETY: the loader's names live as long as the library, and callers use them only
+            // while it is loaded.
+            path: unsafe { CStr::from_ptr(module.path.as_ptr()) },
+            base: module.start() as *mut c_void,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_is_described_by_its_function_or_its_library() {
+        let getenv = symbol_in(c"libc.so.6", c"getenv");
+        assert_eq!(describe_address(getenv), "getenv");
+        let inside = describe_address(getenv.wrapping_byte_add(1));
+        assert!(inside.starts_with("libc.so.6+0x"), "{inside}");
+        assert!(describe_address((&raw const inside).cast()).starts_with("0x"), "on the stack");
+        assert!(is_loaded(c"libc.so.6") && !is_loaded(c"libno_such_library.so"));
     }
-    // SAFETY: the loader's names are NUL-terminated and live as long as the library, and callers
-    // use them only while it is loaded.
-    let path = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(LoadedLibrary { path, base: info.dli_fbase })
 }

@@ -25,11 +25,10 @@ use super::release::release_of;
 use super::symbols::{self, AllocatorSymbols};
 use super::trace_tracker::{self, TrackerPhase};
 use crate::attachment;
-use crate::loader::symbols::{library_at, loaded_library, real_dlsym};
+use crate::loader::symbols::{is_loaded, library_at, symbol_in};
 use crate::panic_guard::catch_panic;
 
-/// Driver allocations after which the search for PyTorch ends: each attempt takes the loader's
-/// lock.
+/// Driver allocations after which the search for PyTorch ends: each attempt searches all modules.
 const MAX_ATTEMPTS: u32 = 64;
 /// The libc10_cuda of every wheel is less than a tenth of this.
 const MAX_LIBRARY_BYTES: u64 = 64 << 20;
@@ -137,14 +136,12 @@ enum AttachProbe {
 
 /// Finds the allocator and checks that the tracker can be attached.
 fn probe_allocator() -> AttachProbe {
-    let library = loaded_library(c"libc10_cuda.so");
-    if library.is_null() {
+    const LIBRARY: &std::ffi::CStr = c"libc10_cuda.so";
+    if !is_loaded(LIBRARY) {
         return AttachProbe::NotYet;
     }
     let name = std::ffi::CString::new(symbols::ALLOCATOR).unwrap_or_default();
-    let pointer = real_dlsym(library, &name).cast::<AtomicPtr<c_void>>();
-    // SAFETY: drops the reference of `loaded_library`; PyTorch never unloads the library.
-    unsafe { libc::dlclose(library) };
+    let pointer = symbol_in(LIBRARY, &name).cast::<AtomicPtr<c_void>>();
     // SAFETY: the exported `std::atomic<CUDAAllocator*>`, which is one pointer.
     let Some(this) = (unsafe { pointer.as_ref() }).map(|pointer| pointer.load(Ordering::Acquire)) else {
         return unreadable("libc10_cuda.so has no allocator");

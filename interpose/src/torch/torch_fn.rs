@@ -1,15 +1,14 @@
 //! PyTorch's own function behind a name that we export too.
 //!
 //! PyTorch's libraries are not in the scope that `RTLD_NEXT` searches, and a hooked call must reach
-//! them. The function is looked up once, in its library by name. If that library has another name,
-//! all loaded libraries are searched.
+//! them. The function is looked up once, in its library by name. If it is not there, all loaded
+//! libraries are searched.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use gpumemtrace_recorder::elf::{ElfModule, find_module};
 use gpumemtrace_recorder::uninterrupted;
-
-use crate::loader::symbols::{library_at, loaded_library, look_up_or_null};
 
 /// Stored instead of an address after a failed search. The caller of a hook has its libraries
 /// loaded, so the search is not repeated.
@@ -42,62 +41,22 @@ impl TorchFn {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        let address = uninterrupted(|| {
-            let address = self.find_in(self.library);
-            if !address.is_null() {
-                return address;
-            }
-            let others = loaded_library_files();
-            others.iter().map(|library| self.find_in(library)).find(|at| !at.is_null()).unwrap_or(address)
-        });
+        // A search that finds our own hook would recurse without end, whatever file name we were
+        // loaded by.
+        let symbol = |module: &ElfModule<'_>| {
+            if is_this_library(module) { None } else { module.symbol(self.name) }
+        };
+        let by_name = |module: &ElfModule<'_>| module.is_named(self.library).then(|| symbol(module)).flatten();
+        let found = uninterrupted(|| find_module(by_name).or_else(|| find_module(symbol)));
+        let address = found.map_or(std::ptr::null_mut(), |address| address as *mut c_void);
         self.address.store(if address.is_null() { MISSING } else { address }, Ordering::Release);
         address
     }
-
-    fn find_in(&self, library: &CStr) -> *mut c_void {
-        let handle = loaded_library(library);
-        if handle.is_null() {
-            return handle;
-        }
-        let mut address = look_up_or_null(handle, self.name);
-        if !address.is_null() && is_in_this_library(address) {
-            address = std::ptr::null_mut();
-        }
-        // SAFETY: drops the reference of `loaded_library`.
-        unsafe { libc::dlclose(handle) };
-        address
-    }
 }
 
-/// True if the address is our own hook, whatever file name we were loaded by. A search through a
-/// library that is linked to us finds it; calling it would recurse without end.
-fn is_in_this_library(address: *mut c_void) -> bool {
+fn is_this_library(module: &ElfModule<'_>) -> bool {
     static HERE: u8 = 0;
-    let base = |address| library_at(address).map(|library| library.base);
-    base(address) == base((&raw const HERE).cast())
-}
-
-/// The files of all loaded libraries. The callback only lists them: it runs under one of the
-/// loader's locks, and `dlopen` takes another one, which other threads take first.
-fn loaded_library_files() -> Vec<CString> {
-    let mut files: Vec<CString> = Vec::new();
-    // SAFETY: the callback gets back what is passed here, and it lives as long as the call.
-    unsafe { libc::dl_iterate_phdr(Some(push_file), (&raw mut files).cast()) };
-    files
-}
-
-unsafe extern "C" fn push_file(info: *mut libc::dl_phdr_info, _: usize, files: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of a module, and our own list.
-    let (info, files) = unsafe { (&*info, &mut *files.cast::<Vec<CString>>()) };
-    if !info.dlpi_name.is_null() {
-        // SAFETY: a NUL-terminated name that lives as long as the module.
-        let file = unsafe { CStr::from_ptr(info.dlpi_name) };
-        // The main program and the vDSO have no path.
-        if file.to_bytes().contains(&b'/') {
-            files.push(file.to_owned());
-        }
-    }
-    0
+    module.contains((&raw const HERE) as usize, 1)
 }
 
 #[cfg(test)]
@@ -112,7 +71,8 @@ mod tests {
         assert_eq!(there.get(), elsewhere.get());
         let nowhere = TorchFn::new(c"libc.so.6", c"gpumemtrace_no_such_function");
         // The test binary stands for our library.
-        assert!(is_in_this_library(is_in_this_library as *mut c_void) && !is_in_this_library(there.get()));
+        let own = find_module(|module| is_this_library(module).then(|| module.start()));
+        assert!(own.is_some_and(|start| start < is_this_library as *const () as usize));
         for _ in 0..2 {
             assert!(nowhere.get().is_null(), "also at the second call");
         }

@@ -12,10 +12,11 @@ mod module;
 mod relocations;
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString};
 use std::sync::Mutex;
 
-use crate::loader::symbols::{clear_dlerror, library_at, look_up_or_null};
+use gpumemtrace_recorder::elf::{ElfModule, find_module};
+
 use module::PatchableModule;
 use relocations::got_slots;
 
@@ -41,11 +42,12 @@ const DRIVER_LOOKUPS: [&CStr; 3] = [c"dlsym", c"cuGetProcAddress", c"cuGetProcAd
 struct GotPatcher {
     /// Addresses of our functions by name.
     functions: HashMap<&'static CStr, usize>,
-    /// [`PatchableModule::identity`] of each module that needs no more work.
+    /// [`ElfModule::identity`] of each module that needs no more work.
     patched: HashSet<(usize, usize)>,
     /// The loader's counts of loaded and unloaded modules at the last visit.
     module_counts: (u64, u64),
-    own_base: usize,
+    /// [`ElfModule::identity`] of this library.
+    own: (usize, usize),
 }
 
 static PATCHER: Mutex<Option<GotPatcher>> = Mutex::new(None);
@@ -73,13 +75,6 @@ pub(crate) fn patch_new_modules() {
 
 impl GotPatcher {
     fn new(scope: PatchScope) -> Option<Self> {
-        let own = library_at(Self::new as *const c_void)?;
-        // SAFETY: the loader's own name of this library; `RTLD_NOLOAD` loads nothing.
-        let handle = unsafe { libc::dlopen(own.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if handle.is_null() {
-            clear_dlerror();
-            return None;
-        }
         let driver: Vec<&'static CStr> = match scope {
             PatchScope::All { driver_functions } => {
                 let names = driver_functions.into_iter().filter_map(|name| CString::new(name).ok());
@@ -88,20 +83,13 @@ impl GotPatcher {
             PatchScope::WithoutDriver => Vec::new(),
         };
         let names = driver.into_iter().chain(PYTORCH_FUNCTIONS).chain(PROCESS_FUNCTIONS);
-        let functions = names.filter_map(|name| {
-            let address = look_up_or_null(handle, name);
-            let is_own = library_at(address).is_some_and(|library| library.base == own.base);
-            is_own.then_some((name, address as usize))
-        });
-        let functions = functions.collect();
-        // SAFETY: drops the reference taken above; this library is never unloaded.
-        unsafe { libc::dlclose(handle) };
-        Some(Self {
-            functions,
-            patched: HashSet::new(),
-            module_counts: (u64::MAX, 0),
-            own_base: own.base as usize,
-        })
+        let here = Self::new as *const () as usize;
+        let (own, functions) = find_module(|module| {
+            let own_function = |name: &'static CStr| Some((name, module.symbol(name)?));
+            let is_own = module.contains(here, 1);
+            is_own.then(|| (module.identity(), names.clone().filter_map(own_function).collect()))
+        })?;
+        Some(Self { functions, patched: HashSet::new(), module_counts: (u64::MAX, 0), own })
     }
 
     fn patch_all(&mut self) {
@@ -114,31 +102,28 @@ impl GotPatcher {
             self.patched.clear();
         }
         self.module_counts = now;
-        // SAFETY: the callback gets the pointer passed here, which outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(patch_module), std::ptr::from_mut(self).cast()) };
+        find_module(|module| {
+            self.patch(module);
+            None::<()>
+        });
     }
 
-    fn patch(&mut self, module: &PatchableModule) {
-        if module.base == self.own_base || module.is_exempt() || !self.patched.insert(module.identity()) {
+    fn patch(&mut self, module: &ElfModule<'_>) {
+        let patchable = PatchableModule(module);
+        let identity = module.identity();
+        if identity == self.own || patchable.is_exempt() || !self.patched.insert(identity) {
             return;
         }
-        let Some(section) = module.dynamic_section() else { return };
-        for relocations in [section.jump_slots, section.relocations] {
-            let slots = got_slots(relocations, |index| section.symbol(index), section.strings);
-            for (offset, name) in slots {
+        let Some(tables) = patchable.slot_tables() else { return };
+        let name_at = |index: u32| tables.symbols.get(index as usize).map(|symbol| symbol.name);
+        for relocations in [tables.jump_slots, tables.relocations] {
+            for (offset, name) in got_slots(relocations, name_at, tables.strings) {
                 if let Some(function) = self.functions.get(name) {
-                    module.set_slot(offset, *function);
+                    patchable.set_slot(offset, *function);
                 }
             }
         }
     }
-}
-
-unsafe extern "C" fn patch_module(info: *mut libc::dl_phdr_info, _: usize, patcher: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of a module, and the patcher that `patch_all` passed.
-    let (info, patcher) = unsafe { (&*info, &mut *patcher.cast::<GotPatcher>()) };
-    patcher.patch(&PatchableModule::new(info));
-    0
 }
 
 #[cfg(test)]
@@ -151,7 +136,7 @@ mod tests {
 
     fn patcher(name: &'static CStr) -> GotPatcher {
         let functions = HashMap::from([(name, replacement as *const () as usize)]);
-        GotPatcher { functions, patched: HashSet::new(), module_counts: (u64::MAX, 0), own_base: 1 }
+        GotPatcher { functions, patched: HashSet::new(), module_counts: (u64::MAX, 0), own: (1, 1) }
     }
 
     #[test]

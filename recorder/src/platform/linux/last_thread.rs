@@ -62,8 +62,7 @@ fn glibc_thread_count() -> Option<u32> {
     static COUNT: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
     let mut count = COUNT.load(Ordering::Acquire);
     if count.is_null() {
-        // SAFETY: a NUL-terminated name.
-        count = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) }.cast();
+        count = super::find_symbol(c"__nptl_nthreads").map_or(count, |at| at as *mut u32);
         COUNT.store(count, Ordering::Release);
     }
     // SAFETY: an aligned `unsigned int` of the C library, which is never unloaded. It changes it

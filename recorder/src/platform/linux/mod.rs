@@ -1,17 +1,20 @@
 //! The Linux implementation of [`crate::platform`].
 
 mod barrier;
+pub(crate) mod elf_module;
 mod futex;
 mod last_thread;
 mod lease;
 mod memory;
 mod modules;
+pub(crate) mod symbol_table;
 mod threads;
 
 use std::ffi::CStr;
 use std::io;
 
 pub(crate) use barrier::{barrier_on_all_threads, register as prepare_barrier};
+pub(crate) use elf_module::find_symbol;
 pub(crate) use futex::{wait, wake};
 pub(crate) use last_thread::is_last_thread;
 pub(crate) use lease::{lease_break_ns, lease_request, release_lease, take_lease};

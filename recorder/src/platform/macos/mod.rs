@@ -34,6 +34,13 @@ pub(crate) const MONOTONIC_CLOCK: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
 /// The PyTorch library from which the path of the version file is derived.
 pub(crate) const LIBC10: &str = "libc10.dylib";
 
+/// The address of the first definition of `name` in the loader's order.
+pub(crate) fn find_symbol(name: &CStr) -> Option<usize> {
+    // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found as usize)
+}
+
 /// Fills `bytes` with random data. If refused, leaves them unchanged.
 pub(crate) fn fill_random(bytes: &mut [u8]) {
     // SAFETY: the length is that of the buffer, which is below the limit of 256 bytes.

@@ -8,6 +8,7 @@
 //! every frame of every exception.
 
 use crate::platform::cancellation::uninterrupted;
+use crate::platform::find_symbol;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `struct dl_find_object` of glibc (64 bit), which `_dl_find_object` fills in.
@@ -26,12 +27,9 @@ type FindObject = unsafe extern "C" fn(usize, *mut DlFindObjectResult) -> i32;
 /// The address of `_dl_find_object`; 0 if the C library does not have it.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks up the loader's function. To be called once before the first capture; takes the loader's
-/// lock.
+/// Looks up the loader's function. To be called once before the first capture.
 pub fn prepare() {
-    // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
-    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    FIND_OBJECT.store(function as usize, Ordering::Relaxed);
+    FIND_OBJECT.store(find_symbol(c"_dl_find_object").unwrap_or(0), Ordering::Relaxed);
 }
 
 /// A loaded module with unwind tables.

@@ -18,6 +18,7 @@ pub(crate) mod walk;
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::platform;
 use crate::platform::process_memory::{Direct, Guarded, Memory};
 use code::{CopiedCode, SCRATCH_BYTES, TypeAddresses};
 use layout::PythonLayout;
@@ -51,10 +52,7 @@ impl Interpreter {
     /// Looks for an interpreter among the loaded modules. Returns `Ok(None)` if there is none, and
     /// an error that says why its frames cannot be read.
     pub(crate) fn find() -> Result<Option<Self>, String> {
-        let symbol = |name: &std::ffi::CStr| {
-            // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
-            unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
-        };
+        let symbol = |name| platform::find_symbol(name).unwrap_or(0);
         let thread_state = symbol(c"PyGILState_GetThisThreadState");
         if thread_state == 0 {
             return Ok(None);
