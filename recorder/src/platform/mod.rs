@@ -31,6 +31,20 @@ pub use macos::*;
 #[cfg(any(target_os = "macos", all(test, not(miri))))]
 mod macho;
 
+/// How the last thread of the program has ended, while the recorder's own thread still runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(target_os = "macos", allow(dead_code, reason = "there all threads end through the C library"))]
+pub(crate) enum LastThreadEnd {
+    /// Through the C library, which then runs the exit handlers with exit code 0.
+    Returned,
+    /// By the system call `exit`, with this status. No exit handler runs.
+    Exited(i32),
+    /// The kernel has ended it with this signal: a seccomp filter that kills one thread.
+    Killed(i32),
+    /// Past the C library, and the kernel's account of it cannot be read.
+    Unknown,
+}
+
 /// What another process waits for that opens or truncates a leased file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(target_os = "macos", allow(dead_code, reason = "there are no leases"))]

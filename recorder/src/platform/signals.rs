@@ -47,6 +47,20 @@ pub(crate) fn unblock_all() {
     change_mask(libc::SIG_SETMASK, &set_of(&[]));
 }
 
+/// Ends the process by this signal, whatever the program does with it otherwise.
+pub(crate) fn end_process_by(signal: i32) -> ! {
+    // SAFETY: an all-zero action is the default action, with an empty mask.
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    for signal in [signal, libc::SIGKILL] {
+        // SAFETY: the structure is ours. All other threads of the program have ended.
+        unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
+        unblock_all();
+        // SAFETY: sends a signal to this process.
+        unsafe { libc::kill(libc::getpid(), signal) };
+    }
+    crate::platform::exit_process(1)
+}
+
 fn set_of(signals: &[i32]) -> libc::sigset_t {
     // SAFETY: an all-zero set is a valid buffer for sigemptyset.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

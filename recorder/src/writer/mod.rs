@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
+use gpumemtrace_format::ring::END_QUICK_EXIT;
 use gpumemtrace_format::{Counter, Counters, End, EndReason, definitions};
 
 use crate::config::NativeStacks;
@@ -25,7 +26,7 @@ use crate::diagnostics::error_text;
 use crate::metadata;
 use crate::platform::fork_gate::outside_forks;
 use crate::platform::patience::Patience;
-use crate::platform::{self, clock, own_thread, signals};
+use crate::platform::{self, LastThreadEnd, clock, own_thread, signals};
 use crate::ring::mapping::RingFileState;
 use crate::ring::protocol::ring::RingWords;
 use crate::session::{HOOK_PATIENCE_NS, Session, WakeReason};
@@ -63,7 +64,7 @@ fn start(mut writer: WriterThread) -> io::Result<()> {
         // A panic must not leave threads waiting for space in their rings.
         match catch_unwind(AssertUnwindSafe(|| writer.run())) {
             Ok(WriterExit::Closed) => {}
-            Ok(WriterExit::ProgramExited) => exit_for_the_program(writer),
+            Ok(WriterExit::ProgramExited(end)) => end_for_the_program(writer, end),
             Err(_) => {
                 session.rings.count(Counter::InternalErrors);
                 session.stop_with(&["an internal error of gpumemtrace; please report it"]);
@@ -79,7 +80,23 @@ enum WriterExit {
     /// The trace is finished, or recording has stopped.
     Closed,
     /// All threads of the program have ended.
-    ProgramExited,
+    ProgramExited(LastThreadEnd),
+}
+
+/// Ends the process as it would have ended with its last thread.
+fn end_for_the_program(mut writer: WriterThread, end: LastThreadEnd) {
+    match end {
+        LastThreadEnd::Returned => exit_for_the_program(writer),
+        LastThreadEnd::Exited(status) => {
+            writer.close_after_quick_exit(status);
+            platform::exit_process(status);
+        }
+        // As after any kill, the trace has no end, and the ring file has the last events.
+        LastThreadEnd::Killed(signal) => signals::end_process_by(signal),
+        // Kernels before 5.17 end the process with the status of its first thread. Elsewhere the
+        // status of this thread counts, and an unknown end is not a success.
+        LastThreadEnd::Unknown => platform::exit_thread(1),
+    }
 }
 
 /// Ends the process with `exit`, as its last thread would have done. The exit handlers may still
@@ -153,8 +170,10 @@ impl WriterThread {
             if result.is_ok() && self.session.secure_rings() {
                 self.release_rings_of_ended_threads();
             }
-            if reason.is_none() && platform::is_last_thread(self.session.pid) {
-                return WriterExit::ProgramExited;
+            if reason.is_none()
+                && let Some(end) = platform::last_thread_end(self.session.pid)
+            {
+                return WriterExit::ProgramExited(end);
             }
             if result.is_ok() {
                 result = self.check_files();
@@ -305,6 +324,15 @@ impl WriterThread {
             self.remove_ring_file();
         }
         Ok(())
+    }
+
+    /// Finishes the trace of a program whose last thread has ended by the system call `exit`.
+    fn close_after_quick_exit(&mut self, status: i32) {
+        self.session.rings.set_end(END_QUICK_EXIT, status, clock::now_ns());
+        // Without a finished trace, the ring file stays.
+        let _ = self.close();
+        self.release_files();
+        self.session.mark_closed();
     }
 
     /// Writes the last block.

@@ -2,13 +2,18 @@
 //!
 //! A program may end its first thread and leave the rest to others (`pthread_exit` in `main`). The
 //! process then ends with its last thread, and the writer thread would keep it alive. So the writer
-//! checks at each nap, and ends the process as the C library would. A first thread that has ended
-//! stays a zombie until the process ends.
+//! checks at each nap, and ends the process as its last thread would have. A first thread that has
+//! ended stays a zombie until the process ends.
 //!
-//! In a chroot or a sandbox there may be no `/proc`. Then the C library's own count of threads
-//! decides: when it falls to zero, `pthread_exit` ends the process ([`__pthread_exit`]). glibc
-//! exports the count for debuggers since 2.34. Without it, the writer asks for every possible
-//! thread id whether it is one of ours, which takes a second, but only after the first thread has
+//! How the process ends depends on how its threads ended. The C library counts its threads, and
+//! ends the process with `exit(0)` when the last of them returns ([`__pthread_exit`]). A thread
+//! that ends past the C library stays in that count, so the C library does nothing: the process
+//! ends without exit handlers. Then the status of the first thread, which `/proc` shows, tells the
+//! exit code or the signal. glibc exports its count for debuggers since 2.34.
+//!
+//! In a chroot or a sandbox there may be no `/proc`. Then the count alone shows the usual end. If
+//! there is no count, or a thread has ended past the C library, the writer asks for every possible
+//! thread id whether it is one of ours. That takes a second, but only after the first thread has
 //! ended.
 //!
 //! [`__pthread_exit`]: https://sourceware.org/git/?p=glibc.git;a=blob;f=nptl/pthread_create.c
@@ -18,7 +23,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{has_thread_ended, this_thread};
-use crate::platform::clock;
+use crate::platform::{LastThreadEnd, clock};
 
 const TASKS: &CStr = c"/proc/self/task";
 /// Every thread id is below this number (`PID_MAX_LIMIT` of the kernel).
@@ -26,12 +31,26 @@ const THREAD_ID_LIMIT: u32 = 4 << 20;
 /// Time between two searches through all thread ids.
 const SEARCH_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// True if the calling thread is the only one that runs.
-pub(crate) fn is_last_thread(pid: u32) -> bool {
-    match thread_directory_links() {
-        // The directory has two links of its own and one for each thread.
-        Some(links) => links == 2 + 2 && is_thread_dead(pid),
-        None => is_last_thread_without_proc(pid),
+/// How the program has ended, if the calling thread is the only one that still runs.
+pub(crate) fn last_thread_end(pid: u32) -> Option<LastThreadEnd> {
+    let Some(links) = thread_directory_links() else { return end_without_proc(pid) };
+    // The directory has two links of its own and one for each thread.
+    let stat = if links == 2 + 2 { thread_stat(pid)? } else { return None };
+    is_dead(&stat).then(|| match glibc_thread_count() {
+        Some(1) => LastThreadEnd::Returned,
+        count => end_by_code(exit_code(&stat), count.is_some()),
+    })
+}
+
+/// The end of a process whose first thread has this exit code, in the form that `wait` uses.
+/// `is_past_library` is true if a thread is known to have ended past the C library.
+fn end_by_code(code: Option<i32>, is_past_library: bool) -> LastThreadEnd {
+    match code {
+        // The C library's own end of a thread looks the same.
+        Some(0) | None if !is_past_library => LastThreadEnd::Returned,
+        None => LastThreadEnd::Unknown,
+        Some(code) if code & 0x7f != 0 => LastThreadEnd::Killed(code & 0x7f),
+        Some(code) => LastThreadEnd::Exited(code >> 8 & 0xff),
     }
 }
 
@@ -43,18 +62,32 @@ fn thread_directory_links() -> Option<u64> {
     known.then_some(data.st_nlink)
 }
 
-fn is_thread_dead(thread: u32) -> bool {
-    let Ok(stat) = std::fs::read(format!("/proc/self/task/{thread}/stat")) else { return false };
-    // The format is `pid (name) state`, and the name may contain any characters.
-    let state = stat.iter().rposition(|byte| *byte == b')').and_then(|end| stat.get(end + 2));
-    matches!(state, Some(b'Z' | b'X'))
+/// The fields of a thread's `stat` file from its state on. The format is `pid (name) state ...`,
+/// and the name may contain any characters.
+fn thread_stat(thread: u32) -> Option<Vec<u8>> {
+    let stat = std::fs::read(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    Some(stat.get(name_end + 2..)?.to_vec())
 }
 
-fn is_last_thread_without_proc(pid: u32) -> bool {
-    match glibc_thread_count() {
-        Some(count) => count == 1,
-        None => has_no_memory(pid) && is_search_due() && !has_other_threads(pid, 1..THREAD_ID_LIMIT),
+fn is_dead(stat: &[u8]) -> bool {
+    matches!(stat.first(), Some(b'Z' | b'X'))
+}
+
+/// The exit code of a dead thread: field 52, where the state is field 3
+/// ([proc_pid_stat(5)](https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html)).
+fn exit_code(stat: &[u8]) -> Option<i32> {
+    let field = stat.split(|byte| *byte == b' ').nth(52 - 3)?;
+    std::str::from_utf8(field).ok()?.trim().parse().ok()
+}
+
+fn end_without_proc(pid: u32) -> Option<LastThreadEnd> {
+    let count = glibc_thread_count();
+    if count == Some(1) {
+        return Some(LastThreadEnd::Returned);
     }
+    let is_last = has_no_memory(pid) && is_search_due() && !has_other_threads(pid, 1..THREAD_ID_LIMIT);
+    is_last.then(|| end_by_code(None, count.is_some()))
 }
 
 /// The C library's count of running threads, ours included. `None` if it does not export it.
@@ -106,8 +139,21 @@ mod tests {
     #[test]
     fn running_thread_is_neither_dead_nor_last() {
         let pid = std::process::id();
-        assert!(!is_thread_dead(pid) && !has_no_memory(pid));
-        assert!(!is_last_thread(pid) && !is_last_thread_without_proc(pid));
+        let stat = thread_stat(pid).unwrap();
+        assert!(!is_dead(&stat) && !has_no_memory(pid));
+        assert_eq!(exit_code(&stat), Some(0));
+        assert_eq!((last_thread_end(pid), end_without_proc(pid)), (None, None));
+    }
+
+    #[test]
+    fn status_of_the_first_thread_tells_how_the_process_ends() {
+        use LastThreadEnd::{Exited, Killed, Returned, Unknown};
+        assert_eq!(
+            [0, 5 << 8, 31, 31 | 0x80].map(|code| end_by_code(Some(code), true)),
+            [Exited(0), Exited(5), Killed(31), Killed(31)]
+        );
+        assert_eq!([0, 5 << 8].map(|code| end_by_code(Some(code), false)), [Returned, Exited(5)]);
+        assert_eq!([true, false].map(|known| end_by_code(None, known)), [Unknown, Returned]);
     }
 
     #[test]

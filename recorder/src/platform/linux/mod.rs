@@ -16,7 +16,7 @@ use std::io;
 pub(crate) use barrier::{barrier_on_all_threads, register as prepare_barrier};
 pub(crate) use elf_module::find_symbol;
 pub(crate) use futex::{wait, wake};
-pub(crate) use last_thread::is_last_thread;
+pub(crate) use last_thread::last_thread_end;
 pub(crate) use lease::{lease_break_ns, lease_request, release_lease, take_lease};
 pub(crate) use memory::{
     allocate_file_range, copies_on_write, hide_from_children, populate_for_writing, read_memory,
@@ -25,8 +25,8 @@ pub(crate) use memory::{
 pub(crate) use modules::loaded_modules;
 pub use modules::{is_preloaded, loaded_module_counts};
 pub(crate) use threads::{
-    discard_pending_signal, errno_location, has_thread_ended, lower_priority, name_this_thread,
-    stack_of_this_thread, this_thread,
+    discard_pending_signal, errno_location, exit_process, exit_thread, has_thread_ended, lower_priority,
+    name_this_thread, stack_of_this_thread, this_thread,
 };
 
 /// A clock that never goes back and does not count suspended time.

@@ -17,6 +17,22 @@ pub(crate) fn has_thread_ended(process: u32, thread: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) != 0 && *errno_location() == libc::ESRCH }
 }
 
+/// Ends the process at once, without exit handlers.
+pub(crate) fn exit_process(status: i32) -> ! {
+    loop {
+        // SAFETY: the call does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+}
+
+/// Ends the calling thread at once. As the last thread of the process, it ends that too.
+pub(crate) fn exit_thread(status: i32) -> ! {
+    loop {
+        // SAFETY: the call does not return. The thread is detached, and holds nothing.
+        unsafe { libc::syscall(libc::SYS_exit, status) };
+    }
+}
+
 /// Lowers the priority of the calling thread a little below the program's threads. May be refused.
 pub(crate) fn lower_priority() {
     // SAFETY: 0 is the calling thread on Linux.

@@ -21,8 +21,8 @@ pub(crate) use memory::{
     replace_mapping, zero_in_children, zero_private_memory,
 };
 pub(crate) use threads::{
-    discard_pending_signal, errno_location, has_thread_ended, is_last_thread, lower_priority,
-    name_this_thread, stack_of_this_thread, this_thread,
+    discard_pending_signal, errno_location, exit_process, exit_thread, has_thread_ended, last_thread_end,
+    lower_priority, name_this_thread, stack_of_this_thread, this_thread,
 };
 
 use super::LeaseRequest;

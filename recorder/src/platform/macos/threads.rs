@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::ffi::{c_int, c_void};
 
+use crate::platform::LastThreadEnd;
+
 /// `PROC_PIDTHREADID64INFO` of `sys/proc_info.h`: information about a thread by its id.
 const THREAD_INFO_BY_ID: c_int = 15;
 
@@ -25,13 +27,25 @@ pub(crate) fn has_thread_ended(process: u32, thread: u32) -> bool {
     result <= 0 && unsafe { *errno_location() } == libc::ESRCH
 }
 
-/// True if the calling thread is the only one that runs. Ended threads are not counted, not even
-/// the first.
-pub(crate) fn is_last_thread(process: u32) -> bool {
+/// How the program has ended, if the calling thread is the only one that still runs. Ended threads
+/// are not counted, not even the first.
+pub(crate) fn last_thread_end(process: u32) -> Option<LastThreadEnd> {
     // SAFETY: all-zero bytes are a valid buffer.
     let mut info: libc::proc_taskinfo = unsafe { std::mem::zeroed() };
     let result = query_process(process, libc::PROC_PIDTASKINFO, 0, &mut info);
-    result == size_of_val(&info) as c_int && info.pti_threadnum == 1
+    let is_last = result == size_of_val(&info) as c_int && info.pti_threadnum == 1;
+    is_last.then_some(LastThreadEnd::Returned)
+}
+
+/// Ends the process at once, without exit handlers.
+pub(crate) fn exit_process(status: i32) -> ! {
+    // SAFETY: the call does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Not reached: on macOS all threads end through the C library.
+pub(crate) fn exit_thread(status: i32) -> ! {
+    exit_process(status)
 }
 
 fn query_process<T>(process: u32, what: c_int, of: u64, info: &mut T) -> c_int {
