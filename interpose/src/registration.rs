@@ -31,9 +31,17 @@ pub(crate) fn register() {
         #[cfg(target_os = "macos")]
         uncovered_names: Vec::new,
         #[cfg(target_os = "linux")]
+        prepare_samples: || {
+            // The thread that runs this may wait for the loader's lock.
+            cuda::keep_loaded();
+            cuda::can_sample_process_usage()
+        },
+        #[cfg(target_os = "macos")]
+        prepare_samples: || false,
+        #[cfg(target_os = "linux")]
         record_samples: cuda::sample_process_usage,
         #[cfg(target_os = "macos")]
-        record_samples: || {},
+        record_samples: || false,
     });
     #[cfg(target_os = "linux")]
     gpumemtrace_pytorch_shim::install_driver(&cuda::ShimDriver);

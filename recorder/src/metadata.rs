@@ -2,8 +2,8 @@
 //!
 //! Most facts need files or the list of loaded modules, and some need the driver. The thread that
 //! starts the session collects only what identifies the trace ([`header`]). The writer thread adds
-//! the rest in a second block ([`late_metadata`]). A fact that cannot be found out is left out, and
-//! readers show it as unknown.
+//! the rest in a second block ([`late_metadata`]), and the driver's facts when they have arrived
+//! ([`driver_facts`]). A fact that cannot be found out is left out, and readers show it as unknown.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -20,7 +20,9 @@ const MAX_COMMAND_BYTES: usize = 64 << 10;
 
 /// Callbacks into the hooks, for facts that the recorder cannot know.
 ///
-/// The callbacks run on the writer thread.
+/// The callbacks run on the writer thread, and must not wait for a lock that a program may hold.
+/// Only [`add_metadata`](Self::add_metadata) and the two for samples may: they run on a thread of
+/// their own.
 #[derive(Clone, Copy, Debug)]
 pub struct HookCallbacks {
     /// Adds driver version, device sizes and the like to the metadata.
@@ -33,9 +35,11 @@ pub struct HookCallbacks {
     pub uncovered_calls: fn() -> u64,
     /// Returns the names of the functions that those calls went to.
     pub uncovered_names: fn() -> Vec<String>,
+    /// Prepares the sampling, once, before the first sample is due. False if there will be none.
+    pub prepare_samples: fn() -> bool,
     /// Records values that are sampled, not intercepted. Runs about once a second after the first
-    /// event.
-    pub record_samples: fn(),
+    /// event, until it returns false.
+    pub record_samples: fn() -> bool,
 }
 
 static CALLBACKS: OnceLock<HookCallbacks> = OnceLock::new();
@@ -67,11 +71,14 @@ pub(crate) fn uncovered_names() -> Meta {
     meta
 }
 
-/// Records values that are sampled, not intercepted.
-pub(crate) fn record_samples() {
-    if let Some(callbacks) = CALLBACKS.get() {
-        (callbacks.record_samples)();
-    }
+/// Prepares the sampling. False if there will be no samples.
+pub(crate) fn prepare_samples() -> bool {
+    CALLBACKS.get().is_some_and(|callbacks| (callbacks.prepare_samples)())
+}
+
+/// Records values that are sampled, not intercepted. False if there will never be any.
+pub(crate) fn record_samples() -> bool {
+    CALLBACKS.get().is_some_and(|callbacks| (callbacks.record_samples)())
 }
 
 /// The host name; empty if it is unknown.
@@ -193,6 +200,12 @@ pub(crate) fn late_metadata(python_version: Option<String>) -> Meta {
     if !runtimes.is_empty() {
         meta.set_text("cuda_runtime", runtimes.join(", "));
     }
+    meta
+}
+
+/// What the driver and the devices say about themselves. For the thread that may be stuck.
+pub(crate) fn driver_facts() -> Meta {
+    let mut meta = Meta::default();
     if let Some(callbacks) = CALLBACKS.get() {
         (callbacks.add_metadata)(&mut meta);
     }

@@ -1,8 +1,8 @@
 //! Trace metadata from the driver: its version, and the name and size of each device.
 //!
 //! The queries must neither create a context nor disturb the program's. Only functions that need
-//! no context are called, past our own hooks, on the recorder's thread, after the program's first
-//! driver call.
+//! no context are called, past our own hooks, after the program's first driver call, on the
+//! recorder's thread that may be stuck.
 
 use std::ffi::{c_char, c_int, c_void};
 

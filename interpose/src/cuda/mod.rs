@@ -23,7 +23,7 @@ mod uncovered;
 
 pub(crate) use driver_lib::{is_driver_loaded, is_recorded_driver_known, keep_loaded, note_startup_modules};
 pub(crate) use metadata::collect as collect_metadata;
-pub(crate) use nvml::sample as sample_process_usage;
+pub(crate) use nvml::{can_sample as can_sample_process_usage, sample as sample_process_usage};
 pub(crate) use shim_driver::ShimDriver;
 pub(crate) use uncovered::{calls as uncovered_calls, names as uncovered_names};
 

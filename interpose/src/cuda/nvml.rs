@@ -2,8 +2,9 @@
 //! excludes other processes.
 //!
 //! NVML is a separate library that is slow to initialize and names processes by host pid. It runs
-//! on the recorder's thread only, once a second, after the program has used a device. It is not
-//! used inside another pid namespace, where our pid may be that of another process on the host.
+//! once a second, after the program has used a device, on the recorder's thread that may be stuck:
+//! loading it takes the loader's lock. It is not used inside another pid namespace, where our pid
+//! may be that of another process on the host.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -39,10 +40,15 @@ struct Nvml {
     devices: Vec<(u8, usize)>,
 }
 
-/// Records a sample per device. Runs on the recorder's thread.
-pub(crate) fn sample() {
+/// False inside another pid namespace.
+pub(crate) fn can_sample() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() == INIT_PID_NAMESPACE)
+}
+
+/// Records a sample per device. May wait for the loader's lock. False if there is no NVML.
+pub(crate) fn sample() -> bool {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
-    let Some(nvml) = NVML.get_or_init(Nvml::open) else { return };
+    let Some(nvml) = NVML.get_or_init(Nvml::open) else { return false };
     for (ordinal, handle) in &nvml.devices {
         let began_at_seq = gpumemtrace_recorder::next_seq();
         // Two equal readings in a row: otherwise the program is allocating right now, and the value
@@ -59,14 +65,11 @@ pub(crate) fn sample() {
             });
         }
     }
+    true
 }
 
 impl Nvml {
     fn open() -> Option<Self> {
-        let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
-        if namespace.as_os_str() != INIT_PID_NAMESPACE {
-            return None;
-        }
         // SAFETY: loads NVIDIA's library, as `nvidia-smi` and PyTorch do; it stays loaded.
         let library =
             unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn sample_does_nothing_without_a_driver() {
-        sample();
+        assert!(!can_sample() || !sample());
         assert!(pci_bus_id(0).is_none());
     }
 }

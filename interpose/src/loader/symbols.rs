@@ -57,7 +57,7 @@ pub(crate) fn is_loaded(library: &CStr) -> bool {
     find_module(|module| module.is_named(library).then_some(())).is_some()
 }
 
-/// A loaded library.
+/// A loaded library: file and address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadedLibrary {
     /// The file it was loaded from; empty for the program itself.

@@ -46,7 +46,8 @@ impl TorchFn {
         let symbol = |module: &ElfModule<'_>| {
             if is_this_library(module) { None } else { module.symbol(self.name) }
         };
-        let by_name = |module: &ElfModule<'_>| module.is_named(self.library).then(|| symbol(module)).flatten();
+        let by_name =
+            |module: &ElfModule<'_>| module.is_named(self.library).then(|| symbol(module)).flatten();
         let found = uninterrupted(|| find_module(by_name).or_else(|| find_module(symbol)));
         let address = found.map_or(std::ptr::null_mut(), |address| address as *mut c_void);
         self.address.store(if address.is_null() { MISSING } else { address }, Ordering::Release);

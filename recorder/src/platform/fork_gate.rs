@@ -1,15 +1,16 @@
-//! Keeps `fork` apart from the writer thread's calls into the loader, the driver and NVML.
+//! Keeps `fork` apart from the calls of our threads into the loader, the driver and NVML.
 //!
 //! A child that is forked during such a call inherits the library's locks, its temporary mappings
-//! and half-changed lists, without the thread that would finish the call. So a fork waits until the
-//! writer has left these libraries, and the writer does not enter them during a fork.
+//! and half-changed lists, without the thread that would finish the call. So a fork waits until our
+//! threads have left these libraries, and they do not enter them during a fork. Each of our two
+//! threads has a gate of its own: one of them may be stuck.
 //!
-//! The forking thread may hold a lock that the writer needs inside: a library's constructor that
+//! The forking thread may hold a lock that our thread needs inside: a library's constructor that
 //! forks holds the loader's. So both sides wait for at most a second, and then go on.
 //! `tests/suite/durability/test_forks.py` has both cases.
 //!
 //! `vfork`, `_Fork` and the plain system calls run no fork handlers. Their children may only call
-//! async-signal-safe functions, and none of these needs what the writer may hold.
+//! async-signal-safe functions, and none of these needs what our threads may hold.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,37 +19,38 @@ use super::{this_thread, wait, wake};
 
 /// How long either side waits for the other.
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// Set while the writer is inside, or waits to enter. The other bits count the forks.
-const WRITER: u32 = 1 << 31;
+/// Set while our thread is inside, or waits to enter. The other bits count the forks.
+const INSIDE: u32 = 1 << 31;
 
-static GATE: ForkGate = ForkGate::new(PATIENCE_NS);
-
-/// Calls into other libraries on the writer thread, outside of forks. Must not be nested.
-pub(crate) fn outside_forks<R>(calls: impl FnOnce() -> R) -> R {
-    let _inside = GATE.enter();
-    calls()
-}
+/// The gate of the writer thread.
+pub(crate) static WRITER: ForkGate = ForkGate::new(PATIENCE_NS);
+/// The gate of the thread that asks the driver and NVML.
+pub(crate) static LIBRARY_THREAD: ForkGate = ForkGate::new(PATIENCE_NS);
 
 /// To be called by the forking thread before a fork. Changes `errno`.
 pub(crate) fn begin_fork() {
-    GATE.begin_fork();
+    WRITER.begin_fork();
+    LIBRARY_THREAD.begin_fork();
 }
 
 /// To be called in the parent after a fork, even if it failed. Changes `errno`.
 pub(crate) fn end_fork() {
-    GATE.end_fork();
+    LIBRARY_THREAD.end_fork();
+    WRITER.end_fork();
 }
 
-/// To be called in the child, which has no writer thread.
+/// To be called in the child, which has none of our threads.
 pub(crate) fn reset_in_child() {
-    GATE.reset();
+    WRITER.reset();
+    LIBRARY_THREAD.reset();
 }
 
+/// Keeps one of our threads apart from forks.
 #[derive(Debug)]
-struct ForkGate {
+pub(crate) struct ForkGate {
     state: AtomicU32,
     /// The thread that is inside, or 0.
-    writer: AtomicU32,
+    thread: AtomicU32,
     patience_ns: u64,
 }
 
@@ -57,26 +59,37 @@ struct Inside<'a>(&'a ForkGate);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.writer.store(0, Ordering::Relaxed);
-        self.0.state.fetch_and(!WRITER, Ordering::Release);
+        self.0.thread.store(0, Ordering::Release);
+        self.0.state.fetch_and(!INSIDE, Ordering::Release);
         wake(&self.0.state);
     }
 }
 
 impl ForkGate {
     const fn new(patience_ns: u64) -> Self {
-        Self { state: AtomicU32::new(0), writer: AtomicU32::new(0), patience_ns }
+        Self { state: AtomicU32::new(0), thread: AtomicU32::new(0), patience_ns }
+    }
+
+    /// Calls into other libraries, outside of forks. For one thread only; must not be nested.
+    pub(crate) fn outside_forks<R>(&self, calls: impl FnOnce() -> R) -> R {
+        let _inside = self.enter();
+        calls()
+    }
+
+    /// True while our thread is inside another library, or waits to enter.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.thread.load(Ordering::Acquire) != 0
     }
 
     fn enter(&self) -> Inside<'_> {
-        self.writer.store(this_thread(), Ordering::Relaxed);
-        // Forks that begin now wait, so a loop of forks cannot keep the writer out.
-        let mut state = self.state.fetch_or(WRITER, Ordering::AcqRel) | WRITER;
+        self.thread.store(this_thread(), Ordering::Relaxed);
+        // Forks that begin now wait, so a loop of forks cannot keep our thread out.
+        let mut state = self.state.fetch_or(INSIDE, Ordering::AcqRel) | INSIDE;
         let mut patience = Patience::new(self.patience_ns);
-        while state & !WRITER != 0 {
+        while state & !INSIDE != 0 {
             if patience.is_exhausted() {
                 // A fork handler of the program may have been left by a jump. Do not wait again.
-                self.state.store(WRITER, Ordering::Release);
+                self.state.store(INSIDE, Ordering::Release);
                 break;
             }
             wait(&self.state, state, patience.nap_ns());
@@ -86,19 +99,19 @@ impl ForkGate {
     }
 
     fn begin_fork(&self) {
-        // NVML may start `nvidia-modprobe` from the writer thread.
-        let is_writer = self.writer.load(Ordering::Relaxed) == this_thread();
+        // NVML may start `nvidia-modprobe` from our thread.
+        let is_own = self.thread.load(Ordering::Relaxed) == this_thread();
         let mut patience = Patience::new(self.patience_ns);
         let mut state = self.state.load(Ordering::Acquire);
         loop {
-            if state & WRITER == 0 || is_writer {
+            if state & INSIDE == 0 || is_own {
                 match self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return,
                     Err(now) => state = now,
                 }
             } else if patience.is_exhausted() {
                 // Later forks do not wait for the same call again.
-                state = self.state.fetch_and(!WRITER, Ordering::AcqRel) & !WRITER;
+                state = self.state.fetch_and(!INSIDE, Ordering::AcqRel) & !INSIDE;
             } else {
                 wait(&self.state, state, patience.nap_ns());
                 state = self.state.load(Ordering::Acquire);
@@ -107,14 +120,14 @@ impl ForkGate {
     }
 
     fn end_fork(&self) {
-        // The writer may have given up on this fork and reset the count.
-        let one_less = |state: u32| (state & !WRITER != 0).then(|| state - 1);
+        // Our thread may have given up on this fork and reset the count.
+        let one_less = |state: u32| (state & !INSIDE != 0).then(|| state - 1);
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
         wake(&self.state);
     }
 
     fn reset(&self) {
-        self.writer.store(0, Ordering::Relaxed);
+        self.thread.store(0, Ordering::Relaxed);
         self.state.store(0, Ordering::Release);
     }
 }
@@ -135,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn fork_and_writer_never_overlap() {
+    fn fork_and_our_thread_never_overlap() {
         let gate = gate(LONG);
         let (forks, is_inside) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -163,8 +176,8 @@ mod tests {
     #[test]
     fn fork_waits_for_a_limited_time_and_only_once() {
         let mut gate = gate(SHORT);
-        // The writer is inside, and is another thread.
-        gate.state.store(WRITER, Ordering::Relaxed);
+        // Our thread is inside, and is another one than this.
+        gate.state.store(INSIDE, Ordering::Relaxed);
         let start = Instant::now();
         gate.begin_fork();
         assert!(start.elapsed() >= SHORT);
@@ -178,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_waits_for_a_limited_time_and_only_once() {
+    fn our_thread_waits_for_a_limited_time_and_only_once() {
         let mut gate = gate(SHORT);
         gate.begin_fork();
         let start = Instant::now();
@@ -193,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn writer_may_fork_and_a_child_starts_without_it() {
+    fn our_thread_may_fork_and_a_child_starts_without_it() {
         let gate = gate(LONG);
         let inside = gate.enter();
         let start = Instant::now();
         gate.begin_fork();
         gate.end_fork();
-        assert_eq!(gate.state.load(Ordering::SeqCst), WRITER);
+        assert_eq!(gate.state.load(Ordering::SeqCst), INSIDE);
         std::mem::forget(inside);
         gate.reset();
         gate.begin_fork();

@@ -68,6 +68,8 @@ pub(crate) struct Session {
     is_stopped: AtomicBool,
     /// Id of the writer thread; 0 before it has started.
     writer: AtomicU32,
+    /// Id of the thread that asks the driver and NVML; [`NO_THREAD`] if there is none.
+    library_thread: AtomicU32,
     has_warned_of_missing_ring: AtomicBool,
     is_ended_by_program: AtomicBool,
     has_interrupted_hook: AtomicBool,
@@ -111,6 +113,7 @@ impl Session {
             closed: AtomicU32::new(0),
             is_stopped: AtomicBool::new(false),
             writer: AtomicU32::new(0),
+            library_thread: AtomicU32::new(NO_THREAD),
             has_warned_of_missing_ring: AtomicBool::new(false),
             is_ended_by_program: AtomicBool::new(false),
             has_interrupted_hook: AtomicBool::new(false),
@@ -240,6 +243,21 @@ impl Session {
         }
     }
 
+    /// Notes whether there is a thread that asks the driver and NVML.
+    pub(crate) fn note_library_thread(&self, exists: bool) {
+        self.library_thread.store(if exists { 0 } else { NO_THREAD }, Ordering::Release);
+    }
+
+    /// Makes the calling thread the one that asks the driver and NVML.
+    pub(crate) fn set_library_thread(&self) {
+        self.library_thread.store(platform::this_thread(), Ordering::Release);
+    }
+
+    /// Id of the thread that asks the driver and NVML, if there is one.
+    pub(crate) fn library_thread(&self) -> Option<u32> {
+        Some(self.library_thread.load(Ordering::Acquire)).filter(|thread| *thread != NO_THREAD)
+    }
+
     /// Returns true once: for the first thread that finds no ring.
     pub(crate) fn is_first_without_ring(&self) -> bool {
         !self.has_warned_of_missing_ring.swap(true, Ordering::AcqRel)
@@ -255,6 +273,10 @@ pub(crate) enum WakeReason {
     /// A thread, or the end of the program, waits until the rings are empty.
     ThreadWaits = 2,
 }
+
+/// The value of [`Session::library_thread`] without such a thread. 0 is a thread whose id is not
+/// known yet.
+const NO_THREAD: u32 = u32::MAX;
 
 const NOT_WOKEN: u32 = 0;
 const RING_IS_LOW: u32 = 1;

@@ -1,4 +1,4 @@
-//! What happens when the writer thread runs out of memory.
+//! What happens when one of our threads runs out of memory.
 //!
 //! Rust aborts the process after a failed allocation, and the tracer must never end its host. So
 //! the recording ends, and the writer thread blocks until the process exits. An exiting process
@@ -31,9 +31,12 @@ impl Session {
         WRITER_SESSION.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// After a failed allocation: does nothing, unless the calling thread is the writer. The writer
-    /// ends the recording and never returns.
+    /// After a failed allocation: does nothing, unless the calling thread is one of ours. Neither
+    /// of these returns, and the writer ends the recording.
     pub(crate) fn park_writer_without_memory(&self) {
+        if self.library_thread() == Some(platform::this_thread()) {
+            self.park_forever();
+        }
         if !self.is_writer_thread() {
             return;
         }

@@ -9,6 +9,7 @@
 pub(crate) mod block_file;
 mod drain;
 mod file_watch;
+mod library_thread;
 pub(crate) mod paths;
 pub(crate) mod rotation;
 pub(crate) mod trace_file;
@@ -24,7 +25,7 @@ use gpumemtrace_format::{Counter, Counters, End, EndReason, definitions};
 use crate::config::NativeStacks;
 use crate::diagnostics::error_text;
 use crate::metadata;
-use crate::platform::fork_gate::outside_forks;
+use crate::platform::fork_gate;
 use crate::platform::patience::Patience;
 use crate::platform::{self, LastThreadEnd, clock, own_thread, signals};
 use crate::ring::mapping::RingFileState;
@@ -32,6 +33,7 @@ use crate::ring::protocol::ring::RingWords;
 use crate::session::{HOOK_PATIENCE_NS, Session, WakeReason};
 use drain::{DrainLimit, RecordBatch};
 use file_watch::FileWatch;
+use library_thread::LibraryThread;
 use trace_file::RotatingTrace;
 
 /// How long the writer sleeps unless it is woken.
@@ -55,6 +57,7 @@ pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<
         last_sample_ns: 0,
         batch: RecordBatch::default(),
         files: FileWatch::new(notes),
+        library_thread: None,
     })
 }
 
@@ -95,7 +98,12 @@ fn end_for_the_program(mut writer: WriterThread, end: LastThreadEnd) {
         LastThreadEnd::Killed(signal) => signals::end_process_by(signal),
         // Kernels before 5.17 end the process with the status of its first thread. Elsewhere the
         // status of this thread counts, and an unknown end is not a success.
-        LastThreadEnd::Unknown => platform::exit_thread(1),
+        LastThreadEnd::Unknown => {
+            if writer.library_thread.as_ref().is_none_or(LibraryThread::has_ended) {
+                platform::exit_thread(1);
+            }
+            platform::exit_process(1);
+        }
     }
 }
 
@@ -130,6 +138,7 @@ struct WriterThread {
     last_sample_ns: u64,
     batch: RecordBatch,
     files: FileWatch,
+    library_thread: Option<LibraryThread>,
 }
 
 impl WriterThread {
@@ -137,8 +146,13 @@ impl WriterThread {
         platform::lower_priority();
         platform::prepare_barrier();
         self.session.set_writer();
-        let meta = outside_forks(|| metadata::late_metadata(metadata::python_version()));
+        let session = self.session;
+        let library_thread = self.library_thread.get_or_insert_with(|| LibraryThread::start(session));
+        let meta = fork_gate::WRITER.outside_forks(|| metadata::late_metadata(metadata::python_version()));
         self.trace.add_meta(&meta);
+        if let Some(facts) = library_thread.wait_for_facts() {
+            self.trace.add_meta(&facts);
+        }
         self.add_changed_metadata();
         let mut result = self.flush();
         file_watch::take_lease(self.session);
@@ -162,16 +176,19 @@ impl WriterThread {
             self.clock.calibrate();
             if clock::now_ns() - self.last_sample_ns > SAMPLE_INTERVAL_NS {
                 self.last_sample_ns = clock::now_ns();
-                outside_forks(metadata::record_samples);
+                self.library_thread.iter().for_each(LibraryThread::request_sample);
             }
-            if reason == Some(WakeReason::ThreadWaits) || self.is_worth_writing() {
+            if self.add_driver_facts() {
+                result = self.flush();
+            }
+            if result.is_ok() && (reason == Some(WakeReason::ThreadWaits) || self.is_worth_writing()) {
                 result = self.drain_rings(false);
             }
             if result.is_ok() && self.session.secure_rings() {
                 self.release_rings_of_ended_threads();
             }
             if reason.is_none()
-                && let Some(end) = platform::last_thread_end(self.session.pid)
+                && let Some(end) = platform::last_thread_end(self.session.pid, self.session.library_thread())
             {
                 return WriterExit::ProgramExited(end);
             }
@@ -189,6 +206,7 @@ impl WriterThread {
             self.session.stop_with(&["cannot write ", &path, ": ", &error_text(&error)]);
         }
         self.release_files();
+        self.library_thread.iter().for_each(LibraryThread::end);
         self.session.mark_closed();
         WriterExit::Closed
     }
@@ -268,7 +286,8 @@ impl WriterThread {
     /// Adds metadata that has changed: how calls are intercepted, and which functions went past the
     /// hooks.
     fn add_changed_metadata(&mut self) {
-        if let Some(meta) = outside_forks(|| metadata::mode_if_changed(&mut self.mode)) {
+        self.add_driver_facts();
+        if let Some(meta) = fork_gate::WRITER.outside_forks(|| metadata::mode_if_changed(&mut self.mode)) {
             self.trace.add_meta(&meta);
         }
         let calls = metadata::uncovered_calls();
@@ -279,13 +298,19 @@ impl WriterThread {
         }
     }
 
+    /// Adds what the driver says about itself, once, when that has arrived.
+    fn add_driver_facts(&mut self) -> bool {
+        let facts = self.library_thread.as_ref().and_then(LibraryThread::take_facts);
+        facts.inspect(|facts| self.trace.add_meta(facts)).is_some()
+    }
+
     /// Adds the list of loaded modules if it has changed. Readers need it to resolve native
     /// addresses.
     fn add_modules(&mut self) {
         if self.session.native == NativeStacks::None {
             return;
         }
-        let counts = outside_forks(platform::loaded_module_counts);
+        let counts = fork_gate::WRITER.outside_forks(platform::loaded_module_counts);
         if self.modules == Some(counts) {
             return;
         }
@@ -293,7 +318,7 @@ impl WriterThread {
             platform::unload_counter::note_module_unload();
         }
         self.modules = Some(counts);
-        let modules = outside_forks(platform::loaded_modules);
+        let modules = fork_gate::WRITER.outside_forks(platform::loaded_modules);
         self.trace.add(BlockKind::MODULES, &definitions::encode_modules(&modules), modules.len());
     }
 

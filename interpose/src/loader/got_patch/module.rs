@@ -13,7 +13,7 @@ use super::relocations::ElfRela;
 const UNPATCHED_MODULES: [&str; 6] =
     ["ld-linux", "libc.so", "libdl.so", "libpthread.so", "linux-vdso", "libcuda.so"];
 
-/// A module whose slots may be changed. Valid while the loader's list is locked.
+/// A module with slots that may be changed. Valid while the loader's list is locked.
 pub(super) struct PatchableModule<'a>(pub(super) &'a ElfModule<'a>);
 
 /// The tables that list a module's slots. The symbols' number is not stated, so there may be more.

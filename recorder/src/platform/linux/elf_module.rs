@@ -30,7 +30,7 @@ pub struct DynamicSection<'a> {
     entries: &'a [[u64; 2]],
 }
 
-/// Tags of `<elf.h>`.
+// Tags of `<elf.h>`.
 const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
@@ -76,7 +76,7 @@ pub fn find_symbol(name: &CStr) -> Option<usize> {
 impl<'a> ElfModule<'a> {
     /// The module that `dl_iterate_phdr` describes.
     pub fn new(info: &'a libc::dl_phdr_info) -> Self {
-        // SAFETY: the loader's headers and NUL-terminated name, which live while its list is locked.
+        // SAFETY: the loader's headers and NUL-terminated name live while its list is locked.
         let (headers, path) = unsafe {
             let path = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
             (std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)), path)
@@ -133,7 +133,7 @@ impl<'a> ElfModule<'a> {
         let table = self.dynamic_section()?.symbol_table()?;
         let name = table.name_of(address.wrapping_sub(self.load_bias) as u64)?;
         // The names are in the module, and the table was a view of it.
-        self.text(table.strings, name.as_ptr() as usize - table.strings.as_ptr() as usize)
+        text_at(table.strings, name.as_ptr() as usize - table.strings.as_ptr() as usize)
     }
 
     /// The dynamic section. `None` if it is missing or lies outside the module.
@@ -152,7 +152,7 @@ impl<'a> ElfModule<'a> {
         is_valid.then(|| unsafe { std::slice::from_raw_parts(at as *const T, count) })
     }
 
-    /// A table whose size is not stated: all from its begin to the end of the segment.
+    /// A table without a stated size: all from its begin to the end of the segment.
     fn slice_from<T: Copy>(&self, at: usize) -> Option<&'a [T]> {
         self.slice(at, self.segment_end(at)?.saturating_sub(at))
     }
@@ -161,10 +161,11 @@ impl<'a> ElfModule<'a> {
         let ranges = self.headers_of_type(libc::PT_LOAD).map(|header| self.range(header));
         ranges.into_iter().find(|(begin, end)| (*begin..*end).contains(&address)).map(|(_, end)| end)
     }
+}
 
-    fn text(&self, strings: &'a [u8], at: usize) -> Option<&'a CStr> {
-        CStr::from_bytes_until_nul(strings.get(at..)?).ok()
-    }
+/// The NUL-terminated text at an offset of a string table.
+fn text_at(strings: &[u8], at: usize) -> Option<&CStr> {
+    CStr::from_bytes_until_nul(strings.get(at..)?).ok()
 }
 
 impl<'a> DynamicSection<'a> {
@@ -181,7 +182,7 @@ impl<'a> DynamicSection<'a> {
         Some(if is_address { value } else { self.module.load_bias.wrapping_add(value) })
     }
 
-    /// The string table.
+    /// The string table. `None` if it lies outside the module.
     pub fn strings(&self) -> Option<&'a [u8]> {
         self.module.slice(self.address(DT_STRTAB)?, self.value(DT_STRSZ)? as usize)
     }
@@ -193,7 +194,7 @@ impl<'a> DynamicSection<'a> {
 
     /// The name that the module has for those linked to it.
     fn soname(&self) -> Option<&'a CStr> {
-        self.module.text(self.strings()?, self.value(DT_SONAME)? as usize)
+        text_at(self.strings()?, self.value(DT_SONAME)? as usize)
     }
 
     fn symbol_table(&self) -> Option<SymbolTable<'a>> {
@@ -216,7 +217,9 @@ mod tests {
 
     #[test]
     fn symbols_are_those_that_the_loader_finds() {
-        for name in [c"getenv", c"malloc", c"dl_iterate_phdr", c"pthread_create", c"environ", c"_Unwind_Resume"] {
+        for name in
+            [c"getenv", c"malloc", c"dl_iterate_phdr", c"pthread_create", c"environ", c"_Unwind_Resume"]
+        {
             let found = find_symbol(name);
             assert_eq!(found, Some(by_loader(name)).filter(|address| *address != 0), "{name:?}");
             assert!(found.is_some(), "{name:?}");

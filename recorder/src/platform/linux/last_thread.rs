@@ -31,13 +31,15 @@ const THREAD_ID_LIMIT: u32 = 4 << 20;
 /// Time between two searches through all thread ids.
 const SEARCH_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// How the program has ended, if the calling thread is the only one that still runs.
-pub(crate) fn last_thread_end(pid: u32) -> Option<LastThreadEnd> {
-    let Some(links) = thread_directory_links() else { return end_without_proc(pid) };
+/// How the program has ended, if the calling thread and `other`, which is ours too, are the only
+/// ones that still run.
+pub(crate) fn last_thread_end(pid: u32, other: Option<u32>) -> Option<LastThreadEnd> {
+    let own = 1 + u32::from(other.is_some());
+    let Some(links) = thread_directory_links() else { return end_without_proc(pid, other) };
     // The directory has two links of its own and one for each thread.
-    let stat = if links == 2 + 2 { thread_stat(pid)? } else { return None };
+    let stat = if links == 2 + 1 + u64::from(own) { thread_stat(pid)? } else { return None };
     is_dead(&stat).then(|| match glibc_thread_count() {
-        Some(1) => LastThreadEnd::Returned,
+        Some(count) if count == own => LastThreadEnd::Returned,
         count => end_by_code(exit_code(&stat), count.is_some()),
     })
 }
@@ -81,12 +83,13 @@ fn exit_code(stat: &[u8]) -> Option<i32> {
     std::str::from_utf8(field).ok()?.trim().parse().ok()
 }
 
-fn end_without_proc(pid: u32) -> Option<LastThreadEnd> {
+fn end_without_proc(pid: u32, other: Option<u32>) -> Option<LastThreadEnd> {
     let count = glibc_thread_count();
-    if count == Some(1) {
+    if count == Some(1 + u32::from(other.is_some())) {
         return Some(LastThreadEnd::Returned);
     }
-    let is_last = has_no_memory(pid) && is_search_due() && !has_other_threads(pid, 1..THREAD_ID_LIMIT);
+    let own = [pid, this_thread(), other.unwrap_or(pid)];
+    let is_last = has_no_memory(pid) && is_search_due() && !has_other_threads(pid, &own, 1..THREAD_ID_LIMIT);
     is_last.then(|| end_by_code(None, count.is_some()))
 }
 
@@ -124,11 +127,9 @@ fn is_search_due() -> bool {
     is_due
 }
 
-/// True if the process has a thread with an id in this range, besides its first and the calling
-/// one.
-fn has_other_threads(pid: u32, mut ids: Range<u32>) -> bool {
-    let this = this_thread();
-    ids.any(|id| id != pid && id != this && !has_thread_ended(pid, id))
+/// True if the process has a thread with an id in this range that is not in `known`.
+fn has_other_threads(pid: u32, known: &[u32], mut ids: Range<u32>) -> bool {
+    ids.any(|id| !known.contains(&id) && !has_thread_ended(pid, id))
 }
 
 #[cfg(all(test, not(miri)))]
@@ -142,7 +143,7 @@ mod tests {
         let stat = thread_stat(pid).unwrap();
         assert!(!is_dead(&stat) && !has_no_memory(pid));
         assert_eq!(exit_code(&stat), Some(0));
-        assert_eq!((last_thread_end(pid), end_without_proc(pid)), (None, None));
+        assert_eq!((last_thread_end(pid, None), end_without_proc(pid, None)), (None, None));
     }
 
     #[test]
@@ -159,6 +160,7 @@ mod tests {
     #[test]
     fn counts_without_proc_agree_with_proc() {
         let pid = std::process::id();
+        let known = [pid, this_thread()];
         let (id_sender, ids) = mpsc::channel();
         let (end, wait) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -166,8 +168,8 @@ mod tests {
             let _ = wait.recv();
         });
         let id = ids.recv().unwrap();
-        assert!(has_other_threads(pid, id..id + 1));
-        assert!(!has_other_threads(pid, 1..2), "process 1 is another process");
+        assert!(has_other_threads(pid, &known, id..id + 1));
+        assert!(!has_other_threads(pid, &known, 1..2), "process 1 is another process");
         if let Some(count) = glibc_thread_count() {
             assert!(count >= 3, "this thread, the test harness and the one above");
         }
@@ -177,6 +179,6 @@ mod tests {
         while !has_thread_ended(pid, id) {
             std::thread::yield_now();
         }
-        assert!(has_no_memory(id) && !has_other_threads(pid, id..id + 1));
+        assert!(has_no_memory(id) && !has_other_threads(pid, &known, id..id + 1));
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! The tables belong to another program's file. So these are pure functions over slices that check
 //! every index, and an endless chain ends. Sources: the [ELF specification] for the table and
-//! `DT_HASH`, [GNU hash tables] as binutils writes them, and the [symbol versions] of the LSB.
+//! `DT_HASH`, [GNU hash tables] as binutils writes them, and [symbol versions] as the loader reads
+//! them.
 //!
 //! [ELF specification]: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.symtab.html
 //! [GNU hash tables]: https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html
-//! [symbol versions]: https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
+//! [symbol versions]: https://www.akkadia.org/drepper/symbol-versioning
 
 use std::ffi::CStr;
 
@@ -28,7 +29,7 @@ pub struct ElfSymbol {
 pub(super) enum HashTable<'a> {
     /// `DT_GNU_HASH`, in words of 32 bits.
     Gnu(&'a [u32]),
-    /// `DT_HASH`.
+    /// `DT_HASH`, in words of 32 bits.
     SysV(&'a [u32]),
 }
 
@@ -43,8 +44,8 @@ pub(super) struct SymbolTable<'a> {
 }
 
 const SECTION_UNDEFINED: u16 = 0;
-/// `STT_NOTYPE`, `STT_OBJECT`, `STT_FUNC` and `STT_COMMON`. The value of a thread-local symbol is no
-/// address, and that of an indirect function is a function that chooses one.
+/// `STT_NOTYPE`, `STT_OBJECT`, `STT_FUNC` and `STT_COMMON`. A thread-local symbol has no address,
+/// and an indirect function (`STT_GNU_IFUNC`) is a function that returns one.
 const TYPES: [u8; 4] = [0, 1, 2, 5];
 /// `STB_GLOBAL`, `STB_WEAK` and `STB_GNU_UNIQUE`.
 const BINDINGS: [u8; 3] = [1, 2, 10];
@@ -56,12 +57,12 @@ impl SymbolTable<'_> {
     pub(super) fn value_of(&self, name: &CStr) -> Option<u64> {
         let has_name = |index: &usize| self.name(*index) == Some(name);
         match self.hash {
-            HashTable::Gnu(table) => gnu_chain(table, gnu_hash(name))
-                .filter(has_name)
-                .find_map(|index| self.definition(index)),
-            HashTable::SysV(table) => sysv_chain(table, sysv_hash(name))
-                .filter(has_name)
-                .find_map(|index| self.definition(index)),
+            HashTable::Gnu(table) => {
+                gnu_chain(table, gnu_hash(name)).filter(has_name).find_map(|index| self.definition(index))
+            }
+            HashTable::SysV(table) => {
+                sysv_chain(table, sysv_hash(name)).filter(has_name).find_map(|index| self.definition(index))
+            }
         }
     }
 

@@ -27,13 +27,14 @@ pub(crate) fn has_thread_ended(process: u32, thread: u32) -> bool {
     result <= 0 && unsafe { *errno_location() } == libc::ESRCH
 }
 
-/// How the program has ended, if the calling thread is the only one that still runs. Ended threads
-/// are not counted, not even the first.
-pub(crate) fn last_thread_end(process: u32) -> Option<LastThreadEnd> {
+/// How the program has ended, if the calling thread and `other`, which is ours too, are the only
+/// ones that still run. Ended threads are not counted, not even the first.
+pub(crate) fn last_thread_end(process: u32, other: Option<u32>) -> Option<LastThreadEnd> {
     // SAFETY: all-zero bytes are a valid buffer.
     let mut info: libc::proc_taskinfo = unsafe { std::mem::zeroed() };
     let result = query_process(process, libc::PROC_PIDTASKINFO, 0, &mut info);
-    let is_last = result == size_of_val(&info) as c_int && info.pti_threadnum == 1;
+    let is_last =
+        result == size_of_val(&info) as c_int && info.pti_threadnum == 1 + i32::from(other.is_some());
     is_last.then_some(LastThreadEnd::Returned)
 }
 

@@ -1,4 +1,4 @@
-/* A seccomp filter kills the only thread (SCMP_ACT_KILL of libseccomp). Exit handlers do not run. */
+/* A seccomp filter kills the only thread (SCMP_ACT_KILL of libseccomp). No exit handler runs. */
 #include "../../observe.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

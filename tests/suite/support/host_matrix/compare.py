@@ -15,6 +15,7 @@ ALLOWED = (
     (r"descriptor (51[2-9]|5[2-9]\d|[6-9]\d\d|\d{4,}) cloexec=1 \S+ type=0100000 at=\d+ (\?|\S*run[^ /]*\.trace(\.ring)?( \(deleted\))?)",
      "the two files; without /proc they have no name"),
     (r"thread gpumemtrace blocked=fffffffe7ffbfeff pending=0{9}0[04]0{5}( .*)", "the writer thread, and the signal of a lease that ended"),
+    (r"thread gpumemtrace-lib blocked=fffffffe7ffbfeff pending=0{16} .*", "the thread that asks the driver and NVML"),
     (r"thread \S+ blocked=(fffffffffffbfeff|fffffffe7ffbfeff) pending=0{16} .*", "the writer thread before it has its name"),
     (r"descriptor \d+ cloexec=1 status=0x8000 type=0100000 at=\d+ (/proc/\S+|/sys/\S+)", "what the writer thread reads for a moment"),
     (r"variable LD_PRELOAD=.*", "how the library is loaded"),
