@@ -44,7 +44,7 @@ pub(crate) fn last_thread_end(pid: u32, other: Option<u32>) -> Option<LastThread
     })
 }
 
-/// The end of a process whose first thread has this exit code, in the form that `wait` uses.
+/// The end of a process by the exit code of its first thread, in the form that `wait` uses.
 /// `is_past_library` is true if a thread is known to have ended past the C library.
 fn end_by_code(code: Option<i32>, is_past_library: bool) -> LastThreadEnd {
     match code {
