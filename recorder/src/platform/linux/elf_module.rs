@@ -20,6 +20,8 @@ pub struct ElfModule<'a> {
     pub load_bias: usize,
     /// The file it was loaded from; empty for the program itself. Lives as long as the module.
     pub path: &'a CStr,
+    /// The number of modules that the loader has added and removed so far.
+    pub list_changes: (u64, u64),
     headers: &'a [libc::Elf64_Phdr],
 }
 
@@ -81,7 +83,8 @@ impl<'a> ElfModule<'a> {
             let path = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
             (std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)), path)
         };
-        Self { load_bias: info.dlpi_addr as usize, path, headers }
+        let list_changes = (info.dlpi_adds, info.dlpi_subs);
+        Self { load_bias: info.dlpi_addr as usize, path, list_changes, headers }
     }
 
     /// Load bias and address of the program headers: no other loaded module has the same.
@@ -91,7 +94,13 @@ impl<'a> ElfModule<'a> {
 
     /// Address of its first loaded segment.
     pub fn start(&self) -> usize {
-        self.headers_of_type(libc::PT_LOAD).map(|header| self.range(header).0).min().unwrap_or(self.load_bias)
+        self.loaded_range().map_or(self.load_bias, |(start, _)| start)
+    }
+
+    /// Begin of the first loaded segment and end of the last one; `None` if nothing is loaded.
+    pub fn loaded_range(&self) -> Option<(usize, usize)> {
+        let ranges = self.headers_of_type(libc::PT_LOAD).map(|header| self.range(header));
+        ranges.reduce(|all, range| (all.0.min(range.0), all.1.max(range.1)))
     }
 
     /// The file name of [`path`](Self::path), without folders.

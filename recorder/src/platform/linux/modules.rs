@@ -1,98 +1,127 @@
 //! The list of modules loaded in this process.
 //!
-//! The loader's list can only be walked under the loader's lock. So only the writer thread walks
-//! it, and only when the loader's counters have changed.
+//! It is copied while the loader's list is locked. An allocator may wait for that lock inside one
+//! of its own, as some heap profilers do, so nothing is allocated meanwhile.
 
-use std::ffi::CStr;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use gpumemtrace_format::ModuleDef;
 
-/// Lists all loaded modules that have code. Takes the loader's lock.
+use super::elf_module::{ElfModule, find_module};
+
+/// A module in a [`ModuleList`]; its path and build id are the next bytes of the texts.
+#[derive(Clone, Copy)]
+struct ListedModule {
+    load_bias: usize,
+    range: (usize, usize),
+    path_bytes: usize,
+    build_id_bytes: usize,
+}
+
+/// Room for the modules and their texts, allocated in advance.
+struct ModuleList {
+    modules: Vec<ListedModule>,
+    texts: Vec<u8>,
+    is_full: bool,
+}
+
+impl ModuleList {
+    fn with_capacity(modules: usize) -> Self {
+        const PATH_BYTES: usize = 256;
+        let texts = Vec::with_capacity(modules * PATH_BYTES);
+        Self { modules: Vec::with_capacity(modules), texts, is_full: false }
+    }
+
+    fn add(&mut self, module: &ElfModule<'_>) {
+        let Some(range) = module.loaded_range() else { return };
+        let (path, build_id) = (module.path.to_bytes(), build_id(module));
+        let has_room = self.modules.len() < self.modules.capacity()
+            && self.texts.capacity() - self.texts.len() >= path.len() + build_id.len();
+        if !has_room {
+            self.is_full = true;
+            return;
+        }
+        self.texts.extend_from_slice(path);
+        self.texts.extend_from_slice(build_id);
+        self.modules.push(ListedModule {
+            load_bias: module.load_bias,
+            range,
+            path_bytes: path.len(),
+            build_id_bytes: build_id.len(),
+        });
+    }
+
+    fn into_definitions(self) -> Vec<ModuleDef> {
+        let mut texts = &self.texts[..];
+        let mut take = |bytes| {
+            let (taken, rest) = texts.split_at(bytes);
+            texts = rest;
+            taken
+        };
+        let definition = |(index, module): (usize, &ListedModule)| {
+            let path = OsStr::from_bytes(take(module.path_bytes)).to_string_lossy().into_owned();
+            let is_program = index == 0 && path.is_empty();
+            ModuleDef {
+                load_bias: module.load_bias as u64,
+                start: module.range.0 as u64,
+                end: module.range.1 as u64,
+                path: if is_program { program_path() } else { path },
+                build_id: take(module.build_id_bytes).to_vec(),
+            }
+        };
+        self.modules.iter().enumerate().map(definition).collect()
+    }
+}
+
+/// Lists all loaded modules that have code.
 pub(crate) fn loaded_modules() -> Vec<ModuleDef> {
-    let mut modules: Vec<ModuleDef> = Vec::new();
-    // SAFETY: the callback matches the expected signature, gets our vector back, and does not call
-    // the loader.
-    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut modules).cast()) };
-    modules
+    let mut capacity = 512;
+    loop {
+        let mut list = ModuleList::with_capacity(capacity);
+        find_module(|module| {
+            list.add(module);
+            None::<()>
+        });
+        if !list.is_full {
+            return list.into_definitions();
+        }
+        capacity *= 2;
+    }
+}
+
+/// The program's own file, which the loader's list does not name.
+fn program_path() -> String {
+    std::fs::read_link("/proc/self/exe").map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// True if this library was preloaded: it then lies before the C library in the loader's list. A
 /// library that PyTorch loads as an allocator comes much later.
 pub fn is_preloaded() -> bool {
-    let modules = loaded_modules();
-    let here = is_preloaded as *const () as u64;
-    let name = |module: &ModuleDef| module.path.rsplit('/').next().unwrap_or_default().to_owned();
-    let ours = modules.iter().position(|module| (module.start..module.end).contains(&here));
-    let libc = modules.iter().position(|module| name(module).starts_with("libc.so"));
-    matches!((ours, libc), (Some(ours), Some(libc)) if ours < libc)
+    let here = is_preloaded as *const () as usize;
+    let first = find_module(|module| {
+        let is_ours = module.contains(here, 1);
+        (is_ours || module.file_name().starts_with(b"libc.so")).then_some(is_ours)
+    });
+    first == Some(true)
 }
 
 /// The number of modules that the loader has added and removed so far. Equal values mean an
 /// unchanged list.
 pub fn loaded_module_counts() -> (u64, u64) {
-    let mut counts = (0, 0);
-    // SAFETY: as in `loaded_modules`.
-    unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut counts).cast()) };
-    counts
-}
-
-unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-    // SAFETY: the loader passes a valid info, and `data` is the pair given to dl_iterate_phdr.
-    unsafe { *data.cast::<(u64, u64)>() = ((*info).dlpi_adds, (*info).dlpi_subs) };
-    1
-}
-
-unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-    // SAFETY: the loader passes a valid info; its headers and name stay valid while the loader's
-    // lock is held.
-    let (info, modules) = unsafe { (&*info, &mut *data.cast::<Vec<ModuleDef>>()) };
-    // SAFETY: dlpi_phdr points to dlpi_phnum headers.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
-    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let Some((start, end)) = loaded.fold(None, |range: Option<(u64, u64)>, header| {
-        let (start, end) = (header.p_vaddr, header.p_vaddr + header.p_memsz);
-        Some(range.map_or((start, end), |(a, b)| (a.min(start), b.max(end))))
-    }) else {
-        return 0;
-    };
-    let name = if info.dlpi_name.is_null() {
-        String::new()
-    } else {
-        // SAFETY: the loader's names are NUL-terminated.
-        unsafe { CStr::from_ptr(info.dlpi_name) }.to_string_lossy().into_owned()
-    };
-    let path = match (name.is_empty(), modules.is_empty()) {
-        // The first module is the program itself, which has no name here.
-        (true, true) => std::fs::read_link("/proc/self/exe")
-            .map(|path| path.to_string_lossy().into_owned())
-            .unwrap_or_default(),
-        _ => name,
-    };
-    modules.push(ModuleDef {
-        load_bias: info.dlpi_addr,
-        start: info.dlpi_addr + start,
-        end: info.dlpi_addr + end,
-        path,
-        build_id: build_id(info.dlpi_addr, headers),
-    });
-    0
+    find_module(|module| Some(module.list_changes)).unwrap_or_default()
 }
 
 /// The GNU build id of a module: a note of type 3 with the name "GNU". Empty if there is none.
-fn build_id(load_bias: u64, headers: &[libc::Elf64_Phdr]) -> Vec<u8> {
-    for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
-        // SAFETY: a note segment is loaded with its module, which the loader's lock keeps.
-        let notes = unsafe {
-            std::slice::from_raw_parts((load_bias + header.p_vaddr) as *const u8, header.p_memsz as usize)
-        };
-        if let Some(id) = find_build_id(notes) {
-            return id;
-        }
-    }
-    Vec::new()
+fn build_id<'a>(module: &ElfModule<'a>) -> &'a [u8] {
+    let notes = module.headers_of_type(libc::PT_NOTE).filter_map(|header| {
+        let (begin, end) = module.range(header);
+        module.slice::<u8>(begin, end - begin)
+    });
+    notes.into_iter().find_map(find_build_id).unwrap_or_default()
 }
 
-fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
+fn find_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     const GNU_BUILD_ID: u32 = 3;
     loop {
         let (head, rest) = notes.split_at_checked(12)?;
@@ -101,7 +130,7 @@ fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
         let (name, rest) = rest.split_at_checked(name_len.next_multiple_of(4))?;
         let (value, rest) = rest.split_at_checked(value_len.next_multiple_of(4))?;
         if word(8) == GNU_BUILD_ID && name.get(..name_len) == Some(b"GNU\0") {
-            return Some(value[..value_len].to_vec());
+            return value.get(..value_len);
         }
         notes = rest;
     }
@@ -119,6 +148,17 @@ mod tests {
         let libc = modules.iter().find(|module| module.path.contains("libc.so")).unwrap();
         assert_eq!(libc.build_id.len(), 20);
         assert_eq!(loaded_module_counts(), loaded_module_counts());
+        assert!(modules[0].path.contains("tests") || modules[0].path.contains("gpumemtrace"), "the program");
+    }
+
+    #[test]
+    fn list_without_room_is_made_anew() {
+        let mut list = ModuleList::with_capacity(1);
+        find_module(|module| {
+            list.add(module);
+            None::<()>
+        });
+        assert!(list.is_full && list.modules.len() <= 1);
     }
 
     #[test]
@@ -126,6 +166,6 @@ mod tests {
         assert_eq!(find_build_id(&[]), None);
         assert_eq!(find_build_id(&[0xff; 40]), None);
         let note = [4, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0, 1, 2, 3, 0];
-        assert_eq!(find_build_id(&note), Some(vec![1, 2, 3]));
+        assert_eq!(find_build_id(&note), Some(&[1, 2, 3][..]));
     }
 }

@@ -3,11 +3,12 @@
 //! Hooks ask for this, and the loader's lock must not be taken there. But the tables of an unloaded
 //! module must never be read. So each new address is looked up with the loader's own lock-free
 //! function (`_dl_find_object`, glibc 2.35 and later). The caller has the address on its stack, so
-//! the module is in use and stays loaded. Older versions of glibc only have `dl_iterate_phdr`,
-//! which takes the lock; it is called once for each address, where the C++ runtime calls it for
+//! the module is in use and stays loaded. With older versions of glibc the loader's list is
+//! searched, which has a lock of its own; once for each address, where the C++ runtime does so for
 //! every frame of every exception.
 
 use crate::platform::cancellation::uninterrupted;
+use crate::platform::elf_module::{ElfModule, find_module};
 use crate::platform::find_symbol;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -74,13 +75,13 @@ impl LoadedModule {
 
     #[cold]
     fn find_by_iteration(address: usize) -> Option<Self> {
-        let mut search = (address, None);
-        // SAFETY: the callback has the expected type, gets our pair back, and does not call the
-        // loader.
-        let iterate = || unsafe { libc::dl_iterate_phdr(Some(match_module), (&raw mut search).cast()) };
-        // Under the loader's lock.
-        uninterrupted(iterate);
-        search.1
+        let tables = |module: &ElfModule<'_>| {
+            let (start, end) = module.loaded_range()?;
+            let header = module.headers_of_type(libc::PT_GNU_EH_FRAME).next()?;
+            Some(Self { header_at: module.range(header).0, start, end })
+        };
+        // Under the lock of the loader's list.
+        uninterrupted(|| find_module(|module| module.contains(address, 1).then(|| tables(module)))).flatten()
     }
 
     /// The bytes from an address to the end of the module.
@@ -95,26 +96,6 @@ impl LoadedModule {
         // to.
         Some(unsafe { std::slice::from_raw_parts(at as *const u8, self.end - at) })
     }
-}
-
-unsafe extern "C" fn match_module(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-    // SAFETY: the loader passes a valid info, and `data` is the pair given to dl_iterate_phdr.
-    let (info, (address, found)) = unsafe { (&*info, &mut *data.cast::<(usize, Option<LoadedModule>)>()) };
-    // SAFETY: dlpi_phdr points to dlpi_phnum headers.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let range = |header: &libc::Elf64_Phdr| {
-        let start = (info.dlpi_addr + header.p_vaddr) as usize;
-        start..start + header.p_memsz as usize
-    };
-    let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(range);
-    if !loaded().any(|range| range.contains(address)) {
-        return 0;
-    }
-    let start = loaded().map(|range| range.start).min().unwrap_or_default();
-    let end = loaded().map(|range| range.end).max().unwrap_or_default();
-    let tables = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
-    *found = tables.map(|header| LoadedModule { header_at: range(header).start, start, end });
-    1
 }
 
 #[cfg(all(test, not(miri)))]
