@@ -40,7 +40,7 @@ pub use diagnostics::{errno, print_diagnostic, set_errno};
 pub use hot::autograd::{BackwardNodeGuard, enter_backward_node, note_forward_node};
 pub use hot::driver_call::{CallGuard, UnwindGuard};
 pub use hot::record::Draft;
-pub use lifecycle::{end_at_exit, end_at_quick_exit, end_by_program};
+pub use lifecycle::{end_after_exit_handlers, end_at_exit, end_at_quick_exit, end_by_program};
 pub use metadata::{HookCallbacks, read_torch_version, register_callbacks};
 pub use platform::cancellation::{uninterrupted, without_cancellation};
 pub use platform::hook_frames::StackMark;

@@ -187,15 +187,22 @@ fn begin_trace(
     Ok(RotatingTrace::new(BlockFile::begin(file, path, &meta)?, rotation))
 }
 
-/// Finishes the trace. To be called when all other exit handlers of the program have run.
+/// Finishes the trace when the process exits. Exit handlers of other libraries may follow; their
+/// events are counted as late.
 pub fn end_at_exit() {
-    end_with_process(END_EXIT, 0, EXIT_PATIENCE_NS);
+    end_with_process(END_EXIT, 0, EXIT_PATIENCE_NS, false);
+}
+
+/// As [`end_at_exit`], after all other exit handlers. Until the process has ended, threads that
+/// still run wait at their next event.
+pub fn end_after_exit_handlers() {
+    end_with_process(END_EXIT, 0, EXIT_PATIENCE_NS, true);
 }
 
 /// Notes that the process calls `_exit` with `status`, and finishes the trace if that takes less
 /// than half a second. Whatever is not written by then is in the ring file.
 pub fn end_at_quick_exit(status: i32) {
-    end_with_process(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS);
+    end_with_process(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS, true);
 }
 
 /// Finishes the trace on the program's request; the process records nothing afterwards. Returns
@@ -212,8 +219,9 @@ pub fn end_by_program() -> bool {
 
 /// Ends the recording on a thread that does not return to any hook, even if a signal handler of
 /// the program that interrupted one ends the process.
-fn end_with_process(kind: u32, status: i32, patience_ns: u64) {
+fn end_with_process(kind: u32, status: i32, patience_ns: u64, is_last: bool) {
     if let Some(session) = current::running().filter(|session| session.is_own_process()) {
+        session.set_ending_with_process(is_last);
         with_thread_state(|state| release_interrupted_hook(state, session));
     }
     end(kind, status, patience_ns);

@@ -46,6 +46,33 @@ fn quick_exit_is_recorded_with_its_status() {
 }
 
 #[test]
+fn events_after_the_end_are_counted_in_the_finished_trace() {
+    let (_folder, trace, status) = traced("events_after_end");
+    assert!(status.success());
+    let left = TraceLeftovers::read(&trace);
+    assert_eq!((left.events.len(), left.missing_events()), (1, 0));
+    assert_eq!(left.end.as_ref().unwrap().reason, EndReason::Exit);
+    assert_eq!(left.counters().get(Counter::EventsAfterEnd), 500);
+    assert!(!ring_path(&trace).exists());
+}
+
+#[test]
+fn threads_wait_for_the_end_of_the_process_and_not_for_ever() {
+    for (waits, late) in [(false, 1), (true, 11)] {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("run.trace");
+        let mut command = command("thread_after_last_handler", &trace);
+        if waits {
+            command.env("ENDS_LATE", "1");
+        }
+        assert!(command.status().unwrap().success());
+        let left = TraceLeftovers::read(&trace);
+        assert_eq!((left.events.len(), left.missing_events()), (1, 0));
+        assert_eq!(left.counters().get(Counter::EventsAfterEnd), late);
+    }
+}
+
+#[test]
 fn sigkill_loses_no_event() {
     let (_folder, trace, status) = traced("killed");
     assert_eq!(status.signal(), Some(libc::SIGKILL));

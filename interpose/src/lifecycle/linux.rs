@@ -3,9 +3,16 @@
 //! The library is loaded into every child of a traced shell, so the constructor does little: it
 //! resolves `dlsym` and registers callbacks. Everything else waits for the first GPU call.
 //!
-//! Our destructor runs after those of all libraries loaded later, so their frees at `exit` are
-//! still recorded. `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need
-//! no code here: the ring file survives them.
+//! The frees of destructors are recorded, so the recording ends after them. Exit handlers run in
+//! reverse order, and the C library registers the one that runs all destructors after the
+//! constructors of libraries that are loaded with the program. So a handler of our constructor runs
+//! after all destructors, whatever library they belong to. It belongs to no library itself:
+//! `on_exit` has no such owner, and a handler with an owner runs with the owner's destructor. If the
+//! library was loaded by `dlopen`, such a handler would run too early. Then the recording ends in
+//! our destructor, which runs after those of libraries that were loaded later.
+//!
+//! `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need no code here: the
+//! ring file survives them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,13 +55,15 @@ fn check_driver_at_exit() {
 
 #[cfg(not(test))]
 mod entry_points {
-    use std::ffi::c_int;
-    use std::sync::atomic::{AtomicI32, Ordering};
+    use std::ffi::{c_int, c_void};
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
     use crate::panic_guard::catch_panic;
 
     /// The process that ran our constructor. A fork's exit is not this process's exit.
     static PID: AtomicI32 = AtomicI32::new(0);
+    /// True if [`end_last`] runs after all destructors.
+    static ENDS_LAST: AtomicBool = AtomicBool::new(false);
 
     #[used]
     #[unsafe(link_section = ".init_array")]
@@ -73,7 +82,12 @@ mod entry_points {
             // SAFETY: no arguments, no effect.
             PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
             // SAFETY: registers a function without arguments of a library that is never unloaded.
-            unsafe { at_quick_exit(end) };
+            unsafe { at_quick_exit(end_quickly) };
+            if gpumemtrace_recorder::is_preloaded() {
+                // SAFETY: as above; the second argument is passed on and not used.
+                let is_registered = unsafe { on_exit(end_last, std::ptr::null_mut()) } == 0;
+                ENDS_LAST.store(is_registered, Ordering::Relaxed);
+            }
             catch_panic(|| {
                 super::check_driver_at_load();
                 Some(())
@@ -85,17 +99,43 @@ mod entry_points {
 
     #[used]
     #[unsafe(link_section = ".fini_array")]
-    static DESTRUCTOR: extern "C" fn() = end;
+    static DESTRUCTOR: extern "C" fn() = destructor;
 
     unsafe extern "C" {
         /// Of C11: libc calls the function at `quick_exit`, which skips destructors and our
         /// `_exit`.
         fn at_quick_exit(function: extern "C" fn()) -> c_int;
+        /// Of glibc: as `atexit`, for a handler that no library owns.
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     }
 
-    extern "C" fn end() {
+    extern "C" fn end_last(_: c_int, _: *mut c_void) {
         catch_panic(|| {
-            gpumemtrace_recorder::end_at_exit();
+            gpumemtrace_recorder::end_after_exit_handlers();
+            Some(())
+        });
+    }
+
+    extern "C" fn end_quickly() {
+        catch_panic(|| {
+            gpumemtrace_recorder::end_after_exit_handlers();
+            Some(())
+        });
+        check_driver();
+    }
+
+    extern "C" fn destructor() {
+        if !ENDS_LAST.load(Ordering::Relaxed) {
+            catch_panic(|| {
+                gpumemtrace_recorder::end_at_exit();
+                Some(())
+            });
+        }
+        check_driver();
+    }
+
+    fn check_driver() {
+        catch_panic(|| {
             // SAFETY: no arguments, no effect.
             if PID.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
                 super::check_driver_at_exit();

@@ -19,6 +19,7 @@ use crate::platform::cancellation::uninterrupted;
 use crate::platform::hook_frames::StackMark;
 use crate::session::Session;
 use crate::session::current::{may_start, running};
+use crate::session::late_events::note_late_event;
 
 /// Publishes a driver call that is about to be made.
 ///
@@ -123,6 +124,7 @@ pub(super) fn enter_hook(state: &ThreadState, phase: HookPhase, mark: StackMark)
 #[cold]
 fn enter_and_start(state: &ThreadState, phase: HookPhase, mark: StackMark) -> Option<&'static Session> {
     if !may_start() {
+        note_late_event();
         return None;
     }
     uninterrupted(|| {

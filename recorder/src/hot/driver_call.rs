@@ -56,7 +56,7 @@ pub(crate) fn begin_call_inside(
 ) -> Option<CallGuard> {
     let block = state.block(session)?;
     let index = block.producer.index();
-    let _guard = session.enter_hook(index)?;
+    let _guard = session.enter_to_record(index)?;
     let (python_stack, native_stack) = capture_stacks(state, session, block, draft.kind);
     let now_ns = event_ns();
     if !block.producer.reserve(session, 1, now_ns) {

@@ -66,7 +66,7 @@ pub(crate) fn record_event_inside(
     draft: &Draft,
 ) -> Option<()> {
     let block = state.block(session)?;
-    let _guard = session.enter_hook(block.producer.index())?;
+    let _guard = session.enter_to_record(block.producer.index())?;
     let (python_stack, native_stack) = capture_stacks(state, session, block, draft.kind);
     let now_ns = event_ns();
     if block.producer.reserve(session, 1 + u64::from(draft.detail.is_some()), now_ns) {

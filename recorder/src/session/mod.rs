@@ -7,6 +7,7 @@
 
 pub(crate) mod current;
 mod end;
+pub(crate) mod late_events;
 mod ring_file;
 pub(crate) mod thread_block;
 mod writer_oom;
@@ -28,6 +29,7 @@ use crate::ring::mapping::{MappedRing, RingMapping};
 use crate::ring::protocol::ownership::RingOwnership;
 use crate::ring::protocol::shutdown::{HookGuard, Shutdown};
 use crate::stacks::python::Interpreter;
+use late_events::LateEvents;
 use thread_block::{ThreadBlock, ThreadBlocks};
 
 /// One recording. Never freed.
@@ -73,6 +75,7 @@ pub(crate) struct Session {
     has_warned_of_missing_ring: AtomicBool,
     is_ended_by_program: AtomicBool,
     has_interrupted_hook: AtomicBool,
+    late: LateEvents,
 }
 
 // SAFETY: the one raw pointer is a never-freed table. `ownership` gives each of its entries to one
@@ -117,6 +120,7 @@ impl Session {
             has_warned_of_missing_ring: AtomicBool::new(false),
             is_ended_by_program: AtomicBool::new(false),
             has_interrupted_hook: AtomicBool::new(false),
+            late: LateEvents::default(),
         }
     }
 
@@ -181,6 +185,16 @@ impl Session {
             // SAFETY: a plain sleep.
             without_cancellation(|| unsafe { libc::usleep(50) });
         })
+    }
+
+    /// As [`Self::enter_hook`], for a new event. If the recording has ended, the event is late.
+    #[inline]
+    pub(crate) fn enter_to_record(&'static self, index: usize) -> Option<HookGuard<'static>> {
+        let guard = self.enter_hook(index);
+        if guard.is_none() {
+            late_events::note_late_event();
+        }
+        guard
     }
 
     /// False in a child made by `vfork`, which shares our memory but is another process.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::block::{BlockKind, BlockPacker, encode_block, file_header};
 use gpumemtrace_format::event_block::EventEncoder;
 use gpumemtrace_format::index::{IndexBuilder, TraceTail};
-use gpumemtrace_format::{End, Event, Meta};
+use gpumemtrace_format::{Event, Meta};
 
 use crate::platform;
 use crate::platform::guarded_file::GuardedFile;
@@ -126,19 +126,26 @@ impl BlockFile {
     }
 
     /// Writes the last blocks: the index, the end (if given), and the tail that points to both.
-    pub(crate) fn finish(&mut self, end: Option<&End>) -> io::Result<()> {
+    /// Returns the offset of the end.
+    pub(crate) fn finish(&mut self, end: Option<&[u8]>) -> io::Result<u64> {
         let index_at = self.end_offset();
         self.add_index();
         let end_at = self.end_offset();
         if let Some(end) = end {
-            self.pending.extend(encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL));
+            self.pending.extend(end);
         }
         if !self.is_truncated {
             let at = self.end_offset();
             let tail = TraceTail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
             self.pending.extend(tail.encode_block());
         }
-        self.flush()
+        self.flush()?;
+        Ok(end_at)
+    }
+
+    /// The file, after the last block was written.
+    pub(super) fn into_file(self) -> GuardedFile {
+        self.file
     }
 
     /// Restores the first bytes if another process has truncated the file. Returns true if it has.

@@ -30,6 +30,7 @@ use crate::platform::patience::Patience;
 use crate::platform::{self, LastThreadEnd, clock, own_thread, signals};
 use crate::ring::mapping::RingFileState;
 use crate::ring::protocol::ring::RingWords;
+use crate::session::late_events::FinishedEnd;
 use crate::session::{HOOK_PATIENCE_NS, Session, WakeReason};
 use drain::{DrainLimit, RecordBatch};
 use file_watch::FileWatch;
@@ -58,6 +59,7 @@ pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<
         batch: RecordBatch::default(),
         files: FileWatch::new(notes),
         library_thread: None,
+        end_block: None,
     })
 }
 
@@ -66,7 +68,7 @@ fn start(mut writer: WriterThread) -> io::Result<()> {
         let session = writer.session;
         // A panic must not leave threads waiting for space in their rings.
         match catch_unwind(AssertUnwindSafe(|| writer.run())) {
-            Ok(WriterExit::Closed) => {}
+            Ok(WriterExit::Closed) => writer.leave_finished_trace(),
             Ok(WriterExit::ProgramExited(end)) => end_for_the_program(writer, end),
             Err(_) => {
                 session.rings.count(Counter::InternalErrors);
@@ -139,6 +141,8 @@ struct WriterThread {
     batch: RecordBatch,
     files: FileWatch,
     library_thread: Option<LibraryThread>,
+    /// Offset and bytes of the END block, once it is written.
+    end_block: Option<(u64, Vec<u8>)>,
 }
 
 impl WriterThread {
@@ -207,8 +211,17 @@ impl WriterThread {
         }
         self.release_files();
         self.library_thread.iter().for_each(LibraryThread::end);
-        self.session.mark_closed();
         WriterExit::Closed
+    }
+
+    /// Hands the finished trace over to threads that go on while the process ends.
+    fn leave_finished_trace(self) {
+        if let Some((at, block)) = self.end_block
+            && self.session.is_ending_with_process()
+        {
+            self.session.keep_end_block(FinishedEnd::new(self.trace.into_file(), at, block));
+        }
+        self.session.mark_closed();
     }
 
     fn is_worth_writing(&self) -> bool {
@@ -369,7 +382,9 @@ impl WriterThread {
         }
         let events = rings.next_seq().load(Ordering::Relaxed);
         self.repair_trace()?;
-        self.trace.finish(&End { reason, events, time_ns, message, counters })
+        let block = End { reason, events, time_ns, message, counters }.encode_block();
+        self.end_block = Some((self.trace.finish(&block)?, block));
+        Ok(())
     }
 
     fn release_rings_of_ended_threads(&self) {

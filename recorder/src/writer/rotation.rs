@@ -139,7 +139,7 @@ impl Rotation {
         }
         let temporary = part_path(&self.path, self.trace_id, self.number + 1);
         let file = create_locked(&temporary).map_err(|error| name_file(&temporary, &error))?;
-        let result = current.finish(None).and_then(|()| self.exchange_parts(file, &temporary));
+        let result = current.finish(None).and_then(|_| self.exchange_parts(file, &temporary));
         if result.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }

@@ -7,10 +7,11 @@ use std::io;
 use std::path::Path;
 
 use gpumemtrace_format::block::BlockKind;
-use gpumemtrace_format::{End, Event, Meta};
+use gpumemtrace_format::{Event, Meta};
 
 use super::block_file::BlockFile;
 use super::rotation::Rotation;
+use crate::platform::guarded_file::GuardedFile;
 
 #[derive(Debug)]
 pub(crate) struct RotatingTrace {
@@ -76,12 +77,18 @@ impl RotatingTrace {
         self.current.len_bytes()
     }
 
-    /// Writes the last blocks.
-    pub(crate) fn finish(&mut self, end: &End) -> io::Result<()> {
+    /// Writes the last blocks. Returns the offset of the END block `end` in the file that has the
+    /// trace's own name.
+    pub(crate) fn finish(&mut self, end: &[u8]) -> io::Result<u64> {
         if let Some(rotation) = &mut self.rotation {
             rotation.definitions.finish(None)?;
         }
         self.current.finish(Some(end))
+    }
+
+    /// The file that has the trace's own name, after the last block was written.
+    pub(crate) fn into_file(self) -> GuardedFile {
+        self.current.into_file()
     }
 
     fn files(&mut self) -> impl Iterator<Item = &mut BlockFile> {

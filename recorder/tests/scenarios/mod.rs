@@ -32,6 +32,31 @@ pub fn run_scenario(name: &str) -> ! {
             }
             gpumemtrace_recorder::end_at_exit();
         }
+        "events_after_end" => {
+            record_block(EventKind::BLOCK_ALLOC, 1, 512);
+            gpumemtrace_recorder::end_at_exit();
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    scope.spawn(move || {
+                        (0..100).for_each(|i| record_block(EventKind::BLOCK_ALLOC, thread, i))
+                    });
+                }
+            });
+            (0..100).for_each(|i| record_block(EventKind::BLOCK_ALLOC, i, 512));
+        }
+        "thread_after_last_handler" => {
+            record_block(EventKind::BLOCK_ALLOC, 1, 512);
+            gpumemtrace_recorder::end_after_exit_handlers();
+            let late =
+                std::thread::spawn(|| (0..10).for_each(|i| record_block(EventKind::BLOCK_ALLOC, i, 512)));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!late.is_finished(), "the thread waits for the end of the process");
+            // This thread must be able to end the process.
+            record_block(EventKind::BLOCK_ALLOC, 1, 512);
+            if std::env::var_os("ENDS_LATE").is_some() {
+                late.join().unwrap();
+            }
+        }
         "incompressible" => {
             let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
             for _ in 0..200_000 {

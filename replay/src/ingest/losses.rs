@@ -111,6 +111,8 @@ pub fn find_losses(head: &TraceHead, body: &TraceBody, threads: u64) -> (Missing
     add_count(errors, TraceLoss::InternalErrors { errors });
     let events = counter(Counter::InterruptedEvents);
     add_count(events, TraceLoss::InterruptedEvents { events });
+    let events = counter(Counter::EventsAfterEnd);
+    add_count(events, TraceLoss::EventsAfterEnd { events });
     let frames = body.undefined_frames;
     add_count(frames, TraceLoss::UndefinedFrames { frames });
     (missing, losses)

@@ -147,6 +147,11 @@ pub enum TraceLoss {
         /// The events that were lost.
         events: u64,
     },
+    /// Threads or exit handlers called the GPU after the trace was finished, while the process ended.
+    EventsAfterEnd {
+        /// The events that were not recorded.
+        events: u64,
+    },
     /// Stack frames are used and not defined in the file.
     UndefinedFrames {
         /// The number of frames.

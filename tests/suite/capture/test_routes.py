@@ -38,6 +38,15 @@ def test_module_loaded_with_rtld_local(place):
     place.check_all_recorded([2])
 
 
+def test_destructor_of_a_linked_library(place):
+    """The loader runs it after ours."""
+    place.compile("libdestructor.so", ROUTES / "linked_destructor.c", "-l:libcuda.so.1")
+    program = place.program("linked_program", "-Wl,--no-as-needed", "-ldestructor", "-l:libcuda.so.1")
+    done = place.run(program)
+    assert (done.returncode, done.stderr) == (0, "")
+    place.check_all_recorded([2, 4, 6, 8])
+
+
 def test_two_runtimes_and_a_linked_module(place):
     runtimes = [place.compile(f"runtime{version}.so", ROUTES / "bundled_runtime.c") for version in (12, 13)]
     module = place.compile("extension.so", ROUTES / "linked_extension.c", "-l:libcuda.so.1")

@@ -73,6 +73,14 @@ pub fn encode_raw_block(kind: BlockKind, payload: &[u8]) -> Vec<u8> {
     frame(kind, ENCODING_RAW, payload, payload.len())
 }
 
+/// Renews both checksums of a block whose payload is stored as it is, after a change of the payload.
+pub(crate) fn reseal_raw_block(block: &mut [u8]) {
+    let Some((header, payload)) = block.split_first_chunk_mut::<BLOCK_HEADER_BYTES>() else { return };
+    header[16..20].copy_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+    let crc = crc32c::crc32c(&header[..20]);
+    header[20..].copy_from_slice(&crc.to_le_bytes());
+}
+
 fn frame(kind: BlockKind, encoding: u8, stored: &[u8], raw_len: usize) -> Vec<u8> {
     let mut block = Vec::with_capacity(BLOCK_HEADER_BYTES + stored.len());
     block.extend_from_slice(&BLOCK_SYNC);

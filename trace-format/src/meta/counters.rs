@@ -39,6 +39,10 @@ counters! {
     /// Events not recorded because a signal handler interrupted the recorder: calls that the
     /// handler made meanwhile, and events that it left by a jump.
     InterruptedEvents = 10, "interrupted_events";
+    /// Events not recorded because the trace was already finished: calls of other threads, or of
+    /// other exit handlers, while the process ended. Must stay the last counter of an END payload;
+    /// see [`crate::meta::set_events_after_end`].
+    EventsAfterEnd = 11, "events_after_end";
 }
 
 /// The values of all counters.

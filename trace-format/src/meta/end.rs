@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Counter, Counters, MetaError, decode, encode};
+use crate::block::{BlockKind, encode_raw_block, reseal_raw_block};
 
 /// How the process ended, as it recorded itself. Without one it was killed, crashed, called `exec`,
 /// or is still running.
@@ -40,7 +41,23 @@ struct WireEnd {
     counters: Vec<(String, u64)>,
 }
 
+/// Replaces the number of [`Counter::EventsAfterEnd`] in a block of [`End::encode_block`].
+///
+/// Allocates nothing: a thread of the program does it while the process ends.
+pub fn set_events_after_end(block: &mut [u8], events: u64) {
+    // The counters are the last part of the payload, and this one is the last of them.
+    if let Some(value) = block.last_chunk_mut::<8>() {
+        *value = events.to_le_bytes();
+    }
+    reseal_raw_block(block);
+}
+
 impl End {
+    /// Encodes an END block, header and payload, not packed. [`set_events_after_end`] may change it.
+    pub fn encode_block(&self) -> Vec<u8> {
+        encode_raw_block(BlockKind::END, &self.encode())
+    }
+
     /// Encodes an END payload.
     pub fn encode(&self) -> Vec<u8> {
         encode(&WireEnd {

@@ -12,7 +12,7 @@ mod counters;
 mod end;
 
 pub use counters::{Counter, Counters};
-pub use end::{End, EndReason};
+pub use end::{End, EndReason, set_events_after_end};
 
 /// Largest META or END payload that a reader accepts, in bytes.
 const MAX_META_BYTES: usize = 1 << 20;

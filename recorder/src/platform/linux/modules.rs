@@ -99,9 +99,10 @@ fn program_path() -> String {
 /// library that PyTorch loads as an allocator comes much later.
 pub fn is_preloaded() -> bool {
     let here = is_preloaded as *const () as usize;
+    let libc = libc::gnu_get_libc_version as *const () as usize;
     let first = find_module(|module| {
         let is_ours = module.contains(here, 1);
-        (is_ours || module.file_name().starts_with(b"libc.so")).then_some(is_ours)
+        (is_ours || module.contains(libc, 1)).then_some(is_ours)
     });
     first == Some(true)
 }

@@ -76,6 +76,9 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
         TraceLoss::InterruptedEvents { events } => {
             format!("{} lost where a signal handler interrupted the recorder", format_count(*events, "event"))
         }
+        TraceLoss::EventsAfterEnd { events } => {
+            format!("{} not recorded: the program used the GPU after its exit handlers had run", count_are(*events, "event"))
+        }
         TraceLoss::UndefinedFrames { frames } => {
             let frames = count_are(*frames, "stack frame");
             format!("{frames} not defined in the file: some call sites are unknown")

@@ -1,6 +1,4 @@
-/* A thread calls exit while others allocate; exit handlers free GPU memory.
-
-   trace: running */
+/* A thread calls exit while others allocate; exit handlers free GPU memory. */
 #include "../../observe.h"
 
 static dptr kept;

@@ -1,6 +1,4 @@
-/* Replaces itself by exec while threads allocate; the new program has the same pid and records.
-
-   trace: running */
+/* Replaces itself by exec while threads allocate; the new program has the same pid and records. */
 #include "../../observe.h"
 
 static void *thread(void *unused) {

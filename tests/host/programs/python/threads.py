@@ -1,7 +1,4 @@
-"""Threads allocate; daemon threads still do so while the interpreter finalises.
-
-    trace: running
-"""
+"""Threads allocate; daemon threads still do so while the interpreter finalises."""
 
 import threading
 import time

@@ -1,6 +1,4 @@
-/* A handler ends the process by _exit while a storm of calls runs.
-
-   trace: running */
+/* A handler ends the process by _exit while a storm of calls runs. */
 #include "../../observe.h"
 
 static void handler(int number) { _exit(12); }

@@ -1,6 +1,4 @@
-/* Detached threads still allocate while main returns.
-
-   trace: running */
+/* Detached threads still allocate while main returns. */
 #include "../../observe.h"
 
 static int begun;

@@ -7,9 +7,8 @@ keys, all optional:
     needs: WORD[, WORD]   what the machine must have: `root`, a command, or `module NAME`
     env: A=1 B=2          environment variables; $PLACE is the folder
     says: REGEX           the recorder prints lines, which match; otherwise it prints nothing
-    trace: KIND           `exact` (default), `running` (threads still allocate when the process
-                          ends), `counted` (calls may be lost; the trace says how many), `partial`
-                          (a loss is allowed and reported), `none`
+    trace: KIND           `exact` (default), `counted` (calls may be lost; the trace says how many),
+                          `partial` (a loss is allowed and reported), `none`
     output: unordered     several processes or threads print, in any order
     link: no              the program is not linked to the driver
     libc: here            the program is not run against an old C library
