@@ -20,6 +20,7 @@ use crate::hot::record::PendingMarkerWriter;
 use crate::hot::thread_state::{ThreadState, with_thread_state};
 use crate::platform::cancellation::without_cancellation;
 use crate::platform::guarded_file::GuardedFile;
+use crate::platform::side_stack::SideStack;
 use crate::platform::signals::without_write_signals;
 use crate::ring::mapping::{self, RingMapping};
 use crate::session::thread_block::ThreadBlocks;
@@ -36,11 +37,15 @@ use crate::{metadata, platform, writer};
 const EXIT_PATIENCE_NS: u64 = 10_000_000_000;
 const QUICK_EXIT_PATIENCE_NS: u64 = 500_000_000;
 
+/// Starting a recording takes 40 KiB of stack here, and more with other versions of the C library.
+static START_STACK: SideStack<{ 256 << 10 }> = SideStack::new();
+
 /// Returns the session, and starts it if this is the first event. Pending markers are then recorded
 /// before that event. The calling thread must be marked as inside a hook.
 #[cold]
 pub(crate) fn start_and_flush_pending(state: &ThreadState) -> Option<&'static Session> {
-    let session = current::start_once(start)?;
+    // SAFETY: one thread starts the recording, with all signals blocked.
+    let session = current::start_once(|| unsafe { START_STACK.run(start) })?;
     PENDING.flush(std::process::id(), &mut PendingMarkerWriter::new(state, session));
     Some(session)
 }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use gpumemtrace_format::{Counter, NodeId};
 
 use super::hook_levels::HookLevels;
-use crate::config::FullRingPolicy;
+use crate::config::{FullRingPolicy, NativeStacks};
 use crate::diagnostics::print_diagnostic;
 use crate::per_thread;
 use crate::platform;
@@ -186,11 +186,14 @@ impl ThreadState {
     }
 }
 
-/// Makes a block ready for the thread that has claimed ring `index`.
+/// Makes a block ready for the thread that has claimed ring `index`. All signals must be blocked.
 fn prepare_block(block: &mut ThreadBlock, session: &Session, index: usize, ring: MappedRing) {
     block.native.forget();
     block.python.forget();
     block.native.limit_depth(session.depth);
     block.python.limit_depth(session.depth);
     block.producer = ThreadRingProducer::resume(ring, index);
+    if session.native != NativeStacks::None {
+        block.native.prepare();
+    }
 }

@@ -14,6 +14,7 @@ pub(crate) mod hook_frames;
 pub(crate) mod own_thread;
 pub(crate) mod patience;
 pub(crate) mod process_memory;
+pub(crate) mod side_stack;
 pub(crate) mod signals;
 pub(crate) mod unload_counter;
 

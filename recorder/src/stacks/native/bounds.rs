@@ -30,6 +30,11 @@ impl StackBounds {
         let bytes = self.high.checked_sub(sp).filter(|_| sp >= self.low)? & !7;
         Some(BoundedStack { low: sp, last: bytes.checked_sub(8)? })
     }
+
+    /// True if the stack has this many bytes below an address within it.
+    pub(crate) fn has_below(&self, address: usize, bytes: usize) -> bool {
+        address.checked_sub(self.low).is_some_and(|below| below >= bytes)
+    }
 }
 
 /// Reads one part of a stack with plain loads, and nothing else.

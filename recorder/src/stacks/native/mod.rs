@@ -44,7 +44,9 @@ use gpumemtrace_format::NodeId;
 #[cfg(not(target_vendor = "apple"))]
 pub use loaded_module::prepare;
 
+use crate::platform::cancellation::uninterrupted;
 use crate::platform::process_memory::{Direct, Guarded};
+use crate::platform::side_stack::SideStack;
 use crate::platform::unload_counter::unload_generation;
 use crate::stacks::cache::{FrameKey, StackCache};
 use bounds::StackBounds;
@@ -68,7 +70,14 @@ pub struct NativeStack {
     rules: RuleCache,
     fallback: FallbackMemo,
     fallback_cache: StackCache,
+    /// Where unwind tables are read if the program's stack is small; see [`read_rule_on`].
+    table_stack: TableStack,
 }
+
+/// Reading unwind tables takes about 12 KiB of stack.
+type TableStack = SideStack<{ 32 << 10 }>;
+/// Unwind tables are read on the program's stack if it has this many bytes left.
+const ENOUGH_STACK_BYTES: usize = 24 << 10;
 
 /// The result of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +94,15 @@ impl NativeStack {
         self.memo.forget();
         self.fallback.forget();
         (self.has_bounds, self.needs_fp, self.used_fallback) = (false, false, false);
+    }
+
+    /// Finds the bounds of the calling thread's stack. The C library reads those of the first
+    /// thread from a file, so this runs on a stack of ours. All signals must be blocked. Without
+    /// this call, the first capture does it.
+    pub fn prepare(&mut self) {
+        // SAFETY: the stack belongs to this thread, and no other code uses it.
+        self.bounds = unsafe { self.table_stack.run(StackBounds::of_this_thread) };
+        self.has_bounds = true;
     }
 
     /// Limits stacks to their innermost `frames` frames.
@@ -132,8 +150,7 @@ impl NativeStack {
             return CapturedStack { node, is_truncated: self.fallback.is_truncated() };
         }
         if !self.has_bounds {
-            self.bounds = StackBounds::of_this_thread();
-            self.has_bounds = true;
+            uninterrupted(|| self.prepare());
         }
         let Some(within) = self.bounds.above(here.sp) else {
             return self.walk_foreign_stack(here, fp, define);
@@ -141,12 +158,14 @@ impl NativeStack {
         // SAFETY: as in `capture`.
         let memory = unsafe { Direct::new() };
         let generation = unload_generation();
-        let mut change = self.memo.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
+        let small = (!self.bounds.has_below(here.sp, ENOUGH_STACK_BYTES)).then_some(&self.table_stack);
+        let read = |pc, is_interrupted| read_rule_on(small, pc, is_interrupted);
+        let mut change = self.memo.walk((&within, &memory), &mut self.rules, &here, generation, read);
         let is_incomplete = |change: &Result<memo::NativeStackChange, UnwindStop>| matches!(change, Ok(change) if change.is_truncated);
         if is_incomplete(&change) && !self.needs_fp {
             self.needs_fp = true;
             here.fp = fp;
-            change = self.memo.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
+            change = self.memo.walk((&within, &memory), &mut self.rules, &here, generation, read);
         }
         let Ok(change) = change else { return self.walk_with_fallback(here.sp, define) };
         self.used_fallback = false;
@@ -170,7 +189,8 @@ impl NativeStack {
         self.used_fallback = false;
         let (mut frame, mut depth, mut place, mut is_truncated) = (UnwindFrame { fp, ..here }, 0, 0, true);
         while depth < self.memo.max_depth() {
-            let (rule, at) = self.rules.find_or_read(place, (frame.pc, frame.is_interrupted), read_rule);
+            let read = |pc, is_interrupted| read_rule_on(Some(&self.table_stack), pc, is_interrupted);
+            let (rule, at) = self.rules.find_or_read(place, (frame.pc, frame.is_interrupted), read);
             match rule.step(&Guarded, &frame) {
                 Ok(step) if step.frame.pc != 0 => (frame, place) = (step.frame, at),
                 Ok(_) | Err(UnwindStop::Outermost) => {
@@ -200,6 +220,19 @@ impl NativeStack {
         self.fallback.remember(node, walk.is_truncated);
         self.used_fallback = true;
         CapturedStack { node, is_truncated: walk.is_truncated }
+    }
+}
+
+/// As [`read_rule`], on another stack if the program's is small. That takes two system calls, as
+/// every word of a foreign stack does.
+#[cold]
+#[inline(never)]
+fn read_rule_on(small: Option<&TableStack>, pc: usize, is_interrupted: bool) -> Option<UnwindRule> {
+    match small {
+        None => read_rule(pc, is_interrupted),
+        // SAFETY: the stack belongs to this thread, whose hooks do not run inside each other's
+        // recorder; all signals are blocked.
+        Some(stack) => uninterrupted(|| unsafe { stack.run(|| read_rule(pc, is_interrupted)) }),
     }
 }
 
