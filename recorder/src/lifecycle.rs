@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT};
 
+use crate::allocator::{has_memory_to_start, with_reserve};
 use crate::config::RecorderConfig;
 use crate::diagnostics::{error_text, print_diagnostic};
 use crate::hot::nesting::release_interrupted_hook;
@@ -45,12 +46,19 @@ static START_STACK: SideStack<{ 256 << 10 }> = SideStack::new();
 #[cold]
 pub(crate) fn start_and_flush_pending(state: &ThreadState) -> Option<&'static Session> {
     // SAFETY: one thread starts the recording, with all signals blocked.
-    let session = current::start_once(|| unsafe { START_STACK.run(start) })?;
+    let session = current::start_once(|| unsafe { START_STACK.run(|| with_reserve(start)) })?;
     PENDING.flush(std::process::id(), &mut PendingMarkerWriter::new(state, session));
     Some(session)
 }
 
 fn start() -> Option<&'static Session> {
+    if !has_memory_to_start() {
+        print_diagnostic(&[
+            "cannot record: the program has no memory left (its limit on address space, or the container's). ",
+            "The program goes on without a trace.",
+        ]);
+        return None;
+    }
     let config = RecorderConfig::from_env();
     let values = PatternValues {
         pid: std::process::id(),
