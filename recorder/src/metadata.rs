@@ -90,6 +90,14 @@ pub(crate) fn host_name() -> String {
     if result == 0 { String::from_utf8_lossy(&name[..len]).into_owned() } else { String::new() }
 }
 
+/// The working directory, and the one that the shell started the program in if it differs.
+fn working_folders() -> Vec<String> {
+    let here = std::env::current_dir().ok().and_then(|folder| folder.into_os_string().into_string().ok());
+    let start =
+        std::env::var("PWD").ok().filter(|folder| folder.starts_with('/') && Some(folder) != here.as_ref());
+    here.into_iter().chain(start).collect()
+}
+
 /// The first metadata block, written before any event.
 pub(crate) fn header(
     config: &RecorderConfig,
@@ -105,6 +113,10 @@ pub(crate) fn header(
     if !host.is_empty() {
         meta.set_text("host", host);
     }
+    // A reader shows source lines only of the same user, and from these folders.
+    // SAFETY: always succeeds.
+    meta.set_number("user_id", u64::from(unsafe { libc::geteuid() }));
+    meta.set_list("folders", working_folders());
     let place = &config.place;
     let ranks = [("rank", place.rank), ("local_rank", place.local_rank), ("world_size", place.world_size)];
     for (key, number) in ranks.into_iter().filter_map(|(key, number)| Some((key, number?))) {

@@ -16,6 +16,7 @@ pub mod launch;
 mod metrics;
 mod page;
 mod render;
+mod source;
 #[doc(hidden)]
 pub mod symbolize;
 mod terminal;

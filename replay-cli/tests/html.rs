@@ -25,7 +25,7 @@ fn page_of(trace: &str, options: &[&str]) -> (Option<i32>, String) {
     (done.status.code(), fs::read_to_string(output).expect("a page"))
 }
 
-fn blob(page: &str, id: &str) -> Vec<u8> {
+pub(crate) fn blob(page: &str, id: &str) -> Vec<u8> {
     let begin = format!("<script type=\"application/octet-stream\" id=\"{id}\">");
     let from = page.find(&begin).expect("the blob") + begin.len();
     let text = page[from..].split('<').next().expect("its text");

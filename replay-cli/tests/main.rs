@@ -16,6 +16,7 @@ mod reports;
 mod run;
 mod schema;
 mod shell;
+mod source;
 mod timeline;
 mod whatif;
 mod wording;

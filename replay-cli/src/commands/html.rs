@@ -24,6 +24,7 @@ use crate::render::json::write_json;
 use crate::render::text::render_fleet;
 use crate::render::wording::fill_report;
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
+use crate::source::SourceArgs;
 use crate::terminal::output_file::{fill_file, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
@@ -60,6 +61,8 @@ pub(crate) struct HtmlArgs {
     /// Leave out source lines
     #[arg(long)]
     no_source: bool,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Leave out the host, the arguments of the program and the directories of all files
     #[arg(long)]
     redact: bool,
@@ -99,6 +102,7 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         compare: None,
         max_size: DEFAULT_PAGE_BYTES,
         no_source: false,
+        source: SourceArgs::default(),
         redact: false,
         trace: TraceArgs::default(),
     };
@@ -168,12 +172,20 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let mut json = Vec::new();
     write_json(&report, &mut json)?;
     let mut summary = Vec::new();
-    TextRenderer.render(&report, &RenderContext::new(Style::for_files()), &mut summary)?;
+    TextRenderer.render(
+        &report,
+        &RenderContext { source: &args.source, ..RenderContext::new(Style::for_files()) },
+        &mut summary,
+    )?;
     let summary = String::from_utf8_lossy(&summary);
     let is_complete = unreadable == 0 && report.traces.iter().all(|trace| trace.complete);
     let source = PageSource { histories, report: &report, json, summary: &summary, before: before.as_ref() };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
-    let options = PageOptions { max_bytes, has_source: !args.no_source, is_redacted: args.redact };
+    let options = PageOptions {
+        max_bytes,
+        source: (!args.no_source).then_some(&args.source),
+        is_redacted: args.redact,
+    };
     Ok((make_page(source, options), is_complete))
 }
 

@@ -20,6 +20,7 @@ mod trace_data;
 
 use gpumemtrace_replay::{Report, RunHistory};
 
+use crate::source::SourceArgs;
 use crate::terminal::escape::{escape_text, needs_escape};
 
 use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
@@ -62,18 +63,18 @@ impl PageSource<'_> {
 
 /// What the user chose for a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PageOptions {
+pub(crate) struct PageOptions<'a> {
     /// Limit of the page in bytes.
     pub(crate) max_bytes: usize,
-    /// Embed the source lines of call sites.
-    pub(crate) has_source: bool,
+    /// Where the source lines of call sites may come from; `None` to embed none.
+    pub(crate) source: Option<&'a SourceArgs>,
     /// Cut the directories of all paths.
     pub(crate) is_redacted: bool,
 }
 
 /// Makes the page. It may exceed the limit if even the coarsest history is too large.
-pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> String {
-    let mut sources = SourceLines::new(options.has_source, &source.report.traces);
+pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions<'_>) -> String {
+    let mut sources = SourceLines::new(options.source, &source.report.traces);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
     let (mut summary, mut json) = (source.summary.to_owned(), std::mem::take(&mut source.json));
@@ -86,7 +87,7 @@ pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions) -> Str
     // Encoded bytes per raw byte of the last try.
     let mut rate = 0.0;
     loop {
-        let mut raw = raw_histories(&source, &cards, &reductions, options.has_source, &mut sources);
+        let mut raw = raw_histories(&source, &cards, &reductions, &mut sources);
         if let Some(redaction) = &redaction {
             raw.data = redaction.json(&raw.data);
         }
@@ -159,7 +160,6 @@ fn raw_histories(
     source: &PageSource<'_>,
     cards: &PageCards,
     reductions: &Reductions,
-    has_source: bool,
     sources: &mut SourceLines,
 ) -> RawBlobs {
     let mut columns = Columns::default();
@@ -168,12 +168,13 @@ fn raw_histories(
         let (trace, report) = source.report_of(index);
         trace_data::trace_data((trace, report), history, &mut columns, sources)
     });
+    let traces = traces.collect();
     let data = PageData {
         version: 1,
-        traces: traces.collect(),
+        traces,
         cards: &cards.traces,
         rank_cards: &cards.ranks,
-        page_card: page_card(&reductions.sentences(&source.histories), has_source),
+        page_card: page_card(&reductions.sentences(&source.histories), sources.missing().as_deref()),
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
     };
     let data = escape_names(&serde_json::to_string(&data).unwrap_or_default());

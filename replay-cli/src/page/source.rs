@@ -1,4 +1,4 @@
-//! The source lines that the page shows: only those of call sites, and none of files that look
+//! The source lines that the page shows: those that a report shows, and none of files that look
 //! secret.
 
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::path::Path;
 use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::report::{Site, TraceInfo};
 
-use crate::render::text::SiteFormatter;
+use crate::render::text::sources_of_report;
+use crate::source::{SourceArgs, SourceReader};
 
 /// Parts of file names that suggest passwords, tokens or keys.
 const SECRET_NAMES: &[&str] =
@@ -16,18 +17,26 @@ const SECRET_EXTENSIONS: &[&str] = &["pem", "key", "p12", "pfx", "kdbx", "netrc"
 
 /// Reads source lines, unless the user wants none.
 pub(super) struct SourceLines {
-    reader: Option<SiteFormatter>,
+    reader: Option<SourceReader>,
 }
 
 impl SourceLines {
-    pub(super) fn new(is_wanted: bool, traces: &[TraceInfo]) -> Self {
-        Self { reader: is_wanted.then(|| SiteFormatter::new(false, traces)) }
+    pub(super) fn new(wanted: Option<&SourceArgs>, traces: &[TraceInfo]) -> Self {
+        Self { reader: wanted.map(|args| sources_of_report(traces, args)) }
     }
 
     /// The source line of a site, if it may be shown and can be read.
     pub(super) fn line_of(&mut self, site: &Site) -> Option<String> {
         let is_secret = site.file.as_deref().is_some_and(looks_secret);
-        self.reader.as_mut().filter(|_| !is_secret)?.source_line(site)
+        self.reader.as_mut().filter(|_| !is_secret)?.line_of(site)
+    }
+
+    /// Why source lines are missing, as a sentence.
+    pub(super) fn missing(&self) -> Option<String> {
+        match &self.reader {
+            None => Some("Source lines are not embedded (--no-source).".to_owned()),
+            Some(reader) => reader.withheld().map(|withheld| format!("{}.", withheld.describe())),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use gpumemtrace_replay::{Report, Section};
 use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
 use serde::{Serialize, Serializer};
 
+use crate::source::SourceArgs;
 use crate::terminal::stdout::{colored_stdout, stdout};
 use crate::terminal::style::Style;
 pub(crate) use json::JsonRenderer;
@@ -124,14 +125,26 @@ pub(crate) struct RenderContext<'a> {
     pub(crate) section_rows: &'static [SectionRow],
     /// `--all`: lists are not shortened.
     pub(crate) all_rows: bool,
+    /// Where source lines may come from.
+    pub(crate) source: &'a SourceArgs,
     /// Colours, width, and rows per list.
     pub(crate) style: Style,
 }
 
+/// Source lines of the user's own runs only.
+static DEFAULT_SOURCE: SourceArgs = SourceArgs { folders: Vec::new() };
+
 impl RenderContext<'_> {
     /// The defaults: no sections, shortened stacks and lists.
     pub(crate) fn new(style: Style) -> Self {
-        Self { sections: &[], section_rows: SECTIONS, full_stacks: false, all_rows: false, style }
+        Self {
+            sections: &[],
+            section_rows: SECTIONS,
+            full_stacks: false,
+            all_rows: false,
+            source: &DEFAULT_SOURCE,
+            style,
+        }
     }
 }
 

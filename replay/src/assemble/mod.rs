@@ -23,7 +23,7 @@ use crate::pass::Analysis;
 use crate::report::{
     Device, DeviceEnd, DeviceLevels, DevicePeak, DeviceStepEnd, OptimizerMethod, OwnerBytes, Phase,
     PhaseOnDevice, Report, Residual, Section, SinceMoment, SleepMode, Steps, StreamPart, TorchReleases,
-    TraceInfo, Worded,
+    TraceInfo, TraceOrigin, Worded,
 };
 use crate::timeline::phases::PhaseUsage;
 use crate::{leak, verdicts};
@@ -134,6 +134,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         path: analysis.path.clone(),
         pid: meta.number("pid"),
         host: text("host"),
+        origin: TraceOrigin::of(meta),
         rank: meta.number("rank"),
         world_size: meta.number("world_size"),
         command: list("command"),

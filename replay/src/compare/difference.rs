@@ -10,7 +10,8 @@ use super::profile::Profile;
 use super::totals::{AmountChange, TotalChange, TotalQuantity};
 use crate::report::json_enum::json_enum;
 use crate::report::{
-    ComparedSteps, Leak, LeakKind, LeakShape, PluggableMode, Quantity, Site, StepSource, TraceLoss, Worded,
+    ComparedSteps, Leak, LeakKind, LeakShape, PluggableMode, Quantity, Site, StepSource, TraceLoss,
+    TraceOrigin, Worded,
 };
 
 /// The comparison of two traces.
@@ -78,6 +79,9 @@ pub enum ComparisonNote {
 pub struct ComparedRun {
     /// The path as given.
     pub path: String,
+    /// Decides which source files may be shown.
+    #[serde(skip)]
+    pub origin: TraceOrigin,
     /// The command line of the traced program.
     pub command: Option<Vec<String>>,
     /// The version of PyTorch.
@@ -101,6 +105,7 @@ impl ComparedRun {
         let analysis = profile.analysis;
         Self {
             path: analysis.path.clone(),
+            origin: TraceOrigin::of(&analysis.meta),
             command: Some(analysis.meta.list("command").to_vec()).filter(|command| !command.is_empty()),
             torch: analysis.meta.text("torch").map(str::to_owned),
             step_source: analysis.step_source(),

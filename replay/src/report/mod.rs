@@ -14,6 +14,7 @@ mod leak;
 mod mps_samples;
 mod note;
 mod oom;
+mod origin;
 mod peak;
 mod ranks;
 mod recording;
@@ -55,6 +56,7 @@ pub use self::{
         FirstOom, Oom, OomCause, OomGrowth, OomGrowthPattern, OomPredictions, RefusedRequest, Remedy,
         RemedyKind, SettingVerdict, StepPeakBytes,
     },
+    origin::TraceOrigin,
     peak::{
         Category, CategoryBytes, CategoryShare, Confidence, LabelDifference, LabelPair, MemoryLayer,
         PassBytes, Peak, PeakBlockRow, PeakLabels, PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep,

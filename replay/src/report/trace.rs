@@ -6,7 +6,9 @@ use gpumemtrace_format::TrackerState;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::{Ending, PluggableMode, SinceMoment, StreamPart, TraceLoss, TraceNote, UnnamedReason, Worded};
+use super::{
+    Ending, PluggableMode, SinceMoment, StreamPart, TraceLoss, TraceNote, TraceOrigin, UnnamedReason, Worded,
+};
 
 /// One trace of the report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -17,6 +19,9 @@ pub struct TraceInfo {
     pub pid: Option<u64>,
     /// The name of the host.
     pub host: Option<String>,
+    /// Decides which source files may be shown.
+    #[serde(skip)]
+    pub origin: TraceOrigin,
     /// The rank of the process in a distributed job.
     pub rank: Option<u64>,
     /// The number of ranks of the distributed job.

@@ -19,6 +19,7 @@ use crate::render::wording::{fill_comparison, fill_rank_comparison};
 use crate::render::{
     COMPARISON_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format,
 };
+use crate::source::SourceArgs;
 use crate::terminal::status_line;
 use crate::trace::find::{TRACES, find_files};
 
@@ -33,6 +34,8 @@ pub(crate) struct CompareArgs {
     after: PathBuf,
     #[command(flatten)]
     reading: TraceArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     #[command(flatten)]
     jobs: JobsArgs,
     /// List every call site that differs, not only the largest changes
@@ -117,7 +120,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
         fill_rank_comparison(&mut ranks);
         (fails, ranks.complete, ComparisonDocument::Ranks(ranks))
     };
-    let context = RenderContext { all_rows: args.all, ..RenderContext::new(args.display.style()) };
+    let context = RenderContext {
+        all_rows: args.all,
+        source: &args.source,
+        ..RenderContext::new(args.display.style())
+    };
     print_document(renderer, &document, &context)?;
     Ok(match (fails, is_complete) {
         (true, _) => CliExit::Findings,

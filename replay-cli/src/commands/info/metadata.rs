@@ -12,6 +12,8 @@ const LABELS: &[(&str, &str)] = &[
     ("trace_id", "trace ID"),
     ("tool", "recorded by"),
     ("pid", "process ID"),
+    ("user_id", "user ID"),
+    ("folders", "folders of the run"),
     ("local_rank", "local rank"),
     ("world_size", "world size"),
     ("command_line", "command line"),

@@ -25,6 +25,7 @@ use crate::render::wording::fill_report;
 use crate::render::{
     REPORT_RENDERERS, RenderContext, ReportRenderer, format_parser, print_document, select_format,
 };
+use crate::source::SourceArgs;
 use crate::terminal::format::format_duration;
 use crate::terminal::status_line;
 use crate::trace::find::{TRACES, find_files};
@@ -59,6 +60,8 @@ pub(crate) struct ReplayArgs {
     stacks: bool,
     #[command(flatten)]
     reading: TraceArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     #[command(flatten)]
     jobs: JobsArgs,
     /// Follow running programs: findings and totals on stderr, the report at their end or Ctrl-C
@@ -112,7 +115,12 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let (analyses, unreadable) = read_traces(args, &files, &asked)?;
     check_moments_exist(&analyses, &args.at)?;
     let sections = &args.sections.asked;
-    let context = RenderContext { sections, full_stacks: args.stacks, ..RenderContext::new(style) };
+    let context = RenderContext {
+        sections,
+        full_stacks: args.stacks,
+        source: &args.source,
+        ..RenderContext::new(style)
+    };
     let renderer = select_format(REPORT_RENDERERS, args.format, args.json);
     let needs = renderer.report_needs(&context);
     let mut resolver = Resolver::new(args.reading.uses_symbol_cache());

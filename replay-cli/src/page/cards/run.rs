@@ -34,14 +34,12 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
 }
 
 /// What the page leaves out, which depends on its size.
-pub(in crate::page) fn page_card(reductions: &[String], has_source: bool) -> Node {
+pub(in crate::page) fn page_card(reductions: &[String], missing_source: Option<&str>) -> Node {
     let mut lines = reductions.to_vec();
     if lines.is_empty() {
         lines.push("Nothing was merged or left out to keep the page small.".to_owned());
     }
-    if !has_source {
-        lines.push("Source lines are not embedded (--no-source).".to_owned());
-    }
+    lines.extend(missing_source.map(str::to_owned));
     Node::Element(card("This page", list("advice", lines)))
 }
 

@@ -32,7 +32,7 @@ pub(crate) use check::render_written_budget;
 pub(crate) use fleet::render_fleet;
 pub(crate) use lake::render_lake;
 pub(crate) use sections::{SECTIONS, SectionRow};
-pub(crate) use sites::SiteFormatter;
+pub(crate) use sites::{SiteFormatter, sources_of_report};
 
 /// The longest list of call sites without `--top`. Other rows are summed up.
 const MAX_LISTED: usize = 20;
@@ -85,7 +85,7 @@ impl Renderer<ComparisonDocument> for TextRenderer {
         let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
         let text = match document {
             ComparisonDocument::Traces(comparison) => {
-                compare::render_comparison(comparison, max_lines, style)
+                compare::render_comparison(comparison, max_lines, context.source, style)
             }
             ComparisonDocument::Ranks(ranks) => compare::ranks::render_ranks(ranks, max_lines, style),
         };
@@ -143,7 +143,7 @@ impl Renderer<CheckDocument> for TextRenderer {
 fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
     let (sections, style) = (context.sections, context.style);
     let mut out = String::new();
-    let mut sites = SiteFormatter::new(context.full_stacks, &report.traces);
+    let mut sites = SiteFormatter::new(context.full_stacks, &report.traces, context.source);
     for trace in 0..report.traces.len() {
         if trace > 0 {
             out.push('\n');
@@ -159,6 +159,7 @@ fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
         }
     }
     ranks::render_ranks(&mut out, report, style);
+    sites.write_withheld(&mut out, style);
     if sections.is_empty() {
         out.push('\n');
         let flags: Vec<String> = context.section_rows.iter().map(|row| format!("--{}", row.flag)).collect();

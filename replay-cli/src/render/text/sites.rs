@@ -1,59 +1,52 @@
 //! Call sites and stacks as text: short file names, source lines, your own code marked with `>`.
 
-use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame, StackOrder, TraceInfo};
 
 use crate::render::wording::sites::format_frame;
-use crate::terminal::escape::escape_text;
+use crate::source::{SourceArgs, SourceReader};
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most frames of a stack without `--stacks`.
 const MAX_FRAMES: usize = 24;
-/// Largest source file that is read, in bytes.
-const MAX_SOURCE_BYTES: u64 = 8 << 20;
-/// Longest source line, in characters.
-const MAX_SOURCE_CHARS: usize = 160;
 
-/// Prints stacks and source lines. Each source file is read once.
+/// Prints stacks and source lines.
 pub(crate) struct SiteFormatter {
     /// `--stacks`: all frames, with native frames between Python frames.
     pub(crate) full_stacks: bool,
-    /// Files that were changed after this are not shown: the run had other lines.
-    ended: Option<SystemTime>,
-    sources: HashMap<String, Option<Vec<String>>>,
+    pub(crate) sources: SourceReader,
 }
 
 impl SiteFormatter {
     /// For a report of these traces.
-    pub(crate) fn new(full_stacks: bool, traces: &[TraceInfo]) -> Self {
-        let ended = |trace: &TraceInfo| {
-            let ended_unix_ns = trace.started_unix_ns?.checked_add(trace.duration_ns?)?;
-            UNIX_EPOCH.checked_add(Duration::from_nanos(ended_unix_ns))
-        };
-        Self { full_stacks, ended: traces.iter().filter_map(ended).min(), sources: HashMap::new() }
+    pub(crate) fn new(full_stacks: bool, traces: &[TraceInfo], args: &SourceArgs) -> Self {
+        Self { full_stacks, sources: sources_of_report(traces, args) }
     }
 
-    /// The source line of a site without its indentation; `None` if the file cannot be read or was
-    /// changed after the run, or if the line is empty.
+    /// The source line of a site, as [`SourceReader::line_of`] has it.
     pub(crate) fn source_line(&mut self, site: &Site) -> Option<String> {
-        let (file, line) = (site.file.as_ref()?, site.line?);
-        let lines = self.sources.entry(file.clone()).or_insert_with(|| {
-            let facts = std::fs::metadata(file).ok()?;
-            let was_changed = || self.ended.zip(facts.modified().ok()).is_some_and(|(ended, at)| at > ended);
-            if !facts.is_file() || facts.len() > MAX_SOURCE_BYTES || was_changed() {
-                return None;
-            }
-            let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();
-            Some(text.lines().map(str::to_owned).collect())
-        });
-        let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
-        let shown: String = escape_text(text).chars().take(MAX_SOURCE_CHARS).collect();
-        (!shown.is_empty()).then_some(shown)
+        self.sources.line_of(site)
     }
+
+    /// Prints why source lines are missing that could have been read.
+    pub(crate) fn write_withheld(&self, out: &mut String, style: Style) {
+        if let Some(withheld) = self.sources.withheld() {
+            put_line(out, format_args!("\n{}", style.dim(&withheld.describe())));
+        }
+    }
+}
+
+/// Reads the source lines of a report of these traces.
+pub(crate) fn sources_of_report(traces: &[TraceInfo], args: &SourceArgs) -> SourceReader {
+    let ended = |trace: &TraceInfo| {
+        let ended_unix_ns = trace.started_unix_ns?.checked_add(trace.duration_ns?)?;
+        UNIX_EPOCH.checked_add(Duration::from_nanos(ended_unix_ns))
+    };
+    let origins = traces.iter().map(|trace| (trace.path.as_str(), &trace.origin));
+    SourceReader::new(origins, traces.iter().filter_map(ended).min(), args)
 }
 
 impl SiteFormatter {

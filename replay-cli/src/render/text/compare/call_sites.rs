@@ -3,8 +3,8 @@
 use gpumemtrace_replay::compare::{AmountChange, ChangeStatus, Comparison, LineChange};
 
 use super::format_change;
-use crate::render::text::sites::SiteFormatter;
 use crate::render::wording::sites::short_site;
+use crate::source::{SourceArgs, SourceReader};
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::layout::display_width;
 use crate::terminal::marks::HANG;
@@ -15,7 +15,13 @@ const STATUS_WIDTH: usize = 13;
 /// Columns of each number.
 const NUMBER_WIDTH: usize = 13;
 
-pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
+pub(super) fn render_call_sites(
+    out: &mut String,
+    comparison: &Comparison,
+    most: usize,
+    source: &SourceArgs,
+    style: Style,
+) {
     let lines = &comparison.lines;
     if lines.is_empty() {
         return;
@@ -37,7 +43,9 @@ pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most:
             "allocations"
         ),
     );
-    let mut sites = SiteFormatter::new(false, &[]);
+    // The files have the lines of the second run only.
+    let after = comparison.runs.last().map(|run| (run.path.as_str(), &run.origin));
+    let mut sources = SourceReader::new(after, None, source);
     let lists: Vec<(String, &LineChange)> = lines
         .iter()
         .take(most)
@@ -50,11 +58,14 @@ pub(super) fn render_call_sites(out: &mut String, comparison: &Comparison, most:
     let fits = |site: &str| columns + display_width(site) <= style.width;
     let has_own_lines = style.wraps && !lists.iter().all(|(site, _)| fits(site));
     for (site, line) in lists {
-        render_line(out, line, &site, has_own_lines, &mut sites, style);
+        render_line(out, line, &site, has_own_lines, &mut sources, style);
     }
     if lines.len() > most {
         let more = format_count((lines.len() - most) as u64, "more call site");
         put_line(out, format_args!("  and {more} (--all lists them)"));
+    }
+    if let Some(withheld) = sources.withheld() {
+        put_line(out, format_args!("{}", style.dim(&withheld.describe())));
     }
 }
 
@@ -63,7 +74,7 @@ fn render_line(
     line: &LineChange,
     site: &str,
     has_own_line: bool,
-    sites: &mut SiteFormatter,
+    sources: &mut SourceReader,
     style: Style,
 ) {
     let bytes = |change: AmountChange| format_change(change.change, true);
@@ -88,8 +99,7 @@ fn render_line(
         let steps = format_count(differ, "step");
         put_line(out, format_args!("{:>indent$}different allocations in {steps}", ""));
     }
-    // The file has the lines of the second run only.
-    if let Some(source) = line.after.as_ref().and_then(|site| sites.source_line(site)) {
+    if let Some(source) = line.after.as_ref().and_then(|site| sources.line_of(site)) {
         put_line(out, format_args!("{:>indent$}{}", "", style.dim(&source)));
     }
 }

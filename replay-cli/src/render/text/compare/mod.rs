@@ -12,13 +12,19 @@ use gpumemtrace_replay::report::Quantity;
 use crate::render::text::header::{format_program, render_losses, trace_state};
 use crate::render::wording::sites::short_site;
 use crate::render::wording::steps::name_step_source;
+use crate::source::SourceArgs;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::layout;
 use crate::terminal::style::Style;
 
 /// Headers, then what differs, with at most `most` call sites.
-pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Style) -> String {
+pub(super) fn render_comparison(
+    comparison: &Comparison,
+    most: usize,
+    source: &SourceArgs,
+    style: Style,
+) -> String {
     let mut out = String::new();
     render_runs(&mut out, comparison, style);
     out.push('\n');
@@ -36,7 +42,7 @@ pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Sty
     render_leak_changes(&mut out, &comparison.leaks, style);
     render_oom_changes(&mut out, comparison, style);
     totals::render_totals(&mut out, comparison, style);
-    call_sites::render_call_sites(&mut out, comparison, most, style);
+    call_sites::render_call_sites(&mut out, comparison, most, source, style);
     layout::finish_text(&out, style)
 }
 
