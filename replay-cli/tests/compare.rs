@@ -185,7 +185,7 @@ fn written_budget_is_met_and_not_overwritten_without_force() {
     folder.shows(&write, 0);
     insta::assert_snapshot!("budget", folder.text("b.toml"));
     let written = folder.text("b.toml");
-    assert!(folder.complains(&write, 2).contains("b.toml already exists; replace it with --force"));
+    assert!(folder.complains(&write, 2).contains("b.toml already exists; name another file, or add --force"));
     folder.put("b.toml", b"[peak]\nlive = 1\n");
     folder.shows(&[&write[..], &["--force"]].concat(), 0);
     assert_eq!(folder.text("b.toml"), written);
@@ -248,7 +248,7 @@ fn markdown_and_junit_are_written_to_their_files() {
     assert_eq!(folder.shows(&to_stdout, 4), folder.text("m.md"));
     let mut unwritable = args;
     unwritable[5] = "no/such/folder.md";
-    assert!(folder.complains(&unwritable, 1).contains("cannot write no/such/folder.md"));
+    assert!(folder.complains(&unwritable, 2).contains("cannot write no/such/folder.md"));
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Folder {
 
     /// Exports with these options; returns the file.
     fn export(&self, words: &str) -> Vec<u8> {
-        let done = self.run(&format!("export {words} -o exported"));
+        let done = self.run(&format!("export {words} -o exported --force"));
         assert_eq!(done.status.code(), Some(0), "{words}: {}", text(&done.stderr));
         fs::read(self.path("exported")).expect("written")
     }
@@ -177,7 +177,8 @@ fn wrong_use_is_one_sentence_and_writes_nothing() {
         ("export csv-sites -o kept", 2, "<TRACE>"),
         ("export folded run.trac?", 2, "run.trac? is a pattern; name the output with --output"),
     ] {
-        let done = folder.run(words);
+        // Without --force, the file is kept in any case.
+        let done = folder.run(&words.replace("-o kept", "-o kept --force"));
         let error = text(&done.stderr);
         assert_eq!(done.status.code(), Some(code), "{words}: {error}");
         assert!(error.replace("\n    ", " ").contains(said), "{words}: {error}");
@@ -238,7 +239,7 @@ fn damage_at_any_place_never_panics() {
         damaged[at] ^= 0x55;
         fs::write(folder.path("damaged.trace"), &damaged).unwrap();
         let format = &formats[turn % formats.len()];
-        let done = folder.run(&format!("export {format} damaged.trace -o damaged"));
+        let done = folder.run(&format!("export {format} damaged.trace -o damaged --force"));
         assert!(matches!(done.status.code(), Some(0 | 5 | 6)), "{format} at {at}: {}", text(&done.stderr));
     }
 }

@@ -12,6 +12,7 @@ mod html;
 mod injectable;
 mod many_traces;
 mod names;
+mod outputs;
 mod reports;
 mod run;
 mod schema;

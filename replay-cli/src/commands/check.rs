@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
-use anyhow::Context;
 use gpumemtrace_fleet::{BudgetChecks, CheckDocument, UnreadableTrace, merge_drafts};
 use gpumemtrace_replay::budget::{Budget, BudgetDraft, check, draft_budget};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
@@ -24,7 +22,7 @@ use crate::render::{
     CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
     select_format,
 };
-use crate::terminal::output_file::{cannot_write, hide_temporary_name};
+use crate::terminal::output_file::{KEPT, OutputPath};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 use crate::trace::find::{TRACES, find_files};
@@ -43,8 +41,8 @@ pub(crate) struct CheckArgs {
     /// Write the budget file, with limits taken from this trace, or the largest of several
     #[arg(long, conflicts_with_all = ["markdown", "junit", "json", "format"])]
     write: bool,
-    /// With --write, replace an existing file
-    #[arg(long, requires = "write")]
+    /// Replace an existing budget, or a --markdown or --junit file that gpumemtrace did not write
+    #[arg(long)]
     force: bool,
     /// Also write a Markdown summary for a pull request ("-" for stdout)
     #[arg(long, value_name = "FILE")]
@@ -97,12 +95,18 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
     let outputs = args.outputs()?;
     // Reading the trace may take minutes: refuse a wrong budget first.
     let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
-    if args.write && !args.force && args.budget.exists() {
-        return Err(already_exists(&args.budget).into());
+    let new_budget = args.write.then(|| OutputPath::claim(&args.budget, KEPT, args.force)).transpose()?;
+    let mut targets = Vec::new();
+    for (renderer, file) in outputs {
+        let claim = |path: &Path| OutputPath::claim(path, renderer.name(), args.force);
+        targets.push((renderer, file.map(claim).transpose()?));
     }
     status_line::exit_cleanly_on_interrupt()?;
     let files = find_files(&args.traces, TRACES)?;
-    let Some(budget) = budget else { return write_limits(args, &files, &user_code) };
+    if let Some(target) = new_budget {
+        return write_limits(args, &files, &user_code, target);
+    }
+    let Some(budget) = budget else { return Ok(CliExit::Unreadable) };
     let name = args.budget.display().to_string();
     let is_alone = files.len() == 1;
     let (mut checks, unreadable) = read_profiles(args, &files, &user_code, |profile| {
@@ -119,8 +123,8 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
         }
     };
     let context = RenderContext::new(args.display.style());
-    for (renderer, file) in outputs {
-        write_output(renderer, file, &document, &context)?;
+    for (renderer, target) in targets {
+        write_output(renderer, target, &document, &context)?;
     }
     Ok(match (passed, complete) {
         (false, _) => CliExit::Exceeded,
@@ -171,7 +175,12 @@ fn read_profiles<T: Send>(
 }
 
 /// Writes a budget that all of the traces keep to.
-fn write_limits(args: &CheckArgs, files: &[PathBuf], user_code: &UserCodePaths) -> anyhow::Result<CliExit> {
+fn write_limits(
+    args: &CheckArgs,
+    files: &[PathBuf],
+    user_code: &UserCodePaths,
+    target: OutputPath,
+) -> anyhow::Result<CliExit> {
     let (measured, unreadable) = read_profiles(args, files, user_code, |profile| {
         let analysis = profile.analysis;
         let name = if files.len() == 1 { String::new() } else { format!("{}: ", analysis.path) };
@@ -182,7 +191,7 @@ fn write_limits(args: &CheckArgs, files: &[PathBuf], user_code: &UserCodePaths) 
     let (drafts, losses): (Vec<BudgetDraft>, Vec<Vec<String>>) = measured.into_iter().unzip();
     let losses = losses.concat();
     let Some(draft) = drafts.into_iter().reduce(merge_drafts) else { return Ok(CliExit::Unreadable) };
-    write_budget(&args.budget, &write_budget_file(&draft), args.force)?;
+    target.fill(write_budget_file(&draft).as_bytes())?;
     print_text(&render_written_budget(&args.budget, runs, &draft.leaks, &losses, args.display.style()))?;
     Ok(if losses.is_empty() && unreadable.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
@@ -198,40 +207,16 @@ fn read_budget(path: &Path) -> anyhow::Result<Budget> {
     Ok(text.parse::<Budget>().map_err(|why| UsageError(format!("{name}: {why}")))?)
 }
 
-fn already_exists(path: &Path) -> UsageError {
-    UsageError(format!("{} already exists; replace it with --force", path.display()))
-}
-
-/// Writes the whole file or nothing. Without `replaces`, a file that appeared meanwhile is an
-/// error.
-fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let cannot = || format!("cannot write {}", path.display());
-    // A temporary file is private by default; a budget is read by others, so the umask decides.
-    let rights = fs::Permissions::from_mode(0o666);
-    let file = tempfile::Builder::new().prefix(".budget").permissions(rights).tempfile_in(folder);
-    let mut file = file.map_err(|error| cannot_write(&cannot(), hide_temporary_name(error)))?;
-    file.write_all(text.as_bytes()).with_context(cannot)?;
-    if replaces {
-        file.persist(path).map_err(|error| error.error).with_context(cannot)?;
-    } else if let Err(error) = file.persist_noclobber(path) {
-        match error.error.kind() {
-            ErrorKind::AlreadyExists => return Err(already_exists(path).into()),
-            _ => return Err(error.error).with_context(cannot),
-        }
-    }
-    Ok(())
-}
-
 /// Writes to stdout where no file is given.
 fn write_output(
     renderer: &dyn Renderer<CheckDocument>,
-    file: Option<&Path>,
+    target: Option<OutputPath>,
     document: &CheckDocument,
     context: &RenderContext<'_>,
 ) -> anyhow::Result<()> {
-    let Some(path) = file else { return print_document(renderer, document, context) };
+    let Some(target) = target else { return print_document(renderer, document, context) };
     let mut bytes = Vec::new();
     renderer.render(document, context, &mut bytes)?;
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    target.fill(&bytes)?;
+    Ok(())
 }

@@ -25,7 +25,7 @@ use crate::render::text::render_fleet;
 use crate::render::wording::fill_report;
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
 use crate::source::SourceArgs;
-use crate::terminal::output_file::{fill_file, print_output};
+use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
@@ -49,6 +49,9 @@ pub(crate) struct HtmlArgs {
     /// Page to write [default: the trace with .html, such as run.html; required for a pattern]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace an existing file that gpumemtrace did not write
+    #[arg(long)]
+    force: bool,
     /// Open the page in the default browser
     #[arg(long)]
     open: bool,
@@ -82,9 +85,10 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
         Some(output) => output.clone(),
         None => default_output(&args.traces[0], "html")?,
     };
+    let target = OutputPath::claim(&output, "html", args.force)?;
     let (page, is_complete) =
         if is_fleet(&files) { fleet_page(args, &files)? } else { page_of(args, &files)? };
-    print_output(&output, fill_file(&output, &page)?)?;
+    print_output(&output, target.fill(page.as_bytes())?)?;
     if args.open {
         open_in_browser(&output);
     }
@@ -98,6 +102,7 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let args = HtmlArgs {
         traces: traces.to_vec(),
         output: None,
+        force: false,
         open: false,
         compare: None,
         max_size: DEFAULT_PAGE_BYTES,
@@ -106,8 +111,9 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         redact: false,
         trace: TraceArgs::default(),
     };
+    let target = OutputPath::claim(&output, "html", false)?;
     let (page, _) = if is_fleet(traces) { fleet_page(&args, traces)? } else { page_of(&args, traces)? };
-    fill_file(&output, &page)?;
+    target.fill(page.as_bytes())?;
     Ok(output)
 }
 

@@ -12,7 +12,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
-use anyhow::Context;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, TraceBytes, TraceReader};
@@ -25,7 +24,7 @@ use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::describe_loss;
 use crate::render::wording::recording::explain_unnamed;
 use crate::terminal::escape::{escape_path, escape_text};
-use crate::terminal::output_file::hide_temporary_name;
+use crate::terminal::output_file::{KEPT, OutputPath};
 use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
@@ -65,20 +64,20 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
         return Err(UnreadableInput(why).into());
     }
     let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
-    if !args.force && (target.exists() || ring_path(&target).exists()) {
-        let why = format!("{} already exists; name another file with -o, or add --force", target.display());
-        return Err(UsageError(why).into());
-    }
+    let copy = OutputPath::claim(&target, KEPT, args.force)?;
+    let ring_copy = OutputPath::claim(&ring_path(&target), KEPT, args.force)?;
     let head = file.with_input(ring, TraceHead::read)?;
     let reasons = incomplete_reasons(&file, &head)?;
 
     let mut resolver = Resolver::new(!args.no_cache);
     let named = NamedAddresses::resolve(&head.definitions, &mut resolver);
     resolver.save_cache();
-    let cannot = || format!("cannot write {}", target.display());
-    write_copy(&file, &named, &target).with_context(cannot)?;
-    if head.ring.is_some() && !is_same_file(&args.trace, &target) {
-        std::fs::copy(ring_path(&args.trace), ring_path(&target)).with_context(cannot)?;
+    let is_copied = head.ring.is_some() && !is_same_file(&args.trace, &target);
+    write_copy(&file, &named, copy)?;
+    if is_copied {
+        let mut ring = ring_copy.begin()?;
+        std::io::copy(&mut File::open(ring_path(&args.trace))?, &mut ring)?;
+        ring.finish()?;
     }
 
     let mut out = String::new();
@@ -185,10 +184,12 @@ fn encode_name_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[A
 }
 
 /// Writes the copy: the new names, then the trace without the blocks that they replace.
-fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyhow::Result<()> {
+fn write_copy(file: &TraceSource, named: &NamedAddresses, target: OutputPath) -> anyhow::Result<()> {
     let old = replaced_spans(file)?;
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut copy = tempfile::NamedTempFile::new_in(folder).map_err(hide_temporary_name)?;
+    let is_stream =
+        UsageError(format!("{} is a device or a pipe; name a file with -o", target.path().display()));
+    let mut output = target.begin()?;
+    let copy = output.sparse_file()?.ok_or(is_stream)?;
     let mut source = file.open()?;
     let mut header = [0; FILE_HEADER_BYTES];
     source.read_exact(&mut header)?;
@@ -199,18 +200,18 @@ fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyh
     let has_parts = file.parts.files.len() > 1;
     let mut at = FILE_HEADER_BYTES as u64;
     for names in old {
-        copy_bytes(&mut source, names.start - at, copy.as_file_mut())?;
+        copy_bytes(&mut source, names.start - at, copy)?;
         std::io::copy(&mut source.by_ref().take(names.end - names.start), &mut std::io::sink())?;
         at = names.end;
     }
-    copy_bytes(&mut source, u64::MAX, copy.as_file_mut())?;
+    copy_bytes(&mut source, u64::MAX, copy)?;
     if has_parts {
         let mut one_file = Meta::default();
         one_file.set_number("part", 0);
         copy.write_all(&encode_block(BlockKind::META, &one_file.encode(), LEVEL))?;
     }
-    copy.as_file().sync_all()?;
-    copy.persist(target).map_err(|error| error.error)?;
+    copy.sync_all()?;
+    output.finish()?;
     Ok(())
 }
 

@@ -1,6 +1,15 @@
-//! Files that a command writes: complete, or not there.
+//! The files that commands write. All of them are written here, by the same rules:
+//! * a file is complete, or not there: it takes its name when it is finished;
+//! * the umask decides who may read it;
+//! * an existing file is replaced if it is empty, if an earlier run of the same command wrote it,
+//!   or with `--force`. A link stays, and its target is replaced;
+//! * a device or a pipe, such as `/dev/stdout`, is written to.
+//!
+//! An output is recognized by an extended attribute, which stays when the file is moved, or by how
+//! its format begins.
 
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -10,6 +19,28 @@ use super::escape::escape_path;
 use super::format::put_line;
 use super::stdout::print_text;
 use super::units::format_bytes;
+use crate::exit::UsageError;
+
+/// The extended attribute of our outputs. Its value is the kind of the output.
+const MARK: &str = "user.gpumemtrace.output";
+/// Longest kind in bytes.
+const MAX_KIND: usize = 64;
+
+/// How outputs of some kinds begin, whatever run they are of. They are recognized without the
+/// attribute, which file systems and copies may lack.
+const BEGINNINGS: &[(&str, &str)] = &[
+    (
+        "html",
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-",
+    ),
+    ("csv-sites", "trace,rank,layer,device,site,"),
+    ("csv-timeline", "trace,rank,device,begin_ns,end_ns,step,"),
+    ("torch-snapshot-json", "{\"gpumemtrace\":{"),
+    ("stormlog", "{\"allocator_active_bytes\":"),
+];
+
+/// A kind whose files are edited by hand or are recordings: never replaced without `--force`.
+pub(crate) const KEPT: &str = "";
 
 /// A path where no file can be written, as one sentence.
 #[derive(Debug)]
@@ -23,31 +54,159 @@ impl std::fmt::Display for UnusablePath {
 
 impl std::error::Error for UnusablePath {}
 
-/// A new file. It takes its name when it is finished; before, an existing file stays as it was.
-pub(crate) struct OutputFile {
-    out: BufWriter<NamedTempFile>,
+/// A path that may be written to.
+#[derive(Debug)]
+pub(crate) struct OutputPath {
+    /// Without links.
     path: PathBuf,
+    kind: &'static str,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing was there.
+    Free,
+    /// A file that may be replaced.
+    Replaceable,
+    /// A device or a pipe.
+    Stream,
+}
+
+impl OutputPath {
+    /// Decides whether an output of this kind may be written to a path. Commands ask before they
+    /// read anything, which may take minutes.
+    ///
+    /// # Errors
+    ///
+    /// The path is a folder, or has a file that is kept.
+    pub(crate) fn claim(path: &Path, kind: &'static str, replaces: bool) -> anyhow::Result<Self> {
+        let free = |path: &Path| Self { path: path.to_owned(), kind, state: State::Free };
+        // Whatever prevents a look at the path prevents writing, which says why.
+        let Ok(entry) = path.symlink_metadata() else { return Ok(free(path)) };
+        let refuse = |why: &str| {
+            let name = path.display();
+            anyhow::Error::from(UsageError(format!("{name} {why}; name another file, or add --force")))
+        };
+        let Ok(facts) = path.metadata() else {
+            if entry.is_symlink() && !replaces {
+                return Err(refuse("is a link to a file that does not exist"));
+            }
+            return Ok(Self { path: path.to_owned(), kind, state: State::Replaceable });
+        };
+        if facts.is_dir() {
+            let error = io::Error::from(ErrorKind::IsADirectory);
+            return Err(cannot_write(&describe_error(path), error));
+        }
+        if !facts.is_file() {
+            return Ok(Self { path: path.to_owned(), kind, state: State::Stream });
+        }
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if !replaces && facts.len() > 0 && !is_output(&path, kind) {
+            let by =
+                if kind == KEPT { String::new() } else { format!(" and is no {kind} output of gpumemtrace") };
+            return Err(refuse(&format!("already exists{by}")));
+        }
+        Ok(Self { path, kind, state: State::Replaceable })
+    }
+
+    /// Begins the file, in the folder of the path.
+    pub(crate) fn begin(self) -> anyhow::Result<OutputFile> {
+        let error = |error| cannot_write(&describe_error(&self.path), hide_temporary_name(error));
+        let sink = match self.state {
+            State::Stream => Sink::Stream(File::options().write(true).open(&self.path).map_err(error)?),
+            State::Free | State::Replaceable => {
+                let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                let mut file = tempfile::Builder::new();
+                #[cfg(unix)]
+                file.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+                let file = file.prefix(".gpumemtrace-").tempfile_in(folder.unwrap_or(Path::new(".")));
+                Sink::Temporary(file.map_err(error)?)
+            }
+        };
+        Ok(OutputFile { out: BufWriter::with_capacity(1 << 16, sink), at: self, written_bytes: 0 })
+    }
+
+    /// Writes the whole file. Returns its size.
+    pub(crate) fn fill(self, bytes: &[u8]) -> anyhow::Result<u64> {
+        let what = describe_error(&self.path);
+        let mut file = self.begin()?;
+        file.write_all(bytes).context(what)?;
+        file.finish()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// An output that is being written. If it is dropped, an existing file stays as it was.
+pub(crate) struct OutputFile {
+    out: BufWriter<Sink>,
+    at: OutputPath,
     written_bytes: u64,
 }
 
-impl OutputFile {
-    /// Begins a file in the folder of `path`.
-    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let file = tempfile::Builder::new()
-            .prefix(".gpumemtrace-")
-            .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .map_err(|error| cannot_write(&describe_error(path), hide_temporary_name(error)))?;
-        Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path: path.to_owned(), written_bytes: 0 })
+enum Sink {
+    Temporary(NamedTempFile),
+    Stream(File),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Temporary(file) => file.write(bytes),
+            Self::Stream(file) => file.write(bytes),
+        }
     }
 
-    /// Gives the file its name. Returns its size.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Temporary(file) => file.flush(),
+            Self::Stream(file) => file.flush(),
+        }
+    }
+}
+
+impl OutputFile {
+    /// The file itself, for an output with holes. `None` for a device or a pipe.
+    pub(crate) fn sparse_file(&mut self) -> io::Result<Option<&mut File>> {
+        self.out.flush()?;
+        Ok(match self.out.get_mut() {
+            Sink::Temporary(file) => Some(file.as_file_mut()),
+            Sink::Stream(_) => None,
+        })
+    }
+
+    /// Gives the file its name. Returns the number of bytes that were written.
     pub(crate) fn finish(self) -> anyhow::Result<u64> {
-        let error = |error| cannot_write(&describe_error(&self.path), error);
-        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error).map_err(error)?;
-        let file = file.persist(&self.path).map_err(|failed| error(failed.error))?;
-        make_readable(&file);
-        Ok(self.written_bytes)
+        let Self { out, at, written_bytes } = self;
+        let error = |error| cannot_write(&describe_error(&at.path), error);
+        let file = match out.into_inner().map_err(io::IntoInnerError::into_error).map_err(error)? {
+            Sink::Stream(_) => return Ok(written_bytes),
+            Sink::Temporary(file) => file,
+        };
+        mark_output(file.as_file(), at.kind);
+        if at.state == State::Replaceable {
+            file.persist(&at.path).map_err(|failed| error(failed.error))?;
+            return Ok(written_bytes);
+        }
+        match file.persist_noclobber(&at.path) {
+            Ok(_) => Ok(written_bytes),
+            Err(failed) if failed.error.kind() == ErrorKind::AlreadyExists => {
+                let name = at.path.display();
+                Err(UsageError(format!(
+                    "{name} appeared while it was made; name another file, or add --force"
+                ))
+                .into())
+            }
+            // A file system without links, and without renames that replace nothing.
+            Err(failed) if !at.path.exists() => {
+                failed.file.persist(&at.path).map_err(|failed| error(failed.error))?;
+                Ok(written_bytes)
+            }
+            Err(failed) => Err(error(failed.error)),
+        }
     }
 }
 
@@ -63,11 +222,29 @@ impl Write for OutputFile {
     }
 }
 
-/// Writes a whole file. If that fails, an existing file stays as it was. Returns its size.
-pub(crate) fn fill_file(path: &Path, text: &str) -> anyhow::Result<u64> {
-    let mut file = OutputFile::create(path)?;
-    file.write_all(text.as_bytes()).with_context(|| describe_error(path))?;
-    file.finish()
+/// Marks a file as an output. A file system without attributes lacks the mark.
+fn mark_output(file: &File, kind: &str) {
+    if kind != KEPT {
+        let _ = rustix::fs::fsetxattr(file, MARK, kind.as_bytes(), rustix::fs::XattrFlags::empty());
+    }
+}
+
+/// True if a command wrote this file as an output of this kind.
+fn is_output(path: &Path, kind: &str) -> bool {
+    if kind == KEPT {
+        return false;
+    }
+    let mut mark = [0; MAX_KIND];
+    let length = rustix::fs::getxattr(path, MARK, &mut mark[..]).unwrap_or(0);
+    if mark.get(..length) == Some(kind.as_bytes()) {
+        return true;
+    }
+    BEGINNINGS.iter().filter(|(known, _)| *known == kind).any(|(_, begin)| {
+        let mut bytes = Vec::new();
+        let length = begin.len() as u64;
+        let read = File::open(path).and_then(|file| file.take(length).read_to_end(&mut bytes));
+        read.is_ok() && bytes == begin.as_bytes()
+    })
 }
 
 /// Prints the name and the size of an output.
@@ -79,7 +256,7 @@ pub(crate) fn print_output(path: &Path, written_bytes: u64) -> anyhow::Result<()
 }
 
 /// Removes the path of a temporary file from an error: its random name says nothing to the user.
-pub(crate) fn hide_temporary_name(error: io::Error) -> io::Error {
+fn hide_temporary_name(error: io::Error) -> io::Error {
     match error.to_string().split_once(" at path ") {
         Some((cause, _)) => io::Error::new(error.kind(), cause),
         None => error,
@@ -87,7 +264,7 @@ pub(crate) fn hide_temporary_name(error: io::Error) -> io::Error {
 }
 
 /// The error of a file that cannot be written. A wrong path is wrong usage; a full disk is not.
-pub(crate) fn cannot_write(what: &str, error: io::Error) -> anyhow::Error {
+fn cannot_write(what: &str, error: io::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::NotFound
         | ErrorKind::PermissionDenied
@@ -102,16 +279,6 @@ fn describe_error(path: &Path) -> String {
     format!("cannot write {}; choose another file with --output", path.display())
 }
 
-/// Temporary files are private; an output is as readable as any new file.
-#[cfg(unix)]
-fn make_readable(file: &std::fs::File) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
-}
-
-#[cfg(not(unix))]
-fn make_readable(_: &std::fs::File) {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,8 +286,20 @@ mod tests {
     #[test]
     fn errors_have_no_random_name() {
         let folder = tempfile::tempdir().unwrap();
-        let error = OutputFile::create(&folder.path().join("none/page.html")).err().expect("no such folder");
+        let path = OutputPath::claim(&folder.path().join("none/page.html"), "html", false).unwrap();
+        let error = path.begin().err().expect("no such folder");
         let text = format!("{error:#}");
         assert!(text.ends_with("--output: No such file or directory (os error 2)"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_appears_meanwhile_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page.html");
+        let mut output = OutputPath::claim(&path, "html", false).unwrap().begin().unwrap();
+        output.write_all(b"page").unwrap();
+        std::fs::write(&path, "mine").unwrap();
+        assert!(output.finish().is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }
 }

@@ -14,7 +14,7 @@ kept = []
 
 
 def fit():
-    kept.append(torch.empty(1 << 20, device="cuda"))
+    kept.append(torch.empty(1 << 22, device="cuda"))
 
 
 def fit_of(path):
@@ -43,8 +43,8 @@ def test_only_code_of_the_run_is_shown(torch_version, tmp_path):
     done = run_program([python_of(torch_version), work / "train.py", *paths], work, real_start=True, env=environment(work))
     assert done.returncode == 0, done.stderr
     text = gpumemtrace("replay", "--peak", work / "run.trace")
-    assert 'kept.append(torch.empty(1 << 20, device="cuda"))' in text
+    assert 'kept.append(torch.empty(1 << 22, device="cuda"))' in text
     assert "settings.py:4 in fit" in text and secret not in text
     gpumemtrace("html", work / "run.trace", "-o", tmp_path / "page.html")
     page = PageFile(tmp_path / "page.html")
-    assert "1 << 20" in str(page.data) and secret not in str(page.data)
+    assert "1 << 22" in str(page.data) and secret not in str(page.data)

@@ -35,3 +35,10 @@ def test_oom_without_recording_warns_once(torch_version, packaged):
     assert run.printed["kinds"] == KINDS and run.printed["files"] == [[]] * 4
     [line] = run.process.stderr.splitlines()
     assert line.startswith("gpumemtrace: out of GPU memory, but no report was written: this process is not being recorded")
+
+
+def test_reports_replace_only_reports(torch_version, packaged):
+    notes = "my own notes"
+    run = packaged(torch_version, "memory/oom_capture.py", name="kept", before=lambda folder: (folder / "run.oom.txt").write_text(notes))
+    assert (run.folder / "run.oom.txt").read_text() == notes
+    assert "Out of memory" in (run.folder / "run.oom.1.txt").read_text() and (run.folder / "run.oom.1.json").exists()

@@ -111,9 +111,11 @@ def packaged(installed, tmp_path):
     there = installed[max(installed)]
     site_packages = next(there.folder.glob("lib/python3.*/site-packages"))
 
-    def run(torch_version, script, *arguments, by_run=True, name="run", more=(), **extra):
+    def run(torch_version, script, *arguments, by_run=True, name="run", more=(), before=None, **extra):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
+        if before is not None:
+            before(folder)
         path = os.pathsep.join(map(str, (site_packages, *more)))
         env = environment(folder, traced=False, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE=1, **extra)
         python = Path(VENVS[torch_version]) / "bin" / "python"

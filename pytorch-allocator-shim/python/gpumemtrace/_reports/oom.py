@@ -17,9 +17,13 @@ from .._command import find_command
 from .._platform import untraced
 from .._recording.markers import NotRecording, trace_path, wrap_function
 from .._text import print_line
+from .output_file import free_stem, write_file
 from .report import report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: The kind of the two files of a report.
+_KIND = "oom-report"
 
 _has_warned = False
 
@@ -30,7 +34,8 @@ class capture_oom:
     Use ``with capture_oom():``, or ``@capture_oom()`` above a function. The report is that of
     `gpumemtrace replay TRACE --oom`, as `run.oom.txt` and `run.oom.json` beside the trace; `path`
     names the two files otherwise, without extension. A later report includes and replaces the
-    earlier ones. The error propagates in any case.
+    earlier ones; next to files that gpumemtrace did not write, it gets a number (`run.oom.1.txt`).
+    The error propagates in any case.
 
     If the process is not being recorded, there is no report; stderr says so at the first error.
     """
@@ -74,17 +79,11 @@ def _write_report(path: Optional[str]) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**untraced(os.environ), "COLUMNS": "120"})
     if not done.stdout:
         raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
-    _write_file(stem + ".txt", done.stdout)
-    _write_file(stem + ".json", json.dumps(report(trace, "--oom"), indent=1).encode())
+    # An error is no time for refusals: next to a file of the user, the report gets a number.
+    stem = free_stem(stem, _KIND, ".txt", ".json")
+    write_file(stem + ".txt", _KIND, done.stdout)
+    write_file(stem + ".json", _KIND, json.dumps(report(trace, "--oom"), indent=1).encode())
     print_line(f"out of GPU memory: report written to {stem}.txt")
-
-
-def _write_file(path: str, content: bytes) -> None:
-    # Atomic: a program that watches for the file must not read a part of it.
-    unfinished = f"{path}.{os.getpid()}"
-    with open(unfinished, "wb") as file:
-        file.write(content)
-    os.replace(unfinished, path)
 
 
 def _warn_once(line: str) -> None:

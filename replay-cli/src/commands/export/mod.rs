@@ -18,7 +18,7 @@ use crate::export::{
     export_format_parser, is_file_name_part, read_for_export,
 };
 use crate::render::wording::fill_report;
-use crate::terminal::output_file::{OutputFile, print_output};
+use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::trace::find::{TRACES, find_files};
@@ -36,6 +36,9 @@ pub(crate) struct ExportArgs {
     /// a pattern]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace an existing file that gpumemtrace did not write
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     options: FormatOptions,
 }
@@ -90,20 +93,24 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         Some(path) => path.clone(),
         None => default_output(&args.inputs.traces[0], exporter.suffix().trim_start_matches('.'))?,
     };
+    let target = match to_stdout {
+        true => None,
+        false => Some(OutputPath::claim(&path, exporter.name(), args.force)?),
+    };
     let (traces, unreadable) = read_traces(&args.inputs, &paths, true)?;
     let mut job = ExportJob { options: args.options.clone(), ..make_job(&args.inputs, traces)? };
     if exporter.shows_leaks(&job.options) {
         job.note_leaks_of_whole_run();
     }
-    if to_stdout {
-        let mut out = BufWriter::new(std::io::stdout().lock());
-        exporter.export(&mut job, &mut out)?;
-        out.flush()?;
-    } else {
-        let mut file = OutputFile::create(&path)?;
+    if let Some(target) = target {
+        let mut file = target.begin()?;
         exporter.export(&mut job, &mut file)?;
         let written_bytes = file.finish()?;
         print_output(&path, written_bytes)?;
+    } else {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        exporter.export(&mut job, &mut out)?;
+        out.flush()?;
     }
     Ok(finish_job(&job, unreadable))
 }

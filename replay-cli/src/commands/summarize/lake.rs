@@ -19,7 +19,7 @@ use crate::page::make_fleet_page;
 use crate::render::text::render_lake;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::format_count;
-use crate::terminal::output_file::{fill_file, print_output};
+use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 use crate::terminal::style::Style;
@@ -43,6 +43,9 @@ pub(crate) struct FleetArgs {
     /// With --html, the page to write [default: the folder with .html]
     #[arg(short, long, value_name = "FILE", requires = "html")]
     output: Option<PathBuf>,
+    /// With --html, replace an existing file that gpumemtrace did not write
+    #[arg(long, requires = "html")]
+    force: bool,
     #[command(flatten)]
     display: DisplayArgs,
 }
@@ -50,16 +53,17 @@ pub(crate) struct FleetArgs {
 pub(crate) fn run(args: &FleetArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
+    let output = match &args.output {
+        Some(output) => Some(output.clone()),
+        None => args.html.then(|| default_output(&args.lake, "html")).transpose()?,
+    };
+    let target = output.as_ref().map(|path| OutputPath::claim(path, "html", args.force)).transpose()?;
     let lake = read_lake(&args.lake, &args.run)?;
     let growth = regressions(&lake.runs);
-    if args.html {
+    if let Some((output, target)) = output.zip(target) {
         let text = render_lake(&lake, &growth, Style::for_files());
         let page = make_fleet_page(&args.lake.display().to_string(), &lake, &growth, &text)?;
-        let output = match &args.output {
-            Some(output) => output.clone(),
-            None => default_output(&args.lake, "html")?,
-        };
-        print_output(&output, fill_file(&output, &page)?)?;
+        print_output(&output, target.fill(page.as_bytes())?)?;
     } else {
         print_text(&render_lake(&lake, &growth, style))?;
     }

@@ -14,7 +14,7 @@ use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::{FLEET_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
 use crate::terminal::format::format_count;
-use crate::terminal::output_file::OutputFile;
+use crate::terminal::output_file::OutputPath;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
@@ -30,6 +30,9 @@ pub(crate) struct SummarizeArgs {
     /// Write the summary to FILE: about a kilobyte for each trace, to be merged with others
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace an existing file that gpumemtrace did not write
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     jobs: JobsArgs,
     #[command(flatten)]
@@ -49,13 +52,16 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
     let files = find_files(&args.paths, TRACES_AND_SUMMARIES)?;
     let (files, replaced) = without_output(files, args.output.as_deref())?;
+    // A summary among the inputs has a rule of its own, see `check_replaced`.
+    let replaces = args.force || replaced.is_some();
+    let target = args.output.as_ref().map(|path| OutputPath::claim(path, "summary", replaces)).transpose()?;
     let summary = read::summarize_files(&files, &args.reading, args.jobs, &|_, _| ())?;
     name_unreadable(&summary)?;
     if let Some(replaced) = replaced.filter(|replaced| args.paths.contains(replaced)) {
         check_replaced(&replaced, &summary, args)?;
     }
-    if let Some(path) = &args.output {
-        let mut file = OutputFile::create(path)?;
+    if let Some(target) = target {
+        let mut file = target.begin()?;
         serde_json::to_writer(&mut file, &summary)?;
         writeln!(file)?;
         file.finish()?;

@@ -34,7 +34,8 @@ impl SiteFormatter {
     /// Prints why source lines are missing that could have been read.
     pub(crate) fn write_withheld(&self, out: &mut String, style: Style) {
         if let Some(withheld) = self.sources.withheld() {
-            put_line(out, format_args!("\n{}", style.dim(&withheld.describe())));
+            out.push('\n');
+            put_line(out, format_args!("{}", style.dim(&withheld.describe())));
         }
     }
 }
