@@ -6,13 +6,18 @@
 //! stays. In doubt a value is masked, except where machine learning uses the same words:
 //! `--max-tokens 512`, `--pad-token '<pad>'`, `--sort-key name`.
 //!
+//! A value that is not one word or one plain string, such as `$(cat file)`, `'a'"b"` or a string in
+//! three quotes, has no end that is sure: everything after its name is masked.
+//!
 //! The rules are heuristics. A secret under a harmless name, such as `-p hunter2`, stays.
 
 use std::ops::Range;
 
 mod names;
+mod values;
 
 use names::is_secret_name;
+use values::value_after;
 
 /// What stands for a secret.
 const MASK: &str = "***";
@@ -20,6 +25,8 @@ const MASK: &str = "***";
 const MAX_LOOK_AHEAD: usize = 4096;
 /// Shortest part without separators in a random token.
 const MIN_RANDOM_RUN: usize = 16;
+/// Shortest part without separators of a random token that has only lower-case letters.
+const MIN_LOWERCASE_RUN: usize = 30;
 /// Shortest user name of a URL that is taken for a token.
 const MIN_URL_TOKEN: usize = 20;
 /// Shortest word after `Bearer` that is taken for a token.
@@ -53,7 +60,20 @@ const TOKEN_PREFIXES: &[&str] = &[
     "gsk_",
     "r8_",
     "eyJ",
+    "xapp-",
+    "xoxe-",
+    "dop_v1_",
+    "shpat_",
+    "shpss_",
+    "SG.",
 ];
+/// Ends of the part of a webhook's address that is no secret.
+const WEBHOOKS: &[&str] = &["hooks.slack.com/services/", "/api/webhooks/", ".webhook.office.com/"];
+/// Options of a user and a password, as `name:password`.
+const USER_OPTIONS: &[&str] = &["-u", "--user", "--users", "--proxy-user"];
+/// Begin and end of the lines around a private key.
+const PEM_BEGIN: &str = "-----BEGIN ";
+const PEM_END: &str = "-----END ";
 /// First characters of key identifiers of AWS; 16 upper-case letters and digits follow.
 const AWS_PREFIXES: &[&str] = &["AKIA", "ASIA"];
 const AWS_LEN: usize = 16;
@@ -66,6 +86,9 @@ pub(super) fn mask_secrets(command: &[String]) -> Vec<String> {
         let is_value = takes_secret(previous) && !is_option(argument);
         masked.push(if is_value && !is_harmless(argument) {
             MASK.to_owned()
+        } else if let Some(user) = user_of_credentials(argument).filter(|_| USER_OPTIONS.contains(&previous))
+        {
+            format!("{user}:{MASK}")
         } else {
             mask_text(argument, is_script_option(previous))
         });
@@ -88,6 +111,18 @@ fn is_option(argument: &str) -> bool {
     argument.starts_with("--") || argument.len() == 2 && argument.starts_with('-')
 }
 
+/// The user in `user:password`. Two numbers are IDs of a user and a group.
+fn user_of_credentials(text: &str) -> Option<&str> {
+    let (user, password) = text.split_once(':')?;
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_word = !user.is_empty() && !user.contains(['/', ' ', '=', '{', '"', '\'']);
+    (is_word
+        && !password.is_empty()
+        && !password.starts_with("//")
+        && !(is_number(user) && is_number(password)))
+    .then_some(user)
+}
+
 /// True for the option of shells and of Python before a program text: `-c`, `-lc`.
 fn is_script_option(argument: &str) -> bool {
     argument.starts_with('-') && !argument.starts_with("--") && argument.ends_with('c')
@@ -105,6 +140,9 @@ fn mask_text(text: &str, is_script: bool) -> String {
     let mut secrets = Vec::new();
     find_assignments(text, is_script, &mut secrets);
     find_urls(text, &mut secrets);
+    find_webhooks(text, &mut secrets);
+    find_users(text, &mut secrets);
+    find_private_keys(text, &mut secrets);
     find_tokens(text, &mut secrets);
     secrets.retain(|secret| !secret.is_empty());
     secrets.sort_by_key(|secret| (secret.start, secret.end));
@@ -139,8 +177,9 @@ fn find_assignments(text: &str, is_script: bool, secrets: &mut Vec<Range<usize>>
         let start = at;
         at = end_of_run(bytes, start, is_name_byte);
         let before = start.checked_sub(1).map(|index| bytes[index]);
-        let is_query_signature = matches!(before, Some(b'?' | b'&')) && &text[start..at] == "sig";
-        if !is_query_signature && !is_secret_name(&text[start..at]) {
+        let is_query_secret =
+            matches!(before, Some(b'?' | b'&')) && matches!(&text[start..at], "sig" | "key");
+        if !is_query_secret && !is_secret_name(&text[start..at]) {
             continue;
         }
         let value = value_after(bytes, start..at, (start == first, is_script));
@@ -151,70 +190,44 @@ fn find_assignments(text: &str, is_script: bool, secrets: &mut Vec<Range<usize>>
     }
 }
 
-/// The value that belongs to the secret name at `name`, if one follows.
-fn value_after(
-    bytes: &[u8],
-    name: Range<usize>,
-    (is_first, is_script): (bool, bool),
-) -> Option<Range<usize>> {
-    let before = name.start.checked_sub(1).map(|index| bytes[index]);
-    let mut at = name.end;
-    // `environ["TOKEN"] = `, `{"token": `, and the latter inside a string.
-    at += usize::from(bytes[at..].starts_with(b"\\\"") || bytes[at..].starts_with(b"\\'"));
-    at += usize::from(matches!(bytes.get(at), Some(b'"' | b'\'')));
-    at += usize::from(matches!(bytes.get(at), Some(b']' | b')')));
-    let is_quoted_name = at > name.end;
-    let separator = skip_spaces(bytes, at);
-    let is_spaced = separator > at;
-    match bytes.get(separator)? {
-        b'=' if is_first && !is_script && separator == name.end => Some(separator + 1..bytes.len()),
-        b'=' => {
-            let mut begin = separator + 1;
-            if is_spaced || is_quoted_name {
-                begin = skip_spaces(bytes, end_of_run(bytes, begin, |byte| byte == b'='));
-            }
-            Some(value_at(bytes, begin))
+/// Finds the secret part of the addresses of webhooks.
+fn find_webhooks(text: &str, secrets: &mut Vec<Range<usize>>) {
+    for known in WEBHOOKS {
+        for (at, _) in text.match_indices(known) {
+            let begin = at + known.len();
+            let is_in_url = |byte: u8| !byte.is_ascii_whitespace() && !b"\"'<>`".contains(&byte);
+            secrets.push(begin..end_of_run(text.as_bytes(), begin, is_in_url));
         }
-        b':' if is_spaced && !is_quoted_name => None,
-        b':' => {
-            let begin = skip_spaces(bytes, separator + 1);
-            match before {
-                _ if is_quoted_name => Some(value_at(bytes, begin)),
-                // A header of HTTP: `X-Api-Key: value`.
-                Some(quote @ (b'"' | b'\'')) => Some(begin..find_byte(bytes, begin, quote)),
-                Some(b'=') | None => Some(begin..bytes.len()),
-                _ if begin > separator + 1 => None,
-                _ => Some(value_at(bytes, begin)),
-            }
-        }
-        b'-' => None,
-        _ if bytes[name.start] == b'-' && is_spaced && !is_quoted_name => Some(value_at(bytes, separator)),
-        _ => None,
     }
 }
 
-/// The value that begins at `at`: up to the closing quote, or a word.
-fn value_at(bytes: &[u8], at: usize) -> Range<usize> {
-    // Python's `b"..."`, and quotes that are escaped inside another string.
-    let prefix = end_of_run(bytes, at, |byte| byte.is_ascii_alphabetic() || byte == b'\\');
-    let quote = bytes.get(prefix).copied().filter(|byte| matches!(byte, b'"' | b'\''));
-    match quote {
-        Some(quote) if prefix - at <= 2 => {
-            let is_escaped = bytes[at..prefix].contains(&b'\\');
-            let begin = prefix + 1;
-            let mut end = begin;
-            while end < bytes.len() && bytes[end] != quote {
-                // In an escaped string, a backslash announces the closing quote.
-                let is_end = is_escaped && bytes[end] == b'\\' && bytes.get(end + 1) == Some(&quote);
-                if is_end {
-                    break;
-                }
-                end +=
-                    if bytes[end] == b'\\' && bytes.get(end + 1).is_some_and(u8::is_ascii) { 2 } else { 1 };
-            }
-            begin..end.min(bytes.len())
+/// Finds passwords in `-u user:password` inside a script.
+fn find_users(text: &str, secrets: &mut Vec<Range<usize>>) {
+    for (at, space) in text.match_indices([' ', '\t']) {
+        let option = text[..at].rsplit(|c: char| c.is_ascii_whitespace()).next().unwrap_or_default();
+        if !USER_OPTIONS.contains(&option) {
+            continue;
         }
-        _ => at..end_of_run(bytes, at, |byte| !byte.is_ascii_whitespace() && !b"&,;\"')]}".contains(&byte)),
+        let begin = at + space.len();
+        let begin = end_of_run(text.as_bytes(), begin, |byte| byte == b' ' || byte == b'\'' || byte == b'"');
+        let end = end_of_run(text.as_bytes(), begin, |byte| !byte.is_ascii_whitespace());
+        if let Some(user) = user_of_credentials(&text[begin..end]) {
+            secrets.push(begin + user.len() + 1..end);
+        }
+    }
+}
+
+/// Finds the lines of private keys.
+fn find_private_keys(text: &str, secrets: &mut Vec<Range<usize>>) {
+    for (at, _) in text.match_indices(PEM_BEGIN) {
+        let header = &text[at + PEM_BEGIN.len()..];
+        let Some(length) = header.find("-----").filter(|length| header[..*length].ends_with("PRIVATE KEY"))
+        else {
+            continue;
+        };
+        let begin = at + PEM_BEGIN.len() + length + 5;
+        let end = text[begin..].find(PEM_END).map_or(text.len(), |end| begin + end);
+        secrets.push(begin..end);
     }
 }
 
@@ -293,8 +306,8 @@ fn find_token(text: &str, run: Range<usize>, secrets: &mut Vec<Range<usize>>) {
 /// models and folders have separators or only lower-case letters.
 fn is_random(text: &str) -> bool {
     text.split(['_', '-', '.']).any(|part| {
-        part.len() >= MIN_RANDOM_RUN
-            && part.bytes().any(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+        let is_mixed = part.bytes().any(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
+        part.len() >= if is_mixed { MIN_RANDOM_RUN } else { MIN_LOWERCASE_RUN }
     })
 }
 
@@ -304,10 +317,6 @@ fn is_name_byte(byte: u8) -> bool {
 
 fn skip_spaces(bytes: &[u8], at: usize) -> usize {
     end_of_run(bytes, at, |byte| byte.is_ascii_whitespace())
-}
-
-fn find_byte(bytes: &[u8], at: usize, wanted: u8) -> usize {
-    end_of_run(bytes, at, |byte| byte != wanted)
 }
 
 /// The first index from `at` on at which `belongs` is false, or the length.

@@ -5,7 +5,10 @@ const SECRET_WORDS: &[&str] = &[
     "passphrase",
     "passcode",
     "pwd",
+    "pw",
+    "passwort",
     "secrets",
+    "cred",
     "credential",
     "credentials",
     "creds",
@@ -18,6 +21,8 @@ const SECRET_WORDS: &[&str] = &[
     "privatekey",
     "authkey",
     "authorization",
+    "oauth",
+    "dsn",
     "jwt",
     "cookie",
     "bearer",
@@ -48,6 +53,7 @@ const SECRET_KEYS: &[&str] = &[
     "huggingface",
     "comet",
     "neptune",
+    "ssh",
 ];
 /// Words before `token` in names of tokens that are text, not secrets.
 const TEXT_TOKENS: &[&str] = &[
@@ -167,8 +173,21 @@ const FLAG_WORDS: &[&str] = &[
     "require", "needs",
 ];
 /// Every secret name contains one of these, in lower case.
-const STEMS: &[&str] =
-    &["pass", "pwd", "secret", "token", "key", "auth", "cred", "cookie", "jwt", "bearer", "pat", "signature"];
+const STEMS: &[&str] = &[
+    "pass",
+    "pw",
+    "secret",
+    "token",
+    "key",
+    "auth",
+    "cred",
+    "cookie",
+    "jwt",
+    "bearer",
+    "pat",
+    "signature",
+    "dsn",
+];
 /// Variables of the shell: folders, not passwords.
 const FOLDER_VARIABLES: &[&str] = &["PWD", "OLDPWD"];
 /// Longer names are not looked at.

@@ -104,6 +104,109 @@ fn what_is_no_secret_stays() {
     }
 }
 
+#[test]
+fn every_claimed_form_is_masked() {
+    for command in [
+        &["db={user: bob, password: hunter2SECRET}"][..],
+        &["--cfg", "user: bob\npassword: hunter2SECRET\nepochs: 3\n"],
+        &["--cfg", "user: bob\npassword: \"hunter2SECRET\"\n"],
+        &["curl", "-u", "bob:hunter2SECRET"],
+        &["sh", "-c", "curl -u bob:hunter2SECRET h"],
+        &["https://h/?key=hunter2SECRET"],
+        &["--mysql-pw", "hunter2SECRET"],
+        &["https://hooks.slack.com/services/T00/B00/hunter2SECRET"],
+        &["https://discord.com/api/webhooks/123/hunter2SECRET"],
+        &["SENTRY_DSN=https://hunter2SECRET@o1.ingest.sentry.io/1"],
+        &["--dsn", "https://hunter2SECRET@o1.ingest.sentry.io/1"],
+        &["<password>hunter2SECRET</password>"],
+        &["password%3Dhunter2SECRET"],
+        &["%22password%22%3A%22hunter2SECRET%22"],
+        &["-----BEGIN RSA PRIVATE KEY-----\nhunter2SECRET\n-----END RSA PRIVATE KEY-----"],
+        &["--pem", "-----BEGIN PRIVATE KEY-----\nhunter2SECRET\nhunter2SECRET"],
+        &["sh", "-c", "cat <<E\npassword: hunter2SECRET\nE"],
+        &["sh", "-c", "read PASSWORD <<< hunter2SECRET"],
+        &["sh", "-c", "set password hunter2SECRET"],
+        &["python", "-c", "os.environ.setdefault('HF_TOKEN', 'hunter2SECRET')"],
+        &["python", "-c", "os.putenv('TOKEN','hunter2SECRET')"],
+        &["python", "-c", "token: str = 'hunter2SECRET'"],
+        &["python", "-c", "login('bob', password=\n  'hunter2SECRET')"],
+    ] {
+        assert!(!masked(command).join(" ").contains("hunter2"), "{:?}", masked(command));
+    }
+    for token in ["ghp_", "github_pat_", "hf_", "dop_v1_", "shpat_", "sk-ant-api03-"] {
+        let token = format!("{token}{}", "abcdefghij".repeat(4));
+        assert!(!masked(&[&token])[0].contains("abcdefghij"), "{token}");
+    }
+}
+
+#[test]
+fn what_looks_like_credentials_stays() {
+    for command in [
+        &["docker", "run", "-u", "1000:1000"][..],
+        &["python", "-u", "train.py"],
+        &["--user", "http://host:80/x"],
+        &["curl", "https://host/?keyboard=de"],
+        &["-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----"],
+        &["sh", "-c", "set -e; python train.py --epochs 3"],
+    ] {
+        assert_eq!(masked(command), command);
+    }
+}
+
+/// Values of a secret as shells and Python read them; `@` stands for it.
+const VALUES: &[&str] = &[
+    "@",
+    "'@'",
+    "\"@\"",
+    "$'@'",
+    "'''@'''",
+    "\"\"\"@\"\"\"",
+    "b'@'",
+    "f\"@\"",
+    "('@')",
+    "'a b @'",
+    "\"abc\"'@'",
+    "abc'@'",
+    "abc\"@\"",
+    "'a''@'",
+    "'a' '@'",
+    "'a' + '@'",
+    "\"a\\\"@\"",
+    "'a'@",
+    "'a'\\\n'@'",
+    "$(echo @)",
+    "$(cat <<E\n@\nE\n)",
+    "`echo @`",
+    "${X:-@}",
+    "abc\\ @",
+    "abc\\\n@",
+    "\\\n@",
+    "rb'@'",
+    "('a'\n '@')",
+];
+
+/// A program text that gives a secret to a name.
+fn script(secret: &'static str) -> impl Strategy<Value = Vec<String>> {
+    let names = prop::sample::select(vec!["PASSWORD", "db_password", "hf_token", "API_KEY", "clientSecret"]);
+    let values = prop::sample::select(VALUES).prop_map(move |form| form.replace('@', secret));
+    let before = prop::sample::select(vec!["", "cd /x; ", "export A=1 && ", "import os; ", "x = 'y'\n"]);
+    let after = prop::sample::select(vec!["", " cmd --lr 1", "; echo", "\n", " && ls"]);
+    (names, values, before, after, 0..9).prop_map(|(name, value, before, after, form)| {
+        let (program, text) = match form {
+            0 => ("sh", format!("{name}={value}")),
+            1 => ("sh", format!("export {name}={value}")),
+            2 => ("sh", format!("cmd --{name} {value}")),
+            3 => ("sh", format!("cmd --{name}={value}")),
+            4 => ("python", format!("{name} = {value}")),
+            5 => ("python", format!("login({name}={value})")),
+            6 => ("python", format!("os.environ['{name}'] = {value}")),
+            7 => ("python", format!("os.environ.setdefault(\"{name}\", {value})")),
+            _ => ("python", format!("d = {{'{name}': {value}}}")),
+        };
+        vec![program.to_owned(), "-c".to_owned(), format!("{before}{text}{after}")]
+    })
+}
+
 /// An option with a value that is no secret.
 fn plain_option() -> impl Strategy<Value = Vec<String>> {
     let name = prop::sample::select(vec![
@@ -137,6 +240,12 @@ fn secret_option(secret: &'static str) -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
+    #[test]
+    fn secrets_in_scripts_vanish_however_they_are_quoted(command in script("Zq7-XkW_9")) {
+        let masked = mask_secrets(&command);
+        prop_assert!(!masked[2].contains("Zq7-XkW_9"), "{:?} became {:?}", command[2], masked[2]);
+    }
+
     #[test]
     fn any_bytes_are_accepted_and_masking_again_changes_nothing(
         command in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..6),
