@@ -36,7 +36,7 @@ pub use self::{
         ChangeStatus, ComparedRun, Comparison, ComparisonNote, LeakChange, LeakSide, LineChange, OomChange,
         Worsening,
     },
-    per_step::{PerStepTotals, analyse_by_steps},
+    per_step::{PerStepTotals, analyse_by_steps, count_by_steps},
     profile::Profile,
     totals::{AmountChange, TotalChange, TotalQuantity},
 };

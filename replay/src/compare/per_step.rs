@@ -19,7 +19,7 @@ use gpumemtrace_format::{Event, EventKind};
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
 use crate::ingest::metal_totals::MetalTotals;
-use crate::ingest::{Input, read_event_slices};
+use crate::ingest::{Input, OpenTrace, TraceHead, read_event_slices};
 use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace};
 use crate::timeline::nvtx_ranges::StepRangeNames;
@@ -129,19 +129,29 @@ pub fn analyse_by_steps(
     let open = input.open;
     let (mut analysis, head) =
         analyse_with_head(input, AnalysisOptions { user_code: own, ..AnalysisOptions::default() })?;
+    let per_step = count_by_steps(open, &head, &mut analysis)?;
+    Ok((analysis, per_step))
+}
+
+/// Counts per step in an analysed trace. Without steps, the totals are empty. Errors as
+/// [`crate::analyse`] does.
+pub fn count_by_steps(
+    open: &OpenTrace<'_>,
+    head: &TraceHead,
+    analysis: &mut Analysis,
+) -> Result<PerStepTotals, OpenError> {
     if analysis.step_rule.source().is_none() {
-        return Ok((analysis, PerStepTotals::default()));
+        return Ok(PerStepTotals::default());
     }
-    let mut pass = PerStepPass::new(&analysis);
+    let mut pass = PerStepPass::new(analysis);
     let mut totals = MetalTotals::new(&head.meta);
-    read_event_slices(open, &head, &mut |events| {
+    read_event_slices(open, head, &mut |events| {
         for event in totals.fill_totals(events) {
-            pass.account(event, &mut analysis);
+            pass.account(event, analysis);
         }
         ControlFlow::Continue(())
     })?;
-    let per_step = pass.finish(analysis.steps);
-    Ok((analysis, per_step))
+    Ok(pass.finish(analysis.steps))
 }
 
 /// The second pass over the events.

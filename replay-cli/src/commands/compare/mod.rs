@@ -8,8 +8,8 @@ use crate::symbolize::Resolver;
 use clap::ValueEnum;
 use gpumemtrace_fleet::{ComparisonDocument, UnreadableTrace};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
-use gpumemtrace_replay::compare::{Comparison, Profile, Worsening, compare};
-use gpumemtrace_replay::symbolize_sites;
+use gpumemtrace_replay::compare::{Comparison, PerStepTotals, Profile, Worsening, compare};
+use gpumemtrace_replay::{Analysis, symbolize_sites};
 
 use super::args::display::DisplayArgs;
 use super::args::jobs::JobsArgs;
@@ -144,7 +144,17 @@ fn compare_traces(
             .map_err(|UnreadableInput(why)| UnreadableTrace { path: path.display().to_string(), why })
     };
     let analysed = [read(paths[0])?, read(paths[1])?];
-    let mut profiles = analysed.each_ref().map(|(analysis, amounts)| Profile::new(analysis, amounts));
+    let analysed = analysed.each_ref().map(|(analysis, totals)| (analysis, totals));
+    Ok(compare_analyses(analysed, options.names_all, resolver))
+}
+
+/// Compares two analysed traces. `names_all`: symbolize all native call sites that differ.
+pub(super) fn compare_analyses(
+    analysed: [(&Analysis, &PerStepTotals); 2],
+    names_all: bool,
+    resolver: &mut Resolver,
+) -> Comparison {
+    let mut profiles = analysed.map(|(analysis, totals)| Profile::new(analysis, totals));
     for profile in &mut profiles {
         // Native call sites of the two runs are matched by function name.
         let analysis = profile.analysis;
@@ -152,10 +162,10 @@ fn compare_traces(
         symbolize_sites(native, analysis, NameScope::ALL, resolver);
     }
     let mut comparison = compare(&profiles[0], &profiles[1]);
-    if options.names_all {
+    if names_all {
         for (run, profile) in profiles.iter().enumerate() {
             symbolize_sites(comparison.sites_of(run), profile.analysis, NameScope::ALL, resolver);
         }
     }
-    Ok(comparison)
+    comparison
 }

@@ -1,10 +1,14 @@
 //! What was compared, and what was not and why, as phrases without a full stop.
 
-use gpumemtrace_replay::compare::{AmplificationGap, ComparisonNote, Incomparable, TotalQuantity};
+use gpumemtrace_replay::compare::{
+    AmplificationGap, ChangeStatus, ComparisonNote, Incomparable, LineChange, TotalQuantity,
+};
 
 use super::Vocabulary;
 use super::fragmentation::name_cause;
 use super::steps::name_step_source;
+use crate::terminal::format::{format_count, format_number};
+use crate::terminal::units::format_bytes;
 
 /// One note of a comparison.
 pub(super) fn describe_note(note: ComparisonNote) -> String {
@@ -23,6 +27,45 @@ pub(super) fn describe_note(note: ComparisonNote) -> String {
             "leaks were not compared: without steps they depend on times ({before} in the first run, {after} in the second)"
         ),
     }
+}
+
+/// How a call site or a leak changed.
+pub(crate) fn status_word(status: ChangeStatus) -> &'static str {
+    match status {
+        ChangeStatus::Appeared => "new",
+        ChangeStatus::Grew => "grew",
+        ChangeStatus::Changed => "changed",
+        ChangeStatus::Shrank => "shrank",
+        ChangeStatus::Disappeared => "gone",
+        ChangeStatus::Unjudged => "not judged",
+    }
+}
+
+/// `+4.00 MiB`, `-3`; `=` for no change.
+pub(crate) fn format_change(change: i64, is_bytes: bool) -> String {
+    let amount = change.unsigned_abs();
+    let amount = if is_bytes { format_bytes(amount) } else { format_number(amount) };
+    match change {
+        0 => "=".to_owned(),
+        1.. => format!("+{amount}"),
+        _ => format!("-{amount}"),
+    }
+}
+
+/// ` (was line 38)`; `None` for a call site on the same line, or in one run only.
+pub(crate) fn describe_move(line: &LineChange) -> Option<String> {
+    let before = line.before.as_ref()?.line?;
+    let is_moved = line.site()?.line != Some(before);
+    is_moved.then(|| format!(" (was line {before})"))
+}
+
+/// `different allocations in 3 steps`, of a line of which all listed amounts are equal.
+pub(crate) fn describe_unlisted_difference(line: &LineChange) -> Option<String> {
+    let by_steps = [line.bytes_per_step, line.allocations_per_step];
+    let listed = [line.at_peak_bytes, line.retained_bytes].into_iter().chain(by_steps.into_iter().flatten());
+    let mut listed = listed.map(|change| change.change);
+    let steps = line.steps_that_differ.filter(|_| listed.all(|change| change == 0))?;
+    Some(format!("different allocations in {}", format_count(steps, "step")))
 }
 
 /// Why a quantity cannot be compared across backends.

@@ -10,7 +10,7 @@ pub(crate) mod assessment;
 mod budget_file;
 pub(crate) mod categories;
 mod check;
-mod comparison;
+pub(crate) mod comparison;
 pub(crate) mod end_levels;
 pub(crate) mod fragmentation;
 pub(crate) mod leaks;

@@ -1,8 +1,10 @@
 //! Call sites that differ between two runs, largest change first.
 
-use gpumemtrace_replay::compare::{AmountChange, ChangeStatus, Comparison, LineChange};
+use gpumemtrace_replay::compare::{AmountChange, Comparison, LineChange};
 
-use super::format_change;
+use crate::render::wording::comparison::{
+    describe_move, describe_unlisted_difference, format_change, status_word,
+};
 use crate::render::wording::sites::short_site;
 use crate::source::{SourceArgs, SourceReader};
 use crate::terminal::format::{format_count, put_line};
@@ -51,7 +53,9 @@ pub(super) fn render_call_sites(
         .take(most)
         .map(|line| {
             let device = if has_devices { format!("GPU {}: ", line.device) } else { String::new() };
-            (format!("{device}{}", format_moved_site(line)), line)
+            let site = line.site().map(short_site).unwrap_or_default();
+            let moved = describe_move(line).unwrap_or_default();
+            (format!("{device}{site}{moved}"), line)
         })
         .collect();
     let columns = STATUS_WIDTH + NUMBER_WIDTH * (3 + usize::from(comparison.steps.is_some())) + 2;
@@ -95,37 +99,10 @@ fn render_line(
     } else {
         put_line(out, format_args!("{numbers}  {HANG}{site}"));
     }
-    if let Some(differ) = line.steps_that_differ.filter(|_| is_equal_in_all_columns(line)) {
-        let steps = format_count(differ, "step");
-        put_line(out, format_args!("{:>indent$}different allocations in {steps}", ""));
+    if let Some(text) = describe_unlisted_difference(line) {
+        put_line(out, format_args!("{:>indent$}{text}", ""));
     }
     if let Some(source) = line.after.as_ref().and_then(|site| sources.line_of(site)) {
         put_line(out, format_args!("{:>indent$}{}", "", style.dim(&source)));
     }
-}
-
-fn status_word(status: ChangeStatus) -> &'static str {
-    match status {
-        ChangeStatus::Appeared => "new",
-        ChangeStatus::Grew => "grew",
-        ChangeStatus::Changed => "changed",
-        ChangeStatus::Shrank => "shrank",
-        ChangeStatus::Disappeared => "gone",
-        ChangeStatus::Unjudged => "not judged",
-    }
-}
-
-fn is_equal_in_all_columns(line: &LineChange) -> bool {
-    let by_steps = [line.bytes_per_step, line.allocations_per_step];
-    let shown = [line.at_peak_bytes, line.retained_bytes];
-    shown.into_iter().chain(by_steps.into_iter().flatten()).all(|change| change.change == 0)
-}
-
-/// `train.py:41 in hook() (was line 38)`.
-fn format_moved_site(line: &LineChange) -> String {
-    let Some(site) = line.site() else { return String::new() };
-    let moved =
-        line.before.as_ref().and_then(|before| before.line).filter(|before| site.line != Some(*before));
-    let moved = moved.map(|before| format!(" (was line {before})")).unwrap_or_default();
-    format!("{}{moved}", short_site(site))
 }

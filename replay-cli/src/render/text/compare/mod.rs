@@ -152,14 +152,3 @@ fn render_oom_changes(out: &mut String, comparison: &Comparison, style: Style) {
     }
     out.push('\n');
 }
-
-/// `+4.00 MiB`, `-3`; `=` for no change.
-fn format_change(change: i64, is_bytes: bool) -> String {
-    let amount = change.unsigned_abs();
-    let amount = if is_bytes { format_bytes(amount) } else { format_number(amount) };
-    match change {
-        0 => "=".to_owned(),
-        1.. => format!("+{amount}"),
-        _ => format!("-{amount}"),
-    }
-}

@@ -3,7 +3,8 @@
 use gpumemtrace_fleet::{ChangeSpread, RankComparison, UnpairedTrace};
 use gpumemtrace_replay::report::{AmountUnit, Quantity};
 
-use super::{format_change, leak_word};
+use super::leak_word;
+use crate::render::wording::comparison::format_change;
 use crate::render::wording::ranks::format_ranks;
 use crate::render::wording::sites::short_site;
 use crate::render::wording::{Vocabulary, name_total};

@@ -4,7 +4,7 @@ use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::compare::{Comparison, TotalChange};
 use gpumemtrace_replay::report::AmountUnit;
 
-use super::format_change;
+use crate::render::wording::comparison::format_change;
 use crate::render::wording::{Vocabulary, name_total};
 use crate::terminal::format::{format_number, put_line};
 use crate::terminal::style::Style;
