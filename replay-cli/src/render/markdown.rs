@@ -58,7 +58,7 @@ fn render_traces(checks: &BudgetChecks, max_rows: usize) -> String {
     if !checks.unreadable.is_empty() {
         let count = format_count(checks.unreadable.len() as u64, "trace");
         let names: Vec<String> =
-            checks.unreadable.iter().take(max_rows).map(|trace| quote_code(&trace.path)).collect();
+            checks.unreadable.iter().take(max_rows).map(|trace| quote_cell(&trace.path)).collect();
         put_line(&mut out, format_args!("> {count} cannot be read: {}", names.join(", ")));
         out.push('\n');
     }
@@ -93,8 +93,8 @@ fn render_traces(checks: &BudgetChecks, max_rows: usize) -> String {
             format_args!(
                 "| {} | {rank}{} | {} | {} | {} | {over} |",
                 outcome_mark(outcome),
-                quote_code(&check.trace),
-                quote_code(&outcome.name),
+                quote_cell(&check.trace),
+                quote_cell(&outcome.name),
                 format_limit(outcome),
                 escape_cell(&format_measured(outcome))
             ),
@@ -105,7 +105,7 @@ fn render_traces(checks: &BudgetChecks, max_rows: usize) -> String {
         put_line(&mut out, format_args!("{} not shown.", format_count(more as u64, "more failed limit")));
         out.push('\n');
     }
-    put_line(&mut out, format_args!("Against {}", quote_code(&checks.budget)));
+    put_line(&mut out, format_args!("Against {}", quote_cell(&checks.budget)));
     out
 }
 
@@ -127,7 +127,7 @@ fn render_page(check: &BudgetCheck) -> String {
             format_args!(
                 "| {} | {} | {} | {} | {over} |",
                 outcome_mark(outcome),
-                quote_code(&outcome.name),
+                quote_cell(&outcome.name),
                 format_limit(outcome),
                 escape_cell(&format_measured(outcome))
             ),
@@ -135,20 +135,20 @@ fn render_page(check: &BudgetCheck) -> String {
     }
     for outcome in check.budgets.iter().filter(|outcome| outcome.fails && !outcome.contributors.is_empty()) {
         out.push('\n');
-        put_line(&mut out, format_args!("{}:", quote_code(&outcome.name)));
+        put_line(&mut out, format_args!("{}:", quote_cell(&outcome.name)));
         for part in list_contributors(outcome, MAX_CONTRIBUTORS) {
-            put_line(&mut out, format_args!("- {}", quote_code(&part.to_string())));
+            put_line(&mut out, format_args!("- {}", quote_cell(&part.to_string())));
         }
     }
     out.push('\n');
     let command = check
         .command
         .as_ref()
-        .map(|command| format!(" of {}", quote_code(&command.join(" "))))
+        .map(|command| format!(" of {}", quote_cell(&command.join(" "))))
         .unwrap_or_default();
     put_line(
         &mut out,
-        format_args!("{}{command}, against {}", quote_code(&check.trace), quote_code(&check.budget)),
+        format_args!("{}{command}, against {}", quote_cell(&check.trace), quote_cell(&check.budget)),
     );
     out
 }
@@ -163,8 +163,13 @@ fn outcome_mark(outcome: &CheckedLimit) -> &'static str {
 }
 
 /// Text in code quotes, safe in a table cell.
-fn quote_code(text: &str) -> String {
-    let text = escape_text(text).replace('|', "¦");
+pub(crate) fn quote_cell(text: &str) -> String {
+    quote_code(&text.replace('|', "¦"))
+}
+
+/// Text in code quotes, on one line.
+pub(crate) fn quote_code(text: &str) -> String {
+    let text = escape_text(text);
     let mut longest = 0;
     let mut run = 0;
     for c in text.chars() {
@@ -187,8 +192,9 @@ mod tests {
 
     #[test]
     fn names_stay_inside_their_quotes_and_cell() {
-        assert_eq!(quote_code("train.py:3 in <module>"), "`train.py:3 in <module>`");
-        assert_eq!(quote_code("a|b\n`c``d"), "``` a¦b\\n`c``d ```");
+        assert_eq!(quote_cell("train.py:3 in <module>"), "`train.py:3 in <module>`");
+        assert_eq!(quote_cell("a|b\n`c``d"), "``` a¦b\\n`c``d ```");
+        assert_eq!(quote_code("a | b"), "`a | b`");
         assert_eq!(escape_cell("<b>|"), "&lt;b>¦");
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod fleet_words;
 pub(crate) mod json;
 mod junit;
 pub(crate) mod lake_words;
-mod markdown;
+pub(crate) mod markdown;
 mod outcome;
 pub(crate) mod text;
 pub(crate) mod wording;
