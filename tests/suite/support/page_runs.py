@@ -1,12 +1,18 @@
 """Traces of each kind that a page must show, and the pages made from them."""
 
+import fcntl
 import json
+import os
+import pickle
 import shutil
 import signal
 import subprocess
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cached_property
 from pathlib import Path
+
+import pytest
 
 from conftest import COMMAND, LIBRARY, REPOSITORY, VENVS, WORKLOADS, environment, run_program
 from page_file import PageFile
@@ -107,6 +113,16 @@ def compared_runs(folder):
     return make_page(folder, [after], compared=[before])
 
 
+def moved_runs(folder):
+    """Two runs of one program; in the second one, all lines moved, and a leak has more steps."""
+    for name, inserted, steps in (("before", "", 20), ("after", "# inserted\n" * 7, 24)):
+        shutil.copytree(WORKLOADS / "training", folder / name)
+        script = folder / name / "train.py"
+        script.write_text(inserted + script.read_text())
+        record(folder / name, script, "--steps", steps, "--quick-exit", "--leak", "hook")
+    return make_page(folder, [folder / "after" / "run.trace"], compared=[folder / "before" / "run.trace"])
+
+
 def hostile_run(folder):
     """A trace in which every name is hostile, also its own: its path ends with `</script>...`."""
     names = folder / "<"
@@ -135,6 +151,39 @@ KINDS = {
     "killed": lambda folder: make_page(folder, [record_killed(folder)]),
     "ranks": lambda folder: make_page(folder, record_ranks(folder)),
     "compared": compared_runs,
+    "moved": moved_runs,
     "hostile": hostile_run,
     "damaged": lambda folder: make_page(folder, [damage(record(folder, *LEAKING), folder)], code=INCOMPLETE),
 }
+
+
+@pytest.fixture
+def page_of(tmp_path_factory):
+    """Makes the page of a kind, once for all workers."""
+    if not VENVS:
+        raise pytest.UsageError("GPUMEMTRACE_VENVS is not set: run scripts/test, which makes the environments")
+    base = tmp_path_factory.getbasetemp()
+    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
+    base.mkdir(exist_ok=True)
+
+    def make(kind):
+        stored = base / f"{kind}.pickle"
+        with open(base / f"{kind}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not stored.exists():
+                (base / kind).mkdir()
+                stored.write_bytes(pickle.dumps(KINDS[kind](base / kind)))
+        return pickle.loads(stored.read_bytes())
+
+    return make
+
+
+def bytes_text(count):
+    """Writes bytes as the page and the text report do."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    value, unit = Decimal(abs(count)), 0
+    # No number prints as 1024.00.
+    while value >= (Decimal("1023.995") if unit else 1024) and unit < len(units) - 1:
+        value, unit = value / 1024, unit + 1
+    number = value if unit == 0 else value.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
+    return f"{'-' if count < 0 else ''}{number} {units[unit]}"

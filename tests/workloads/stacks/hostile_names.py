@@ -22,6 +22,7 @@ NAMES = [
     "\u0007bell \u001b[31mred\u001b[0m \u007f\u0085\u2028\u2029\ufeff",
     "&lt;b&gt;&amp; ${window.hostile=1} {{window.hostile=1}} %3Cscript%3E",
     "long " + "x" * 5000,
+    "` | [x](https://example.com/`) @octocat #1 ``![i](http://example.com/i.png) **b** www.example.com",
 ]
 recorder = ctypes.CDLL(None)
 recorder.gpumemtrace_mark.argtypes = recorder.gpumemtrace_phase_begin.argtypes = [ctypes.c_char_p]
