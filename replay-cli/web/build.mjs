@@ -17,7 +17,7 @@ const DIST = path.resolve(process.argv[2] ?? path.join(ROOT, "dist"));
 
 /** Script, further styles, and the limit of both in bytes. */
 const PAGES = {
-  report: { script: "src/main.ts", styles: [], max_bytes: 120_000 },
+  report: { script: "src/main.ts", styles: [], max_bytes: 130_000 },
   fleet: { script: "src/fleet/main.ts", styles: ["./src/fleet/fleet.css"], max_bytes: 50_000 },
 };
 

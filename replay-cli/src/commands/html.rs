@@ -7,6 +7,7 @@ use crate::symbolize::Resolver;
 use gpumemtrace_fleet::{Fleet, Lake, LakeGrowth, LakeRun};
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::compare::{PerStepTotals, count_by_steps};
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, Report, RunHistory, analyse_with_head, report, symbolize_report,
     symbolize_sites,
@@ -15,14 +16,15 @@ use gpumemtrace_replay::{
 use super::args::jobs::JobsArgs;
 use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
+use super::compare::compare_analyses;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use super::summarize::name_unreadable;
 use super::summarize::read::summarize_files;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
-use crate::page::{PageOptions, PageSource, make_fleet_page, make_page, redact_processes};
+use crate::page::{PageOptions, PageSource, RunBefore, make_fleet_page, make_page, redact_processes};
 use crate::render::json::write_json;
 use crate::render::text::render_fleet;
-use crate::render::wording::fill_report;
+use crate::render::wording::{fill_comparison, fill_report};
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
 use crate::source::SourceArgs;
 use crate::terminal::output_file::{OutputPath, print_output};
@@ -157,20 +159,34 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
             compares_steps: true,
             ..Default::default()
         };
-        let (mut analysis, head) = file.with_input(ring, |input| analyse_with_head(input, options))?;
+        let (mut analysis, head, per_step) = file.with_input(ring, |input| {
+            let open = input.open;
+            let (mut analysis, head) = analyse_with_head(input, options)?;
+            let per_step = match args.compare {
+                Some(_) => count_by_steps(open, &head, &mut analysis)?,
+                None => PerStepTotals::default(),
+            };
+            Ok((analysis, head, per_step))
+        })?;
         add_oom_predictions(&mut analysis, &file, &head);
         add_setting_effects(&mut analysis, &file, &head, &mut steps_left);
-        Ok(analysis)
+        Ok((analysis, per_step))
     };
-    let (mut analyses, unreadable) = read_each(traces, true, &mut read)?;
-    let shown = analyses.len();
-    analyses.extend(args.compare.as_ref().map(read).transpose()?);
+    let (mut read_traces, unreadable) = read_each(traces, true, &mut read)?;
+    let shown = read_traces.len();
+    read_traces.extend(args.compare.as_ref().map(read).transpose()?);
+    let (analyses, per_step): (Vec<Analysis>, Vec<PerStepTotals>) = read_traces.into_iter().unzip();
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
     let (shown, before) = analyses.split_at(shown);
     let mut report = full_report(shown, &mut resolver);
-    let mut before = (!before.is_empty()).then(|| full_report(before, &mut resolver));
+    let mut before_report = (!before.is_empty()).then(|| full_report(before, &mut resolver));
+    let comparison = before.first().zip(per_step.last()).map(|before| {
+        let mut comparison = compare_analyses([before, (&shown[0], &per_step[0])], true, &mut resolver);
+        fill_comparison(&mut comparison);
+        comparison
+    });
     if args.redact {
-        std::iter::once(&mut report).chain(&mut before).for_each(redact_processes);
+        std::iter::once(&mut report).chain(&mut before_report).for_each(redact_processes);
     }
     let named = |analysis| named_history(analysis, &mut resolver);
     let histories: Vec<RunHistory> = analyses.into_iter().map(named).collect();
@@ -185,7 +201,9 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     )?;
     let summary = String::from_utf8_lossy(&summary);
     let is_complete = unreadable == 0 && report.traces.iter().all(|trace| trace.complete);
-    let source = PageSource { histories, report: &report, json, summary: &summary, before: before.as_ref() };
+    let before = before_report.as_ref().zip(comparison.as_ref());
+    let before = before.map(|(report, comparison)| RunBefore { report, comparison });
+    let source = PageSource { histories, report: &report, json, summary: &summary, before };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
     let options = PageOptions {
         max_bytes,

@@ -15,6 +15,8 @@ pub(super) struct PageData<'a> {
     /// What was merged or left out.
     pub page_card: Node,
     pub compare: Option<ComparedTraces>,
+    /// The trace that the page shows first.
+    pub first_trace: usize,
 }
 
 #[derive(Debug, Serialize)]

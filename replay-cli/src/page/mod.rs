@@ -18,12 +18,16 @@ mod reductions;
 mod source;
 mod trace_data;
 
+use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, RunHistory};
 
 use crate::source::SourceArgs;
 use crate::terminal::escape::{escape_text, needs_escape};
 
-use cards::{CardDevice, CardSite, CardTrace, Node, TraceCards, page_card, shorten_files};
+use cards::{
+    CardDevice, CardSite, CardTrace, ComparedWith, Node, TraceCards, page_card, shorten_comparison,
+    shorten_files, worst_trace,
+};
 use columns::Columns;
 use data::{ComparedTraces, PageData};
 use document::{Bundle, Document, RawBlobs};
@@ -47,15 +51,22 @@ pub(crate) struct PageSource<'a> {
     pub(crate) json: Vec<u8>,
     /// Its summary as text.
     pub(crate) summary: &'a str,
-    /// The last trace is the one to compare with, and has a report of its own.
-    pub(crate) before: Option<&'a Report>,
+    /// The last trace is the one to compare with.
+    pub(crate) before: Option<RunBefore<'a>>,
+}
+
+/// The trace to compare with: its own report, and how the first trace differs from it.
+#[derive(Clone, Copy)]
+pub(crate) struct RunBefore<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) comparison: &'a Comparison,
 }
 
 impl PageSource<'_> {
     /// The index of a trace in its report, and the report.
     fn report_of(&self, trace: usize) -> (usize, &Report) {
         match self.before {
-            Some(before) if trace + 1 == self.histories.len() => (0, before),
+            Some(before) if trace + 1 == self.histories.len() => (0, before.report),
             _ => (trace, self.report),
         }
     }
@@ -115,7 +126,10 @@ impl PageCards {
         let sites: Vec<_> = source.histories.iter().map(trace_data::named_sites).collect();
         let labels: Vec<Labels> = sites.iter().map(|sites| Labels::new(sites)).collect();
         let report = shorten_files(source.report, &labels);
-        let before = source.before.map(|before| shorten_files(before, &labels[labels.len() - 1..]));
+        let last = labels.len().saturating_sub(1);
+        let before = source.before.map(|before| shorten_files(before.report, &labels[last..]));
+        let comparison =
+            source.before.map(|before| shorten_comparison(before.comparison, [&labels[last], &labels[0]]));
         let traces = sites.iter().zip(&source.histories).enumerate().map(|(index, (sites, history))| {
             let (trace, _) = source.report_of(index);
             let before = before.as_ref().filter(|_| index + 1 == source.histories.len());
@@ -134,8 +148,9 @@ impl PageCards {
             }
         });
         let traces: Vec<CardTrace<'_>> = traces.collect();
-        let compared = traces.last().filter(|_| source.before.is_some());
-        let cards = |(index, trace)| cards::trace_cards(trace, compared.filter(|_| index == 0));
+        let compared = traces.last().zip(comparison.as_ref());
+        let compared = compared.map(|(trace, comparison)| ComparedWith { trace, comparison });
+        let cards = |(index, trace)| cards::trace_cards(trace, compared.as_ref().filter(|_| index == 0));
         Self { traces: traces.iter().enumerate().map(cards).collect(), ranks: cards::rank_cards(&traces) }
     }
 }
@@ -176,6 +191,7 @@ fn raw_histories(
         rank_cards: &cards.ranks,
         page_card: page_card(&reductions.sentences(&source.histories), sources.missing().as_deref()),
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
+        first_trace: worst_trace(source.report),
     };
     let data = escape_names(&serde_json::to_string(&data).unwrap_or_default());
     RawBlobs { columns: columns.into_bytes(), data: data.into_bytes() }

@@ -15,7 +15,7 @@ export interface Selection {
   site: string | null;
   /** Unit of the time axis. */
   axis: "time" | "step";
-  /** Settings of single views, such as the mode of the flame graph. They are in the URL, too. */
+  /** Settings and places of single views, such as the zoom of the flame graph. */
   options: Record<string, string>;
 }
 
@@ -25,6 +25,8 @@ export interface Context {
   selection(): Selection;
   /** Changes some fields. All visible views are updated, and the URL's fragment. */
   select(change: Partial<Selection>): void;
+  /** Like `select`, as a step of its own: Back returns to what was selected before. */
+  visit(change: Partial<Selection>): void;
   /** Goes to another view, perhaps with another selection. */
   open(view: string, change?: Partial<Selection>): void;
   /** Colour of a site, equal in all views and both themes; null for "others". */

@@ -34,7 +34,7 @@ const opened = [];
 const context = {
   color: (site) => `color of ${site}`,
   open: (view, change) => opened.push([view, change]),
-  select: (change) => opened.push([null, change]),
+  visit: (change) => opened.push([null, change]),
   selection: () => ({ options: { stack: "site" } }),
 };
 
@@ -59,9 +59,12 @@ test("properties give colours, sizes, links and places", () => {
   assert.deepEqual(bar.style, { background: "color of 3", width: "25%" });
   assert.deepEqual(places, [{ element: bar, chart: { device: 1 } }]);
   makeNode(["button", { go: ["flame", { site: "a", options: { mode: "kept" } }] }, []], context).click();
+  makeNode(["button", { go: ["flame", { options: { stack: "", mode: "peak" } }] }, []], context).click();
   makeNode(["button", { go: [null, { trace: 1 }] }, []], context).click();
   assert.deepEqual(opened, [
     ["flame", { site: "a", options: { stack: "site", mode: "kept" } }],
+    // An empty option removes it.
+    ["flame", { options: { mode: "peak" } }],
     [null, { trace: 1 }],
   ]);
 });

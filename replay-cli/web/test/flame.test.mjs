@@ -5,6 +5,8 @@ import { test } from "node:test";
 import { bundle } from "./bundle.mjs";
 
 const { buildCallTree, NO_FRAME, sumTree } = await bundle("src/views/flame/call_tree.ts");
+const { nodeOfSite } = await bundle("src/views/flame/graph.ts");
+const { keepZoom, zoomedNode } = await bundle("src/views/flame/zoom.ts");
 const { findRect, MERGED, neighbour, placeTree } = await bundle("src/views/flame/layout.ts");
 
 const frame = (name, kind, is_user) =>
@@ -117,4 +119,42 @@ test("the ancestors of the zoomed node fill the width", () => {
   const layout = placeTree(tree, totals.bytes, 2, 100);
   assert.deepEqual([...layout.node.subarray(0, 4)], [0, 1, 2, 3]);
   assert.deepEqual([...layout.width.subarray(0, 4)], [100, 100, 100, 100]);
+});
+
+test("the zoom to a call site is the deepest node that all its stacks with bytes share", () => {
+  const { tree, totals } = build({});
+  const graph = { tree, weight: totals.bytes };
+  const name = (site, sites) => {
+    const node = nodeOfSite(graph, Uint32Array.from(sites), site);
+    return node === 0 ? "all" : frames[tree.frame[node]].function;
+  };
+  // The stacks end in conv, backward, cublas and conv.
+  assert.equal(name(1, [1, 0, 0, 1]), "conv");
+  assert.equal(name(1, [1, 1, 0, 0]), "main");
+  assert.equal(name(1, [0, 0, 1, 0]), "cublas");
+  assert.equal(name(1, [1, 0, 1, 0]), "all");
+  assert.equal(name(7, [1, 0, 1, 0]), "all");
+  graph.weight = graph.weight.map((value, node) => (node === tree.stackEnd[0][2] ? 0 : value));
+  assert.equal(name(1, [1, 0, 1, 0]), "conv");
+});
+
+test("the zoom of a link is a node with bytes, or all", () => {
+  const { tree, totals } = build({});
+  const graph = { tree, weight: totals.bytes };
+  const zoom = (value) => zoomedNode(graph, { options: { "flame.zoom": value } }, source.stackNode, null);
+  assert.equal(zoom("2"), 2);
+  for (const value of [undefined, "", "site", "-1", "1.5", "99999", "<b>", "__proto__", "length"]) {
+    assert.equal(zoom(value), 0, value);
+  }
+});
+
+test("options that change the tree forget the zoomed node, and others keep it", () => {
+  const at = (zoom, mode) => ({ options: { "flame.zoom": zoom, "flame.mode": mode } });
+  const forgets = (selection, change) => keepZoom(selection, change)["flame.zoom"] === null;
+  assert.ok(forgets(at("5", "peak"), { "flame.own": "1" }));
+  assert.ok(forgets(at("5", "peak"), { "flame.mode": "traces" }));
+  assert.ok(forgets(at("5", "traces"), { "flame.mode": "peak" }));
+  assert.ok(!forgets(at("5", "peak"), { "flame.mode": "live" }));
+  assert.ok(!forgets(at("5", "traces"), { "flame.search": "x" }));
+  assert.ok(!forgets(at("site", "peak"), { "flame.inverted": "1" }));
 });

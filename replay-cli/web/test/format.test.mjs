@@ -8,7 +8,7 @@ import { bundle } from "./bundle.mjs";
 const { formatBytes, formatCount, formatShare, formatTime } = await bundle("src/widgets/format.ts");
 const { byteTicks, createAxis } = await bundle("src/widgets/axis.ts");
 const { defaultSelection, formatPlace, parsePlace } = await bundle("src/shell/url.ts");
-const { toCsv } = await bundle("src/widgets/download.ts");
+const { safeName, toCsv } = await bundle("src/widgets/download.ts");
 
 test("bytes", () => {
   assert.equal(formatBytes(0), "0 B");
@@ -77,7 +77,7 @@ test("ticks of bytes are round, few and cover the range", () => {
 
 test("the fragment keeps view and selection", () => {
   const first = { data: { steps: null }, devices: [{}, {}] };
-  const model = { traces: [first, { data: {}, devices: [{}] }] };
+  const model = { data: { first_trace: 0 }, traces: [first, { data: {}, devices: [{}] }] };
   const defaults = defaultSelection(model);
   const selection = {
     ...defaults,
@@ -92,6 +92,28 @@ test("the fragment keeps view and selection", () => {
   assert.equal(formatPlace({ view: "sites", selection: defaults }, defaults), "#sites");
   assert.equal(parsePlace("#no?trace=9&from=x", model, ["overview"]).view, "overview");
   assert.deepEqual(parsePlace("#no?trace=9&from=x", model, ["overview"]).selection, defaults);
+});
+
+test("the fragment names the trace unless it is the first one shown", () => {
+  const traces = [0, 1].map((count) => ({ data: { steps: count ? {} : null }, devices: [{}] }));
+  const model = { data: { first_trace: 1 }, traces };
+  const defaults = defaultSelection(model);
+  assert.deepEqual([defaults.trace, defaults.axis], [1, "step"]);
+  assert.equal(formatPlace({ view: "sites", selection: defaults }, defaults), "#sites");
+  const other = { ...defaults, trace: 0 };
+  const link = formatPlace({ view: "sites", selection: other }, defaults);
+  assert.equal(link, "#sites?trace=0");
+  assert.equal(parsePlace(link, model, ["sites"]).selection.trace, 0);
+  assert.equal(parsePlace("#sites", model, ["sites"]).selection.trace, 1);
+});
+
+test("names of files have no path and no special characters", () => {
+  const names = ["/a/run.rank1.trace", "C:\\x\\run.trace", "..", "a/<script>.trace", "-rf x", "\u202e\n"];
+  assert.deepEqual(names.map((name) => safeName(name, "-memory.png")), [
+    "run.rank1-memory.png", "run-memory.png", "run-memory.png", "script_-memory.png", "rf_x-memory.png",
+    "run-memory.png",
+  ]);
+  assert.ok(safeName("x".repeat(1000), ".png").length < 100);
 });
 
 test("CSV quotes, and disarms formulas", () => {

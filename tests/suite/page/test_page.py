@@ -3,19 +3,16 @@
 Each kind of trace is recorded once, and its page is opened from a file, without a network.
 """
 
-import fcntl
 import json
 import os
-import pickle
 import random
 import re
-from decimal import ROUND_HALF_EVEN, Decimal
 
 import pytest
 
 from browser import browser  # noqa: F401 (fixture)
-from conftest import FULL, VENVS, gpumemtrace
-from page_runs import GOLDEN, KINDS
+from conftest import FULL, gpumemtrace
+from page_runs import GOLDEN, KINDS, bytes_text, page_of  # noqa: F401 (fixture)
 
 MOMENTS = 100
 #: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
@@ -26,38 +23,6 @@ WIDTH = 1280
 BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB|PiB)\b")
 #: Layers of the page, as replay names those of snapshots.
 LAYERS = {"torch": "torch", "driver": "device"}
-
-
-@pytest.fixture
-def page_of(tmp_path_factory):
-    """Makes the page of a kind, once for all workers."""
-    if not VENVS:
-        raise pytest.UsageError("GPUMEMTRACE_VENVS is not set: run scripts/test, which makes the environments")
-    base = tmp_path_factory.getbasetemp()
-    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
-    base.mkdir(exist_ok=True)
-
-    def make(kind):
-        stored = base / f"{kind}.pickle"
-        with open(base / f"{kind}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not stored.exists():
-                (base / kind).mkdir()
-                stored.write_bytes(pickle.dumps(KINDS[kind](base / kind)))
-        return pickle.loads(stored.read_bytes())
-
-    return make
-
-
-def bytes_text(count):
-    """Writes bytes as the page and the text report do."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    value, unit = Decimal(abs(count)), 0
-    # No number prints as 1024.00.
-    while value >= (Decimal("1023.995") if unit else 1024) and unit < len(units) - 1:
-        value, unit = value / 1024, unit + 1
-    number = value if unit == 0 else value.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
-    return f"{'-' if count < 0 else ''}{number} {units[unit]}"
 
 
 def all_numbers(value):
@@ -225,21 +190,22 @@ def text_of_choices(browser, view):  # noqa: F811
 def test_views_show_numbers_of_report(browser, page_of, kind):  # noqa: F811
     page = page_of(kind)
     report = page.report
+    shown_trace = page.file.data["first_trace"]
     browser.open(page.path)
     texts = text_of_views(browser, browser.views())
-    for device in [one for one in report["devices"] if one["trace"] == 0][:1]:
+    for device in [one for one in report["devices"] if one["trace"] == shown_trace][:1]:
         for moment in ("peak", "end"):
             for name in ("live_bytes", "reserved_bytes", "device_bytes"):
                 held = device[moment][name]
                 assert held is None or bytes_text(held) in texts["overview"], (moment, name)
-    for leak in [one for one in report.get("leaks") or [] if one["trace"] == 0]:
+    for leak in [one for one in report.get("leaks") or [] if one["trace"] == shown_trace]:
         assert bytes_text(leak["bytes"]) in texts["leaks"]
         if leak["bytes_per_step"]:
             assert bytes_text(round(leak["bytes_per_step"])) in texts["leaks"]
         if leak["site"]["file"]:
             for text in (texts["leaks"], texts["overview"]):
                 assert f"{os.path.basename(leak['site']['file'])}:{leak['site']['line']}" in text
-    gaps = [one for one in report.get("fragmentation") or [] if one["trace"] == 0]
+    gaps = [one for one in report.get("fragmentation") or [] if one["trace"] == shown_trace]
     if gaps:
         shown = text_of_choices(browser, "fragmentation")
     for gap in gaps:
@@ -247,10 +213,10 @@ def test_views_show_numbers_of_report(browser, page_of, kind):  # noqa: F811
             assert bytes_text(gap[name]) in shown, (gap["at"], name)
         for cause in gap["causes"]:
             assert bytes_text(cause["bytes"]) in shown, (gap["at"], cause["cause"])
-    for oom in [one for one in report.get("oom") or [] if one["trace"] == 0]:
+    for oom in [one for one in report.get("oom") or [] if one["trace"] == shown_trace]:
         for held in [oom["requested_bytes"], oom["live_bytes"], *(cause["bytes"] for cause in oom["unused_causes"])]:
             assert bytes_text(held) in texts["oom"]
-    peaks = [one for one in report["peak"] if (one["trace"], one["device"]) == (0, 0)]
+    peaks = [one for one in report["peak"] if (one["trace"], one["device"]) == (shown_trace, 0)]
     for site in [site for peak in peaks[:1] for site in peak["sites"]][:100]:
         assert bytes_text(site["bytes"]) in texts["sites"], site["site"]["id"]
     assert browser.problems() == []

@@ -5,7 +5,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
-use super::{CardTrace, comparison, device_memory, known_bytes, nodes, setting_effects, view_link};
+use super::{
+    CardTrace, ComparedWith, SiteBlocks, comparison, device_memory, known_bytes, nodes, setting_effects,
+    view_link,
+};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::end_levels::EndLevels;
 use crate::render::wording::moment::format_moment;
@@ -13,7 +16,7 @@ use crate::render::wording::steps::count_steps;
 use crate::terminal::format::{format_count, format_duration, format_number, format_percent};
 use crate::terminal::units::format_bytes;
 
-const LARGEST_SITES: usize = 8;
+pub(super) const LARGEST_SITES: usize = 8;
 
 /// What the page says about a device. Cards are empty if the report has no such device.
 #[derive(Debug, Default, Serialize)]
@@ -27,7 +30,7 @@ pub(super) struct DeviceCards {
 }
 
 /// The cards of each device of the page; without devices, only the figures of the run.
-pub(super) fn cards(trace: &CardTrace<'_>, before: Option<&CardTrace<'_>>) -> Vec<DeviceCards> {
+pub(super) fn cards(trace: &CardTrace<'_>, before: Option<&ComparedWith<'_>>) -> Vec<DeviceCards> {
     if trace.devices.is_empty() {
         let figures = figures(None, trace);
         return vec![DeviceCards { figures, ..DeviceCards::default() }];
@@ -85,25 +88,46 @@ fn figures(device: Option<&Device>, trace: &CardTrace<'_>) -> Vec<Node> {
     card
 }
 
-/// Allocated, reserved and driver memory, each at its own highest, and at the end.
-fn level_table(device: &Device) -> Element {
-    let (peak, end) = (&device.peak, EndLevels::of_device(device));
-    let rows = [
+/// A name, the highest bytes of that memory, and its bytes at the end.
+pub(super) type LevelRow = (&'static str, Option<u64>, Option<u64>);
+
+/// Allocated, reserved and driver memory.
+pub(super) fn level_rows(device: &Device, end: &EndLevels) -> [LevelRow; 3] {
+    let peak = &device.peak;
+    [
         ("Allocated", peak.live_bytes, end.live_bytes),
         ("Reserved", peak.reserved_bytes, end.reserved_bytes),
         ("Driver", peak.device_bytes, end.device_bytes),
-    ];
+    ]
+}
+
+/// The head of the column of the end.
+pub(super) fn end_title(end: &EndLevels) -> &'static str {
+    if end.gap == GapReason::LastStep { "Last step" } else { "At end" }
+}
+
+/// Allocated, reserved and driver memory, each at its own highest, and at the end.
+fn level_table(device: &Device) -> Element {
+    let end = EndLevels::of_device(device);
+    let rows = level_rows(device, &end);
     let cell = |bytes| element("td").class("number figure").add(known_bytes(bytes));
     let rows = rows.map(|(name, peak, end)| {
         let name = element("th").with("scope", "row").add(name);
         element("tr").add(name).add(cell(peak)).add(cell(end))
     });
     let head = |text: &str| element("th").with("scope", "col").class("number").add(text);
-    let title = if end.gap == GapReason::LastStep { "Last step" } else { "At end" };
-    let end = head(title).with("title", end.moment.as_str());
+    let end = head(end_title(&end)).with("title", end.moment.as_str());
     let head = element("tr").add(element("td")).add(head("Highest")).add(end);
     let body = element("tbody").add(rows.to_vec());
     element("table").class("levels").add(element("thead").add(head)).add(body)
+}
+
+/// The share of the allocated bytes at the peak.
+pub(super) fn share_of_peak(bytes: u64, peak: &Peak) -> String {
+    match peak.live_bytes {
+        0 => "unknown".to_owned(),
+        live => format_percent(bytes as f64 / live as f64),
+    }
 }
 
 fn largest_sites(peak: &Peak, trace: &CardTrace<'_>) -> Vec<Node> {
@@ -113,15 +137,12 @@ fn largest_sites(peak: &Peak, trace: &CardTrace<'_>) -> Vec<Node> {
     let all = format!("See {}", format_count(peak.sites.len() as u64, "call site"));
     let most = peak.sites.first().map_or(1, |largest| largest.bytes.max(1));
     let rows = peak.sites.iter().take(LARGEST_SITES).map(|row| {
-        let name = trace.site_link(&row.site, Some("timeline"));
+        let name = trace.site_link(&row.site, peak.device, SiteBlocks::AtPeak);
         let source = trace.site(&row.site).and_then(|site| site.source.as_deref());
         let source = source.map(|source| element("code").class("source-line").add(source));
         let bar =
             element("span").class("bar").colored(trace.color(&row.site)).wide(row.bytes as f64 / most as f64);
-        let share = match peak.live_bytes {
-            0 => "unknown".to_owned(),
-            live => format_percent(row.bytes as f64 / live as f64),
-        };
+        let share = share_of_peak(row.bytes, peak);
         let category = row.categories.as_ref().and_then(|categories| categories.first());
         let category = category.map(|part| part.category.name().replace('_', " "));
         element("tr")

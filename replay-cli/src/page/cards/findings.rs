@@ -1,14 +1,16 @@
 //! The findings of the overview: what is wrong, what to do, and the view that shows more.
 
+use std::cmp::Reverse;
+
 use gpumemtrace_replay::report::{
-    AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, Severity, Site, Verdict,
+    AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, LeakKind, Severity, Site, Verdict,
     VerdictEvidence,
 };
 use serde_json::json;
 
 use super::element::{Element, Node, element, list};
 use super::headline::NO_PROBLEMS;
-use super::{CardTrace, nodes, paragraph, view_link};
+use super::{CardTrace, SiteBlocks, nodes, paragraph, view_link};
 use crate::render::wording::assessment::{describe_assessment, explain_growth, find_assessment};
 use crate::render::wording::leaks::growth::{describe_forecast, describe_growth};
 use crate::render::wording::leaks::holders::{format_holder, suggest_holders};
@@ -22,14 +24,16 @@ const SHOWN: usize = 4;
 const MAX_SITES: usize = 3;
 const MAX_ADVICE: usize = 4;
 
-/// A finding before it becomes a card.
-struct FindingText<'a> {
-    severity: &'static str,
-    summary: String,
-    site: Option<&'a Site>,
+/// A finding before it becomes a card or Markdown.
+pub(super) struct FindingText<'a> {
+    pub(super) severity: &'static str,
+    pub(super) summary: String,
+    pub(super) site: Option<&'a Site>,
+    /// The blocks that the flame graph shows of the site, and the ordinal of their GPU.
+    blocks: (SiteBlocks, u32),
     /// Sentences that follow the summary.
-    details: Vec<String>,
-    advice: Vec<String>,
+    pub(super) details: Vec<String>,
+    pub(super) advice: Vec<String>,
     view: &'static str,
 }
 
@@ -45,39 +49,78 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
     all
 }
 
-fn collect_findings<'a>(trace: &CardTrace<'a>) -> Vec<FindingText<'a>> {
-    let verdicts = trace.report.verdicts.iter().flatten();
-    let mut findings: Vec<FindingText<'a>> = verdicts
-        .filter(|verdict| verdict.trace == trace.trace)
-        .filter(|verdict| !is_shown_elsewhere(&verdict.evidence))
-        .map(|verdict| verdict_finding(verdict, trace))
-        .collect();
+/// The findings of a trace, each once, most severe first.
+pub(super) fn collect_findings<'a>(trace: &CardTrace<'a>) -> Vec<FindingText<'a>> {
+    let all = verdicts_of(trace);
+    let own = all.iter().filter(|verdict| !is_shown_elsewhere(verdict, &all));
+    let mut own: Vec<(Severity, &Verdict)> =
+        own.map(|verdict| (severity_with_parts(verdict, &all), *verdict)).collect();
+    own.sort_by_key(|(severity, _)| Reverse(*severity));
+    let mut findings: Vec<FindingText<'a>> =
+        own.into_iter().map(|(severity, verdict)| verdict_finding(severity, verdict, trace)).collect();
     if let Some(assessment) = find_assessment(trace.report, trace.trace) {
         match assessment.status {
             AssessmentStatus::Partly | AssessmentStatus::NotAssessed => {
                 findings.push(unjudged_finding(assessment));
             }
-            AssessmentStatus::Assessed if findings.is_empty() => findings.push(no_finding()),
+            AssessmentStatus::Assessed if findings.is_empty() => findings.push(no_finding(trace)),
             AssessmentStatus::Assessed => {}
         }
+    }
+    for finding in &mut findings {
+        finding.advice.truncate(MAX_ADVICE);
     }
     findings
 }
 
-/// True for what the lines below the headline name, and for growth that is part of an error.
-fn is_shown_elsewhere(evidence: &VerdictEvidence) -> bool {
-    match evidence {
+/// True if the only finding is that there is none.
+pub(super) fn has_none(trace: &CardTrace<'_>) -> bool {
+    let all = verdicts_of(trace);
+    let assessment = find_assessment(trace.report, trace.trace);
+    assessment.is_some_and(|assessment| assessment.status == AssessmentStatus::Assessed)
+        && all.iter().all(|verdict| is_shown_elsewhere(verdict, &all))
+}
+
+fn verdicts_of<'a>(trace: &CardTrace<'a>) -> Vec<&'a Verdict> {
+    trace.report.verdicts.iter().flatten().filter(|verdict| verdict.trace == trace.trace).collect()
+}
+
+/// True for what the lines below the headline name, and for what is part of another finding: of
+/// an error, or of the only leak of a GPU.
+fn is_shown_elsewhere(verdict: &Verdict, all: &[&Verdict]) -> bool {
+    match &verdict.evidence {
         VerdictEvidence::Incomplete(_) => true,
         VerdictEvidence::Growth { class, .. } => *class == GrowthClass::TowardsOom,
+        VerdictEvidence::CreepConfirmed { findings, .. } => *findings == 1,
+        VerdictEvidence::HighPressure(pressure) => {
+            let is_error = |other: &VerdictEvidence| matches!(other, VerdictEvidence::Oom { device, .. } if *device == pressure.device);
+            all.iter().any(|other| is_error(&other.evidence))
+        }
+        VerdictEvidence::FailedCalls { calls, of_torch, .. } => {
+            calls == of_torch
+                && all.iter().any(|verdict| matches!(verdict.evidence, VerdictEvidence::Oom { .. }))
+        }
         _ => false,
     }
 }
 
-fn verdict_finding<'a>(verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingText<'a> {
+/// The severity of a finding. The growth of a GPU with one leak is part of that leak.
+fn severity_with_parts(verdict: &Verdict, all: &[&Verdict]) -> Severity {
+    let VerdictEvidence::Leak { kind: LeakKind::Tensors, .. } = &verdict.evidence else {
+        return verdict.severity;
+    };
+    let growth = all
+        .iter()
+        .filter(|other| matches!(other.evidence, VerdictEvidence::CreepConfirmed { findings: 1, .. }));
+    growth.map(|other| other.severity).fold(verdict.severity, Severity::max)
+}
+
+fn verdict_finding<'a>(severity: Severity, verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingText<'a> {
     let mut finding = FindingText {
-        severity: verdict.severity.name(),
+        severity: severity.name(),
         summary: verdict.summary.clone(),
         site: None,
+        blocks: (SiteBlocks::AtPeak, 0),
         details: Vec::new(),
         advice: Vec::new(),
         view: "run",
@@ -88,12 +131,14 @@ fn verdict_finding<'a>(verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingTe
             finding.site = Some(&**site);
             let is_same = |leak: &&Leak| leak.trace == trace.trace && leak.site.id == site.id;
             if let Some(leak) = trace.report.leaks.iter().flatten().find(is_same) {
+                finding.blocks = (SiteBlocks::Kept, leak.device);
                 describe_leak(&mut finding, leak, trace);
             }
         }
-        VerdictEvidence::Growth { site, class, .. } => {
+        VerdictEvidence::Growth { site, class, device, .. } => {
             finding.view = "leaks";
             finding.site = Some(&**site);
+            finding.blocks = (SiteBlocks::Kept, *device);
             let growth = find_assessment(trace.report, trace.trace).map(|assessment| &assessment.growth);
             let is_same = |growth: &&GrowingSite| growth.site.id == site.id && growth.class == *class;
             finding.details.extend(growth.into_iter().flatten().find(is_same).map(explain_growth));
@@ -102,7 +147,14 @@ fn verdict_finding<'a>(verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingTe
             finding.view = "oom";
             finding.site = Some(&**site);
             if let Some(oom) = trace.report.oom.iter().flatten().find(|oom| oom.trace == trace.trace) {
+                finding.blocks = (SiteBlocks::At(oom.time_ns), oom.device);
                 finding.details.push(sentence(&oom.why));
+                let all = verdicts_of(trace);
+                let refused = all.iter().find(|verdict| {
+                    matches!(verdict.evidence, VerdictEvidence::FailedCalls { .. })
+                        && is_shown_elsewhere(verdict, &all)
+                });
+                finding.details.extend(refused.map(|verdict| sentence(&verdict.summary)));
                 let helps = oom.remedies.iter().filter(|remedy| remedy.works == Some(true));
                 finding.advice.extend(helps.map(|remedy| format!("What helps: {}.", remedy.action)));
             }
@@ -154,17 +206,20 @@ fn unjudged_finding(assessment: &LeakAssessment) -> FindingText<'_> {
         severity: Severity::Info.name(),
         summary: sentence(&describe_assessment(assessment, "")),
         site: None,
+        blocks: (SiteBlocks::AtPeak, 0),
         details: Vec::new(),
         advice: assessment.remedy.clone().into_iter().collect(),
         view: "leaks",
     }
 }
 
-fn no_finding() -> FindingText<'static> {
+fn no_finding(trace: &CardTrace<'_>) -> FindingText<'static> {
+    let place = trace.name_among_traces().map(|name| format!(" on {name}")).unwrap_or_default();
     FindingText {
         severity: "good",
-        summary: NO_PROBLEMS.to_owned(),
+        summary: format!("{NO_PROBLEMS}{place}"),
         site: None,
+        blocks: (SiteBlocks::AtPeak, 0),
         details: vec!["No leaks, no out-of-memory errors, and no fragmentation that matters.".to_owned()],
         advice: Vec::new(),
         view: "timeline",
@@ -172,8 +227,7 @@ fn no_finding() -> FindingText<'static> {
 }
 
 fn finding_card(finding: FindingText<'_>, trace: &CardTrace<'_>) -> Element {
-    let FindingText { severity, summary, site, details, mut advice, view } = finding;
-    advice.truncate(MAX_ADVICE);
+    let FindingText { severity, summary, site, blocks: (blocks, device), details, advice, view } = finding;
     let source = site.and_then(|site| trace.site(site)?.source.as_deref());
     let source = source.map(|source| element("code").class("source-line").add(source));
     let details = (!details.is_empty()).then(|| paragraph(details.join(" ")));
@@ -185,13 +239,24 @@ fn finding_card(finding: FindingText<'_>, trace: &CardTrace<'_>) -> Element {
         .add(source)
         .add(details)
         .add(advice)
-        .add(view_link(name_link(view), view, &change));
-    let label = sentence(severity);
+        .add(view_link(name_link(view), view, &change))
+        .add(" ")
+        .add(site.filter(|site| trace.site(site).is_some()).map(|site| {
+            view_link("Show its call stacks", "flame", &trace.site_change(site, device, blocks))
+        }));
+    let label = label_severity(severity, trace);
     element("article")
         .class("finding")
         .with("data-severity", severity)
-        .add(element("span").class("severity").add(label.trim_end_matches('.')))
+        .add(element("span").class("severity").add(label))
         .add(text)
+}
+
+/// `Warning`; with several traces, `Warning, rank 3`.
+pub(super) fn label_severity(severity: &str, trace: &CardTrace<'_>) -> String {
+    let label = sentence(severity);
+    let place = trace.name_among_traces().map(|name| format!(", {name}")).unwrap_or_default();
+    format!("{}{place}", label.trim_end_matches('.'))
 }
 
 fn name_link(view: &str) -> &'static str {

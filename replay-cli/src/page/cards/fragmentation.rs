@@ -6,7 +6,7 @@ use gpumemtrace_replay::report::{Cause, CauseKind, FitRow, Fragmentation, GapRea
 use serde::Serialize;
 
 use super::element::{Color, Element, Node, element, number_cell, swatch, table_head};
-use super::{CardTrace, paragraph};
+use super::{CardTrace, SiteBlocks, paragraph};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::fragmentation::{
     describe_cause, describe_gap_moment, name_cause, name_new_segment, name_pool,
@@ -91,7 +91,7 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
     let mut left = gap;
     let rows = moment.causes.iter().map(|cause| {
         left = left.saturating_sub(cause.bytes);
-        cause_row(cause, (left, gap), &words, trace)
+        cause_row(cause, (left, gap), moment, &words, trace)
     });
     let rows: Vec<Element> = rows.collect();
     element("div")
@@ -105,7 +105,13 @@ fn gap_card(moment: &Fragmentation, trace: &CardTrace<'_>) -> Element {
 }
 
 /// `left` is what remains of the gap after this cause, to the left of its bar.
-fn cause_row(cause: &Cause, (left, gap): (u64, u64), words: &Vocabulary, trace: &CardTrace<'_>) -> Element {
+fn cause_row(
+    cause: &Cause,
+    (left, gap): (u64, u64),
+    moment: &Fragmentation,
+    words: &Vocabulary,
+    trace: &CardTrace<'_>,
+) -> Element {
     let color = Color::Part(cause.cause.name());
     let bar = element("span").colored(color).wide(share(cause.bytes, gap)).indented(share(left, gap));
     let name = element("span").class("waterfall-name").add(swatch(color)).add(name_cause(cause.cause, words));
@@ -118,16 +124,16 @@ fn cause_row(cause: &Cause, (left, gap): (u64, u64), words: &Vocabulary, trace: 
     element("li")
         .add(head)
         .add(paragraph(describe_cause(cause, words)).class("muted"))
-        .add(culprits(cause, trace))
+        .add(culprits(cause, moment, trace))
 }
 
-fn culprits(cause: &Cause, trace: &CardTrace<'_>) -> Option<Element> {
+fn culprits(cause: &Cause, moment: &Fragmentation, trace: &CardTrace<'_>) -> Option<Element> {
+    let link = |site| trace.site_link(site, moment.device, SiteBlocks::At(moment.at.time_ns));
     let row = |bytes: u64, name: Element| {
         element("li").add(element("span").class("number").add(format_bytes(bytes))).add(name)
     };
     let shown = cause.culprits.iter().take(MAX_CULPRITS);
-    let shown: Vec<Element> =
-        shown.map(|culprit| row(culprit.bytes, trace.site_link(&culprit.site, None))).collect();
+    let shown: Vec<Element> = shown.map(|culprit| row(culprit.bytes, link(&culprit.site))).collect();
     let rest = cause.culprits.get(MAX_CULPRITS..).unwrap_or_default();
     let omitted = cause.omitted.unwrap_or_default();
     let sites = rest.len() as u64 + omitted.count;

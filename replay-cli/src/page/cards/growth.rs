@@ -3,8 +3,8 @@
 use gpumemtrace_replay::report::GrowingSite;
 
 use super::element::{Element, Node, element};
-use super::{CardTrace, case, held_by, leaks, nodes, paragraph};
-use crate::render::wording::assessment::{explain_growth, find_assessment, headline_growth};
+use super::{CardTrace, SiteBlocks, case, held_by, leaks, nodes, paragraph};
+use crate::render::wording::assessment::{amount_of_growth, explain_growth, find_assessment};
 use crate::render::wording::leaks::benign::describe_benign_growth;
 use crate::render::wording::leaks::growth::{describe_growth, describe_possible_forecast};
 use crate::render::wording::leaks::holders::{describe_scan, format_holder, last_scan};
@@ -20,8 +20,9 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
 }
 
 fn growth_card(growth: &GrowingSite, trace: &CardTrace<'_>) -> Element {
-    let (label, text) = headline_growth(growth);
-    let title = element("h2").class("case-title").add(text);
+    let (label, text) = amount_of_growth(growth);
+    let link = trace.site_link(&growth.site, growth.device, SiteBlocks::Kept);
+    let title = element("h2").class("case-title").add(format!("{text} at ")).add(link);
     let card = case("article", "warning").add(paragraph(label).class("badge")).add(title);
     let card = card.add(trace.source(&growth.site));
     let Some(finding) = growth.finding.as_deref() else {

@@ -4,7 +4,7 @@ use gpumemtrace_replay::report::{AssessmentStatus, Ending, Severity};
 use serde::Serialize;
 
 use super::element::{Node, element, list};
-use super::{CardTrace, nodes};
+use super::{CardTrace, findings, name_trace, nodes};
 use crate::render::wording::assessment::find_assessment;
 use crate::render::wording::recording::{describe_ending, format_extent, name_torch};
 use crate::terminal::escape::escape_text;
@@ -20,30 +20,36 @@ const ONLY_GROWTH: &str = "No leaks found, but memory grew";
 pub(super) struct Headline {
     severity: &'static str,
     verdict: String,
+    /// The verdict above the findings of the overview; `None` if they say it.
+    above_findings: Option<String>,
     program: String,
 }
 
 /// The most severe finding of the trace that is more than a remark, else that of another rank, and
 /// the program.
 pub(super) fn headline(trace: &CardTrace<'_>) -> Headline {
-    let (severity, verdict) = verdict(trace);
-    Headline { severity, verdict: escape_text(&verdict), program: program(trace) }
+    let (severity, verdict, above_findings) = verdict(trace);
+    Headline {
+        severity,
+        verdict: escape_text(&verdict),
+        above_findings: above_findings.as_deref().map(escape_text),
+        program: program(trace),
+    }
 }
 
-fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
+/// Severity, verdict, and the verdict above the findings.
+fn verdict(trace: &CardTrace<'_>) -> (&'static str, String, Option<String>) {
     let problems = || {
         let all = trace.report.verdicts.iter().flatten();
         all.filter(|verdict| verdict.severity != Severity::Info)
     };
     if let Some(verdict) = problems().find(|verdict| verdict.trace == trace.trace) {
-        return (verdict.severity.name(), verdict.summary.clone());
+        return (verdict.severity.name(), verdict.summary.clone(), None);
     }
     if let Some(verdict) = problems().next() {
-        let name = match trace.report.traces[verdict.trace].rank {
-            Some(rank) => format!("rank {rank}"),
-            None => format!("trace {}", verdict.trace + 1),
-        };
-        return (verdict.severity.name(), format!("On {name}: {}", verdict.summary));
+        let name = name_trace(&trace.report.traces[verdict.trace]);
+        let text = format!("On {name}: {}", verdict.summary);
+        return (verdict.severity.name(), text.clone(), Some(text));
     }
     let assessment = find_assessment(trace.report, trace.trace);
     let judged = match assessment.map(|assessment| assessment.status) {
@@ -61,11 +67,13 @@ fn verdict(trace: &CardTrace<'_>) -> (&'static str, String) {
     let has_grown = assessment.is_some_and(|assessment| !assessment.growth.is_empty());
     let found = if has_grown { ONLY_GROWTH } else { NO_PROBLEMS };
     let severity = if judged.is_empty() && ended.is_empty() && !has_grown { "good" } else { "info" };
-    (severity, format!("{found}{judged}{ended}"))
+    // A finding says that nothing was found, what grew, or why leaks were not judged.
+    let is_said = has_grown || findings::has_none(trace);
+    (severity, format!("{found}{judged}{ended}"), (!is_said).then(|| found.to_owned()))
 }
 
 /// `python train.py (PyTorch 2.15.0), 60 steps in 1.9 s, exited normally; trace complete`
-fn program(trace: &CardTrace<'_>) -> String {
+pub(super) fn program(trace: &CardTrace<'_>) -> String {
     let info = &trace.report.traces[trace.trace];
     let rank = info.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
     let command = info.command.as_deref().map_or_else(|| info.path.clone(), shorten_command);

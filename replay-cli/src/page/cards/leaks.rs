@@ -6,7 +6,10 @@ use gpumemtrace_replay::report::{AssessmentStatus, Leak, LeakKind, LeakShape, Si
 use serde_json::json;
 
 use super::element::{Element, Node, element, facts, list, swatch};
-use super::{CardTrace, case, growth, link_button, nodes, paragraph, stack::stack_list, view_button};
+use super::{
+    CardTrace, SiteBlocks, case, growth, link_button, name_trace, nodes, paragraph, stack::stack_list,
+    view_button,
+};
 use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::{describe_assessment, find_assessment};
 use crate::render::wording::leaks::explanation::{describe_leaf, describe_share, explain_leak};
@@ -17,7 +20,6 @@ use crate::render::wording::leaks::holders::{
     describe_other_holders, describe_unresolved, explain_no_scan, format_holder, suggest_holders,
 };
 use crate::render::wording::leaks::label_leak;
-use crate::render::wording::sites::short_site;
 use crate::render::wording::steps::describe_basis;
 use crate::terminal::format::{format_count, format_number};
 
@@ -78,8 +80,7 @@ fn other_traces(trace: &CardTrace<'_>) -> Option<Element> {
     }
     let links = counts.iter().map(|(other, count)| {
         let info = &trace.report.traces[*other];
-        let name = info.rank.map_or_else(|| info.path.clone(), |rank| format!("rank {rank}"));
-        let text = format!("{name}: {}", format_count(*count, "leak"));
+        let text = format!("{}: {}", name_trace(info), format_count(*count, "leak"));
         link_button(&text).opens(None, &json!({ "trace": other }))
     });
     let links: Vec<Element> = links.collect();
@@ -93,7 +94,8 @@ fn leak_card(leak: &Leak, is_alone: bool, trace: &CardTrace<'_>) -> Element {
         .class("case-title")
         .add(format!("{} at ", format_rate(leak)))
         .add(color)
-        .add(format!(" {}", short_site(&leak.site)));
+        .add(" ")
+        .add(site_link(&leak.site, leak, trace));
     let forecast = describe_forecast(leak, is_alone);
     let growth =
         paragraph(format!("{}. ", describe_growth(leak))).add(element("strong").add(forecast.trim_start()));
@@ -110,7 +112,7 @@ fn leak_card(leak: &Leak, is_alone: bool, trace: &CardTrace<'_>) -> Element {
 pub(super) fn add_details(card: Element, text: Element, leak: &Leak, trace: &CardTrace<'_>) -> Element {
     let text = text.add(numbers(leak)).add(holders(leak, trace));
     card.add(element("div").class("case-columns").add(text).add(curve(leak, trace)))
-        .add(places(leak))
+        .add(places(leak, trace))
         .add(links(leak, trace))
 }
 
@@ -171,8 +173,8 @@ fn curve(leak: &Leak, trace: &CardTrace<'_>) -> Option<Element> {
 }
 
 /// Where the memory is allocated.
-fn places(leak: &Leak) -> Element {
-    let code = |site: &Site| element("code").add(short_site(site));
+fn places(leak: &Leak, trace: &CardTrace<'_>) -> Element {
+    let code = |site: &Site| site_link(site, leak, trace);
     let leaf = leak
         .leaf
         .as_ref()
@@ -189,14 +191,19 @@ fn places(leak: &Leak) -> Element {
         .class("places")
         .add(leaf)
         .add(calls.collect::<Vec<_>>())
-        .add(members(leak, verb))
+        .add(members(leak, verb, trace))
         .add(stack_list(mostly, &leak.site))
 }
 
-fn members(leak: &Leak, verb: &str) -> Option<Element> {
+/// A click shows the blocks of the call site that were allocated in the run and not freed.
+fn site_link(site: &Site, leak: &Leak, trace: &CardTrace<'_>) -> Element {
+    trace.site_link(site, leak.device, SiteBlocks::Kept)
+}
+
+fn members(leak: &Leak, verb: &str, trace: &CardTrace<'_>) -> Option<Element> {
     let count = format_count(leak.members.len() as u64, "call site");
     let shown = leak.members.iter().take(MAX_MEMBERS);
-    let names = shown.map(|site| element("span").class("mono").add(short_site(site)));
+    let names = shown.map(|site| site_link(site, leak, trace));
     let more = leak.members.len().checked_sub(MAX_MEMBERS).filter(|more| *more > 0);
     let more = more.map(|more| element("span").add(format!("{} more", format_number(more as u64))));
     let title = element("summary").add(format!("{verb} at {count}"));
@@ -206,7 +213,8 @@ fn members(leak: &Leak, verb: &str) -> Option<Element> {
 fn links(leak: &Leak, trace: &CardTrace<'_>) -> Element {
     let site = trace.site(&leak.site).map(|_| &leak.site.id);
     let change = json!({ "trace": trace.page_trace, "site": site });
-    let kept = json!({ "trace": trace.page_trace, "site": site, "options": { "flame.mode": "kept" } });
+    let options = json!({ "flame.mode": "kept", "flame.zoom": site.map(|_| "site").unwrap_or_default() });
+    let kept = json!({ "trace": trace.page_trace, "site": site, "options": options });
     element("div")
         .class("case-links")
         .add(view_button("Show in timeline", "timeline", &change))

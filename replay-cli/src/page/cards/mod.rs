@@ -12,6 +12,7 @@ mod fragmentation;
 mod growth;
 mod headline;
 mod leaks;
+mod markdown;
 mod oom;
 mod oom_memory;
 mod ranks;
@@ -22,8 +23,10 @@ mod stack;
 
 use std::collections::{BTreeMap, HashMap};
 
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{CauseKind, Site};
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::report::{CauseKind, Severity, Site, TraceInfo};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -33,7 +36,7 @@ use figures::DeviceCards;
 use fragmentation::GapCard;
 use headline::Headline;
 pub(super) use run::page_card;
-pub(super) use short_files::shorten_files;
+pub(super) use short_files::{shorten_comparison, shorten_files};
 
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::format_number;
@@ -52,6 +55,23 @@ pub(super) struct CardTrace<'a> {
     pub(super) devices: Vec<CardDevice>,
 }
 
+/// The trace that the page compares with, and how the first trace differs from it.
+pub(super) struct ComparedWith<'a> {
+    pub(super) trace: &'a CardTrace<'a>,
+    /// A copy with short files, from [`shorten_comparison`].
+    pub(super) comparison: &'a Comparison,
+}
+
+/// The blocks that the flame graph shows after a click on a call site.
+#[derive(Clone, Copy, Debug)]
+enum SiteBlocks {
+    AtPeak,
+    /// Live at this time in nanoseconds.
+    At(u64),
+    /// Allocated in the run and still live at its end.
+    Kept,
+}
+
 /// What the page has of a call site.
 pub(super) struct CardSite {
     pub(super) index: usize,
@@ -68,6 +88,8 @@ pub(super) struct CardDevice {
 #[derive(Debug, Serialize)]
 pub(super) struct TraceCards {
     headline: Headline,
+    /// The overview as Markdown.
+    markdown: String,
     /// Empty for a complete trace.
     losses: Vec<Node>,
     findings: Vec<Node>,
@@ -80,10 +102,11 @@ pub(super) struct TraceCards {
     run: Vec<Node>,
 }
 
-/// Writes the cards of one trace. `before`: the one that the page compares it with.
-pub(super) fn trace_cards(trace: &CardTrace<'_>, before: Option<&CardTrace<'_>>) -> TraceCards {
+/// Writes the cards of one trace.
+pub(super) fn trace_cards(trace: &CardTrace<'_>, before: Option<&ComparedWith<'_>>) -> TraceCards {
     TraceCards {
         headline: headline::headline(trace),
+        markdown: markdown::overview(trace),
         losses: headline::losses(trace),
         findings: findings::cards(trace),
         devices: figures::cards(trace, before),
@@ -93,6 +116,13 @@ pub(super) fn trace_cards(trace: &CardTrace<'_>, before: Option<&CardTrace<'_>>)
         causes: fragmentation::cause_names(trace),
         run: run::cards(trace),
     }
+}
+
+/// The trace with the most severe finding, the first of several; the first trace without findings.
+pub(super) fn worst_trace(report: &Report) -> usize {
+    let verdicts = report.verdicts.iter().flatten();
+    let worst = verdicts.min_by_key(|verdict| (std::cmp::Reverse(verdict.severity), verdict.trace));
+    worst.filter(|verdict| verdict.severity != Severity::Info).map_or(0, |verdict| verdict.trace)
 }
 
 /// Writes the cards of the view of ranks. Empty for a single rank.
@@ -120,14 +150,47 @@ impl CardTrace<'_> {
         self.devices.iter().position(|device| device.ordinal == ordinal)
     }
 
-    /// The name of a call site. If the page has it, a click selects it in this or another view.
-    fn site_link(&self, site: &Site, view: Option<&str>) -> Element {
+    /// The name of a call site. If the page has it, a click opens the flame graph at its stacks.
+    fn site_link(&self, site: &Site, device: u32, blocks: SiteBlocks) -> Element {
         let name = short_site(site);
         match self.site(site) {
             None => element("span").class("muted").add(name),
-            Some(_) => link_button(&name).opens(view, &json!({ "site": site.id })),
+            Some(_) => link_button(&name).opens(Some("flame"), &self.site_change(site, device, blocks)),
         }
     }
+
+    /// The selection that shows the stacks of a call site in the flame graph.
+    fn site_change(&self, site: &Site, device: u32, blocks: SiteBlocks) -> Value {
+        let mode = match blocks {
+            SiteBlocks::AtPeak => "peak",
+            SiteBlocks::At(_) => "live",
+            SiteBlocks::Kept => "kept",
+        };
+        let options = json!({ "flame.mode": mode, "flame.zoom": "site" });
+        let mut change = json!({ "trace": self.page_trace, "site": site.id, "options": options });
+        if let Some(index) = self.device_index(device) {
+            change["device"] = index.into();
+        }
+        let from_ns = match blocks {
+            // The peak is no selected moment.
+            SiteBlocks::AtPeak => return change,
+            SiteBlocks::At(time_ns) => Some(time_ns),
+            SiteBlocks::Kept => None,
+        };
+        change["from_ns"] = from_ns.into();
+        change["to_ns"] = Value::Null;
+        change
+    }
+
+    /// `rank 3`, or the file's name. `None` if the report is about one trace.
+    fn name_among_traces(&self) -> Option<String> {
+        (self.report.traces.len() > 1).then(|| name_trace(&self.report.traces[self.trace]))
+    }
+}
+
+/// `rank 3`, or the file's name.
+fn name_trace(info: &TraceInfo) -> String {
+    info.rank.map_or_else(|| file_name(&info.path).to_owned(), |rank| format!("rank {rank}"))
 }
 
 /// The nodes of some content.

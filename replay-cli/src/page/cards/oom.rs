@@ -1,12 +1,12 @@
 //! Out of memory: what was requested, why it did not fit, what helps, and what held the memory.
 
-use gpumemtrace_replay::report::{Oom, Remedy};
+use gpumemtrace_replay::report::{Oom, Remedy, Site};
 use serde_json::json;
 
-use super::element::{Color, Element, Node, element, list, number_cell, swatch, table_head};
+use super::element::{Color, Content, Element, Node, element, list, number_cell, swatch, table_head};
 use super::oom_memory::{device_bar, request_bars};
 use super::stack::stack_list;
-use super::{CardTrace, case, held_by, nodes, paragraph, view_button};
+use super::{CardTrace, SiteBlocks, case, held_by, nodes, paragraph, view_button};
 use crate::render::wording::fragmentation::describe_cause;
 use crate::render::wording::leaks::holders::format_holder;
 use crate::render::wording::oom::groups::{OomGroup, group_ooms};
@@ -17,7 +17,6 @@ use crate::render::wording::oom::{
     NONE_OF_PYTORCH, compare_with_earlier_steps, describe_recovery, find_refused_calls, remedy_state,
     sort_remedies,
 };
-use crate::render::wording::sites::short_site;
 use crate::render::wording::{Vocabulary, sentence};
 use crate::terminal::format::{format_count, format_number, format_percent};
 use crate::terminal::units::format_bytes;
@@ -64,7 +63,8 @@ fn oom_card(group: &OomGroup<'_>, trace: &CardTrace<'_>) -> Element {
         .add(
             element("h2")
                 .class("case-title")
-                .add(format!("{requested} requested at {}", short_site(&oom.site))),
+                .add(format!("{requested} requested at "))
+                .add(site_link(&oom.site, oom, trace)),
         )
         .add(paragraph(moments).class("muted"))
         .add(trace.source(&oom.site))
@@ -88,7 +88,8 @@ fn growth(oom: &Oom, trace: &CardTrace<'_>) -> Element {
             .class("oom-line")
             .add(
                 paragraph(element("strong").add(format_growth(line)))
-                    .add(format!(" at {}", short_site(&line.site))),
+                    .add(" at ")
+                    .add(site_link(&line.site, oom, trace)),
             )
             .add(paragraph(format!("{}, {}", share_of_live(line, oom), describe_blocks(line))).class("muted"))
             .add(trace.source(&line.site))
@@ -96,7 +97,7 @@ fn growth(oom: &Oom, trace: &CardTrace<'_>) -> Element {
     });
     let lines: Vec<Element> = lines.collect();
     let older: Vec<Vec<Element>> = listed_unchanged(oom, usize::MAX)
-        .map(|line| amount_of(line.bytes, &short_site(&line.site)))
+        .map(|line| amount_of(line.bytes, site_link(&line.site, oom, trace)))
         .collect();
     let older = (!older.is_empty())
         .then(|| vec![element("h3").add("Allocated earlier, not growing"), list("oom-list", older)]);
@@ -105,8 +106,13 @@ fn growth(oom: &Oom, trace: &CardTrace<'_>) -> Element {
 }
 
 /// An amount and what it is of, for a row of a list.
-fn amount_of(bytes: u64, what: &str) -> Vec<Element> {
+fn amount_of(bytes: u64, what: impl Content) -> Vec<Element> {
     vec![element("span").class("number").add(format_bytes(bytes)), element("span").add(what)]
+}
+
+/// A click shows the stacks of the call site at the error.
+fn site_link(site: &Site, oom: &Oom, trace: &CardTrace<'_>) -> Element {
+    trace.site_link(site, oom.device, SiteBlocks::At(oom.time_ns))
 }
 
 fn remedies(remedies: &[Remedy]) -> Element {
@@ -130,7 +136,7 @@ fn live_sites(oom: &Oom, trace: &CardTrace<'_>) -> Element {
     let rows = shown.iter().map(|row| {
         let cell = element("span").class("site-cell").add(swatch(trace.color(&row.site)));
         element("tr")
-            .add(element("td").add(cell.add(trace.site_link(&row.site, None))))
+            .add(element("td").add(cell.add(site_link(&row.site, oom, trace))))
             .add(number_cell(format_bytes(row.bytes)))
             .add(number_cell(share(row.bytes)))
             .add(number_cell(format_number(row.blocks)))
@@ -153,7 +159,7 @@ fn live_sites(oom: &Oom, trace: &CardTrace<'_>) -> Element {
 
 fn unused(oom: &Oom, words: &Vocabulary) -> Element {
     let causes = oom.unused_causes.iter().map(|cause| {
-        let mut row = amount_of(cause.bytes, &describe_cause(cause, words));
+        let mut row = amount_of(cause.bytes, describe_cause(cause, words));
         row.insert(1, swatch(Color::Part(cause.cause.name())));
         row
     });

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{RankRow, Ranks};
+use gpumemtrace_replay::report::{RankRow, Ranks, Site};
 use serde_json::json;
 
 use super::element::{Element, Node, element, number_cell, table_head};
-use super::{CardTrace, link_button, nodes, paragraph};
+use super::{CardTrace, SiteBlocks, link_button, nodes, paragraph};
 use crate::render::wording::ranks::{describe_first_cause, describe_unaligned};
 use crate::render::wording::sites::{format_rank, short_site};
 use crate::terminal::format::{format_count, format_number, format_percent};
@@ -40,13 +40,13 @@ pub(super) fn cards(report: &Report, traces: &[CardTrace<'_>]) -> Vec<Node> {
         element("div")
             .class("card")
             .add(element("h2").add("Ranks side by side"))
-            .add(element("div").class("ranks-summary").add(summary(ranks)))
+            .add(element("div").class("ranks-summary").add(summary(ranks, traces)))
             .add(element("div").class("table-frame").add(table))
             .add(paragraph(note(ranks)).class("muted")),
     )
 }
 
-fn summary(ranks: &Ranks) -> Vec<Element> {
+fn summary(ranks: &Ranks, traces: &[CardTrace<'_>]) -> Vec<Element> {
     let mut lines = Vec::new();
     let worst = ranks.rows.get(ranks.worst as usize);
     if let Some(worst) = worst {
@@ -60,20 +60,33 @@ fn summary(ranks: &Ranks) -> Vec<Element> {
     }
     if let Some(cause) = &ranks.first_cause {
         let (began, lead) = describe_first_cause(cause, &ranks.rows);
-        let trace = ranks.rows[cause.row as usize].trace;
-        let change = json!({ "trace": trace, "site": cause.site.id });
-        let link = link_button(&short_site(&cause.site)).opens(Some("leaks"), &change);
-        lines.push(paragraph(format!("{began} at ")).add(link).add(format!(" ({lead}).")));
+        let row = &ranks.rows[cause.row as usize];
+        let site = site_link(&cause.site, row, SiteBlocks::Kept, traces);
+        let leaks = link_button("Open its leaks").opens(Some("leaks"), &json!({ "trace": row.trace }));
+        lines.push(paragraph(format!("{began} at ")).add(site).add(format!(" ({lead}). ")).add(leaks));
     }
     for more in ranks.more_by_site.iter().take(MAX_SITES) {
         let name = worst.map_or_else(String::new, |worst| format_rank(worst, &ranks.rows));
-        let (bytes, site) = (format_bytes(more.bytes), short_site(&more.site));
-        lines.push(paragraph(format!("At its peak, {name} had {bytes} more than the others at {site}.")));
+        let bytes = format_bytes(more.bytes);
+        let site = match worst {
+            Some(row) => site_link(&more.site, row, SiteBlocks::AtPeak, traces),
+            None => element("span").add(short_site(&more.site)),
+        };
+        let text = format!("At its peak, {name} had {bytes} more than the others at ");
+        lines.push(paragraph(text).add(site).add("."));
     }
     if let Some(missing) = ranks.missing_ranks.filter(|missing| *missing > 0) {
         lines.push(paragraph(format!("{} without a trace.", format_count(missing, "rank"))));
     }
     lines
+}
+
+/// The name of a call site of a row. If the page has it, a click shows its stacks.
+fn site_link(site: &Site, row: &RankRow, blocks: SiteBlocks, traces: &[CardTrace<'_>]) -> Element {
+    match traces.get(row.trace) {
+        Some(trace) => trace.site_link(site, row.device, blocks),
+        None => element("span").add(short_site(site)),
+    }
 }
 
 fn note(ranks: &Ranks) -> String {

@@ -3,6 +3,7 @@
 //! Sentences are made from this copy, so they name a call site as charts and tables do.
 
 use gpumemtrace_replay::Report;
+use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::{Cause, Leak, Oom, RemedyKind, Site, VerdictEvidence};
 
 use crate::page::labels::Labels;
@@ -12,14 +13,28 @@ use crate::render::wording::fill_report;
 pub(in crate::page) fn shorten_files(report: &Report, labels: &[Labels]) -> Report {
     let mut copy = report.clone();
     for (trace, site) in sites_of_cards(&mut copy) {
-        let Some(labels) = labels.get(trace) else { continue };
-        site.file = site.file.as_deref().map(|file| labels.short_file(file));
-        for frame in &mut site.stack {
-            frame.file = frame.file.as_deref().map(|file| labels.short_file_of_frame(file));
+        if let Some(labels) = labels.get(trace) {
+            shorten_site(site, labels);
         }
     }
     fill_report(&mut copy);
     copy
+}
+
+/// Copies a comparison. `labels` are those of the first and of the second run.
+pub(in crate::page) fn shorten_comparison(comparison: &Comparison, labels: [&Labels; 2]) -> Comparison {
+    let mut copy = comparison.clone();
+    for (run, labels) in labels.into_iter().enumerate() {
+        copy.sites_of(run).for_each(|site| shorten_site(site, labels));
+    }
+    copy
+}
+
+fn shorten_site(site: &mut Site, labels: &Labels) {
+    site.file = site.file.as_deref().map(|file| labels.short_file(file));
+    for frame in &mut site.stack {
+        frame.file = frame.file.as_deref().map(|file| labels.short_file_of_frame(file));
+    }
 }
 
 /// The sites that cards name, with the index of their trace.

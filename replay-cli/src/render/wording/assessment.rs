@@ -122,10 +122,15 @@ pub(crate) fn format_growth((memory, device): (LeakKind, u32), bytes: u64, block
 
 /// `Possible leak` and `+24.00 MiB (5 blocks) at train.py:8 in keep()`.
 pub(crate) fn headline_growth(growth: &GrowingSite) -> (&'static str, String) {
+    let (label, what) = amount_of_growth(growth);
+    (label, format!("{what} at {}", short_site(&growth.site)))
+}
+
+/// `Possible leak` and `+24.00 MiB (5 blocks)`.
+pub(crate) fn amount_of_growth(growth: &GrowingSite) -> (&'static str, String) {
     let label = label_growth(growth.class, growth.grows_by);
     let blocks = (growth.class != GrowthClass::GrowingSizes).then_some(growth.blocks);
-    let what = format_growth((growth.memory, growth.device), growth.bytes, blocks);
-    (label, format!("{what} at {}", short_site(&growth.site)))
+    (label, format_growth((growth.memory, growth.device), growth.bytes, blocks))
 }
 
 /// What is known of the growth, and what would tell more.

@@ -31,11 +31,21 @@ export interface PageData {
   page_card: Card;
   /** Indices of two traces that the page compares, with `--compare`. */
   compare: { before: number; after: number } | null;
+  /** Index of the trace that the page shows first: that with the most severe finding. */
+  first_trace: number;
 }
 
 /** The cards of one trace by view. */
 export interface TraceCards {
-  headline: { severity: string; verdict: string; program: string };
+  headline: {
+    severity: string;
+    verdict: string;
+    /** The verdict above the findings of the overview; null if they say it. */
+    above_findings: string | null;
+    program: string;
+  };
+  /** The overview as Markdown. */
+  markdown: string;
   /** What is missing from the trace; empty if it is complete. */
   losses: Card[];
   findings: Card[];

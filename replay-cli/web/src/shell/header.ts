@@ -8,13 +8,14 @@ import type { Context } from "../view.js";
 
 export interface Header {
   element: HTMLElement;
-  update(): void;
+  /** `view` is the shown one. */
+  update(view: string): void;
   onHelp(listener: () => void): void;
 }
 
 export function createHeader(context: Context, reportBytes: BlobPart): Header {
   const { model } = context;
-  const verdict = h("p", "verdict");
+  const title = h("h1");
   const program = h("p", "program");
   const picker = h("div", "pickers");
   const theme = h("button", { onclick: toggleTheme });
@@ -32,16 +33,20 @@ export function createHeader(context: Context, reportBytes: BlobPart): Header {
   const element = h(
     "header",
     "top",
-    h("div", "headline", h("h1", {}, verdict), program),
+    h("div", "headline", title, program),
     h("div", "controls", picker, json, theme, help),
   );
   createPickers(context, picker);
   return {
     element,
-    update() {
+    update(view) {
       const { headline } = model.data.cards[context.selection().trace];
-      verdict.dataset.severity = headline.severity;
-      verdict.title = verdict.textContent = headline.verdict;
+      // The overview has the findings, so there the title is the program.
+      const verdict = view === "overview" ? headline.above_findings : headline.verdict;
+      title.className = verdict === null ? "program" : "verdict";
+      title.dataset.severity = verdict === null ? "" : headline.severity;
+      title.title = title.textContent = verdict ?? headline.program;
+      program.hidden = verdict === null;
       program.title = program.textContent = headline.program;
       updatePickers(context, picker);
     },
@@ -53,7 +58,7 @@ function createPickers(context: Context, parent: HTMLElement): void {
   const { model } = context;
   const pick = (name: string, key: "trace" | "device") => {
     const select = h("select", { "aria-label": name, name: key });
-    on(select, "change", () => context.select({ [key]: Number(select.value) }));
+    on(select, "change", () => context.visit({ [key]: Number(select.value) }));
     return select;
   };
   if (model.traces.length > 1) parent.append(pick("Trace", "trace"));

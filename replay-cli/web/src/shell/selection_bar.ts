@@ -5,6 +5,7 @@ import { formatTime } from "../widgets/format.js";
 import type { TraceModel } from "../data/model.js";
 import { siteIndex } from "./selection.js";
 import type { Context } from "../view.js";
+import { siteLink } from "../views/site_link.js";
 
 export function createSelectionBar(context: Context): { element: HTMLElement; update(): void } {
   const element = h("div", { class: "selection-bar", role: "status", "aria-label": "Selection" });
@@ -28,7 +29,8 @@ export function createSelectionBar(context: Context): { element: HTMLElement; up
         const index = siteIndex(model, site);
         const label = index === null ? "a call site of another trace" : model.sites[index].label;
         const clear = () => context.select({ site: null });
-        const content = [swatch(context.color(index)), `Call site: ${label}`];
+        const name = index === null ? label : siteLink(context, site, label);
+        const content = [swatch(context.color(index)), "Call site: ", name];
         parts.push(chip(content, "Clear the call site", clear));
       }
       fill(element, ...parts);

@@ -22,6 +22,8 @@ interface Panel {
 
 /** How long after a change the URL follows; Chrome limits how often it may change. */
 const URL_DELAY_MS = 150;
+/** Changes of the same fields within this time, as by a slider, are one step of the history. */
+const STEP_MS = 400;
 
 export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart): void {
   const views = VIEWS.filter((view) => view.isAvailable(model));
@@ -31,14 +33,30 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   let { view: current, selection } = parsePlace(location.hash, model, names);
   selection = normalize(selection);
   let urlTimer: ReturnType<typeof setTimeout> | undefined;
+  let lastStep = { fields: "", time_ms: -Infinity };
 
   const context: Context = {
     model,
     selection: () => selection,
     select: (change) => changeSelection(change),
+    visit(change) {
+      const step = { fields: Object.keys(change).sort().join(), time_ms: performance.now() };
+      const isNew = step.fields !== lastStep.fields || step.time_ms - lastStep.time_ms > STEP_MS;
+      lastStep = step;
+      if (!isNew) {
+        changeSelection(change);
+        return;
+      }
+      flushUrl();
+      selection = applyChange(selection, change);
+      const place = formatPlace({ view: current, selection }, defaults);
+      if (place !== location.hash) history.pushState(null, "", place);
+      update();
+    },
     open(view, change = {}) {
       if (!names.includes(view)) return;
       flushUrl();
+      lastStep.fields = "";
       selection = applyChange(selection, change);
       current = view;
       history.pushState(null, "", formatPlace({ view, selection }, defaults));
@@ -89,7 +107,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
   }
 
   function update(): void {
-    header.update();
+    header.update(current);
     bar.update();
     const panel = panels.find((each) => each.view.id === current);
     if (!panel) return;
@@ -113,6 +131,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
 
   function followUrl(): void {
     clearTimeout(urlTimer);
+    lastStep.fields = "";
     const place = parsePlace(location.hash, model, names);
     current = place.view;
     selection = normalize(place.selection);
@@ -169,11 +188,22 @@ function runWhenIdle(steps: Iterator<unknown>): void {
   later(() => steps.next().done || runWhenIdle(steps));
 }
 
-/** Another trace has other devices and times. */
+/** Another trace has other devices, times and call stacks. */
 function applyChange(selection: Selection, change: Partial<Selection>): Selection {
-  if (change.trace !== undefined && change.trace !== selection.trace) {
-    const { zoom: _, ...options } = selection.options;
-    change = { device: 0, from_ns: null, to_ns: null, options, ...change };
+  const next = { ...selection, ...change };
+  const isOtherTrace = next.trace !== selection.trace;
+  if (isOtherTrace) {
+    Object.assign(next, { device: 0, from_ns: null, to_ns: null }, change);
+    next.options = forgetPlaces(next.options, change.options?.["flame.zoom"] === "site");
   }
-  return normalize({ ...selection, ...change });
+  if (isOtherTrace || next.device !== selection.device) {
+    const { "gap.moment": _, ...options } = next.options;
+    next.options = options;
+  }
+  return normalize(next);
+}
+
+function forgetPlaces(options: Record<string, string>, isAtSite: boolean): Record<string, string> {
+  const { zoom: _, "flame.zoom": __, ...others } = options;
+  return isAtSite ? { ...others, "flame.zoom": "site" } : others;
 }

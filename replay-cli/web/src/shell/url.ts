@@ -14,9 +14,10 @@ export interface Place {
 }
 
 export function defaultSelection(model: Model): Selection {
-  const hasSteps = model.traces[0]?.data.steps != null;
+  const trace = model.data.first_trace;
+  const hasSteps = model.traces[trace]?.data.steps != null;
   return {
-    trace: 0,
+    trace,
     device: 0,
     from_ns: null,
     to_ns: null,
@@ -28,7 +29,7 @@ export function defaultSelection(model: Model): Selection {
 
 export function formatPlace({ view, selection }: Place, defaults: Selection): string {
   const query = new URLSearchParams();
-  if (selection.trace) query.set("trace", String(selection.trace));
+  if (selection.trace !== defaults.trace) query.set("trace", String(selection.trace));
   if (selection.device) query.set("device", String(selection.device));
   if (selection.from_ns !== null) query.set("from", String(Math.round(selection.from_ns)));
   if (selection.to_ns !== null) query.set("to", String(Math.round(selection.to_ns)));
@@ -44,7 +45,7 @@ export function parsePlace(fragment: string, model: Model, views: string[]): Pla
   const [name, text = ""] = fragment.replace(/^#/, "").split(/\?(.*)/s);
   const selection = defaultSelection(model);
   const query = new URLSearchParams(text);
-  const trace = Number(query.get("trace") ?? 0);
+  const trace = Number(query.get("trace") ?? selection.trace);
   if (model.traces[trace]) selection.trace = trace;
   const device = Number(query.get("device") ?? 0);
   if (model.traces[selection.trace]?.devices[device]) selection.device = device;

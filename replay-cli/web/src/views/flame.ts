@@ -17,10 +17,12 @@ import { compareTraces, defaultMode, type Figures, findKeyframe, measure, type M
 import { differenceColor } from "./flame/frame_colors.js";
 import { createGraph, type Graph, lightStacks, searchGraph } from "./flame/graph.js";
 import { frameFullPlace, frameName } from "./flame/names.js";
+import { showSiteStacks } from "./flame/site_stacks.js";
 import { differenceTable, siteTable, traceTable } from "./flame/site_table.js";
 import { createToolbar, readSettings, type Settings } from "./flame/toolbar.js";
 import { TreeCache } from "./flame/trees.js";
 import { measureLabels } from "./flame/paint.js";
+import { keepZoom, zoomedNode, zoomToNode, zoomToSite } from "./flame/zoom.js";
 
 const trees = new TreeCache();
 
@@ -49,12 +51,19 @@ class FlamePage {
   readonly #stripCard = h("div", "card",
     h("h2", {}, "Allocated memory over the run"), this.#strip.element);
   readonly #toolbar = createToolbar((options) => this.#setOptions(options));
-  readonly #chart = new FlameChart({ onChange: () => this.#showNode() });
+  readonly #chart = new FlameChart({
+    onZoom: (node) => this.#context.visit(zoomToNode(this.#context, node)),
+    onFocus: () => this.#showNode(),
+  });
   readonly #caption = h("p", "flame-caption");
   readonly #path = h("nav", { class: "flame-path", "aria-label": "Zoomed frames" });
   readonly #panel = h("div", "flame-panel");
+  readonly #stacks = h("div", "flame-panel");
   readonly #table = h("div");
   #graph: Graph | null = null;
+  /** What `#graph` and `#figures` were made for. */
+  #key = "";
+  #figures!: Figures;
   #trace!: TraceModel;
   #device!: DeviceModel;
   readonly #context: Context;
@@ -67,7 +76,8 @@ class FlamePage {
     root.append(
       this.#stripCard,
       h("div", "card",
-        this.#toolbar.element, this.#caption, this.#path, this.#chart.element, this.#panel),
+        this.#toolbar.element, this.#caption, this.#path, this.#chart.element, this.#panel,
+        this.#stacks),
       h("div", "card", this.#table),
     );
   }
@@ -81,13 +91,19 @@ class FlamePage {
     const fallback = defaultMode(selection, modes.includes("peak"));
     const settings = readSettings(selection, fallback, modes);
     const pair = settings.mode === "traces" ? this.#comparedTraces() : null;
-    const figures = pair
-      ? compareTraces(pair.traces, pair.devices, this.#trace, selection)
-      : measure(settings.mode, this.#trace, this.#device, selection);
-    const traces = pair?.traces ?? [this.#trace];
-    const { frames, tree } = trees.get(traces, settings);
-    const sources: [number, number] = pair ? [1, 0] : [0, 0];
-    this.#graph = createGraph(frames, tree, figures, settings.unit, sources);
+    const { query: _, ...shown } = settings;
+    const { trace, device, from_ns, to_ns } = selection;
+    const key = JSON.stringify([shown, trace, device, from_ns, to_ns]);
+    if (key !== this.#key) {
+      this.#key = key;
+      this.#figures = pair
+        ? compareTraces(pair.traces, pair.devices, this.#trace, selection)
+        : measure(settings.mode, this.#trace, this.#device, selection);
+      const { frames, tree } = trees.get(pair?.traces ?? [this.#trace], settings);
+      const sources: [number, number] = pair ? [1, 0] : [0, 0];
+      this.#graph = createGraph(frames, tree, this.#figures, settings.unit, sources);
+    }
+    const figures = this.#figures;
     this.#showGraph(settings, figures, modes);
     this.#showStrip(figures);
     this.#showTable(figures, pair?.traces ?? null);
@@ -125,7 +141,10 @@ class FlamePage {
       ? null
       : lightStacks(graph, 0, figures.after.bytes, this.#trace.stackSite, index);
     const label = `Flame graph. ${figures.caption} ${total}.`;
-    this.#chart.show(graph, label, total, (search ?? lit)?.isLit ?? null, search !== null);
+    const zoom = zoomedNode(graph, this.#context.selection(), this.#trace.stackSite, index);
+    this.#stacks.hidden = index === null;
+    if (index !== null) showSiteStacks(this.#stacks, this.#context, this.#trace, index, figures);
+    this.#chart.show(graph, zoom, label, total, (search ?? lit)?.isLit ?? null, search !== null);
     const result = search ? describeSearch(graph, search.nodes, search.sum) : "";
     this.#toolbar.update(settings, modes, result);
     fill(this.#caption, figures.caption, " ",
@@ -157,7 +176,7 @@ class FlamePage {
   }
 
   #showTable(figures: Figures, pair: [TraceModel, TraceModel] | null): void {
-    const pick = (site: string): void => this.#context.select({ site });
+    const pick = (site: string): void => this.#context.visit(zoomToSite(this.#context, site));
     if (pair) fill(this.#table, traceTable(pair, figures, pick));
     else if (figures.before) fill(this.#table, differenceTable(this.#trace, figures, pick));
     else {
@@ -193,8 +212,9 @@ class FlamePage {
     const facts_ = graph.frames[graph.tree.frame[node]];
     const site = facts_ && this.#trace.sites.find((each) =>
       each.file === facts_.file && each.line === facts_.line && each.function === facts_.function);
-    const button = site && h("button", {}, "Select this call site");
-    button?.addEventListener("click", () => this.#context.select({ site: site!.id }));
+    const isSelected = site?.id === this.#context.selection().site;
+    const button = site && h("button", { hidden: isSelected }, "Select this call site");
+    button?.addEventListener("click", () => this.#context.visit({ site: site!.id }));
     fill(this.#panel,
       h("h3", {}, nodeName(graph, node)),
       h("p", "mono muted", frameFullPlace(graph.frames, graph.tree.frame[node])),
@@ -209,11 +229,14 @@ class FlamePage {
     const isWindowMode = mode === "kept" || mode === "churn" || mode === "difference";
     const fits = to_ns === null ? mode === "live" : isWindowMode;
     const options = fits ? {} : withOptions(this.#context, { "flame.mode": null });
-    this.#context.select({ from_ns, to_ns, ...options });
+    this.#context.visit({ from_ns, to_ns, ...options });
   }
 
   #setOptions(change: Record<string, string | null>): void {
-    this.#context.select(withOptions(this.#context, change));
+    const kept = keepZoom(this.#context.selection(), change);
+    const selected = withOptions(this.#context, kept);
+    if ("flame.search" in change) this.#context.select(selected);
+    else this.#context.visit(selected);
   }
 }
 

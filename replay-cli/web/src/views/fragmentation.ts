@@ -69,7 +69,7 @@ function createHistory(context: Context) {
   const chart = createStackedChart(230, (time_ns) => {
     const keyframes = device?.data.keyframes ?? [];
     const nearest = keyframes.length > 0 ? nearestKeyframe(keyframes, time_ns).time_ns : time_ns;
-    context.select({ from_ns: nearest, to_ns: null });
+    context.visit({ from_ns: nearest, to_ns: null });
   });
   const legend = h("div");
   const table = h("div");
@@ -126,7 +126,7 @@ function createMoment(context: Context) {
   const select = h("select", { "aria-label": "Moment" });
   let shown: GapMoment[] = [];
   on(select, "change", () =>
-    context.select({
+    context.visit({
       ...withOptions(context, { "gap.moment": select.value }),
       from_ns: shown[Number(select.value)]?.time_ns ?? null, to_ns: null,
     }));

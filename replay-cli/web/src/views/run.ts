@@ -1,7 +1,8 @@
 /** The recording: versions, settings, losses, notes; what a maintainer asks for in a bug report. */
 
 import { showCards } from "../widgets/card.js";
-import { h, on } from "../widgets/dom.js";
+import { copyButton } from "../widgets/copy_button.js";
+import { h } from "../widgets/dom.js";
 import type { View } from "../view.js";
 
 export const runView: View = {
@@ -27,16 +28,7 @@ export const runView: View = {
 };
 
 function textCard(text: string): HTMLElement {
-  const copy = h("button", {}, "Copy");
-  on(copy, "click", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      copy.textContent = "Copied";
-    } catch {
-      copy.textContent = "Not allowed; select the text";
-    }
-    setTimeout(() => (copy.textContent = "Copy"), 2000);
-  });
+  const copy = copyButton("Copy", () => text);
   return h(
     "section",
     "card",

@@ -1,6 +1,7 @@
 /** The table of call sites: bytes at the peak, at the end, and in the selected time. */
 
 import { withOptions } from "./options.js";
+import { siteLink } from "./site_link.js";
 import { viewLink } from "../widgets/card.js";
 import { fill, h, on, swatch } from "../widgets/dom.js";
 import { download, toCsv } from "../widgets/download.js";
@@ -184,7 +185,7 @@ function siteColumns(context: Context): TableColumn<Row>[] {
         h(
           "div",
           {},
-          h("span", { title: site.file }, site.label),
+          h("span", { title: site.file }, siteLink(context, site.id, site.label)),
           site.source ? h("code", "source-line", site.source.trim()) : null,
         ),
       ),

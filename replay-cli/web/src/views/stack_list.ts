@@ -6,10 +6,14 @@ import type { TraceModel } from "../data/model.js";
 import { frameName, framePlace } from "./flame/names.js";
 
 /**
- * The stack that ends in a node of the tree of calls; null for the root. Native frames of a stack
- * with Python frames are hidden behind a button.
+ * The stack that ends in a node of the tree of calls, behind a title; null for the root. Native
+ * frames of a stack with Python frames are hidden behind a button.
  */
-export function stackOfNode(trace: TraceModel, innermost: number): Card | null {
+export function stackOfNode(
+  trace: TraceModel,
+  innermost: number,
+  title = "Allocated at",
+): Card | null {
   const { frames, nodeFrame, nodeParent } = trace;
   const stack: number[] = [];
   for (let node = innermost; node !== 0; node = nodeParent[node]) stack.push(nodeFrame[node]);
@@ -29,7 +33,7 @@ export function stackOfNode(trace: TraceModel, innermost: number): Card | null {
   });
   const show = `Show ${formatNumberOf(hidden, "native frame")}`;
   const content: Card[] = [
-    ["summary", {}, [`Allocated at: ${formatNumberOf(stack.length, "frame")}`]],
+    ["summary", {}, [`${title}: ${formatNumberOf(stack.length, "frame")}`]],
     ["ol", { class: "stack" }, items],
   ];
   if (hidden > 0) content.push(["button", { class: "link", reveal: "li" }, [show]]);

@@ -1,6 +1,7 @@
 /** The timeline: memory over steps or time, stacked by call site, category, stream or pool. */
 
 import { withOptions } from "./options.js";
+import { siteLink } from "./site_link.js";
 import { clamp } from "../widgets/clamp.js";
 import { createAxis, type Axis } from "../widgets/axis.js";
 import { type Card, showCards } from "../widgets/card.js";
@@ -34,7 +35,10 @@ const RANGE_DELAY_MS = 200;
 class Timeline implements MountedView {
   readonly #chart = new Chart();
   readonly #brush = createBrush(this.#chart);
-  readonly #legend = createLegend((band) => this.#toggleSite(band.site));
+  readonly #legend = createLegend(
+    (band) => this.#toggleSite(band.site),
+    (band) => this.#linkOf(band.site),
+  );
   readonly #tooltip = createTooltip();
   readonly #toolbar;
   readonly #note = h("p", "muted chart-note");
@@ -82,7 +86,7 @@ class Timeline implements MountedView {
     on(this.#details, "toggle", () => this.#drawTable());
     listenToChart(this.#chart, {
       snap: (time_ns) => this.#snap(time_ns),
-      select: (from_ns, to_ns) => context.select({ from_ns, to_ns }),
+      select: (from_ns, to_ns) => context.visit({ from_ns, to_ns }),
       reset: () => this.#reset(),
       cursorMoved: (y) => this.#showCursor(y),
     });
@@ -204,6 +208,15 @@ class Timeline implements MountedView {
     const { from_ns, to_ns } = this.#context.selection();
     if (from_ns === null || to_ns === null || !this.#axis) return;
     this.#chart.setRange({ from: this.#axis.position(from_ns), to: this.#axis.position(to_ns) });
+  }
+
+  #linkOf(site: number | null): HTMLElement | null {
+    const selected = selectedDevice(this.#context.model, this.#context.selection());
+    if (!selected || site === null) return null;
+    const { id, label } = selected.trace.sites[site];
+    const link = siteLink(this.#context, id, "stack");
+    link.setAttribute("aria-label", `Stack of ${label}`);
+    return link;
   }
 
   #toggleSite(site: number | null): void {

@@ -7,6 +7,7 @@
 
 import { type Child, fill, h, on } from "./dom.js";
 import { partColor } from "./colors.js";
+import { withOptions } from "../views/options.js";
 import type { Context, Selection } from "../view.js";
 
 /** A text, or an element with its properties and its content. */
@@ -99,9 +100,9 @@ function makeLink(
   on(element, "click", (event) => {
     event.preventDefault();
     const all: Partial<Selection> = options
-      ? { ...change, options: { ...context.selection().options, ...options } }
+      ? { ...change, ...withOptions(context, options) }
       : change;
-    if (view === null) context.select(all);
+    if (view === null) context.visit(all);
     else context.open(view, all);
   });
 }

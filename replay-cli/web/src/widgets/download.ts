@@ -9,6 +9,13 @@ export function download(name: string, type: string, content: BlobPart): void {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
+/** A file name from an untrusted path: its last part without extension, in safe characters. */
+export function safeName(path: string, ending: string): string {
+  const name = path.replace(/^.*[/\\]/s, "").replace(/\.trace$/, "");
+  const safe = name.replace(/[^A-Za-z0-9._-]+/g, "_").replace(/^[._-]+/, "").slice(0, 80);
+  return `${safe || "run"}${ending}`;
+}
+
 /** CSV of RFC 4180. Text that a spreadsheet would run as a formula gets a leading apostrophe. */
 export function toCsv(header: string[], rows: (string | number | null)[][]): string {
   const lines = [header, ...rows].map((row) => row.map(csvCell).join(","));

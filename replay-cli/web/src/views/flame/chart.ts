@@ -18,8 +18,10 @@ const ARROWS = ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"] as const;
 const MIN_ROWS = 8;
 
 export interface ChartOptions {
-  /** After a zoom, or when another node is focused; nodes of the tree. */
-  onChange(zoom: number, focused: number): void;
+  /** The user wants to zoom to a node of the tree. The zoom changes with {@link FlameChart.show}. */
+  onZoom(node: number): void;
+  /** Another node is focused. */
+  onFocus(): void;
 }
 
 export class FlameChart {
@@ -57,11 +59,12 @@ export class FlameChart {
   }
 
   /**
-   * Shows another graph. The zoom stays if the tree is the same and the node has bytes. Nodes that
-   * are not lit are faded, unless `isLit` is null. Lit nodes of a search are underlined.
+   * Shows another graph, or another zoom. Nodes that are not lit are faded, unless `isLit` is null.
+   * Lit nodes of a search are underlined.
    */
   show(
     graph: Graph,
+    zoom: number,
     label: string,
     rootLabel: string,
     isLit: Uint8Array | null,
@@ -69,8 +72,9 @@ export class FlameChart {
   ): void {
     const isSameTree = this.#graph?.tree === graph.tree;
     if (this.#graph?.frames !== graph.frames) this.#colors = new FrameColors(graph.frames);
-    if (!isSameTree || graph.weight[this.zoom] === 0) this.zoom = 0;
-    if (!isSameTree || graph.weight[this.focused] === 0) this.focused = this.zoom;
+    const isSameZoom = isSameTree && this.zoom === zoom;
+    this.zoom = zoom;
+    if (!isSameZoom || graph.weight[this.focused] === 0) this.focused = zoom;
     this.#graph = graph;
     this.#rootLabel = rootLabel;
     this.#isLit = isLit;
@@ -80,10 +84,10 @@ export class FlameChart {
   }
 
   zoomTo(node: number): void {
-    this.zoom = node;
-    this.focused = node;
     hideTooltip();
-    this.place();
+    this.focused = node;
+    if (node === this.zoom) this.#draw();
+    else this.#options.onZoom(node);
     this.#announce();
   }
 
@@ -194,6 +198,6 @@ export class FlameChart {
   #announce(): void {
     if (!this.#graph) return;
     if (this.#hasFocus) this.#live.textContent = nodeSentence(this.#graph, this.focused);
-    this.#options.onChange(this.zoom, this.focused);
+    this.#options.onFocus();
   }
 }

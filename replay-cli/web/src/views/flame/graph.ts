@@ -97,6 +97,22 @@ export function lightStacks(
   return { isLit, sum, nodes: 0 };
 }
 
+/** The deepest node that all stacks of a call site with bytes share; 0 if there are none. */
+export function nodeOfSite(graph: Graph, stackSite: Uint32Array, site: number): number {
+  const { stackEnd, parent, depth } = graph.tree;
+  let common = -1;
+  stackSite.forEach((each, stack) => {
+    let node = stackEnd[0][stack];
+    if (each !== site || graph.weight[node] === 0) return;
+    if (common < 0) common = node;
+    while (common !== node) {
+      if (depth[common] < depth[node]) node = parent[node];
+      else common = parent[common];
+    }
+  });
+  return Math.max(common, 0);
+}
+
 /** From 1, all new, to -1, all gone; 0 without change. */
 export function changeRatio(graph: Graph, node: number): number {
   if (!graph.before || graph.weight[node] === 0) return 0;

@@ -8,10 +8,11 @@ import { plainTable, tableBehind } from "../../draw/plain_table.js";
 import { facts } from "../../draw/tooltip.js";
 import { formatBytes, formatCount, formatNumberOf, formatShare } from "../../widgets/format.js";
 import type { DeviceModel, TraceModel } from "../../data/model.js";
-import type { Keyframe } from "../../data/page_data.js";
+import type { Keyframe, PageSite } from "../../data/page_data.js";
 import { siteIndex } from "../../shell/selection.js";
 import type { Context } from "../../view.js";
 import { withOptions } from "../options.js";
+import { siteLink } from "../site_link.js";
 import { stackOfNode } from "../stack_list.js";
 import { createSegmentMap, hex, pieceFacts, poolColors, poolKey } from "./segment_map.js";
 import { type Piece, readSegments, type Segment } from "./segments.js";
@@ -54,9 +55,13 @@ export function createMapCard(context: Context) {
   let device!: DeviceModel;
 
   const go = (keyframe: Keyframe | undefined): void => {
-    if (keyframe) context.select({ from_ns: keyframe.time_ns, to_ns: null });
+    if (keyframe) context.visit({ from_ns: keyframe.time_ns, to_ns: null });
   };
   on(slider, "input", () => go(device.data.keyframes[Number(slider.value)]));
+
+  /** The flame graph shows the moment of the map. */
+  const linkOf = ({ id, label }: PageSite): HTMLElement =>
+    siteLink(context, id, label, { from_ns: shown!.keyframe.time_ns, to_ns: null });
 
   function showPanel(): void {
     panel.hidden = picked === null;
@@ -65,9 +70,10 @@ export function createMapCard(context: Context) {
     const site = piece.kind === "block" ? trace.sites[trace.stackSite[piece.stack]] : null;
     const stack = piece.kind === "block" ? stackOfNode(trace, trace.stackNode[piece.stack]) : null;
     const select = site && h("button", {}, "Select this call site");
-    select?.addEventListener("click", () => context.select({ site: site!.id }));
+    select?.addEventListener("click", () => context.visit({ site: site!.id }));
+    const name = site ? linkOf(site) : piece.kind === "free" ? "Free" : "Not mapped";
     fill(panel,
-      h("h3", {}, site ? site.label : piece.kind === "free" ? "Free" : "Not mapped"),
+      h("h3", {}, name),
       site?.source && h("pre", "source", site.source),
       facts(pieceFacts(segment, piece)),
       stack && makeNode(stack, context),
@@ -125,8 +131,8 @@ export function createMapCard(context: Context) {
 
   function mapLegend(segments: Segment[], colorBy: string, keyframe: Keyframe): HTMLElement {
     const items: Child[] = [];
-    const add = (color: string, label: string): void => {
-      items.push(h("li", {}, swatch(color), label));
+    const add = (color: string, ...label: Child[]): void => {
+      items.push(h("li", {}, swatch(color), ...label));
     };
     if (colorBy === "pool") {
       for (const [key, color] of poolColors(segments)) add(color, key);
@@ -139,7 +145,7 @@ export function createMapCard(context: Context) {
       });
       const ranked = [...sums].sort((a, b) => b[1] - a[1]);
       for (const [site, sum] of ranked.slice(0, 8)) {
-        add(context.color(site), `${trace.sites[site].label} ${formatBytes(sum)}`);
+        add(context.color(site), linkOf(trace.sites[site]), ` ${formatBytes(sum)}`);
       }
       const rest = ranked.slice(8);
       if (rest.length > 0) {

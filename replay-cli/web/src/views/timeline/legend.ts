@@ -14,7 +14,11 @@ export interface Legend {
   setSelected(band: number): void;
 }
 
-export function createLegend(onSelect: (band: Band) => void): Legend {
+/** `linkOf` makes what stands beside a band, such as a link to its call stacks. */
+export function createLegend(
+  onSelect: (band: Band) => void,
+  linkOf: (band: Band) => HTMLElement | null,
+): Legend {
   const title = h("h2", {});
   const list = h("ul", {});
   const element = h("div", "timeline-legend", title, list);
@@ -39,7 +43,7 @@ export function createLegend(onSelect: (band: Band) => void): Legend {
           ? h("div", "legend-row", ...content)
           : h("button", { class: "legend-row", "aria-pressed": "false" }, ...content);
         if (band.site !== null) on(row, "click", () => onSelect(band));
-        const item = h("li", {}, row);
+        const item = h("li", "legend-item", row, linkOf(band));
         list.append(item);
         return { item, row, bytes, share };
       });
