@@ -54,7 +54,7 @@ pub(super) fn collect_findings<'a>(trace: &CardTrace<'a>) -> Vec<FindingText<'a>
     let all = verdicts_of(trace);
     let own = all.iter().filter(|verdict| !is_shown_elsewhere(verdict, &all));
     let mut own: Vec<(Severity, &Verdict)> =
-        own.map(|verdict| (severity_with_parts(verdict, &all), *verdict)).collect();
+        own.map(|verdict| (severity_with_parts(verdict, &all, trace), *verdict)).collect();
     own.sort_by_key(|(severity, _)| Reverse(*severity));
     let mut findings: Vec<FindingText<'a>> =
         own.into_iter().map(|(severity, verdict)| verdict_finding(severity, verdict, trace)).collect();
@@ -93,26 +93,38 @@ fn is_shown_elsewhere(verdict: &Verdict, all: &[&Verdict]) -> bool {
         VerdictEvidence::Growth { class, .. } => *class == GrowthClass::TowardsOom,
         VerdictEvidence::CreepConfirmed { findings, .. } => *findings == 1,
         VerdictEvidence::HighPressure(pressure) => {
-            let is_error = |other: &VerdictEvidence| matches!(other, VerdictEvidence::Oom { device, .. } if *device == pressure.device);
-            all.iter().any(|other| is_error(&other.evidence))
+            devices_with_errors(all).any(|device| device == pressure.device)
         }
         VerdictEvidence::FailedCalls { calls, of_torch, .. } => {
-            calls == of_torch
-                && all.iter().any(|verdict| matches!(verdict.evidence, VerdictEvidence::Oom { .. }))
+            calls == of_torch && devices_with_errors(all).next().is_some()
         }
         _ => false,
     }
 }
 
+fn devices_with_errors(all: &[&Verdict]) -> impl Iterator<Item = u32> {
+    all.iter().filter_map(|verdict| match &verdict.evidence {
+        VerdictEvidence::Oom { device, .. } => Some(*device),
+        _ => None,
+    })
+}
+
 /// The severity of a finding. The growth of a GPU with one leak is part of that leak.
-fn severity_with_parts(verdict: &Verdict, all: &[&Verdict]) -> Severity {
-    let VerdictEvidence::Leak { kind: LeakKind::Tensors, .. } = &verdict.evidence else {
+fn severity_with_parts(verdict: &Verdict, all: &[&Verdict], trace: &CardTrace<'_>) -> Severity {
+    let VerdictEvidence::Leak { site, kind: LeakKind::Tensors, .. } = &verdict.evidence else {
         return verdict.severity;
     };
-    let growth = all
-        .iter()
-        .filter(|other| matches!(other.evidence, VerdictEvidence::CreepConfirmed { findings: 1, .. }));
+    let Some(leak) = leak_at(site, trace) else { return verdict.severity };
+    let growth = all.iter().filter(|other| match &other.evidence {
+        VerdictEvidence::CreepConfirmed { device, findings, .. } => (*device, *findings) == (leak.device, 1),
+        _ => false,
+    });
     growth.map(|other| other.severity).fold(verdict.severity, Severity::max)
+}
+
+fn leak_at<'a>(site: &Site, trace: &CardTrace<'a>) -> Option<&'a Leak> {
+    let mut leaks = trace.report.leaks.iter().flatten();
+    leaks.find(|leak| leak.trace == trace.trace && leak.site.id == site.id)
 }
 
 fn verdict_finding<'a>(severity: Severity, verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingText<'a> {
@@ -129,8 +141,7 @@ fn verdict_finding<'a>(severity: Severity, verdict: &'a Verdict, trace: &CardTra
         VerdictEvidence::Leak { site, .. } => {
             finding.view = "leaks";
             finding.site = Some(&**site);
-            let is_same = |leak: &&Leak| leak.trace == trace.trace && leak.site.id == site.id;
-            if let Some(leak) = trace.report.leaks.iter().flatten().find(is_same) {
+            if let Some(leak) = leak_at(site, trace) {
                 finding.blocks = (SiteBlocks::Kept, leak.device);
                 describe_leak(&mut finding, leak, trace);
             }

@@ -47,7 +47,7 @@ fn verdict(trace: &CardTrace<'_>) -> (&'static str, String, Option<String>) {
         return (verdict.severity.name(), verdict.summary.clone(), None);
     }
     if let Some(verdict) = problems().next() {
-        let name = name_trace(&trace.report.traces[verdict.trace]);
+        let name = name_trace(trace.report, verdict.trace);
         let text = format!("On {name}: {}", verdict.summary);
         return (verdict.severity.name(), text.clone(), Some(text));
     }

@@ -79,8 +79,8 @@ fn other_traces(trace: &CardTrace<'_>) -> Option<Element> {
         *counts.entry(leak.trace).or_default() += 1;
     }
     let links = counts.iter().map(|(other, count)| {
-        let info = &trace.report.traces[*other];
-        let text = format!("{}: {}", name_trace(info), format_count(*count, "leak"));
+        let name = name_trace(trace.report, *other);
+        let text = format!("{name}: {}", format_count(*count, "leak"));
         link_button(&text).opens(None, &json!({ "trace": other }))
     });
     let links: Vec<Element> = links.collect();

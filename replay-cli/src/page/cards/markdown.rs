@@ -15,7 +15,7 @@ use crate::render::wording::Vocabulary;
 use crate::render::wording::end_levels::EndLevels;
 use crate::render::wording::moment::format_moment;
 use crate::render::wording::sites::short_site;
-use crate::terminal::format::{format_count, format_number};
+use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::units::format_bytes;
 
 /// An issue on GitHub may have 65,536 characters. The rest is for what you write yourself.
@@ -98,7 +98,8 @@ fn fit_lines(lines: &[String], max_chars: usize) -> String {
         text.push('\n');
     }
     if omitted > 0 {
-        text.push_str(&format!("\nLeft out, too long: {}.\n", format_count(omitted, "line")));
+        text.push('\n');
+        put_line(&mut text, format_args!("Left out, too long: {}.", format_count(omitted, "line")));
     }
     text
 }

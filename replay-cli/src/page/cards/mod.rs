@@ -184,13 +184,18 @@ impl CardTrace<'_> {
 
     /// `rank 3`, or the file's name. `None` if the report is about one trace.
     fn name_among_traces(&self) -> Option<String> {
-        (self.report.traces.len() > 1).then(|| name_trace(&self.report.traces[self.trace]))
+        (self.report.traces.len() > 1).then(|| name_trace(self.report, self.trace))
     }
 }
 
-/// `rank 3`, or the file's name.
-fn name_trace(info: &TraceInfo) -> String {
-    info.rank.map_or_else(|| file_name(&info.path).to_owned(), |rank| format!("rank {rank}"))
+/// `rank 3`, or the file's name. `run.trace (trace 2)` if another trace has this name.
+fn name_trace(report: &Report, trace: usize) -> String {
+    let name = |info: &TraceInfo| {
+        info.rank.map_or_else(|| file_name(&info.path).to_owned(), |rank| format!("rank {rank}"))
+    };
+    let own = name(&report.traces[trace]);
+    let is_unique = report.traces.iter().filter(|other| name(other) == own).count() == 1;
+    if is_unique { own } else { format!("{own} (trace {})", trace + 1) }
 }
 
 /// The nodes of some content.

@@ -22,13 +22,13 @@ export function createSelectionBar(context: Context): { element: HTMLElement; up
           ? `Moment: ${describeMoment(model, from_ns)}`
           : `Window: ${describeMoment(model, from_ns)} to ${describeMoment(model, to_ns)}`
             + `, ${formatTime(to_ns - from_ns)}`;
-        const clear = () => context.select({ from_ns: null, to_ns: null });
+        const clear = () => context.visit({ from_ns: null, to_ns: null });
         parts.push(chip([text], "Clear the time selection", clear));
       }
       if (site !== null) {
         const index = siteIndex(model, site);
         const label = index === null ? "a call site of another trace" : model.sites[index].label;
-        const clear = () => context.select({ site: null });
+        const clear = () => context.visit({ site: null });
         const name = index === null ? label : siteLink(context, site, label);
         const content = [swatch(context.color(index)), "Call site: ", name];
         parts.push(chip(content, "Clear the call site", clear));

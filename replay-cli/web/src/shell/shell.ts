@@ -151,7 +151,7 @@ export function startShell(app: HTMLElement, model: Model, reportBytes: BlobPart
     else if (event.key === "?") help.open();
     else if (event.key === "t") toggleTheme();
     else if (event.key === "/") focusSearch();
-    else if (event.key === "Escape") changeSelection({ from_ns: null, to_ns: null, site: null });
+    else if (event.key === "Escape") context.visit({ from_ns: null, to_ns: null, site: null });
     else return;
     event.preventDefault();
   }

@@ -150,7 +150,7 @@ class SitesView implements MountedView {
   }
 
   #toggle(id: string): void {
-    this.#context.select({ site: this.#context.selection().site === id ? null : id });
+    this.#context.visit({ site: this.#context.selection().site === id ? null : id });
   }
 
   #setOption(key: string, value: string): void {

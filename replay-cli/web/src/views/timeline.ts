@@ -223,7 +223,7 @@ class Timeline implements MountedView {
     const selected = selectedDevice(this.#context.model, this.#context.selection());
     if (!selected || site === null) return;
     const { id } = selected.trace.sites[site];
-    this.#context.select({ site: this.#context.selection().site === id ? null : id });
+    this.#context.visit({ site: this.#context.selection().site === id ? null : id });
   }
 
   /** The bin with the most live bytes of those in the shown part of the run. */
