@@ -16,4 +16,5 @@ mod parts;
 mod peaks;
 mod python_lines;
 mod running;
+mod timeline_bins;
 mod verdicts;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::NO_DEVICE;
 
-use super::run_history::{AllocatorState, BlockHistory, DeviceHistory, RunHistory, block_sums};
+use super::run_history::{AllocatorState, BlockHistory, DeviceHistory, RunHistory, block_sums, keep_every};
 use crate::assemble::fragmentation::pool_info;
 use crate::device::DeviceState;
 use crate::device::keyframes::Keyframe;
@@ -187,14 +187,16 @@ impl HistoryBuilder<'_> {
 
     fn blocks(&mut self, live_set: &LiveSet, table: Option<LifetimeTable>) -> BlockHistory {
         let bins = live_set.bins();
-        let start_ns = bins.start_ns().saturating_sub(self.analysis.start_ns);
+        let start_ns = self.analysis.start_ns;
+        let begins = bins.all().iter().map(|bin| bin.begin_ns.saturating_sub(start_ns).saturating_sub(1));
+        let end_ns = live_set.last_event_ns().saturating_sub(start_ns);
         let Some(table) = table else {
-            return BlockHistory { start_ns, width_ns: 1, bins: 0, merged: 1, rows: Vec::new() };
+            return BlockHistory { edges_ns: vec![end_ns], bins: 0, merged: 1, rows: Vec::new() };
         };
+        let edges_ns: Vec<u64> = begins.chain([end_ns]).collect();
         let count = u16::try_from(table.bins()).unwrap_or(u16::MAX - 1);
         BlockHistory {
-            start_ns,
-            width_ns: bins.width_ns() << table.shift(),
+            edges_ns: keep_every(&edges_ns, 1 << table.shift()),
             bins: count,
             merged: 1 << table.shift(),
             rows: block_sums(table.into_rows(), count, |stack| self.stack(stack)),

@@ -83,14 +83,13 @@ pub struct DeviceHistory {
 
 /// Blocks by the bins of their birth and death.
 ///
-/// Edge `e` lies at the end of bin `e - 1`, at `start_ns + e * width_ns - 1`. A block is live there
-/// if `birth < e && e <= death`.
+/// Edge `e` lies between bins `e - 1` and `e`: after all events up to and with `edges_ns[e]`. A block
+/// is live there if `birth < e && e <= death`.
 #[derive(Debug)]
 pub struct BlockHistory {
-    /// Begin of the first bin.
-    pub start_ns: u64,
-    /// Width of a bin.
-    pub width_ns: u64,
+    /// Times of the edges, one more than bins. The first is before all events, and the last is the
+    /// end of the run. Bins follow events as well as time, so the distances differ.
+    pub edges_ns: Vec<u64>,
     /// Number of bins, also the death bin of blocks that were not freed.
     pub bins: u16,
     /// Number of bins that were merged into each, at least 1.
@@ -141,9 +140,16 @@ impl BlockHistory {
         rows.shrink_to_fit();
         self.bins = self.bins.div_ceil(2);
         self.merged = self.merged.saturating_mul(2);
-        self.width_ns = self.width_ns.saturating_mul(2);
+        self.edges_ns = keep_every(&self.edges_ns, 2);
         self.rows = block_sums(rows, self.bins, |stack| stack.0);
     }
+}
+
+/// The edges of bins that were merged: each `merged`-th one, and the last.
+pub(super) fn keep_every(edges_ns: &[u64], merged: usize) -> Vec<u64> {
+    let last = edges_ns.last().copied();
+    let before_last = &edges_ns[..edges_ns.len().saturating_sub(1)];
+    before_last.iter().step_by(merged).copied().chain(last).collect()
 }
 
 /// The rows with the numbers of their stacks, in the same memory.

@@ -147,7 +147,8 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
             && bin.max_device == bin.min_device;
         let pair = if is_flat {
             vec![high]
-        } else if bin.low.time_ns <= bin.high.time_ns {
+        } else if bin.low_clock <= bin.high_clock {
+            // Events of the same time have an order, too.
             vec![low, high]
         } else {
             vec![high, low]

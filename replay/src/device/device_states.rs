@@ -4,6 +4,7 @@ use gpumemtrace_format::NO_DEVICE;
 
 use crate::device::DeviceState;
 use crate::event_analysis::{LiveBlockLookup, MetalLevels};
+use crate::timeline::bin_axis::BinAxis;
 use crate::util::ids::StackId;
 
 /// The state of a device; a new one on its first event. One indexed access otherwise.
@@ -24,8 +25,8 @@ pub(crate) struct DeviceStates {
     pub(crate) all: Vec<Option<Box<DeviceState>>>,
     /// Ordinals of the devices with a state.
     pub(crate) used: Vec<u8>,
-    /// Length of the run; 0 if unknown.
-    pub(crate) span_ns: u64,
+    /// The axis of a device that appears.
+    pub(crate) axis: BinAxis,
     /// Number of steps before the reported part of the run.
     pub(crate) first_step: u32,
     /// The options ask for the step before the peak.
@@ -38,12 +39,12 @@ impl DeviceStates {
     #[cold]
     fn begin(&mut self, ordinal: u8, step: u32) {
         self.used.push(ordinal);
-        let mut state = DeviceState::at_step(step, self.span_ns).starting_at_step(self.first_step);
+        let mut state = DeviceState::at_step(step, self.axis).starting_at_step(self.first_step);
         if self.follows_step_peaks {
             state.torch.follow_step_peaks();
         }
         if self.keeps_history {
-            state.keep_history(self.span_ns);
+            state.keep_history(self.axis);
         }
         self.all[usize::from(ordinal)] = Some(Box::new(state));
     }

@@ -34,6 +34,7 @@ use crate::state::pool_key::PoolKey;
 use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 use crate::state::segments::Segments;
 use crate::state::unused_reserved::UnusedReserved;
+use crate::timeline::bin_axis::BinAxis;
 use crate::util::ids::StackId;
 use crate::util::seeded_map::{SeededMap, SeededSet};
 pub(crate) use gaps::{GapRequest, TimedGap};
@@ -117,20 +118,20 @@ pub(crate) struct DeviceState {
 }
 
 impl DeviceState {
-    /// A device that appears after `step` steps of a run of length `span_ns` (0 if unknown).
-    pub(crate) fn at_step(step: u32, span_ns: u64) -> Self {
+    /// A device that appears after `step` steps of a run with this axis.
+    pub(crate) fn at_step(step: u32, axis: BinAxis) -> Self {
         Self {
-            torch: LiveSet::at_step(step, span_ns),
-            driver: LiveSet::at_step(step, span_ns),
+            torch: LiveSet::at_step(step, axis),
+            driver: LiveSet::at_step(step, axis),
             recent_ranges: vec![NO_RANGE; RECENT_SLOTS],
             ..Self::default()
         }
     }
 
-    /// Keeps what viewers show, of a run of length `span_ns` (0 if unknown).
-    pub(crate) fn keep_history(&mut self, span_ns: u64) {
-        self.torch.keep_history(span_ns);
-        self.driver.keep_history(span_ns);
+    /// Keeps what viewers show, of a run with this axis.
+    pub(crate) fn keep_history(&mut self, axis: BinAxis) {
+        self.torch.keep_history(axis);
+        self.driver.keep_history(axis);
         self.keyframes = Some(Box::default());
     }
 

@@ -45,6 +45,7 @@ use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::live_set::LiveSet;
 use crate::state::managed_segments::ManagedSegments;
 use crate::state::pool_uses::PoolUses;
+use crate::timeline::bin_axis::BinAxis;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phase_turns::PhaseTurns;
@@ -150,11 +151,12 @@ pub fn analyse_with_head(
     };
     let pid = head.meta.number("pid");
     let expected_events = head.expected_events();
+    let axis = BinAxis::for_run(span_ns, expected_events);
     let begin_pass = |prescan: Prescan| {
         let start_ns = started.or(prescan.first_ns).unwrap_or(0);
         let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, expected_events);
         let end = EndDetector::new(pid);
-        ReplayPass::from_prescan(prescan, schedule, span_ns, (scope(), end), options.more_analyses)
+        ReplayPass::from_prescan(prescan, schedule, axis, (scope(), end), options.more_analyses)
     };
     // Events go to the prescan until it has the step source, and then to the pass.
     let mut prescan = Some(Prescan::new(symbols, names));
@@ -198,7 +200,7 @@ impl ReplayPass {
     fn from_prescan(
         mut prescan: Prescan,
         schedule: SnapshotSchedule,
-        span_ns: u64,
+        axis: BinAxis,
         (scope, end): (PassScope, EndDetector),
         more_analyses: &[AnalysisRow],
     ) -> Self {
@@ -207,7 +209,7 @@ impl ReplayPass {
         let mut pass = Self {
             scope,
             end,
-            ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns, more_analyses)
+            ..Self::new(prescan.symbols, (clock, prescan.names), schedule, axis, more_analyses)
         };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
         pass.devices.keeps_history = pass.scope.keeps_history;
@@ -223,7 +225,7 @@ impl ReplayPass {
         symbols: StackSymbols,
         (clock, names): (StepClock, StepRangeNames),
         schedule: SnapshotSchedule,
-        span_ns: u64,
+        axis: BinAxis,
         more_analyses: &[AnalysisRow],
     ) -> Self {
         Self {
@@ -238,7 +240,7 @@ impl ReplayPass {
             devices: DeviceStates {
                 all: (0..256).map(|_| None).collect(),
                 used: Vec::new(),
-                span_ns,
+                axis,
                 first_step: 0,
                 follows_step_peaks: false,
                 keeps_history: false,
@@ -259,7 +261,7 @@ impl ReplayPass {
             owners: ModuleOwners::default(),
             pool_uses: PoolUses::default(),
             non_device: PlaceTotals::default(),
-            host: LiveSet::at_step(0, span_ns),
+            host: LiveSet::at_step(0, axis),
             non_device_peaks: SeededMap::default(),
             managed_segments: ManagedSegments::default(),
             tracker: None,

@@ -156,7 +156,7 @@ impl ReplayPass {
         }
         self.schedule.gaps.restart();
         // For devices that appear later.
-        self.devices.span_ns = rest_ns;
+        self.devices.axis = self.devices.axis.for_part(rest_ns);
         self.devices.first_step = self.step;
         self.host.rebase(time_ns, rest_ns);
         self.end.restart();

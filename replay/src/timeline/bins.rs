@@ -1,5 +1,7 @@
 //! The timeline of one device in at most [`MAX_BINS`] bins.
 //!
+//! The bins have equal widths on a [`BinAxis`], so they follow events as well as time.
+//!
 //! Constraint: the length of a run is unknown in advance, and averaging would hide the peak.
 //! Consequence: when the bins are full, [`TimelineBins::halve`] merges them in pairs and doubles
 //! their width. Each bin keeps the exact maximum and minimum of each series. It also keeps the
@@ -9,9 +11,10 @@
 
 use std::ops::RangeInclusive;
 
+use crate::timeline::bin_axis::BinAxis;
+
 /// Limit on the number of bins.
 pub(crate) const MAX_BINS: usize = 512;
-const INITIAL_WIDTH_NS: u64 = 1 << 14;
 
 /// All series of a device at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,9 +30,11 @@ pub(crate) struct MemorySample {
     pub device: u64,
 }
 
-/// The extremes of one time interval.
+/// The extremes of one bin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimelineBin {
+    /// The bin's first event comes not before this time, and all earlier events do.
+    pub begin_ns: u64,
     /// The moment of the highest live bytes.
     pub high: MemorySample,
     /// The moment of the lowest live bytes.
@@ -63,29 +68,28 @@ pub(crate) struct MergedExtremes {
 /// Consecutive bins of equal width.
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineBins {
-    start_ns: Option<u64>,
-    width_ns: u64,
+    /// Position of the first event.
+    start: Option<u64>,
+    width: u64,
     all: Vec<TimelineBin>,
     /// End of the current bin, which is the last. Compared at every event, like `live`.
-    end_ns: u64,
+    end: u64,
     /// Lowest to highest live bytes of the current bin.
     live: RangeInclusive<u64>,
 }
 
 impl Default for TimelineBins {
     fn default() -> Self {
-        #[allow(clippy::reversed_empty_ranges)] // Empty, so that the first sample is an extreme.
-        let live = 1..=0;
-        Self { start_ns: None, width_ns: INITIAL_WIDTH_NS, all: Vec::new(), end_ns: 0, live }
+        Self::on_axis(&BinAxis::default())
     }
 }
 
 impl TimelineBins {
-    /// Bins for a run of the given length, with the final width from the start. With 0, for an
-    /// unknown length, the bins begin narrow and are halved as needed.
-    pub(crate) fn for_span(span_ns: u64) -> Self {
-        let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(INITIAL_WIDTH_NS);
-        Self { width_ns, ..Self::default() }
+    /// Bins on an axis. They are halved as needed: rarely, if the length of the run is known.
+    pub(crate) fn on_axis(axis: &BinAxis) -> Self {
+        #[allow(clippy::reversed_empty_ranges)] // Empty, so that the first sample is an extreme.
+        let live = 1..=0;
+        Self { start: None, width: axis.first_width(MAX_BINS), all: Vec::new(), end: 0, live }
     }
 
     /// Index of the current bin.
@@ -98,49 +102,48 @@ impl TimelineBins {
         &self.all
     }
 
-    /// Begin of the first bin, on the clock of the trace; 0 without bins.
-    pub(crate) fn start_ns(&self) -> u64 {
-        self.start_ns.unwrap_or(0)
+    /// True if `position` lies past the last possible bin: call [`Self::halve`] until it does not.
+    pub(crate) fn needs_halving(&self, position: u64) -> bool {
+        self.index_of(position) >= MAX_BINS
     }
 
-    /// Width of a bin.
-    pub(crate) fn width_ns(&self) -> u64 {
-        self.width_ns
+    fn index_of(&self, position: u64) -> usize {
+        (position.saturating_sub(self.start.unwrap_or(position)) / self.width) as usize
     }
 
-    /// True if `time_ns` lies past the last possible bin: call [`Self::halve`] until it does not.
-    pub(crate) fn needs_halving(&self, time_ns: u64) -> bool {
-        self.index_of_time(time_ns) >= MAX_BINS
-    }
-
-    fn index_of_time(&self, time_ns: u64) -> usize {
-        (time_ns.saturating_sub(self.start_ns.unwrap_or(time_ns)) / self.width_ns) as usize
-    }
-
-    /// True if `time_ns` lies past the current bin.
+    /// True if `position` lies past the current bin.
     #[inline]
-    pub(crate) fn needs_new_bin(&self, time_ns: u64) -> bool {
-        time_ns >= self.end_ns
+    pub(crate) fn needs_new_bin(&self, position: u64) -> bool {
+        position >= self.end
     }
 
-    /// Appends bins up to `time_ns`, filled with the state before it. `clock` is the checkpoint
-    /// clock of both extremes, which the caller has just set.
-    pub(crate) fn append_until_time(&mut self, before: MemorySample, time_ns: u64, clock: u64) {
-        self.start_ns.get_or_insert(time_ns);
-        let len = self.index_of_time(time_ns).min(MAX_BINS - 1) + 1;
-        self.append_until_len(len, before, time_ns, clock);
+    /// Appends bins up to the position of the last event, filled with the state before it. `clock`
+    /// is the checkpoint clock of both extremes, which the caller has just set.
+    pub(crate) fn append_until_event(&mut self, before: MemorySample, axis: &BinAxis, clock: u64) {
+        let start = *self.start.get_or_insert(axis.position());
+        let len = self.index_of(axis.position()).min(MAX_BINS - 1) + 1;
+        self.append_until_len(len, before, (start, axis), clock);
     }
 
-    /// Appends bins up to [`MAX_BINS`], filled with the state before them.
-    pub(crate) fn append_all(&mut self, before: MemorySample, clock: u64) {
-        self.append_until_len(MAX_BINS, before, u64::MAX, clock);
+    /// Appends bins up to [`MAX_BINS`], filled with the state before the last event.
+    pub(crate) fn append_all(&mut self, before: MemorySample, axis: &BinAxis, clock: u64) {
+        let start = self.start.unwrap_or(axis.position());
+        self.append_until_len(MAX_BINS, before, (start, axis), clock);
     }
 
-    fn append_until_len(&mut self, len: usize, before: MemorySample, time_ns: u64, clock: u64) {
+    fn append_until_len(
+        &mut self,
+        len: usize,
+        before: MemorySample,
+        (start, axis): (u64, &BinAxis),
+        clock: u64,
+    ) {
         while self.all.len() < len {
-            let begin_ns = self.start_ns.unwrap_or(0).saturating_add(self.all.len() as u64 * self.width_ns);
-            let state = MemorySample { time_ns: begin_ns.min(time_ns), ..before };
+            let begin = start.saturating_add((self.all.len() as u64).saturating_mul(self.width));
+            let begin_ns = axis.time_of(begin);
+            let state = MemorySample { time_ns: begin_ns, ..before };
             self.all.push(TimelineBin {
+                begin_ns,
                 high: state,
                 low: state,
                 max_reserved: state.reserved,
@@ -155,8 +158,8 @@ impl TimelineBins {
     }
 
     fn update_end(&mut self) {
-        let span = (self.all.len() as u64).saturating_mul(self.width_ns);
-        self.end_ns = self.start_ns.unwrap_or(0).saturating_add(span);
+        let length = (self.all.len() as u64).saturating_mul(self.width);
+        self.end = self.start.unwrap_or(0).saturating_add(length);
         if let Some(bin) = self.all.last() {
             self.live = bin.low.live..=bin.high.live;
         }
@@ -202,7 +205,7 @@ impl TimelineBins {
 
     /// Merges the bins in pairs. Values that are kept per bin must follow with [`halve_values`].
     pub(crate) fn halve(&mut self) -> Vec<MergedExtremes> {
-        self.width_ns = self.width_ns.saturating_mul(2);
+        self.width = self.width.saturating_mul(2);
         let mut extremes = Vec::new();
         let mut merged = Vec::with_capacity(self.all.len() / 2 + 1);
         for pair in self.all.chunks(2) {
@@ -213,6 +216,7 @@ impl TimelineBins {
             extremes.push(MergedExtremes { high, low });
             let pair = [first, second];
             merged.push(TimelineBin {
+                begin_ns: first.begin_ns,
                 high: pair[high].high,
                 low: pair[low].low,
                 max_reserved: first.max_reserved.max(second.max_reserved),

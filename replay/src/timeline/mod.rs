@@ -1,5 +1,6 @@
 //! Time in a run: step boundaries, NVTX ranges, phases and marks, and series of values over them.
 
+pub(crate) mod bin_axis;
 pub(crate) mod bins;
 pub(crate) mod extremes;
 pub(crate) mod marks;

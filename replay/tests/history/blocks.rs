@@ -84,8 +84,9 @@ proptest! {
         let device = &history.devices[0];
         let table = &device.blocks;
         let bins = usize::from(table.bins);
-        let edge_ns = |edge: usize| table.start_ns + edge as u64 * table.width_ns - 1;
-        let after = |time_ns: u64, edge: usize| edge > 0 && time_ns > edge_ns(edge) || edge == 0;
+        prop_assert_eq!(table.edges_ns.len(), bins + 1);
+        prop_assert!(table.edges_ns.is_sorted());
+        let after = |time_ns: u64, edge: usize| edge == 0 || time_ns > table.edges_ns[edge];
         for edge in 1..=bins {
             let is_live = |one: &&Block| !after(one.2, edge) && one.3.is_none_or(|free_ns| after(free_ns, edge));
             let expected = sum_by_line(blocks.iter().filter(is_live).map(|one| (one.0, one.1)));
@@ -157,7 +158,7 @@ fn snapshot_at_an_edge_has_the_same_sites() {
     let device = &history.devices[0];
     let table = &device.blocks;
     for edge in (1..=usize::from(table.bins)).step_by(7) {
-        let time_ns = table.start_ns + edge as u64 * table.width_ns - 1;
+        let time_ns = table.edges_ns[edge];
         let options = AnalysisOptions {
             snapshot_times: vec![TimeSpec::Elapsed { time_ns }],
             ..AnalysisOptions::default()

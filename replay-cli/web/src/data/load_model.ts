@@ -1,6 +1,5 @@
 /** Builds the model from the decoded blobs. Columns are decoded when they are first needed. */
 
-import { clamp } from "../widgets/clamp.js";
 import { BlockQueries, type BlockRows, firstAtLeast } from "./block_table.js";
 import type { Columns } from "./decode.js";
 import type { ByStack, DeviceModel, Model, Report, TraceModel } from "./model.js";
@@ -77,7 +76,6 @@ class Trace implements TraceModel {
 class Device implements DeviceModel {
   readonly #rows: Partial<BlockRows> = {};
   #queries?: BlockQueries;
-  #edgeTimes?: Float64Array;
   readonly #trace: Trace;
   readonly #columns: Columns;
 
@@ -92,17 +90,14 @@ class Device implements DeviceModel {
   }
 
   edges(): Float64Array {
-    const { start_ns, width_ns, bins } = this.data.blocks;
-    return (this.#edgeTimes ??= Float64Array.from(
-      { length: bins + 1 },
-      (_, edge) => start_ns + edge * width_ns - 1,
-    ));
+    return this.column(this.data.blocks.edges_ns);
   }
 
   nearestEdge(time_ns: number): number {
-    const { start_ns, width_ns, bins } = this.data.blocks;
-    const edge = Math.round((time_ns - start_ns + 1) / width_ns);
-    return clamp(edge, 0, bins);
+    const edges = this.edges();
+    const after = Math.min(firstAtLeast(edges, time_ns), edges.length - 1);
+    const before = Math.max(after - 1, 0);
+    return time_ns - edges[before] < edges[after] - time_ns ? before : after;
   }
 
   liveAtEdge(edge: number): ByStack {

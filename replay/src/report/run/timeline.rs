@@ -92,7 +92,8 @@ pub struct Timeline {
     /// Ordinal of the GPU.
     pub device: u32,
     /// At most two per bin: its highest and its lowest live bytes. The other series have their own
-    /// maximum and minimum of the bin, so that no extreme is lost.
+    /// maximum and minimum of the bin, so that no extreme is lost. Bins follow events as well as
+    /// time: a short loop has bins in each step, and a pause has some of its own.
     pub points: Vec<TimelinePoint>,
     /// The largest call sites.
     pub bands: Vec<TimelineBand>,

@@ -29,6 +29,7 @@ use crate::state::live_set::site_stats::{
 };
 use crate::state::live_set::step_peaks::StepPeaks;
 use crate::state::pool_key::PoolKey;
+use crate::timeline::bin_axis::BinAxis;
 use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
@@ -68,6 +69,7 @@ pub(crate) struct LiveSet {
     freed_before_allocation: usize,
     /// The event of the last allocation.
     pub(crate) last_allocation: u64,
+    axis: BinAxis,
     bins: TimelineBins,
     last: MemorySample,
     peak: MemorySample,
@@ -93,9 +95,9 @@ pub(crate) struct LiveSet {
 }
 
 impl LiveSet {
-    /// An empty set that begins after `step` steps of a run of length `span_ns` (0 if unknown).
-    pub(crate) fn at_step(step: u32, span_ns: u64) -> Self {
-        Self { step, bins: TimelineBins::for_span(span_ns), ..Self::default() }
+    /// An empty set that begins after `step` steps of a run with this axis.
+    pub(crate) fn at_step(step: u32, axis: BinAxis) -> Self {
+        Self { step, axis, bins: TimelineBins::on_axis(&axis), ..Self::default() }
     }
 
     /// The stack of the live block at this address.
@@ -239,8 +241,9 @@ impl LiveSet {
     /// Begins a new bin if the event is past the current one.
     #[inline]
     fn advance_bin(&mut self, now: StateSample) {
-        if self.bins.needs_new_bin(now.time_ns) {
-            self.begin_bin(now);
+        let position = self.axis.advance(now.time_ns);
+        if self.bins.needs_new_bin(position) {
+            self.begin_bin();
         }
         if let Some(history) = &mut self.history {
             history.advance(now.time_ns, self.total.bytes, self.events);
@@ -295,12 +298,12 @@ impl LiveSet {
     }
 
     #[cold]
-    fn begin_bin(&mut self, now: StateSample) {
-        while self.bins.needs_halving(now.time_ns) {
+    fn begin_bin(&mut self) {
+        while self.bins.needs_halving(self.axis.position()) {
             // Bins are halved only when all are filled. The state is constant since the last event.
             self.checkpoints.set(HIGH);
             self.checkpoints.set(LOW);
-            self.bins.append_all(self.last, self.checkpoints.clock_of(HIGH));
+            self.bins.append_all(self.last, &self.axis, self.checkpoints.clock_of(HIGH));
             self.follow_bins();
             for site in &mut self.sites {
                 site.fill_bins(MAX_BINS, &self.bins);
@@ -313,10 +316,10 @@ impl LiveSet {
                 history.halve();
             }
         }
-        if self.bins.needs_new_bin(now.time_ns) {
+        if self.bins.needs_new_bin(self.axis.position()) {
             self.checkpoints.set(HIGH);
             self.checkpoints.set(LOW);
-            self.bins.append_until_time(self.last, now.time_ns, self.checkpoints.clock_of(HIGH));
+            self.bins.append_until_event(self.last, &self.axis, self.checkpoints.clock_of(HIGH));
             self.follow_bins();
         }
     }

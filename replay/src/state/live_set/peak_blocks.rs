@@ -108,7 +108,7 @@ mod tests {
         fn peak_blocks_equal_a_copy_at_the_highest_moment(
             choices in proptest::collection::vec((0u64..12, 0u64..100, any::<bool>()), 1..300),
         ) {
-            let mut live_set = LiveSet::at_step(0, 0);
+            let mut live_set = LiveSet::default();
             let mut live = BTreeMap::new();
             let mut highest = (0u64, live.clone());
             for (at, (addr, bytes, is_free)) in choices.iter().enumerate() {

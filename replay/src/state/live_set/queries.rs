@@ -10,6 +10,7 @@ use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::rebase::RebasedState;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK, StackStats};
 use crate::state::live_set::step_peaks::{StepPeak, StepPeaks};
+use crate::timeline::bin_axis::BinAxis;
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
@@ -42,9 +43,9 @@ impl LiveSet {
         self.step_peaks = Some(Box::new(StepPeaks::at_step(self.step)));
     }
 
-    /// Enables [`Self::history`]. `span_ns` is the length of the run, 0 if unknown.
-    pub(crate) fn keep_history(&mut self, span_ns: u64) {
-        self.history = Some(Box::new(LiveHistory::for_span(span_ns)));
+    /// Enables [`Self::history`] of a run with this axis.
+    pub(crate) fn keep_history(&mut self, axis: BinAxis) {
+        self.history = Some(Box::new(LiveHistory::for_span(axis.span_ns())));
     }
 
     /// The history; `None` if [`Self::keep_history`] was not called.
@@ -127,6 +128,11 @@ impl LiveSet {
     /// The timeline of the live bytes.
     pub(crate) fn bins(&self) -> &TimelineBins {
         &self.bins
+    }
+
+    /// Time of the last event, on the clock of the trace; 0 without events.
+    pub(crate) fn last_event_ns(&self) -> u64 {
+        self.last.time_ns
     }
 
     /// The sites that have allocated, by id.

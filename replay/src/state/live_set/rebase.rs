@@ -25,11 +25,13 @@ impl LiveSet {
     pub(crate) fn rebase(&mut self, time_ns: u64, rest_ns: u64) {
         let old = std::mem::take(self);
         let last = MemorySample { time_ns, step: old.step, live: old.total.bytes, ..old.last };
+        let axis = old.axis.for_part(rest_ns);
         *self = Self {
             live: old.live,
             step: old.step,
             first_step: old.step,
-            bins: TimelineBins::for_span(rest_ns),
+            axis,
+            bins: TimelineBins::on_axis(&axis),
             last,
             unmatched_frees: old.unmatched_frees,
             lost_frees: old.lost_frees,

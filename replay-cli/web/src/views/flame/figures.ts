@@ -189,6 +189,6 @@ function single(
 function describeSnap(device: DeviceModel, wanted: number[], shown: number[]): string | null {
   const moved = Math.max(...wanted.map((time, i) => Math.abs(time - shown[i])));
   if (moved < 1) return null;
-  const width = formatTime(device.data.blocks.width_ns);
-  return `Moved by ${formatTime(moved)} to the nearest bin edge: totals are exact every ${width}.`;
+  const edges = device.edges().length;
+  return `Moved by ${formatTime(moved)} to the nearest of ${edges} moments at which totals are exact.`;
 }
