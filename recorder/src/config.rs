@@ -4,6 +4,8 @@
 //! must neither stop the program nor be ignored silently: one line on stderr names the variable,
 //! the allowed values, and the value used instead.
 
+use std::ffi::OsString;
+
 use gpumemtrace_format::size_arg::{self, PartLimit};
 
 use crate::diagnostics::print_diagnostic;
@@ -43,7 +45,7 @@ pub(crate) enum FullRingPolicy {
 pub(crate) struct RecorderConfig {
     /// `GPUMEMTRACE_OUTPUT`: pattern of a file or folder; `%p` pid, `%r` rank, `%h` host, `%j` job.
     /// `None` if it is not set.
-    pub(crate) output: Option<String>,
+    pub(crate) output: Option<OsString>,
     pub(crate) place: JobPlace,
     /// `GPUMEMTRACE_COMMAND_LINE`: whether the command line is recorded, `on` (default) or `off`.
     pub(crate) records_command_line: bool,
@@ -90,9 +92,11 @@ impl RotationPolicy {
 impl RecorderConfig {
     /// Reads the environment. A wrong value prints one line and gives the default.
     pub(crate) fn from_env() -> Self {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        let output = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
+        Self { output, ..Self::from_lookup(text_variable) }
     }
 
+    /// Everything but [`Self::output`], which need not be text.
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let choose = |name: &str, choices: &[&str]| choose(&lookup, name, choices);
         let python = StackConfig { python: true, native: NativeStacks::Owners };
@@ -100,7 +104,7 @@ impl RecorderConfig {
         let both = StackConfig { python: true, native: NativeStacks::All };
         let none = StackConfig { python: false, native: NativeStacks::None };
         Self {
-            output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()),
+            output: None,
             place: JobPlace::from_lookup(&lookup),
             records_command_line: choose("GPUMEMTRACE_COMMAND_LINE", &["on", "off"]) == 0,
             stacks: [python, native, both, none]
@@ -120,7 +124,16 @@ impl RecorderConfig {
 
 /// Reads `GPUMEMTRACE_TRACKER`: whether to attach PyTorch's own tracker, `on` (default) or `off`.
 pub fn is_tracker_enabled() -> bool {
-    choose(&|name| std::env::var(name).ok(), "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
+    choose(&text_variable, "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
+}
+
+/// The value of a variable. `None` if it is unset, or is not UTF-8; the second is printed.
+fn text_variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name)?.into_string();
+    if let Err(other) = &value {
+        print_diagnostic(&[name, "=", &other.to_string_lossy(), " is not UTF-8 text; ignoring it."]);
+    }
+    value.ok()
 }
 
 fn depth(lookup: &impl Fn(&str) -> Option<String>) -> usize {

@@ -43,6 +43,7 @@ pub use hot::record::Draft;
 pub use lifecycle::{end_after_exit_handlers, end_at_exit, end_at_quick_exit, end_by_program};
 pub use metadata::{HookCallbacks, read_torch_version, register_callbacks};
 pub use platform::cancellation::{uninterrupted, without_cancellation};
+pub use platform::clock::stop_reading_counter;
 pub use platform::hook_frames::StackMark;
 pub use platform::unload_counter::note_module_unload;
 pub use platform::{is_preloaded, loaded_module_counts};

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::Meta;
@@ -75,20 +76,34 @@ fn start() -> Option<&'static Session> {
                 &path.to_string_lossy(),
                 ": ",
                 &error_text(&error),
-                ". The program goes on without a trace; set GPUMEMTRACE_OUTPUT to a file in a writable folder.",
+                ". The program goes on without a trace; ",
+                advice(&error),
+                ".",
             ]);
             None
         }
     }
 }
 
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EFBIG) => "raise the limit on file sizes (ulimit -f), or lower GPUMEMTRACE_MEMORY",
+        Some(libc::ENOMEM) => "raise the limit on address space (ulimit -v), or lower GPUMEMTRACE_MEMORY",
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+        Some(libc::ENOSPC | libc::EDQUOT) => "set GPUMEMTRACE_OUTPUT to a file on a disk with more space",
+        Some(libc::ENAMETOOLONG) => "set GPUMEMTRACE_OUTPUT to a shorter name",
+        Some(libc::EAGAIN) => "raise the limit on processes (ulimit -u)",
+        _ => "set GPUMEMTRACE_OUTPUT to a file in a writable folder",
+    }
+}
+
 /// The wanted path of the trace: `GPUMEMTRACE_OUTPUT`, or the default name in that folder.
 fn output_path(config: &RecorderConfig, values: &PatternValues) -> PathBuf {
-    let default_name = values.expand(&config.place.default_name());
+    let default_name = values.expand(config.place.default_name().as_ref());
     let output = config.output.as_ref().map(|output| values.expand(output));
     let path = PathBuf::from(output.as_ref().unwrap_or(&default_name));
     let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
-    let is_folder = output.is_some_and(|output| output.ends_with('/') || path.is_dir());
+    let is_folder = output.is_some_and(|output| output.as_bytes().ends_with(b"/") || path.is_dir());
     if is_folder { path.join(default_name) } else { path }
 }
 

@@ -4,3 +4,5 @@
 mod linux;
 #[cfg(target_os = "macos")]
 pub(crate) mod macos;
+#[cfg(all(target_os = "linux", not(test)))]
+mod prctl_hook;

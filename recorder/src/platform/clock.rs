@@ -24,9 +24,19 @@ pub(crate) fn unix_ns() -> u64 {
 #[inline]
 fn kernel_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid clock and a buffer of ours.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    if CURRENT.load(Ordering::Relaxed) == FORBIDDEN {
+        platform::clock_by_system_call(clock, &mut time);
+    } else {
+        // SAFETY: a valid clock and a buffer of ours.
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
+    }
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Reads no clock through the processor's counter from now on. To be called before the program
+/// forbids a thread to read it (`PR_SET_TSC`): the next reading would end the process.
+pub fn stop_reading_counter() {
+    CURRENT.store(FORBIDDEN, Ordering::SeqCst);
 }
 
 /// The same time as [`now_ns`], to within microseconds, at half the cost.
@@ -40,9 +50,11 @@ pub(crate) fn event_ns() -> u64 {
 
 /// Two lines, so that the writer can change one while hooks read the other.
 static LINES: [SharedClockLine; 2] = [SharedClockLine::new(), SharedClockLine::new()];
-/// The index of the valid line, or [`NO_LINE`].
+/// The index of the valid line, or [`NO_LINE`], or [`FORBIDDEN`].
 static CURRENT: AtomicUsize = AtomicUsize::new(NO_LINE);
 const NO_LINE: usize = usize::MAX;
+/// A thread of the program may not read the counter. The kernel's shared page reads it, too.
+const FORBIDDEN: usize = usize::MAX - 1;
 
 /// Reads the processor's time stamp counter.
 #[cfg(target_arch = "x86_64")]
@@ -170,8 +182,11 @@ impl ClockCalibrator {
         if let Some(line) = line {
             LINES[next].store(line);
         }
-        CURRENT.store(if line.is_some() { next } else { NO_LINE }, Ordering::Release);
-        self.last = line.map(|_| now);
+        let next = if line.is_some() { next } else { NO_LINE };
+        // Fails if the counter was forbidden meanwhile.
+        let is_changed =
+            CURRENT.compare_exchange(current, next, Ordering::Release, Ordering::Relaxed).is_ok();
+        self.last = line.filter(|_| is_changed).map(|_| now);
     }
 }
 

@@ -8,10 +8,11 @@
 //! the name of the trace or of its ring file, both get a name with the pid. No file of the user is
 //! touched.
 
-use std::ffi::OsString;
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -59,25 +60,41 @@ pub(crate) struct PatternValues {
 
 impl PatternValues {
     /// Replaces the placeholders. `%%` gives a percent sign; unknown sequences stay as they are.
-    pub(crate) fn expand(&self, pattern: &str) -> String {
-        let mut out = String::new();
-        let mut chars = pattern.chars();
-        while let Some(c) = chars.next() {
-            if c != '%' {
-                out.push(c);
+    pub(crate) fn expand(&self, pattern: &OsStr) -> OsString {
+        let mut out = Vec::new();
+        let mut bytes = pattern.as_bytes().iter().copied();
+        while let Some(byte) = bytes.next() {
+            if byte != b'%' {
+                out.push(byte);
                 continue;
             }
-            match chars.next() {
-                Some('p') => out.push_str(&self.pid.to_string()),
-                Some('r') => out.push_str(&self.rank),
-                Some('h') => out.push_str(&self.host),
-                Some('j') => out.push_str(&self.job),
-                Some('%') | None => out.push('%'),
-                Some(other) => out.extend(['%', other]),
+            match bytes.next() {
+                Some(b'p') => out.extend(self.pid.to_string().as_bytes()),
+                Some(b'r') => out.extend(self.rank.as_bytes()),
+                Some(b'h') => out.extend(self.host.as_bytes()),
+                Some(b'j') => out.extend(short_job(&self.job).as_bytes()),
+                Some(b'%') | None => out.push(b'%'),
+                Some(other) => out.extend([b'%', other]),
             }
         }
-        out
+        OsString::from_vec(out)
     }
+}
+
+/// A file name has at most 255 bytes, with all that is added to it.
+const MAX_JOB_BYTES: usize = 100;
+
+/// A job ID as a part of a file name. Of a long one, the end is replaced by a number that depends on
+/// the whole.
+fn short_job(job: &str) -> Cow<'_, str> {
+    if job.len() <= MAX_JOB_BYTES {
+        return Cow::Borrowed(job);
+    }
+    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let kept = (0..=MAX_JOB_BYTES - 17).rev().find(|end| job.is_char_boundary(*end)).unwrap_or(0);
+    Cow::Owned(format!("{}-{hash:016x}", &job[..kept]))
 }
 
 /// The path of the ring file that belongs to a trace.

@@ -4,7 +4,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 #[test]
 fn placeholders_are_replaced() {
     let names = PatternValues { pid: 7, rank: "3".into(), host: "node".into(), job: "36_2".into() };
-    assert_eq!(names.expand("run.%p.rank%r@%h.%j.%%.%x%"), "run.7.rank3@node.36_2.%.%x%");
+    let expand = |pattern: &str| names.expand(pattern.as_ref());
+    assert_eq!(expand("run.%p.rank%r@%h.%j.%%.%x%"), "run.7.rank3@node.36_2.%.%x%");
+    let latin = OsStr::from_bytes(b"caf\xe9.%p.trace");
+    assert_eq!(names.expand(latin).as_bytes(), b"caf\xe9.7.trace");
 }
 
 #[test]
@@ -172,4 +175,12 @@ fn hundred_concurrent_processes_get_different_names() {
         assert_eq!(output.obstacle, None);
         assert!(output.path.exists() && ring_path(&output.path).exists());
     }
+}
+
+#[test]
+fn long_job_is_shortened_and_stays_distinct() {
+    let [first, second] = ["a", "b"].map(|end| "ä".repeat(150) + end);
+    assert!(short_job(&first).len() <= MAX_JOB_BYTES && short_job(&first).starts_with("ääää"));
+    assert_ne!(short_job(&first), short_job(&second));
+    assert_eq!(short_job("36_2-restart1"), "36_2-restart1");
 }

@@ -22,7 +22,7 @@ use crate::launch::injectable::HostFileSystem;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use gpumemtrace_format::size_arg;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process};
 
 use super::html;
 use crate::exit::{CliExit, UsageError};
@@ -147,6 +147,9 @@ pub(super) struct CommandExtras {
     pub(super) python: Option<PythonHook>,
 }
 
+/// Every ring file is larger, so a lower limit on file sizes prevents any recording.
+const MIN_FILE_BYTES: u64 = 16 << 20;
+
 /// A command that has ended.
 pub(super) struct FinishedCommand {
     pub(super) exit: CliExit,
@@ -270,7 +273,12 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     // With a blocker, the line above already says that nothing is recorded.
     if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {
         let hint = if expected.is_relative { " (or changed folder: use --output)" } else { "" };
-        print_message(format_args!("gpumemtrace: no trace: the command made no GPU call{hint}"));
+        match getrlimit(Resource::Fsize).current.filter(|limit| *limit < MIN_FILE_BYTES) {
+            Some(limit) => print_message(format_args!(
+                "gpumemtrace: no trace: the limit on file sizes (ulimit -f) of {limit} bytes is too low to record"
+            )),
+            None => print_message(format_args!("gpumemtrace: no trace: the command made no GPU call{hint}")),
+        }
     }
     if holders.is_some() {
         holders::warn_if_not_scanned(&new);

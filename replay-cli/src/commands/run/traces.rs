@@ -1,7 +1,9 @@
 //! Finds the traces that a command wrote, and notes in its own trace how the command ended.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -78,7 +80,8 @@ pub(super) fn finish_traces(
         .map(|(path, ..)| path)
         .collect();
     for path in &new {
-        let shown = path.strip_prefix(here).unwrap_or(path).display();
+        let name = path.strip_prefix(here).unwrap_or(path);
+        let shown = name.display();
         if is_locked(path) {
             print_message(format_args!(
                 "gpumemtrace: {shown} is still being written by a child process of the command"
@@ -90,9 +93,29 @@ pub(super) fn finish_traces(
                 "gpumemtrace: {shown}: cannot add the exit status of the command: {error:#}"
             ));
         }
-        print_message(format_args!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}"));
+        let argument = shell_word(name.as_os_str());
+        print_message(format_args!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {argument}"));
     }
     new
+}
+
+/// A word that a shell reads as this name, and that the command does not take for an option. Names
+/// that are no text need the quotes of bash and zsh.
+fn shell_word(name: &OsStr) -> String {
+    let prefix = if name.as_bytes().starts_with(b"-") { "./" } else { "" };
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./,:@%+=".contains(c);
+    match name.to_str().filter(|text| !text.contains(char::is_control)) {
+        Some(text) if text.chars().all(is_plain) => format!("{prefix}{text}"),
+        Some(text) => format!("{prefix}'{}'", text.replace('\'', r"'\''")),
+        None => {
+            let byte = |byte: &u8| match byte {
+                b'\\' | b'\'' => format!("\\{}", char::from(*byte)),
+                b' '..=b'~' => char::from(*byte).to_string(),
+                other => format!("\\x{other:02x}"),
+            };
+            format!("{prefix}$'{}'", name.as_bytes().iter().map(byte).collect::<String>())
+        }
+    }
 }
 
 fn is_locked(path: &Path) -> bool {
@@ -141,4 +164,24 @@ fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Resu
     }
     file.write_all(&blocks)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_command_can_be_pasted_into_a_shell() {
+        for (text, word) in [
+            ("run.rank3.trace", "run.rank3.trace"),
+            ("my run.trace", "'my run.trace'"),
+            ("$(reboot);.trace", "'$(reboot);.trace'"),
+            ("it's.trace", r"'it'\''s.trace'"),
+            ("-x.trace", "./-x.trace"),
+            ("a\nb", r"$'a\x0ab'"),
+        ] {
+            assert_eq!(shell_word(text.as_ref()), word);
+        }
+        assert_eq!(shell_word(OsStr::from_bytes(b"caf\xe9'.trace")), r"$'caf\xe9\'.trace'");
+    }
 }
