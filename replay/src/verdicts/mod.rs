@@ -15,9 +15,10 @@ use crate::report::{
     GrowingSite, Leak, LeakKind, Oom, OomForecast, Severity, Site, SiteBytes, Verdict, VerdictEvidence,
 };
 use crate::state::live_set::site_stats::SiteStats;
+use crate::timeline::bins::TimelineBin;
 use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
-use spikes::{drift, spike, usual_bin};
+use spikes::{BinLevel, drift, spike, usual_bin};
 use stranded::stranded_verdict;
 
 /// Most call sites that a spike names.
@@ -162,9 +163,15 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
         drafts.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.source));
     }
     let live_set = &device.torch;
-    let highs: Vec<u64> = live_set.bins().all().iter().map(|bin| bin.high.live).collect();
+    let bins = live_set.bins().all();
+    let ends = bins.iter().skip(1).map(|bin| bin.begin_ns).chain([analysis.end_ns]);
+    let level = |(bin, end): (&TimelineBin, u64)| BinLevel {
+        high_bytes: bin.high.live,
+        duration_ns: end.saturating_sub(bin.begin_ns),
+    };
+    let levels: Vec<BinLevel> = bins.iter().zip(ends).map(level).collect();
     // Levels over time count memory that sleeps, so they show no spike of the device.
-    let usual = usual_bin(&highs, capacity).filter(|_| !device.sleep.has_slept());
+    let usual = usual_bin(&levels, capacity).filter(|_| !device.sleep.has_slept());
     if let Some(usual) = usual {
         let more = |(id, site): (SiteId, &SiteStats)| {
             let usually = site.bin_values().get(usual).map_or(0, |value| value[0]);
@@ -175,7 +182,11 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
         sites.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.site.place().cmp(&b.site.place())));
         sites.truncate(MAX_SPIKE_SITES);
         let step = analysis.reported_step(live_set.peak().step);
-        drafts.push(spike((ordinal, capacity), (live_set.peak().live, step, highs[usual]), sites));
+        drafts.push(spike(
+            (ordinal, capacity),
+            (live_set.peak().live, step, levels[usual].high_bytes),
+            sites,
+        ));
     }
     drafts
 }

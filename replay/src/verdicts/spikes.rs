@@ -21,17 +21,29 @@ const RISE: (f64, f64, f64) = (0.6, 0.01, 0.01);
 /// A spike to this share of the device is a warning.
 const NEARLY_FULL: f64 = 0.8;
 
-/// The index of the bin at the usual level, if the highest bin is a spike above it. `highs` are
-/// maxima of bins of equal duration.
-pub(super) fn usual_bin(highs: &[u64], capacity: u64) -> Option<usize> {
-    let peak = *highs.iter().max()?;
-    let mut order: Vec<usize> = (0..highs.len()).collect();
-    order.sort_by_key(|bin| highs[*bin]);
-    let rank = (highs.len() as f64 * USUAL).ceil() as usize;
-    let usual = *order.get(rank.checked_sub(1)?)?;
-    let more = peak - highs[usual];
-    let is_spike = highs.len() >= MIN_BINS
-        && peak as f64 >= SPIKE.0 * highs[usual] as f64
+/// The highest memory in a part of the run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BinLevel {
+    pub(super) high_bytes: u64,
+    pub(super) duration_ns: u64,
+}
+
+/// The index of the bin at the usual level, if the highest bin is a spike above it.
+pub(super) fn usual_bin(bins: &[BinLevel], capacity: u64) -> Option<usize> {
+    let peak = bins.iter().map(|bin| bin.high_bytes).max()?;
+    let mut order: Vec<usize> = (0..bins.len()).collect();
+    order.sort_by_key(|bin| bins[*bin].high_bytes);
+    let duration = |bin: usize| u128::from(bins[bin].duration_ns.max(1));
+    let usual_ns = order.iter().map(|bin| duration(*bin)).sum::<u128>() as f64 * USUAL;
+    let mut passed_ns = 0;
+    let usual = order.into_iter().find(|bin| {
+        passed_ns += duration(*bin);
+        passed_ns as f64 >= usual_ns
+    })?;
+    let usual_bytes = bins[usual].high_bytes;
+    let more = peak - usual_bytes;
+    let is_spike = bins.len() >= MIN_BINS
+        && peak as f64 >= SPIKE.0 * usual_bytes as f64
         && more as f64 >= SPIKE.1 * capacity as f64
         && capacity > 0;
     is_spike.then_some(usual)
@@ -84,26 +96,49 @@ mod tests {
 
     const CAPACITY: u64 = 1000;
 
+    fn levels(highs: &[u64]) -> Vec<BinLevel> {
+        highs.iter().map(|high| BinLevel { high_bytes: *high, duration_ns: 1 }).collect()
+    }
+
+    fn usual_of(highs: &[u64]) -> Option<usize> {
+        usual_bin(&levels(highs), CAPACITY)
+    }
+
     #[test]
     fn spike_is_reported_unless_it_lasts_or_bins_are_few() {
         let mut highs = vec![100; 200];
         highs[120..125].fill(400);
-        assert_eq!(usual_bin(&highs, CAPACITY).map(|bin| highs[bin]), Some(100));
+        assert_eq!(usual_of(&highs).map(|bin| highs[bin]), Some(100));
         highs[120..140].fill(400);
-        assert_eq!(usual_bin(&highs, CAPACITY), None, "a tenth of the time is usual");
-        assert_eq!(usual_bin(&[100, 400], CAPACITY), None, "too few to tell");
+        assert_eq!(usual_of(&highs), None, "a tenth of the time is usual");
+        assert_eq!(usual_of(&[100, 400]), None, "too few to tell");
+    }
+
+    #[test]
+    fn usual_level_is_one_of_time_and_not_of_bins() {
+        let mut bins = levels(&[100; 200]);
+        for bin in &mut bins[120..125] {
+            *bin = BinLevel { high_bytes: 400, duration_ns: 10 };
+        }
+        assert_eq!(usual_bin(&bins, CAPACITY), None, "a fifth of the time in few bins");
+        for bin in &mut bins[20..125] {
+            bin.high_bytes = 400;
+            bin.duration_ns = 1;
+        }
+        bins[0].duration_ns = 10_000;
+        assert!(usual_bin(&bins, CAPACITY).is_some(), "half of the bins in a moment");
     }
 
     #[test]
     fn steady_growth_is_not_a_spike() {
         let ramp: Vec<u64> = (0..500).map(|bin| 10 * bin).collect();
-        assert_eq!(usual_bin(&ramp, CAPACITY), None);
+        assert_eq!(usual_of(&ramp), None);
     }
 
     proptest! {
         #[test]
         fn steps_of_any_noise_do_not_stand_out(highs in prop::collection::vec(700u64..1000, 40..512)) {
-            prop_assert_eq!(usual_bin(&highs, CAPACITY), None);
+            prop_assert_eq!(usual_of(&highs), None);
         }
     }
 
