@@ -136,7 +136,7 @@ def test_profiler_shows_the_markers_of_the_run(stack_run, name, tmp_path):
     if name == "phases":
         assert markers["Phase"] > 0
     if name == "hostile":
-        assert markers["Mark"] == 11 and markers["Phase"] == 11 * 12
+        assert markers["Mark"] == 12 and markers["Phase"] == 12 * 12
 
 
 def test_counters_reach_the_peaks_of_the_report(stack_run):
