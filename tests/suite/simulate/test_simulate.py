@@ -193,6 +193,19 @@ def test_two_commands_with_an_empty_cache(stock, tmp_path):
     assert (made / "libcuda.so.1").is_file() and all((folder / "run.trace").is_file() for folder in folders)
 
 
+def test_cache_that_others_can_change_is_not_used(stock, tmp_path):
+    """The libraries in it are preloaded."""
+    cache = tmp_path / "cache" / "gpumemtrace"
+    (cache / "simulated").mkdir(parents=True)
+    cache.chmod(0o777)
+    (tmp_path / "train.py").write_text("print('done')")
+    done = subprocess.run([COMMAND, "simulate", "--no-report", "--", stock / "bin" / "python", "train.py"], cwd=tmp_path, capture_output=True,
+                          text=True, timeout=300, env=clean_environment() | {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert f"not using the cache of simulated libraries: {cache} can be written by other users" in done.stderr
+    assert list((cache / "simulated").iterdir()) == []
+
+
 def test_what_cannot_be_simulated_is_one_sentence(tmp_path):
     def refusal(*command):
         done = subprocess.run([COMMAND, "simulate", "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=60,

@@ -1,8 +1,12 @@
 //! The simulated libraries for one PyTorch: made on first use, and kept in the user's cache.
+//!
+//! They are preloaded, so every file is checked: it must be one of those that were made, and no
+//! other user may be able to change it. A cache that fails this is not used.
 
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -11,7 +15,11 @@ use tempfile::TempDir;
 
 use crate::exit::UsageError;
 use crate::launch::library::find_library;
-use crate::user_cache::user_cache;
+use crate::terminal::stderr::print_message;
+use crate::user_cache::{UntrustedPath, find_user_cache, trusted_path};
+
+/// The names of the libraries in a folder, one a line.
+const NAMES_FILE: &str = "libraries.txt";
 
 /// Libraries on disk, as long as this exists.
 pub(super) struct PreparedLibraries {
@@ -29,16 +37,30 @@ impl PreparedLibraries {
 /// Finds the libraries in the cache, or makes them.
 pub(super) fn prepare_libraries(wheel: &Wheel) -> anyhow::Result<PreparedLibraries> {
     let templates = Templates::read(&find_templates()?)?;
-    let Some(cache) = user_cache("simulated") else {
-        let folder = tempfile::tempdir().context("simulate: cannot prepare a temporary folder")?;
-        make_libraries(wheel, &templates, folder.path())?;
-        return Ok(PreparedLibraries { files: list_libraries(folder.path())?, _folder: Some(folder) });
+    let name = name_of(wheel, &templates)?;
+    let cached = match find_user_cache("simulated") {
+        None => None,
+        Some(Err(untrusted)) => Some(Err(untrusted)),
+        Some(Ok(cache)) => {
+            let folder = cache.join(&name);
+            if !folder.is_dir() {
+                fill_cache(&cache, &folder, |made| make_libraries(wheel, &templates, made))?;
+            }
+            Some(list_libraries(&folder)?)
+        }
     };
-    let folder = cache.join(name_of(wheel, &templates)?);
-    if !folder.is_dir() {
-        fill_cache(&cache, &folder, |made| make_libraries(wheel, &templates, made))?;
+    match cached {
+        Some(Ok(files)) => return Ok(PreparedLibraries { files, _folder: None }),
+        Some(Err(untrusted)) => print_message(format_args!(
+            "gpumemtrace: not using the cache of simulated libraries: {untrusted}; the run makes its own"
+        )),
+        None => {}
     }
-    Ok(PreparedLibraries { files: list_libraries(&folder)?, _folder: None })
+    let folder = tempfile::tempdir().context("simulate: cannot prepare a temporary folder")?;
+    make_libraries(wheel, &templates, folder.path())?;
+    let files = list_libraries(folder.path())?
+        .map_err(|untrusted| anyhow::anyhow!("simulate: cannot use the temporary folder: {untrusted}"))?;
+    Ok(PreparedLibraries { files, _folder: Some(folder) })
 }
 
 /// The folder with the templates: what `GPUMEMTRACE_SIMGPU` names, or beside our library.
@@ -62,7 +84,7 @@ fn find_templates() -> anyhow::Result<PathBuf> {
 /// A name that differs for each PyTorch and each version of the templates.
 fn name_of(wheel: &Wheel, templates: &Templates) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), templates).hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), NAMES_FILE, templates).hash(&mut hasher);
     let folder = wheel.site_packages.join("torch/lib");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
@@ -75,10 +97,19 @@ fn name_of(wheel: &Wheel, templates: &Templates) -> anyhow::Result<String> {
 }
 
 fn make_libraries(wheel: &Wheel, templates: &Templates, folder: &Path) -> anyhow::Result<()> {
+    let mut names = String::new();
     for library in WheelNeeds::of(wheel)?.make_libraries(wheel, templates)? {
-        fs::write(folder.join(&library.soname), &library.bytes)?;
+        write_private(&folder.join(&library.soname), &library.bytes)?;
+        names.push_str(&library.soname);
+        names.push('\n');
     }
-    Ok(())
+    Ok(write_private(&folder.join(NAMES_FILE), names.as_bytes())?)
+}
+
+/// Writes a file that only this user can change, whatever the umask.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)
 }
 
 /// Fills a folder aside and renames it, so that others see all of it or nothing.
@@ -88,7 +119,7 @@ fn fill_cache(
     fill: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let cannot = || format!("cannot write to {}; set XDG_CACHE_HOME to another folder", cache.display());
-    fs::create_dir_all(cache).with_context(cannot)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(cache).with_context(cannot)?;
     let aside = tempfile::Builder::new().prefix(".new-").tempdir_in(cache).with_context(cannot)?;
     fill(aside.path()).with_context(cannot)?;
     // Another command may have been faster; then its folder serves as well.
@@ -100,18 +131,24 @@ fn fill_cache(
     Ok(())
 }
 
-/// All libraries of a folder, the driver first: others look it up.
-fn list_libraries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    files.sort_by_key(|file| (!file.ends_with(simgpu_setup::DRIVER), file.clone()));
-    Ok(files)
+/// The libraries that were made in a folder, the driver first: others look it up. Files of other
+/// names are left alone.
+fn list_libraries(folder: &Path) -> anyhow::Result<Result<Vec<PathBuf>, UntrustedPath>> {
+    let names = folder.join(NAMES_FILE);
+    if let Err(untrusted) = trusted_path(&names) {
+        return Ok(Err(untrusted));
+    }
+    let names = fs::read_to_string(&names).with_context(|| format!("cannot read {}", names.display()))?;
+    let files: Result<Vec<PathBuf>, UntrustedPath> =
+        names.lines().map(|name| trusted_path(&folder.join(name))).collect();
+    Ok(files.map(|mut files| {
+        files.sort_by_key(|file| (!file.ends_with(simgpu_setup::DRIVER), file.clone()));
+        files
+    }))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use super::*;
 
     #[test]
@@ -129,6 +166,21 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["torch"]);
+    }
+
+    #[test]
+    fn only_libraries_that_were_made_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        for name in ["libnvml.so", "libcuda.so.1", "libevil.so"] {
+            write_private(&file(name), b"").unwrap();
+        }
+        write_private(&file(NAMES_FILE), b"libnvml.so\nlibcuda.so.1\n").unwrap();
+        let listed = list_libraries(folder.path()).unwrap().unwrap();
+        assert_eq!(listed, [file("libcuda.so.1"), file("libnvml.so")]);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(file("libnvml.so"), mode).unwrap();
+        assert!(list_libraries(folder.path()).unwrap().is_err());
     }
 
     #[test]
