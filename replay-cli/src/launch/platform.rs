@@ -3,8 +3,10 @@
 //! The system is a value, so the rules for macOS are tested on Linux. Only [`Platform::HOST`]
 //! depends on the target of the build.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
+
+use super::sanitizer::order_preloads;
 
 /// A system on which programs can be recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,19 +43,26 @@ impl Platform {
         }
     }
 
-    /// The variables that preload `library`. It comes first, before libraries that are already
-    /// listed.
+    /// The variables that preload `library`. It comes before libraries that are already listed,
+    /// except for sanitizer runtimes. `runtime` is one that the program is linked with.
     pub(crate) fn preload_environment(
         self,
         library: &Path,
+        runtime: Option<&OsStr>,
         set: impl Fn(&str) -> Option<OsString>,
     ) -> Vec<(&'static str, OsString)> {
         let set = |name: &str| set(name).filter(|value| !value.is_empty());
-        let mut list = library.as_os_str().to_owned();
-        if let Some(old) = set(self.preload_variable()) {
-            list.push(":");
-            list.push(old);
-        }
+        let old = set(self.preload_variable()).unwrap_or_default();
+        let list = match self {
+            Self::Linux => order_preloads(library.as_os_str(), &old, runtime),
+            Self::MacOs if old.is_empty() => library.as_os_str().to_owned(),
+            Self::MacOs => {
+                let mut list = library.as_os_str().to_owned();
+                list.push(":");
+                list.push(old);
+                list
+            }
+        };
         let mut variables = vec![(self.preload_variable(), list)];
         // NVTX sends ranges to the library that this variable names. Another tool's value stays.
         let nvtx = "NVTX_INJECTION64_PATH";
@@ -71,7 +80,7 @@ mod tests {
     fn environment(platform: Platform, set: &[(&str, &str)]) -> Vec<(&'static str, String)> {
         let value =
             |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
-        let variables = platform.preload_environment(Path::new("/opt/lib"), value);
+        let variables = platform.preload_environment(Path::new("/opt/lib"), None, value);
         variables.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
     }
 
@@ -82,7 +91,11 @@ mod tests {
         assert_eq!(environment(linux, &[]), [("LD_PRELOAD", "/opt/lib".to_owned()), nvtx.clone()]);
         assert_eq!(
             environment(linux, &[("LD_PRELOAD", "/a.so:/b.so"), ("NVTX_INJECTION64_PATH", "")]),
-            [("LD_PRELOAD", "/opt/lib:/a.so:/b.so".to_owned()), nvtx]
+            [("LD_PRELOAD", "/opt/lib:/a.so:/b.so".to_owned()), nvtx.clone()]
+        );
+        assert_eq!(
+            environment(linux, &[("LD_PRELOAD", "/libasan.so.8:/b.so")]),
+            [("LD_PRELOAD", "/libasan.so.8:/opt/lib:/b.so".to_owned()), nvtx]
         );
         let taken = [("NVTX_INJECTION64_PATH", "/nsys.so")];
         assert_eq!(environment(linux, &taken), [("LD_PRELOAD", "/opt/lib".to_owned())]);

@@ -9,9 +9,10 @@ use std::path::Path;
 use crate::launch::injectable::{FileSystem, InjectionBlocker, LaunchTarget};
 
 use crate::launch::platform::Platform;
+use crate::launch::sanitizer;
 
 /// The search path without `PATH` (`_PATH_DEFPATH`).
-const DEFAULT_SEARCH_PATH: &str = "/usr/bin:/bin";
+pub(super) const DEFAULT_SEARCH_PATH: &str = "/usr/bin:/bin";
 
 /// The variables to set. With an [`InjectionBlocker`] there are none.
 pub(crate) fn environment(
@@ -22,7 +23,15 @@ pub(crate) fn environment(
     set: impl Fn(&str) -> Option<OsString>,
 ) -> (Vec<(&'static str, OsString)>, Option<InjectionBlocker>) {
     let blocker = find_blocker(platform, (program, here), files, &set);
-    let variables = if blocker.is_some() { Vec::new() } else { platform.preload_environment(library, set) };
+    let runtime = match platform {
+        Platform::Linux => sanitizer::runtime_of(program, here, set("PATH")),
+        Platform::MacOs => None,
+    };
+    let variables = if blocker.is_some() {
+        Vec::new()
+    } else {
+        platform.preload_environment(library, runtime.as_deref(), set)
+    };
     (variables, blocker)
 }
 
