@@ -47,6 +47,7 @@ pub use platform::clock::stop_reading_counter;
 pub use platform::hook_frames::StackMark;
 pub use platform::unload_counter::note_module_unload;
 pub use platform::{is_preloaded, loaded_module_counts};
+pub use session::unloaded::{UnloadWatch, watch_unloads};
 
 /// The modules of this process and their symbols, without the loader's lock.
 #[cfg(target_os = "linux")]

@@ -59,16 +59,27 @@ mod exported {
                 Some(())
             });
         }
+        let mut watch = None;
+        catch_panic(|| {
+            watch = uninterrupted(gpumemtrace_recorder::watch_unloads);
+            Some(())
+        });
         // A destructor of the module may unwind: a cancelled thread, a C++ exception.
-        let _note = NoteUnload;
+        let _note = NoteUnload(watch);
         // SAFETY: the caller's own argument.
         unsafe { real(handle) }
     }
 
-    struct NoteUnload;
+    struct NoteUnload(Option<gpumemtrace_recorder::UnloadWatch>);
 
     impl Drop for NoteUnload {
         fn drop(&mut self) {
+            if let Some(watch) = self.0.take() {
+                catch_panic(|| {
+                    uninterrupted(|| watch.finish());
+                    Some(())
+                });
+            }
             gpumemtrace_recorder::note_module_unload();
         }
     }

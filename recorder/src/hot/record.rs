@@ -319,7 +319,7 @@ fn capture_native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
     let captured = native.capture(|parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
-        push_definition(session, producer, &encode_native_node_record(node)).then_some(id)
+        push_definition(session, producer, &encode_native_node_record(node, frame.tag)).then_some(id)
     });
     if captured.is_truncated {
         session.rings.count(Counter::TruncatedStacks);

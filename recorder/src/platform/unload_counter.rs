@@ -13,6 +13,22 @@ pub fn note_module_unload() {
     GENERATION.fetch_add(1, Ordering::Release);
 }
 
+/// How often modules are known to have been unloaded. Nodes of code that was unloaded must not stand
+/// for other code at the same address, so they are defined again after each of these.
+static UNLOADS: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that modules are gone.
+pub(crate) fn note_unloaded_modules() {
+    UNLOADS.fetch_add(1, Ordering::Release);
+    note_module_unload();
+}
+
+/// The number of unloads so far.
+#[inline]
+pub(crate) fn unloads() -> u32 {
+    UNLOADS.load(Ordering::Acquire)
+}
+
 /// A number that changes when modules may have been unloaded. Never 0.
 #[inline]
 pub(crate) fn unload_generation() -> u32 {

@@ -10,6 +10,7 @@ mod end;
 pub(crate) mod late_events;
 mod ring_file;
 pub(crate) mod thread_block;
+pub(crate) mod unloaded;
 mod writer_oom;
 
 pub(crate) use ring_file::HOOK_PATIENCE_NS;
@@ -31,6 +32,7 @@ use crate::ring::protocol::shutdown::{HookGuard, Shutdown};
 use crate::stacks::python::Interpreter;
 use late_events::LateEvents;
 use thread_block::{ThreadBlock, ThreadBlocks};
+use unloaded::UnloadedModules;
 
 /// One recording. Never freed.
 #[derive(Debug)]
@@ -76,6 +78,7 @@ pub(crate) struct Session {
     is_ended_by_program: AtomicBool,
     has_interrupted_hook: AtomicBool,
     late: LateEvents,
+    pub(crate) unloaded: UnloadedModules,
 }
 
 // SAFETY: the one raw pointer is a never-freed table. `ownership` gives each of its entries to one
@@ -121,6 +124,7 @@ impl Session {
             is_ended_by_program: AtomicBool::new(false),
             has_interrupted_hook: AtomicBool::new(false),
             late: LateEvents::default(),
+            unloaded: UnloadedModules::default(),
         }
     }
 

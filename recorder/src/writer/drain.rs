@@ -80,7 +80,9 @@ impl RecordBatch {
                     Some(RingRecord::Event(event)) => self.events.push(event),
                     Some(RingRecord::Code(code)) => self.codes.push(code),
                     Some(RingRecord::PyNode(node)) => self.py_nodes.push(node),
-                    Some(RingRecord::NativeNode(node)) => self.native_nodes.push(node),
+                    Some(RingRecord::NativeNode(node)) => {
+                        self.native_nodes.push(session.unloaded.place(node, words[2] as u32));
+                    }
                     None => {}
                 }
                 if self.events.len() == EVENTS_PER_SLICE {

@@ -253,6 +253,7 @@ impl WriterThread {
 
     fn write_batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         self.add_changed_metadata();
+        self.add_unloaded_modules();
         self.add_modules();
         let trace = &mut self.trace;
         // A code object takes up to 70 KiB and is never split, so their number limits the size of a
@@ -315,6 +316,16 @@ impl WriterThread {
     fn add_driver_facts(&mut self) -> bool {
         let facts = self.library_thread.as_ref().and_then(LibraryThread::take_facts);
         facts.inspect(|facts| self.trace.add_meta(facts)).is_some()
+    }
+
+    /// Adds modules that were unloaded, at the addresses to which their nodes were moved.
+    fn add_unloaded_modules(&mut self) {
+        let modules = self.session.unloaded.take_new();
+        if !modules.is_empty() {
+            self.trace.add(BlockKind::MODULES, &definitions::encode_modules(&modules), modules.len());
+            // The last block is the list of those that are loaded.
+            self.modules = None;
+        }
     }
 
     /// Adds the list of loaded modules if it has changed. Readers need it to resolve native

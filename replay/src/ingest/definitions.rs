@@ -27,7 +27,16 @@ pub struct Definitions {
     pub modules: BTreeMap<u64, ModuleDef>,
     /// Names that `gpumemtrace symbolize` wrote into the file, by build id and address in the file.
     pub names: SeededMap<Vec<u8>, SeededMap<u64, Vec<NamedFrame>>>,
+    moved_modules: usize,
+    /// The address behind the last moved module.
+    next_free: u64,
 }
+
+/// Modules that are moved after they were unloaded.
+const MAX_MOVED_MODULES: usize = 256;
+/// No program has code at these addresses. The recorder moves modules to later ones itself.
+const FIRST_FREE_ADDRESS: u64 = 1 << 48;
+const END_OF_FREE_ADDRESSES: u64 = 1 << 52;
 
 impl Definitions {
     /// Adds the definitions of `item`; items without definitions are ignored.
@@ -78,7 +87,8 @@ impl Definitions {
         self.codes.insert(code.id, code);
     }
 
-    /// Adds a module in place of earlier ones that overlap it: their library was unloaded.
+    /// Adds a module in place of earlier ones that overlap it: their library was unloaded. Nodes that
+    /// are defined already belong to the earlier ones, so both are moved to other addresses.
     fn add_module(&mut self, module: ModuleDef) {
         if module.end <= module.start {
             return;
@@ -91,9 +101,38 @@ impl Definitions {
             .map(|(start, _)| *start)
             .collect();
         for start in overlapping {
-            self.modules.remove(&start);
+            if let Some(old) = self.modules.remove(&start)
+                && (&old.path, &old.build_id, old.load_bias)
+                    != (&module.path, &module.build_id, module.load_bias)
+            {
+                self.move_away(old);
+            }
         }
         self.modules.insert(module.start, module);
+    }
+
+    /// Moves an unloaded module, and the nodes in it, to addresses that no program has.
+    fn move_away(&mut self, module: ModuleDef) {
+        // Each move looks at all nodes.
+        if self.moved_modules == MAX_MOVED_MODULES {
+            return;
+        }
+        self.moved_modules += 1;
+        let start = self.next_free.max(FIRST_FREE_ADDRESS);
+        let Some(end) =
+            start.checked_add(module.end - module.start).filter(|end| *end < END_OF_FREE_ADDRESSES)
+        else {
+            return;
+        };
+        self.next_free = end;
+        for node in self.native.values_mut() {
+            let offset = node.return_address.wrapping_sub(module.start);
+            if offset < module.end - module.start {
+                node.return_address = start + offset;
+            }
+        }
+        let load_bias = module.load_bias.wrapping_sub(module.start).wrapping_add(start);
+        self.modules.insert(start, ModuleDef { load_bias, start, end, ..module });
     }
 
     /// The module that contains `address`.
@@ -103,5 +142,48 @@ impl Definitions {
             .next_back()
             .map(|(_, module)| module)
             .filter(|module| address < module.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(path: &str, start: u64) -> ModuleDef {
+        let path = path.to_owned();
+        ModuleDef { load_bias: start, start: start + 0x1000, end: start + 0x3000, path, build_id: Vec::new() }
+    }
+
+    #[test]
+    fn nodes_keep_the_module_that_was_loaded_when_they_were_defined() {
+        let mut definitions = Definitions::default();
+        let add_node = |definitions: &mut Definitions, id| {
+            let node = NativeNode { id: NodeId(id), parent: NodeId::NONE, return_address: 0x7_1234 };
+            definitions.add_item(Item::NativeNodes(vec![node]));
+        };
+        let generations = ["a.so", "b.so", "c.so"];
+        for (id, path) in (1..).zip(generations) {
+            // The list is repeated as it is when any other module changes.
+            for _ in 0..2 {
+                definitions
+                    .add_item(Item::Modules(vec![module(path, 0x7_0000), module("libc.so", 0x9_0000)]));
+            }
+            add_node(&mut definitions, id);
+        }
+        for (id, path) in (1..).zip(generations) {
+            let address = definitions.native[&NodeId(id)].return_address;
+            let found = definitions.module_at(address).unwrap();
+            assert_eq!((found.path.as_str(), address - found.load_bias), (path, 0x1234));
+        }
+        assert_eq!(definitions.modules.len(), 4);
+    }
+
+    #[test]
+    fn changing_modules_without_end_take_bounded_memory() {
+        let mut definitions = Definitions::default();
+        for number in 0..10_000 {
+            definitions.add_item(Item::Modules(vec![module(&number.to_string(), 0x7_0000)]));
+        }
+        assert_eq!(definitions.modules.len(), MAX_MOVED_MODULES + 1);
     }
 }

@@ -188,8 +188,9 @@ pub fn encode_py_node_record(node: PyNode) -> [u64; RECORD_WORDS] {
     [ids, u64::from(node.code.0), offset, link, 0, 0, 0, u64::from(EventKind::PY_NODE_DEF.0)]
 }
 
-/// The record of a native node.
-pub fn encode_native_node_record(node: NativeNode) -> [u64; RECORD_WORDS] {
+/// The record of a native node. `unloads` is the number of unloads of modules before its capture,
+/// which only the recorder reads.
+pub fn encode_native_node_record(node: NativeNode, unloads: u64) -> [u64; RECORD_WORDS] {
     let ids = u64::from(node.id.0) | u64::from(node.parent.0) << 32;
-    [ids, node.return_address, 0, 0, 0, 0, 0, u64::from(EventKind::NATIVE_NODE_DEF.0)]
+    [ids, node.return_address, unloads, 0, 0, 0, 0, u64::from(EventKind::NATIVE_NODE_DEF.0)]
 }

@@ -7,6 +7,7 @@
 use gpumemtrace_format::NodeId;
 
 use crate::platform::cancellation::uninterrupted;
+use crate::platform::unload_counter::{unload_generation, unloads};
 use crate::stacks::cache::{FrameKey, MAX_DEPTH, WalkExtent};
 
 /// The last stack of a thread that the complete unwinder walked. All zero bytes are a valid, empty
@@ -18,6 +19,8 @@ pub(crate) struct FallbackMemo {
     depth: usize,
     slots: [ReturnAddressSlot; MAX_DEPTH],
     node: NodeId,
+    /// The unloads before the walk: other code may lie at the same addresses since.
+    generation: u32,
     is_truncated: bool,
 }
 
@@ -32,7 +35,7 @@ impl FallbackMemo {
     /// The node of the last stack, if a walk from `from` would find the same stack.
     #[inline]
     pub(crate) fn node_if_unchanged(&self, from: usize) -> Option<NodeId> {
-        if self.from != from || self.depth == 0 {
+        if self.from != from || self.depth == 0 || self.generation != unload_generation() {
             return None;
         }
         let same = self.slots[..self.depth].iter().all(|slot| {
@@ -51,7 +54,7 @@ impl FallbackMemo {
 
     /// Remembers the node of the stack that [`Self::capture`] has just walked.
     pub(crate) fn remember(&mut self, node: NodeId, is_truncated: bool) {
-        (self.node, self.is_truncated) = (node, is_truncated);
+        (self.node, self.is_truncated, self.generation) = (node, is_truncated, unload_generation());
     }
 
     /// True if outer frames of the last stack were omitted.
@@ -90,7 +93,7 @@ impl FallbackMemo {
                     self.slots[slots] = slot;
                     slots += 1;
                 }
-                frames[walk.depth] = FrameKey { code: 0, instr: return_address, tag: 0 };
+                frames[walk.depth] = FrameKey { code: 0, instr: return_address, tag: u64::from(unloads()) };
                 walk.depth += 1;
                 true
             });
@@ -119,6 +122,7 @@ mod tests {
             depth: 0,
             slots: [slot; MAX_DEPTH],
             node: NodeId::NONE,
+            generation: 0,
             is_truncated: false,
         })
     }

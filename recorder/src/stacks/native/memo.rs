@@ -11,6 +11,7 @@
 //! Only words that were read within the thread's stack are compared; words below the caller's frame
 //! are never read.
 
+use crate::platform::unload_counter::unloads;
 use gpumemtrace_format::NodeId;
 
 use super::rule::{CheckedWords, UnwindFrame, UnwindRule, UnwindStep, UnwindStop, without_signature};
@@ -323,7 +324,7 @@ impl NativeStackMemo {
 
 /// The frame that was found through these words.
 fn key_of(words: &CheckedWords) -> FrameKey {
-    FrameKey { code: 0, instr: without_signature(words.values[0]), tag: 0 }
+    FrameKey { code: 0, instr: without_signature(words.values[0]), tag: u64::from(unloads()) }
 }
 
 #[inline(always)]

@@ -47,7 +47,7 @@ pub use loaded_module::prepare;
 use crate::platform::cancellation::uninterrupted;
 use crate::platform::process_memory::{Direct, Guarded};
 use crate::platform::side_stack::SideStack;
-use crate::platform::unload_counter::unload_generation;
+use crate::platform::unload_counter::{unload_generation, unloads};
 use crate::stacks::cache::{FrameKey, StackCache};
 use bounds::StackBounds;
 use fallback::FallbackMemo;
@@ -201,7 +201,8 @@ impl NativeStack {
                 Err(UnwindStop::Fallback) => return self.walk_with_fallback(here.sp, define),
                 Err(UnwindStop::Invalid) => break,
             }
-            self.fallback_cache.frames[depth] = FrameKey { code: 0, instr: frame.pc, tag: 0 };
+            self.fallback_cache.frames[depth] =
+                FrameKey { code: 0, instr: frame.pc, tag: u64::from(unloads()) };
             depth += 1;
         }
         CapturedStack { node: self.fallback_cache.intern(depth, define), is_truncated }

@@ -50,7 +50,7 @@ fn wrapped_rings_of_a_killed_process_are_read() {
     let native = NativeNode { id: NodeId(5), parent: NodeId::NONE, return_address: 0x7fff_1234_5678 };
     let mut records = encode_code_records(&code);
     records.push(encode_py_node_record(node));
-    records.push(encode_native_node_record(native));
+    records.push(encode_native_node_record(native, 0));
     // Tail 6 in a ring of 8: the records wrap.
     let image = RingImage::decode(&image_bytes(8, &[(6, records)])).unwrap();
     assert_eq!(
