@@ -169,13 +169,13 @@ mod tests {
         });
         assert!(RESERVE.contains(first) && RESERVE.contains(second) && large.is_null());
         assert!(second as usize - first as usize >= 40 && (second as usize).is_multiple_of(8));
-        // SAFETY: a block of the reserve; zero bytes are numbers.
+        // SAFETY: a block of the reserve.
         let grown = unsafe {
-            first.cast::<u64>().write(7);
+            first.write(7);
             Allocator.realloc(first, layout, 80)
         };
         // SAFETY: a block of 80 bytes.
-        assert_eq!(unsafe { grown.cast::<u64>().read() }, 7);
+        assert_eq!(unsafe { grown.read() }, 7);
         assert!(!RESERVE.contains(grown));
         // SAFETY: as above.
         unsafe { Allocator.dealloc(grown, Layout::from_size_align(80, 8).unwrap()) };

@@ -1,4 +1,4 @@
-/* Plugin A allocates and is unloaded. Plugin B is loaded at the same address, allocates, and stays. */
+/* Plugin A allocates and is unloaded. Plugin B is loaded at the same address, and allocates. */
 #include "driver.h"
 
 typedef void (*use_fn)(void);

@@ -31,7 +31,7 @@ impl<const BYTES: usize> SideStack<BYTES> {
     /// No other code may use this stack before the call returns, and all signals must be blocked.
     pub(crate) unsafe fn run<R>(&self, body: impl FnOnce() -> R) -> R {
         let mut call = Call { body: Some(body), result: None };
-        let function = call.entry();
+        let function = entry_of(&call);
         let data = (&raw mut call).cast::<c_void>();
         // SAFETY: the end of the memory, which is aligned as the ABI requires.
         let top = unsafe { self.0.get().cast::<u8>().add(BYTES / 64 * 64) };
@@ -51,11 +51,9 @@ struct Call<R, F> {
     result: Option<std::thread::Result<R>>,
 }
 
-impl<R, F: FnOnce() -> R> Call<R, F> {
-    /// The function that makes a call of this type.
-    fn entry(&self) -> unsafe extern "C" fn(*mut c_void) {
-        enter::<R, F>
-    }
+/// The function that makes a call of this type.
+fn entry_of<R, F: FnOnce() -> R>(_: &Call<R, F>) -> unsafe extern "C" fn(*mut c_void) {
+    enter::<R, F>
 }
 
 unsafe extern "C" fn enter<R, F: FnOnce() -> R>(data: *mut c_void) {

@@ -40,7 +40,7 @@ pub(super) struct LateEvents {
     ending_thread: AtomicU32,
     /// A thread waited in vain for the end of the process.
     has_waited: AtomicBool,
-    /// Futex word: 0.
+    /// A futex word that stays 0, for threads that wait until the process is gone.
     never: AtomicU32,
     end: OnceLock<FinishedEnd>,
 }

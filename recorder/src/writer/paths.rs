@@ -84,8 +84,8 @@ impl PatternValues {
 /// A file name has at most 255 bytes, with all that is added to it.
 const MAX_JOB_BYTES: usize = 100;
 
-/// A job ID as a part of a file name. Of a long one, the end is replaced by a number that depends on
-/// the whole.
+/// A job ID as a part of a file name. A number that depends on the whole replaces the end of a long
+/// one.
 fn short_job(job: &str) -> Cow<'_, str> {
     if job.len() <= MAX_JOB_BYTES {
         return Cow::Borrowed(job);

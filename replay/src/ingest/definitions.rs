@@ -87,8 +87,8 @@ impl Definitions {
         self.codes.insert(code.id, code);
     }
 
-    /// Adds a module in place of earlier ones that overlap it: their library was unloaded. Nodes that
-    /// are defined already belong to the earlier ones, so both are moved to other addresses.
+    /// Adds a module in place of earlier ones that overlap it: their library was unloaded. Nodes
+    /// that are defined already belong to the earlier ones, so both move to other addresses.
     fn add_module(&mut self, module: ModuleDef) {
         if module.end <= module.start {
             return;

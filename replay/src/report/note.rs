@@ -147,7 +147,7 @@ pub enum TraceLoss {
         /// The events that were lost.
         events: u64,
     },
-    /// Threads or exit handlers called the GPU after the trace was finished, while the process ended.
+    /// The program used the GPU after the trace was finished, while the process ended.
     EventsAfterEnd {
         /// The events that were not recorded.
         events: u64,

@@ -73,7 +73,7 @@ pub fn encode_raw_block(kind: BlockKind, payload: &[u8]) -> Vec<u8> {
     frame(kind, ENCODING_RAW, payload, payload.len())
 }
 
-/// Renews both checksums of a block whose payload is stored as it is, after a change of the payload.
+/// Renews both checksums of a block after a change of its payload, which is stored as it is.
 pub(crate) fn reseal_raw_block(block: &mut [u8]) {
     let Some((header, payload)) = block.split_first_chunk_mut::<BLOCK_HEADER_BYTES>() else { return };
     header[16..20].copy_from_slice(&crc32c::crc32c(payload).to_le_bytes());

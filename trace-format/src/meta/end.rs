@@ -53,7 +53,7 @@ pub fn set_events_after_end(block: &mut [u8], events: u64) {
 }
 
 impl End {
-    /// Encodes an END block, header and payload, not packed. [`set_events_after_end`] may change it.
+    /// Encodes an END block, header and payload, not packed. [`set_events_after_end`] changes it.
     pub fn encode_block(&self) -> Vec<u8> {
         encode_raw_block(BlockKind::END, &self.encode())
     }

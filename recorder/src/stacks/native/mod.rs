@@ -231,8 +231,8 @@ impl NativeStack {
 fn read_rule_on(small: Option<&TableStack>, pc: usize, is_interrupted: bool) -> Option<UnwindRule> {
     match small {
         None => read_rule(pc, is_interrupted),
-        // SAFETY: the stack belongs to this thread, whose hooks do not run inside each other's
-        // recorder; all signals are blocked.
+        // SAFETY: the stack belongs to this thread. No other hook of it is at work in the recorder,
+        // and all signals are blocked.
         Some(stack) => uninterrupted(|| unsafe { stack.run(|| read_rule(pc, is_interrupted)) }),
     }
 }
