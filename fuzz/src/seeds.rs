@@ -223,7 +223,7 @@ fn records(run: &Synthetic) -> Vec<[u8; 64]> {
     code.line_table.truncate(30);
     words.extend(encode_code_records(&code));
     words.extend(run.nodes.iter().take(3).map(|node| encode_py_node_record(*node)));
-    words.extend(natives().into_iter().map(encode_native_node_record));
+    words.extend(natives().into_iter().map(|node| encode_native_node_record(node, 0)));
     for (event, number) in run.events.iter().rev().take(6).zip(0u64..) {
         let event = Event { in_flight: number == 0, ..*event };
         words.extend(event.separate_detail_record());

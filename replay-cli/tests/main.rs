@@ -10,6 +10,7 @@ mod follow;
 mod hostile;
 mod html;
 mod injectable;
+mod limits;
 mod many_traces;
 mod names;
 mod outputs;

@@ -48,7 +48,7 @@ impl Machine {
         self.root.path().join(file)
     }
 
-    /// A trace whose largest call site is line 5 of `function` in `file`.
+    /// A trace with one call site, line 5 of `function` in `file`.
     fn trace(&self, file: &str, function: &str, change: impl FnOnce(&mut Synthetic)) -> PathBuf {
         let mut run = Synthetic::new();
         run.meta.set_text("host", self.host.clone());
@@ -62,7 +62,7 @@ impl Machine {
         path
     }
 
-    /// What reports and pages on the trace contain. A line that may be shown is in them three times.
+    /// What reports and pages on the trace contain. They have a line that may be shown three times.
     fn outputs(&self, trace: &Path, options: &[&str]) -> String {
         let run = |arguments: &[&str]| {
             let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
@@ -122,7 +122,7 @@ fn traces_of_others_show_source_lines_only_on_demand() {
     let changes: [(&str, fn(&mut Synthetic)); 4] = [
         ("on another host", |run| run.meta.set_text("host", "elsewhere")),
         ("by another user", |run| run.meta.set_number("user_id", 4_000_000_000)),
-        ("by whom and where", |run| run.meta.set_text("user_id", "0")),
+        ("does not name the host and the user", |run| run.meta.set_text("user_id", "0")),
         ("outside of the folder", |run| run.meta.set_list("folders", vec!["/".to_owned()])),
     ];
     for (why, change) in changes {

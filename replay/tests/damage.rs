@@ -221,7 +221,7 @@ fn killed_trace(run: &Synthetic, rows: usize) -> IntactTrace {
     code.line_table.truncate(40);
     rings[0].2.extend(encode_code_records(&code));
     rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node_record(*node)));
-    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node_record));
+    rings[1].2.extend(natives().into_iter().take(2).map(|node| encode_native_node_record(node, 0)));
     for event in in_rings {
         let ring = &mut rings[(event.thread.0 - 77) as usize].2;
         ring.extend(event.separate_detail_record());

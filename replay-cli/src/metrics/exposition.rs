@@ -26,6 +26,11 @@ impl SeriesLabels {
     }
 }
 
+/// Devices of all traces together: an answer has up to 14 lines for each, some 10 KiB.
+const MAX_DEVICES: usize = 2048;
+/// Devices that each trace may have, however many the other traces have. 128 traces are served.
+const MIN_DEVICES_OF_TRACE: usize = 16;
+
 /// All values of one scrape.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
@@ -34,6 +39,8 @@ pub(super) struct Samples {
     pub(super) unreadable: u64,
     /// Traces above the limit.
     pub(super) skipped: u64,
+    /// Devices without metrics, because all traces together have more than [`MAX_DEVICES`].
+    pub(super) skipped_devices: u64,
 }
 
 /// The values of one trace.
@@ -186,6 +193,12 @@ const DEVICE_FAMILIES: &[Family<DeviceSample>] = &[
 
 const SERVER_FAMILIES: &[Family<Samples>] = &[
     (
+        "gpumemtrace_skipped_devices",
+        "Devices that have no metrics because there are too many.",
+        MetricType::Gauge,
+        |it| integer(Some(it.skipped_devices)),
+    ),
+    (
         "gpumemtrace_unreadable_files",
         "Files that are named like traces and cannot be read as one.",
         MetricType::Gauge,
@@ -198,6 +211,22 @@ const SERVER_FAMILIES: &[Family<Samples>] = &[
         |it| integer(Some(it.skipped)),
     ),
 ];
+
+impl Samples {
+    /// Leaves out the devices above the limit, and counts them.
+    pub(super) fn limit_devices(&mut self) {
+        let mut left = MAX_DEVICES;
+        let mut traces_left = self.traces.len();
+        for trace in &mut self.traces {
+            traces_left -= 1;
+            let for_others = traces_left * MIN_DEVICES_OF_TRACE;
+            let most = left.saturating_sub(for_others).max(MIN_DEVICES_OF_TRACE);
+            self.skipped_devices += trace.devices.len().saturating_sub(most) as u64;
+            trace.devices.truncate(most);
+            left = left.saturating_sub(trace.devices.len());
+        }
+    }
+}
 
 impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
@@ -303,6 +332,28 @@ mod tests {
         for absent in ["allocated", "reserved", "capacity", "gap", "growth", "steps", "lost"] {
             assert!(!text.contains(&format!("gpumemtrace_{absent}")), "{absent} is in\n{text}");
         }
+    }
+
+    #[test]
+    fn an_answer_has_a_limited_number_of_devices() {
+        let long = || SeriesLabels(vec![("trace", "n".repeat(255)), ("host", "h".repeat(255))]);
+        let device = |device| DeviceSample { device, capacity: None, gauges: DeviceGauges::default() };
+        let trace = |devices: u8| TraceSample {
+            labels: long(),
+            is_running: true,
+            events: 7,
+            lost_events: None,
+            steps: None,
+            last_event: None,
+            devices: (0..devices).map(device).collect(),
+        };
+        let mut samples = Samples { traces: (0..127).map(|_| trace(255)).collect(), ..Samples::default() };
+        samples.traces.push(trace(16));
+        samples.limit_devices();
+        let devices: Vec<usize> = samples.traces.iter().map(|trace| trace.devices.len()).collect();
+        assert_eq!((devices.iter().sum::<usize>(), devices.iter().min()), (MAX_DEVICES, Some(&16)));
+        assert_eq!(samples.skipped_devices, (127 * 255 + 16 - MAX_DEVICES) as u64);
+        assert!(to_text(samples).len() < 32 << 20);
     }
 
     #[test]

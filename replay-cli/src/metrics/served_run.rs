@@ -120,5 +120,6 @@ impl ServedRun {
 
 /// A label value from outside: harmless on a terminal, and of limited length.
 fn label(text: &str) -> String {
-    escape_text(&text.chars().take(MAX_LABEL_CHARS).collect::<String>())
+    let start: String = text.chars().take(MAX_LABEL_CHARS).collect();
+    escape_text(&start).chars().take(MAX_LABEL_CHARS).collect()
 }

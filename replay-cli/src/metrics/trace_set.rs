@@ -162,7 +162,7 @@ impl TraceSet {
     /// is `confirmed`.
     pub(super) fn read(&mut self, confirmed: bool) -> Samples {
         let mut samples =
-            Samples { traces: Vec::new(), unreadable: self.unreadable.len() as u64, skipped: self.skipped };
+            Samples { unreadable: self.unreadable.len() as u64, skipped: self.skipped, ..Samples::default() };
         for (path, run) in &mut self.runs {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
             let mut sample = run.read(&name, confirmed);
@@ -173,6 +173,7 @@ impl TraceSet {
             }
             samples.traces.push(sample);
         }
+        samples.limit_devices();
         samples
     }
 }

@@ -74,7 +74,7 @@ impl Withheld {
         let why = match self {
             Self::OtherHost => "the trace was recorded on another host",
             Self::OtherUser => "the trace was recorded by another user",
-            Self::UnknownOrigin => "the trace does not say by whom and where it was recorded",
+            Self::UnknownOrigin => "the trace does not name the host and the user of the run",
             Self::Outside => "some files are outside of the folder of the run",
         };
         format!("Source lines left out: {why}; --source DIR shows those below DIR")
@@ -121,7 +121,7 @@ impl SourceReader {
         (!shown.is_empty()).then_some(shown)
     }
 
-    /// Why lines are missing whose files exist.
+    /// Why lines of files that exist are missing.
     pub(crate) fn withheld(&self) -> Option<Withheld> {
         self.withheld
     }

@@ -111,7 +111,7 @@ fn defined_name(statement: &str) -> Option<&str> {
 /// What a line may continue.
 #[derive(Default)]
 struct State {
-    /// Open brackets.
+    /// The number of brackets that are open.
     depth: usize,
     /// The quotes that end an open string.
     string: Option<&'static str>,

@@ -39,7 +39,7 @@ const BEGINNINGS: &[(&str, &str)] = &[
     ("stormlog", "{\"allocator_active_bytes\":"),
 ];
 
-/// A kind whose files are edited by hand or are recordings: never replaced without `--force`.
+/// The kind of budgets, which users edit, and of traces: never replaced without `--force`.
 pub(crate) const KEPT: &str = "";
 
 /// A path where no file can be written, as one sentence.
@@ -57,7 +57,7 @@ impl std::error::Error for UnusablePath {}
 /// A path that may be written to.
 #[derive(Debug)]
 pub(crate) struct OutputPath {
-    /// Without links.
+    /// The path without links, as far as it exists.
     path: PathBuf,
     kind: &'static str,
     state: State,
@@ -65,7 +65,7 @@ pub(crate) struct OutputPath {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was there.
+    /// Nothing is at the path; what appears there meanwhile is kept.
     Free,
     /// A file that may be replaced.
     Replaceable,

@@ -49,20 +49,27 @@ impl StackSymbols {
         self.nodes.get(python.0).map_or(site, |info| info.own)
     }
 
+    /// The node ids of a native stack, innermost first.
+    fn native_path(&self, innermost: NodeId) -> impl Iterator<Item = NodeId> {
+        let caller = |id: &NodeId| self.definitions.native.get(id).map(|node| node.parent);
+        let path = std::iter::successors(Some(innermost), caller);
+        path.take_while(|id| *id != NodeId::NONE).take(MAX_FRAMES)
+    }
+
     /// The frames of a native stack, innermost first.
     pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<NativeFrame> {
         let mut frames = Vec::new();
         let mut id = innermost;
         while id != NodeId::NONE && frames.len() < MAX_FRAMES {
             let Some(node) = self.definitions.native.get(&id) else {
-                frames.push(NativeFrame { node: id, address: 0, module: None });
+                frames.push(NativeFrame { address: 0, module: None });
                 break;
             };
             let address = node.return_address;
             // The call lies before the return address, which may already be in the next function.
             let module = self.definitions.module_at(address.saturating_sub(1));
             let module = module.map(|module| (module.path.clone(), address.wrapping_sub(module.load_bias)));
-            frames.push(NativeFrame { node: id, address, module });
+            frames.push(NativeFrame { address, module });
             id = node.parent;
         }
         frames
@@ -142,9 +149,19 @@ impl StackSymbols {
         }
     }
 
-    /// The frames of a stack: first native, then Python frames, each innermost first.
+    /// The frames of a stack: first native, then Python frames, each innermost first, as far as
+    /// the budget of [`crate::callsite::frame_budget`] reaches.
     /// [`crate::callsite::symbolizer`] merges them into call order.
     pub(crate) fn frames(&self, stack: StackId) -> Vec<StackFrame> {
+        let nodes = self.definitions.python.len() + self.definitions.native.len();
+        let StackInfo { python, native, .. } = self.stack_info(stack);
+        let count = self.python_path(python).len() + self.native_path(native).count();
+        self.frame_budget
+            .replace(count, nodes)
+            .unwrap_or_else(|| self.frame_budget.cut(self.all_frames(stack), nodes))
+    }
+
+    fn all_frames(&self, stack: StackId) -> Vec<StackFrame> {
         let StackInfo { python, native, .. } = self.stack_info(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
         let native = self.native_frames(native);

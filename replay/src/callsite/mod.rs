@@ -5,6 +5,7 @@ pub(crate) mod backward_stacks;
 pub(crate) mod call_context;
 pub(crate) mod call_paths;
 pub(crate) mod code_origin;
+pub(crate) mod frame_budget;
 pub(crate) mod frames;
 pub(crate) mod mixed_stack;
 pub(crate) mod module_calls;

@@ -1,7 +1,5 @@
 //! The identity of call sites, within a run and across runs.
 
-use gpumemtrace_format::NodeId;
-
 /// Limit of the frames of a stack: a cycle of parents, possible only in a damaged or hostile file,
 /// ends here.
 pub(crate) const MAX_FRAMES: usize = 4096;
@@ -29,7 +27,6 @@ pub(crate) enum SiteKey {
 /// A frame of a native stack.
 #[derive(Clone, Debug)]
 pub(crate) struct NativeFrame {
-    pub(crate) node: NodeId,
     /// Return address; 0 if the node is not defined.
     pub(crate) address: u64,
     /// Path of the module and offset of the return address in it, if the module is known.

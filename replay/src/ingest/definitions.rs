@@ -14,6 +14,10 @@ use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NamedFrame, NativeNode, Nod
 use super::notebook_cells::without_execution_count;
 use crate::util::seeded_map::SeededMap;
 
+/// Bytes of a file's or a function's name that are kept; Linux has no longer path. Reports repeat a
+/// name for each line, so a long one would cost much more than the trace.
+const MAX_NAME_BYTES: usize = 4096;
+
 /// All definitions of a trace.
 #[derive(Debug, Default)]
 pub struct Definitions {
@@ -83,6 +87,9 @@ impl Definitions {
     fn add_code(&mut self, mut code: CodeDef) {
         if let Some(file) = without_execution_count(&code.file) {
             code.file = file;
+        }
+        for text in [&mut code.file, &mut code.name] {
+            text.truncate(text.floor_char_boundary(MAX_NAME_BYTES));
         }
         self.codes.insert(code.id, code);
     }

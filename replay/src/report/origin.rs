@@ -1,9 +1,10 @@
-//! Where and by whom a trace was recorded.
+//! The host, the user and the folders of a run.
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::MetaValue;
 
-/// Where and by whom a trace was recorded, as the trace states it. Not part of the JSON report.
+/// The host, the user and the folders of a run, as the trace states them. Not part of the JSON
+/// report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceOrigin {
     /// The name of the host.

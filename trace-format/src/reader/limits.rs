@@ -25,6 +25,7 @@ impl BlockFilter {
 pub(super) struct UnpackBudget {
     definition_bytes: u64,
     event_bytes: u64,
+    events: u64,
 }
 
 impl UnpackBudget {
@@ -43,6 +44,23 @@ impl UnpackBudget {
         *bytes += header.raw_len() as u64;
         Ok(())
     }
+
+    /// Adds the events of a block that ends at this offset in the file; an error if that exceeds
+    /// the limit.
+    pub(super) fn charge_events(&mut self, events: u64, end: u64) -> Result<(), String> {
+        let sum = self.events.saturating_add(events);
+        if sum > max_events(end) {
+            return Err("the block has more events than a file of this size can need".to_owned());
+        }
+        self.events = sum;
+        Ok(())
+    }
+}
+
+/// Events that a file may hold up to an offset. In the densest loop, in which only times differ, an
+/// event takes about a byte. An event may be a live block, which takes some 200 bytes of memory.
+pub(super) const fn max_events(read_bytes: u64) -> u64 {
+    (1 << 20) + read_bytes.saturating_mul(4)
 }
 
 /// Bytes of events, unpacked, that a file may hold up to an offset. The densest loop, in which only

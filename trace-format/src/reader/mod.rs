@@ -16,6 +16,7 @@ use crate::event::Event;
 use crate::event_block::{ChunkSink, EventDecoder};
 use crate::index::{Index, TraceTail};
 use crate::meta::{End, Meta};
+use crate::wire::Cursor;
 use crate::{FORMAT_VERSION, definitions};
 
 mod item;
@@ -264,6 +265,8 @@ impl<R: Read> TraceReader<R> {
         let payload = self.unpacker.unpack(&header, stored).map_err(|error| error.to_string());
         let item = payload.and_then(|payload| {
             if header.kind.is_events() {
+                let events = Cursor::new(payload).varint().map_err(|error| error.to_string())?;
+                self.budget.charge_events(events, offset + total as u64)?;
                 let decoded = self.decoder.decode(payload, chunk_events, sink);
                 return decoded.map(|()| Item::Skipped(header.kind)).map_err(|error| error.to_string());
             }

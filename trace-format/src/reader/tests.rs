@@ -1,4 +1,4 @@
-use super::limits::{max_definition_bytes, max_event_bytes};
+use super::limits::{max_definition_bytes, max_event_bytes, max_events};
 use super::*;
 use crate::block::{encode_block, file_header};
 use crate::definitions::PyNode;
@@ -122,6 +122,7 @@ fn definitions_and_events_beyond_the_budget_are_refused() {
     let (read, refused, bytes) = read_and_refused(&encode_block(BlockKind::EVENTS, &payload, 3), 80);
     assert_eq!((read + refused, refused > 0), (80, true));
     assert!(read * payload.len() as u64 <= max_event_bytes(bytes));
+    assert!(read * 100_000 <= max_events(bytes));
 }
 
 #[test]

@@ -1,4 +1,6 @@
-"""Writes the package's files by the rules of the command's outputs (replay-cli/src/terminal/output_file.rs).
+"""Writes the package's files by the rules of the command's outputs.
+
+The command's are in replay-cli/src/terminal/output_file.rs.
 
 A file is complete or not there, the umask decides who may read it, and a file that gpumemtrace did
 not write is kept.
@@ -31,7 +33,7 @@ def is_replaceable(path: str, kind: str) -> bool:
 
 
 def free_stem(stem: str, kind: str, *extensions: str) -> str:
-    """`stem`, or the first of `stem.1`, `stem.2`, ... whose files may all be written."""
+    """`stem`, or the first of `stem.1`, `stem.2`, ... with which all files may be written."""
     number, candidate = 0, stem
     while not all(is_replaceable(candidate + extension, kind) for extension in extensions):
         number += 1

@@ -1,6 +1,7 @@
 //! `gpumemtrace export`: writes traces in the formats of other tools.
 
 pub(crate) mod folder;
+mod limited_output;
 
 use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
+use self::limited_output::LimitedOutput;
 use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UsageError};
@@ -102,14 +104,15 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     if exporter.shows_leaks(&job.options) {
         job.note_leaks_of_whole_run();
     }
+    let input_bytes = paths.iter().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
     if let Some(target) = target {
         let mut file = target.begin()?;
-        exporter.export(&mut job, &mut file)?;
+        exporter.export(&mut job, &mut LimitedOutput::new(&mut file, input_bytes))?;
         let written_bytes = file.finish()?;
         print_output(&path, written_bytes)?;
     } else {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        exporter.export(&mut job, &mut out)?;
+        exporter.export(&mut job, &mut LimitedOutput::new(&mut out, input_bytes))?;
         out.flush()?;
     }
     Ok(finish_job(&job, unreadable))

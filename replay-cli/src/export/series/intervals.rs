@@ -7,6 +7,8 @@ use crate::export::ExportRun;
 
 /// Limit on the number of intervals of a window.
 pub(in crate::export) const MAX_INTERVALS: u64 = 4096;
+/// Limit on the intervals of all devices together.
+const MAX_INTERVALS_OF_ALL: u64 = 16_384;
 
 /// One interval. One without events has the values before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +78,9 @@ impl DeviceIntervals {
 /// Walks the window of a run; returns the intervals of each device, by ordinal.
 pub(in crate::export) fn read_intervals(run: &mut ExportRun) -> anyhow::Result<Vec<(u8, DeviceIntervals)>> {
     let (begin_ns, end_ns) = run.window.span_ns;
-    let width_ns = (end_ns.saturating_sub(begin_ns) / MAX_INTERVALS + 1).max(1);
+    let devices = run.history.devices.len().max(1) as u64;
+    let max_intervals = (MAX_INTERVALS_OF_ALL / devices).clamp(1, MAX_INTERVALS);
+    let width_ns = (end_ns.saturating_sub(begin_ns) / max_intervals + 1).max(1);
     let mut tracker = LevelTracker::default();
     let mut devices: Vec<Option<DeviceIntervals>> = vec![None; 256];
     let mut step = 0;

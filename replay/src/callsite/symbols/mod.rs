@@ -13,17 +13,18 @@ use crate::callsite::backward_stacks::BackwardStacks;
 use crate::callsite::call_context::CallContext;
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::code_origin::{
-    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, is_simulation_wrapper,
-    only_forwards_requests, optimizer_call,
+    CodeOrigin, OptimizerCall, UserCodePaths, is_backward_call, is_simulation_wrapper, optimizer_call,
 };
+use crate::callsite::frame_budget::FrameBudget;
 use crate::callsite::module_calls::ModuleCalls;
 use crate::callsite::py_linetable::line_at;
-use crate::callsite::site_key::{NativeFrame, SiteKey};
+use crate::callsite::site_key::SiteKey;
 use crate::callsite::stack_root::{StackRoot, StackRoots};
 use crate::ingest::definitions::Definitions;
 use crate::util::dense_map::DenseMap;
 use crate::util::ids::{SiteId, StackId};
 use crate::util::seeded_map::{SeededMap, SeededSet};
+use native_sites::NativeCallers;
 pub(crate) use stack_info::{AutogradRole, NodeInfo, StackInfo, StackSite};
 
 /// An optimizer call and the user line that makes it. Its events can delimit steps.
@@ -77,6 +78,8 @@ pub(crate) struct StackSymbols {
     roots: StackRoots,
     /// Frames without known code, line table, parent or module.
     unresolved: SeededSet<FrameNode>,
+    native_callers: NativeCallers,
+    pub(in crate::callsite) frame_budget: FrameBudget,
     /// The frames of `unresolved` without a definition.
     undefined: SeededSet<FrameNode>,
 }
@@ -105,6 +108,8 @@ impl StackSymbols {
             roots: StackRoots::default(),
             unresolved: SeededSet::default(),
             undefined: SeededSet::default(),
+            native_callers: NativeCallers::default(),
+            frame_budget: FrameBudget::default(),
             definitions,
         };
         symbols.resolve_new();
@@ -307,33 +312,6 @@ impl StackSymbols {
         }
     }
 
-    /// The site of a stack without Python frames.
-    fn native_site(&mut self, native: NodeId) -> SiteId {
-        let frames = self.native_frames(native);
-        let in_user_module =
-            frames.iter().find(|frame| frame.path().is_some_and(|path| self.user_code.is_user_module(path)));
-        let site = in_user_module.or_else(|| {
-            frames.iter().find(|frame| frame.path().is_some_and(|path| !only_forwards_requests(path)))
-        });
-        let key = match site.or(frames.first()) {
-            Some(NativeFrame { module: Some((module, offset)), address, .. }) => {
-                Some((SiteKey::Native { module: module.clone(), offset: *offset }, *address))
-            }
-            _ => None,
-        };
-        for NativeFrame { node, module, .. } in &frames {
-            if !self.definitions.native.contains_key(node) {
-                self.mark_undefined(FrameNode::Native(*node));
-            } else if module.is_none() {
-                self.unresolved.insert(FrameNode::Native(*node));
-            }
-        }
-        let Some((key, address)) = key else { return self.intern_site(SiteKey::Unknown) };
-        let site = self.intern_site(key);
-        self.addresses.entry(site).or_insert(address);
-        site
-    }
-
     fn intern_site(&mut self, key: SiteKey) -> SiteId {
         match self.site_ids.entry(key) {
             Entry::Occupied(known) => *known.get(),
@@ -372,6 +350,7 @@ impl StackSymbols {
 
 mod contexts;
 mod native_frames;
+mod native_sites;
 mod stack_info;
 mod step_hints;
 #[cfg(test)]
