@@ -68,7 +68,7 @@ fn omitted_frames(count: usize) -> StackFrame {
         kind: FrameKind::Python,
         file: None,
         line: None,
-        function: Some(format!("<{count} outer frames left out>")),
+        function: Some(format!("<{count} more frames>")),
         module: None,
         offset: None,
         is_inlined: false,
@@ -91,6 +91,6 @@ mod tests {
         let bytes: u64 = stacks.iter().flatten().map(bytes_of).sum();
         assert!(complete > 50 && complete < 500, "{complete}");
         assert!(bytes < max_bytes(5000) + (1 << 20), "{bytes}");
-        assert_eq!(stacks[499][0].function.as_deref(), Some("<4000 outer frames left out>"));
+        assert_eq!(stacks[499][0].function.as_deref(), Some("<4000 more frames>"));
     }
 }
