@@ -14,9 +14,9 @@ use crate::report::{FrameKind, StackFrame};
 const MIN_BYTES: u64 = 64 << 20;
 /// Bytes for each node of the trace's stack trees in addition. Stacks of programs are below 100
 /// frames deep, and most have nodes of their own.
-const BYTES_PER_NODE: u64 = 16 << 10;
+const BYTES_PER_NODE: u64 = 48 << 10;
 /// Limit on what nodes add.
-const MAX_BYTES_OF_NODES: u64 = 2 << 30;
+const MAX_BYTES_OF_NODES: u64 = 4 << 30;
 
 /// Counts the bytes of frames.
 #[derive(Debug, Default)]
@@ -86,11 +86,11 @@ mod tests {
     fn stacks_are_complete_up_to_the_budget() {
         let budget = FrameBudget::default();
         let stack: Vec<StackFrame> = std::iter::repeat_n(omitted_frames(1), 4000).collect();
-        let stacks: Vec<_> = (0..500).map(|_| budget.cut(stack.clone(), 5000)).collect();
+        let stacks: Vec<_> = (0..500).map(|_| budget.cut(stack.clone(), 1000)).collect();
         let complete = stacks.iter().filter(|cut| cut.len() == 4000).count();
         let bytes: u64 = stacks.iter().flatten().map(bytes_of).sum();
         assert!(complete > 50 && complete < 500, "{complete}");
-        assert!(bytes < max_bytes(5000) + (1 << 20), "{bytes}");
+        assert!(bytes < max_bytes(1000) + (1 << 20), "{bytes}");
         assert_eq!(stacks[499][0].function.as_deref(), Some("<4000 more frames>"));
     }
 }
