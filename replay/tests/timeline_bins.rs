@@ -21,7 +21,9 @@ fn short_training_has_bins_in_each_step_whatever_the_startup() {
             has_begun = true;
         }
         let activations: Vec<u64> = (0..100).map(|_| run.alloc(train, 1 << 16)).collect();
-        activations.into_iter().for_each(|addr| run.release(addr, train));
+        for addr in activations {
+            run.release(addr, train);
+        }
     });
     run.time_ns += 2 * SECOND_NS;
     run.release_all();

@@ -83,8 +83,8 @@ pub struct DeviceHistory {
 
 /// Blocks by the bins of their birth and death.
 ///
-/// Edge `e` lies between bins `e - 1` and `e`: after all events up to and with `edges_ns[e]`. A block
-/// is live there if `birth < e && e <= death`.
+/// Edge `e` lies between bins `e - 1` and `e`: after all events up to and with `edges_ns[e]`. A
+/// block is live there if `birth < e && e <= death`.
 #[derive(Debug)]
 pub struct BlockHistory {
     /// Times of the edges, one more than bins. The first is before all events, and the last is the
