@@ -79,6 +79,8 @@ impl Machine {
     }
 }
 
+type Change = fn(&mut Synthetic);
+
 #[test]
 fn lines_of_the_run_and_of_libraries_are_shown() {
     let machine = Machine::new();
@@ -119,7 +121,7 @@ fn traces_of_others_show_source_lines_only_on_demand() {
     let machine = Machine::new();
     let mine = machine.path("work/train.py");
     let work = machine.path("work");
-    let changes: [(&str, fn(&mut Synthetic)); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("on another host", |run| run.meta.set_text("host", "elsewhere")),
         ("by another user", |run| run.meta.set_number("user_id", 4_000_000_000)),
         ("does not name the host and the user", |run| run.meta.set_text("user_id", "0")),

@@ -7,12 +7,12 @@
 //! reverse order, and the C library registers the one that runs all destructors after the
 //! constructors of libraries that are loaded with the program. So a handler of our constructor runs
 //! after all destructors, whatever library they belong to. It belongs to no library itself:
-//! `on_exit` has no such owner, and a handler with an owner runs with the owner's destructor. If the
-//! library was loaded by `dlopen`, such a handler would run too early. Then the recording ends in
-//! our destructor, which runs after those of libraries that were loaded later.
+//! `on_exit` has no such owner, and a handler with an owner runs with the owner's destructor. If
+//! the library was loaded by `dlopen`, such a handler would run too early. Then the recording ends
+//! in our destructor, which runs after those of libraries that were loaded later.
 //!
-//! `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need no code here: the
-//! ring file survives them.
+//! `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need no code here:
+//! the ring file survives them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -116,11 +116,9 @@ fn user_of_credentials(text: &str) -> Option<&str> {
     let (user, password) = text.split_once(':')?;
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     let is_word = !user.is_empty() && !user.contains(['/', ' ', '=', '{', '"', '\'']);
-    (is_word
-        && !password.is_empty()
-        && !password.starts_with("//")
-        && !(is_number(user) && is_number(password)))
-    .then_some(user)
+    let is_password = !password.is_empty() && !password.starts_with("//");
+    let are_ids = is_number(user) && is_number(password);
+    (is_word && is_password && !are_ids).then_some(user)
 }
 
 /// True for the option of shells and of Python before a program text: `-c`, `-lc`.

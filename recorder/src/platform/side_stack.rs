@@ -1,8 +1,8 @@
 //! Runs code on a stack of our own.
 //!
 //! A hook runs on whatever stack the program calls the driver from: a thread of 16 KiB, an
-//! alternate signal stack, a coroutine. Starting a recording takes 40 KiB of stack, and
-//! reading unwind tables 12 KiB. Both happen rarely, so they switch to a stack of ours. All signals must be
+//! alternate signal stack, a coroutine. Starting a recording takes 40 KiB of stack, and reading
+//! unwind tables 12 KiB. Both happen rarely, so they switch to a stack of ours. All signals must be
 //! blocked meanwhile: a handler of the program would run on that stack, too.
 //!
 //! `tests/suite/capture/test_stack_use.py` measures how much of the program's stack is left.

@@ -13,8 +13,8 @@ pub fn note_module_unload() {
     GENERATION.fetch_add(1, Ordering::Release);
 }
 
-/// How often modules are known to have been unloaded. Nodes of code that was unloaded must not stand
-/// for other code at the same address, so they are defined again after each of these.
+/// How often modules are known to have been unloaded. Nodes of code that was unloaded must not
+/// stand for other code at the same address, so they are defined again after each of these.
 static UNLOADS: AtomicU32 = AtomicU32::new(0);
 
 /// Notes that modules are gone.

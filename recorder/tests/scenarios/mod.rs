@@ -38,7 +38,7 @@ pub fn run_scenario(name: &str) -> ! {
             std::thread::scope(|scope| {
                 for thread in 0..4 {
                     scope.spawn(move || {
-                        (0..100).for_each(|i| record_block(EventKind::BLOCK_ALLOC, thread, i))
+                        (0..100).for_each(|i| record_block(EventKind::BLOCK_ALLOC, thread, i));
                     });
                 }
             });

@@ -41,6 +41,7 @@ const MIN_PAGE_BYTES: u64 = 1_000_000;
 const DEFAULT_PAGE_BYTES: u64 = 5_000_000;
 
 #[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct HtmlArgs {
     /// Traces, summaries, folders of them, and patterns such as 'traces/**/*.trace'
     ///

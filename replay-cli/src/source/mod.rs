@@ -98,12 +98,11 @@ impl SourceReader {
             foreign = foreign.or_else(|| find_stranger(Path::new(path), origin));
         }
         let mut bases = asked.clone();
-        let folders = match foreign {
-            Some(why) => Err(why),
-            None => {
-                bases.splice(0..0, own.iter().cloned());
-                Ok(resolve(&own).into_iter().filter(|folder| is_own_folder(folder)).collect())
-            }
+        let folders = if let Some(why) = foreign {
+            Err(why)
+        } else {
+            bases.splice(0..0, own.iter().cloned());
+            Ok(resolve(&own).into_iter().filter(|folder| is_own_folder(folder)).collect())
         };
         Self { asked, folders, bases, ended, files: HashMap::new(), withheld: None }
     }

@@ -144,7 +144,6 @@ impl State {
                     self.string = None;
                     length = quotes.len();
                 }
-                (Some(_), _) => {}
                 (None, '#') => return,
                 (None, '(' | '[' | '{') => self.depth += 1,
                 (None, ')' | ']' | '}') => self.depth = self.depth.saturating_sub(1),
@@ -153,7 +152,7 @@ impl State {
                     self.string = quotes.into_iter().find(|quotes| rest.starts_with(quotes));
                     length = self.string.map_or(length, str::len);
                 }
-                (None, _) => {}
+                _ => {}
             }
             rest = &rest[length..];
         }

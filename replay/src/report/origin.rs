@@ -23,9 +23,9 @@ impl TraceOrigin {
             _ => &[],
         };
         let mut folders = list("folders").to_vec();
-        let script = list("command").iter().skip(1).find(|argument| argument.ends_with(".py"));
+        let script = list("command").iter().skip(1).find(|argument| argument.as_bytes().ends_with(b".py"));
         if let Some((folder, _)) = script.and_then(|script| script.rsplit_once('/')) {
-            let started_in: Vec<String> = folders.drain(..).collect();
+            let started_in = std::mem::take(&mut folders);
             if folder.starts_with('/') {
                 folders.push(folder.to_owned());
             } else {

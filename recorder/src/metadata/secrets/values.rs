@@ -129,7 +129,8 @@ fn end_of_word(bytes: &[u8], at: usize) -> usize {
     let is_open =
         word.iter().any(|byte| matches!(byte, b'`' | b'\\' | b'(')) || word.windows(2).any(is_expansion);
     // A quote inside of a word begins a string, unless it ends the one that the word is in.
-    let is_in_string = |quote: u8| bytes[..at].iter().filter(|byte| **byte == quote).count() % 2 == 1;
+    let is_in_string =
+        |quote: u8| bytes[..at].iter().fold(false, |is_inside, byte| is_inside != (*byte == quote));
     let has_string = bytes.get(end).is_some_and(|byte| matches!(byte, b'"' | b'\'') && !is_in_string(*byte));
     if is_open || has_string { bytes.len() } else { end }
 }

@@ -95,10 +95,8 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
         Some(path) => path.clone(),
         None => default_output(&args.inputs.traces[0], exporter.suffix().trim_start_matches('.'))?,
     };
-    let target = match to_stdout {
-        true => None,
-        false => Some(OutputPath::claim(&path, exporter.name(), args.force)?),
-    };
+    let claim = || OutputPath::claim(&path, exporter.name(), args.force);
+    let target = if to_stdout { None } else { Some(claim()?) };
     let (traces, unreadable) = read_traces(&args.inputs, &paths, true)?;
     let mut job = ExportJob { options: args.options.clone(), ..make_job(&args.inputs, traces)? };
     if exporter.shows_leaks(&job.options) {
