@@ -84,8 +84,6 @@ fn handle_refusal(layout: Layout) -> *mut u8 {
 
 /// What the start of a recording may need until it finds that there is no memory.
 const RESERVE_BYTES: usize = 128 << 10;
-/// The largest block that the start allocates is smaller.
-const WANTED_BYTES: usize = 1 << 20;
 
 static RESERVE: Reserve = Reserve {
     memory: UnsafeCell::new([0; RESERVE_BYTES]),
@@ -138,21 +136,6 @@ pub(crate) fn with_reserve<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// True if the system has memory for the start of a recording.
-pub(crate) fn has_memory_to_start() -> bool {
-    let layout = const { Layout::new::<[u8; WANTED_BYTES]>() };
-    // SAFETY: the layout has a size.
-    let memory = unsafe { System.alloc(layout) };
-    if memory.is_null() {
-        return false;
-    }
-    // Otherwise the compiler may leave the pair of calls out.
-    let memory = std::hint::black_box(memory);
-    // SAFETY: allocated above.
-    unsafe { System.dealloc(memory, layout) };
-    true
-}
-
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
@@ -179,6 +162,5 @@ mod tests {
         assert!(!RESERVE.contains(grown));
         // SAFETY: as above.
         unsafe { Allocator.dealloc(grown, Layout::from_size_align(80, 8).unwrap()) };
-        assert!(has_memory_to_start());
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT};
 
-use crate::allocator::{has_memory_to_start, with_reserve};
+use crate::allocator::with_reserve;
 use crate::config::RecorderConfig;
 use crate::diagnostics::{error_text, print_diagnostic};
 use crate::hot::nesting::release_interrupted_hook;
@@ -21,6 +21,7 @@ use crate::hot::pending_markers::PENDING;
 use crate::hot::record::PendingMarkerWriter;
 use crate::hot::thread_state::{ThreadState, with_thread_state};
 use crate::platform::cancellation::without_cancellation;
+use crate::platform::free_memory::has_memory_left;
 use crate::platform::guarded_file::GuardedFile;
 use crate::platform::side_stack::SideStack;
 use crate::platform::signals::without_write_signals;
@@ -53,7 +54,7 @@ pub(crate) fn start_and_flush_pending(state: &ThreadState) -> Option<&'static Se
 }
 
 fn start() -> Option<&'static Session> {
-    if !has_memory_to_start() {
+    if !has_memory_left() {
         print_diagnostic(&[
             "cannot record: the program has no memory left (its limit on address space, or the container's). ",
             "The program goes on without a trace.",

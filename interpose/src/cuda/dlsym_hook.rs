@@ -10,7 +10,7 @@
 mod exported {
     use std::ffi::{CStr, c_char, c_void};
 
-    use gpumemtrace_recorder::uninterrupted;
+    use gpumemtrace_recorder::{uninterrupted, without_cancellation};
 
     use crate::cuda::driver_lib::keep_loaded;
     use crate::cuda::resolver::replacement_for_name;
@@ -77,12 +77,10 @@ mod exported {
         // SAFETY: the real `dlsym` has just read it as a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(name) };
         let replacement = || {
-            uninterrupted(|| {
-                let replacement = replacement_for_name(name, found, caller);
-                // The real look-up has just waited for the loader's lock.
-                keep_loaded();
-                replacement
-            })
+            let replacement = uninterrupted(|| replacement_for_name(name, found, caller));
+            // The real look-up has just waited for the loader's lock, with signals as they are.
+            without_cancellation(keep_loaded);
+            replacement
         };
         catch_panic(replacement).unwrap_or(found)
     }

@@ -2,8 +2,8 @@
 //!
 //! A hook caches the address of its real function. That address would become stale if the program
 //! reloaded libcuda, or wrong if it used a second copy. The first driver that a look-up or a call
-//! reaches is therefore the recorded one. It stays loaded for the life of the process, and
-//! functions of other copies are never mixed with its own.
+//! reaches is therefore the recorded one. It is kept loaded from the first call that may take the
+//! loader's lock ([`keep_loaded`]), and functions of other copies are never mixed with its own.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -56,14 +56,24 @@ fn is_recorded(base: *mut c_void) -> bool {
 /// may only be called where the program takes that lock itself, and on a thread that may be stuck.
 pub(crate) fn keep_loaded() {
     let base = BASE.load(Ordering::Acquire);
-    if base.is_null() || IS_KEPT.swap(true, Ordering::AcqRel) {
+    if base.is_null() || IS_KEPT.load(Ordering::Acquire) {
         return;
     }
-    let Some(library) = library_at(base) else { return };
-    // SAFETY: the loader's own name of a loaded library; only reference count and flags change.
-    let handle = unsafe {
-        libc::dlopen(library.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE)
-    };
+    // While this thread waits for the lock, another one may unload the driver and its name.
+    let mut path = [0; 1024];
+    let is_copied = find_module(|module| {
+        let name = module.path.to_bytes_with_nul();
+        (module.start() == base as usize && name.len() <= path.len())
+            .then(|| path[..name.len()].copy_from_slice(name))
+    });
+    if is_copied.is_none() {
+        return;
+    }
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: a NUL-terminated name; only reference count and flags of a loaded library change.
+    let handle = unsafe { libc::dlopen(path.as_ptr().cast(), flags) };
+    // Not before: another thread that is about to unload the driver must not rely on this one.
+    IS_KEPT.store(true, Ordering::Release);
     if handle.is_null() {
         // The program's next `dlerror` must not show an error of ours.
         // SAFETY: returns and clears the calling thread's own message.

@@ -65,7 +65,7 @@ pub(crate) fn calls() -> u64 {
     counted.sum::<u64>() + LOOKUPS_WITHOUT_STUB.load(Ordering::Relaxed) as u64
 }
 
-/// The called functions, each with its number of calls. Takes the loader's lock: not for a hook.
+/// The called functions, each with its number of calls. Allocates: not for a hook.
 pub(crate) fn names() -> Vec<String> {
     let describe = |stub: &CountingStub| {
         let calls = stub.calls.load(Ordering::Relaxed);

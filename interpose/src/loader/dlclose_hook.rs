@@ -22,7 +22,7 @@ mod exported {
     use std::ffi::{c_int, c_void};
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    use gpumemtrace_recorder::uninterrupted;
+    use gpumemtrace_recorder::{uninterrupted, without_cancellation};
 
     use crate::panic_guard::catch_panic;
 
@@ -54,8 +54,9 @@ mod exported {
         // SAFETY: the address was looked up under this name, which has this signature.
         let real = unsafe { std::mem::transmute::<*mut c_void, DlcloseFn>(real) };
         if let Some(before_unload) = super::BEFORE_UNLOAD.get() {
+            // Signals stay as they are: this waits for the loader's lock, as the real call does.
             catch_panic(|| {
-                uninterrupted(before_unload);
+                without_cancellation(before_unload);
                 Some(())
             });
         }

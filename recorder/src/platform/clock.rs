@@ -172,8 +172,12 @@ impl ClockCalibrator {
         if now_ns() - last.ns < self.nap_ns() {
             return;
         }
-        let now = sample_clocks();
         let current = CURRENT.load(Ordering::Relaxed);
+        if current == FORBIDDEN {
+            self.last = None;
+            return;
+        }
+        let now = sample_clocks();
         let line = match LINES.get(current) {
             Some(line) => line.load().continued(last, now),
             None => rate(last, now).map(|rate| ClockLine { begin: now, rate }),
@@ -183,7 +187,7 @@ impl ClockCalibrator {
             LINES[next].store(line);
         }
         let next = if line.is_some() { next } else { NO_LINE };
-        // Fails if the counter was forbidden meanwhile.
+        // Fails if the counter has been forbidden since.
         let is_changed =
             CURRENT.compare_exchange(current, next, Ordering::Release, Ordering::Relaxed).is_ok();
         self.last = line.filter(|_| is_changed).map(|_| now);

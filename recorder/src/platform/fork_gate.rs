@@ -76,6 +76,11 @@ impl ForkGate {
         calls()
     }
 
+    /// Leaves the gate on a thread that will do nothing any more.
+    pub(crate) fn leave_for_good(&self) {
+        drop(Inside(self));
+    }
+
     /// True while our thread is inside another library, or waits to enter.
     pub(crate) fn is_inside(&self) -> bool {
         self.thread.load(Ordering::Acquire) != 0

@@ -9,6 +9,7 @@
 pub(crate) mod cancellation;
 pub(crate) mod clock;
 pub(crate) mod fork_gate;
+pub(crate) mod free_memory;
 pub(crate) mod guarded_file;
 pub(crate) mod hook_frames;
 pub(crate) mod own_thread;

@@ -1,6 +1,6 @@
 //! How a session ends: on request, early after an error, or paused while the rings are moved.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpumemtrace_format::ring::END_STOPPED;
 
@@ -59,10 +59,11 @@ impl Session {
         platform::wake(&self.closed);
     }
 
-    /// Blocks the calling thread for good. The trace must have been marked as closed.
-    pub(super) fn park_forever(&self) -> ! {
+    /// Blocks the calling thread for good.
+    pub(super) fn park_forever() -> ! {
+        static NEVER: AtomicU32 = AtomicU32::new(0);
         loop {
-            platform::wait(&self.closed, 1, u64::MAX >> 1);
+            platform::wait(&NEVER, 0, u64::MAX >> 1);
         }
     }
 

@@ -71,8 +71,8 @@ impl FinishedEnd {
 }
 
 impl Session {
-    /// Notes that the process ends with this recording. With `is_last`, no exit handler follows
-    /// that may wait for another thread.
+    /// Notes that the process ends with this recording. With `is_last`, no exit handler is expected
+    /// that waits for another thread. One that does waits two seconds for it.
     pub(crate) fn set_ending_with_process(&'static self, is_last: bool) {
         let thread = if is_last { platform::this_thread() } else { 0 };
         self.late.ending_thread.store(thread, Ordering::Relaxed);
@@ -126,6 +126,10 @@ pub(crate) fn note_late_event() {
     let Some(session) = (unsafe { ENDING_SESSION.load(Ordering::Acquire).as_ref() }) else { return };
     // A child made by a fork while the process ends records nothing, and loses nothing.
     if !session.is_own_process() {
+        return;
+    }
+    // A sample of our own is no call of the program.
+    if session.library_thread() == Some(platform::this_thread()) {
         return;
     }
     let saved_errno = errno();

@@ -14,6 +14,7 @@ use gpumemtrace_format::{ModuleDef, NativeNode};
 use super::{Session, current};
 use crate::config::NativeStacks;
 use crate::platform;
+use crate::platform::free_memory::has_memory_left;
 use crate::platform::unload_counter::{note_unloaded_modules, unloads};
 
 /// Where unloaded modules are moved to: no processor has addresses there. Readers move modules to
@@ -40,11 +41,17 @@ struct UnloadedModule {
 }
 
 impl UnloadedModules {
-    fn add(&self, modules: Vec<ModuleDef>, unloads: u32) {
+    /// Adds modules that are gone since the number of unloads was `since`, and counts the unload.
+    /// Two threads may have seen one module go; the first one adds it.
+    fn add(&self, modules: Vec<ModuleDef>, since: u32) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let unloads = unloads();
         for module in modules {
             if list.len() == MAX_MODULES {
                 break;
+            }
+            if list.iter().any(|known| known.unloads >= since && known.module == module) {
+                continue;
             }
             let last = list
                 .last()
@@ -53,6 +60,7 @@ impl UnloadedModules {
             list.push(UnloadedModule { module, unloads, moved_to, is_written: false });
         }
         self.len.store(list.len() as u32, Ordering::Release);
+        note_unloaded_modules();
     }
 
     /// The node as the trace stores it. `unloads` is the number of unloads before its capture.
@@ -98,17 +106,19 @@ pub struct UnloadWatch {
     session: &'static Session,
     before: Vec<ModuleDef>,
     removed: u64,
+    /// Number of unloads that were noted before.
+    unloads: u32,
 }
 
 /// Lists the loaded modules, if a recording needs to know which are unloaded. To be called before
-/// `dlclose`, which takes the loader's lock as this does.
+/// `dlclose`. Allocates, so it does nothing if little memory is left.
 pub fn watch_unloads() -> Option<UnloadWatch> {
     let session = current::running().filter(|session| session.is_own_process())?;
-    if session.native == NativeStacks::None {
+    if session.native == NativeStacks::None || !has_memory_left() {
         return None;
     }
-    let (_, removed) = platform::loaded_module_counts();
-    Some(UnloadWatch { session, before: platform::loaded_modules(), removed })
+    let (unloads, (_, removed)) = (unloads(), platform::loaded_module_counts());
+    Some(UnloadWatch { session, before: platform::loaded_modules(), removed, unloads })
 }
 
 impl UnloadWatch {
@@ -117,10 +127,13 @@ impl UnloadWatch {
         if platform::loaded_module_counts().1 == self.removed {
             return;
         }
+        if !has_memory_left() {
+            note_unloaded_modules();
+            return;
+        }
         let after = platform::loaded_modules();
         let is_gone = |module: &ModuleDef| !after.contains(module);
-        self.session.unloaded.add(self.before.into_iter().filter(is_gone).collect(), unloads());
-        note_unloaded_modules();
+        self.session.unloaded.add(self.before.into_iter().filter(is_gone).collect(), self.unloads);
     }
 }
 
@@ -142,19 +155,22 @@ mod tests {
     #[test]
     fn nodes_follow_the_module_that_had_their_address() {
         let unloaded = UnloadedModules::default();
+        // No other test of this program counts unloads.
+        let before = unloads();
         let node = |address| NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: address };
-        assert_eq!(unloaded.place(node(0x7010), 0), node(0x7010));
-        unloaded.add(vec![module("a", 0x7000)], 0);
-        unloaded.add(vec![module("b", 0x6000), module("c", 0x9_0000)], 1);
+        assert_eq!(unloaded.place(node(0x7010), before), node(0x7010));
+        unloaded.add(vec![module("a", 0x7000)], before);
+        // Another thread began to watch before `a` was gone.
+        unloaded.add(vec![module("a", 0x7000), module("b", 0x6000), module("c", 0x9_0000)], before);
         let new = unloaded.take_new();
-        assert_eq!(unloaded.take_new(), []);
+        assert_eq!((new.len(), unloaded.take_new()), (3, Vec::new()));
         let name_of = |node: NativeNode| {
             let module = new.iter().find(|module| (module.start..module.end).contains(&node.return_address));
             module.map(|module| (module.path.as_str(), node.return_address - module.load_bias))
         };
-        assert_eq!(name_of(unloaded.place(node(0x7010), 0)), Some(("a", 0x1010)));
-        assert_eq!(name_of(unloaded.place(node(0x7010), 1)), Some(("b", 0x2010)));
-        assert_eq!(name_of(unloaded.place(node(0x9_0001), 0)), Some(("c", 0x1001)));
-        assert_eq!(unloaded.place(node(0x7010), 2), node(0x7010), "of a module that is loaded");
+        assert_eq!(name_of(unloaded.place(node(0x7010), before)), Some(("a", 0x1010)));
+        assert_eq!(name_of(unloaded.place(node(0x7010), before + 1)), Some(("b", 0x2010)));
+        assert_eq!(name_of(unloaded.place(node(0x9_0001), before)), Some(("c", 0x1001)));
+        assert_eq!(unloaded.place(node(0x7010), before + 2), node(0x7010), "of a module that is loaded");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Session;
 use crate::diagnostics::print_diagnostic;
-use crate::platform;
+use crate::platform::{self, fork_gate};
 
 /// The session with a started writer thread. It stays set after the session has ended.
 static WRITER_SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
@@ -31,11 +31,13 @@ impl Session {
         WRITER_SESSION.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// After a failed allocation: does nothing, unless the calling thread is one of ours. Neither
-    /// of these returns, and the writer ends the recording.
+    /// After a failed allocation: does nothing, unless the calling thread is one of ours. These do
+    /// not return. The writer ends the recording; without the other one, facts and samples of the
+    /// driver are missing.
     pub(crate) fn park_writer_without_memory(&self) {
         if self.library_thread() == Some(platform::this_thread()) {
-            self.park_forever();
+            fork_gate::LIBRARY_THREAD.leave_for_good();
+            Self::park_forever();
         }
         if !self.is_writer_thread() {
             return;
@@ -47,6 +49,6 @@ impl Session {
             ]);
         }
         self.mark_closed();
-        self.park_forever();
+        Self::park_forever();
     }
 }

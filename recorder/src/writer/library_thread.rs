@@ -114,6 +114,7 @@ impl Mailbox {
 
     fn serve(&self, session: &'static Session) {
         const HOUR_NS: u64 = 3_600_000_000_000;
+        let _running = Running(session);
         session.set_library_thread();
         platform::lower_priority();
         let gate = &fork_gate::LIBRARY_THREAD;
@@ -136,6 +137,14 @@ impl Mailbox {
                 }
             }
         }
-        session.note_library_thread(false);
+    }
+}
+
+/// Notes the end of the thread when dropped, also after a panic.
+struct Running(&'static Session);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.note_library_thread(false);
     }
 }

@@ -191,8 +191,11 @@ impl WriterThread {
             if result.is_ok() && self.session.secure_rings() {
                 self.release_rings_of_ended_threads();
             }
+            let library_thread = self.session.library_thread();
             if reason.is_none()
-                && let Some(end) = platform::last_thread_end(self.session.pid, self.session.library_thread())
+                && let Some(end) = platform::last_thread_end(self.session.pid, library_thread)
+                // Otherwise a thread of ours has just ended, and one of the program was taken for it.
+                && self.session.library_thread() == library_thread
             {
                 return WriterExit::ProgramExited(end);
             }

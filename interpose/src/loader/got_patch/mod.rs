@@ -35,8 +35,12 @@ const PYTORCH_FUNCTIONS: [&CStr; 4] = [
     c"_ZN2at15sequence_number17get_and_incrementEv",
     c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
 ];
-const PROCESS_FUNCTIONS: [&CStr; 3] = [c"dlclose", c"_exit", c"_Exit"];
+const PROCESS_FUNCTIONS: [&CStr; 4] = [c"dlclose", c"_exit", c"_Exit", c"prctl"];
 const DRIVER_LOOKUPS: [&CStr; 3] = [c"dlsym", c"cuGetProcAddress", c"cuGetProcAddress_v2"];
+
+/// Modules that may be loaded between two visits. With more, the set of patched ones grows while
+/// the loader's list is locked.
+const ROOM_FOR_MODULES: usize = 1024;
 
 /// The functions to redirect to, and the modules that have been patched.
 struct GotPatcher {
@@ -83,11 +87,17 @@ impl GotPatcher {
             PatchScope::WithoutDriver => Vec::new(),
         };
         let names = driver.into_iter().chain(PYTORCH_FUNCTIONS).chain(PROCESS_FUNCTIONS);
+        let mut functions: HashMap<&'static CStr, usize> = names.map(|name| (name, 0)).collect();
         let here = Self::new as *const () as usize;
-        let (own, functions) = find_module(|module| {
-            let own_function = |name: &'static CStr| Some((name, module.symbol(name)?));
-            let is_own = module.contains(here, 1);
-            is_own.then(|| (module.identity(), names.clone().filter_map(own_function).collect()))
+        // Nothing is allocated while the loader's list is locked.
+        let own = find_module(|module| {
+            module.contains(here, 1).then(|| {
+                functions.retain(|name, address| {
+                    *address = module.symbol(name).unwrap_or(0);
+                    *address != 0
+                });
+                module.identity()
+            })
         })?;
         Some(Self { functions, patched: HashSet::new(), module_counts: (u64::MAX, 0), own })
     }
@@ -102,6 +112,8 @@ impl GotPatcher {
             self.patched.clear();
         }
         self.module_counts = now;
+        // Nothing is allocated while the loader's list is locked.
+        self.patched.reserve(ROOM_FOR_MODULES);
         find_module(|module| {
             self.patch(module);
             None::<()>

@@ -34,6 +34,7 @@ const SEARCH_INTERVAL_NS: u64 = 10_000_000_000;
 /// How the program has ended, if the calling thread and `other`, which is ours too, are the only
 /// ones that still run.
 pub(crate) fn last_thread_end(pid: u32, other: Option<u32>) -> Option<LastThreadEnd> {
+    let other = other.filter(|thread| *thread == 0 || !has_thread_ended(pid, *thread));
     let own = 1 + u32::from(other.is_some());
     let Some(links) = thread_directory_links() else { return end_without_proc(pid, other) };
     // The directory has two links of its own and one for each thread.
