@@ -194,7 +194,7 @@ impl WriterThread {
             let library_thread = self.session.library_thread();
             if reason.is_none()
                 && let Some(end) = platform::last_thread_end(self.session.pid, library_thread)
-                // Otherwise a thread of ours has just ended, and one of the program was taken for it.
+                // Otherwise a thread of ours has just ended, and one of the program counted as it.
                 && self.session.library_thread() == library_thread
             {
                 return WriterExit::ProgramExited(end);

@@ -26,7 +26,7 @@ use crate::render::json::write_json;
 use crate::render::text::render_fleet;
 use crate::render::wording::{fill_comparison, fill_report};
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
-use crate::source::SourceArgs;
+use crate::source::{SourceArgs, SourceScope};
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
@@ -91,7 +91,11 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     let target = OutputPath::claim(&output, "html", args.force)?;
     let (page, is_complete) =
         if is_fleet(&files) { fleet_page(args, &files)? } else { page_of(args, &files)? };
-    print_output(&output, target.fill(page.as_bytes())?)?;
+    let is_stream = target.is_stream();
+    let written_bytes = target.fill(page.as_bytes())?;
+    if !is_stream {
+        print_output(&output, written_bytes)?;
+    }
     if args.open {
         open_in_browser(&output);
     }
@@ -114,7 +118,14 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         redact: false,
         trace: TraceArgs::default(),
     };
-    let target = OutputPath::claim(&output, "html", false)?;
+    let target = OutputPath::claim(&output, "html", false).map_err(|error| {
+        if !output.exists() {
+            return error;
+        }
+        // `run` has no option to replace it.
+        let (page, trace) = (output.display(), traces[0].display());
+        UsageError(format!("{page} already exists; gpumemtrace html {trace} --force replaces it")).into()
+    })?;
     let (page, _) = if is_fleet(traces) { fleet_page(&args, traces)? } else { page_of(&args, traces)? };
     target.fill(page.as_bytes())?;
     Ok(output)
@@ -186,6 +197,12 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
         fill_comparison(&mut comparison);
         comparison
     });
+    let source = SourceArgs {
+        scope: if args.no_source { SourceScope::None } else { SourceScope::NotSecret },
+        // A redacted report has the names of the files only.
+        trace_files: report.traces.iter().map(|trace| PathBuf::from(&trace.path)).collect(),
+        ..args.source.clone()
+    };
     if args.redact {
         std::iter::once(&mut report).chain(&mut before_report).for_each(redact_processes);
     }
@@ -197,21 +214,18 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let mut summary = Vec::new();
     TextRenderer.render(
         &report,
-        &RenderContext { source: &args.source, ..RenderContext::new(Style::for_files()) },
+        &RenderContext { source: &source, ..RenderContext::new(Style::for_files()) },
         &mut summary,
     )?;
     let summary = String::from_utf8_lossy(&summary);
     let is_complete = unreadable == 0 && report.traces.iter().all(|trace| trace.complete);
     let before = before_report.as_ref().zip(comparison.as_ref());
     let before = before.map(|(report, comparison)| RunBefore { report, comparison });
-    let source = PageSource { histories, report: &report, json, summary: &summary, before };
+    let page = PageSource { histories, report: &report, json, summary: &summary, before };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
-    let options = PageOptions {
-        max_bytes,
-        source: (!args.no_source).then_some(&args.source),
-        is_redacted: args.redact,
-    };
-    Ok((make_page(source, options), is_complete))
+    let options =
+        PageOptions { max_bytes, source: (!args.no_source).then_some(&source), is_redacted: args.redact };
+    Ok((make_page(page, options), is_complete))
 }
 
 /// The report as `replay --json` prints it.

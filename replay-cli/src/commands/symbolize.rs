@@ -64,8 +64,8 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
         return Err(UnreadableInput(why).into());
     }
     let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
-    let copy = OutputPath::claim(&target, KEPT, args.force)?;
-    let ring_copy = OutputPath::claim(&ring_path(&target), KEPT, args.force)?;
+    let copy = OutputPath::claim(&target, KEPT, args.force)?.private();
+    let ring_copy = OutputPath::claim(&ring_path(&target), KEPT, args.force)?.private();
     let head = file.with_input(ring, TraceHead::read)?;
     let reasons = incomplete_reasons(&file, &head)?;
 

@@ -25,7 +25,7 @@ use gpumemtrace_replay::{Report, Section};
 use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
 use serde::{Serialize, Serializer};
 
-use crate::source::SourceArgs;
+use crate::source::{SourceArgs, SourceScope};
 use crate::terminal::stdout::{colored_stdout, stdout};
 use crate::terminal::style::Style;
 pub(crate) use json::JsonRenderer;
@@ -132,7 +132,8 @@ pub(crate) struct RenderContext<'a> {
 }
 
 /// Source lines of the user's own runs only.
-static DEFAULT_SOURCE: SourceArgs = SourceArgs { folders: Vec::new() };
+static DEFAULT_SOURCE: SourceArgs =
+    SourceArgs { folders: Vec::new(), scope: SourceScope::All, trace_files: Vec::new() };
 
 impl RenderContext<'_> {
     /// The defaults: no sections, shortened stacks and lists.

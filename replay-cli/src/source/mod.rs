@@ -5,7 +5,8 @@
 //! * this user recorded the trace on this host;
 //! * the file is below a folder that the program ran in, or below an interpreter's library folder
 //!   (`lib/python3.12`);
-//! * no folder between the two begins with a dot, nor does the file;
+//! * no folder between the two begins with a dot, nor does the file, and the folder of the run is
+//!   not below such a folder;
 //! * the file is Python text, and the line belongs to the function that the trace names.
 //!
 //! Folders of `--source` replace the first two conditions.
@@ -18,6 +19,7 @@ use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
+use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::report::{Site, TraceOrigin};
 
 use crate::terminal::escape::escape_text;
@@ -28,6 +30,12 @@ const MAX_FILE_BYTES: u64 = 8 << 20;
 /// Longest source line, in characters.
 const MAX_LINE_CHARS: usize = 160;
 
+/// Parts of file names that suggest passwords, tokens or keys.
+const SECRET_NAMES: &[&str] =
+    &["secret", "password", "passwd", "credential", "token", "private_key", "apikey", "api_key", ".env"];
+/// Extensions of key files.
+const SECRET_EXTENSIONS: &[&str] = &["pem", "key", "p12", "pfx", "kdbx", "netrc"];
+
 /// The option that chooses where source lines may come from.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct SourceArgs {
@@ -37,6 +45,21 @@ pub(crate) struct SourceArgs {
     /// and only for traces that you recorded on this host.
     #[arg(long = "source", value_name = "DIR")]
     pub(crate) folders: Vec<PathBuf>,
+    #[arg(skip)]
+    pub(crate) scope: SourceScope,
+    /// The files of the traces, where the report has other names for them.
+    #[arg(skip)]
+    pub(crate) trace_files: Vec<PathBuf>,
+}
+
+/// Which of the source lines that may be shown are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SourceScope {
+    #[default]
+    All,
+    /// None of files with names that suggest passwords, tokens or keys.
+    NotSecret,
+    None,
 }
 
 /// Reads source lines. Each file is read once.
@@ -50,6 +73,7 @@ pub(crate) struct SourceReader {
     bases: Vec<PathBuf>,
     /// Files that were changed after this are not shown: the run had other lines.
     ended: Option<SystemTime>,
+    scope: SourceScope,
     files: HashMap<String, Option<PythonText>>,
     /// Why the first line was withheld that could have been shown.
     withheld: Option<Withheld>,
@@ -66,6 +90,8 @@ pub(crate) enum Withheld {
     UnknownOrigin,
     /// The file is in no folder that may be shown.
     Outside,
+    /// The folder of the run is a hidden one.
+    Hidden,
 }
 
 impl Withheld {
@@ -75,7 +101,8 @@ impl Withheld {
             Self::OtherHost => "the trace was recorded on another host",
             Self::OtherUser => "the trace was recorded by another user",
             Self::UnknownOrigin => "the trace does not name the host and the user of the run",
-            Self::Outside => "some files are outside of the folder of the run",
+            Self::Outside => "some files are not below the folder of the run",
+            Self::Hidden => "the folder of the run is below a hidden folder",
         };
         format!("Source lines left out: {why}; --source DIR shows those below DIR")
     }
@@ -93,9 +120,10 @@ impl SourceReader {
         };
         let asked = resolve(&args.folders);
         let (mut own, mut foreign) = (Vec::new(), None);
-        for (path, origin) in traces {
+        for (index, (path, origin)) in traces.into_iter().enumerate() {
+            let file = args.trace_files.get(index).map_or(Path::new(path), PathBuf::as_path);
             own.extend(origin.folders.iter().map(PathBuf::from));
-            foreign = foreign.or_else(|| find_stranger(Path::new(path), origin));
+            foreign = foreign.or_else(|| find_stranger(file, origin));
         }
         let mut bases = asked.clone();
         let folders = if let Some(why) = foreign {
@@ -104,13 +132,18 @@ impl SourceReader {
             bases.splice(0..0, own.iter().cloned());
             Ok(resolve(&own).into_iter().filter(|folder| is_own_folder(folder)).collect())
         };
-        Self { asked, folders, bases, ended, files: HashMap::new(), withheld: None }
+        Self { asked, folders, bases, ended, scope: args.scope, files: HashMap::new(), withheld: None }
     }
 
     /// The source line of a site without its indentation; `None` if it may not be shown, if the
     /// file cannot be read or was changed after the run, or if the line is empty.
     pub(crate) fn line_of(&mut self, site: &Site) -> Option<String> {
         let (file, line, function) = (site.file.as_ref()?, site.line?, site.function.as_ref()?);
+        match self.scope {
+            SourceScope::None => return None,
+            SourceScope::NotSecret if looks_secret(file) => return None,
+            SourceScope::NotSecret | SourceScope::All => {}
+        }
         if !self.files.contains_key(file) {
             let text = self.read(file);
             self.files.insert(file.clone(), text);
@@ -132,7 +165,10 @@ impl SourceReader {
             return None;
         }
         if let Err(why) = self.judge_folder(&path) {
-            self.withheld.get_or_insert(why);
+            // Compiled code, such as inductor's, is no source that the user misses.
+            if !path.starts_with(std::env::temp_dir()) {
+                self.withheld.get_or_insert(why);
+            }
             return None;
         }
         if self.ended.zip(facts.modified().ok()).is_some_and(|(ended, at)| at > ended) {
@@ -161,7 +197,11 @@ impl SourceReader {
             return Ok(());
         }
         let folders = self.folders.as_ref().map_err(|why| *why)?;
-        if folders.iter().any(is_below) || is_python_library(path) { Ok(()) } else { Err(Withheld::Outside) }
+        if folders.iter().any(is_below) || is_python_library(path) {
+            return Ok(());
+        }
+        let is_hidden = |base: &PathBuf| has_hidden_part(base) && path.starts_with(base);
+        Err(if self.bases.iter().any(is_hidden) { Withheld::Hidden } else { Withheld::Outside })
     }
 }
 
@@ -175,7 +215,7 @@ fn find_stranger(trace: &Path, origin: &TraceOrigin) -> Option<Withheld> {
     }
     let reader = rustix::process::geteuid().as_raw();
     let is_own = |owner: u32| owner == reader;
-    let owns_file = std::fs::metadata(trace).map_or(true, |facts| is_own(owner_of(&facts)));
+    let owns_file = std::fs::metadata(trace).is_ok_and(|facts| is_own(owner_of(&facts)));
     (user != u64::from(reader) || !owns_file).then_some(Withheld::OtherUser)
 }
 
@@ -207,6 +247,14 @@ fn is_python_library(path: &Path) -> bool {
     library.is_some_and(|at| !has_hidden_part(&parts[at + 2..].iter().collect::<PathBuf>()))
 }
 
+/// True if the name of the file suggests that it contains passwords, tokens or keys.
+fn looks_secret(file: &str) -> bool {
+    let path = Path::new(file_name(file));
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let extension = path.extension().map(|one| one.to_string_lossy().to_lowercase()).unwrap_or_default();
+    SECRET_NAMES.iter().any(|part| name.contains(part)) || SECRET_EXTENSIONS.contains(&extension.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,5 +275,17 @@ mod tests {
     fn root_and_hidden_folders_are_not_opened() {
         assert!(is_own_folder(Path::new("/work")));
         assert!(!is_own_folder(Path::new("/")) && !is_own_folder(Path::new("/home/me/.ssh")));
+    }
+
+    #[test]
+    fn names_of_secret_files() {
+        for secret in
+            ["/work/secrets.py", "api_key.py", ".env", r"C:\a\secret.pem", "/a/My_Credentials.py", "id.pem"]
+        {
+            assert!(looks_secret(secret), "{secret}");
+        }
+        for other in ["/work/secrets/train.py", "train.py", "keyboard.py", "environment.py"] {
+            assert!(!looks_secret(other), "{other}");
+        }
     }
 }

@@ -23,6 +23,8 @@ use crate::exit::UsageError;
 
 /// The extended attribute of our outputs. Its value is the kind of the output.
 const MARK: &str = "user.gpumemtrace.output";
+/// Permissions of an output, before the umask.
+const MODE: u32 = 0o666;
 /// Longest kind in bytes.
 const MAX_KIND: usize = 64;
 
@@ -36,7 +38,6 @@ const BEGINNINGS: &[(&str, &str)] = &[
     ("csv-sites", "trace,rank,layer,device,site,"),
     ("csv-timeline", "trace,rank,device,begin_ns,end_ns,step,"),
     ("torch-snapshot-json", "{\"gpumemtrace\":{"),
-    ("stormlog", "{\"allocator_active_bytes\":"),
 ];
 
 /// The kind of budgets, which users edit, and of traces: never replaced without `--force`.
@@ -61,6 +62,8 @@ pub(crate) struct OutputPath {
     path: PathBuf,
     kind: &'static str,
     state: State,
+    /// Permissions of a new file, before the umask.
+    mode: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +84,11 @@ impl OutputPath {
     ///
     /// The path is a folder, or has a file that is kept.
     pub(crate) fn claim(path: &Path, kind: &'static str, replaces: bool) -> anyhow::Result<Self> {
-        let free = |path: &Path| Self { path: path.to_owned(), kind, state: State::Free };
+        let free = |path: &Path| Self { path: path.to_owned(), kind, state: State::Free, mode: MODE };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(error) = folder.and_then(|folder| folder.metadata().err()) {
+            return Err(cannot_write(&describe_error(path), error));
+        }
         // Whatever prevents a look at the path prevents writing, which says why.
         let Ok(entry) = path.symlink_metadata() else { return Ok(free(path)) };
         let refuse = |why: &str| {
@@ -92,34 +99,39 @@ impl OutputPath {
             if entry.is_symlink() && !replaces {
                 return Err(refuse("is a link to a file that does not exist"));
             }
-            return Ok(Self { path: path.to_owned(), kind, state: State::Replaceable });
+            return Ok(Self { path: path.to_owned(), kind, state: State::Replaceable, mode: MODE });
         };
         if facts.is_dir() {
             let error = io::Error::from(ErrorKind::IsADirectory);
             return Err(cannot_write(&describe_error(path), error));
         }
-        if !facts.is_file() {
-            return Ok(Self { path: path.to_owned(), kind, state: State::Stream });
+        // The shell may have redirected it to a file, which is the shell's.
+        if !facts.is_file() || path == Path::new("/dev/stdout") {
+            return Ok(Self { path: path.to_owned(), kind, state: State::Stream, mode: MODE });
         }
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if !replaces && facts.len() > 0 && !is_output(&path, kind) {
-            let by =
-                if kind == KEPT { String::new() } else { format!(" and is no {kind} output of gpumemtrace") };
+            let by = if kind == KEPT { "" } else { ", and gpumemtrace cannot tell that it wrote it" };
             return Err(refuse(&format!("already exists{by}")));
         }
-        Ok(Self { path, kind, state: State::Replaceable })
+        Ok(Self { path, kind, state: State::Replaceable, mode: MODE })
     }
 
     /// Begins the file, in the folder of the path.
     pub(crate) fn begin(self) -> anyhow::Result<OutputFile> {
         let error = |error| cannot_write(&describe_error(&self.path), hide_temporary_name(error));
         let sink = match self.state {
+            State::Stream if self.path == Path::new("/dev/stdout") => {
+                // Opened by name, a file would be written to from its begin.
+                let stdout = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned().map_err(error)?;
+                Sink::Stream(File::from(stdout))
+            }
             State::Stream => Sink::Stream(File::options().write(true).open(&self.path).map_err(error)?),
             State::Free | State::Replaceable => {
                 let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 let mut file = tempfile::Builder::new();
                 #[cfg(unix)]
-                file.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+                file.permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode));
                 let file = file.prefix(".gpumemtrace-").tempfile_in(folder.unwrap_or(Path::new(".")));
                 Sink::Temporary(file.map_err(error)?)
             }
@@ -137,6 +149,16 @@ impl OutputPath {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Only this user may read the file, as a trace.
+    pub(crate) fn private(self) -> Self {
+        Self { mode: 0o600, ..self }
+    }
+
+    /// True for a device or a pipe, which may be where messages go, too.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.state == State::Stream
     }
 }
 
@@ -196,7 +218,7 @@ impl OutputFile {
             Err(failed) if failed.error.kind() == ErrorKind::AlreadyExists => {
                 let name = at.path.display();
                 Err(UsageError(format!(
-                    "{name} appeared while it was made; name another file, or add --force"
+                    "{name} was created by another program meanwhile; name another file, or add --force"
                 ))
                 .into())
             }
@@ -284,10 +306,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_have_no_random_name() {
+    fn missing_folder_is_named_before_anything_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let path = OutputPath::claim(&folder.path().join("none/page.html"), "html", false).unwrap();
-        let error = path.begin().err().expect("no such folder");
+        let error = OutputPath::claim(&folder.path().join("none/page.html"), "html", false).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.ends_with("--output: No such file or directory (os error 2)"), "{text}");
     }

@@ -92,11 +92,15 @@ impl TraceSource {
 
     /// Shows a progress line on stderr until the return value is dropped.
     pub(crate) fn progress(&self) -> ProgressLine {
-        let length_bytes = match &self.snapshot {
+        ProgressLine::start(&self.name, self.len_bytes(), self.counter.clone())
+    }
+
+    /// Length of the trace with all its parts, without the ring file.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        match &self.snapshot {
             Some(trace) => trace.len() as u64,
             None => self.parts.files.iter().map(|part| part.len_bytes).sum(),
-        };
-        ProgressLine::start(&self.name, length_bytes, self.counter.clone())
+        }
     }
 
     /// Calls `read` with this trace and its ring file, and names the trace in its errors.

@@ -22,7 +22,7 @@ _written: Set[str] = set()
 
 def is_replaceable(path: str, kind: str) -> bool:
     """True if nothing is at the path, or an empty file, or an output of this kind."""
-    if not os.path.lexists(path) or os.path.abspath(path) in _written:
+    if not os.path.lexists(path) or os.path.realpath(path) in _written:
         return True
     try:
         if os.path.isfile(path) and os.path.getsize(path) == 0:

@@ -102,12 +102,16 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     if exporter.shows_leaks(&job.options) {
         job.note_leaks_of_whole_run();
     }
-    let input_bytes = paths.iter().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
+    let bytes_of = |path: &PathBuf| TraceSource::find(path).map_or(0, |(file, _)| file.len_bytes());
+    let input_bytes = paths.iter().map(bytes_of).sum();
     if let Some(target) = target {
+        let is_stream = target.is_stream();
         let mut file = target.begin()?;
         exporter.export(&mut job, &mut LimitedOutput::new(&mut file, input_bytes))?;
         let written_bytes = file.finish()?;
-        print_output(&path, written_bytes)?;
+        if !is_stream {
+            print_output(&path, written_bytes)?;
+        }
     } else {
         let mut out = BufWriter::new(std::io::stdout().lock());
         exporter.export(&mut job, &mut LimitedOutput::new(&mut out, input_bytes))?;

@@ -95,6 +95,7 @@ fn is_shown_elsewhere(verdict: &Verdict, all: &[&Verdict]) -> bool {
         VerdictEvidence::HighPressure(pressure) => {
             devices_with_errors(all).any(|device| device == pressure.device)
         }
+        VerdictEvidence::TransientSpike { device, .. } => devices_with_errors(all).any(|one| one == *device),
         VerdictEvidence::FailedCalls { calls, of_torch, .. } => {
             calls == of_torch && devices_with_errors(all).next().is_some()
         }

@@ -99,7 +99,14 @@ fn fit_lines(lines: &[String], max_chars: usize) -> String {
     }
     if omitted > 0 {
         text.push('\n');
-        put_line(&mut text, format_args!("Left out, too long: {}.", format_count(omitted, "line")));
+        put_line(
+            &mut text,
+            format_args!(
+                "{} left out: the text would exceed {} characters.",
+                format_count(omitted, "line"),
+                format_number(MAX_CHARS as u64)
+            ),
+        );
     }
     text
 }
@@ -111,7 +118,7 @@ mod tests {
     #[test]
     fn lines_that_do_not_fit_are_counted() {
         let lines: Vec<String> = ["ab", "a much longer line", "é"].map(str::to_owned).into();
-        assert_eq!(fit_lines(&lines, 5), "ab\né\n\nLeft out, too long: 1 line.\n");
+        assert_eq!(fit_lines(&lines, 5), "ab\né\n\n1 line left out: the text would exceed 5 characters.\n");
         assert_eq!(fit_lines(&lines, 100), "ab\na much longer line\né\n");
     }
 }

@@ -18,7 +18,7 @@ use crate::util::seeded_map::SeededMap;
 pub(super) struct NativeCallers {
     frames: DenseMap<SiteFrames>,
     /// What a module is, by its first address.
-    modules: SeededMap<u64, ModuleRole>,
+    modules: SeededMap<u64, (String, ModuleRole)>,
 }
 
 /// The innermost frames of a stack of each kind; [`NodeId::NONE`] if there is none.
@@ -94,10 +94,16 @@ impl StackSymbols {
             self.unresolved.insert(FrameNode::Native(node));
             return None;
         };
-        let role = self.native_callers.modules.entry(module.start).or_insert_with(|| ModuleRole {
+        // While a program runs, a library may take the addresses of one that was unloaded.
+        let known = self.native_callers.modules.get(&module.start).filter(|known| known.0 == module.path);
+        if let Some((_, role)) = known {
+            return Some(*role);
+        }
+        let role = ModuleRole {
             is_user_module: self.user_code.is_user_module(&module.path),
             forwards_requests: only_forwards_requests(&module.path),
-        });
-        Some(*role)
+        };
+        self.native_callers.modules.insert(module.start, (module.path.clone(), role));
+        Some(role)
     }
 }

@@ -32,7 +32,7 @@ class ExportedRun:
     def export(self, format, *options, code=0, name="exported"):
         """Exports all traces and returns the path of the file."""
         path = self.folder / name
-        gpumemtrace("export", format, *self.traces, *options, "-o", path, code=code)
+        gpumemtrace("export", format, *self.traces, *options, "-o", path, "--force", code=code)
         return path
 
     def report(self, *options):

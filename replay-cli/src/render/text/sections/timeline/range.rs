@@ -81,7 +81,11 @@ impl ChartRange {
         } else {
             format_duration(end_ns)
         };
-        let inside = timeline.points.iter().filter(|point| (begin_ns..=end_ns).contains(&point.time_ns));
+        // A point before the first step may have the time of its first event.
+        let inside = timeline.points.iter().filter(|point| {
+            (begin_ns..=end_ns).contains(&point.time_ns)
+                && (point.time_ns > first_step.time_ns || point.step != Some(0))
+        });
         let steps = inside.filter_map(|point| Some((point.time_ns, point.step?))).collect();
         Self { begin_ns, end_ns, steps, note: Some(format!("shown: {from} to {to}")), ..whole }
     }
