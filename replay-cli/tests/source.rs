@@ -112,7 +112,7 @@ fn other_files_are_not_shown_to_the_reader_of_a_report() {
         let trace = machine.trace(machine.path(file).to_str().unwrap(), function, |_| ());
         let shown = machine.outputs(&trace, &[]);
         assert!(!shown.contains(KEY) && !shown.contains("MINE"), "{file}: {shown}");
-        assert_eq!(shown.contains("outside of the folder of the run"), says_why, "{file}: {shown}");
+        assert_eq!(shown.contains("or not below the folder of the run"), says_why, "{file}: {shown}");
     }
 }
 
@@ -125,7 +125,7 @@ fn traces_of_others_show_source_lines_only_on_demand() {
         ("on another host", |run| run.meta.set_text("host", "elsewhere")),
         ("by another user", |run| run.meta.set_number("user_id", 4_000_000_000)),
         ("does not name the host and the user", |run| run.meta.set_text("user_id", "0")),
-        ("outside of the folder", |run| run.meta.set_list("folders", vec!["/".to_owned()])),
+        ("not below the folder", |run| run.meta.set_list("folders", vec!["/".to_owned()])),
     ];
     for (why, change) in changes {
         let trace = machine.trace(mine.to_str().unwrap(), "fit", change);

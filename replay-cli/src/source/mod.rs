@@ -101,7 +101,7 @@ impl Withheld {
             Self::OtherHost => "the trace was recorded on another host",
             Self::OtherUser => "the trace was recorded by another user",
             Self::UnknownOrigin => "the trace does not name the host and the user of the run",
-            Self::Outside => "some files are not below the folder of the run",
+            Self::Outside => "some files are hidden, or not below the folder of the run",
             Self::Hidden => "the folder of the run is below a hidden folder",
         };
         format!("Source lines left out: {why}; --source DIR shows those below DIR")
@@ -165,8 +165,7 @@ impl SourceReader {
             return None;
         }
         if let Err(why) = self.judge_folder(&path) {
-            // Compiled code, such as inductor's, is no source that the user misses.
-            if !path.starts_with(std::env::temp_dir()) {
+            if !is_compiled_code(&path) {
                 self.withheld.get_or_insert(why);
             }
             return None;
@@ -231,6 +230,11 @@ fn is_own_folder(folder: &Path) -> bool {
 fn has_hidden_part(path: &Path) -> bool {
     path.components()
         .any(|part| matches!(part, Component::Normal(name) if name.as_encoded_bytes().starts_with(b".")))
+}
+
+/// True for what `torch.compile` writes (`torchinductor_USER`): no source that a user misses.
+fn is_compiled_code(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"torchinductor_"))
 }
 
 /// True for a file below `lib/python3.12` and the like, without a hidden folder in between. The

@@ -77,6 +77,15 @@ enum State {
 }
 
 impl OutputPath {
+    /// As [`claim`](Self::claim), for a path that the user has named: its folder must exist.
+    pub(crate) fn claim_named(path: &Path, kind: &'static str, replaces: bool) -> anyhow::Result<Self> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        match folder.and_then(|folder| folder.metadata().err()) {
+            Some(error) => Err(cannot_write(&describe_error(path), error)),
+            None => Self::claim(path, kind, replaces),
+        }
+    }
+
     /// Decides whether an output of this kind may be written to a path. Commands ask before they
     /// read anything, which may take minutes.
     ///
@@ -85,10 +94,6 @@ impl OutputPath {
     /// The path is a folder, or has a file that is kept.
     pub(crate) fn claim(path: &Path, kind: &'static str, replaces: bool) -> anyhow::Result<Self> {
         let free = |path: &Path| Self { path: path.to_owned(), kind, state: State::Free, mode: MODE };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(error) = folder.and_then(|folder| folder.metadata().err()) {
-            return Err(cannot_write(&describe_error(path), error));
-        }
         // Whatever prevents a look at the path prevents writing, which says why.
         let Ok(entry) = path.symlink_metadata() else { return Ok(free(path)) };
         let refuse = |why: &str| {
@@ -308,7 +313,8 @@ mod tests {
     #[test]
     fn missing_folder_is_named_before_anything_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let error = OutputPath::claim(&folder.path().join("none/page.html"), "html", false).unwrap_err();
+        let error =
+            OutputPath::claim_named(&folder.path().join("none/page.html"), "html", false).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.ends_with("--output: No such file or directory (os error 2)"), "{text}");
     }

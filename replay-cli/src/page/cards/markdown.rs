@@ -104,7 +104,7 @@ fn fit_lines(lines: &[String], max_chars: usize) -> String {
             format_args!(
                 "{} left out: the text would exceed {} characters.",
                 format_count(omitted, "line"),
-                format_number(MAX_CHARS as u64)
+                format_number(max_chars as u64)
             ),
         );
     }
