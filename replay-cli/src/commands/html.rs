@@ -84,13 +84,12 @@ fn parse_page_size(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
     let files = find_files(&args.traces, TRACES_AND_SUMMARIES)?;
-    let (output, target) = match &args.output {
-        Some(output) => (output.clone(), OutputPath::claim_named(output, "html", args.force)?),
-        None => {
-            let output = default_output(&args.traces[0], "html")?;
-            let target = OutputPath::claim(&output, "html", args.force)?;
-            (output, target)
-        }
+    let (output, target) = if let Some(output) = &args.output {
+        (output.clone(), OutputPath::claim_named(output, "html", args.force)?)
+    } else {
+        let output = default_output(&args.traces[0], "html")?;
+        let target = OutputPath::claim(&output, "html", args.force)?;
+        (output, target)
     };
     let (page, is_complete) =
         if is_fleet(&files) { fleet_page(args, &files)? } else { page_of(args, &files)? };
