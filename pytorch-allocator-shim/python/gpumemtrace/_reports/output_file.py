@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sys
 from typing import Set
 
 #: The extended attribute of our outputs. Its value is the kind of the output.
@@ -27,8 +28,8 @@ def is_replaceable(path: str, kind: str) -> bool:
     try:
         if os.path.isfile(path) and os.path.getsize(path) == 0:
             return True
-        return os.getxattr(path, _MARK) == kind.encode()
-    except (OSError, AttributeError):  # macOS has no os.getxattr.
+        return sys.platform == "linux" and os.getxattr(path, _MARK) == kind.encode()
+    except OSError:
         return False
 
 
@@ -48,10 +49,10 @@ def write_file(path: str, kind: str, content: bytes) -> None:
     try:
         with open(unfinished, "xb") as file:
             file.write(content)
-            try:
-                os.setxattr(file.fileno(), _MARK, kind.encode())
-            except (OSError, AttributeError):
-                pass  # The file system, or the system, has no attributes.
+            # macOS has no such function, and some file systems have no attributes.
+            if sys.platform == "linux":
+                with contextlib.suppress(OSError):
+                    os.setxattr(file.fileno(), _MARK, kind.encode())
         os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):
