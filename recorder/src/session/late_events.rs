@@ -58,6 +58,12 @@ impl FinishedEnd {
         Self { file, at, block }
     }
 
+    /// True if the block does not lie in one page of the file.
+    fn crosses_pages(&self) -> bool {
+        const PAGE: u64 = 4096;
+        self.at / PAGE != (self.at + self.block.len() as u64 - 1) / PAGE
+    }
+
     /// Writes the number of late events into the trace. Allocates nothing, unless the program has
     /// closed the descriptor.
     fn write(&self, events: u64) {
@@ -93,6 +99,11 @@ impl Session {
 
     fn write_late_events(&self) {
         let Some(end) = self.late.end.get() else { return };
+        // The end of the process may cut a write between two pages, and the block would be damaged.
+        // Threads that wait for that end do not write meanwhile.
+        if self.late.ending_thread.load(Ordering::Relaxed) == 0 && end.crosses_pages() {
+            return;
+        }
         for _ in 0..REWRITES {
             let events = self.late.events.load(Ordering::Acquire);
             end.write(events);

@@ -57,10 +57,11 @@ impl UnpackBudget {
     }
 }
 
-/// Events that a file may hold up to an offset. In the densest loop, in which only times differ, an
-/// event takes about a byte. An event may be a live block, which takes some 200 bytes of memory.
+/// Events that a file may hold up to an offset. In the densest loop, in which only times differ,
+/// ten events take about a byte. An event may be a live block, which takes some 200 bytes of
+/// memory.
 pub(super) const fn max_events(read_bytes: u64) -> u64 {
-    (1 << 20) + read_bytes.saturating_mul(4)
+    (1 << 20) + read_bytes.saturating_mul(16)
 }
 
 /// Bytes of events, unpacked, that a file may hold up to an offset. The densest loop, in which only
