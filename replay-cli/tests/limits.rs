@@ -19,25 +19,51 @@ fn run(folder: &Path, arguments: &str, max_kib: u64) -> (Option<i32>, usize, Str
     (done.status.code(), done.stdout.len(), String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// 250 call sites below a chain of 3,000 frames: 750,000 frames in stacks of reports.
-#[test]
-fn deep_stacks_of_many_call_sites_are_cut() {
-    let folder = tempfile::tempdir().unwrap();
+/// Writes a trace of 250 call sites below a chain of 3,000 frames: 750,000 frames in stacks of
+/// reports.
+fn write_deep_trace(folder: &Path) {
     let mut run_of = Synthetic::new();
     let mut chain = NodeId::NONE;
     for depth in 0..3000 {
         chain = run_of.frame(chain, "/work/deep/down.py", "recurse", depth % 900 + 1);
     }
     for site in 0..250 {
-        let stack = run_of.frame(chain, &format!("/work/f{}.py", site / 900), "leaf", site % 900 + 1);
+        let stack = run_of.frame(chain, "/work/leaf.py", "leaf", site + 1);
         run_of.alloc(stack, 1 << 20);
     }
-    fs::write(folder.path().join("run.trace"), run_of.file(1000)).unwrap();
-    for arguments in ["replay run.trace --json", "export folded run.trace -o -"] {
-        let (code, bytes, error) = run(folder.path(), arguments, 600 << 10);
-        assert_eq!(code, Some(0), "{arguments}: {error}");
-        assert!(bytes < 1 << 30, "{arguments}: {bytes}");
+    fs::write(folder.join("run.trace"), run_of.file(1000)).unwrap();
+}
+
+#[test]
+fn deep_stacks_of_a_report_are_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    write_deep_trace(folder.path());
+    let (code, bytes, error) = run(folder.path(), "replay run.trace --json", 600 << 10);
+    assert!(code == Some(0) && bytes < 1 << 30, "{bytes}: {error}");
+}
+
+#[test]
+fn deep_stacks_of_an_export_are_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    write_deep_trace(folder.path());
+    let (code, bytes, error) = run(folder.path(), "export folded run.trace -o -", 600 << 10);
+    assert!(code == Some(0) && bytes < 1 << 30, "{bytes}: {error}");
+}
+
+#[test]
+fn memory_is_in_proportion_to_distinct_stacks() {
+    const STACKS: i32 = 50_000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut run_of = Synthetic::new();
+    for line in 0..STACKS {
+        let file = format!("/work/part{}.py", line / 900);
+        let stack = run_of.frame(NodeId::NONE, &file, "fit", line % 900 + 1);
+        run_of.alloc(stack, 512);
     }
+    fs::write(folder.path().join("run.trace"), run_of.file(1000)).unwrap();
+    // The program itself, and 4 KiB for each stack.
+    let (code, _, error) = run(folder.path(), "replay run.trace", (100 << 10) + 4 * STACKS as u64);
+    assert_eq!(code, Some(0), "{error}");
 }
 
 /// 255 GPUs: each would have 4,096 intervals.

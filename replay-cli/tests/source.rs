@@ -139,3 +139,24 @@ fn traces_of_others_show_source_lines_only_on_demand() {
         assert!(!machine.outputs(&trace, &["--source", work.to_str().unwrap()]).contains(KEY), "{why}");
     }
 }
+
+#[test]
+fn page_for_strangers_has_no_source_line_and_a_redacted_page_has_your_own() {
+    let machine = Machine::new();
+    let trace = machine.trace(machine.path("work/train.py").to_str().unwrap(), "fit", |_| ());
+    let page_with = |options: &[&str]| {
+        let page = machine.path("page.html");
+        let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
+        let command = command.env("GPUMEMTRACE_CACHE", "off").arg("html").arg(&trace).args(options);
+        command.arg("-o").arg(&page).assert().success();
+        let text = fs::read_to_string(page).unwrap();
+        let data = String::from_utf8(super::html::blob(&text, "data")).unwrap();
+        text + &data
+    };
+    assert!(page_with(&[]).contains("MINE = torch"));
+    for options in [&["--no-source"][..], &["--no-source", "--redact"]] {
+        let page = page_with(options);
+        assert!(!page.contains("MINE") && page.contains("Source lines left out: --no-source"), "{options:?}");
+    }
+    assert!(page_with(&["--redact"]).contains("MINE = torch"));
+}

@@ -72,13 +72,14 @@ pub(crate) fn keep_loaded() {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
     // SAFETY: a NUL-terminated name; only reference count and flags of a loaded library change.
     let handle = unsafe { libc::dlopen(path.as_ptr().cast(), flags) };
-    // Not before: another thread that is about to unload the driver must not rely on this one.
-    IS_KEPT.store(true, Ordering::Release);
     if handle.is_null() {
         // The program's next `dlerror` must not show an error of ours.
         // SAFETY: returns and clears the calling thread's own message.
         unsafe { libc::dlerror() };
+        return;
     }
+    // Not before: another thread that is about to unload the driver must not rely on this one.
+    IS_KEPT.store(true, Ordering::Release);
 }
 
 /// True if the address lies in any copy of the driver.

@@ -74,9 +74,6 @@ mod entry_points {
             crate::loader::symbols::resolve_dlsym();
             crate::registration::register();
             crate::loader::dlclose_hook::set_before_unload(crate::cuda::keep_loaded);
-            if gpumemtrace_recorder::is_preloaded() {
-                crate::cuda::note_startup_modules();
-            }
             // A panic of ours is counted; its message must not mix with the program's output.
             std::panic::set_hook(Box::new(|_| {}));
             // SAFETY: no arguments, no effect.
@@ -84,6 +81,7 @@ mod entry_points {
             // SAFETY: registers a function without arguments of a library that is never unloaded.
             unsafe { at_quick_exit(end_quickly) };
             if gpumemtrace_recorder::is_preloaded() {
+                crate::cuda::note_startup_modules();
                 // SAFETY: as above; the second argument is passed on and not used.
                 let is_registered = unsafe { on_exit(end_last, std::ptr::null_mut()) } == 0;
                 ENDS_LAST.store(is_registered, Ordering::Relaxed);

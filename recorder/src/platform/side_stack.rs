@@ -30,7 +30,7 @@ impl<const BYTES: usize> SideStack<BYTES> {
     ///
     /// No other code may use this stack before the call returns, and all signals must be blocked.
     pub(crate) unsafe fn run<R>(&self, body: impl FnOnce() -> R) -> R {
-        let mut call = Call { body: Some(body), result: None };
+        let mut call = Call { body: Some(body), result: Err(Box::new(())) };
         let function = entry_of(&call);
         let data = (&raw mut call).cast::<c_void>();
         // SAFETY: the end of the memory, which is aligned as the ABI requires.
@@ -38,17 +38,13 @@ impl<const BYTES: usize> SideStack<BYTES> {
         // SAFETY: by the caller's promise the stack is free. `enter` gets its own data and never
         // unwinds.
         unsafe { call_on(data, function, top) };
-        match call.result {
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => resume_unwind(panic),
-            None => unreachable!("`enter` stores a result"),
-        }
+        call.result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
 struct Call<R, F> {
     body: Option<F>,
-    result: Option<std::thread::Result<R>>,
+    result: std::thread::Result<R>,
 }
 
 /// The function that makes a call of this type.
@@ -60,7 +56,7 @@ unsafe extern "C" fn enter<R, F: FnOnce() -> R>(data: *mut c_void) {
     // SAFETY: the call of `run`, which waits for this function.
     let call = unsafe { &mut *data.cast::<Call<R, F>>() };
     if let Some(body) = call.body.take() {
-        call.result = Some(catch_unwind(AssertUnwindSafe(body)));
+        call.result = catch_unwind(AssertUnwindSafe(body));
     }
 }
 

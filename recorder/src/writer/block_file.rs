@@ -127,9 +127,16 @@ impl BlockFile {
 
     /// Writes the last blocks: the index, the end (if given), and the tail that points to both.
     /// Returns the offset of the end.
+    ///
+    /// The end lies in one page of the file. It may be rewritten while the process ends, and a kill
+    /// cuts a write between two pages. Empty blocks of metadata, which say nothing, move it.
     pub(crate) fn finish(&mut self, end: Option<&[u8]>) -> io::Result<u64> {
         let index_at = self.end_offset();
         self.add_index();
+        let end_bytes = end.map_or(0, |end| end.len() as u64);
+        while crosses_pages(self.end_offset(), end_bytes) {
+            self.pending.extend(encode_block(BlockKind::META, &Meta::default().encode(), ZSTD_LEVEL));
+        }
         let end_at = self.end_offset();
         if let Some(end) = end {
             self.pending.extend(end);
@@ -187,5 +194,49 @@ impl BlockFile {
     /// The name under which the file was created.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// True if a range of at most a page does not lie in one page.
+fn crosses_pages(at: u64, bytes: u64) -> bool {
+    const PAGE_BYTES: u64 = 4096;
+    let end = at + bytes.saturating_sub(1);
+    bytes <= PAGE_BYTES && at / PAGE_BYTES != end / PAGE_BYTES
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use gpumemtrace_format::index::{TAIL_BYTES, locate_index};
+
+    #[test]
+    fn end_lies_in_one_page_and_is_found_wherever_the_file_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.trace");
+        let end = encode_block(BlockKind::END, &[7; 411], 0);
+        let mut moved = 0;
+        for note_bytes in (0..8192).step_by(61) {
+            let file =
+                File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+            let mut meta = Meta::default();
+            // Digits that zstd cannot pack, so that the end moves through two pages.
+            let digits =
+                (0..note_bytes as u64).map(|i| char::from(b'0' + ((i * i * 2_654_435_761) >> 13) as u8 % 75));
+            meta.set_text("note", digits.collect::<String>());
+            let mut trace = BlockFile::begin(file, &path, &meta).unwrap();
+            let at = trace.finish(Some(&end)).unwrap();
+            assert!(!crosses_pages(at, end.len() as u64), "{at}");
+            let bytes = std::fs::read(&path).unwrap();
+            assert_eq!(&bytes[at as usize..][..end.len()], end);
+            let found = locate_index(bytes.len() as u64, |from, buffer| {
+                bytes.get(from as usize..).and_then(|rest| rest.get(..buffer.len())).is_some_and(|part| {
+                    buffer.copy_from_slice(part);
+                    true
+                })
+            });
+            assert_eq!(found.and_then(|found| found.end), Some(at));
+            moved += u32::from(bytes.len() - at as usize == end.len() + TAIL_BYTES && at % 4096 < 25);
+        }
+        assert!(moved > 0, "an end that had to be moved");
     }
 }

@@ -225,8 +225,7 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let before = before.map(|(report, comparison)| RunBefore { report, comparison });
     let page = PageSource { histories, report: &report, json, summary: &summary, before };
     let max_bytes = usize::try_from(args.max_size).unwrap_or(usize::MAX);
-    let options =
-        PageOptions { max_bytes, source: (!args.no_source).then_some(&source), is_redacted: args.redact };
+    let options = PageOptions { max_bytes, source: &source, is_redacted: args.redact };
     Ok((make_page(page, options), is_complete))
 }
 

@@ -15,13 +15,13 @@ mod groups;
 mod labels;
 mod redaction;
 mod reductions;
-mod source;
 mod trace_data;
 
 use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::{Report, RunHistory};
 
-use crate::source::SourceArgs;
+use crate::render::text::sources_of_report;
+use crate::source::{SourceArgs, SourceReader};
 use crate::terminal::escape::{escape_text, needs_escape};
 
 use cards::{
@@ -36,7 +36,6 @@ use labels::Labels;
 use redaction::Redaction;
 pub(crate) use redaction::redact_processes;
 use reductions::Reductions;
-use source::SourceLines;
 
 /// A try is not compressed if this part of its expected size is too large.
 const SURE_PART: f64 = 0.9;
@@ -77,15 +76,15 @@ impl PageSource<'_> {
 pub(crate) struct PageOptions<'a> {
     /// Limit of the page in bytes.
     pub(crate) max_bytes: usize,
-    /// Where the source lines of call sites may come from; `None` to embed none.
-    pub(crate) source: Option<&'a SourceArgs>,
+    /// Which source lines of call sites are embedded.
+    pub(crate) source: &'a SourceArgs,
     /// Cut the directories of all paths.
     pub(crate) is_redacted: bool,
 }
 
 /// Makes the page. It may exceed the limit if even the coarsest history is too large.
 pub(crate) fn make_page(mut source: PageSource<'_>, options: PageOptions<'_>) -> String {
-    let mut sources = SourceLines::new(options.source, &source.report.traces);
+    let mut sources = sources_of_report(&source.report.traces, options.source);
     let mut reductions = Reductions::default();
     let title = source.report.traces.first().map_or("", |trace| trace.path.rsplit('/').next().unwrap_or(""));
     let (mut summary, mut json) = (source.summary.to_owned(), std::mem::take(&mut source.json));
@@ -122,7 +121,7 @@ struct PageCards {
 }
 
 impl PageCards {
-    fn new(source: &PageSource<'_>, sources: &mut SourceLines) -> Self {
+    fn new(source: &PageSource<'_>, sources: &mut SourceReader) -> Self {
         let sites: Vec<_> = source.histories.iter().map(trace_data::named_sites).collect();
         let labels: Vec<Labels> = sites.iter().map(|sites| Labels::new(sites)).collect();
         let report = shorten_files(source.report, &labels);
@@ -175,7 +174,7 @@ fn raw_histories(
     source: &PageSource<'_>,
     cards: &PageCards,
     reductions: &Reductions,
-    sources: &mut SourceLines,
+    sources: &mut SourceReader,
 ) -> RawBlobs {
     let mut columns = Columns::default();
     let last = source.histories.len().saturating_sub(1);
@@ -189,7 +188,7 @@ fn raw_histories(
         traces,
         cards: &cards.traces,
         rank_cards: &cards.ranks,
-        page_card: page_card(&reductions.sentences(&source.histories), sources.missing().as_deref()),
+        page_card: page_card(&reductions.sentences(&source.histories), sources.withheld()),
         compare: source.before.map(|_| ComparedTraces { before: last, after: 0 }),
         first_trace: worst_trace(source.report),
     };

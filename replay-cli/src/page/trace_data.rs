@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use gpumemtrace_replay::report::{Category, GapPoint, Site};
 use gpumemtrace_replay::{AllocatorState, BlockHistory, DeviceHistory, KeyframeReason, Report, RunHistory};
 
+use crate::source::SourceReader;
+
 use super::call_tree::CallTree;
 use super::columns::Columns;
 use super::data::{
@@ -14,14 +16,13 @@ use super::data::{
 };
 use super::groups::groups_of_bins;
 use super::labels::Labels;
-use super::source::SourceLines;
 
 /// Encodes one trace. `trace` is its index in the report.
 pub(super) fn trace_data(
     (trace, report): (usize, &Report),
     history: &RunHistory,
     columns: &mut Columns,
-    sources: &mut SourceLines,
+    sources: &mut SourceReader,
 ) -> TraceData {
     let mut tree = CallTree::default();
     let nodes: Vec<u64> = history.stacks.iter().map(|(site, _)| tree.add_stack(site)).collect();

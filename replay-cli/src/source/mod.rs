@@ -92,6 +92,8 @@ pub(crate) enum Withheld {
     Outside,
     /// The folder of the run is a hidden one.
     Hidden,
+    /// The user wants none (`--no-source`).
+    Unwanted,
 }
 
 impl Withheld {
@@ -103,6 +105,7 @@ impl Withheld {
             Self::UnknownOrigin => "the trace does not name the host and the user of the run",
             Self::Outside => "some files are hidden, or not below the folder of the run",
             Self::Hidden => "the folder of the run is below a hidden folder",
+            Self::Unwanted => return "Source lines left out: --no-source".to_owned(),
         };
         format!("Source lines left out: {why}; --source DIR shows those below DIR")
     }
@@ -132,7 +135,8 @@ impl SourceReader {
             bases.splice(0..0, own.iter().cloned());
             Ok(resolve(&own).into_iter().filter(|folder| is_own_folder(folder)).collect())
         };
-        Self { asked, folders, bases, ended, scope: args.scope, files: HashMap::new(), withheld: None }
+        let withheld = (args.scope == SourceScope::None).then_some(Withheld::Unwanted);
+        Self { asked, folders, bases, ended, scope: args.scope, files: HashMap::new(), withheld }
     }
 
     /// The source line of a site without its indentation; `None` if it may not be shown, if the

@@ -161,13 +161,13 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
     let mut sites: Vec<(u64, SiteId, &BinValues)> = live_set
         .sites()
         .map(|(id, site)| (id, site.bin_values()))
-        .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
+        .map(|(id, values)| (values.max(), id, values))
         .filter(|(most, ..)| *most > 0)
         .collect();
     sites.sort_by_key(|(most, id, _)| (Reverse(*most), *id));
     let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| TimelineBand {
         site: analysis.symbols.site(*id, live_set.main_stack_at_peak(*id)),
-        bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
+        bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |bytes| bytes[*side])).collect(),
     });
     Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, omitted: None }
 }

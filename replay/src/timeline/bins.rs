@@ -203,7 +203,7 @@ impl TimelineBins {
         }
     }
 
-    /// Merges the bins in pairs. Values that are kept per bin must follow with [`halve_values`].
+    /// Merges the bins in pairs. Values that are kept per bin must follow with [`BinValues::halve`].
     pub(crate) fn halve(&mut self) -> Vec<MergedExtremes> {
         self.width = self.width.saturating_mul(2);
         let mut extremes = Vec::new();
@@ -234,17 +234,98 @@ impl TimelineBins {
 }
 
 /// The bytes of one call site at the high (index 0) and the low (index 1) of each finished bin.
-pub(crate) type BinValues = Vec<[u64; 2]>;
+///
+/// A trace may have very many call sites with few changes each, so consecutive bins with the same
+/// bytes take the memory of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BinValues {
+    /// The bin after the last one of a run, and the bytes in each of its bins.
+    runs: Vec<(u32, [u64; 2])>,
+}
 
-/// Merges the values of one call site as [`TimelineBins::halve`] merged the bins.
-pub(crate) fn halve_values(values: &mut BinValues, extremes: &[MergedExtremes]) {
-    let merged = values
-        .chunks(2)
-        .zip(extremes)
-        .map(|(pair, extreme)| {
-            let pair = [pair[0], pair.get(1).copied().unwrap_or(pair[0])];
-            [pair[extreme.high][0], pair[extreme.low][1]]
-        })
-        .collect();
-    *values = merged;
+impl BinValues {
+    /// Number of finished bins.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.last().map_or(0, |(end, _)| *end as usize)
+    }
+
+    /// Appends a bin.
+    pub(crate) fn push(&mut self, bytes: [u64; 2]) {
+        self.push_run(1, bytes);
+    }
+
+    fn push_run(&mut self, bins: u32, bytes: [u64; 2]) {
+        match self.runs.last_mut() {
+            Some((end, last)) if *last == bytes => *end += bins,
+            last => {
+                let end = last.map_or(0, |(end, _)| *end);
+                self.runs.push((end + bins, bytes));
+            }
+        }
+    }
+
+    /// The bytes in a bin.
+    pub(crate) fn get(&self, bin: usize) -> Option<[u64; 2]> {
+        let run = self.runs.partition_point(|(end, _)| *end as usize <= bin);
+        self.runs.get(run).map(|(_, bytes)| *bytes)
+    }
+
+    /// The most bytes in any bin.
+    pub(crate) fn max(&self) -> u64 {
+        self.runs.iter().flat_map(|(_, bytes)| *bytes).max().unwrap_or(0)
+    }
+
+    /// Merges the bins in pairs, as [`TimelineBins::halve`] merged those of the set.
+    pub(crate) fn halve(&mut self, extremes: &[MergedExtremes]) {
+        let mut merged = Self::default();
+        let mut bin = 0;
+        for (end, bytes) in &self.runs {
+            // Pairs with the same bytes, whichever of them has the extreme.
+            let pairs = end.saturating_sub(bin) / 2;
+            if pairs > 0 {
+                merged.push_run(pairs, *bytes);
+                bin += 2 * pairs;
+            }
+            if bin < *end {
+                let pair = [*bytes, self.get(bin as usize + 1).unwrap_or(*bytes)];
+                let extreme = extremes.get(bin as usize / 2).unwrap_or(&MergedExtremes { high: 0, low: 0 });
+                merged.push([pair[extreme.high][0], pair[extreme.low][1]]);
+                bin += 2;
+            }
+        }
+        *self = merged;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn values_in_runs_equal_values_of_each_bin(
+            bins in prop::collection::vec((0u64..3, 0u64..3), 0..40),
+            sides in prop::collection::vec((0usize..2, 0usize..2), 20),
+        ) {
+            let mut each: Vec<[u64; 2]> = bins.into_iter().map(|(high, low)| [high, low]).collect();
+            let extremes: Vec<MergedExtremes> =
+                sides.into_iter().map(|(high, low)| MergedExtremes { high, low }).collect();
+            let mut runs = BinValues::default();
+            each.iter().for_each(|bytes| runs.push(*bytes));
+            for _ in 0..3 {
+                prop_assert_eq!((runs.len(), runs.get(each.len())), (each.len(), None));
+                prop_assert_eq!(runs.max(), each.iter().flatten().copied().max().unwrap_or(0));
+                for (bin, bytes) in each.iter().enumerate() {
+                    prop_assert_eq!(runs.get(bin), Some(*bytes));
+                }
+                runs.halve(&extremes);
+                let merge = |(pair, extreme): (&[[u64; 2]], &MergedExtremes)| {
+                    let pair = [pair[0], *pair.last().unwrap()];
+                    [pair[extreme.high][0], pair[extreme.low][1]]
+                };
+                each = each.chunks(2).zip(&extremes).map(merge).collect();
+            }
+        }
+    }
 }

@@ -174,7 +174,7 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
     let usual = usual_bin(&levels, capacity).filter(|_| !device.sleep.has_slept());
     if let Some(usual) = usual {
         let more = |(id, site): (SiteId, &SiteStats)| {
-            let usually = site.bin_values().get(usual).map_or(0, |value| value[0]);
+            let usually = site.bin_values().get(usual).map_or(0, |bytes| bytes[0]);
             let bytes = live_set.at_peak(site).bytes.saturating_sub(usually);
             SiteBytes { site: analysis.symbols.site(id, None), bytes }
         };

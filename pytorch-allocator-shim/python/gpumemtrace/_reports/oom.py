@@ -79,7 +79,7 @@ def _write_report(path: Optional[str]) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**untraced(os.environ), "COLUMNS": "120"})
     if not done.stdout:
         raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
-    # An error is no time for refusals: next to a file of the user, the report gets a number.
+    # An error is the wrong moment to refuse. Beside a user's own file, the report gets a number.
     stem = free_stem(stem, _KIND, ".txt", ".json")
     write_file(stem + ".txt", _KIND, done.stdout)
     write_file(stem + ".json", _KIND, json.dumps(report(trace, "--oom"), indent=1).encode())

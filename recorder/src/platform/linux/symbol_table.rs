@@ -1,7 +1,8 @@
 //! Look-ups in the dynamic symbol table of an ELF module.
 //!
 //! The tables belong to another program's file. So these are pure functions over slices that check
-//! every index, and an endless chain ends. Sources: the [ELF specification] for the table and
+//! every index, and an endless chain ends. The crate `object` reads such tables only by a file's
+//! section headers, which are not loaded. Sources: the [ELF specification] for the table and
 //! `DT_HASH`, [GNU hash tables] as binutils writes them, and [symbol versions] as the loader reads
 //! them.
 //!

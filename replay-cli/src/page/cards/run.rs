@@ -7,6 +7,7 @@ use super::element::{Content, Element, Node, element, facts, list};
 use super::{CardTrace, nodes, paragraph};
 use crate::render::wording::recording::describe_ending;
 use crate::render::wording::steps::describe_steps;
+use crate::source::Withheld;
 use crate::terminal::format::{format_count, format_duration, format_number, format_utc};
 
 type Fact<'a> = (&'a str, String);
@@ -34,12 +35,12 @@ pub(super) fn cards(trace: &CardTrace<'_>) -> Vec<Node> {
 }
 
 /// What the page leaves out, which depends on its size.
-pub(in crate::page) fn page_card(reductions: &[String], missing_source: Option<&str>) -> Node {
+pub(in crate::page) fn page_card(reductions: &[String], withheld: Option<Withheld>) -> Node {
     let mut lines = reductions.to_vec();
     if lines.is_empty() {
         lines.push("Nothing was merged or left out to keep the page small.".to_owned());
     }
-    lines.extend(missing_source.map(str::to_owned));
+    lines.extend(withheld.map(|withheld| format!("{}.", withheld.describe())));
     Node::Element(card("This page", list("advice", lines)))
 }
 

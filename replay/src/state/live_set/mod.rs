@@ -30,7 +30,7 @@ use crate::state::live_set::site_stats::{
 use crate::state::live_set::step_peaks::StepPeaks;
 use crate::state::pool_key::PoolKey;
 use crate::timeline::bin_axis::BinAxis;
-use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
+use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 use crate::util::ids::{SiteId, StackId};
@@ -310,7 +310,7 @@ impl LiveSet {
             }
             let extremes = self.bins.halve();
             for site in &mut self.sites {
-                halve_values(&mut site.bins, &extremes);
+                site.bins.halve(&extremes);
             }
             if let Some(history) = &mut self.history {
                 history.halve();
