@@ -203,7 +203,7 @@ impl TimelineBins {
         }
     }
 
-    /// Merges the bins in pairs. Values that are kept per bin must follow with [`BinValues::halve`].
+    /// Merges the bins in pairs. [`BinValues::halve`] must follow for values that are kept per bin.
     pub(crate) fn halve(&mut self) -> Vec<MergedExtremes> {
         self.width = self.width.saturating_mul(2);
         let mut extremes = Vec::new();
@@ -249,7 +249,7 @@ impl BinValues {
         self.runs.last().map_or(0, |(end, _)| *end as usize)
     }
 
-    /// Appends a bin.
+    /// Appends a bin with the bytes at its high and its low.
     pub(crate) fn push(&mut self, bytes: [u64; 2]) {
         self.push_run(1, bytes);
     }
@@ -312,7 +312,9 @@ mod tests {
             let extremes: Vec<MergedExtremes> =
                 sides.into_iter().map(|(high, low)| MergedExtremes { high, low }).collect();
             let mut runs = BinValues::default();
-            each.iter().for_each(|bytes| runs.push(*bytes));
+            for bytes in &each {
+                runs.push(*bytes);
+            }
             for _ in 0..3 {
                 prop_assert_eq!((runs.len(), runs.get(each.len())), (each.len(), None));
                 prop_assert_eq!(runs.max(), each.iter().flatten().copied().max().unwrap_or(0));
