@@ -154,8 +154,6 @@ pub(super) struct SiteColumn {
 #[derive(Debug, Serialize)]
 pub(super) struct BlockColumns {
     pub edges_ns: Column,
-    /// Mean distance of the edges.
-    pub width_ns: u64,
     pub bins: u16,
     pub birth: Column,
     pub death: Column,

@@ -163,12 +163,8 @@ fn bin_columns(device: &DeviceHistory, columns: &mut Columns) -> BinColumns {
 
 fn block_columns(blocks: &BlockHistory, columns: &mut Columns) -> BlockColumns {
     let rows = &blocks.rows;
-    let edges_ns = &blocks.edges_ns;
-    let ends = edges_ns.first().zip(edges_ns.last());
-    let span_ns = ends.map_or(0, |(first, last)| last.saturating_sub(*first));
     BlockColumns {
-        edges_ns: columns.add(edges_ns.iter().copied()),
-        width_ns: span_ns.checked_div(u64::from(blocks.bins)).unwrap_or(0).max(1),
+        edges_ns: columns.add(blocks.edges_ns.iter().copied()),
         bins: blocks.bins,
         birth: columns.add(rows.iter().map(|row| u64::from(row.birth))),
         death: columns.add(rows.iter().map(|row| u64::from(row.death))),

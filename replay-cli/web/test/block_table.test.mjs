@@ -60,7 +60,7 @@ function buildModel(blocks, edges) {
       node: columns.add(Array.from({ length: STACKS }, () => 1)),
       site: columns.add(Array.from({ length: STACKS }, (_, stack) => stack % 3)),
     },
-    devices: [{ ordinal: 0, blocks: { edges_ns: columns.add(edges), width_ns: 1, bins, ...table } }],
+    devices: [{ ordinal: 0, blocks: { edges_ns: columns.add(edges), bins, ...table } }],
   };
   const data = { version: 1, traces: [trace] };
   return loadModel(data, new Columns(columns.encode()), {});

@@ -20,7 +20,8 @@ pub struct AmountChange {
 
 impl AmountChange {
     /// The change from one amount to the other; saturates.
-    pub(crate) fn new(before: u64, after: u64) -> Self {
+    #[must_use]
+    pub fn new(before: u64, after: u64) -> Self {
         let change = i128::from(after) - i128::from(before);
         let change = change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
         Self { before, after, change }

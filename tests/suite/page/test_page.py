@@ -3,6 +3,7 @@
 Each kind of trace is recorded once, and its page is opened from a file, without a network.
 """
 
+import bisect
 import json
 import os
 import random
@@ -15,9 +16,9 @@ from conftest import FULL, gpumemtrace
 from page_runs import GOLDEN, KINDS, bytes_text, page_of  # noqa: F401 (fixture)
 
 MOMENTS = 100
-#: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
 #: Kinds that every view is compared for.
 BROWSED = list(KINDS) if FULL else ["fragmented", "ranks"]
+#: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
 RICH = ["leak", "oom", "fragmented", "phases", "ranks", "compared", "damaged"]
 WIDTH = 1280
 BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB|PiB)\b")
@@ -439,6 +440,27 @@ def test_chart_follows_arrow_keys(browser, page_of):  # noqa: F811
     browser.press("Home", "ArrowRight", "ArrowRight", "Enter")
     assert browser.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 300))").startswith("#timeline?from=")
     assert browser.text(".selection-bar").startswith("Moment: ")
+    assert browser.problems() == []
+
+
+def test_strip_follows_arrow_keys_from_edge_to_edge(browser, page_of):  # noqa: F811
+    browser.open(page_of("leak").path, "flame")
+    canvas = "document.querySelector('[data-view=flame] .moment-strip canvas')"
+    edges = browser.evaluate("gpumemtrace.edges()")
+    link = ""
+
+    def press(*keys):
+        nonlocal link
+        browser.evaluate(f"{canvas}.focus(); null")
+        browser.press(*keys)
+        link = browser.evaluate(settled(f"location.hash !== {json.dumps(link)} && /from=/.test(location.hash)", "location.hash"))
+        return [int(time) for time in re.findall(r"(?:from|to)=(\d+)", link)]
+
+    [end] = press("End")
+    edge = bisect.bisect_left(edges, end)
+    assert press("ArrowLeft") == [edges[edge - 1]]
+    assert press("ArrowLeft") == [edges[edge - 2]]
+    assert press("ArrowRight") == [edges[edge - 1]]
     assert browser.problems() == []
 
 

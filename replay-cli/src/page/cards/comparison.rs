@@ -42,8 +42,10 @@ fn level_table(now: &Device, was: &Device) -> Element {
         ("Driver, highest", was.peak.device_bytes, now.peak.device_bytes),
     ];
     let rows = rows.map(|(name, before, now)| {
-        let change =
-            before.zip(now).map_or_else(|| "unknown".to_owned(), |(before, now)| change_of(before, now));
+        let change = before.zip(now).map_or_else(
+            || "unknown".to_owned(),
+            |(before, now)| format_change(AmountChange::new(before, now).change, true),
+        );
         element("tr")
             .add(element("th").with("scope", "row").add(name))
             .add(number_cell(known_bytes(before)))
@@ -135,14 +137,4 @@ fn line_row(line: &LineChange, has_steps: bool, trace: &CardTrace<'_>, before: &
 /// `4.00 MiB before, 8.00 MiB now`
 fn both_amounts(change: AmountChange) -> String {
     format!("{} before, {} now", format_bytes(change.before), format_bytes(change.after))
-}
-
-/// `+1.00 MiB`, `-512 B`, `0 B`.
-fn change_of(before: u64, now: u64) -> String {
-    let sign = match now.cmp(&before) {
-        std::cmp::Ordering::Less => "-",
-        std::cmp::Ordering::Equal => "",
-        std::cmp::Ordering::Greater => "+",
-    };
-    format!("{sign}{}", format_bytes(before.abs_diff(now)))
 }

@@ -187,14 +187,13 @@ export type GroupKind = "category" | "stream" | "pool";
  * Blocks by birth bin and death bin. A row stands for `count` blocks of one stack with `bytes` in
  * all, born in bin `birth` and freed in bin `death`. `death` is `bins` for blocks never freed.
  * Edge `e` lies between bins `e - 1` and `e`, after all events up to and with the nanosecond
- * `edges_ns[e]`. Bins follow events as well as time, so the distances of edges differ. A block is live at edge `e` if `birth < e && e <= death`.
- * Blocks with `birth === death` were live at no edge: churn.
+ * `edges_ns[e]`. Bins follow events as well as time, so the distances of edges differ. A block is
+ * live at edge `e` if `birth < e && e <= death`. Blocks with `birth === death` were live at no
+ * edge: churn.
  */
 export interface BlockTable {
   /** Ascending, one more than bins. */
   edges_ns: Column;
-  /** Mean distance of the edges. */
-  width_ns: number;
   bins: number;
   /** Ascending. */
   birth: Column;

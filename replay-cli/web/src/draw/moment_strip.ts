@@ -2,9 +2,10 @@
  * A strip of memory over the run on which a moment or a window is picked.
  *
  * A click picks a moment, a drag a window. Left and Right move the moment, or the end of the
- * window, by one bin; with Shift, they begin a window.
+ * window, by one edge of the table of blocks; with Shift, they begin a window.
  */
 
+import { firstAtLeast } from "../data/block_table.js";
 import { clamp } from "../widgets/clamp.js";
 import type { Axis } from "../widgets/axis.js";
 import { createSurface, fitSurface } from "../widgets/canvas.js";
@@ -19,8 +20,8 @@ export interface StripContent {
   start_ns: number;
   width_ns: number;
   values: Float64Array;
-  /** How far an arrow key moves. */
-  key_ns: number;
+  /** Moments between which an arrow key moves, ascending. */
+  edges: Float64Array;
   /** Second, fainter curve, such as reserved memory. */
   behind: Float64Array | null;
   axis: Axis;
@@ -185,13 +186,18 @@ function fillBelow(context: CanvasRenderingContext2D, { area }: Path, color: str
 
 /** The moment or window after a key; null for other keys. */
 function moveByKey(content: StripContent, event: KeyboardEvent): [number, number | null] | null {
-  const { end_ns, key_ns } = content;
-  const step = { ArrowLeft: -key_ns, ArrowRight: key_ns }[event.key];
-  const target = { Home: 0, End: end_ns }[event.key];
-  if (step === undefined && target === undefined) return null;
+  const { end_ns, edges } = content;
   const from = content.shown[0] ?? end_ns;
   const to = content.shown[1] ?? from;
-  const moved = clamp(target ?? to + step!, 0, end_ns);
+  const target = {
+    ArrowLeft: edges[firstAtLeast(edges, to) - 1] ?? 0,
+    // Times are whole nanoseconds.
+    ArrowRight: edges[firstAtLeast(edges, to + 1)] ?? end_ns,
+    Home: 0,
+    End: end_ns,
+  }[event.key];
+  if (target === undefined) return null;
+  const moved = clamp(target, 0, end_ns);
   if (event.shiftKey || content.selected.length === 2) return [from, moved];
   return [moved, null];
 }

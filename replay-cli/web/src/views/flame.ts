@@ -166,7 +166,7 @@ class FlamePage {
       start_ns: data.series.start_ns,
       width_ns: data.series.width_ns,
       values: this.#device.column(data.series.live_max),
-      key_ns: data.blocks.width_ns,
+      edges: this.#device.edges(),
       behind: null,
       axis: createAxis(this.#trace, selection.axis),
       selected: times,

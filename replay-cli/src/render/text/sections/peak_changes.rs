@@ -4,6 +4,7 @@ use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::{Confidence, Peak, PeakBlockRow, SincePreviousStep};
 
 use crate::render::wording::categories::label_category;
+use crate::render::wording::comparison::format_change;
 use crate::render::wording::sites::short_site;
 use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::marks::HANG;
@@ -20,7 +21,7 @@ pub(super) fn render_changes(out: &mut String, peak: &Peak, style: Style) {
     let SincePreviousStep { step, live_bytes, rise_bytes, changes, .. } = since;
     let title = format!(
         "Change since the previous step: {} (peak of step {}: {})",
-        format_signed(*rise_bytes),
+        format_change(*rise_bytes, true),
         format_number(*step),
         format_bytes(*live_bytes)
     );
@@ -34,7 +35,7 @@ pub(super) fn render_changes(out: &mut String, peak: &Peak, style: Style) {
             out,
             format_args!(
                 "  {:>12}  {HANG}{label}: {}",
-                format_signed(change.rise_bytes),
+                format_change(change.rise_bytes, true),
                 short_site(&change.site)
             ),
         );
@@ -43,17 +44,8 @@ pub(super) fn render_changes(out: &mut String, peak: &Peak, style: Style) {
         let rest = &changes[most..];
         let bytes = rest.iter().fold(0i64, |sum, change| sum.saturating_add(change.rise_bytes));
         let others = format_count(rest.len() as u64, "other change");
-        put_line(out, format_args!("  {:>12}  {others}", format_signed(bytes)));
+        put_line(out, format_args!("  {:>12}  {others}", format_change(bytes, true)));
     }
-}
-
-fn format_signed(bytes: i64) -> String {
-    let sign = match bytes {
-        0 => "",
-        1.. => "+",
-        _ => "-",
-    };
-    format!("{sign}{}", format_bytes(bytes.unsigned_abs()))
 }
 
 /// Every block of the peak, if `--blocks` is given.
