@@ -1,5 +1,5 @@
-/* Functions with a recorded name but another signature: of a newer driver, of CUDA 2, and one that
-   frees everything. */
+/* Functions with a recorded name but another signature: of a newer driver, of CUDA 2, and two that
+   may free memory. */
 #include "driver.h"
 
 typedef int (*future_fn)(uint64_t, size_t, dptr *);
@@ -19,6 +19,9 @@ int main(void) {
     CHECK(get("cuMemAlloc", &found, 2000, 0, 0) == 0);
     CHECK(((int (*)(uint32_t *, uint32_t))found)(&small, 512) == 801);
     CHECK(((int (*)(int, void *))dlsym(library, "cuCheckpointProcessCheckpoint"))(1, 0) == 801);
+    CHECK(((int (*)(uint32_t))dlsym(library, "cuLogicalEndpointDestroy"))(1) == 801);
+    CHECK(get("cuLogicalEndpointDestroy", &found, 13030, 0, 0) == 0);
+    CHECK(((int (*)(uint32_t))found)(1) == 801);
     once((alloc_fn)dlsym(library, "cuMemAlloc_v2"), (free_fn)dlsym(library, "cuMemFree_v2"), 4 * MIB);
     return 0;
 }

@@ -132,7 +132,8 @@ macro_rules! spare_stubs {
 
 // Source: cuda.h of CUDA 13. The 32-bit functions of CUDA 2 differ in signature from today's
 // functions of the same name. A checkpoint moves all device memory to the host. From CUDA 11.4 on,
-// `cuGraphInstantiate` names functions of two signatures.
+// `cuGraphInstantiate` names functions of two signatures. Whether memory that is bound to a logical
+// endpoint lives on after `cuMemRelease` is not documented (cuda.h of CUDA 13.5).
 stubs! { NAMED_STUBS:
     alloc_32 "cuMemAlloc" as "cuMemAlloc" since 2_000;
     alloc_pitch_32 "cuMemAllocPitch" as "cuMemAllocPitch" since 2_000;
@@ -144,6 +145,10 @@ stubs! { NAMED_STUBS:
     checkpoint "cuCheckpointProcessCheckpoint" as "cuCheckpointProcessCheckpoint" since 12_080;
     restore "cuCheckpointProcessRestore" as "cuCheckpointProcessRestore" since 12_080;
     instantiate "" as "cuGraphInstantiate" since 11_040;
+    endpoint_bind_address "cuLogicalEndpointBindAddr" as "cuLogicalEndpointBindAddr" since 13_030;
+    endpoint_bind_memory "cuLogicalEndpointBindMem" as "cuLogicalEndpointBindMem" since 13_030;
+    endpoint_unbind "cuLogicalEndpointUnbind" as "cuLogicalEndpointUnbind" since 13_030;
+    endpoint_destroy "cuLogicalEndpointDestroy" as "cuLogicalEndpointDestroy" since 13_030;
 }
 spare_stubs! { s00 s01 s02 s03 s04 s05 s06 s07 s08 s09 s10 s11 s12 s13 s14 s15 s16 s17 s18 s19 s20 s21 s22 s23 s24 s25 s26 s27 s28 s29 s30 s31 }
 

@@ -56,4 +56,7 @@ unsupported! {
     12080: cuLogsRegisterCallback cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
         cuMemBatchDecompressAsync cuMemcpyBatchAsync cuMemcpy3DBatchAsync cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessCheckpoint cuCheckpointProcessRestore cuCheckpointProcessUnlock;
+    13030: cuLogicalEndpointIdReserve cuLogicalEndpointIdRelease cuLogicalEndpointCreate cuLogicalEndpointAddDevice
+        cuLogicalEndpointBindAddr cuLogicalEndpointBindMem cuLogicalEndpointUnbind cuLogicalEndpointDestroy
+        cuLogicalEndpointExport cuLogicalEndpointImport cuLogicalEndpointGetLimits cuLogicalEndpointQuery;
 }
