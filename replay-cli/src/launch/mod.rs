@@ -6,4 +6,4 @@ pub(crate) mod library;
 pub(crate) mod output_pattern;
 pub(crate) mod platform;
 pub(crate) mod preload;
-mod sanitizer;
+pub(crate) mod sanitizer;

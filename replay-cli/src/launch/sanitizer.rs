@@ -36,6 +36,12 @@ fn is_runtime(library: &[u8]) -> bool {
     RUNTIMES.iter().any(|runtime| name.starts_with(runtime.as_bytes()))
 }
 
+/// The runtime that a list of libraries to preload begins with.
+pub(crate) fn runtime_before_recorder(list: &OsStr) -> Option<&OsStr> {
+    let first = list.as_bytes().split(|byte| b" :".contains(byte)).find(|name| !name.is_empty())?;
+    is_runtime(first).then(|| OsStr::from_bytes(first))
+}
+
 /// The list of libraries to preload: sanitizer runtimes, the recorder, then the others that were
 /// listed already. `needed` is a runtime that the program is linked with.
 pub(super) fn order_preloads(recorder: &OsStr, listed: &OsStr, needed: Option<&OsStr>) -> OsString {
@@ -95,6 +101,8 @@ mod tests {
         // The program does not start so anyway.
         assert_eq!(order("/b.so:libasan.so.8", None), "ours:/b.so:libasan.so.8");
         assert_eq!(order("/libasan.so.8/mine.so", None), "ours:/libasan.so.8/mine.so");
+        assert_eq!(runtime_before_recorder("libasan.so.8:ours".as_ref()), Some("libasan.so.8".as_ref()));
+        assert_eq!(runtime_before_recorder("ours:libasan.so.8".as_ref()), None);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 """`gpumemtrace doctor` passes on a working setup and names each fault."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from conftest import COMMAND, LIBRARY, VENVS, environment
@@ -68,6 +70,15 @@ def test_unwritable_folder_is_named(torch_version, tmp_path):
     assert code == 3
     assert checks["output folder"]["verdict"] == "bad"
     assert "GPUMEMTRACE_OUTPUT" in checks["output folder"]["says"]
+
+
+def test_sanitizer_stays_before_the_recorder(torch_version, tmp_path):
+    runtime = os.path.realpath(subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip())
+    settings = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    checks, code = doctor(tmp_path, torch_version, python=sys.executable, **settings)
+    assert code == 0, checks
+    assert checks["sanitizer"]["says"].startswith(f"{runtime} comes before the recorder")
+    assert checks["Python"]["verdict"] == "ok"
 
 
 def test_missing_interpreter_is_named(torch_version, tmp_path):

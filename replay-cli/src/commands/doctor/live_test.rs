@@ -12,7 +12,7 @@ use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{Counter, Event, Meta};
 
 use crate::launch::platform::Platform;
-use crate::launch::preload;
+use crate::launch::{preload, sanitizer};
 use crate::terminal::escape::escape_text;
 
 /// Time limit of one test: importing PyTorch from a cold disk is slow.
@@ -23,6 +23,8 @@ pub(super) struct LiveTestResult {
     pub(super) stdout: String,
     pub(super) stderr: String,
     pub(super) succeeded: bool,
+    /// The sanitizer runtime that was loaded before the library.
+    pub(super) sanitizer: Option<String>,
     /// `None` if the program wrote no trace.
     pub(super) trace: Option<LiveTestTrace>,
 }
@@ -51,12 +53,16 @@ pub(super) fn run_live_test(
     let path = folder.path().join("run.trace");
     let here = std::env::current_dir().context("the current directory is gone")?;
     let variable = |name: &str| std::env::var_os(name);
-    if let Some(blocker) = preload::find_blocker(Platform::HOST, (program, &here), &HostFileSystem, variable)
-    {
+    let (variables, blocker) =
+        preload::environment(Platform::HOST, library, (program, &here), &HostFileSystem, variable);
+    if let Some(blocker) = blocker {
         anyhow::bail!("{blocker}");
     }
+    let preloaded = variables.iter().find(|(name, _)| *name == Platform::HOST.preload_variable());
+    let sanitizer = preloaded.and_then(|(_, list)| sanitizer::runtime_before_recorder(list));
+    let sanitizer = sanitizer.map(|runtime| runtime.to_string_lossy().into_owned());
     let mut command = Command::new(program);
-    command.args(arguments).env(Platform::HOST.preload_variable(), library).env("GPUMEMTRACE_OUTPUT", &path);
+    command.args(arguments).envs(variables).env("GPUMEMTRACE_OUTPUT", &path);
     for variable in ["GPUMEMTRACE_STACKS", "GPUMEMTRACE_ON_FULL", "RANK"] {
         command.env_remove(variable);
     }
@@ -69,6 +75,7 @@ pub(super) fn run_live_test(
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         succeeded: output.status.success(),
+        sanitizer,
         trace,
     })
 }

@@ -37,6 +37,7 @@ pub(super) fn check_python(
                 let best =
                     alone.as_ref().ok().filter(|probe| probe.facts["frames"].is_array()).unwrap_or(&torch);
                 checks.extend(recorder_warnings(best));
+                checks.extend(best.left.sanitizer.as_deref().map(describe_sanitizer));
                 checks.push(judge_frames(best));
                 judge_torch(&torch, checks);
                 return;
@@ -67,6 +68,14 @@ fn run_python_probe(library: &Path, python: &OsStr, what: &str) -> Result<Python
 fn recorder_warnings(probe: &PythonProbe) -> impl Iterator<Item = DoctorCheck> {
     let lines = probe.left.stderr.lines().filter_map(|line| line.strip_prefix("gpumemtrace: "));
     lines.map(|line| DoctorCheck::new("recorder", CheckVerdict::Failed, line))
+}
+
+fn describe_sanitizer(runtime: &str) -> DoctorCheck {
+    let says = format!(
+        "{} comes before the recorder, as it must; with LD_PRELOAD instead of gpumemtrace run, name it first",
+        escape_text(runtime)
+    );
+    DoctorCheck::new("sanitizer", CheckVerdict::Ok, says)
 }
 
 fn judge_frames(probe: &PythonProbe) -> DoctorCheck {
