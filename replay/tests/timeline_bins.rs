@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use gpumemtrace_replay::AnalysisOptions;
 use gpumemtrace_replay::report::{Report, TimelinePoint};
-use gpumemtrace_synthetic::Synthetic;
+use gpumemtrace_synthetic::{Synthetic, analyse_part};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -11,8 +12,8 @@ fn points_of(report: &Report) -> &[TimelinePoint] {
     &report.timeline.as_ref().unwrap().points
 }
 
-#[test]
-fn short_training_has_bins_in_each_step_whatever_the_startup() {
+/// Ten steps within 0.1% of the run.
+fn short_training() -> Synthetic {
     let mut has_begun = false;
     let mut run = Synthetic::train(10, |run, _, train| {
         if !has_begun {
@@ -27,7 +28,12 @@ fn short_training_has_bins_in_each_step_whatever_the_startup() {
     });
     run.time_ns += 2 * SECOND_NS;
     run.release_all();
-    let report = run.report();
+    run
+}
+
+#[test]
+fn short_training_has_bins_in_each_step_whatever_the_startup() {
+    let report = short_training().report();
     assert_eq!(report.steps.as_ref().map(|steps| steps.count), Some(Some(10)));
     let mut by_step: BTreeMap<u64, usize> = BTreeMap::new();
     for point in points_of(&report) {
@@ -37,6 +43,18 @@ fn short_training_has_bins_in_each_step_whatever_the_startup() {
     let of_steps: Vec<usize> = (1..10).map(|step| by_step.get(&step).copied().unwrap_or(0)).collect();
     let (least, most) = (of_steps.iter().min().unwrap(), of_steps.iter().max().unwrap());
     assert!(*least >= 20 && *most <= 2 * least, "{of_steps:?}");
+}
+
+#[test]
+fn short_training_has_half_of_the_bins_of_a_page() {
+    let options = AnalysisOptions { keeps_history: true, ..AnalysisOptions::default() };
+    let history = analyse_part(&short_training().file(1000), options).take_history().expect("a history");
+    let device = &history.devices[0];
+    let steps = *history.step_starts_ns.first().unwrap()..=*history.step_starts_ns.last().unwrap();
+    for edges_ns in [&device.series_edges_ns, &device.bins_edges_ns] {
+        let inside = edges_ns.iter().filter(|edge| steps.contains(edge)).count();
+        assert!(inside > edges_ns.len() / 2, "{inside} of {}", edges_ns.len());
+    }
 }
 
 #[test]

@@ -30,16 +30,13 @@ pub(crate) fn write_series(run: &ExportRun, folder: &mut PartitionFolder<'_>) ->
 fn binned_rows(device: &DeviceHistory) -> impl Iterator<Item = SeriesRow> + '_ {
     NAMES.into_iter().zip(device.series.chunks(2)).flat_map(move |(name, pair)| {
         let values = pair[0].iter().zip(&pair[1]);
-        values.zip(0u64..).map(move |((least, most), bin)| {
-            let start_ns = device.series_start_ns.saturating_add(bin.saturating_mul(device.series_width_ns));
-            SeriesRow {
-                device: i64::from(device.ordinal),
-                series: Text::from_static(name),
-                start_ns: saturated(start_ns),
-                end_ns: saturated(start_ns.saturating_add(device.series_width_ns)),
-                min_bytes: number(*least),
-                max_bytes: number(*most),
-            }
+        values.zip(device.series_edges_ns.windows(2)).map(move |((least, most), edges)| SeriesRow {
+            device: i64::from(device.ordinal),
+            series: Text::from_static(name),
+            start_ns: saturated(edges[0]),
+            end_ns: saturated(edges[1]),
+            min_bytes: number(*least),
+            max_bytes: number(*most),
         })
     })
 }

@@ -110,8 +110,7 @@ pub(super) struct DeviceData {
 
 #[derive(Debug, Serialize)]
 pub(super) struct SeriesColumns {
-    pub start_ns: u64,
-    pub width_ns: u64,
+    pub edges_ns: Column,
     pub live_min: Column,
     pub live_max: Column,
     pub reserved_min: Column,
@@ -122,8 +121,7 @@ pub(super) struct SeriesColumns {
 
 #[derive(Debug, Serialize)]
 pub(super) struct BinColumns {
-    pub start_ns: u64,
-    pub width_ns: u64,
+    pub edges_ns: Column,
     pub time_ns: Column,
     pub live: Column,
     pub sites: Vec<SiteColumn>,

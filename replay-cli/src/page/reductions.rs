@@ -161,7 +161,8 @@ fn merge_composition(device: &mut DeviceHistory) {
     let categories = device.categories.iter_mut().map(|(_, values)| values);
     let pools = device.pools.iter_mut().map(|(_, values)| values);
     sites.chain(categories).chain(pools).for_each(merge);
-    device.bins_width_ns = device.bins_width_ns.saturating_mul(2);
+    let end_ns = device.bins_edges_ns.pop();
+    device.bins_edges_ns = device.bins_edges_ns.iter().copied().step_by(2).chain(end_ns).collect();
 }
 
 fn drop_every_other(device: &mut DeviceHistory) {

@@ -123,8 +123,7 @@ fn device_data(
         total_bytes: info.and_then(|info| info.total_bytes),
         layer: if device.has_torch { "torch" } else { "driver" },
         series: SeriesColumns {
-            start_ns: device.series_start_ns,
-            width_ns: device.series_width_ns,
+            edges_ns: columns.add(device.series_edges_ns.iter().copied()),
             live_min,
             live_max,
             reserved_min,
@@ -148,8 +147,7 @@ fn bin_columns(device: &DeviceHistory, columns: &mut Columns) -> BinColumns {
     }
     let sites = device.site_series.iter();
     BinColumns {
-        start_ns: device.bins_start_ns,
-        width_ns: device.bins_width_ns,
+        edges_ns: columns.add(device.bins_edges_ns.iter().copied()),
         time_ns: columns.add(device.bin_times_ns.iter().copied()),
         live: columns.add(device.bin_live.iter().copied()),
         sites: sites

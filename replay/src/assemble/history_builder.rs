@@ -24,7 +24,6 @@ use crate::state::live_set::history::lifetimes::LifetimeTable;
 use crate::state::pool_key::PoolKey;
 use crate::timeline::extremes::ExtremeSeries;
 use crate::timeline::phase_turns::PhaseTurns;
-use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};
 
 /// Sites with a series of their own, per device.
@@ -144,15 +143,20 @@ impl HistoryBuilder<'_> {
         };
         let composition = live_set.history().map(|history| &history.composition);
         let highs = || composition.into_iter().flat_map(Composition::highs);
-        let (site_series, other_sites) = self.site_series(composition);
+        let end_ns = relative(live_set.last_event_ns()).saturating_add(1);
+        let edges = |begins_ns: &mut dyn Iterator<Item = u64>| {
+            let mut edges_ns: Vec<u64> = begins_ns.map(relative).collect();
+            edges_ns.extend((!edges_ns.is_empty()).then_some(end_ns));
+            edges_ns
+        };
+        let bins_edges_ns = edges(&mut highs().map(|high| high.begin_ns));
+        let (site_series, other_sites) = self.site_series(composition, &bins_edges_ns);
         DeviceHistory {
             ordinal,
             has_torch,
-            series_start_ns: series.map_or(0, |series| relative(series.start_ns())),
-            series_width_ns: series.map_or(0, ExtremeSeries::width_ns),
+            series_edges_ns: edges(&mut series.into_iter().flat_map(ExtremeSeries::begins_ns).copied()),
             series: std::array::from_fn(values),
-            bins_start_ns: composition.map_or(0, |bins| relative(bins.start_ns())),
-            bins_width_ns: composition.map_or(1, Composition::width_ns),
+            bins_edges_ns,
             bin_times_ns: highs().map(|high| relative(high.time_ns)).collect(),
             bin_live: highs().map(|high| high.live).collect(),
             site_series,
@@ -166,7 +170,11 @@ impl HistoryBuilder<'_> {
         }
     }
 
-    fn site_series(&mut self, composition: Option<&Composition>) -> (Vec<(usize, Vec<u64>)>, u64) {
+    fn site_series(
+        &mut self,
+        composition: Option<&Composition>,
+        edges_ns: &[u64],
+    ) -> (Vec<(usize, Vec<u64>)>, u64) {
         let values = composition.into_iter().flat_map(|bins| bins.filled_values(Grouping::Site)).zip(0..);
         let mut sites: Vec<(u64, SiteId, &[u64])> = values
             .map(|(values, id)| (values.iter().copied().max().unwrap_or(0), SiteId(id), values))
@@ -175,7 +183,14 @@ impl HistoryBuilder<'_> {
         sites.sort_by_key(|(most, id, _)| (Reverse(*most), *id));
         let others = sites.len().saturating_sub(MAX_SITE_SERIES) as u64;
         sites.truncate(MAX_SITE_SERIES);
-        sites.sort_by_key(|(_, id, values)| (Reverse(saturating_sum(values.iter().copied())), *id));
+        let over_time = |values: &[u64]| {
+            let areas = values
+                .iter()
+                .zip(edges_ns.windows(2))
+                .map(|(bytes, edges)| u128::from(*bytes) * u128::from(edges[1].saturating_sub(edges[0])));
+            areas.fold(0u128, u128::saturating_add)
+        };
+        sites.sort_by_cached_key(|(_, id, values)| (Reverse(over_time(values)), *id));
         let bins = composition.map_or(0, |bins| bins.highs().len());
         let all_bins = |values: &[u64]| {
             let mut all = values.to_vec();

@@ -46,17 +46,14 @@ pub struct DeviceHistory {
     pub ordinal: u8,
     /// True if blocks are those of PyTorch's allocator, else they are driver memory.
     pub has_torch: bool,
-    /// Begin of the first bin of `series`.
-    pub series_start_ns: u64,
-    /// Width of the bins of `series`.
-    pub series_width_ns: u64,
+    /// Begins of the bins of `series`, and the end of the last. Bins follow events as well as time,
+    /// so their widths differ. The end of a bin is not in it. Empty without bins.
+    pub series_edges_ns: Vec<u64>,
     /// Per bin the least and the most live, reserved and device bytes, in this order. What is
     /// unknown is empty.
     pub series: [Vec<u64>; 6],
-    /// Begin of the first bin of `bin_times_ns`, `bin_live` and `site_series`.
-    pub bins_start_ns: u64,
-    /// Width of these bins.
-    pub bins_width_ns: u64,
+    /// As `series_edges_ns`, for the bins of `bin_times_ns`, `bin_live` and `site_series`.
+    pub bins_edges_ns: Vec<u64>,
     /// The moment of the most live bytes of each bin.
     pub bin_times_ns: Vec<u64>,
     /// Live bytes at that moment.

@@ -49,15 +49,14 @@ impl BinAxis {
         Self { span_ns, event_ns: self.event_ns, ..Self::for_run(0, 0) }
     }
 
-    /// Length of the run; 0 if unknown.
-    pub(crate) fn span_ns(&self) -> u64 {
-        self.span_ns
+    /// The width at which about `bins` bins suffice for the run; 1 if its length is unknown.
+    pub(crate) fn width_for(&self, bins: usize) -> u64 {
+        self.span_ns.saturating_mul(2) / bins as u64 + 1
     }
 
-    /// The least width at which no event skips a bin, and about `bins` bins suffice for the run.
-    pub(crate) fn first_width(&self, bins: usize) -> u64 {
-        let expected = self.span_ns.saturating_mul(2) / bins as u64 + 1;
-        expected.max(self.event_ns)
+    /// As [`Self::width_for`], but no event skips a bin.
+    pub(crate) fn coarse_width_for(&self, bins: usize) -> u64 {
+        self.width_for(bins).max(self.event_ns)
     }
 
     /// Passes an event. Returns its position.

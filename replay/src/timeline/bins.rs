@@ -89,7 +89,7 @@ impl TimelineBins {
     pub(crate) fn on_axis(axis: &BinAxis) -> Self {
         #[allow(clippy::reversed_empty_ranges)] // Empty, so that the first sample is an extreme.
         let live = 1..=0;
-        Self { start: None, width: axis.first_width(MAX_BINS), all: Vec::new(), end: 0, live }
+        Self { start: None, width: axis.coarse_width_for(MAX_BINS), all: Vec::new(), end: 0, live }
     }
 
     /// Index of the current bin.

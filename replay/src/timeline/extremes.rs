@@ -1,37 +1,42 @@
-//! The least and the greatest values of several series in bins of equal width.
+//! The least and the greatest values of several series in many bins.
 //!
-//! As in [`super::bins`], the bins are merged in pairs when they are full. The extremes of each bin
-//! are exact, so those of any span of whole bins are, too. A bin begins with the state before it.
+//! As in [`super::bins`], the bins have equal widths on a [`BinAxis`], and are merged in pairs when
+//! they are full. The extremes of each bin are exact, so those of any span of whole bins are, too.
+//! A bin begins with the state before it.
+
+use crate::timeline::bin_axis::BinAxis;
 
 /// Limit on the number of bins.
 pub(crate) const MAX_FINE_BINS: usize = 4096;
-const INITIAL_WIDTH_NS: u64 = 1 << 11;
 
 /// The extremes of `N` series over a run.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtremeSeries<const N: usize> {
-    start_ns: u64,
-    width_ns: u64,
+    /// Position of the first event.
+    start: u64,
+    width: u64,
     /// End of the current bin, which is the last; 0 before the first event.
-    end_ns: u64,
+    end: u64,
+    /// Per bin a time: its first event comes not before it, and all earlier events do.
+    begins_ns: Vec<u64>,
     last: [u64; N],
     least: Vec<[u64; N]>,
     most: Vec<[u64; N]>,
 }
 
 impl<const N: usize> ExtremeSeries<N> {
-    /// Bins for a run of the given length, with the final width from the start. With 0, for an
-    /// unknown length, the bins begin narrow.
-    pub(crate) fn for_span(span_ns: u64) -> Self {
-        let width_ns = (span_ns / MAX_FINE_BINS as u64 + 1).next_power_of_two().max(INITIAL_WIDTH_NS);
-        Self { start_ns: 0, width_ns, end_ns: 0, last: [0; N], least: Vec::new(), most: Vec::new() }
+    /// Bins on an axis. They are merged as needed: rarely, if the length of the run is known.
+    pub(crate) fn on_axis(axis: &BinAxis) -> Self {
+        let width = axis.width_for(MAX_FINE_BINS);
+        let (begins_ns, least, most) = (Vec::new(), Vec::new(), Vec::new());
+        Self { start: 0, width, end: 0, begins_ns, last: [0; N], least, most }
     }
 
-    /// Records the values after an event. Times ascend.
+    /// Records the values after the last event that the axis passed.
     #[inline]
-    pub(crate) fn observe(&mut self, time_ns: u64, values: [u64; N]) {
-        if time_ns >= self.end_ns {
-            self.append_until(time_ns);
+    pub(crate) fn observe(&mut self, axis: &BinAxis, values: [u64; N]) {
+        if axis.position() >= self.end {
+            self.append_until(axis);
         }
         for (series, value) in values.into_iter().enumerate() {
             // Most events change one of the series.
@@ -51,33 +56,35 @@ impl<const N: usize> ExtremeSeries<N> {
     }
 
     #[inline(never)] // Once per bin.
-    fn append_until(&mut self, time_ns: u64) {
+    fn append_until(&mut self, axis: &BinAxis) {
         if self.least.is_empty() {
-            self.start_ns = time_ns;
+            self.start = axis.position();
         }
-        let index = |width_ns: u64| ((time_ns - self.start_ns) / width_ns) as usize;
-        while index(self.width_ns) >= MAX_FINE_BINS {
-            self.least.resize(MAX_FINE_BINS, self.last);
-            self.most.resize(MAX_FINE_BINS, self.last);
+        let passed = axis.position().saturating_sub(self.start);
+        while passed / self.width >= MAX_FINE_BINS as u64 {
+            self.append_until_len(MAX_FINE_BINS, axis);
             self.least = merge_pairs(&self.least, u64::min);
             self.most = merge_pairs(&self.most, u64::max);
-            self.width_ns = self.width_ns.saturating_mul(2);
+            self.begins_ns = self.begins_ns.iter().copied().step_by(2).collect();
+            self.width = self.width.saturating_mul(2);
         }
-        let len = index(self.width_ns) + 1;
-        self.least.resize(len.max(self.least.len()), self.last);
-        self.most.resize(len.max(self.most.len()), self.last);
-        let span = (self.least.len() as u64).saturating_mul(self.width_ns);
-        self.end_ns = self.start_ns.saturating_add(span);
+        self.append_until_len((passed / self.width) as usize + 1, axis);
+        let span = (self.least.len() as u64).saturating_mul(self.width);
+        self.end = self.start.saturating_add(span);
     }
 
-    /// Time of the first event, on the clock of the trace.
-    pub(crate) fn start_ns(&self) -> u64 {
-        self.start_ns
+    fn append_until_len(&mut self, len: usize, axis: &BinAxis) {
+        while self.least.len() < len {
+            let begin = self.start.saturating_add((self.least.len() as u64).saturating_mul(self.width));
+            self.begins_ns.push(axis.time_of(begin));
+            self.least.push(self.last);
+            self.most.push(self.last);
+        }
     }
 
-    /// Width of a bin.
-    pub(crate) fn width_ns(&self) -> u64 {
-        self.width_ns
+    /// Begins of the bins, on the clock of the trace.
+    pub(crate) fn begins_ns(&self) -> &[u64] {
+        &self.begins_ns
     }
 
     /// The least value of a series in each bin.
@@ -110,18 +117,21 @@ mod tests {
             steps in proptest::collection::vec((0u64..40_000, 0u64..100), 1..300),
             first_ns in 0u64..1000,
         ) {
-            let mut series = ExtremeSeries::<1>::for_span(0);
+            let mut axis = BinAxis::default();
+            let mut series = ExtremeSeries::<1>::on_axis(&axis);
             let mut events = Vec::new();
             let mut time_ns = first_ns;
             for (delay_ns, value) in steps {
                 time_ns += delay_ns * delay_ns / 100;
-                series.observe(time_ns, [value]);
+                axis.advance(time_ns);
+                series.observe(&axis, [value]);
                 events.push((time_ns, value));
             }
-            let bins = series.least(0).zip(series.most(0)).zip(0u64..);
-            for ((least, most), bin) in bins {
-                let begin_ns = series.start_ns() + bin * series.width_ns();
-                let end_ns = begin_ns + series.width_ns();
+            let begins_ns = series.begins_ns();
+            let bins = series.least(0).zip(series.most(0)).enumerate();
+            for (bin, (least, most)) in bins {
+                let begin_ns = begins_ns[bin];
+                let end_ns = begins_ns.get(bin + 1).copied().unwrap_or(u64::MAX);
                 let before = events.iter().rfind(|(at, _)| *at < begin_ns).map(|(_, value)| *value);
                 let inside = events.iter().filter(|(at, _)| (begin_ns..end_ns).contains(at));
                 let values: Vec<u64> = before

@@ -126,6 +126,36 @@ proptest! {
     }
 
     #[test]
+    fn levels_of_each_bin_are_those_between_its_edges(
+        choices in proptest::collection::vec(any::<(u8, u8, u16)>(), 20..400),
+        pause_ns in 1_000u64..100_000_000,
+    ) {
+        let run = random_run(&choices, pause_ns);
+        let blocks = blocks_of(&run);
+        prop_assume!(!blocks.is_empty());
+        let history = history_of(&run);
+        let device = &history.devices[0];
+        let allocated = blocks.iter().map(|block| (block.2, block.1 as i64));
+        let freed = blocks.iter().filter_map(|block| Some((block.3?, -(block.1 as i64))));
+        let mut changes: Vec<(u64, i64)> = allocated.chain(freed).collect();
+        changes.sort_unstable();
+        prop_assert_eq!(device.series_edges_ns.len(), device.series[0].len() + 1);
+        for (bin, edges) in device.series_edges_ns.windows(2).enumerate() {
+            let mut live: i64 = changes.iter().filter(|(at_ns, _)| *at_ns < edges[0]).map(|(_, bytes)| bytes).sum();
+            let (mut least, mut most) = (live, live);
+            for (_, bytes) in changes.iter().filter(|(at_ns, _)| (edges[0]..edges[1]).contains(at_ns)) {
+                live += bytes;
+                (least, most) = (least.min(live), most.max(live));
+            }
+            prop_assert_eq!((device.series[0][bin], device.series[1][bin]), (least as u64, most as u64));
+        }
+        let moments = device.bin_times_ns.iter().zip(device.bins_edges_ns.windows(2));
+        for (time_ns, edges) in moments {
+            prop_assert!((edges[0]..=edges[1]).contains(time_ns));
+        }
+    }
+
+    #[test]
     fn states_have_the_blocks_of_their_number_of_events(
         choices in proptest::collection::vec(any::<(u8, u8, u16)>(), 20..400),
         pause_ns in 1_000u64..1_000_000,

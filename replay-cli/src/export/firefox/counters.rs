@@ -48,7 +48,6 @@ pub(super) struct CounterPlace<'a> {
 /// The counters of a device: the most bytes of each bin of its history. Unknown series are left
 /// out.
 pub(super) fn counters_of_device(device: &DeviceHistory, place: &CounterPlace<'_>) -> Vec<MemoryCounter> {
-    let width_ms = milliseconds(device.series_width_ns);
     let mut counters = Vec::new();
     for (order, (label, index, what, color)) in SERIES.into_iter().enumerate() {
         let samples = CounterSamples::new(&device.series[index], device, place);
@@ -57,7 +56,7 @@ pub(super) fn counters_of_device(device: &DeviceHistory, place: &CounterPlace<'_
         }
         let name = format!("GPU {} {label}", device.ordinal);
         counters.push(MemoryCounter {
-            description: format!("{what}: the maximum of each interval of {width_ms} ms"),
+            description: format!("{what}: the maximum of each interval"),
             category: "Memory",
             pid: place.pid.to_owned(),
             main_thread_index: place.thread,
@@ -79,9 +78,9 @@ impl CounterSamples {
         let mut before = 0i64;
         // The last time, if it was left out because the value was that of the time before.
         let mut skipped_ms = None;
-        for (bin, bytes) in (0u64..).zip(series) {
-            let first = device.series_start_ns.saturating_add(bin.saturating_mul(device.series_width_ns));
-            if first.saturating_add(device.series_width_ns) <= begin || first > end {
+        for (edges, bytes) in device.series_edges_ns.windows(2).zip(series) {
+            let first = edges[0];
+            if edges[1] <= begin || first > end {
                 continue;
             }
             let time_ms = milliseconds(place.offset_ns.saturating_add(first.max(begin)));

@@ -150,10 +150,13 @@ export interface DeviceData {
   keyframes: Keyframe[];
 }
 
-/** Least and most bytes per bin. Bin `i` covers the times from `start_ns + i * width_ns`. */
+/** Least and most bytes per bin. */
 export interface Series {
-  start_ns: number;
-  width_ns: number;
+  /**
+   * Begins of the bins, and the end of the last, which is not in it; empty without bins. Bins
+   * follow events as well as time, so their widths differ.
+   */
+  edges_ns: Column;
   live_min: Column;
   live_max: Column;
   reserved_min: Column;
@@ -167,8 +170,8 @@ export interface Series {
  * up to `live`, with those of `others`. They are never maxima of different instants.
  */
 export interface SiteBins {
-  start_ns: number;
-  width_ns: number;
+  /** As those of `Series`. */
+  edges_ns: Column;
   /** The instant of the most live bytes of each bin. */
   time_ns: Column;
   live: Column;

@@ -16,12 +16,12 @@ import { drawAxis, drawMark } from "./time_axis.js";
 
 export interface StripContent {
   end_ns: number;
+  /** Begins of the bins, and the end of the last. */
+  bin_edges: Float64Array;
   /** Upper bounds of memory, one for each bin. */
-  start_ns: number;
-  width_ns: number;
   values: Float64Array;
   /** Moments between which an arrow key moves, ascending. */
-  edges: Float64Array;
+  key_edges: Float64Array;
   /** Second, fainter curve, such as reserved memory. */
   behind: Float64Array | null;
   axis: Axis;
@@ -153,18 +153,18 @@ interface Path {
 
 /** Bins that are together narrower than a pixel are drawn as one, with their largest value. */
 function tracePath(
-  { start_ns, width_ns, end_ns }: StripContent,
+  { bin_edges, end_ns }: StripContent,
   values: Float64Array,
   { toX, scale, bottom }: Scale,
 ): Path {
   const line = new Path2D();
-  const first = toX(start_ns);
+  const first = toX(bin_edges[0] ?? 0);
   let begin = first;
   let most = 0;
-  for (let bin = 0; bin < values.length && start_ns + bin * width_ns <= end_ns; bin++) {
+  for (let bin = 0; bin < values.length && bin_edges[bin] <= end_ns; bin++) {
     // The last state lasts to the end.
     const isLast = bin === values.length - 1;
-    const end_of_bin = isLast ? end_ns : start_ns + (bin + 1) * width_ns;
+    const end_of_bin = isLast ? end_ns : bin_edges[bin + 1];
     const end = toX(Math.min(end_of_bin, end_ns));
     most = Math.max(most, values[bin]);
     if (end < begin + 1 && end_of_bin < end_ns) continue;
@@ -186,7 +186,7 @@ function fillBelow(context: CanvasRenderingContext2D, { area }: Path, color: str
 
 /** The moment or window after a key; null for other keys. */
 function moveByKey(content: StripContent, event: KeyboardEvent): [number, number | null] | null {
-  const { end_ns, edges } = content;
+  const { end_ns, key_edges: edges } = content;
   const from = content.shown[0] ?? end_ns;
   const to = content.shown[1] ?? from;
   const target = {

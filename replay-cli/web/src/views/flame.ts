@@ -163,10 +163,9 @@ class FlamePage {
     const times = [selection.from_ns, selection.to_ns].filter((time) => time !== null);
     this.#strip.show({
       end_ns: this.#trace.data.end_ns,
-      start_ns: data.series.start_ns,
-      width_ns: data.series.width_ns,
+      bin_edges: this.#device.column(data.series.edges_ns),
       values: this.#device.column(data.series.live_max),
-      edges: this.#device.edges(),
+      key_edges: this.#device.edges(),
       behind: null,
       axis: createAxis(this.#trace, selection.axis),
       selected: times,

@@ -1,6 +1,6 @@
 /** Ranks side by side: the allocated memory of each on one scale, peaks, and the first cause. */
 
-import { clamp } from "../widgets/clamp.js";
+import { binsBetween } from "../data/bins.js";
 import { fitSurface, createSurface, type Surface } from "../widgets/canvas.js";
 import { showCards } from "../widgets/card.js";
 import type { DeviceModel, TraceModel } from "../data/model.js";
@@ -46,18 +46,16 @@ function drawSpark({ surface, trace, device }: Spark, scale: number, end: number
   fitSurface(surface, SPARK_HEIGHT);
   const { context, width, height } = surface;
   const { series } = device.data;
+  const edges = device.column(series.edges_ns);
   const least = device.column(series.live_min);
   const most = device.column(series.live_max);
   const shown = Math.min(width, Math.ceil((trace.data.end_ns / end) * width));
   context.fillStyle = themeColor("accent");
   for (let x = 0; x < shown; x++) {
-    const binAt = (column: number) =>
-      Math.floor(((column / width) * end - series.start_ns) / series.width_ns);
-    const first = clamp(binAt(x), 0, most.length - 1);
-    const last = clamp(binAt(x + 1), first + 1, most.length);
+    const [first, last] = binsBetween(edges, (x / width) * end, ((x + 1) / width) * end);
     let low = Infinity;
     let high = 0;
-    for (let bin = first; bin < last; bin++) {
+    for (let bin = first; bin <= last; bin++) {
       low = Math.min(low, least[bin]);
       high = Math.max(high, most[bin]);
     }

@@ -7,7 +7,7 @@ import { createAxis, type Axis } from "../widgets/axis.js";
 import { type Card, showCards } from "../widgets/card.js";
 import { fill, h, liveRegion, on, swatch } from "../widgets/dom.js";
 import { download } from "../widgets/download.js";
-import { formatBytes, formatTime } from "../widgets/format.js";
+import { formatBytes, formatNumberOf } from "../widgets/format.js";
 import type { Model } from "../data/model.js";
 import { selectedDevice, siteIndex, type Selected } from "../shell/selection.js";
 import type { Context, MountedView, Selection, View } from "../view.js";
@@ -252,9 +252,8 @@ class Timeline implements MountedView {
     const under = y === null ? -1 : bandAt(chart, bin, chart.bytesAt(y));
     const when = axis.describe(data.time_ns[bin]);
     this.#legend.setValues(bin, `At ${when}`, under);
-    const span = Math.max(end - begin, data.levels.width_ns);
     const band = under < 0 ? null : data.bands[under];
-    this.#tooltip.show(x, style, { when, level, span_ns: span, band, bin });
+    this.#tooltip.show(x, style, { when, level, span_ns: level.span_ns, band, bin });
     if (y === null) {
       const range = `${formatBytes(level.live_min)} to ${formatBytes(level.live_max)}`;
       this.#spoken.textContent = `${when}: ${range} allocated, `
@@ -278,9 +277,9 @@ class Timeline implements MountedView {
     if (capacity !== null && capacity > top) {
       parts.push(` The GPU has ${formatBytes(capacity)}, above the chart.`);
     }
-    if (data.width_ns > data.levels.width_ns) {
-      const width = formatTime(data.width_ns);
-      parts.push(` Call sites are known every ${width}; what is pale is above the memory of its `
+    if (data.bins < data.levels.live_max.length) {
+      const moments = formatNumberOf(data.bins, "moment");
+      parts.push(` Call sites are known at ${moments}; what is pale is above the memory of its `
         + "column.");
     }
     if (events.hiddenPhases.length > 0) {

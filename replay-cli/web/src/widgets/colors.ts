@@ -6,6 +6,7 @@
  * tritanopia, with a contrast of at least 3:1 to the background of both themes.
  */
 
+import { byteTime } from "../data/bins.js";
 import type { Model } from "../data/model.js";
 
 export const HUES = [
@@ -18,10 +19,10 @@ export function rankColors(model: Model): Map<string, string> {
   const areas = new Map<string, number>();
   for (const trace of model.traces) {
     for (const device of trace.devices) {
-      const { sites, width_ns } = device.data.bins;
+      const { sites, edges_ns } = device.data.bins;
       for (const { site, bytes } of sites) {
         const { id } = trace.sites[site];
-        const area = device.column(bytes).reduce((a, b) => a + b, 0) * width_ns;
+        const area = byteTime(device.column(edges_ns), device.column(bytes));
         areas.set(id, (areas.get(id) ?? 0) + area);
       }
     }

@@ -246,7 +246,7 @@ impl LiveSet {
             self.begin_bin();
         }
         if let Some(history) = &mut self.history {
-            history.advance(now.time_ns, self.total.bytes, self.events);
+            history.advance(&self.axis, self.total.bytes, self.events);
         }
     }
 
@@ -265,7 +265,7 @@ impl LiveSet {
         self.last.reserved = now.reserved;
         self.last.device = now.device;
         if let Some(history) = &mut self.history {
-            history.observe(&self.last, self.events);
+            history.observe(&self.axis, &self.last, self.events);
         }
         if !is_usual {
             self.record_extreme();

@@ -45,7 +45,7 @@ impl LiveSet {
 
     /// Enables [`Self::history`] of a run with this axis.
     pub(crate) fn keep_history(&mut self, axis: BinAxis) {
-        self.history = Some(Box::new(LiveHistory::for_span(axis.span_ns())));
+        self.history = Some(Box::new(LiveHistory::on_axis(&axis)));
     }
 
     /// The history; `None` if [`Self::keep_history`] was not called.

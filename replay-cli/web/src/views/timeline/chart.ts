@@ -5,6 +5,7 @@
  * size changes; the upper one has the selection and the cursor, which move more often.
  */
 
+import { binAt } from "../../data/bins.js";
 import { clamp } from "../../widgets/clamp.js";
 import type { Axis } from "../../widgets/axis.js";
 import { createSurface, fitSurface, type Surface } from "../../widgets/canvas.js";
@@ -30,6 +31,8 @@ export interface SelectedTime {
 const MARGIN = { left: 76, right: 10, top: 8, bottom: 26 };
 /** A range has at least this many bins. */
 const LEAST_BINS = 6;
+/** Least shown share of the run: bins with many events at one moment have no width. */
+const LEAST_SHARE = 1e-6;
 
 export class Chart {
   readonly element = h("div", "chart");
@@ -102,8 +105,10 @@ export class Chart {
     if (!axis || !data) return;
     const middle = (range.from + range.to) / 2;
     const time = axis.time(middle);
-    const bin = axis.position(time + data.width_ns) - axis.position(time);
-    const length = clamp(range.to - range.from, bin * LEAST_BINS, whole.to);
+    const first = Math.max(0, binAt(data.edges, time) - LEAST_BINS / 2);
+    const last = Math.min(data.bins, first + LEAST_BINS);
+    const least = axis.position(data.edges[last]) - axis.position(data.edges[first]);
+    const length = clamp(range.to - range.from, Math.max(least, whole.to * LEAST_SHARE), whole.to);
     const from = clamp(middle - length / 2, 0, whole.to - length);
     this.#range = { from, to: from + length };
     this.draw();

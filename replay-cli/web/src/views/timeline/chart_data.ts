@@ -6,9 +6,9 @@
  * maxima of different instants on top of each other.
  */
 
-import { clamp } from "../../widgets/clamp.js";
 import { categoryColor, GREY, HUES } from "../../widgets/colors.js";
 import { formatNumberOf } from "../../widgets/format.js";
+import { binsBetween, byteTime } from "../../data/bins.js";
 import { shortLabel } from "../../shell/selection.js";
 import type { DeviceModel, TraceModel } from "../../data/model.js";
 import type { GroupKind, Series } from "../../data/page_data.js";
@@ -32,8 +32,8 @@ export interface Band {
 
 export interface ChartData {
   bands: Band[];
-  start_ns: number;
-  width_ns: number;
+  /** Begins of the bins, and the end of the last. */
+  edges: Float64Array;
   bins: number;
   /** The instant of each bin's most live bytes, and these bytes. */
   time_ns: Float64Array;
@@ -44,8 +44,7 @@ export interface ChartData {
 }
 
 export interface Levels {
-  start_ns: number;
-  width_ns: number;
+  edges: Float64Array;
   live_min: Float64Array;
   live_max: Float64Array;
   reserved_min: Float64Array;
@@ -65,8 +64,7 @@ export function createChartData(
   const shown = groupBands(device, stacking) ?? siteBands(trace, device, color);
   return {
     bands: shown.filter((band) => band.most > 0),
-    start_ns: bins.start_ns,
-    width_ns: bins.width_ns,
+    edges: device.column(bins.edges_ns),
     bins: live.length,
     time_ns: device.column(bins.time_ns),
     live,
@@ -79,8 +77,7 @@ function readLevels(device: DeviceModel): Levels {
   const { series } = device.data;
   const read = (key: keyof Series) => device.column(series[key]);
   return {
-    start_ns: series.start_ns,
-    width_ns: series.width_ns,
+    edges: read("edges_ns"),
     live_min: read("live_min"),
     live_max: read("live_max"),
     reserved_min: read("reserved_min"),
@@ -117,20 +114,17 @@ function siteBands(
 /** The groups, most bytes over time first; undefined if the trace does not divide memory so. */
 function groupBands(device: DeviceModel, stacking: Stacking): Band[] | undefined {
   const found = device.data.bins.groups.find(({ by }) => by === stacking);
+  const edges = device.column(device.data.bins.edges_ns);
   const bands = found?.groups.map(({ name, bytes }) => {
     const values = device.column(bytes);
     return { label: name, title: name, site: null, color: GREY, values, most: largest(values) };
-  }).sort((a, b) => sum(b.values) - sum(a.values));
+  }).sort((a, b) => byteTime(edges, b.values) - byteTime(edges, a.values));
   bands?.forEach((band, index) => {
     const isKnown = band.label !== "unknown" && index < HUES.length;
     if (stacking === "category") band.color = categoryColor(band.label);
     else if (isKnown) band.color = HUES[index];
   });
   return bands;
-}
-
-function sum(values: Float64Array): number {
-  return values.reduce((a, b) => a + b, 0);
 }
 
 export function largest(values: ArrayLike<number>): number {
@@ -182,7 +176,7 @@ export function columnsOf(data: ChartData, axis: Axis, range: Range, width: numb
 
 /** The bin with the most live bytes of those that a span of time touches. */
 export function highestBin(data: ChartData, begin_ns: number, end_ns: number): number {
-  const [first, last] = binsBetween(data, data.bins, begin_ns, end_ns);
+  const [first, last] = binsBetween(data.edges, begin_ns, end_ns);
   let highest = first;
   for (let bin = first + 1; bin <= last; bin++) {
     if (data.live[bin] > data.live[highest]) highest = bin;
@@ -191,6 +185,8 @@ export function highestBin(data: ChartData, begin_ns: number, end_ns: number): n
 }
 
 export interface LevelRange {
+  /** Together the width of the bins. */
+  span_ns: number;
   live_min: number;
   live_max: number;
   reserved_min: number;
@@ -201,8 +197,9 @@ export interface LevelRange {
 
 /** Least and most bytes of the bins that a span of time touches. */
 export function levelsBetween(levels: Levels, begin_ns: number, end_ns: number): LevelRange {
-  const [first, last] = binsBetween(levels, levels.live_max.length, begin_ns, end_ns);
+  const [first, last] = binsBetween(levels.edges, begin_ns, end_ns);
   const range: LevelRange = {
+    span_ns: levels.edges[last + 1] - levels.edges[first],
     live_min: Infinity,
     live_max: 0,
     reserved_min: Infinity,
@@ -219,17 +216,4 @@ export function levelsBetween(levels: Levels, begin_ns: number, end_ns: number):
     range.device_max = Math.max(range.device_max, levels.device_max[bin]);
   }
   return range;
-}
-
-/** First and last bin of a span of time without its end; at least one bin. */
-function binsBetween(
-  { start_ns, width_ns }: { start_ns: number; width_ns: number },
-  bins: number,
-  begin_ns: number,
-  end_ns: number,
-): [number, number] {
-  const toBin = (bin: number) => clamp(bin, 0, bins - 1);
-  const first = toBin(Math.floor((begin_ns - start_ns) / width_ns));
-  const last = toBin(Math.ceil((end_ns - start_ns) / width_ns) - 1);
-  return [first, Math.max(first, last)];
 }

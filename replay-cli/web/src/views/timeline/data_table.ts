@@ -1,5 +1,6 @@
 /** The numbers of the shown part of the chart as a table and as CSV. */
 
+import { binsBetween } from "../../data/bins.js";
 import { formatBytes } from "../../widgets/format.js";
 import { fill, h } from "../../widgets/dom.js";
 import { toCsv } from "../../widgets/download.js";
@@ -16,14 +17,14 @@ export function fillDataTable(
   from_ns: number,
   to_ns: number,
 ): void {
-  const { start_ns, width_ns, live_max } = data.levels;
-  const first = Math.max(0, Math.floor((from_ns - start_ns) / width_ns));
-  const last = Math.min(live_max.length, Math.ceil((to_ns - start_ns) / width_ns));
+  const { edges } = data.levels;
+  const [first, end_bin] = binsBetween(edges, from_ns, to_ns);
+  const last = end_bin + 1;
   const bins = Math.max(1, Math.ceil((last - first) / ROWS));
   const rows: HTMLElement[] = [];
   for (let bin = first; bin < last; bin += bins) {
-    const begin = start_ns + bin * width_ns;
-    const end = start_ns + Math.min(bin + bins, last) * width_ns;
+    const begin = edges[bin];
+    const end = edges[Math.min(bin + bins, last)];
     const level = levelsBetween(data.levels, begin, end);
     rows.push(h(
       "tr",

@@ -5,6 +5,7 @@
  * the exact moment of the peak or of an error that is near to the pointer.
  */
 
+import { binAt } from "../../data/bins.js";
 import { clamp } from "../../widgets/clamp.js";
 import { on } from "../../widgets/dom.js";
 import type { Chart } from "./chart.js";
@@ -147,12 +148,15 @@ function neighbour(chart: Chart, time_ns: number, distance: number): number {
   const { data, style } = chart;
   if (!data || !style) return time_ns;
   const pixel = chart.timeAt(chart.xOf(time_ns) + 1) - time_ns;
-  const step = Math.max(data.width_ns, pixel);
-  const bin = Math.floor((time_ns - data.start_ns) / step) + distance;
-  const begin = data.start_ns + bin * step;
-  if (begin <= 0) return 0;
-  if (begin >= data.end_ns) return data.end_ns;
-  return data.time_ns[highestBin(data, begin, begin + step)];
+  const bin = binAt(data.edges, time_ns);
+  if (distance > 0) {
+    const begin = Math.max(data.edges[bin + 1], time_ns + pixel);
+    if (begin >= data.edges[data.bins]) return data.end_ns;
+    return data.time_ns[highestBin(data, begin, begin + pixel)];
+  }
+  if (bin === 0 || time_ns <= pixel) return 0;
+  const begin = Math.min(data.edges[bin - 1], time_ns - pixel);
+  return data.time_ns[highestBin(data, begin, Math.min(begin + pixel, data.edges[bin]))];
 }
 
 function keepInView(chart: Chart, time_ns: number): void {

@@ -10,6 +10,7 @@
 //! `replay/tests/history/` compares all values with a recount.
 
 use super::group_series::{GroupSeries, LiveHighs};
+use crate::timeline::bin_axis::BinAxis;
 
 /// Limit on the number of bins.
 const MAX_BINS: usize = 2048;
@@ -17,13 +18,14 @@ const MAX_BINS: usize = 2048;
 const MAX_VALUES: usize = 1 << 21;
 /// Up to so many bins are never merged for the number of their values.
 const MIN_BINS: usize = 256;
-const INITIAL_WIDTH_NS: u64 = 1 << 12;
 
 /// The highest live bytes of a bin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BinHigh {
     pub live: u64,
     pub time_ns: u64,
+    /// Begin of the bin: its first event comes not before this time, and all earlier events do.
+    pub begin_ns: u64,
     /// The last event before that moment.
     event: u64,
 }
@@ -41,58 +43,58 @@ pub(crate) enum Grouping {
 pub(crate) struct Composition {
     max_bins: usize,
     max_values: usize,
-    start_ns: u64,
-    width_ns: u64,
+    /// Position of the first event.
+    start: u64,
+    width: u64,
     /// End of the current bin, which is the last; 0 before the first event.
-    end_ns: u64,
+    end: u64,
     /// The last bin is the current one.
     highs: Vec<BinHigh>,
     groups: [GroupSeries; 3],
 }
 
 impl Composition {
-    /// Bins for a run of the given length, with the final width from the start. With 0, for an
-    /// unknown length, the bins begin narrow.
-    pub(crate) fn for_span(span_ns: u64) -> Self {
-        let width_ns = (span_ns / MAX_BINS as u64 + 1).max(INITIAL_WIDTH_NS);
-        Self::with_limits(width_ns, MAX_BINS, MAX_VALUES)
+    /// Bins of equal widths on an axis. They are merged as needed: rarely, if the length of the run
+    /// is known.
+    pub(crate) fn on_axis(axis: &BinAxis) -> Self {
+        Self::with_limits(axis.width_for(MAX_BINS), MAX_BINS, MAX_VALUES)
     }
 
-    fn with_limits(width_ns: u64, max_bins: usize, max_values: usize) -> Self {
+    fn with_limits(width: u64, max_bins: usize, max_values: usize) -> Self {
         let (highs, groups) = (Vec::new(), Default::default());
-        Self { max_bins, max_values, start_ns: 0, width_ns, end_ns: 0, highs, groups }
+        Self { max_bins, max_values, start: 0, width, end: 0, highs, groups }
     }
 
-    /// True if `time_ns` lies past the current bin.
+    /// True if `position` lies past the current bin.
     #[inline]
-    pub(crate) fn needs_new_bin(&self, time_ns: u64) -> bool {
+    pub(crate) fn needs_new_bin(&self, position: u64) -> bool {
         // A damaged trace may have the last moment of all, which ends no bin.
-        time_ns >= self.end_ns && self.end_ns != u64::MAX
+        position >= self.end && self.end != u64::MAX
     }
 
     /// Records the state after an event. True if it is a new high.
     #[inline]
     pub(crate) fn observe(&mut self, time_ns: u64, live: u64, event: u64) -> bool {
         let Some(high) = self.highs.last_mut().filter(|high| live > high.live) else { return false };
-        *high = BinHigh { live, time_ns, event };
+        *high = BinHigh { live, time_ns, event, ..*high };
         true
     }
 
-    /// Begins the bin of an event that is about to change `live` bytes, after [`Self::end_bin`].
-    /// `event` is the one before.
+    /// Begins the bin of the last event of the axis, which is about to change `live` bytes, after
+    /// [`Self::end_bin`]. `event` is the one before.
     #[inline(never)] // Once per bin.
-    pub(crate) fn begin_bin(&mut self, time_ns: u64, live: u64, event: u64) {
+    pub(crate) fn begin_bin(&mut self, axis: &BinAxis, live: u64, event: u64) {
         if self.highs.is_empty() {
-            self.start_ns = time_ns;
+            self.start = axis.position();
         }
         loop {
-            let index = ((time_ns - self.start_ns) / self.width_ns) as usize;
+            let index = (axis.position().saturating_sub(self.start) / self.width) as usize;
             let is_beyond = index >= self.max_bins;
             let len = if is_beyond { self.max_bins } else { index + 1 };
             while self.highs.len() < len {
-                let begin_ns =
-                    self.start_ns.saturating_add((self.highs.len() as u64).saturating_mul(self.width_ns));
-                self.highs.push(BinHigh { live, time_ns: begin_ns.min(time_ns), event });
+                let begin = self.start.saturating_add((self.highs.len() as u64).saturating_mul(self.width));
+                let begin_ns = axis.time_of(begin);
+                self.highs.push(BinHigh { live, time_ns: begin_ns, begin_ns, event });
             }
             if !is_beyond {
                 break;
@@ -105,8 +107,8 @@ impl Composition {
             self.merge_pairs();
             self.highs.extend(current);
         }
-        let span = (self.highs.len() as u64).saturating_mul(self.width_ns);
-        self.end_ns = self.start_ns.saturating_add(span);
+        let span = (self.highs.len() as u64).saturating_mul(self.width);
+        self.end = self.start.saturating_add(span);
     }
 
     fn has_too_many_values(&self) -> bool {
@@ -122,11 +124,13 @@ impl Composition {
             .chunks(2)
             .map(|pair| usize::from(pair.get(1).is_some_and(|second| second.live > pair[0].live)))
             .collect();
-        self.highs = self.highs.chunks(2).zip(&picks).map(|(pair, pick)| pair[*pick]).collect();
+        let merge =
+            |(pair, pick): (&[BinHigh], &usize)| BinHigh { begin_ns: pair[0].begin_ns, ..pair[*pick] };
+        self.highs = self.highs.chunks(2).zip(&picks).map(merge).collect();
         for groups in &mut self.groups {
             groups.merge_pairs(len, &picks);
         }
-        self.width_ns = self.width_ns.saturating_mul(2);
+        self.width = self.width.saturating_mul(2);
     }
 
     /// Adds the open bytes of the current bin to it.
@@ -185,16 +189,6 @@ impl Composition {
         self.groups[grouping as usize].add(group, highs, bytes);
     }
 
-    /// Begin of the first bin, on the clock of the trace.
-    pub(crate) fn start_ns(&self) -> u64 {
-        self.start_ns
-    }
-
-    /// Width of a bin.
-    pub(crate) fn width_ns(&self) -> u64 {
-        self.width_ns
-    }
-
     /// The high of each bin.
     pub(crate) fn highs(&self) -> &[BinHigh] {
         &self.highs
@@ -231,12 +225,13 @@ mod tests {
         ) {
             let mut all = Composition::with_limits(16, 64, max_values);
             let (mut blocks, mut live): (Vec<Block>, Vec<usize>) = (Vec::new(), Vec::new());
+            let mut axis = BinAxis::for_run(1600, 400);
             let (mut time_ns, mut bytes, mut event) = (5, 0, 0);
             for (what, group, size, delay_ns) in choices {
                 time_ns += delay_ns;
-                if all.needs_new_bin(time_ns) {
+                if all.needs_new_bin(axis.advance(time_ns)) {
                     all.end_bin();
-                    all.begin_bin(time_ns, bytes, event);
+                    all.begin_bin(&axis, bytes, event);
                 }
                 event += 1;
                 if what < 5 && !live.is_empty() {
@@ -276,31 +271,33 @@ mod tests {
 
     #[test]
     fn many_groups_have_fewer_bins() {
+        let mut axis = BinAxis::for_run(1000, 2000);
         let mut all = Composition::with_limits(16, 64, 200);
         for bin in 0..63u64 {
             let event = 2 * bin;
-            if all.needs_new_bin(16 * bin) {
+            if all.needs_new_bin(axis.advance(15 * bin)) {
                 all.end_bin();
-                all.begin_bin(16 * bin, 0, event);
+                all.begin_bin(&axis, 0, event);
             }
-            all.observe(16 * bin, 5 + bin, event + 1);
+            all.observe(15 * bin, 5 + bin, event + 1);
             for group in 0..20 {
                 all.add(Grouping::Site, group, all.highs_of_block(event + 1, event + 2), 1);
             }
         }
         all.end_run();
         assert!(all.highs().len() <= 64 / 4, "{}", all.highs().len());
-        assert!(all.width_ns() >= 4 * 16);
+        assert!(all.highs()[1].begin_ns >= 3 * 16);
         assert!(all.values(Grouping::Site).all(|values| values.iter().all(|bytes| *bytes == 1)));
     }
 
     #[test]
     fn last_moment_of_all_ends_no_bin() {
+        let mut axis = BinAxis::default();
         let mut all = Composition::with_limits(16, 64, 200);
         for event in 0..9 {
-            if all.needs_new_bin(u64::MAX) {
+            if all.needs_new_bin(axis.advance(u64::MAX)) {
                 all.end_bin();
-                all.begin_bin(u64::MAX, event, event);
+                all.begin_bin(&axis, event, event);
             }
             all.observe(u64::MAX, event + 1, event + 1);
         }

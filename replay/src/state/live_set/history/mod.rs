@@ -17,6 +17,7 @@ use crate::callsite::symbols::StackSite;
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::peak_blocks::BlockFree;
 use crate::state::pool_key::PoolKey;
+use crate::timeline::bin_axis::BinAxis;
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::extremes::ExtremeSeries;
 use crate::util::ids::SiteId;
@@ -57,14 +58,14 @@ struct WaitingBlock {
 }
 
 impl LiveHistory {
-    /// An empty history of a run of length `span_ns` (0 if unknown).
-    pub(crate) fn for_span(span_ns: u64) -> Self {
+    /// An empty history of a run with this axis.
+    pub(crate) fn on_axis(axis: &BinAxis) -> Self {
         Self {
             blocks: LifetimeTable::default(),
-            series: ExtremeSeries::for_span(span_ns),
+            series: ExtremeSeries::on_axis(axis),
             classes: LifeClasses::default(),
             pools: PoolNumbers::default(),
-            composition: Composition::for_span(span_ns),
+            composition: Composition::on_axis(axis),
             waiting: Vec::new(),
             next_free: None,
         }
@@ -111,12 +112,13 @@ impl LiveHistory {
         self.classes.on_free(origin.stack, origin.context, event);
     }
 
-    /// Begins the bin of an event that is about to change `live` bytes. `event` is the one before.
+    /// Begins the bin of the last event of the axis, which is about to change `live` bytes. `event`
+    /// is the one before.
     #[inline]
-    pub(crate) fn advance(&mut self, time_ns: u64, live: u64, event: u64) {
-        if self.composition.needs_new_bin(time_ns) {
+    pub(crate) fn advance(&mut self, axis: &BinAxis, live: u64, event: u64) {
+        if self.composition.needs_new_bin(axis.position()) {
             self.end_bin();
-            self.composition.begin_bin(time_ns, live, event);
+            self.composition.begin_bin(axis, live, event);
         }
     }
 
@@ -132,10 +134,10 @@ impl LiveHistory {
         self.composition.end_bin();
     }
 
-    /// Records the state after event number `event`.
+    /// Records the state after event number `event`, the last of the axis.
     #[inline]
-    pub(crate) fn observe(&mut self, sample: &MemorySample, event: u64) {
-        self.series.observe(sample.time_ns, [sample.live, sample.reserved, sample.device]);
+    pub(crate) fn observe(&mut self, axis: &BinAxis, sample: &MemorySample, event: u64) {
+        self.series.observe(axis, [sample.live, sample.reserved, sample.device]);
         if self.composition.observe(sample.time_ns, sample.live, event) {
             self.waiting.clear();
         }
