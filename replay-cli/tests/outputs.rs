@@ -8,7 +8,7 @@ use std::path::Path;
 use assert_cmd::Command;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/cuda-train.trace");
-const EXPORTS: [&str; 12] = [
+const EXPORTS: [&str; 10] = [
     "torch-snapshot",
     "torch-snapshot-json",
     "perfetto",
@@ -18,8 +18,6 @@ const EXPORTS: [&str; 12] = [
     "firefox",
     "csv-sites",
     "csv-timeline",
-    "stormlog",
-    "traceml",
     "svg",
 ];
 

@@ -11,7 +11,6 @@ mod csv;
 mod distinct;
 mod firefox;
 mod folded;
-mod json_object;
 mod options;
 mod perfetto;
 mod pprof;
@@ -21,11 +20,9 @@ mod run;
 mod series;
 mod speedscope;
 mod stacks;
-mod stormlog;
 mod svg;
 mod target;
 mod torch_snapshot;
-mod traceml;
 mod window;
 
 use std::io::Write;
@@ -57,8 +54,6 @@ pub(crate) static EXPORTERS: &[&dyn Exporter] = &[
     &firefox::FirefoxExporter,
     &csv::CsvSitesExporter,
     &csv::CsvTimelineExporter,
-    &stormlog::StormlogExporter,
-    &traceml::TracemlExporter,
     &svg::SvgExporter,
 ];
 

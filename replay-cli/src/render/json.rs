@@ -48,15 +48,6 @@ pub(crate) fn write_json(value: &impl Serialize, out: &mut dyn Write) -> io::Res
     out.write_all(b"\n")
 }
 
-/// Writes a value as JSON without line breaks, and a line end.
-pub(crate) fn write_json_line(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
-    let mut escaped = BufWriter::new(ControlEscaper { out: &mut *out });
-    serde_json::to_writer(&mut escaped, value).map_err(io::Error::from)?;
-    escaped.flush()?;
-    drop(escaped);
-    out.write_all(b"\n")
-}
-
 /// Writes out as `\u202e` what [`needs_escape`] names. serde_json does that with ASCII only.
 struct ControlEscaper<'a> {
     out: &'a mut dyn Write,

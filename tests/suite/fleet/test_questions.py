@@ -55,7 +55,7 @@ def test_at_least_four_questions_read_allocations():
     assert sum("Reads allocations." in question.details for question in QUESTIONS) >= 4
 
 
-@pytest.mark.parametrize("engine, mark", [("duckdb", "$"), ("datafusion", "$"), ("spark", ":")])
+@pytest.mark.parametrize("engine, mark", [("duckdb", "$"), ("spark", ":")])
 def test_sql_has_the_parameters_of_the_engine(engine, mark):
     text = fleet.sql("peak_lines", engine)
     assert f"LIKE {mark}command" in text and f"LIMIT {mark}max_rows" in text
@@ -89,7 +89,7 @@ def test_errors_say_what_is_wrong(engines, synthesized, tmp_path):
         "rank_skew has no parameter min_exces; it has min_excess, max_rows", 2)
     assert error_of(engines, lake, "rank_skew", max_rows="many") == ("parameter max_rows is 'many', and must be a BIGINT", 2)
     assert error_of(engines, lake, "rank_skew", "sqlite") == (
-        "unknown engine 'sqlite'; the engines are duckdb, spark, datafusion", 2)
+        "unknown engine 'sqlite'; the engines are duckdb, spark", 2)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert error_of(engines, folder, "rank_skew") == (
             f"{folder} has no table runs; write a run to it with `gpumemtrace export parquet`", 5)
@@ -151,7 +151,7 @@ def test_command_line_errors(synthesized):
     assert run_fleet(lake / "runs", "rank_skew", code=5).stderr.startswith(f"gpumemtrace: error: {lake / 'runs'} has no table runs")
 
 
-@pytest.mark.parametrize("engine, package", [("duckdb", "duckdb"), ("spark", "pyspark"), ("datafusion", "datafusion")])
+@pytest.mark.parametrize("engine, package", [("duckdb", "duckdb"), ("spark", "pyspark")])
 def test_missing_package_says_how_to_install_it(synthesized, tmp_path, engine, package):
     # A package of this name that cannot be imported, as if it were not there.
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{package!r}] = None\n")

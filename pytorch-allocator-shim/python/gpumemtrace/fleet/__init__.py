@@ -6,9 +6,9 @@
         print(row["file"], row["line"], row["bytes"])
 
 A lake is a folder that `gpumemtrace export parquet` wrote, with the tables of any number of runs.
-`questions()` lists what can be asked. Each question is one SQL text, which DuckDB, Spark and
-DataFusion run unchanged; none of them is a dependency of this package. docs/exports/sql.md has the
-list of questions and says how to install an engine.
+`questions()` lists what can be asked. Each question is one SQL text, which DuckDB and Spark
+run unchanged; neither is a dependency of this package. docs/exports/sql.md has the list of
+questions and says how to install an engine.
 """
 
 from ._errors import FleetError

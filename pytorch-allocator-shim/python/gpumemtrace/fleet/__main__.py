@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("lake", metavar="LAKE", nargs="?", help="the folder")
     parser.add_argument("question", metavar="QUESTION", nargs="?", help="without a question, all are listed")
-    parser.add_argument("--engine", default="duckdb", metavar="E", help="duckdb (the default), spark or datafusion")
+    parser.add_argument("--engine", default="duckdb", metavar="E", help="duckdb (the default) or spark")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the question")
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print a list of objects in JSON")

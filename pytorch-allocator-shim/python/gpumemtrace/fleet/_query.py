@@ -15,17 +15,17 @@ from ._questions import Question, Value, find_question
 Row = Dict[str, Any]
 
 #: The mark before the name of a parameter, by engine.
-_MARKS = {"duckdb": "$", "spark": ":", "datafusion": "$"}
-_NAMES = {"duckdb": "DuckDB", "spark": "Spark", "datafusion": "DataFusion"}
+_MARKS = {"duckdb": "$", "spark": ":"}
+_NAMES = {"duckdb": "DuckDB", "spark": "Spark"}
 
 
 def query(path: Union[str, "os.PathLike[str]"], name: str, engine: str = "duckdb", **parameters: Value) -> List[Row]:
     """The answer to a question of `questions()`, as a list of rows in a fixed order.
 
-    `path` is a lake: a folder that `gpumemtrace export parquet` wrote. `engine` is `duckdb`,
-    `spark` or `datafusion`; all give the same rows. With Spark, the session of the program is used,
-    or else one on this machine is started. Parameters are bound, never put into the SQL. For a
-    commit, the beginning of its hash is enough.
+    `path` is a lake: a folder that `gpumemtrace export parquet` wrote. `engine` is `duckdb`
+    or `spark`; both give the same rows. With Spark, the session of the program is used, or else one
+    on this machine is started. Parameters are bound, never put into the SQL. For a commit, the
+    beginning of its hash is enough.
 
     Raises `FleetError` for an unknown question or parameter, a commit that is unknown, ambiguous or
     without runs to compare, an engine that is not installed, and a lake that lacks a table or

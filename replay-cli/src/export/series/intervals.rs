@@ -63,11 +63,6 @@ impl DeviceIntervals {
         self.intervals.resize(len, self.last);
     }
 
-    /// Length of each interval in nanoseconds.
-    pub(in crate::export) fn width_ns(&self) -> u64 {
-        self.width_ns
-    }
-
     /// The intervals with their begin and end, in nanoseconds since the start of recording.
     pub(in crate::export) fn iter(&self) -> impl Iterator<Item = ((u64, u64), &LevelInterval)> {
         let begins = (0u64..).map(|index| self.start_ns.saturating_add(index.saturating_mul(self.width_ns)));

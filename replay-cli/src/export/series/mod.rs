@@ -4,6 +4,6 @@ mod intervals;
 mod known_series;
 mod levels;
 
-pub(super) use intervals::{DeviceIntervals, LevelInterval, read_intervals};
+pub(super) use intervals::{LevelInterval, read_intervals};
 pub(super) use known_series::KnownSeries;
 pub(super) use levels::{LevelTracker, Levels, change_parts};

@@ -16,8 +16,8 @@ from readers import read_with_python, reader_program, run_reader, skip_or_fail
 
 HERE = Path(__file__).parent
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
-#: The long checks install the others.
-ENGINES = ("duckdb", "datafusion", "spark") if FULL else ("duckdb",)
+#: The long checks install the other.
+ENGINES = ("duckdb", "spark") if FULL else ("duckdb",)
 #: Spark compiles each part of a query to Java, which takes seconds and gains nothing here.
 SPARK_SETTINGS = "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
 

@@ -37,7 +37,7 @@ def node_package(name):
 def run_reader(command, code=0, **how):
     """Runs a reader and returns the finished process; any other exit code than `code` fails."""
     # A reader must not find this user's settings or the recorder.
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUMEMTRACE_", "LD_", "PYTHON", "TRACEML_"))}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUMEMTRACE_", "LD_", "PYTHON"))}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, env=env, **how)
     assert done.returncode == code, f"exit code {done.returncode}, not {code}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
