@@ -1,4 +1,4 @@
-//! What happens when one of our threads runs out of memory.
+//! What happens when one of our threads runs out of memory, or is gone.
 //!
 //! Rust aborts the process after a failed allocation, and the tracer must never end its host. So
 //! the recording ends, and the writer thread blocks until the process exits. An exiting process
@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Session;
-use crate::diagnostics::print_diagnostic;
+use crate::diagnostics::{errno, print_diagnostic, set_errno};
 use crate::platform::{self, fork_gate};
 
 /// The session with a started writer thread. It stays set after the session has ended.
@@ -21,8 +21,17 @@ pub(crate) fn writer_session() -> Option<&'static Session> {
 }
 
 impl Session {
-    fn is_writer_thread(&self) -> bool {
+    pub(super) fn is_writer_thread(&self) -> bool {
         self.writer.load(Ordering::Acquire) == platform::this_thread()
+    }
+
+    /// True if a seccomp filter of the program has ended the writer thread.
+    pub(crate) fn has_lost_writer(&self) -> bool {
+        let saved_errno = errno();
+        let writer = self.writer.load(Ordering::Acquire);
+        let is_lost = writer != 0 && platform::has_thread_ended(self.pid, writer);
+        set_errno(saved_errno);
+        is_lost
     }
 
     /// Makes the calling thread the writer thread.
