@@ -72,6 +72,7 @@ mod entry_points {
             // A program starts with `errno` 0, and our look-ups fail without a driver.
             let errno = gpumemtrace_recorder::errno();
             crate::loader::symbols::resolve_dlsym();
+            crate::loader::symbols::find_next_dlsym();
             crate::registration::register();
             crate::loader::dlclose_hook::set_before_unload(crate::cuda::keep_loaded);
             // A panic of ours is counted; its message must not mix with the program's output.
