@@ -87,6 +87,22 @@ for line in open("/proc/self/status"):
     assert runs[0].stdout.count("\n") == 2 and runs[0].stdout == runs[1].stdout, runs
 
 
+def test_command_dies_with_a_parent_that_asked_for_it(tmp_path):
+    """As the workers of launchers do: SIGKILL cannot be passed on."""
+    launcher = f"""
+import ctypes, os, signal, subprocess
+process = subprocess.Popen({[*map(str, RUN), "sh", "-c", "echo ready; exec sleep 60"]!r},
+                           preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
+process.wait()
+"""
+    process = start([sys.executable, "-c", launcher], tmp_path)
+    group = process.pid
+    assert settled(lambda: "sleep" in names_in_group(group))
+    process.kill()
+    process.wait(timeout=30)
+    assert settled(lambda: names_in_group(group) == []), names_in_group(group)
+
+
 def test_nothing_stays_after_a_kill(tmp_path):
     process = start([*RUN, "sh", "-c", "echo ready; exec sleep 60"], tmp_path)
     group = process.pid

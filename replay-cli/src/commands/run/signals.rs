@@ -74,18 +74,39 @@ fn ending_signals() -> impl Iterator<Item = i32> {
     .chain(more)
 }
 
-/// Leaves SIGPIPE to the command as it was when this process started.
-pub(super) fn keep_pipe_signal(command: &mut Command) {
-    if !WAS_PIPE_IGNORED.load(Ordering::Relaxed) {
+/// Leaves SIGPIPE to the command as it was when this process started, and the signal that a process
+/// gets when its parent dies. That one may be SIGKILL, which cannot be passed on otherwise.
+pub(super) fn keep_inherited(command: &mut Command) {
+    let (ignores_pipe, death_signal) = (WAS_PIPE_IGNORED.load(Ordering::Relaxed), death_signal());
+    if !ignores_pipe && death_signal == 0 {
         return;
     }
-    // SAFETY: `signal` is async-signal-safe, and the closure allocates nothing.
+    // SAFETY: both calls are async-signal-safe, and the closure allocates nothing.
     unsafe {
-        command.pre_exec(|| {
-            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        command.pre_exec(move || {
+            if ignores_pipe {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            #[cfg(target_os = "linux")]
+            libc::prctl(libc::PR_SET_PDEATHSIG, death_signal);
             Ok(())
         });
     }
+}
+
+/// The signal that this process gets when its parent dies; 0 for none.
+#[cfg(target_os = "linux")]
+fn death_signal() -> c_int {
+    let mut signal = 0;
+    // SAFETY: writes a number of ours.
+    unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal) };
+    signal
+}
+
+/// Other systems have no such signal.
+#[cfg(not(target_os = "linux"))]
+fn death_signal() -> c_int {
+    0
 }
 
 /// The signals that were sent to this process.
@@ -128,7 +149,9 @@ impl CaughtSignals {
 /// On other systems a witness would go on after this process was killed.
 #[cfg(not(target_os = "linux"))]
 mod group_witness {
-    use super::{AtomicPtr, c_char, c_int, io};
+    use std::ffi::{c_char, c_int};
+    use std::io;
+    use std::sync::atomic::AtomicPtr;
 
     pub(super) static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
     pub(super) struct GroupWitness;
