@@ -34,8 +34,8 @@ fn kernel_ns(clock: libc::clockid_t) -> u64 {
     (time.tv_sec.max(0) as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.max(0) as u64)
 }
 
-/// Reads no clock through the processor's counter from now on. To be called before the program
-/// forbids a thread to read it (`PR_SET_TSC`): the next reading would end the process.
+/// Reads no clock but by system calls from now on. To be called before the program forbids a thread
+/// to read the processor's counter (`PR_SET_TSC`): the next reading would end the process.
 pub fn stop_reading_counter() {
     CURRENT.store(FORBIDDEN, Ordering::SeqCst);
 }

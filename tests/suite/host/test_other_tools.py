@@ -22,6 +22,8 @@ def folder(tmp_path_factory):
     system = System("here", LIBRARY)
     system.compile(HOST / "driver.c", folder / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
     system.compile(SOURCES / "replaces_dlsym.c", folder / "libtool.so")
+    system.compile(SOURCES / "replaces_clock.c", folder / "libclock.so")
+    system.compile(SOURCES / "calls_at_exit.c", folder / "libcalls.so")
     system.compile(SOURCES / "opens_driver.c", folder / "opens_driver")
     system.compile(SOURCES / "allocates_on_gpu.c", folder / "allocates_on_gpu", "-l:libcuda.so.1")
     return folder
@@ -55,6 +57,18 @@ def test_other_tool_keeps_its_calls(folder, tmp_path):
     assert (traced, traced_calls) == (alone, calls)
     complete, events = recorded(tmp_path)
     assert complete and events["device_alloc"] + events["device_free"] == 201
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "late-call"])
+def test_clock_of_another_tool_is_not_used_after_its_destructor(folder, tmp_path, late):
+    """The recording ends before, in our destructor: libfaketime crashed at exit. A later call is
+    counted."""
+    tools = [folder / "libclock.so", *[folder / "libcalls.so"] * late]
+    alone, calls = run(folder, tmp_path, folder / "opens_driver", tools)
+    traced = run(folder, tmp_path, folder / "opens_driver", [LIBRARY, *tools])
+    assert traced == (alone, calls)
+    complete, events = recorded(tmp_path, code=6 if late else 0)
+    assert complete != late and events["device_alloc"] + events["device_free"] == calls - late
 
 
 def test_end_does_not_wait_for_the_writers_own_allocations(folder, tmp_path):
