@@ -116,7 +116,7 @@ pub(super) struct CaughtSignals {
 }
 
 impl CaughtSignals {
-    /// Catches signals from now on. To be called before this process has threads.
+    /// Catches signals from now on. To be called on the main thread.
     pub(super) fn catch() -> io::Result<Self> {
         let witness = GroupWitness::start().ok();
         let signals = Signals::new(ending_signals().filter(|signal| !is_ignored(*signal)))?;

@@ -40,7 +40,7 @@ impl Drop for WitnessProcess {
 }
 
 impl GroupWitness {
-    /// Starts the witness. This process must have one thread.
+    /// Starts the witness, on a thread that lives as long as this process.
     pub(super) fn start() -> io::Result<(Self, WitnessProcess)> {
         let (reports, writer) = io::pipe()?;
         // SAFETY: a descriptor of ours.
@@ -48,17 +48,18 @@ impl GroupWitness {
         let everything = all_signals();
         let mut before = everything;
         // SAFETY: two sets of ours.
-        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const everything, &raw mut before) };
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const everything, &raw mut before) };
         // SAFETY: no arguments, no effect.
         let parent = unsafe { libc::getpid() };
-        // SAFETY: the copy allocates nothing, and does not return.
+        // SAFETY: the copy has this thread only. It calls nothing that takes a lock, and does not
+        // return.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             watch(&writer, &everything, parent);
         }
         let error = io::Error::last_os_error();
         // SAFETY: the set of before.
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
         if pid < 0 { Err(error) } else { Ok((Self { reports, waiting: Vec::new() }, WitnessProcess(pid))) }
     }
 
