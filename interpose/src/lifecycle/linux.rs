@@ -71,19 +71,20 @@ const CALLED_AT_END: [&CStr; 8] = [
     c"unlink",
 ];
 
-/// True if another library serves such a call. The runtimes of sanitizers replace all of them, and
-/// work to the end.
+/// True if a library with destructors serves such a call in place of the C library. The runtimes of
+/// sanitizers replace all of them, and work to the end.
 fn is_c_library_replaced() -> bool {
     const SANITIZERS: [&[u8]; 5] = [b"libasan.", b"libtsan.", b"liblsan.", b"libubsan.", b"libclang_rt."];
     // glibc had several libraries before 2.34.
     const C_LIBRARIES: [&CStr; 3] = [c"libc.so.6", c"libpthread.so.0", c"librt.so.1"];
     CALLED_AT_END.iter().any(|name| {
         let is_other = find_module(|module| {
-            // The program itself has no destructor that could come first.
-            let is_known = module.path.is_empty()
+            // The program's own destructors come before those of its libraries.
+            let is_harmless = module.path.is_empty()
+                || !module.has_destructors()
                 || C_LIBRARIES.iter().any(|library| module.is_named(library))
                 || SANITIZERS.iter().any(|prefix| module.file_name().starts_with(prefix));
-            module.symbol(name).map(|_| !is_known)
+            module.symbol(name).map(|_| !is_harmless)
         });
         is_other == Some(true)
     })
