@@ -10,8 +10,11 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the witness may take to report a signal that we have caught.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a signal of the group may take to reach the witness, too, and how long it may then take
+/// to report it. Without `/proc`, only the report shows it.
+const ARRIVAL: Duration = Duration::from_millis(5);
+const REPORT: Duration = Duration::from_secs(1);
+const REPORT_WITHOUT_PROC: Duration = Duration::from_millis(50);
 /// A report that is older belongs to another signal: equal signals may merge.
 const MAX_AGE_NS: u64 = 1_000_000_000;
 
@@ -21,6 +24,7 @@ const REPORT_BYTES: usize = size_of::<Report>();
 
 /// What the witness has seen.
 pub(super) struct GroupWitness {
+    pid: libc::pid_t,
     reports: PipeReader,
     /// Reports without a signal of ours so far.
     waiting: Vec<Report>,
@@ -60,7 +64,11 @@ impl GroupWitness {
         let error = io::Error::last_os_error();
         // SAFETY: the set of before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-        if pid < 0 { Err(error) } else { Ok((Self { reports, waiting: Vec::new() }, WitnessProcess(pid))) }
+        if pid < 0 {
+            Err(error)
+        } else {
+            Ok((Self { pid, reports, waiting: Vec::new() }, WitnessProcess(pid)))
+        }
     }
 
     /// True if the group got the signal that this process has just got.
@@ -74,11 +82,25 @@ impl GroupWitness {
                 self.waiting.remove(found);
                 return true;
             }
-            if begin.elapsed() > PATIENCE {
-                return false;
+            let is_pending = self.is_pending(signal);
+            let patience = match is_pending {
+                Some(true) => REPORT,
+                Some(false) => ARRIVAL,
+                None => REPORT_WITHOUT_PROC,
+            };
+            if begin.elapsed() > patience {
+                return is_pending == Some(true);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_micros(500));
         }
+    }
+
+    /// True if the witness has the signal and has not reported it yet. `None` without `/proc`.
+    fn is_pending(&self, signal: c_int) -> Option<bool> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+        Some(mask >> (signal - 1) & 1 == 1)
     }
 
     fn read_reports(&mut self) {
