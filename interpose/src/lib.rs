@@ -31,6 +31,8 @@ mod nvtx;
 mod panic_guard;
 mod registration;
 #[cfg(target_os = "linux")]
+mod sanitizers;
+#[cfg(target_os = "linux")]
 mod torch;
 
 #[cfg(not(test))]

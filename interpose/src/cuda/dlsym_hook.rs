@@ -5,6 +5,9 @@
 //! is therefore a naked function that jumps to the real one with stack and arguments untouched.
 //! Only a name that begins with "cu", looked up in a real handle, takes the slow path. There the
 //! real look-up also runs first: what it does not find is not replaced.
+//!
+//! "Real" is what the caller would reach without us. Another tool may replace `dlsym` too, such as
+//! one that limits the memory of a container on a shared GPU. It must still get the look-ups.
 
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod exported {
@@ -14,7 +17,7 @@ mod exported {
 
     use crate::cuda::driver_lib::keep_loaded;
     use crate::cuda::resolver::replacement_for_name;
-    use crate::loader::symbols::{DlsymFn, REAL_DLSYM, resolve_dlsym};
+    use crate::loader::symbols::{DlsymFn, NEXT_DLSYM, resolve_dlsym};
     use crate::panic_guard::catch_panic;
 
     /// The hook. Naked, so that the real `dlsym` sees our caller's return address as its own.
@@ -56,7 +59,7 @@ mod exported {
             "mov rdx, rax",
             "mov rcx, [rsp]", // the return address: the caller
             "jmp {cu}",
-            real = sym REAL_DLSYM,
+            real = sym NEXT_DLSYM,
             resolve = sym resolve_dlsym,
             cu = sym dlsym_cu_name,
         )

@@ -36,10 +36,14 @@ impl DriverFn {
         Self { name, look_up: next_symbol, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Stores an address that a look-up of the program found. The first address stays.
-    pub(crate) fn set_once(&self, address: *mut c_void) {
+    /// Stores an address that a look-up of the program found. Returns the first address, which
+    /// stays.
+    pub(crate) fn set_once(&self, address: *mut c_void) -> *mut c_void {
         let keep = |known: *mut c_void| (known.is_null() || known == MISSING).then_some(address);
-        let _ = self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
+        match self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep) {
+            Ok(_) => address,
+            Err(known) => known,
+        }
     }
 
     /// The address, looked up at the first call; null if there is no driver or no such function.

@@ -16,6 +16,7 @@ use super::driver_lib::{AddressOwner, is_driver_code, owner_of_address};
 use super::hooked_call::HookedFn;
 use super::hooks;
 use super::uncovered::{self, CountingStub};
+use crate::loader::symbols::is_in_other_tool;
 use crate::panic_guard::catch_panic;
 
 /// The driver API's `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -63,21 +64,33 @@ pub(crate) fn replacement_for_name(
     let stub = uncovered::stub_for_name(name);
     let has_hook = |base| hooked_functions().any(|function| function.base == base);
     let is_known = function.is_some() || stub.is_some() || has_hook(base_name(name));
-    // A look-up by the driver itself (WSL has two of them) is part of a call that is recorded.
-    if !is_known || is_driver_code(caller) {
+    // A look-up by the driver itself (WSL has two of them) is part of a call that is recorded, and
+    // so is one by another tool whose functions the program calls.
+    if !is_known || is_driver_code(caller) || is_in_other_tool(caller) {
         return None;
+    }
+    if let Some(function) = function
+        && is_in_other_tool(found)
+    {
+        return Some(hook_in_place_of(function, found));
     }
     match (owner_of_address(found), function, stub) {
         (AddressOwner::Other, ..) => None,
-        (AddressOwner::RecordedDriver, Some(function), _) => {
-            function.real.set_once(found);
-            Some((function.hook)())
-        }
+        (AddressOwner::RecordedDriver, Some(function), _) => Some(hook_in_place_of(function, found)),
         (AddressOwner::RecordedDriver, None, Some(stub)) => Some(stub.forward_to(found)),
         (AddressOwner::RecordedDriver, None, None) | (AddressOwner::OtherDriver, ..) => {
             Some(uncovered::spare_stub_for(found))
         }
     }
+}
+
+/// The hook to return instead of `found`. The hook may call the other one of two functions: another
+/// tool's and the driver's. The first may call the second, and must not get back to itself. So
+/// `found` is then passed through and counted.
+fn hook_in_place_of(function: &HookedFn, found: *mut c_void) -> *mut c_void {
+    let known = function.real.set_once(found);
+    let is_mixed = known != found && (is_in_other_tool(found) || is_in_other_tool(known));
+    if is_mixed { uncovered::spare_stub_for(found) } else { (function.hook)() }
 }
 
 /// A name without its version and stream suffixes.
@@ -101,15 +114,14 @@ fn replacement_for_address(
             || OTHER_NAMES.iter().any(|(name, other)| *name == symbol && *other == function.name)
     };
     // Most addresses belong to an exported function, which identifies the variant exactly.
-    let exact = hooked_functions().filter(has_this_name).find(|function| function.real.get() == found);
-    if let Some(function) = exact {
+    let is_exact = |function: &&HookedFn| function.real.get() == found;
+    if !is_in_other_tool(found)
+        && let Some(function) = hooked_functions().filter(has_this_name).find(is_exact)
+    {
         return Some((function.hook)());
     }
     match resolve(symbol, version, flags) {
-        Resolution::Hook(function) => {
-            function.real.set_once(found);
-            Some((function.hook)())
-        }
+        Resolution::Hook(function) => Some(hook_in_place_of(function, found)),
         Resolution::Count(stub) => Some(stub.forward_to(found)),
         Resolution::UnknownVariant => Some(uncovered::spare_stub_for(found)),
         Resolution::Unrelated => None,

@@ -9,12 +9,17 @@
 //! after all destructors, whatever library they belong to. It belongs to no library itself:
 //! `on_exit` has no such owner, and a handler with an owner runs with the owner's destructor. If
 //! the library was loaded by `dlopen`, such a handler would run too early. Then the recording ends
-//! in our destructor, which runs after those of libraries that were loaded later.
+//! in our destructor, which runs after those of libraries that were loaded later. So it does if
+//! another library replaces functions of the C library that the end calls (libfaketime does): after
+//! its own destructor they may crash.
 //!
 //! `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need no code here:
 //! the ring file survives them.
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpumemtrace_recorder::elf::find_module;
 
 use crate::attachment;
 
@@ -53,6 +58,38 @@ fn check_driver_at_exit() {
     }
 }
 
+/// What the end of a recording calls. The memory allocator is missing: others outlive their
+/// destructors.
+const CALLED_AT_END: [&CStr; 8] = [
+    c"clock_gettime",
+    c"usleep",
+    c"nanosleep",
+    c"clock_nanosleep",
+    c"fstat",
+    c"statx",
+    c"pwrite64",
+    c"unlink",
+];
+
+/// True if a library with destructors serves such a call in place of the C library. The runtimes of
+/// sanitizers replace all of them, and work to the end.
+fn is_c_library_replaced() -> bool {
+    const SANITIZERS: [&[u8]; 5] = [b"libasan.", b"libtsan.", b"liblsan.", b"libubsan.", b"libclang_rt."];
+    // glibc had several libraries before 2.34.
+    const C_LIBRARIES: [&CStr; 3] = [c"libc.so.6", c"libpthread.so.0", c"librt.so.1"];
+    CALLED_AT_END.iter().any(|name| {
+        let is_other = find_module(|module| {
+            // The program's own destructors come before those of its libraries.
+            let is_harmless = module.path.is_empty()
+                || !module.has_destructors()
+                || C_LIBRARIES.iter().any(|library| module.is_named(library))
+                || SANITIZERS.iter().any(|prefix| module.file_name().starts_with(prefix));
+            module.symbol(name).map(|_| !is_harmless)
+        });
+        is_other == Some(true)
+    })
+}
+
 #[cfg(not(test))]
 mod entry_points {
     use std::ffi::{c_int, c_void};
@@ -72,6 +109,7 @@ mod entry_points {
             // A program starts with `errno` 0, and our look-ups fail without a driver.
             let errno = gpumemtrace_recorder::errno();
             crate::loader::symbols::resolve_dlsym();
+            crate::loader::symbols::find_next_dlsym();
             crate::registration::register();
             crate::loader::dlclose_hook::set_before_unload(crate::cuda::keep_loaded);
             // A panic of ours is counted; its message must not mix with the program's output.
@@ -83,7 +121,8 @@ mod entry_points {
             if gpumemtrace_recorder::is_preloaded() {
                 crate::cuda::note_startup_modules();
                 // SAFETY: as above; the second argument is passed on and not used.
-                let is_registered = unsafe { on_exit(end_last, std::ptr::null_mut()) } == 0;
+                let is_registered = !super::is_c_library_replaced()
+                    && unsafe { on_exit(end_last, std::ptr::null_mut()) } == 0;
                 ENDS_LAST.store(is_registered, Ordering::Relaxed);
             }
             catch_panic(|| {
@@ -126,6 +165,8 @@ mod entry_points {
         if !ENDS_LAST.load(Ordering::Relaxed) {
             catch_panic(|| {
                 gpumemtrace_recorder::end_at_exit();
+                // Late events may come after the destructor of a library that replaces the clock.
+                gpumemtrace_recorder::stop_reading_counter();
                 Some(())
             });
         }

@@ -11,10 +11,16 @@ use gpumemtrace_recorder::elf::find_module;
 /// The signature of `dlsym`.
 pub(crate) type DlsymFn = unsafe extern "C-unwind" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The real `dlsym`; null until resolved. The assembly of `cuda::dlsym_hook` reads it.
-pub(crate) static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The C library's `dlsym`; null until resolved.
+static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The `dlsym` that callers would reach without us: that of another preloaded tool, or the C
+/// library's. Null until resolved. The assembly of `cuda::dlsym_hook` reads it.
+pub(crate) static NEXT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// Load address of the library that [`NEXT_DLSYM`] lies in, if that is not the C library's.
+static OTHER_TOOL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Finds the real `dlsym`. The constructor calls this, or the first look-up if it comes earlier.
+/// Finds the real `dlsym`. The constructor calls this, or the first look-up if it comes earlier:
+/// sanitizer runtimes make one before they can serve any other call.
 pub(crate) extern "C" fn resolve_dlsym() {
     // glibc 2.34 moved `dlsym` into libc and keeps the older version; musl has no such versions.
     for version in [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"] {
@@ -22,6 +28,7 @@ pub(crate) extern "C" fn resolve_dlsym() {
         let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
         if !found.is_null() {
             REAL_DLSYM.store(found, Ordering::Release);
+            NEXT_DLSYM.store(found, Ordering::Release);
             return;
         }
     }
@@ -29,6 +36,35 @@ pub(crate) extern "C" fn resolve_dlsym() {
         "cannot find dlsym in this C library, so nothing is recorded; gpumemtrace needs glibc.",
     ]);
     REAL_DLSYM.store(find_nothing as *mut c_void, Ordering::Release);
+    NEXT_DLSYM.store(find_nothing as *mut c_void, Ordering::Release);
+}
+
+/// Passes look-ups on to the definition of `dlsym` that follows ours in the loader's order, or to
+/// the first one if we came last.
+pub(crate) fn find_next_dlsym() {
+    let here = REAL_DLSYM.as_ptr() as usize;
+    let real = REAL_DLSYM.load(Ordering::Acquire);
+    let (mut first, mut is_after_us) = (None, false);
+    let next = find_module(|module| {
+        if module.contains(here, 1) {
+            is_after_us = true;
+            return None;
+        }
+        let found = Some((module.symbol(c"dlsym")?, module.start(), module.contains(real as usize, 1)));
+        first = first.or(found);
+        if is_after_us { found } else { None }
+    });
+    // That of the C library has several versions, of which the right one is known already.
+    if let Some((address, start, false)) = next.or(first) {
+        OTHER_TOOL.store(start as *mut c_void, Ordering::Release);
+        NEXT_DLSYM.store(address as *mut c_void, Ordering::Release);
+    }
+}
+
+/// True if the address lies in another tool that replaces `dlsym`.
+pub(crate) fn is_in_other_tool(address: *const c_void) -> bool {
+    let tool = OTHER_TOOL.load(Ordering::Acquire);
+    !tool.is_null() && library_at(address).is_some_and(|library| library.base == tool)
 }
 
 extern "C-unwind" fn find_nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {

@@ -99,6 +99,10 @@ impl ThreadRingProducer {
             if session.is_stopped() {
                 return false;
             }
+            if session.has_lost_writer() {
+                session.stop_without_writer();
+                return false;
+            }
             if patience.is_exhausted(session.progress(self.known_tail())) {
                 session.stop_with(&["the trace cannot be written fast enough: nothing was written for 10 s"]);
                 return false;

@@ -30,11 +30,12 @@ fn kernel_ns(clock: libc::clockid_t) -> u64 {
         // SAFETY: a valid clock and a buffer of ours.
         unsafe { libc::clock_gettime(clock, &raw mut time) };
     }
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    // A preload may replace the clock.
+    (time.tv_sec.max(0) as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.max(0) as u64)
 }
 
-/// Reads no clock through the processor's counter from now on. To be called before the program
-/// forbids a thread to read it (`PR_SET_TSC`): the next reading would end the process.
+/// Reads no clock but by system calls from now on. To be called before the program forbids a thread
+/// to read the processor's counter (`PR_SET_TSC`): the next reading would end the process.
 pub fn stop_reading_counter() {
     CURRENT.store(FORBIDDEN, Ordering::SeqCst);
 }
@@ -169,7 +170,7 @@ impl ClockCalibrator {
     /// Measures a new line if the interval has passed.
     pub(crate) fn calibrate(&mut self) {
         let Some(last) = self.last else { return };
-        if now_ns() - last.ns < self.nap_ns() {
+        if now_ns().saturating_sub(last.ns) < self.nap_ns() {
             return;
         }
         let current = CURRENT.load(Ordering::Relaxed);

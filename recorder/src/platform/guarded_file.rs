@@ -36,6 +36,12 @@ impl FileIdentity {
     fn of_descriptor(descriptor: i32) -> Option<Self> {
         // SAFETY: an all-zero stat is a valid buffer.
         let mut data: libc::stat = unsafe { std::mem::zeroed() };
+        // A late event comes here after the destructor of a preload that may replace `fstat`.
+        #[cfg(target_os = "linux")]
+        // SAFETY: the buffer is ours, and the kernel's is the same structure; a wrong number gives
+        // an error.
+        let known = unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut data) } == 0;
+        #[cfg(not(target_os = "linux"))]
         // SAFETY: the buffer is ours; a wrong number gives an error.
         let known = unsafe { libc::fstat(descriptor, &raw mut data) } == 0;
         known.then_some(Self { device: data.st_dev as u64, inode: data.st_ino })

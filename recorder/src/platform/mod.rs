@@ -12,6 +12,7 @@ pub(crate) mod fork_gate;
 pub(crate) mod free_memory;
 pub(crate) mod guarded_file;
 pub(crate) mod hook_frames;
+pub(crate) mod life_mark;
 pub(crate) mod own_thread;
 pub(crate) mod patience;
 pub(crate) mod process_memory;

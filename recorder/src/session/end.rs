@@ -46,7 +46,8 @@ impl Session {
     /// stopped does not count.
     pub(crate) fn wait_until_closed(&self, patience_ns: u64) {
         let mut patience = Patience::new(patience_ns);
-        while self.closed.load(Ordering::Acquire) == 0 && !patience.is_exhausted() {
+        while self.closed.load(Ordering::Acquire) == 0 && !patience.is_exhausted() && !self.has_lost_writer()
+        {
             platform::wait(&self.closed, 0, patience.nap_ns());
         }
     }
@@ -83,6 +84,13 @@ impl Session {
             line.push(&path);
             print_diagnostic(&line);
         }
+    }
+
+    /// Stops recording after the writer thread was ended.
+    #[cold]
+    pub(crate) fn stop_without_writer(&self) {
+        self.stop_with(&["the recorder's thread was ended, as by a seccomp filter"]);
+        self.mark_closed();
     }
 
     /// Stops recording for good. Returns true for the first caller.

@@ -134,7 +134,11 @@ pub(crate) fn note_late_event() {
         return;
     }
     let saved_errno = errno();
-    session.wait_for_process_end();
+    // The ending thread waits for the writer, whose allocations may call the driver: the program's
+    // allocator decides.
+    if !session.is_writer_thread() {
+        session.wait_for_process_end();
+    }
     uninterrupted(|| {
         session.late.events.fetch_add(1, Ordering::AcqRel);
         session.rings.count(Counter::EventsAfterEnd);

@@ -188,6 +188,10 @@ impl Session {
         self.shutdown.enter_hook(index, || {
             // SAFETY: a plain sleep.
             without_cancellation(|| unsafe { libc::usleep(50) });
+            // Otherwise the pause would never end.
+            if self.has_lost_writer() {
+                self.stop_without_writer();
+            }
         })
     }
 

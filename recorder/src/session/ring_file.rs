@@ -41,6 +41,11 @@ impl Session {
                 self.stop_with(&[OPEN_FOR_WRITING]);
                 return false;
             }
+            if self.has_lost_writer() {
+                self.rings.count(Counter::DroppedEvents);
+                self.stop_without_writer();
+                return false;
+            }
             self.wake_writer(WakeReason::ThreadWaits);
             // SAFETY: a plain sleep.
             without_cancellation(|| unsafe { libc::usleep(1_000) });

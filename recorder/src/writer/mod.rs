@@ -178,7 +178,7 @@ impl WriterThread {
                 break;
             }
             self.clock.calibrate();
-            if clock::now_ns() - self.last_sample_ns > SAMPLE_INTERVAL_NS {
+            if clock::now_ns().saturating_sub(self.last_sample_ns) > SAMPLE_INTERVAL_NS {
                 self.last_sample_ns = clock::now_ns();
                 self.library_thread.iter().for_each(LibraryThread::request_sample);
             }
@@ -229,7 +229,7 @@ impl WriterThread {
 
     fn is_worth_writing(&self) -> bool {
         let rings = &self.session.rings;
-        let is_due = rings.is_memory() || clock::now_ns() - self.last_write_ns > MAX_REST_NS;
+        let is_due = rings.is_memory() || clock::now_ns().saturating_sub(self.last_write_ns) > MAX_REST_NS;
         self.session
             .rings_in_use()
             .map(|(index, _)| rings.ring(index))

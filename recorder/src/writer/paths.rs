@@ -131,7 +131,10 @@ pub(crate) fn is_in_system_folder(path: &Path) -> bool {
 pub(crate) fn create_locked(path: &Path) -> io::Result<File> {
     let file = create_new(path)?;
     match file.try_lock().map_err(io::Error::from) {
-        Err(error) if !is_without_locks(&error) => Err(error),
+        Err(error) if !is_without_locks(&error) => {
+            let _ = std::fs::remove_file(path);
+            Err(error)
+        }
         _ => Ok(file),
     }
 }

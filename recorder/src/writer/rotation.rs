@@ -94,7 +94,7 @@ impl Rotation {
     pub(crate) fn is_due(&self, current: &BlockFile) -> bool {
         let PartLimit { bytes, ns } = self.policy.limit;
         let is_large = bytes.is_some_and(|most| current.len_bytes() >= most.max(self.retry_at_bytes));
-        let is_old = ns.is_some_and(|most| clock::now_ns() - self.begun_ns >= most);
+        let is_old = ns.is_some_and(|most| clock::now_ns().saturating_sub(self.begun_ns) >= most);
         current.events() > 0 && (is_large || is_old)
     }
 

@@ -18,16 +18,17 @@ use object::{Endianness, elf};
 use super::preload::DEFAULT_SEARCH_PATH;
 
 /// Names of the runtimes' files, without the version behind.
-const RUNTIMES: [&str; 9] = [
+///
+/// That of ThreadSanitizer may come second, and must: it takes suppressions from the recorder
+/// (`interpose/src/sanitizers.rs`).
+const RUNTIMES: [&str; 7] = [
     "libasan.so",
     "libhwasan.so",
     "liblsan.so",
-    "libtsan.so",
     "libclang_rt.asan.so",
     "libclang_rt.asan-",
     "libclang_rt.hwasan",
     "libclang_rt.lsan",
-    "libclang_rt.tsan",
 ];
 
 /// True if a library with this path or name must be loaded before the recorder.

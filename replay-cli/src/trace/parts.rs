@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::{BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES};
@@ -22,15 +23,17 @@ use gpumemtrace_replay::ingest::FileSpan;
 use super::bytes::{FileBytes, JoinedBytes};
 
 /// One file of a trace.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PartFile {
     pub(crate) path: PathBuf,
     /// The bytes to read; the file may be longer by now.
     pub(crate) len_bytes: u64,
+    /// The open file of a trace that is still written: the recorder may rename or delete it.
+    held: Option<Arc<File>>,
 }
 
 /// All files of a trace, in reading order.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TraceParts {
     /// The definitions, then the parts; the file that the user named is the last one.
     pub(crate) files: Vec<PartFile>,
@@ -38,16 +41,36 @@ pub(crate) struct TraceParts {
     pub(crate) absent: Vec<String>,
 }
 
+impl PartFile {
+    /// `is_kept` keeps the open file.
+    fn new(path: &Path, len_bytes: u64, is_kept: bool) -> Self {
+        let held = is_kept.then(|| File::open(path).ok().map(Arc::new)).flatten();
+        Self { path: path.to_owned(), len_bytes, held }
+    }
+
+    pub(crate) fn open(&self) -> io::Result<File> {
+        match &self.held {
+            Some(file) => file.try_clone(),
+            None => File::open(&self.path),
+        }
+    }
+}
+
+/// Most files of a trace that are kept open. A process may open 1,024 as a rule.
+const MAX_HELD: usize = 256;
+
 impl TraceParts {
-    /// Finds the files that belong to `path`, of which `len_bytes` are to be read.
-    pub(crate) fn find(path: &Path, len_bytes: u64) -> Self {
-        let named = PartFile { path: path.to_owned(), len_bytes };
+    /// Finds the files that belong to `path`, of which `len_bytes` are to be read. `is_live` if the
+    /// trace is still written.
+    pub(crate) fn find(path: &Path, len_bytes: u64, is_live: bool) -> Self {
+        let named = PartFile::new(path, len_bytes, is_live);
         let alone = Self { files: vec![named.clone()], absent: Vec::new() };
         let Ok(Some(meta)) = read_first_meta(path) else { return alone };
         let (Some(number @ 1..), Some(id)) = (meta.number("part"), meta.text("trace_id")) else {
             return alone;
         };
         let discovery = PartDiscovery::beside(path, id, number);
+        let is_kept = is_live && discovery.parts.len() < MAX_HELD;
         let mut parts = Self { files: Vec::new(), absent: Vec::new() };
         let dropped = discovery.count_dropped_parts();
         let is_known = |part: &u64| {
@@ -63,8 +86,8 @@ impl TraceParts {
         }
         match discovery.stacks {
             // The recorder finishes this file before it closes the trace, and no sooner.
-            Some(stacks) if is_closed(path, len_bytes) => parts.add_finished(&stacks, "call sites are unknown"),
-            Some(stacks) => drop(parts.add(&stacks)),
+            Some(stacks) if is_closed(path, len_bytes) => parts.add_finished(&stacks, "call sites are unknown", is_kept),
+            Some(stacks) => drop(parts.add(&stacks, is_kept)),
             None if discovery.unreadable.contains_key(&None) => {}
             None => parts.absent.push(
                 "the stacks file of this trace (named *.stacks.trace) is not beside it: no event has a call site"
@@ -78,15 +101,15 @@ impl TraceParts {
             ));
         }
         for part in discovery.parts.into_values() {
-            parts.add_finished(&part, "events are missing");
+            parts.add_finished(&part, "events are missing", is_kept);
         }
         parts.files.push(named);
         parts
     }
 
     /// Adds a file that the recorder finished. If its end is missing, it was cut since.
-    fn add_finished(&mut self, path: &Path, effect: &str) {
-        if self.add(path) == Some(false) {
+    fn add_finished(&mut self, path: &Path, effect: &str, is_kept: bool) {
+        if self.add(path, is_kept) == Some(false) {
             self.absent.push(format!(
                 "{} was cut or changed, because it does not end in its last block: {effect}",
                 path.display()
@@ -95,21 +118,23 @@ impl TraceParts {
     }
 
     /// Adds a file. Returns whether the recorder finished it, or `None` if it is gone by now.
-    fn add(&mut self, path: &Path) -> Option<bool> {
-        let file = File::open(path).ok()?;
+    fn add(&mut self, path: &Path, is_kept: bool) -> Option<bool> {
+        let file = Arc::new(File::open(path).ok()?);
         let len_bytes = file.metadata().ok()?.len();
         // A killed program may leave half a block; the reader would take the next file for its
         // rest.
         let whole_bytes = locate_file_index(&file, len_bytes).map_or(len_bytes, |places| places.whole_bytes);
-        self.files.push(PartFile { path: path.to_owned(), len_bytes: whole_bytes });
-        Some(has_tail(&file, len_bytes))
+        let is_finished = has_tail(&file, len_bytes);
+        let held = is_kept.then_some(file);
+        self.files.push(PartFile { path: path.to_owned(), len_bytes: whole_bytes, held });
+        Some(is_finished)
     }
 
     /// Opens all files as one trace, from its start.
     pub(crate) fn open(&self) -> io::Result<Box<dyn TraceBytes>> {
         let open = |(number, part): (usize, &PartFile)| {
             let begin = if number > 0 { FILE_HEADER_BYTES as u64 } else { 0 };
-            Ok(FileBytes::new(File::open(&part.path)?, begin, part.len_bytes))
+            Ok(FileBytes::new(part.open()?, begin, part.len_bytes))
         };
         Ok(Box::new(JoinedBytes(self.files.iter().enumerate().map(open).collect::<io::Result<_>>()?)))
     }

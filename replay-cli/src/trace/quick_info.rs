@@ -80,7 +80,7 @@ impl IndexSummary {
     }
 
     fn add_part(&mut self, part: &PartFile, has_ring: bool) -> Option<()> {
-        let file = File::open(&part.path).ok()?;
+        let file = part.open().ok()?;
         // Files that are no trace, or of another version, get their error from the full reader.
         TraceReader::new(read_from(&file, 0, part.len_bytes)?).ok()?;
         let places = locate_file_index(&file, part.len_bytes)?;

@@ -17,7 +17,7 @@ from host_matrix.runs import COUNTS
 #: A run that is not over by then hangs.
 SECONDS = 60
 #: Exported functions that the program must not call with null pointers, or at all.
-NOT_CALLED = {"_exit", "_Exit", "dlsym", "dlclose", "cuGetProcAddress", "cuGetProcAddress_v2", "InitializeInjectionNvtx2"}
+NOT_CALLED = {"_exit", "_Exit", "dlsym", "dlclose", "cuGetProcAddress", "cuGetProcAddress_v2", "InitializeInjectionNvtx2", "__tsan_default_suppressions"}
 #: Null is no argument of PyTorch's engine.
 NOT_CALLED_PREFIXES = ("_ZN5torch8autograd6Engine", "gpumemtrace")
 

@@ -38,6 +38,7 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
+const DT_FINI_ARRAYSZ: u64 = 28;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 
@@ -112,6 +113,12 @@ impl<'a> ElfModule<'a> {
     pub fn is_named(&self, library: &CStr) -> bool {
         let soname = || self.dynamic_section().and_then(|section| section.soname());
         self.file_name() == library.to_bytes() || soname() == Some(library)
+    }
+
+    /// True if the module has destructors, apart from the one of the compiler's start files.
+    pub fn has_destructors(&self) -> bool {
+        let bytes = self.dynamic_section().and_then(|section| section.value(DT_FINI_ARRAYSZ));
+        bytes.is_some_and(|bytes| bytes > size_of::<usize>() as u64)
     }
 
     /// The program headers of a type.

@@ -34,9 +34,17 @@ pub(crate) fn exit_thread(status: i32) -> ! {
 }
 
 /// Lowers the priority of the calling thread a little below the program's threads. May be refused.
+///
+/// Does nothing under a seccomp filter, which may end the process at the call. The filters of
+/// systemd units do (`SystemCallFilter=~@resources`).
 pub(crate) fn lower_priority() {
-    // SAFETY: 0 is the calling thread on Linux.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+    const FILTERED: i32 = 2;
+    // SAFETY: no pointers; 0 is the calling thread on Linux.
+    unsafe {
+        if libc::prctl(libc::PR_GET_SECCOMP) != FILTERED {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 5);
+        }
+    }
 }
 
 /// Names the calling thread; the kernel keeps 15 bytes.

@@ -1,7 +1,6 @@
 //! The probe process: `doctor` starts this command again as `doctor-probe`, recorded or not.
 //!
-//! Driver calls may crash, so they run in a process of their own, which prints what it found. This
-//! is the only file of the command with unsafe code.
+//! Driver calls may crash, so they run in a process of their own, which prints what it found.
 #![allow(unsafe_code, reason = "foreign functions and a mapping")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};

@@ -2,13 +2,14 @@
 //!
 //! The command must behave as if it had been started directly. It inherits stdin, stdout and
 //! stderr, and it stays in our process group, so a key pressed in the terminal reaches it. Signals
-//! sent only to us are passed on, and we exit with its exit code. We print only to stderr and only
-//! after the command has ended, apart from one line if it cannot be recorded.
+//! sent to us are passed on, and we exit with its exit code. We print only to stderr and only after
+//! the command has ended, apart from one line if it cannot be recorded.
 
 mod candidate_server;
 mod holders;
 pub(super) mod program;
 pub(super) mod python_hook;
+mod signals;
 mod traces;
 
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use crate::launch::injectable::HostFileSystem;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use gpumemtrace_format::size_arg;
-use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process};
+use rustix::process::{Resource, getrlimit};
 
 use super::html;
 use crate::exit::{CliExit, UsageError};
@@ -236,13 +237,8 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
         );
     }
     let before = expected.find_traces();
-    let mut signals = signal_hook::iterator::Signals::new([
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGQUIT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ])
-    .context("cannot install signal handlers")?;
+    let signals = signals::CaughtSignals::catch().context("cannot install signal handlers")?;
+    signals::keep_inherited(&mut command);
     let name = program[0].to_string_lossy().into_owned();
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -255,20 +251,9 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
         }
     };
     let pid = child.id();
-    std::thread::spawn(move || {
-        for signal in &mut signals {
-            // The terminal sends SIGINT and SIGQUIT to the whole process group; others only to us.
-            let passed_on = match signal {
-                signal_hook::consts::SIGTERM => Signal::TERM,
-                signal_hook::consts::SIGHUP => Signal::HUP,
-                _ => continue,
-            };
-            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, passed_on);
-            }
-        }
-    });
+    let witness = signals.pass_on_to(pid);
     let status = child.wait().with_context(|| format!("cannot wait for {name}"))?;
+    drop(witness);
     let new = finish_traces(&expected, &before, u64::from(pid), status, &here);
     // With a blocker, the line above already says that nothing is recorded.
     if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {

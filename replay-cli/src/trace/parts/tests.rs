@@ -18,7 +18,7 @@ fn write(folder: &Path, name: &str, id: &str, part: Option<u64>, more: &[u8]) ->
 }
 
 fn found(path: &Path) -> (Vec<String>, Vec<String>) {
-    let parts = TraceParts::find(path, std::fs::metadata(path).unwrap().len());
+    let parts = TraceParts::find(path, std::fs::metadata(path).unwrap().len(), false);
     let name = |part: &PartFile| part.path.file_name().unwrap().to_string_lossy().into_owned();
     (parts.files.iter().map(name).collect(), parts.absent)
 }
@@ -44,7 +44,7 @@ fn parts_match_by_metadata_and_read_as_one_trace() {
         ["run.01234567.stacks.trace", "run.01234567.part1.trace", "run.01234567.part2.trace", "other.name"];
     assert_eq!((files, absent), (expected.map(str::to_owned).to_vec(), Vec::new()));
 
-    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len());
+    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len(), false);
     let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
     let unknown = items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count();
     assert_eq!((items.len(), unknown), (9, 3), "{items:?}");
@@ -81,4 +81,21 @@ fn trace_without_parts_is_one_file() {
     let path = write(folder.path(), "run.trace", ID, None, b"");
     write(folder.path(), "run.01234567.part1.trace", ID, Some(1), b"");
     assert_eq!(found(&path), (vec!["run.trace".to_owned()], Vec::new()));
+}
+
+#[test]
+fn parts_of_a_live_trace_stay_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let tail = TraceTail { index_bytes: 0, end_bytes: 0 }.encode_block();
+    let block = encode_block(BlockKind(99), b"x", 3);
+    let last = write(folder.path(), "run.trace", ID, Some(2), &block);
+    let first = write(folder.path(), "run.01234567.part1.trace", ID, Some(1), &tail);
+    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len(), true);
+    // What the recorder does to a trace with a limit on its size.
+    std::fs::remove_file(first).unwrap();
+    std::fs::rename(&last, folder.path().join("run.01234567.part2.trace")).unwrap();
+    for _ in 0..2 {
+        let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
+        assert_eq!(items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count(), 1);
+    }
 }
