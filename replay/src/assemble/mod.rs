@@ -26,6 +26,7 @@ use crate::report::{
     TraceInfo, TraceOrigin, Worded,
 };
 use crate::timeline::phases::PhaseUsage;
+use crate::timeline::steps::{StepRule, StepToken};
 use crate::{leak, verdicts};
 use sections::{SECTIONS, SectionInputs};
 
@@ -184,15 +185,19 @@ fn version(value: Option<&MetaValue>) -> Option<String> {
 fn steps(analysis: &Analysis) -> Steps {
     let source = analysis.step_source();
     let line = match analysis.step_rule {
-        crate::timeline::steps::StepRule::Optimizer { line, .. } => {
+        StepRule::Optimizer { line, .. } => {
             analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1))
         }
         _ => None,
     };
+    let site = match analysis.step_rule {
+        StepRule::Period { token: StepToken::Call(place), .. } => analysis.symbols.site_of_path(place),
+        _ => line.map(|line| line.site),
+    };
     Steps {
         source,
         count: source.map(|_| u64::from(analysis.steps)),
-        site: line.map(|line| analysis.symbols.site(line.site, None)),
+        site: site.map(|site| analysis.symbols.site(site, None)),
         optimizer_call: line.map(|line| match line.call {
             OptimizerCall::Step => OptimizerMethod::Step,
             OptimizerCall::ZeroGrad => OptimizerMethod::ZeroGrad,

@@ -23,6 +23,8 @@ const WRAPPERS: [&str; 2] = [MODULES, "torch/utils/_contextlib.py"];
 const MODULES: &str = "torch/nn/modules/module.py";
 /// The functions in [`MODULES`] that call a module, outermost first.
 const MODULE_CALLS: [&str; 2] = ["_wrapped_call_impl", "_call_impl"];
+/// The function of asyncio that resumes coroutines; before CPython 3.11, its name has no class.
+const TASKS: (&str, [&str; 2]) = ("asyncio/events.py", ["Handle._run", "_run"]);
 
 /// A Python stack by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -43,6 +45,10 @@ pub(crate) struct PathFrame {
     pub offset_bytes: i32,
     /// The function only passes a call on, once.
     pub is_wrapper: bool,
+    /// The function that asyncio's event loop called: a coroutine or a callback. What happens
+    /// outside of it says nothing about its calls, because they may be suspended.
+    pub task: Option<FrameId>,
+    runs_tasks: bool,
     /// The outermost call of an `nn.Module` that the path goes through.
     pub module_call: Option<PathId>,
 }
@@ -60,6 +66,7 @@ struct Function {
     number: u32,
     is_wrapper: bool,
     calls_module: bool,
+    runs_tasks: bool,
 }
 
 /// What is known of a node's path.
@@ -152,7 +159,18 @@ impl CallPaths {
             let outer_call = parent.and_then(|parent| self.frame(parent).module_call);
             let module_call = outer_call.or(function.calls_module.then_some(path));
             let is_wrapper = function.is_wrapper;
-            self.paths.push(PathFrame { parent, depth, frame, offset_bytes, is_wrapper, module_call });
+            let caller = parent.map(|parent| self.frame(parent));
+            let task = caller.and_then(|caller| caller.task.or(caller.runs_tasks.then_some(frame)));
+            self.paths.push(PathFrame {
+                parent,
+                depth,
+                frame,
+                offset_bytes,
+                is_wrapper,
+                task,
+                runs_tasks: function.runs_tasks,
+                module_call,
+            });
         }
         path
     }
@@ -170,9 +188,11 @@ impl CallPaths {
                 // Before CPython 3.11, the name has no class.
                 let name = code.name.strip_prefix("Module.").unwrap_or(&code.name);
                 let calls_module = file.ends_with(MODULES) && MODULE_CALLS.contains(&name);
-                *self.contents.entry(content).or_insert(Function { number, is_wrapper, calls_module })
+                let runs_tasks = file.ends_with(TASKS.0) && TASKS.1.contains(&code.name.as_str());
+                let function = Function { number, is_wrapper, calls_module, runs_tasks };
+                *self.contents.entry(content).or_insert(function)
             }
-            None => Function { number, is_wrapper: false, calls_module: false },
+            None => Function { number, is_wrapper: false, calls_module: false, runs_tasks: false },
         };
         self.codes.insert(id, function);
         function
@@ -214,6 +234,16 @@ impl CallPaths {
             (of_a, of_b) = (self.frame(a), self.frame(b));
         }
         Some(Fork { before: a, after: b })
+    }
+
+    /// The places of the calls outside of a path's innermost frame, innermost first.
+    pub(crate) fn callers(&self, path: PathId) -> impl Iterator<Item = PathId> {
+        std::iter::successors(self.frame(path).parent, |place| self.frame(*place).parent)
+    }
+
+    /// True if two paths are in different tasks, or one of them is in none.
+    pub(crate) fn is_other_task(&self, one: PathId, other: PathId) -> bool {
+        self.frame(one).task != self.frame(other).task
     }
 
     /// The order of two frames in the code of their function; `None` for different functions.

@@ -99,7 +99,7 @@ impl StepCounter {
             }
             return None;
         }
-        symbols.set_step_hints(rule.recurring_path(), detector.other_phases(rule));
+        symbols.set_step_hints(rule.recurring_stacks(), detector.other_phases(rule));
         let mut clock = StepClock::new(rule);
         let mut steps = 0;
         self.growth = StepGrowth::default();

@@ -10,8 +10,10 @@
 //!    user lines call an optimizer, the most frequent one counts, and with it those of earlier and
 //!    later phases ([`crate::timeline::step_detector::optimizer_calls`]).
 //! 4. **period**: an allocation that occurs once in each iteration of the outermost loop
-//!    ([`crate::timeline::step_detector::outermost_loop`]). Without Python stacks, one that recurs
-//!    after a constant number of allocations ([`crate::timeline::step_detector::recurrences`]).
+//!    ([`crate::timeline::step_detector::outermost_loop`]). If iterations take different paths, the
+//!    call that the loop makes ([`crate::timeline::step_detector::repeated_call`]). Without Python
+//!    stacks, an allocation that recurs after a constant number of allocations
+//!    ([`crate::timeline::step_detector::recurrences`]).
 //! 5. **allocations**: the run has no steps, and growth is measured over intervals with an equal
 //!    number of allocations. They depend on the program alone: not on its speed, nor on its
 //!    teardown, which allocates nothing.
@@ -24,12 +26,13 @@
 //! choose the [`StepRule`]; then a [`StepClock`] counts boundaries.
 
 use gpumemtrace_format::event::{FLAG_EXISTED, MARK_STEP, NO_SEQ};
-use gpumemtrace_format::{Event, EventKind, ThreadId};
+use gpumemtrace_format::{Event, EventKind, NodeId, ThreadId};
 
 use crate::callsite::call_paths::PathId;
-use crate::callsite::symbols::RECURRING;
+use crate::callsite::symbols::{OTHER_TASK, RECURRING, RecurringStacks};
 use crate::report::StepSource;
 use crate::util::ids::StackId;
+use crate::util::seeded_map::SeededSet;
 
 /// The layer whose allocations and frees divide a run. With PyTorch's blocks, the driver calls of
 /// its allocator are irregular, and the same tensor would count twice.
@@ -80,6 +83,9 @@ impl StepLayer {
 pub(crate) enum StepToken {
     /// Any size at this Python stack. Its stacks have the hint [`RECURRING`].
     Path(PathId),
+    /// The first allocation of each call at this place. Stacks below it have the hint
+    /// [`RECURRING`].
+    Call(PathId),
     /// One size at a stack without Python frames. The kind separates a tensor from the segment that
     /// PyTorch's allocator requests for it: both have the same stack and often the same size.
     Exact { kind: EventKind, stack: StackId, size: u64 },
@@ -118,10 +124,11 @@ impl StepRule {
         }
     }
 
-    /// The path for [`crate::callsite::symbols::StackSymbols::set_step_hints`].
-    pub(crate) fn recurring_path(self) -> Option<PathId> {
+    /// The stacks for [`crate::callsite::symbols::StackSymbols::set_step_hints`].
+    pub(crate) fn recurring_stacks(self) -> Option<RecurringStacks> {
         match self {
-            Self::Period { token: StepToken::Path(path), .. } => Some(path),
+            Self::Period { token: StepToken::Path(path), .. } => Some(RecurringStacks::At(path)),
+            Self::Period { token: StepToken::Call(place), .. } => Some(RecurringStacks::Below(place)),
             _ => None,
         }
     }
@@ -158,6 +165,8 @@ pub(crate) struct StepClock {
     /// The hint of events that begin steps; `None` if the rule does not go by hints.
     hint: Option<u16>,
     bursts: OptimizerBursts,
+    /// The threads inside a call that begins steps.
+    inside_call: SeededSet<ThreadId>,
     /// The unseen call of an optimizer rule that has not been counted, else the largest number.
     unseen_call: u64,
     /// Allocations before the interval ends.
@@ -184,6 +193,7 @@ impl StepClock {
             source,
             hint,
             bursts: OptimizerBursts::default(),
+            inside_call: SeededSet::default(),
             unseen_call: unseen_call.unwrap_or(u64::MAX),
             allocations_left,
         }
@@ -229,11 +239,26 @@ impl StepClock {
             StepRule::Period { token: StepToken::Path(_), layer } => {
                 hint == RECURRING && layer.is_allocation(event.kind)
             }
+            StepRule::Period { token: StepToken::Call(_), layer } => self.begins_call(event, hint, layer),
             StepRule::Period { token: StepToken::Exact { kind, stack: of_token, size }, .. } => {
                 event.kind == kind && stack == of_token && event.size == size
             }
             StepRule::Allocations { every, layer } => self.counts_up(event, every, layer),
         }
+    }
+
+    /// True for the first allocation of a call. A call has ended if its thread was seen outside.
+    fn begins_call(&mut self, event: &Event, hint: u16, layer: StepLayer) -> bool {
+        let is_allocation = layer.is_allocation(event.kind);
+        let is_seen = is_allocation || layer.is_free(event.kind);
+        if !is_seen || hint == OTHER_TASK || event.python_stack == NodeId::NONE {
+            return false;
+        }
+        if hint != RECURRING {
+            self.inside_call.remove(&event.thread);
+            return false;
+        }
+        is_allocation && self.inside_call.insert(event.thread)
     }
 
     /// Counts an allocation; true if it is the first of an interval.

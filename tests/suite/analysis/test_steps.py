@@ -120,6 +120,32 @@ def test_steps_do_not_depend_on_the_timing_of_threads(run_python, torch_version,
         assert (source, count) == ("period", true)
 
 
+#: Loops of servers, the function with the loop, and the number of threads that run it.
+SERVERS = [("routes", "routes", 1), ("table", "table", 1), ("methods", "methods", 1), ("threads", "work", 3),
+           ("coroutine", "serve", 1), ("scheduler", "scheduler", 1)]
+
+
+@pytest.mark.every_torch
+@pytest.mark.parametrize("program, function, threads", SERVERS)
+def test_requests_with_different_paths_are_counted_at_the_loop(run_python, torch_version, program, function, threads):
+    run = run_python(torch_version, "serving/request_loops.py", program)
+    found, true, report = steps_of(run)
+    site = found["site"]
+    assert (found["source"], site["function"].rsplit(".", 1)[-1]) == ("period", function)
+    # Before the first call of a thread, no result may be freed that shows that it is a new call.
+    assert true - threads <= found["count"] <= true
+    assert sum(leak["bytes_per_step"] for leak in report["leaks"]) == pytest.approx(4096, rel=0.03)
+    text = gpumemtrace("replay", run.trace)
+    assert "Steps were detected from repeated calls at " in text
+    assert f"request_loops.py:{site['line']} in {site['function']}(); gpumemtrace.step() marks them" in text
+
+
+@pytest.mark.parametrize("program", ["interleaved_coroutines", "optional_stages", "branches"])
+def test_calls_that_may_be_parts_of_an_iteration_are_no_steps(run_python, torch_version, program):
+    source, count, _ = found_by(run_python(torch_version, "serving/request_loops.py", program))
+    assert (source, count) == (None, None)
+
+
 def test_phase_bytes_equal_pytorch(run_python, torch_version):
     run = run_python(torch_version, "training/steps.py", "phases", "--phases", "phases.json")
     found, true, report = steps_of(run)

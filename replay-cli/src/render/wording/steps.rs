@@ -25,7 +25,10 @@ pub(crate) fn describe_steps(steps: &Steps) -> String {
             let range = steps.range.as_deref().unwrap_or("unknown");
             format!("{name} \"{}\"; step 0 is before the first", escape_text(range))
         }
-        StepSource::Period => name.to_owned(),
+        StepSource::Period => match &steps.site {
+            Some(site) => format!("detected from repeated calls at {}", short_site(site)),
+            None => name.to_owned(),
+        },
     }
 }
 

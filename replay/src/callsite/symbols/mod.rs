@@ -35,8 +35,20 @@ pub(crate) struct OptimizerLine {
     pub site: SiteId,
 }
 
-/// The step hint of the stack that [`StackSymbols::set_step_hints`] names.
+/// The stacks that begin steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RecurringStacks {
+    /// Those with this path.
+    At(PathId),
+    /// Those with a call at this place.
+    Below(PathId),
+}
+
+/// The step hint of the stacks that [`StackSymbols::set_step_hints`] names.
 pub(crate) const RECURRING: u16 = u16::MAX;
+/// The step hint of stacks that say nothing about the call that begins steps: those of another task
+/// of asyncio, and of autograd's threads.
+pub(crate) const OTHER_TASK: u16 = u16::MAX - 1;
 
 /// A node of the Python or the native stack tree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -69,8 +81,7 @@ pub(crate) struct StackSymbols {
     by_both: SeededMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
     paths: CallPaths,
-    /// The path of the allocation that begins steps.
-    recurring: Option<PathId>,
+    recurring: Option<RecurringStacks>,
     /// Optimizer lines of other phases, by the number of the line that they count like.
     other_phases: SeededMap<u16, u16>,
     /// Known for runs without steps.
@@ -166,7 +177,7 @@ impl StackSymbols {
             return known;
         }
         let id = StackId(self.stacks.len() as u32);
-        let step_hint = self.step_hint_of(python, optimizer);
+        let step_hint = self.step_hint_of(python, optimizer, autograd);
         let context = self.context_of_node(python);
         self.stacks.push(StackInfo { python, native, site, optimizer, step_hint, root, autograd, context });
         if native == NodeId::NONE {

@@ -2,7 +2,7 @@
 
 use gpumemtrace_format::NodeId;
 
-use super::{AutogradRole, OptimizerLine, RECURRING, StackSymbols};
+use super::{AutogradRole, OTHER_TASK, OptimizerLine, RECURRING, RecurringStacks, StackSymbols};
 use crate::callsite::call_paths::{CallPaths, PathId};
 use crate::callsite::module_calls::{FewerCalls, ModuleCalls, Rounds};
 use crate::util::ids::{SiteId, StackId};
@@ -19,15 +19,26 @@ impl StackSymbols {
         &self.paths
     }
 
-    /// Gives all stacks with this path the step hint [`RECURRING`], and calls of the optimizer
-    /// lines of other phases the hint of a line. Stacks to come get them as well.
-    pub(crate) fn set_step_hints(&mut self, path: Option<PathId>, (line, others): (u16, Vec<u16>)) {
-        self.recurring = path;
+    /// Gives these stacks the step hint [`RECURRING`], and calls of the optimizer lines of other
+    /// phases the hint of a line. Stacks to come get them as well.
+    pub(crate) fn set_step_hints(
+        &mut self,
+        recurring: Option<RecurringStacks>,
+        (line, others): (u16, Vec<u16>),
+    ) {
+        self.recurring = recurring;
         self.other_phases = others.into_iter().map(|other| (other, line)).collect();
         for index in 0..self.stacks.len() {
             let stack = self.stacks[index];
-            self.stacks[index].step_hint = self.step_hint_of(stack.python, stack.optimizer);
+            self.stacks[index].step_hint = self.step_hint_of(stack.python, stack.optimizer, stack.autograd);
         }
+    }
+
+    /// The call site of a path that events have, or their callers.
+    pub(crate) fn site_of_path(&self, path: PathId) -> Option<SiteId> {
+        let nodes = self.definitions.python.keys();
+        let node = nodes.filter(|node| self.paths.known_path(**node) == Some(path)).min()?;
+        self.user_site(*node)
     }
 
     /// Sets how often the program calls its models.
@@ -63,18 +74,27 @@ impl StackSymbols {
         Some(known)
     }
 
-    pub(super) fn step_hint_of(&mut self, python: NodeId, optimizer: u16) -> u16 {
-        let is_recurring = self.recurring.is_some() && self.path_of_node(python) == self.recurring;
-        let of_phase = || self.other_phases.get(&optimizer).copied().unwrap_or(optimizer);
-        if is_recurring { RECURRING } else { of_phase() }
+    pub(super) fn step_hint_of(&mut self, python: NodeId, optimizer: u16, autograd: AutogradRole) -> u16 {
+        let of_phase = self.other_phases.get(&optimizer).copied().unwrap_or(optimizer);
+        let Some(recurring) = self.recurring else { return of_phase };
+        let Some(path) = self.path_of_node(python) else { return of_phase };
+        match recurring {
+            RecurringStacks::At(recurring) if path == recurring => RECURRING,
+            RecurringStacks::Below(_) if autograd == AutogradRole::WorksFor => OTHER_TASK,
+            RecurringStacks::Below(place) if self.paths.callers(path).any(|caller| caller == place) => {
+                RECURRING
+            }
+            RecurringStacks::Below(place) if self.paths.is_other_task(path, place) => OTHER_TASK,
+            _ => of_phase,
+        }
     }
 
-    /// The index of the line plus 1; 0 if there are too many lines. Never [`RECURRING`].
+    /// The index of the line plus 1; 0 if there are too many lines. Less than [`OTHER_TASK`].
     pub(super) fn intern_optimizer_line(&mut self, line: OptimizerLine) -> u16 {
         let index = self.optimizer_lines.iter().position(|known| *known == line).unwrap_or_else(|| {
             self.optimizer_lines.push(line);
             self.optimizer_lines.len() - 1
         });
-        u16::try_from(index + 1).ok().filter(|number| *number != RECURRING).unwrap_or(0)
+        u16::try_from(index + 1).ok().filter(|number| *number < OTHER_TASK).unwrap_or(0)
     }
 }

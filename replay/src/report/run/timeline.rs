@@ -13,7 +13,8 @@ pub struct Steps {
     pub source: Option<StepSource>,
     /// The number of steps begun.
     pub count: Option<u64>,
-    /// The call site of the optimizer call that begins a step.
+    /// The call site of the optimizer call that begins a step. With the source `period`, the call
+    /// that the outermost loop repeats; `null` if an allocation begins a step.
     pub site: Option<Site>,
     /// The optimizer's method that it calls.
     pub optimizer_call: Option<OptimizerMethod>,
@@ -40,7 +41,7 @@ json_enum! {
         Nvtx = "nvtx",
         /// A call of an optimizer.
         Optimizer = "optimizer",
-        /// An allocation that repeats periodically.
+        /// An allocation or a call that the outermost loop repeats.
         Period = "period",
     }
 }

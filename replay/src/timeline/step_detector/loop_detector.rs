@@ -21,6 +21,9 @@ pub(super) struct LoopEvent {
     pub(super) path: PathId,
     /// Where a loop landed with it.
     pub(super) landing: Option<PathId>,
+    /// The outermost place of the last allocation's stack to which its calls had returned when the
+    /// thread freed something since.
+    pub(super) returned_to: Option<PathId>,
     /// The thread freed something since its last allocation.
     follows_free: bool,
 }
@@ -30,6 +33,7 @@ pub(super) struct LoopEvent {
 pub(super) struct ThreadLoops {
     pub(super) events: Vec<LoopEvent>,
     follows_free: bool,
+    returned_to: Option<PathId>,
     /// The last place in functions that were left for another one below the same call.
     left: SeededMap<FrameId, PathId>,
 }
@@ -46,6 +50,21 @@ impl ThreadLoops {
                 let left = self.left.get(&paths.frame(fork.after).frame)?;
                 paths.order(*left, fork.after)?.is_ge().then_some(fork.after)
             }
+        }
+    }
+
+    /// Observes where the thread is. Its calls since the last allocation have returned up to there.
+    fn observe_return(&mut self, path: PathId, paths: &CallPaths) {
+        let Some(last) = self.events.last() else { return };
+        if last.path == path {
+            return;
+        }
+        // Where they part, the function has gone on to another instruction, or is gone itself.
+        let place = paths.fork(last.path, path).map_or(path, |fork| fork.before);
+        let depth = |place: PathId| paths.frame(place).depth;
+        if depth(place) < depth(last.path) && self.returned_to.is_none_or(|known| depth(place) < depth(known))
+        {
+            self.returned_to = Some(place);
         }
     }
 
@@ -67,45 +86,55 @@ impl ThreadLoops {
     }
 }
 
-/// Records the allocations of each thread.
+/// Records the allocations of each thread or task.
 #[derive(Debug, Default)]
 pub(super) struct LoopDetector {
-    /// In the order of their first allocations.
+    /// In the order of their first allocations; also tasks.
     threads: Vec<ThreadLoops>,
-    by_id: SeededMap<ThreadId, usize>,
-    /// The thread of the last event.
-    last: Option<(ThreadId, usize)>,
+    by_id: SeededMap<Runner, usize>,
+    /// The thread or task of the last event.
+    last: Option<(Runner, usize)>,
 }
+
+/// A thread, or on it a task of asyncio, which another one may interrupt.
+type Runner = (ThreadId, Option<FrameId>);
 
 impl LoopDetector {
     /// Observes an allocation. `index` is its number among all allocations of the run.
     pub(super) fn on_allocation(&mut self, thread: ThreadId, index: usize, path: PathId, paths: &CallPaths) {
+        let runner = (thread, paths.frame(path).task);
         let number = match self.last {
-            Some((last, number)) if last == thread => number,
+            Some((last, number)) if last == runner => number,
             _ => {
                 let next = self.threads.len();
-                *self.by_id.entry(thread).or_insert(next)
+                *self.by_id.entry(runner).or_insert(next)
             }
         };
         if number == self.threads.len() {
             self.threads.push(ThreadLoops::default());
         }
-        self.last = Some((thread, number));
+        self.last = Some((runner, number));
         let state = &mut self.threads[number];
         let landing = state.find_landing(path, paths);
         let follows_free = std::mem::take(&mut state.follows_free);
-        state.events.push(LoopEvent { index, path, landing, follows_free });
+        let returned_to = state.returned_to.take();
+        state.events.push(LoopEvent { index, path, landing, returned_to, follows_free });
     }
 
-    /// Observes a free by this thread.
+    /// Observes a free by this thread. `path` is that of its stack, if it has one of its own.
     #[inline]
-    pub(super) fn on_free(&mut self, thread: ThreadId) {
+    pub(super) fn on_free(&mut self, thread: ThreadId, path: Option<PathId>, paths: &CallPaths) {
+        let runner = (thread, path.and_then(|path| paths.frame(path).task));
         let number = match self.last {
-            Some((last, number)) if last == thread => Some(number),
-            _ => self.by_id.get(&thread).copied(),
+            Some((last, number)) if last == runner => Some(number),
+            _ => self.by_id.get(&runner).copied(),
         };
         if let Some(number) = number {
-            self.threads[number].follows_free = true;
+            let state = &mut self.threads[number];
+            state.follows_free = true;
+            if let Some(path) = path {
+                state.observe_return(path, paths);
+            }
         }
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod loop_detector;
 pub(crate) mod optimizer_calls;
 pub(crate) mod outermost_loop;
 pub(crate) mod recurrences;
+pub(crate) mod repeated_call;
 
 use std::ops::ControlFlow;
 
@@ -23,6 +24,7 @@ use loop_detector::LoopDetector;
 use optimizer_calls::OptimizerCalls;
 use outermost_loop::find_outermost_loop;
 use recurrences::Recurrences;
+use repeated_call::find_repeated_call;
 
 /// Optimizer steps after which the detector is sure, given [`ENOUGH_EVENTS`] events.
 const ENOUGH_STEPS: u64 = 16;
@@ -125,14 +127,15 @@ impl StepDetector {
             Some(path) => self.module_calls.on_event(event.thread, path, symbols.paths()),
             None => {}
         }
+        // Autograd's threads have stacks of other threads, in an order of their own.
+        let is_own = event.python_stack != NodeId::NONE && info.autograd != AutogradRole::WorksFor;
         if !is_allocation {
-            self.loops.on_free(event.thread);
+            self.loops.on_free(event.thread, path.filter(|_| is_own), symbols.paths());
             self.recurrences.on_free();
             return;
         }
         match path {
-            // Autograd's threads have stacks of other threads, in an order of their own.
-            Some(_) if event.python_stack == NodeId::NONE || info.autograd == AutogradRole::WorksFor => {}
+            Some(_) if !is_own => {}
             Some(path) => {
                 self.loops.on_allocation(event.thread, self.allocations as usize, path, symbols.paths());
             }
@@ -182,15 +185,23 @@ impl StepDetector {
         }
     }
 
-    /// The allocation that begins the iterations of the outermost loop. Sizes and distances count
-    /// only for a native program without PyTorch: without stacks, the layers of a model repeat like
-    /// iterations.
+    /// What begins the iterations of the outermost loop: an allocation or a call. Sizes and
+    /// distances count only for a native program without PyTorch: without stacks, the layers of a
+    /// model repeat like iterations.
     fn find_period(&mut self, symbols: &StackSymbols) -> Option<StepToken> {
         if self.loops.allocations() >= self.recurrences.allocations() {
             let threads = self.loops.finish_threads();
-            let path =
-                find_outermost_loop(threads, self.allocations as usize, symbols.paths(), &self.module_calls);
-            return path.map(StepToken::Path);
+            let (allocations, paths) = (self.allocations as usize, symbols.paths());
+            let begin = find_outermost_loop(threads, allocations, paths, &self.module_calls);
+            let call = find_repeated_call(threads, allocations, paths);
+            return match (begin, call) {
+                // The loop calls several functions, and one of them seems to be a loop.
+                (Some((_, depth)), Some(call)) if paths.frame(call).depth < depth => {
+                    Some(StepToken::Call(call))
+                }
+                (Some((path, _)), _) => Some(StepToken::Path(path)),
+                (None, call) => call.map(StepToken::Call),
+            };
         }
         match self.layer {
             StepLayer::Driver => self.recurrences.find_period(self.allocations),

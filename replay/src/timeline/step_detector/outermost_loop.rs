@@ -14,10 +14,13 @@
 //! function each time, and another one later in the code every n-th time, the first one counts.
 //! These calls land in the function itself, at its first place ([`Reentries`]).
 //!
+//! `handlers[kind](request)` calls several functions in any order. None of them has the loop, and
+//! [`super::repeated_call`] may count their calls.
+//!
 //! Threads that run the same code are counted together, so it does not matter which of them gets a
 //! piece of work.
 
-use crate::callsite::call_paths::{CallPaths, FrameId, PathId};
+use crate::callsite::call_paths::{CallPaths, FrameId, PathFrame, PathId};
 use crate::callsite::module_calls::ModuleCalls;
 use crate::timeline::step_detector::loop_detector::{LoopEvent, ThreadLoops};
 use crate::util::seeded_map::SeededMap;
@@ -25,26 +28,26 @@ use crate::util::seeded_map::SeededMap;
 /// A loop must have at least this many iterations.
 const MIN_ITERATIONS: usize = 8;
 /// The loop's function makes at least one in so many allocations.
-const MIN_SHARE: usize = 4;
+pub(super) const MIN_SHARE: usize = 4;
 /// One in so many iterations may lack the allocation that begins steps, or have it twice.
 const EXCEPTION_SHARE: usize = 100;
 
 /// Landings at one place or in one function.
 #[derive(Clone, Copy, Debug)]
-struct Landings {
+pub(super) struct Landings {
     count: usize,
-    first: usize,
+    pub(super) first: usize,
     last: usize,
     widest_gap: usize,
 }
 
 impl Landings {
-    fn at(index: usize) -> Self {
+    pub(super) fn at(index: usize) -> Self {
         Self { count: 1, first: index, last: index, widest_gap: 0 }
     }
 
     /// Adds a landing. Indices must ascend.
-    fn add(&mut self, index: usize) {
+    pub(super) fn add(&mut self, index: usize) {
         self.count += 1;
         self.widest_gap = self.widest_gap.max(index - self.last);
         self.last = index;
@@ -52,7 +55,7 @@ impl Landings {
 
     /// True for a loop over the run: enough iterations that cover at least half of all allocations,
     /// reach its last quarter, and are not concentrated in a few moments.
-    fn cover_run(&self, allocations: usize) -> bool {
+    pub(super) fn cover_run(&self, allocations: usize) -> bool {
         if self.count + 1 < MIN_ITERATIONS {
             return false;
         }
@@ -65,14 +68,14 @@ impl Landings {
     }
 }
 
-/// The allocation that begins the iterations of the outermost loop. `allocations` is the number of
-/// all allocations of the run.
+/// The allocation that begins the iterations of the outermost loop, and the number of frames
+/// outside of the loop's function. `allocations` is the number of all allocations of the run.
 pub(super) fn find_outermost_loop(
     threads: &[ThreadLoops],
     allocations: usize,
     paths: &CallPaths,
     module_calls: &ModuleCalls,
-) -> Option<PathId> {
+) -> Option<(PathId, u32)> {
     let places = landings_by_place(threads);
     let mut functions: SeededMap<FrameId, Landings> = SeededMap::default();
     for (index, place) in sorted_landings(threads) {
@@ -92,7 +95,11 @@ pub(super) fn find_outermost_loop(
             && !module_calls.may_be_fewer_than(landings.count as u64 / 2, *path, paths)
     });
     let covering = covering.map(|(_, place)| place);
-    let function = covering.min_by_key(|place| (place.depth, functions[&place.frame].first))?.frame;
+    let outermost = covering.min_by_key(|place| (place.depth, functions[&place.frame].first))?;
+    let function = outermost.frame;
+    if outermost.parent.is_some_and(|caller| calls_in_any_order(caller, function, threads, paths)) {
+        return None;
+    }
     // The loop begins at the first place in the code at which it often lands.
     let begin = places
         .iter()
@@ -105,7 +112,8 @@ pub(super) fn find_outermost_loop(
     if reentries.are_regular(threads, &code) {
         code.reentries = reentries;
     }
-    LoopIterations::divide(threads, &code).find_begin()
+    let begin = LoopIterations::divide(threads, &code).find_begin()?;
+    Some((begin, outermost.depth))
 }
 
 /// Where the loop is.
@@ -187,6 +195,40 @@ impl Reentries {
     }
 }
 
+/// True if a caller calls other functions at the instruction that calls this one, like the handlers
+/// of requests: between two calls of this one, often none, and often one of them repeatedly. Stages
+/// of an iteration come at most once, or equally often.
+fn calls_in_any_order(caller: PathId, function: FrameId, threads: &[ThreadLoops], paths: &CallPaths) -> bool {
+    let mut callees: Vec<Option<FrameId>> = vec![None; paths.len()];
+    for path in paths.all() {
+        let PathFrame { parent, frame, .. } = paths.frame(path);
+        let of_parent = parent.and_then(|parent| callees[parent.0 as usize]);
+        callees[path.0 as usize] = if parent == Some(caller) { Some(frame) } else { of_parent };
+    }
+    let depth = paths.frame(caller).depth;
+    let (mut turns, mut empty, mut repeated) = (0, 0, 0);
+    for thread in threads {
+        let mut inside = None;
+        let mut others: Option<SeededMap<FrameId, usize>> = None;
+        for event in &thread.events {
+            let callee = callees[event.path.0 as usize];
+            let has_returned = event.returned_to.is_some_and(|to| paths.frame(to).depth <= depth);
+            let is_new = std::mem::replace(&mut inside, callee) != callee || has_returned;
+            let Some(callee) = callee.filter(|_| is_new) else { continue };
+            if callee != function {
+                if let Some(others) = &mut others {
+                    *others.entry(callee).or_default() += 1;
+                }
+            } else if let Some(others) = others.replace(SeededMap::default()) {
+                turns += 1;
+                empty += usize::from(others.is_empty());
+                repeated += usize::from(others.values().any(|calls| *calls > 1));
+            }
+        }
+    }
+    empty * 20 > turns && repeated * 20 > turns
+}
+
 /// All landings by ascending index.
 fn sorted_landings(threads: &[ThreadLoops]) -> Vec<(usize, PathId)> {
     let events = threads.iter().flat_map(|thread| &thread.events);
@@ -208,7 +250,7 @@ fn landings_by_place(threads: &[ThreadLoops]) -> SeededMap<PathId, Landings> {
 }
 
 /// Number of allocations at each path and in its callees.
-fn allocations_below(threads: &[ThreadLoops], paths: &CallPaths) -> Vec<usize> {
+pub(super) fn allocations_below(threads: &[ThreadLoops], paths: &CallPaths) -> Vec<usize> {
     let mut counts = vec![0; paths.len()];
     for event in threads.iter().flat_map(|thread| &thread.events) {
         counts[event.path.0 as usize] += 1;

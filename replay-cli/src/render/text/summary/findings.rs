@@ -11,7 +11,7 @@ use crate::render::wording::Vocabulary;
 use crate::render::wording::assessment::{describe_assessment, find_assessment};
 use crate::render::wording::leaks::holders::suggest_holders;
 use crate::render::wording::oom::find_refused_calls;
-use crate::render::wording::steps::count_steps;
+use crate::render::wording::steps::{count_steps, describe_steps};
 use crate::terminal::format::{format_count, put_line};
 use crate::terminal::style::Style;
 
@@ -108,10 +108,9 @@ fn list_notes(report: &Report, trace: usize) -> Vec<String> {
         notes.push(format!("Leaks were judged in part: {reason}."));
         notes.extend(assessment.remedy.clone());
     }
-    let source = report.steps.as_ref().filter(|_| trace == 0).and_then(|steps| steps.source);
-    if source == Some(StepSource::Period) {
-        let text = "Steps were detected from repeating allocations; gpumemtrace.step() marks them.";
-        notes.push(text.to_owned());
+    let steps = report.steps.as_ref().filter(|_| trace == 0);
+    if let Some(steps) = steps.filter(|steps| steps.source == Some(StepSource::Period)) {
+        notes.push(format!("Steps were {}; gpumemtrace.step() marks them.", describe_steps(steps)));
     }
     notes
 }

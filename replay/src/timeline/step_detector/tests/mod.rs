@@ -9,6 +9,7 @@ use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::{CodeDef, CodeId, FrameLink, PyNode, ThreadId};
 
 mod loops;
+mod repeated_calls;
 
 const OPTIMIZER: &str = "/v/lib/python3.12/site-packages/torch/optim/optimizer.py";
 const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
@@ -27,7 +28,8 @@ struct Program {
 
 impl Program {
     /// A call stack, outermost first: "main:5 Net.forward:9" is `main` at instruction 5, which
-    /// calls `Net.forward`. `step`, `zero_grad`, `backward` and `_call_impl` are PyTorch's.
+    /// calls `Net.forward`. `step`, `zero_grad`, `backward` and `_call_impl` are PyTorch's,
+    /// `Handle._run` is asyncio's.
     fn node(&mut self, stack: &str) -> NodeId {
         let mut parent = NodeId::NONE;
         for frame in stack.split_whitespace() {
@@ -42,6 +44,7 @@ impl Program {
                     "step" | "zero_grad" => OPTIMIZER,
                     "backward" => AUTOGRAD,
                     "_call_impl" => "/venv/torch/nn/modules/module.py",
+                    "Handle._run" => "/usr/lib/python3.12/asyncio/events.py",
                     _ => "train.py",
                 };
                 let (file, name) = (file.to_owned(), name.to_owned());
@@ -93,7 +96,7 @@ impl Program {
             let _ = detector.on_event(one, &mut symbols);
         }
         let rule = detector.step_rule(&symbols);
-        symbols.set_step_hints(rule.recurring_path(), detector.other_phases(rule));
+        symbols.set_step_hints(rule.recurring_stacks(), detector.other_phases(rule));
         let mut clock = StepClock::new(rule);
         let mut steps = 0;
         for event in &self.events {
