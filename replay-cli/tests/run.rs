@@ -35,6 +35,10 @@ fn output_and_exit_code_are_those_of_the_command() {
     }
     let missing = command(folder.path()).args(["run", "--", "no-such-command-here"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));
+    let option = command(folder.path()).args(["run", "--force", "true"]).output().unwrap();
+    assert_eq!(option.status.code(), Some(2));
+    let says = String::from_utf8_lossy(&option.stderr).into_owned();
+    assert_eq!(says, "gpumemtrace: run has no option --force; see gpumemtrace run --help\n");
 }
 
 #[test]

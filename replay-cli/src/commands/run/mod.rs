@@ -243,9 +243,14 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
+            let not_found = error.kind() == std::io::ErrorKind::NotFound;
+            if not_found && name.starts_with('-') {
+                return Err(
+                    UsageError(format!("run has no option {name}; see gpumemtrace run --help")).into()
+                );
+            }
             // The exit codes of a shell: 127 not found, 126 not executable.
             print_message(format_args!("gpumemtrace: cannot start {name}: {error}"));
-            let not_found = error.kind() == std::io::ErrorKind::NotFound;
             let exit = CliExit::Code(if not_found { 127 } else { 126 });
             return Ok(FinishedCommand { exit, traces: Vec::new() });
         }
