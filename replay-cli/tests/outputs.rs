@@ -111,6 +111,22 @@ fn only_outputs_of_the_same_command_are_replaced() {
 }
 
 #[test]
+fn only_symbolize_replaces_a_trace() {
+    let folder = Folder::new();
+    let trace = fs::read(folder.path("run.trace")).unwrap();
+    for (command, _) in writers() {
+        let (code, error) = folder.run(&format!("{} --force", command.replace("OUT", "run.trace")), "022");
+        let is_kept = !command.starts_with("symbolize");
+        assert_eq!(code, if is_kept { 2 } else { 0 }, "{command}: {error}");
+        if is_kept {
+            let says = ["is a trace, which is kept; name another file", "is an input, and no summary"];
+            assert!(says.iter().any(|says| error.contains(&format!("run.trace {says}"))), "{error}");
+            assert_eq!(fs::read(folder.path("run.trace")).unwrap(), trace, "{command}");
+        }
+    }
+}
+
+#[test]
 fn an_output_of_another_command_is_kept() {
     let folder = Folder::new();
     assert_eq!(folder.run("html run.trace -o out", "022").0, 0);

@@ -22,7 +22,7 @@ use crate::render::{
     CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
     select_format,
 };
-use crate::terminal::output_file::{KEPT, OutputPath};
+use crate::terminal::output_file::{BUDGET, OutputPath};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 use crate::trace::find::{TRACES, find_files};
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
     let outputs = args.outputs()?;
     // Reading the trace may take minutes: refuse a wrong budget first.
     let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
-    let new_budget = args.write.then(|| OutputPath::claim(&args.budget, KEPT, args.force)).transpose()?;
+    let new_budget = args.write.then(|| OutputPath::claim(&args.budget, BUDGET, args.force)).transpose()?;
     let mut targets = Vec::new();
     for (renderer, file) in outputs {
         let claim = |path: &Path| OutputPath::claim(path, renderer.name(), args.force);

@@ -24,7 +24,7 @@ use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::wording::describe_loss;
 use crate::render::wording::recording::explain_unnamed;
 use crate::terminal::escape::{escape_path, escape_text};
-use crate::terminal::output_file::{KEPT, OutputPath};
+use crate::terminal::output_file::{OutputPath, TRACE};
 use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
@@ -64,8 +64,8 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
         return Err(UnreadableInput(why).into());
     }
     let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
-    let copy = OutputPath::claim(&target, KEPT, args.force)?.private();
-    let ring_copy = OutputPath::claim(&ring_path(&target), KEPT, args.force)?.private();
+    let copy = OutputPath::claim(&target, TRACE, args.force)?.private();
+    let ring_copy = OutputPath::claim(&ring_path(&target), TRACE, args.force)?.private();
     let head = file.with_input(ring, TraceHead::read)?;
     let reasons = incomplete_reasons(&file, &head)?;
 

@@ -3,6 +3,7 @@
 //! * the umask decides who may read it;
 //! * an existing file is replaced if it is empty, if an earlier run of the same command wrote it,
 //!   or with `--force`. A link stays, and its target is replaced;
+//! * a trace is replaced by a symbolized one only: it may be the input, or all that is left of a run;
 //! * a device or a pipe, such as `/dev/stdout`, is written to.
 //!
 //! An output is recognized by an extended attribute, which stays when the file is moved, or by how
@@ -13,6 +14,7 @@ use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use gpumemtrace_format::block::FILE_MAGIC;
 use tempfile::NamedTempFile;
 
 use super::escape::escape_path;
@@ -40,8 +42,14 @@ const BEGINNINGS: &[(&str, &str)] = &[
     ("torch-snapshot-json", "{\"gpumemtrace\":{"),
 ];
 
-/// The kind of budgets, which users edit, and of traces: never replaced without `--force`.
-pub(crate) const KEPT: &str = "";
+/// The kind of budgets, which users edit: never replaced without `--force`.
+pub(crate) const BUDGET: &str = "budget";
+/// The kind of symbolized traces: never replaced without `--force`.
+pub(crate) const TRACE: &str = "trace";
+
+fn is_kept(kind: &str) -> bool {
+    [BUDGET, TRACE].contains(&kind)
+}
 
 /// A path where no file can be written, as one sentence.
 #[derive(Debug)]
@@ -115,8 +123,12 @@ impl OutputPath {
             return Ok(Self { path: path.to_owned(), kind, state: State::Stream, mode: MODE });
         }
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if replaces && kind != TRACE && begins_with(&path, &FILE_MAGIC) {
+            let name = path.display();
+            return Err(UsageError(format!("{name} is a trace, which is kept; name another file")).into());
+        }
         if !replaces && facts.len() > 0 && !is_output(&path, kind) {
-            let by = if kind == KEPT { "" } else { ", and gpumemtrace cannot tell that it wrote it" };
+            let by = if is_kept(kind) { "" } else { ", and gpumemtrace cannot tell that it wrote it" };
             return Err(refuse(&format!("already exists{by}")));
         }
         Ok(Self { path, kind, state: State::Replaceable, mode: MODE })
@@ -251,14 +263,14 @@ impl Write for OutputFile {
 
 /// Marks a file as an output. A file system without attributes lacks the mark.
 fn mark_output(file: &File, kind: &str) {
-    if kind != KEPT {
+    if !is_kept(kind) {
         let _ = rustix::fs::fsetxattr(file, MARK, kind.as_bytes(), rustix::fs::XattrFlags::empty());
     }
 }
 
 /// True if a command wrote this file as an output of this kind.
 fn is_output(path: &Path, kind: &str) -> bool {
-    if kind == KEPT {
+    if is_kept(kind) {
         return false;
     }
     let mut mark = [0; MAX_KIND];
@@ -266,12 +278,15 @@ fn is_output(path: &Path, kind: &str) -> bool {
     if mark.get(..length) == Some(kind.as_bytes()) {
         return true;
     }
-    BEGINNINGS.iter().filter(|(known, _)| *known == kind).any(|(_, begin)| {
-        let mut bytes = Vec::new();
-        let length = begin.len() as u64;
-        let read = File::open(path).and_then(|file| file.take(length).read_to_end(&mut bytes));
-        read.is_ok() && bytes == begin.as_bytes()
-    })
+    let mut known = BEGINNINGS.iter().filter(|(known, _)| *known == kind);
+    known.any(|(_, begin)| begins_with(path, begin.as_bytes()))
+}
+
+fn begins_with(path: &Path, begin: &[u8]) -> bool {
+    let mut bytes = Vec::new();
+    let length = begin.len() as u64;
+    let read = File::open(path).and_then(|file| file.take(length).read_to_end(&mut bytes));
+    read.is_ok() && bytes == begin
 }
 
 /// Prints the name and the size of an output.
