@@ -151,7 +151,7 @@ impl HistoryBuilder<'_> {
         };
         let bins_edges_ns = edges(&mut highs().map(|high| high.begin_ns));
         let (site_series, other_sites) = self.site_series(composition, &bins_edges_ns);
-        DeviceHistory {
+        let mut device = DeviceHistory {
             ordinal,
             has_torch,
             series_edges_ns: edges(&mut series.into_iter().flat_map(ExtremeSeries::begins_ns).copied()),
@@ -167,7 +167,9 @@ impl HistoryBuilder<'_> {
             gap: gap_points(analysis, state),
             states: keyframes.into_iter().map(|one| self.state(&one)).collect(),
             omitted_states,
-        }
+        };
+        device.drop_empty_bins();
+        device
     }
 
     fn site_series(

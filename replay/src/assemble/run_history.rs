@@ -78,6 +78,33 @@ pub struct DeviceHistory {
     pub omitted_states: u64,
 }
 
+impl DeviceHistory {
+    /// Drops bins without a width. No event is in them: events of one moment are in one bin.
+    pub(super) fn drop_empty_bins(&mut self) {
+        let is_kept = keep_wide_bins(&mut self.series_edges_ns);
+        self.series.iter_mut().for_each(|values| retain(values, &is_kept));
+        let is_kept = keep_wide_bins(&mut self.bins_edges_ns);
+        retain(&mut self.bin_times_ns, &is_kept);
+        retain(&mut self.bin_live, &is_kept);
+        let sites = self.site_series.iter_mut().map(|(_, values)| values);
+        let categories = self.categories.iter_mut().map(|(_, values)| values);
+        let pools = self.pools.iter_mut().map(|(_, values)| values);
+        sites.chain(categories).chain(pools).for_each(|values| retain(values, &is_kept));
+    }
+}
+
+/// Drops the edges of bins without a width. Returns which bins are kept.
+fn keep_wide_bins(edges_ns: &mut Vec<u64>) -> Vec<bool> {
+    let is_kept: Vec<bool> = edges_ns.windows(2).map(|edges| edges[0] < edges[1]).collect();
+    edges_ns.dedup();
+    is_kept
+}
+
+fn retain(values: &mut Vec<u64>, is_kept: &[bool]) {
+    let mut is_kept = is_kept.iter();
+    values.retain(|_| is_kept.next().copied().unwrap_or(true));
+}
+
 /// Blocks by the bins of their birth and death.
 ///
 /// Edge `e` lies between bins `e - 1` and `e`: after all events up to and with `edges_ns[e]`. A

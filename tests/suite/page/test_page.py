@@ -436,8 +436,21 @@ def test_link_shows_same_view_and_selection(browser, page_of):  # noqa: F811
 def test_chart_follows_arrow_keys(browser, page_of):  # noqa: F811
     browser.open(page_of("leak").path, "timeline")
     browser.evaluate("document.querySelector('[data-view=timeline] canvas[tabindex=\"0\"]').focus(); null")
-    browser.press("Home", "ArrowRight", "ArrowRight", "Enter")
-    assert browser.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 300))").startswith("#timeline?from=")
+    link = ""
+
+    def moment(*keys):
+        nonlocal link
+        browser.press(*keys, "Enter")
+        changed = f"location.hash !== {json.dumps(link)} && /from=/.test(location.hash)"
+        link = browser.evaluate(settled(changed, "location.hash"))
+        return int(re.search(r"from=(\d+)", link)[1])
+
+    first = moment("Home", "ArrowRight")
+    second = moment("Home", "ArrowRight", "ArrowRight")
+    page = moment("Home", "PageDown")
+    before = moment("Home", "PageDown", "ArrowLeft")
+    assert 0 < first < second < page and second < before < page
+    assert moment("Home", "PageDown", "PageUp") < second
     assert browser.text(".selection-bar").startswith("Moment: ")
     assert browser.problems() == []
 

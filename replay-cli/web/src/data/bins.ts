@@ -1,8 +1,7 @@
 /**
  * Bins of a timeline by their edges: the begins of the bins, and the end of the last.
  *
- * Bins follow events as well as time, so their widths differ. Bins without a width have the state
- * between events of one moment.
+ * Bins follow events as well as time, so their widths differ.
  */
 
 import { clamp } from "../widgets/clamp.js";

@@ -6,11 +6,11 @@
 //! result of the request. So the call has returned, and the next allocation below the same
 //! instruction begins another call.
 //!
-//! A loop over the stages of one iteration, or over layers, looks the same:
-//! `for stage in stages: stage(batch)`. There, the order is fixed, so a stage hardly ever follows
-//! itself. Requests come in any order. So the kinds of calls, by their first allocation, must
-//! follow themselves as often as chance has it, after any number of calls up to [`MAX_LAG`]. They
-//! may follow themselves more often: requests come in bursts.
+//! A loop over the stages of one iteration, or over layers, looks the same: `for stage in stages:
+//! stage(batch)`. There, the order is fixed, so a stage hardly ever follows itself. Requests come
+//! in any order. So the kinds of calls, by their first allocation, must follow themselves as often
+//! as in a random order, after any number of calls up to [`MAX_LAG`]. They may follow themselves
+//! more often: requests come in bursts.
 //!
 //! A return without such a free is not seen, and a suspended coroutine looks like one. Both show in
 //! what calls begin with: two calls that look like one have the first allocation of a call in the
@@ -29,7 +29,7 @@ const EXCEPTION_SHARE: usize = 100;
 const MAX_LAG: usize = 16;
 /// If chance lets a kind follow itself less often, its order is not known.
 const MIN_EXPECTED: f64 = 5.0;
-/// Standard deviations below chance from which a kind avoids to follow itself: directly, and after
+/// Standard deviations below chance from which a kind seems not to follow itself: directly, and after
 /// more calls, which is tried many times.
 const RARE_DEVIATIONS: [f64; 2] = [2.2, 3.0];
 /// Kinds in an unknown order make at most this share of the calls.
@@ -173,7 +173,7 @@ impl Calls {
         kinds
     }
 
-    /// True if all kinds occur in the whole run, and follow themselves as often as chance has it.
+    /// True if all kinds occur in the whole run, and follow themselves as often as in a random order.
     fn have_any_order(&self, allocations: usize) -> bool {
         let counts = self.count_by_kind();
         let calls: usize = counts.values().sum();

@@ -31,7 +31,7 @@ export interface SelectedTime {
 const MARGIN = { left: 76, right: 10, top: 8, bottom: 26 };
 /** A range has at least this many bins. */
 const LEAST_BINS = 6;
-/** Least shown share of the run: bins with many events at one moment have no width. */
+/** Least shown share of the run: bins may be as narrow as a nanosecond. */
 const LEAST_SHARE = 1e-6;
 
 export class Chart {

@@ -185,7 +185,7 @@ export function highestBin(data: ChartData, begin_ns: number, end_ns: number): n
 }
 
 export interface LevelRange {
-  /** Together the width of the bins. */
+  /** From the begin of the first bin to the end of the last. */
   span_ns: number;
   live_min: number;
   live_max: number;

@@ -143,19 +143,23 @@ export function listenToChart(chart: Chart, actions: InputActions): void {
   });
 }
 
-/** The most live bytes of the bins of a neighbouring pixel, or of the next bin if it is wider. */
+/**
+ * The most live bytes of the bins of a pixel that is `distance` pixels away, or of the bin that is
+ * `distance` bins away if those are wider.
+ */
 function neighbour(chart: Chart, time_ns: number, distance: number): number {
   const { data, style } = chart;
   if (!data || !style) return time_ns;
   const pixel = chart.timeAt(chart.xOf(time_ns) + 1) - time_ns;
   const bin = binAt(data.edges, time_ns);
+  const target = data.edges[clamp(bin + distance, 0, data.bins)];
   if (distance > 0) {
-    const begin = Math.max(data.edges[bin + 1], time_ns + pixel);
+    const begin = Math.max(target, time_ns + distance * pixel);
     if (begin >= data.edges[data.bins]) return data.end_ns;
     return data.time_ns[highestBin(data, begin, begin + pixel)];
   }
-  if (bin === 0 || time_ns <= pixel) return 0;
-  const begin = Math.min(data.edges[bin - 1], time_ns - pixel);
+  const begin = Math.min(target, time_ns + distance * pixel);
+  if (bin === 0 || begin <= 0) return 0;
   return data.time_ns[highestBin(data, begin, Math.min(begin + pixel, data.edges[bin]))];
 }
 
