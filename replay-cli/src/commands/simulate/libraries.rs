@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -20,6 +20,9 @@ use crate::user_cache::{UntrustedPath, find_user_cache, trusted_path};
 
 /// The names of the libraries in a folder, one a line.
 const NAMES_FILE: &str = "libraries.txt";
+/// A link to the driver, which a linker looks for. Triton up to 3.2 links its launchers with
+/// `-lcuda`, later releases with `-l:libcuda.so.1`.
+const DRIVER_LINK: &str = "libcuda.so";
 
 /// Libraries on disk, as long as this exists.
 pub(super) struct PreparedLibraries {
@@ -84,7 +87,7 @@ fn find_templates() -> anyhow::Result<PathBuf> {
 /// A name that differs for each PyTorch and each version of the templates.
 fn name_of(wheel: &Wheel, templates: &Templates) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), NAMES_FILE, templates).hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), NAMES_FILE, DRIVER_LINK, templates).hash(&mut hasher);
     let folder = wheel.site_packages.join("torch/lib");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
@@ -103,6 +106,7 @@ fn make_libraries(wheel: &Wheel, templates: &Templates, folder: &Path) -> anyhow
         names.push_str(&library.soname);
         names.push('\n');
     }
+    symlink(simgpu_setup::DRIVER, folder.join(DRIVER_LINK))?;
     Ok(write_private(&folder.join(NAMES_FILE), names.as_bytes())?)
 }
 
