@@ -214,6 +214,9 @@ def test_what_cannot_be_simulated_is_one_sentence(tmp_path):
         return done.stderr
 
     assert "is neither Python nor a Python script" in refusal("/bin/true")
+    for missing in ("torchrun-of-no-environment", "./torchrun"):
+        said = refusal(missing, "--nproc-per-node", "2", "train.py")
+        assert f"{missing} was not found" in said and "neither" not in said
     assert "has no PyTorch" in refusal(sys.executable, "-c", "") or "torch" in sys.modules
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
@@ -237,6 +240,34 @@ def test_card_without_room_for_a_context_is_refused(tmp_path):
     done = subprocess.run([COMMAND, "simulate", "--card", "512MiB", "--", "python", "train.py"], cwd=tmp_path, capture_output=True, text=True,
                           timeout=60)
     assert done.returncode == 2 and "a CUDA context alone takes 526.81 MiB, so a card needs more" in done.stderr, done.stderr
+
+
+def test_wheel_without_requirements_gets_the_cudnn_that_it_was_compiled_against(stock, tmp_path):
+    """PyTorch refuses an older cuDNN than this one."""
+    [metadata] = site_packages(stock).glob("torch-*.dist-info/METADATA")
+    kept = [line for line in metadata.read_text().splitlines() if not line.startswith("Requires-Dist: nvidia")]
+    metadata.unlink()  # it is a hard link
+    metadata.write_text("\n".join(kept))
+    program = """
+import torch
+
+major, minor, patch = torch._C._cudnn.getCompileVersion()
+print(torch.backends.cudnn.version() - (10000 * major + 100 * minor + patch))
+"""
+    printed, said = simulate(tmp_path, stock, "--no-report", program=program)
+    assert printed == "0\n" and "cuDNN" not in said, said
+
+
+def test_cudnn_of_an_unknown_version_is_said_to_be_unknown(stock, tmp_path):
+    """A wheel without requirements, in an environment that cannot import it when asked."""
+    [metadata] = site_packages(stock).glob("torch-*.dist-info/METADATA")
+    metadata.unlink()
+    start = tmp_path / "start" / "sitecustomize.py"
+    start.parent.mkdir()
+    start.write_text("import os, sys\nif 'getCompileVersion' in ' '.join(sys.orig_argv):\n    os._exit(1)\n")
+    for _ in range(2):  # with an empty cache, and with a filled one
+        _, said = simulate(tmp_path, stock, "--no-report", program="import torch", PYTHONPATH=str(start.parent))
+        assert "gpumemtrace: the cuDNN that this PyTorch was compiled against is unknown; it sees 9.10.2\n" in said, said
 
 
 FAILS_EARLY = {

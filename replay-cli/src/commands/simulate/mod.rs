@@ -84,8 +84,8 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     }
     let here = std::env::current_dir().context("the current directory is gone")?;
     let command = program::resolve_command(&args.run.command, &here);
-    let wheel = find_torch(&command, &here)?;
-    let libraries = prepare_libraries(&wheel)?;
+    let torch = find_torch(&command, &here)?;
+    let libraries = prepare_libraries(&torch)?;
     let python = PythonHook::create(PACKAGE_NAME, PYTHON_FILES)
         .context("simulate: cannot prepare a temporary folder")?;
     let mut variables = card.variables();
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         "gpumemtrace: simulating {count}{}, {}, for torch {}; kernels do nothing, and values on the GPU are 0",
         card.name,
         format_bytes(card.total_bytes),
-        wheel.torch_version
+        torch.wheel.torch_version
     ));
     if args.card.is_none() {
         print_message(format_args!(
