@@ -10,7 +10,7 @@ use crate::assemble::fragmentation::causes;
 use crate::assemble::oom_growth::growth_towards_oom;
 use crate::assemble::oom_remedies::{MemoryAtOom, remedies};
 use crate::pass::{Analysis, OomRecord};
-use crate::report::{Ending, Oom, OomCause, RefusedRequest, SiteShare, StepPeakBytes};
+use crate::report::{Oom, OomCause, RefusedRequest, SiteShare, StepPeakBytes};
 
 /// All described out-of-memory errors of a trace.
 pub(crate) fn ooms(trace: usize, analysis: &Analysis) -> Vec<Oom> {
@@ -104,16 +104,7 @@ fn recovered(analysis: &Analysis, record: &OomRecord) -> Option<bool> {
     }
     let is_last = analysis.ooms.last().is_some_and(|last| last.event.seq == record.event.seq)
         && analysis.oom_count == analysis.ooms.len() as u64;
-    let has_failed = match analysis.ending {
-        Ending::Crashed => true,
-        Ending::Exit => analysis
-            .ending_detail
-            .as_deref()
-            .and_then(|detail| detail.strip_prefix("exit ")?.parse::<i32>().ok())
-            .is_some_and(|code| code != 0),
-        Ending::Killed | Ending::Running => false,
-    };
-    match (is_last, has_failed) {
+    match (is_last, analysis.ended_with_error()) {
         (false, _) => Some(true),
         (true, true) => Some(false),
         (true, false) => None,

@@ -61,6 +61,11 @@ impl ModuleCalls {
         self.current.clear();
     }
 
+    /// The least number of calls from the line that calls a module most often.
+    pub(crate) fn most_calls(&self) -> u64 {
+        self.by_path.values().map(|calls| calls.count).max().unwrap_or(0)
+    }
+
     /// True if `path` is inside a module that may have been called fewer than `rounds` times.
     pub(crate) fn may_be_fewer_than(&self, rounds: u64, path: PathId, paths: &CallPaths) -> bool {
         let call = paths.frame(path).module_call;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::callsite::call_context::CallContext;
 use crate::callsite::module_calls::FewerCalls;
 use crate::callsite::module_owner::owning_module;
 use crate::leak::candidate::{Candidate, GrowingWorkingSet, GrowthAfterWarmUp};
@@ -12,7 +13,7 @@ use crate::leak::rate::GrowthRate;
 use crate::pass::Analysis;
 use crate::report::{
     AmountUnit, FreedSiblings, GrowingSite, GrowsBy, GrowthClass, Holder, HolderCoverage, Leak, LeakEvidence,
-    LeakKind, LeakShape, Quantity, Site, Survival,
+    LeakKind, LeakShape, Quantity, Site, StepSource, Survival,
 };
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
@@ -79,7 +80,10 @@ impl LeakReporter<'_> {
             () if fewer_calls == FewerCalls::Yes => Some(GrowthRule::OneModelCall),
             () if (is_snapshot || !self.has_steps()) && candidate.is_released() => Some(GrowthRule::Released),
             () if is_snapshot && !self.has_net_growth(candidate) => Some(GrowthRule::Replaced),
-            () if self.is_set_up(candidate) && events_after >= candidate.leaked.blocks => {
+            () if !self.has_steps()
+                && self.is_set_up(candidate)
+                && events_after >= candidate.leaked.blocks =>
+            {
                 Some(GrowthRule::SetUp)
             }
             () => None,
@@ -93,17 +97,44 @@ impl LeakReporter<'_> {
         let symbols = &self.analysis.symbols;
         let is_doubtful = |one: &Candidate| {
             self.is_set_up(one)
+                || self.is_set_up_before_error(one)
                 || one.fewer_model_calls(symbols) > FewerCalls::No
                 || !self.has_lowest_growth(one)
         };
         self.analysis.lacks_stacks() || finding.members.iter().all(is_doubtful)
     }
 
-    /// True if a run without steps only allocated while the candidate grew: weights, a cache, or a
-    /// loop that does nothing else. Other memory than the main one shows too little of the program.
+    /// True if allocations alone show the steps of the run, or it has none.
+    fn has_steps_of_allocations(&self) -> bool {
+        matches!(self.analysis.step_source(), None | Some(StepSource::Period))
+    }
+
+    /// True if a run whose steps only allocations show did nothing but allocate while the candidate
+    /// grew: weights, a cache, or a loop that does nothing else. Other memory than the main one
+    /// shows too little of the program.
     fn is_set_up(&self, candidate: &Candidate) -> bool {
-        let is_main = !self.is_in_part && self.kind != LeakKind::PinnedHost;
-        is_main && !self.has_steps() && candidate.is_one_stretch
+        self.is_main() && self.has_steps_of_allocations() && candidate.is_one_stretch
+    }
+
+    /// True if a program whose steps only allocations show may have failed before it was set up: it
+    /// had called no model half as often as the candidate grew, and the candidate is the weights of
+    /// a module, or most of what the program had.
+    fn is_set_up_before_error(&self, candidate: &Candidate) -> bool {
+        let symbols = &self.analysis.symbols;
+        let is_of_module = |(stack, _): &(StackId, BlockTotals)| {
+            let context = symbols.stack_info(*stack).context;
+            matches!(context, CallContext::Module | CallContext::Initial | CallContext::Loading)
+        };
+        let held_before = candidate.base_step().map_or(0, |base| self.live_set.series().at(base).bytes);
+        self.is_main()
+            && self.analysis.ended_with_error()
+            && self.has_steps_of_allocations()
+            && symbols.most_module_calls() < candidate.growth_count() as u64 / 2
+            && (held_before <= candidate.leaked.bytes || candidate.grown.iter().all(is_of_module))
+    }
+
+    fn is_main(&self) -> bool {
+        !self.is_in_part && self.kind != LeakKind::PinnedHost
     }
 
     /// True if all live bytes grew by at least half of what the candidate did, from its base to the

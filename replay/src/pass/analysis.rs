@@ -155,6 +155,20 @@ impl Analysis {
         !is_torch_snapshot(&self.meta)
     }
 
+    /// True if the program failed: it exited with a code other than 0, as after an exception that
+    /// nothing caught, or crashed. False if the exit code is unknown.
+    pub(crate) fn ended_with_error(&self) -> bool {
+        match self.ending {
+            Ending::Crashed => true,
+            Ending::Exit => self
+                .ending_detail
+                .as_deref()
+                .and_then(|detail| detail.strip_prefix("exit ")?.parse::<i32>().ok())
+                .is_some_and(|code| code != 0),
+            Ending::Killed | Ending::Running => false,
+        }
+    }
+
     /// True if only numbers of PyTorch's blocks divide the run: it has no Python stacks, and no
     /// other sign of steps.
     pub(crate) fn lacks_stacks(&self) -> bool {

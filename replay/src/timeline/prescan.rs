@@ -69,9 +69,7 @@ impl Prescan {
     pub(crate) fn choose_step_rule(&mut self) -> StepRule {
         let rule = self.detector.step_rule(&self.symbols);
         self.symbols.set_step_hints(rule.recurring_stacks(), self.detector.other_phases(rule));
-        if rule.source().is_none() {
-            self.symbols.set_module_calls(self.detector.module_calls().clone());
-        }
+        self.symbols.set_module_calls(self.detector.module_calls(), rule.source().is_some());
         rule
     }
 

@@ -2,7 +2,7 @@
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::report::{
-    AssessmentLimit, BenignRule, GrowingSite, GrowthClass, Severity, VerdictEvidence,
+    AssessmentLimit, BenignRule, GrowingSite, GrowthClass, Severity, StepSource, VerdictEvidence,
 };
 use gpumemtrace_replay::{Report, blocks_of_leaks};
 use gpumemtrace_synthetic::Synthetic;
@@ -73,6 +73,61 @@ fn equal_tensors_in_one_go_are_no_leak() {
     }
     let served = run.report();
     assert_eq!((leaking_lines(&served), growth(&served).len()), (Vec::new(), 0), "{:#?}", growth(&served));
+}
+
+#[test]
+fn layers_that_a_loop_allocates_in_one_go_are_no_certain_leak() {
+    let mut run = Synthetic::new();
+    let [weight, bias] = [4, 5].map(|line| run.frame(NodeId::NONE, "/work/model.py", "<module>", line));
+    for _ in 0..24 {
+        run.alloc(weight, 4 * MIB);
+        run.alloc(bias, 512);
+    }
+    let report = run.report();
+    assert_eq!(report.steps.as_ref().unwrap().source, Some(StepSource::Period));
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    assert_eq!(growth(&report)[0].class, GrowthClass::PossibleLeak);
+    assert_is_warned_about(&report);
+}
+
+/// A script that copies 24 weights, through a temporary each, and then ends with this exit code. It
+/// calls a model in each round, or has `earlier` bytes before.
+fn loads_weights(exit_code: u8, calls_model: bool, earlier: u64) -> Report {
+    let mut run = Synthetic::new();
+    let [before, copy, cast, model] =
+        [2, 4, 5, 6].map(|line| run.frame(NodeId::NONE, "/work/load.py", "<module>", line));
+    let call = run.frame(model, "/venv/torch/nn/modules/module.py", "Module._wrapped_call_impl", 50);
+    let layer = run.frame(call, "/work/model.py", "Net.forward", 20);
+    run.alloc(before, earlier);
+    for _ in 0..24 {
+        let temporary = run.alloc(copy, 4 * MIB);
+        run.alloc(cast, 2 * MIB);
+        run.release(temporary, cast);
+        if calls_model {
+            let output = run.alloc(layer, MIB);
+            run.release(output, model);
+        }
+    }
+    run.meta.set_text("wait_status", format!("exit {exit_code}"));
+    run.report()
+}
+
+#[test]
+fn weights_of_a_program_that_failed_before_it_ran_are_no_certain_leak() {
+    let report = loads_weights(1, false, 512);
+    assert_eq!(report.steps.as_ref().unwrap().source, Some(StepSource::Period));
+    assert_eq!(leaking_lines(&report), Vec::<u32>::new());
+    let [one] = growth(&report) else { panic!("{:#?}", growth(&report)) };
+    assert_eq!((one.class, one.site.line), (GrowthClass::PossibleLeak, Some(5)));
+    assert_is_warned_about(&report);
+}
+
+#[test]
+fn growth_over_the_rounds_of_a_model_is_a_leak_whatever_the_exit_code() {
+    for (exit_code, calls_model, earlier) in [(0, false, 512), (1, true, 512), (1, false, 64 * MIB)] {
+        let report = loads_weights(exit_code, calls_model, earlier);
+        assert_eq!(leaking_lines(&report), [5], "{exit_code} {calls_model} {earlier}");
+    }
 }
 
 #[test]

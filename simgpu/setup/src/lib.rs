@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 
 use crate::elf::Template;
 use crate::scan::Needs;
-pub use crate::wheel::Wheel;
+pub use crate::wheel::{UNKNOWN_CUDNN, Wheel};
 
 /// The SONAME of the CUDA driver.
 pub const DRIVER: &str = "libcuda.so.1";

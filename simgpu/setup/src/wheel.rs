@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use simgpu_common::WheelVersions;
 
 /// An installed PyTorch, and the versions that it was compiled against.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Wheel {
     /// The folder with `torch/`.
     pub site_packages: PathBuf,
@@ -14,7 +14,13 @@ pub struct Wheel {
     pub torch_version: String,
     /// The versions of NVIDIA's libraries that it was compiled against.
     pub versions: WheelVersions,
+    /// False if its requirements do not have the version of cuDNN, as in builds from source and of
+    /// conda. The version is then that of [`UNKNOWN_CUDNN`].
+    pub is_cudnn_known: bool,
 }
+
+/// The version of cuDNN of wheels without one in their requirements.
+pub const UNKNOWN_CUDNN: [u32; 3] = [9, 10, 2];
 
 /// Returns the site-packages folder of a virtual environment, or the path itself if it is one.
 fn site_packages(path: &Path) -> Result<PathBuf> {
@@ -62,11 +68,19 @@ fn hundreds(version: &[u32]) -> u32 {
     part(0) * 10000 + part(1) * 100 + part(2)
 }
 
+/// The number that `cudnnGetVersion` returns for a version.
+fn cudnn_number(version: &[u32]) -> u32 {
+    if version.first().is_some_and(|&major| major >= 9) { hundreds(version) } else { thousands(version) }
+}
+
 /// Encodes as `1000 * major + 100 * minor + patch`.
 fn thousands(version: &[u32]) -> u32 {
     let part = |at: usize| version.get(at).copied().unwrap_or(0);
     part(0) * 1000 + part(1) * 100 + part(2)
 }
+
+/// The begin of the requirement for cuDNN.
+const CUDNN: &str = "nvidia-cudnn";
 
 /// Reads versions from `torch/version.py` and the requirements; unpinned ones follow CUDA's.
 fn read_versions(version_py: &str, metadata: &str) -> Result<WheelVersions> {
@@ -74,14 +88,9 @@ fn read_versions(version_py: &str, metadata: &str) -> Result<WheelVersions> {
     let cuda = numbers(cuda);
     let (major, minor) = (cuda.first().copied().unwrap_or(12), cuda.get(1).copied().unwrap_or(0));
     let runtime = 1000 * major + 10 * minor;
-    let cudnn = pinned(metadata, "nvidia-cudnn").unwrap_or_else(|| vec![9, 10, 2]);
     Ok(WheelVersions {
         runtime,
-        cudnn: if cudnn.first().is_some_and(|&major| major >= 9) {
-            hundreds(&cudnn)
-        } else {
-            thousands(&cudnn)
-        },
+        cudnn: cudnn_number(&pinned(metadata, CUDNN).unwrap_or_else(|| UNKNOWN_CUDNN.to_vec())),
         cublas: pinned(metadata, "nvidia-cublas")
             .map_or(major * 10000 + minor * 100, |version| hundreds(&version)),
         nccl: pinned(metadata, "nvidia-nccl").map_or(22_000, |version| hundreds(&version)),
@@ -109,7 +118,14 @@ impl Wheel {
         };
         let versions =
             read_versions(&version_py, &metadata).with_context(|| format!("torch {torch_version}"))?;
-        Ok(Self { site_packages, torch_version, versions })
+        let is_cudnn_known = pinned(&metadata, CUDNN).is_some();
+        Ok(Self { site_packages, torch_version, versions, is_cudnn_known })
+    }
+
+    /// Sets the version of cuDNN that it was compiled against.
+    pub fn set_cudnn(&mut self, version: [u32; 3]) {
+        self.versions.cudnn = cudnn_number(&version);
+        self.is_cudnn_known = true;
     }
 
     /// Returns the major version of CUDA.
@@ -146,6 +162,19 @@ mod tests {
             read_versions("cuda: Optional[str] = '12.1'\n", "Requires-Dist: nvidia-cudnn-cu12==8.9.2.26\n")
                 .unwrap();
         assert_eq!(versions12.cudnn, 8902);
+    }
+
+    #[test]
+    fn cudnn_of_a_wheel_without_requirements_is_unknown_until_it_is_set() {
+        let folder = std::env::temp_dir().join(format!("simgpu-wheel-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("torch/lib")).unwrap();
+        std::fs::write(folder.join("torch/version.py"), "__version__ = '2.9.1'\ncuda: str = '12.8'\n")
+            .unwrap();
+        let mut wheel = Wheel::find(&folder).unwrap();
+        assert_eq!((wheel.is_cudnn_known, wheel.versions.cudnn), (false, 91002));
+        wheel.set_cudnn([8, 9, 2]);
+        assert_eq!((wheel.is_cudnn_known, wheel.versions.cudnn), (true, 8902));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -64,15 +64,16 @@ def test_missing_triton_is_one_sentence(stock, tmp_path):
     assert "torch.compile" not in said
 
 
-def test_triton_links_with_the_simulated_driver(stock, tmp_path):
-    """Builds a library in Triton's way. Kernels that are chosen by their speed stay out of the
-    caches of other runs."""
+@pytest.mark.parametrize("option", ["-lcuda", "-l:libcuda.so.1"])
+def test_triton_links_with_the_simulated_driver(stock, tmp_path, option):
+    """Builds a library in Triton's way, which is `-lcuda` up to Triton 3.2. Kernels that are chosen
+    by their speed stay out of the caches of other runs."""
     program = """
 import ctypes, os, subprocess
 
 folder = os.environ["TRITON_LIBCUDA_PATH"]
 source = "int cuDeviceGetCount(int *); int count(void) { int n = -1; cuDeviceGetCount(&n); return n; }"
-command = ["gcc", "-x", "c", "-", "-x", "none", "-shared", "-fPIC", "-o", "utils.so", "-l:libcuda.so.1", f"-L{folder}", f"-Wl,-rpath,{folder}"]
+command = ["gcc", "-x", "c", "-", "-x", "none", "-shared", "-fPIC", "-o", "utils.so", "OPTION", f"-L{folder}", f"-Wl,-rpath,{folder}"]
 subprocess.run(command, input=source, text=True, check=True, env=os.environ | {"LD_PRELOAD": ""})
 import torch
 
@@ -80,6 +81,7 @@ torch.zeros(1, device="cuda")
 print(ctypes.CDLL("./utils.so").count(), len({line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line}))
 print(os.environ["TRITON_CACHE_DIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"])
 """
+    program = program.replace("OPTION", option)
     printed, _ = simulate_program(tmp_path, stock, program, "--no-report", "--devices", 3, TRITON_CACHE_DIR="/elsewhere")
     kernels = tmp_path / "cache" / "gpumemtrace" / "simulated-kernels"
     assert printed == f"3 1\n{kernels / 'triton'} {kernels / 'inductor'}\n"

@@ -214,12 +214,97 @@ def test_what_cannot_be_simulated_is_one_sentence(tmp_path):
         return done.stderr
 
     assert "is neither Python nor a Python script" in refusal("/bin/true")
+    for missing in ("torchrun-of-no-environment", "./torchrun"):
+        said = refusal(missing, "--nproc-per-node", "2", "train.py")
+        assert f"{missing} was not found" in said and "neither" not in said
     assert "has no PyTorch" in refusal(sys.executable, "-c", "") or "torch" in sys.modules
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "lib").mkdir()
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.9.1+cpu'\ncuda: str = None\n")
     assert "this torch is not a CUDA build" in refusal(sys.executable, "-c", "")
+
+
+def test_card_without_a_name_is_said_to_be_assumed(stock, tmp_path):
+    """The H100 decides what fits, and its compute capability how large workspaces are."""
+    program = "import torch; print(torch.cuda.get_device_properties(0).total_memory)"
+    line = "gpumemtrace: this card is assumed; name yours with --card, such as --card A100 or --card 24GiB"
+    printed, said = simulate(tmp_path, stock, "--no-report", program=program)
+    assert printed == "84929347584\n" and said.splitlines()[1] == line, said
+    for card, total in (("94.97GiB", 101973261025), ("700MiB", 700 << 20), ("RTX PRO 6000", 101974081536)):
+        printed, said = simulate(tmp_path, stock, "--card", card, "--no-report", program=program)
+        assert printed == f"{total}\n" and line not in said, said
+
+
+def test_card_without_room_for_a_context_is_refused(tmp_path):
+    done = subprocess.run([COMMAND, "simulate", "--card", "512MiB", "--", "python", "train.py"], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 2 and "a CUDA context alone takes 526.81 MiB, so a card needs more" in done.stderr, done.stderr
+
+
+def test_wheel_without_requirements_gets_the_cudnn_that_it_was_compiled_against(stock, tmp_path):
+    """PyTorch refuses an older cuDNN than this one."""
+    [metadata] = site_packages(stock).glob("torch-*.dist-info/METADATA")
+    kept = [line for line in metadata.read_text().splitlines() if not line.startswith("Requires-Dist: nvidia")]
+    metadata.unlink()  # it is a hard link
+    metadata.write_text("\n".join(kept))
+    program = """
+import torch
+
+major, minor, patch = torch._C._cudnn.getCompileVersion()
+print(torch.backends.cudnn.version() - (10000 * major + 100 * minor + patch))
+"""
+    printed, said = simulate(tmp_path, stock, "--no-report", program=program)
+    assert printed == "0\n" and "cuDNN" not in said, said
+
+
+def test_cudnn_of_an_unknown_version_is_said_to_be_unknown(stock, tmp_path):
+    """A wheel without requirements, in an environment that cannot import it when asked."""
+    [metadata] = site_packages(stock).glob("torch-*.dist-info/METADATA")
+    metadata.unlink()
+    start = tmp_path / "start" / "sitecustomize.py"
+    start.parent.mkdir()
+    start.write_text("import os, sys\nif 'getCompileVersion' in ' '.join(sys.orig_argv):\n    os._exit(1)\n")
+    for _ in range(2):  # with an empty cache, and with a filled one
+        _, said = simulate(tmp_path, stock, "--no-report", program="import torch", PYTHONPATH=str(start.parent))
+        assert "gpumemtrace: the cuDNN that this PyTorch was compiled against is unknown; it sees 9.10.2\n" in said, said
+
+
+FAILS_EARLY = {
+    "built": """
+with torch.device("cuda"):
+    model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(24)])
+""",
+    "moved": """
+model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(24)])
+for parameter in model.parameters():
+    parameter.data = parameter.data.cuda().half()
+""",
+    "initialised": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(512, 512)
+        nn.init.orthogonal_(self.linear.weight)
+
+with torch.device("cuda"):
+    model = nn.ModuleList([Block() for _ in range(16)])
+""",
+    "keeps": """
+model = nn.Linear(1024, 1024).cuda()
+kept = []
+for _ in range(40):
+    kept.append(model(torch.randn(8, 1024, device="cuda")))
+""",
+}
+
+
+@pytest.mark.parametrize("kind", FAILS_EARLY)
+def test_weights_of_a_program_that_failed_are_no_likely_leak(stock, tmp_path, kind):
+    program = "import torch\nfrom torch import nn\n" + FAILS_EARLY[kind] + "raise ValueError('wrong configuration')\n"
+    printed, said = simulate(tmp_path, stock, program=program, code=1)
+    assert "ValueError: wrong configuration" in said and "exited with code 1" in printed
+    assert ("Likely leak" in printed) == (kind == "keeps"), printed
 
 
 def test_capability_needs_a_card_of_a_size(tmp_path):

@@ -5,14 +5,16 @@ use std::ffi::OsString;
 use gpumemtrace_format::size_arg;
 use gpumemtrace_whatif::KnownCard;
 
+use crate::terminal::units::format_bytes;
+
 /// What a context takes of cards where it was not measured: as on an H200 (`KnownCard`).
 const CONTEXT_BYTES: u64 = 552_402_944;
 /// What a cuBLAS handle allocates since compute capability 9.0: measured in the same runs. Older
 /// cards were not measured.
 const CUBLAS_HANDLE_BYTES: u64 = (64 << 20) + (128 << 10) + 1024;
 const HOPPER: (u32, u32) = (9, 0);
-/// Cards below this have no room for a context.
-const SMALLEST_BYTES: u64 = 1 << 30;
+/// The card of runs without `--card`, and what a card given as a size is otherwise like.
+const ASSUMED: &str = "h100";
 
 /// A card to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +33,22 @@ impl SimulatedCard {
         if let Some(card) = KnownCard::find(text) {
             return Ok(Self::of(&card, format!("NVIDIA {}", card.name), card.total_bytes));
         }
-        let h100 = KnownCard::find("h100").ok_or("the table of cards lacks the H100")?;
-        match size_arg::parse_bytes(text) {
-            Some(bytes) if bytes >= SMALLEST_BYTES => Ok(Self::like(&h100, bytes)),
-            Some(_) => Err("the smallest card has 1GiB".to_owned()),
-            None => {
-                let names: Vec<&str> = KnownCard::names().collect();
-                Err(format!("expected a size such as 24GiB, or one of {}", names.join(", ")))
-            }
+        let h100 = KnownCard::find(ASSUMED).ok_or("the table of cards lacks the H100")?;
+        let Some(bytes) = size_arg::parse_bytes(text) else {
+            let names: Vec<&str> = KnownCard::names().collect();
+            return Err(format!("expected a size such as 24GiB, or one of {}", names.join(", ")));
+        };
+        let card = Self::like(&h100, bytes);
+        if bytes <= card.context_bytes {
+            let context = format_bytes(card.context_bytes);
+            return Err(format!("a CUDA context alone takes {context}, so a card needs more"));
         }
+        Ok(card)
+    }
+
+    /// The card of runs that name none.
+    pub(crate) fn assumed() -> Result<Self, String> {
+        Self::parse(ASSUMED)
     }
 
     /// A card given as a size, with this compute capability. It is otherwise like the known card of
@@ -114,7 +123,15 @@ mod tests {
         assert!(!a100.variables().iter().any(|(name, _)| *name == "SIMGPU_CUBLAS_BYTES"));
         let sized = SimulatedCard::parse("24GiB").unwrap();
         assert_eq!((sized.total_bytes, sized.compute_capability), (24 << 30, (9, 0)));
-        assert!(SimulatedCard::parse("512MiB").unwrap_err().contains("1GiB"));
+        let fraction = SimulatedCard::parse("94.97GiB").unwrap();
+        assert_eq!(fraction.total_bytes, 101_973_261_025);
+        let small = SimulatedCard::parse("600MiB").unwrap();
+        assert_eq!(small.total_bytes, 600 << 20);
+        for (text, has_room) in [("552402945", true), ("552402944", false), ("512MiB", false)] {
+            assert_eq!(SimulatedCard::parse(text).is_ok(), has_room, "{text}");
+        }
+        let refusal = SimulatedCard::parse("512MiB").unwrap_err();
+        assert_eq!(refusal, "a CUDA context alone takes 526.81 MiB, so a card needs more");
         assert!(SimulatedCard::parse("H1000").unwrap_err().contains("h100"));
     }
 

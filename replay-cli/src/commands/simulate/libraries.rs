@@ -6,13 +6,15 @@
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use simgpu_setup::{TEMPLATE_NAMES, Templates, Wheel, WheelNeeds};
+use simgpu_setup::{TEMPLATE_NAMES, Templates, UNKNOWN_CUDNN, Wheel, WheelNeeds};
 use tempfile::TempDir;
 
+use super::preload_list;
+use super::torch::InstalledTorch;
 use crate::exit::UsageError;
 use crate::launch::library::find_library;
 use crate::terminal::stderr::print_message;
@@ -20,6 +22,11 @@ use crate::user_cache::{UntrustedPath, find_user_cache, trusted_path};
 
 /// The names of the libraries in a folder, one a line.
 const NAMES_FILE: &str = "libraries.txt";
+/// A link to the driver, which a linker looks for. Triton up to 3.2 links its launchers with
+/// `-lcuda`, later releases with `-l:libcuda.so.1`.
+const DRIVER_LINK: &str = "libcuda.so";
+/// A file that is there if the version of cuDNN is not known.
+const CUDNN_UNKNOWN: &str = "cudnn-version-unknown";
 
 /// Libraries on disk, as long as this exists.
 pub(super) struct PreparedLibraries {
@@ -35,16 +42,28 @@ impl PreparedLibraries {
 }
 
 /// Finds the libraries in the cache, or makes them.
-pub(super) fn prepare_libraries(wheel: &Wheel) -> anyhow::Result<PreparedLibraries> {
+pub(super) fn prepare_libraries(torch: &InstalledTorch) -> anyhow::Result<PreparedLibraries> {
+    let libraries = find_or_make(torch)?;
+    let folder = libraries.files().next().and_then(Path::parent);
+    if folder.is_some_and(|folder| folder.join(CUDNN_UNKNOWN).exists()) {
+        let [major, minor, patch] = UNKNOWN_CUDNN;
+        print_message(format_args!(
+            "gpumemtrace: the cuDNN that this PyTorch was compiled against is unknown; it sees {major}.{minor}.{patch}"
+        ));
+    }
+    Ok(libraries)
+}
+
+fn find_or_make(torch: &InstalledTorch) -> anyhow::Result<PreparedLibraries> {
     let templates = Templates::read(&find_templates()?)?;
-    let name = name_of(wheel, &templates)?;
+    let name = name_of(&torch.wheel, &templates)?;
     let cached = match find_user_cache("simulated") {
         None => None,
         Some(Err(untrusted)) => Some(Err(untrusted)),
         Some(Ok(cache)) => {
             let folder = cache.join(&name);
             if !folder.is_dir() {
-                fill_cache(&cache, &folder, |made| make_libraries(wheel, &templates, made))?;
+                fill_cache(&cache, &folder, |made| make_libraries(torch, &templates, made))?;
             }
             Some(list_libraries(&folder)?)
         }
@@ -57,7 +76,7 @@ pub(super) fn prepare_libraries(wheel: &Wheel) -> anyhow::Result<PreparedLibrari
         None => {}
     }
     let folder = tempfile::tempdir().context("simulate: cannot prepare a temporary folder")?;
-    make_libraries(wheel, &templates, folder.path())?;
+    make_libraries(torch, &templates, folder.path())?;
     let files = list_libraries(folder.path())?
         .map_err(|untrusted| anyhow::anyhow!("simulate: cannot use the temporary folder: {untrusted}"))?;
     Ok(PreparedLibraries { files, _folder: Some(folder) })
@@ -84,7 +103,7 @@ fn find_templates() -> anyhow::Result<PathBuf> {
 /// A name that differs for each PyTorch and each version of the templates.
 fn name_of(wheel: &Wheel, templates: &Templates) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), NAMES_FILE, templates).hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), NAMES_FILE, DRIVER_LINK, templates, wheel.is_cudnn_known).hash(&mut hasher);
     let folder = wheel.site_packages.join("torch/lib");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
@@ -96,13 +115,35 @@ fn name_of(wheel: &Wheel, templates: &Templates) -> anyhow::Result<String> {
     Ok(format!("torch-{}-{:016x}", wheel.torch_version, hasher.finish()))
 }
 
-fn make_libraries(wheel: &Wheel, templates: &Templates, folder: &Path) -> anyhow::Result<()> {
+fn make_libraries(torch: &InstalledTorch, templates: &Templates, folder: &Path) -> anyhow::Result<()> {
+    let mut wheel = torch.wheel.clone();
+    if !wheel.is_cudnn_known {
+        match ask_for_cudnn(torch, templates)? {
+            Some(version) => wheel.set_cudnn(version),
+            None => write_private(&folder.join(CUDNN_UNKNOWN), b"")?,
+        }
+    }
+    write_libraries(&wheel, templates, folder)
+}
+
+/// The version of cuDNN that PyTorch was compiled against, which refuses a cuDNN of another major
+/// version or an older minor one. PyTorch is asked with libraries of any version.
+fn ask_for_cudnn(torch: &InstalledTorch, templates: &Templates) -> anyhow::Result<Option<[u32; 3]>> {
+    let trial = tempfile::tempdir().context("simulate: cannot prepare a temporary folder")?;
+    write_libraries(&torch.wheel, templates, trial.path())?;
+    let Ok(files) = list_libraries(trial.path())? else { return Ok(None) };
+    let preloaded = preload_list(files.iter().map(PathBuf::as_path));
+    Ok(preloaded.ok().and_then(|preloaded| torch.compiled_cudnn(&preloaded)))
+}
+
+fn write_libraries(wheel: &Wheel, templates: &Templates, folder: &Path) -> anyhow::Result<()> {
     let mut names = String::new();
     for library in WheelNeeds::of(wheel)?.make_libraries(wheel, templates)? {
         write_private(&folder.join(&library.soname), &library.bytes)?;
         names.push_str(&library.soname);
         names.push('\n');
     }
+    symlink(simgpu_setup::DRIVER, folder.join(DRIVER_LINK))?;
     Ok(write_private(&folder.join(NAMES_FILE), names.as_bytes())?)
 }
 

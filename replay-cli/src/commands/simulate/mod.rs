@@ -49,9 +49,9 @@ const PYTHON_FILES: &[(&str, &str)] = &[
 
 #[derive(clap::Args)]
 pub(crate) struct SimulateArgs {
-    /// The card: a name such as H100, or a size such as 24GiB
-    #[arg(long, value_name = "NAME|SIZE", default_value = "h100", value_parser = SimulatedCard::parse)]
-    card: SimulatedCard,
+    /// The card: a name such as H100, or a size such as 24GiB [default: H100]
+    #[arg(long, value_name = "NAME|SIZE", value_parser = SimulatedCard::parse)]
+    card: Option<SimulatedCard>,
     /// Compute capability of a card given as a size, such as 8.6 [default: 9.0]
     #[arg(long, value_name = "X.Y", value_parser = parse_capability)]
     capability: Option<(u32, u32)>,
@@ -75,14 +75,17 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     if Platform::HOST != Platform::Linux || cfg!(not(target_arch = "x86_64")) {
         return Err(UsageError("simulate: the simulated GPU needs Linux on x86-64".to_owned()).into());
     }
-    let mut card = args.card.clone();
+    let mut card = match &args.card {
+        Some(card) => card.clone(),
+        None => SimulatedCard::assumed().map_err(UsageError)?,
+    };
     if let Some(capability) = args.capability {
         card = card.with_capability(capability).map_err(|why| UsageError(format!("--capability: {why}")))?;
     }
     let here = std::env::current_dir().context("the current directory is gone")?;
     let command = program::resolve_command(&args.run.command, &here);
-    let wheel = find_torch(&command, &here)?;
-    let libraries = prepare_libraries(&wheel)?;
+    let torch = find_torch(&command, &here)?;
+    let libraries = prepare_libraries(&torch)?;
     let python = PythonHook::create(PACKAGE_NAME, PYTHON_FILES)
         .context("simulate: cannot prepare a temporary folder")?;
     let mut variables = card.variables();
@@ -100,8 +103,13 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         "gpumemtrace: simulating {count}{}, {}, for torch {}; kernels do nothing, and values on the GPU are 0",
         card.name,
         format_bytes(card.total_bytes),
-        wheel.torch_version
+        torch.wheel.torch_version
     ));
+    if args.card.is_none() {
+        print_message(format_args!(
+            "gpumemtrace: this card is assumed; name yours with --card, such as --card A100 or --card 24GiB"
+        ));
+    }
     let finished = run_with(&args.run, &extras)?;
     if !args.no_report && !finished.traces.is_empty() {
         report(&finished.traces, &here);

@@ -13,13 +13,41 @@ use crate::exit::UsageError;
 /// Prints the file of the module, or an empty line.
 const FIND: &str = "import importlib.util as u; s = u.find_spec('torch'); print(s and s.origin or '')";
 
+/// Prints the version of cuDNN that PyTorch was compiled against.
+const CUDNN: &str = "import torch; print(*torch._C._cudnn.getCompileVersion())";
+
+/// A PyTorch, and the command that starts its Python.
+pub(super) struct InstalledTorch {
+    pub(super) wheel: Wheel,
+    python: Vec<OsString>,
+}
+
+impl InstalledTorch {
+    /// The version of cuDNN that it was compiled against, by its own code, which runs with these
+    /// libraries preloaded. Takes as long as an import of PyTorch.
+    pub(super) fn compiled_cudnn(&self, preloaded: &OsStr) -> Option<[u32; 3]> {
+        let mut python = Command::new(&self.python[0]);
+        let answer =
+            python.args(&self.python[1..]).args(["-c", CUDNN]).env("LD_PRELOAD", preloaded).output().ok()?;
+        let text = String::from_utf8(answer.stdout).ok()?;
+        let numbers: Option<Vec<u32>> =
+            text.lines().next_back()?.split_whitespace().map(|number| number.parse().ok()).collect();
+        numbers?.try_into().ok()
+    }
+}
+
 /// The PyTorch that the command's Python would import.
-pub(super) fn find_torch(command: &[OsString], here: &Path) -> anyhow::Result<Wheel> {
-    let python = interpreter_of(&command[0], here).ok_or_else(|| {
-        refuse(format!(
-            "{} is neither Python nor a Python script; write the command as `python ...` or `python -m ...`",
-            command[0].to_string_lossy()
-        ))
+pub(super) fn find_torch(command: &[OsString], here: &Path) -> anyhow::Result<InstalledTorch> {
+    let python = interpreter_of(&command[0], here).map_err(|why| {
+        let program = command[0].to_string_lossy();
+        refuse(match why {
+            NoInterpreter::NotFound => format!(
+                "{program} was not found; activate its environment, or write the command as `python -m ...`"
+            ),
+            NoInterpreter::NotPython => format!(
+                "{program} is neither Python nor a Python script; write the command as `python ...` or `python -m ...`"
+            ),
+        })
     })?;
     let shown = python[0].to_string_lossy().into_owned();
     let answer = Command::new(&python[0]).args(&python[1..]).args(["-c", FIND]).output();
@@ -30,29 +58,42 @@ pub(super) fn find_torch(command: &[OsString], here: &Path) -> anyhow::Result<Wh
     let packages = packages.filter(|_| !origin.is_empty()).ok_or_else(|| {
         refuse(format!("{shown} has no PyTorch; install a CUDA build of torch in its environment"))
     })?;
-    Wheel::find(packages).map_err(|error| {
+    let wheel = Wheel::find(packages).map_err(|error| {
         refuse(format!("{error:#}; install a CUDA build of torch (no GPU and no nvidia packages are needed)"))
-    })
+    })?;
+    Ok(InstalledTorch { wheel, python })
 }
 
 fn refuse(why: impl std::fmt::Display) -> anyhow::Error {
     UsageError(format!("simulate: {why}")).into()
 }
 
+/// Why the Python of a program is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoInterpreter {
+    /// There is no such file, in the folder or on `PATH`.
+    NotFound,
+    /// The file is no script of a Python.
+    NotPython,
+}
+
 /// The command that starts the Python of a program: the program itself, or what its first line
 /// names, as in `torchrun`.
-fn interpreter_of(program: &OsStr, here: &Path) -> Option<Vec<OsString>> {
-    let name = Path::new(program).file_name()?.to_string_lossy().into_owned();
+fn interpreter_of(program: &OsStr, here: &Path) -> Result<Vec<OsString>, NoInterpreter> {
+    let name = Path::new(program).file_name().ok_or(NoInterpreter::NotPython)?.to_string_lossy();
     if name.starts_with("python") || name.starts_with("pypy") {
-        return Some(vec![program.to_owned()]);
+        return Ok(vec![program.to_owned()]);
     }
-    let path = if Path::new(program).components().count() > 1 {
-        here.join(program)
-    } else {
-        let folders = std::env::var_os("PATH")?;
-        std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())?
-    };
-    python_of_script(&path)
+    let path = find_program(program, here).ok_or(NoInterpreter::NotFound)?;
+    python_of_script(&path).ok_or(NoInterpreter::NotPython)
+}
+
+fn find_program(program: &OsStr, here: &Path) -> Option<PathBuf> {
+    if Path::new(program).components().count() > 1 {
+        return Some(here.join(program)).filter(|path| path.is_file());
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 /// The interpreter and its arguments in the first line of a script, if it is a Python.
@@ -77,10 +118,12 @@ mod tests {
         std::fs::write(here.join("tool"), "#!/usr/bin/env python3\n").unwrap();
         std::fs::write(here.join("script"), "#!/bin/sh\npython train.py\n").unwrap();
         let of = |program: &str| interpreter_of(OsStr::new(program), here);
-        let words = |words: &[&str]| Some(words.iter().map(OsString::from).collect::<Vec<_>>());
+        let words = |words: &[&str]| Ok(words.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(of("/venv/bin/python3"), words(&["/venv/bin/python3"]));
         assert_eq!(of("./torchrun"), words(&["/venv/bin/python3.12"]));
         assert_eq!(of("./tool"), words(&["/usr/bin/env", "python3"]));
-        assert_eq!((of("./script"), of("./none")), (None, None));
+        assert_eq!(of("./script"), Err(NoInterpreter::NotPython));
+        assert_eq!(of("./none"), Err(NoInterpreter::NotFound));
+        assert_eq!(of("no-launcher-of-this-name"), Err(NoInterpreter::NotFound));
     }
 }

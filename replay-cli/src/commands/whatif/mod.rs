@@ -60,10 +60,11 @@ struct ChosenCard {
 
 /// A size, or the name of a card.
 fn parse_card(text: &str) -> Result<ChosenCard, String> {
-    let size = parse_bytes(text).map(|total_bytes| ChosenCard { total_bytes, model: None });
     let known =
-        || KnownCard::find(text).map(|card| ChosenCard { total_bytes: card.total_bytes, model: Some(card) });
-    size.or_else(known).ok_or_else(|| {
+        KnownCard::find(text).map(|card| ChosenCard { total_bytes: card.total_bytes, model: Some(card) });
+    let size = || parse_bytes(text).map(|total_bytes| ChosenCard { total_bytes, model: None });
+    // `3080` is a card.
+    known.or_else(size).ok_or_else(|| {
         let names: Vec<&str> = KnownCard::names().collect();
         format!("{text:?} is neither a size, such as 24GiB, nor one of these cards: {}", names.join(", "))
     })
@@ -125,4 +126,18 @@ pub(super) fn scenarios_of_settings(
         scenario.map_err(|error| UsageError(format!("--set {setting}: {error}")))
     };
     settings.iter().map(scenario).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_a_model_is_a_card_and_no_size() {
+        let bytes =
+            |text| parse_card(text).map(|card| (card.total_bytes, card.model.map(|model| model.name)));
+        assert_eq!(bytes("3080"), Ok((10_472_390_656, Some("RTX 3080 (10 GB)"))));
+        assert_eq!(bytes("94.97GiB"), Ok((101_973_261_025, None)));
+        assert!(bytes("H1000").is_err());
+    }
 }

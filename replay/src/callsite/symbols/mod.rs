@@ -86,6 +86,8 @@ pub(crate) struct StackSymbols {
     other_phases: SeededMap<u16, u16>,
     /// Known for runs without steps.
     module_calls: Option<ModuleCalls>,
+    /// How often the line that calls a module most often did so, at least.
+    most_module_calls: u64,
     roots: StackRoots,
     /// Frames without known code, line table, parent or module.
     unresolved: SeededSet<FrameNode>,
@@ -116,6 +118,7 @@ impl StackSymbols {
             recurring: None,
             other_phases: SeededMap::default(),
             module_calls: None,
+            most_module_calls: 0,
             roots: StackRoots::default(),
             unresolved: SeededSet::default(),
             undefined: SeededSet::default(),

@@ -41,9 +41,16 @@ impl StackSymbols {
         self.user_site(*node)
     }
 
-    /// Sets how often the program calls its models.
-    pub(crate) fn set_module_calls(&mut self, calls: ModuleCalls) {
-        self.module_calls = Some(calls);
+    /// Sets how often the program calls its models. The calls of each one matter only in runs
+    /// without steps.
+    pub(crate) fn set_module_calls(&mut self, calls: &ModuleCalls, has_steps: bool) {
+        self.most_module_calls = calls.most_calls();
+        self.module_calls = (!has_steps).then(|| calls.clone());
+    }
+
+    /// How often the line that calls a module most often did so, at least.
+    pub(crate) fn most_module_calls(&self) -> u64 {
+        self.most_module_calls
     }
 
     /// Whether the stack is inside a model that was called fewer times than `rounds`.

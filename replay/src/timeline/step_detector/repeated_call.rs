@@ -6,11 +6,11 @@
 //! result of the request. So the call has returned, and the next allocation below the same
 //! instruction begins another call.
 //!
-//! A loop over the stages of one iteration, or over layers, looks the same: `for stage in stages:
-//! stage(batch)`. There, the order is fixed, so a stage hardly ever follows itself. Requests come
-//! in any order. So the kinds of calls, by their first allocation, must follow themselves as often
-//! as in a random order, after any number of calls up to [`MAX_LAG`]. They may follow themselves
-//! more often: requests come in bursts.
+//! A loop over the stages of one iteration, or over layers, looks the same:
+//! `for stage in stages: stage(batch)`. There, the order is fixed, so a stage hardly ever follows
+//! itself. Requests come in any order. So the kinds of calls, by their first allocation, must
+//! follow themselves as often as in a random order, after any number of calls up to [`MAX_LAG`].
+//! They may follow themselves more often: requests come in bursts.
 //!
 //! A return without such a free is not seen, and a suspended coroutine looks like one. Both show in
 //! what calls begin with: two calls that look like one have the first allocation of a call in the
