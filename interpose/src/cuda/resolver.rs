@@ -65,7 +65,7 @@ pub(crate) fn replacement_for_name(
     let has_hook = |base| hooked_functions().any(|function| function.base == base);
     let is_known = function.is_some() || stub.is_some() || has_hook(base_name(name));
     // A look-up by the driver itself (WSL has two of them) is part of a call that is recorded, and
-    // so is one by another tool whose functions the program calls.
+    // so is one by another tool that the program calls.
     if !is_known || is_driver_code(caller) || is_in_other_tool(caller) {
         return None;
     }

@@ -3,7 +3,8 @@
 //! * the umask decides who may read it;
 //! * an existing file is replaced if it is empty, if an earlier run of the same command wrote it,
 //!   or with `--force`. A link stays, and its target is replaced;
-//! * a trace is replaced by a symbolized one only: it may be the input, or all that is left of a run;
+//! * a trace is replaced by a symbolized one only: it may be the input, or all that is left of a
+//!   run;
 //! * a device or a pipe, such as `/dev/stdout`, is written to.
 //!
 //! An output is recognized by an extended attribute, which stays when the file is moved, or by how

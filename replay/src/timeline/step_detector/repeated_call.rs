@@ -29,8 +29,8 @@ const EXCEPTION_SHARE: usize = 100;
 const MAX_LAG: usize = 16;
 /// If chance lets a kind follow itself less often, its order is not known.
 const MIN_EXPECTED: f64 = 5.0;
-/// Standard deviations below chance from which a kind seems not to follow itself: directly, and after
-/// more calls, which is tried many times.
+/// Standard deviations below chance from which a kind seems not to follow itself: directly, and
+/// after more calls, which is tried many times.
 const RARE_DEVIATIONS: [f64; 2] = [2.2, 3.0];
 /// Kinds in an unknown order make at most this share of the calls.
 const MAX_UNKNOWN_SHARE: f64 = 0.05;
@@ -173,7 +173,8 @@ impl Calls {
         kinds
     }
 
-    /// True if all kinds occur in the whole run, and follow themselves as often as in a random order.
+    /// True if all kinds occur in the whole run, and follow themselves as often as in a random
+    /// order.
     fn have_any_order(&self, allocations: usize) -> bool {
         let counts = self.count_by_kind();
         let calls: usize = counts.values().sum();
