@@ -109,16 +109,16 @@ impl LeakReporter<'_> {
         matches!(self.analysis.step_source(), None | Some(StepSource::Period))
     }
 
-    /// True if a run with steps that only allocations show did nothing but allocate while the candidate
-    /// grew: weights, a cache, or a loop that does nothing else. Other memory than the main one
-    /// shows too little of the program.
+    /// True if a run with steps that only allocations show did nothing but allocate while the
+    /// candidate grew: weights, a cache, or a loop that does nothing else. Other memory than the
+    /// main one shows too little of the program.
     fn is_set_up(&self, candidate: &Candidate) -> bool {
         self.is_main() && self.has_steps_of_allocations() && candidate.is_one_stretch
     }
 
-    /// True if a program with steps that only allocations show may have failed before it was set up: it
-    /// had called no model half as often as the candidate grew, and the candidate is the weights of
-    /// a module, or most of what the program had.
+    /// True if a program with steps that only allocations show may have failed before it was set
+    /// up: it had called no model half as often as the candidate grew, and the candidate is the
+    /// weights of a module, or most of what the program had.
     fn is_set_up_before_error(&self, candidate: &Candidate) -> bool {
         let symbols = &self.analysis.symbols;
         let is_of_module = |(stack, _): &(StackId, BlockTotals)| {
