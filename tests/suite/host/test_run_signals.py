@@ -1,5 +1,6 @@
 """A command gets the same signals under `gpumemtrace run` as without it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,21 +13,17 @@ from conftest import COMMAND, LIBRARY
 
 ENVIRONMENT = {"GPUMEMTRACE_LIB": str(LIBRARY), "PATH": "/usr/bin:/bin"}
 RUN = [COMMAND, "run", "-o", "run.trace", "--"]
-#: Ends after a while without signals, and prints those that it got.
-NOTES_SIGNALS = """
-import signal, sys, time
-seen, last = [], time.monotonic()
-def note(number, _):
-    global last
-    seen.append(number)
-    last = time.monotonic()
-for number in {signals}:
-    signal.signal(number, note)
+#: Prints each signal that it gets, and ends with the last one.
+PRINTS_SIGNALS = """
+import signal, sys
+numbers = {signals}
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 print("ready", flush=True)
-while time.monotonic() - last < 1:
-    time.sleep(0.02)
-print(sorted(seen))
-sys.exit(7)
+while True:
+    number = signal.sigwait(numbers)
+    print(int(number), flush=True)
+    if number == numbers[-1]:
+        sys.exit(7)
 """
 ENDING = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
           signal.SIGXCPU, signal.SIGRTMIN, signal.SIGRTMAX]
@@ -39,17 +36,113 @@ def start(command, folder, **options):
     return process
 
 
+def send_to_group(process, number):
+    subprocess.run(["kill", f"-{int(number)}", "--", f"-{process.pid}"], check=True)
+
+
+def prints_signals(*numbers):
+    return PRINTS_SIGNALS.format(signals=[int(number) for number in numbers])
+
+
+def expect_end(process, *numbers):
+    """The command prints only these now, and ends. `run` passes the last one on after all others."""
+    output, errors = process.communicate(timeout=60)
+    assert (output.split(), process.returncode) == ([str(int(number)) for number in numbers], 7), errors
+
+
 @pytest.mark.parametrize("to_group", [False, True], ids=["process", "group"])
 def test_signals_reach_the_command_once(tmp_path, to_group):
-    code = NOTES_SIGNALS.format(signals=[int(number) for number in ENDING])
-    process = start([*RUN, sys.executable, "-c", code], tmp_path)
-    for number in ENDING:
+    process = start([*RUN, sys.executable, "-c", prints_signals(*ENDING)], tmp_path)
+    for number in ENDING[:-1]:
         if to_group:
-            subprocess.run(["kill", f"-{int(number)}", "--", f"-{process.pid}"], check=True)
+            send_to_group(process, number)
         else:
             process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
-    assert (output, process.returncode) == (f"{sorted(int(number) for number in ENDING)}\n", 7), errors
+        assert process.stdout.readline() == f"{int(number)}\n"
+    process.send_signal(ENDING[-1])
+    expect_end(process, ENDING[-1])
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_signals_of_the_group_reach_the_command_once_when_the_witness_is_late(tmp_path, times):
+    process = start([*RUN, sys.executable, "-c", prints_signals(signal.SIGINT, signal.SIGRTMAX)], tmp_path)
+    witness = witness_of(process)
+    os.kill(witness, signal.SIGSTOP)
+    assert settled(lambda: state_of(witness) == "T")
+    for _ in range(times):
+        send_to_group(process, signal.SIGINT)
+        assert process.stdout.readline() == f"{int(signal.SIGINT)}\n"
+        # Longer than a signal may take to reach the witness.
+        time.sleep(0.05)
+    os.kill(witness, signal.SIGCONT)
+    process.send_signal(signal.SIGRTMAX)
+    expect_end(process, signal.SIGRTMAX)
+
+
+def test_signals_of_the_group_hide_no_later_ones(tmp_path):
+    numbers = (signal.SIGINT, signal.SIGUSR1, signal.SIGRTMAX)
+    process = start([*RUN, sys.executable, "-c", prints_signals(*numbers)], tmp_path)
+    for to_group in (True, False, True, False):
+        if to_group:
+            send_to_group(process, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == f"{int(signal.SIGINT)}\n"
+        # Equal signals may become one until `run` has judged the first. This one comes after that.
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == f"{int(signal.SIGUSR1)}\n"
+    process.send_signal(signal.SIGRTMAX)
+    expect_end(process, signal.SIGRTMAX)
+
+
+def test_signals_of_a_stopped_group_reach_the_command_once(tmp_path):
+    """As after Ctrl-Z, which does not stop the witness. It does stop `run` and the command."""
+    process = start([*RUN, sys.executable, "-c", prints_signals(signal.SIGTERM, signal.SIGRTMAX)], tmp_path)
+    stopped = [pid for pid, name, _ in processes_in_group(process.pid) if name != "signal-witness"]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    assert settled(lambda: {state_of(pid) for pid in stopped} == {"T"})
+    send_to_group(process, signal.SIGTERM)
+    # Until nothing has an age that could count.
+    time.sleep(1.2)
+    send_to_group(process, signal.SIGCONT)
+    assert process.stdout.readline() == f"{int(signal.SIGTERM)}\n"
+    process.send_signal(signal.SIGRTMAX)
+    expect_end(process, signal.SIGRTMAX)
+
+
+@pytest.mark.parametrize("ignores_pipe", [False, True])
+def test_no_signal_of_the_group_is_lost_while_the_command_starts(tmp_path, ignores_pipe):
+    """A long PATH makes the start slow. With SIGPIPE ignored, `run` starts it in another way."""
+    environment = {**ENVIRONMENT, "PATH": ":".join(["/x"] * 10000 + ["/usr/bin", "/bin"])}
+    codes = []
+    for delay in range(20):
+        process = subprocess.Popen([*RUN, "sleep", "60"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL,
+                                   start_new_session=True, restore_signals=not ignores_pipe)
+        time.sleep(delay * 0.002)
+        send_to_group(process, signal.SIGTERM)
+        codes.append(process.wait(timeout=30))
+    # The first ones end `run` before it starts the command.
+    assert set(codes) <= {-signal.SIGTERM, 128 + signal.SIGTERM}, codes
+
+
+def test_signals_after_the_end_of_the_command_end_run(tmp_path):
+    """It waits to write a message, as it would to write a page."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    process = subprocess.Popen([*RUN, "echo", "ready"], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE,
+                               stderr=writer, start_new_session=True)
+    assert process.stdout.readline() == b"ready\n"
+    assert settled(lambda: names_in_group(process.pid) == ["gpumemtrace"])
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == -signal.SIGINT
+    os.close(reader)
+    os.close(writer)
 
 
 def test_signal_without_handler_ends_the_command(tmp_path):
@@ -59,11 +152,12 @@ def test_signal_without_handler_ends_the_command(tmp_path):
 
 
 def test_command_that_left_the_group_gets_what_the_group_gets(tmp_path):
-    code = "import os\nos.setpgid(0, 0)\n" + NOTES_SIGNALS.format(signals=[int(signal.SIGTERM)])
+    code = "import os\nos.setpgid(0, 0)\n" + prints_signals(signal.SIGTERM, signal.SIGRTMAX)
     process = start([*RUN, sys.executable, "-c", code], tmp_path)
-    subprocess.run(["kill", "-TERM", "--", f"-{process.pid}"], check=True)
-    output, errors = process.communicate(timeout=60)
-    assert (output, process.returncode) == (f"[{int(signal.SIGTERM)}]\n", 7), errors
+    send_to_group(process, signal.SIGTERM)
+    assert process.stdout.readline() == f"{int(signal.SIGTERM)}\n"
+    process.send_signal(signal.SIGRTMAX)
+    expect_end(process, signal.SIGRTMAX)
 
 
 @pytest.mark.parametrize("ignored", [[signal.SIGHUP], [signal.SIGPIPE], [signal.SIGINT, signal.SIGQUIT], []])
@@ -113,17 +207,30 @@ def test_nothing_stays_after_a_kill(tmp_path):
     subprocess.run(["kill", "-KILL", "--", f"-{group}"], check=True)
 
 
-def names_in_group(group):
+def processes_in_group(group):
+    """Those that have not ended: their ID, name and state."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            # A process that has ended may wait for its parent.
-            if int(fields[2]) == group and fields[0] != "Z":
-                found.append((folder / "comm").read_text().strip())
+            name, fields = (folder / "comm").read_text().strip(), (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            pass
+            continue
+        # A process that has ended may wait for its parent.
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append((int(folder.name), name, fields[0]))
     return found
+
+
+def names_in_group(group):
+    return [name for _, name, _ in processes_in_group(group)]
+
+
+def witness_of(process):
+    return next(pid for pid, name, _ in processes_in_group(process.pid) if name == "signal-witness")
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def settled(condition):

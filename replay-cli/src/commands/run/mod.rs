@@ -256,9 +256,7 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
         }
     };
     let pid = child.id();
-    let witness = signals.pass_on_to(pid);
-    let status = child.wait().with_context(|| format!("cannot wait for {name}"))?;
-    drop(witness);
+    let status = signals.pass_on_to(&mut child).with_context(|| format!("cannot wait for {name}"))?;
     let new = finish_traces(&expected, &before, u64::from(pid), status, &here);
     // With a blocker, the line above already says that nothing is recorded.
     if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {

@@ -1,26 +1,33 @@
-//! The signals of the command: it gets those that it would get without `run`.
+//! The signals of the command: it gets each one that ends a program, once.
 //!
 //! A signal may be sent to us alone: by a supervisor, a scheduler or `kill`. So we catch each
-//! signal that would end us, and pass it on. The command already has a signal that was sent to our
-//! whole process group, by a key in the terminal, a shell or a notebook. A second one would
-//! interrupt the cleanup that the first one began. So a witness, a process of our group, notes what
-//! the group gets. Without it, SIGINT and SIGQUIT are not passed on.
+//! signal that would end us, and pass it on. We leave alone SIGABRT and those of faults, those that
+//! stop and continue a process, and SIGWINCH and SIGURG. Equal signals that come at almost the same
+//! time may become one, as in any process.
+//!
+//! The command already has a signal that was sent to our whole process group, by a key in the
+//! terminal, a shell or a notebook. A second one would interrupt the cleanup that the first one
+//! began. So a witness, a process of our group, has what the group gets. Without it, SIGINT and
+//! SIGQUIT are not passed on.
 //!
 //! Signals that were ignored when we started stay ignored. `nohup` and systemd (`IgnoreSIGPIPE=`)
 //! set up the command so, and a signal that we catch would have its default action there.
 #![allow(unsafe_code, reason = "dispositions of signals, and a process without a program of its own")]
 
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use signal_hook::iterator::Signals;
 
 #[cfg(target_os = "linux")]
 mod group_witness;
-use group_witness::{GroupWitness, WitnessProcess};
+use group_witness::GroupWitness;
 
 /// Whether SIGPIPE was ignored when this process started. The standard library ignores it before
 /// `main`, so a constructor looks first.
@@ -50,7 +57,7 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// The signals that end a process without a handler. Those of faults in its own code are missing,
-/// and SIGPIPE: this process ignores it.
+/// as is SIGABRT, and SIGPIPE: this process ignores it.
 fn ending_signals() -> impl Iterator<Item = i32> {
     #[cfg(target_os = "linux")]
     let more = [libc::SIGPOLL, libc::SIGPWR, libc::SIGSTKFLT].into_iter();
@@ -112,41 +119,74 @@ fn death_signal() -> c_int {
 /// The signals that were sent to this process.
 pub(super) struct CaughtSignals {
     signals: Signals,
-    witness: Option<(GroupWitness, WitnessProcess)>,
+    numbers: Vec<c_int>,
+    witness: Option<GroupWitness>,
 }
 
 impl CaughtSignals {
-    /// Catches signals from now on. To be called on the main thread.
+    /// Catches signals from now on.
     pub(super) fn catch() -> io::Result<Self> {
         let witness = GroupWitness::start().ok();
-        let signals = Signals::new(ending_signals().filter(|signal| !is_ignored(*signal)))?;
-        Ok(Self { signals, witness })
+        let numbers: Vec<c_int> = ending_signals().filter(|signal| !is_ignored(*signal)).collect();
+        Ok(Self { signals: Signals::new(&numbers)?, numbers, witness })
     }
 
-    /// Passes them on to the command: those that came already, and those to come. Keep what it
-    /// returns until the command has ended.
-    pub(super) fn pass_on_to(mut self, pid: u32) -> Option<WitnessProcess> {
-        let pid = i32::try_from(pid).ok()?;
-        let (mut witness, process) = self.witness.unzip();
-        std::thread::spawn(move || {
-            for signal in &mut self.signals {
-                let has_group = match &mut witness {
-                    Some(witness) => witness.has_seen(signal),
-                    None => matches!(signal, libc::SIGINT | libc::SIGQUIT),
-                };
-                // SAFETY: no pointers.
-                let is_in_group = unsafe { libc::getpgid(pid) == libc::getpgrp() };
-                if !(has_group && is_in_group) {
-                    // SAFETY: no pointers.
-                    unsafe { libc::kill(pid, signal) };
-                }
-            }
-        });
-        process
+    /// Waits until the command has ended. Until then, it gets the signals, also those that came
+    /// already. Later ones act on this process, as by default.
+    pub(super) fn pass_on_to(self, command: &mut Child) -> io::Result<ExitStatus> {
+        let Self { signals, numbers, mut witness } = self;
+        // The command was not there yet when the group got these, or had not started its program.
+        if let Some(witness) = &mut witness {
+            _ = witness.forget();
+        }
+        let handle = signals.handle();
+        let pid = Pid::from_child(command);
+        let thread = std::thread::spawn(move || pass_on(signals, witness, pid.as_raw_nonzero().get()));
+        // The thread uses the process ID: another process may have it after the real wait.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = retry_on_intr(|| waitid(WaitId::Pid(pid), options));
+        for signal in numbers {
+            // SAFETY: the default action.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        handle.close();
+        _ = thread.join();
+        ended?;
+        command.wait()
     }
 }
 
-/// On other systems a witness would go on after this process was killed.
+/// Passes signals on until they are closed.
+fn pass_on(mut signals: Signals, mut witness: Option<GroupWitness>, pid: libc::pid_t) {
+    let handle = signals.handle();
+    let mut has_group = |signal| {
+        let seen = witness.as_mut().and_then(|witness| witness.has_seen(signal).ok());
+        seen.unwrap_or(matches!(signal, libc::SIGINT | libc::SIGQUIT))
+    };
+    let mut waiting = BTreeSet::new();
+    while !handle.is_closed() {
+        let Some(signal) = waiting.pop_first() else {
+            waiting.extend(signals.wait());
+            continue;
+        };
+        let is_of_group = has_group(signal);
+        if is_of_group {
+            // Equal ones that came before the answer are one in the witness.
+            waiting.extend(signals.pending());
+            if waiting.remove(&signal) {
+                has_group(signal);
+            }
+        }
+        // SAFETY: no pointers. The command has not been waited for, so the number is its own.
+        unsafe {
+            if !(is_of_group && libc::getpgid(pid) == libc::getpgrp()) {
+                libc::kill(pid, signal);
+            }
+        }
+    }
+}
+
+/// Other systems have no `sigtimedwait`.
 #[cfg(not(target_os = "linux"))]
 mod group_witness {
     use std::ffi::{c_char, c_int};
@@ -155,15 +195,18 @@ mod group_witness {
 
     pub(super) static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
     pub(super) struct GroupWitness;
-    pub(in crate::commands::run) struct WitnessProcess;
 
     impl GroupWitness {
-        pub(super) fn start() -> io::Result<(Self, WitnessProcess)> {
+        pub(super) fn start() -> io::Result<Self> {
             Err(io::ErrorKind::Unsupported.into())
         }
 
-        pub(super) fn has_seen(&mut self, _: c_int) -> bool {
-            false
+        pub(super) fn has_seen(&mut self, _: c_int) -> io::Result<bool> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub(super) fn forget(&mut self) -> io::Result<()> {
+            Ok(())
         }
     }
 }
