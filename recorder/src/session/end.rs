@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gpumemtrace_format::ring::END_STOPPED;
 
 use super::{Session, WakeReason, current};
-use crate::diagnostics::print_diagnostic;
+use crate::diagnostics::print_parts;
 use crate::platform::patience::Patience;
 use crate::platform::{self, clock};
 
@@ -74,15 +74,11 @@ impl Session {
     }
 
     /// Stops recording for good and prints the reason. The program goes on. Only the first call
-    /// prints.
+    /// prints. Allocates nothing: hooks call it, and may run inside the program's allocator.
     pub(crate) fn stop_with(&self, reason: &[&str]) {
         if self.stop() {
-            let mut line = vec!["recording stopped: "];
-            line.extend_from_slice(reason);
-            line.push(". The program goes on; everything recorded so far is in ");
-            let path = self.path.to_string_lossy();
-            line.push(&path);
-            print_diagnostic(&line);
+            let end = [". The program goes on; everything recorded so far is in ", &self.path_text];
+            print_parts(["recording stopped: "].iter().chain(reason).chain(&end).copied());
         }
     }
 
