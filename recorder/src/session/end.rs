@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gpumemtrace_format::ring::END_STOPPED;
+use gpumemtrace_format::ring::{END_STOPPED, STOPPED_WITHOUT_WRITER};
 
 use super::{Session, WakeReason, current};
 use crate::diagnostics::print_parts;
@@ -82,18 +82,23 @@ impl Session {
         }
     }
 
-    /// Stops recording after the writer thread was ended.
+    /// Stops recording after the writer thread was ended. Prints nothing: a filter that ended it
+    /// may end this thread too, at a system call that prints. The ring file holds the reason.
     #[cold]
     pub(crate) fn stop_without_writer(&self) {
-        self.stop_with(&["the recorder's thread was ended, as by a seccomp filter"]);
+        self.stop_as(STOPPED_WITHOUT_WRITER);
         self.mark_closed();
     }
 
     /// Stops recording for good. Returns true for the first caller.
     pub(crate) fn stop(&self) -> bool {
+        self.stop_as(0)
+    }
+
+    fn stop_as(&self, status: i32) -> bool {
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         if is_first {
-            self.rings.set_end(END_STOPPED, 0, clock::now_ns());
+            self.rings.set_end(END_STOPPED, status, clock::now_ns());
             self.shutdown.announce_end();
             current::clear();
         }
