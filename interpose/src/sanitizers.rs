@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_char};
 
 /// ThreadSanitizer sees the calls of this library into the C library, but not the atomics that
-/// order them, so it would report races that are none.
+/// order them, so it would report false races. The entries are in the format of its
+/// [suppressions](https://github.com/google/sanitizers/wiki/ThreadSanitizerSuppressions).
 const SUPPRESSIONS: &CStr = c"called_from_lib:libgpumemtrace.so\nrace:libgpumemtrace.so\n";
 
 /// ThreadSanitizer's runtime asks for suppressions here

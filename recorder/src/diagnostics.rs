@@ -4,6 +4,8 @@
 //! stdio, no formatting and no allocation: the parts are copied into a buffer on the stack and
 //! written with one `write(2)`. Each line says what happened, why, and what to do.
 
+use std::iter;
+
 use gpumemtrace_format::text::needs_escape;
 
 use crate::platform::{self, cancellation::without_cancellation};
@@ -13,6 +15,11 @@ const LINE_BYTES: usize = 1024;
 /// Writes `gpumemtrace: <parts>` and a newline to stderr. Keeps `errno`, and truncates a line after
 /// 1024 bytes.
 pub fn print_diagnostic(parts: &[&str]) {
+    print_parts(parts.iter().copied());
+}
+
+/// As [`print_diagnostic`], for parts that lie in several places.
+pub(crate) fn print_parts<'a>(parts: impl Iterator<Item = &'a str>) {
     let mut line = [0u8; LINE_BYTES];
     let len = escape_into(&mut line[..LINE_BYTES - 1], parts);
     line[len] = b'\n';
@@ -31,7 +38,7 @@ pub fn print_diagnostic(parts: &[&str]) {
 /// Copies the parts with escapes such as `\u{1b}` for control characters and direction marks: paths
 /// and messages may hold any text. Returns how many bytes it wrote; text that does not fit is left
 /// out.
-fn escape_into(line: &mut [u8], parts: &[&str]) -> usize {
+fn escape_into<'a>(line: &mut [u8], parts: impl Iterator<Item = &'a str>) -> usize {
     let mut len = 0;
     let mut push = |bytes: &[u8]| match line.get_mut(len..len + bytes.len()) {
         Some(space) => {
@@ -41,7 +48,7 @@ fn escape_into(line: &mut [u8], parts: &[&str]) -> usize {
         }
         None => false,
     };
-    for c in ["gpumemtrace: "].iter().chain(parts).flat_map(|part| part.chars()) {
+    for c in iter::once("gpumemtrace: ").chain(parts).flat_map(str::chars) {
         let fits = if needs_escape(c) {
             c.escape_unicode().all(|c| push(&[c as u8]))
         } else {
@@ -78,15 +85,15 @@ pub(crate) fn error_text(error: &std::io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::escape_into;
+    use super::{escape_into, iter};
 
     #[test]
     fn messages_are_cut_at_characters_and_hold_no_controls() {
         let mut line = [0; 40];
-        let len = escape_into(&mut line, &["\x1b[1m", "é\u{202e}"]);
+        let len = escape_into(&mut line, ["\x1b[1m", "é\u{202e}"].into_iter());
         assert_eq!(str::from_utf8(&line[..len]), Ok("gpumemtrace: \\u{1b}[1mé\\u{202e}"));
         for size in 13..20 {
-            let len = escape_into(&mut line[..size], &["字字字"]);
+            let len = escape_into(&mut line[..size], iter::once("字字字"));
             assert!(len <= size && str::from_utf8(&line[..len]).is_ok());
         }
     }

@@ -43,25 +43,46 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Too few to wake the writer, which is the only system call of the hook path.
 const EVENTS: u64 = 1200;
+/// So many that a ring becomes full.
+const MORE_THAN_A_RING: u64 = 300_000;
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// From here on, the calling thread may only exit; any other system call kills it.
-fn forbid_system_calls() {
+/// From here on, `call` is followed by the first action, and any other system call by the second.
+fn filter_system_calls(call: libc::c_long, [action, other]: [u32; 2], flags: libc::c_ulong) {
     let statement = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     // The number of the system call is at offset 0 of the filter's data.
     let program = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_exit as u32, 1),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_THREAD, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1),
+        statement(libc::BPF_RET | libc::BPF_K, action, 0),
+        statement(libc::BPF_RET | libc::BPF_K, other, 0),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: affects this thread alone, which ends without returning; the program outlives the
-    // call.
+    let mode = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: affects the threads of a scenario's own process; the program outlives the call.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const filter), 0);
     }
+}
+
+/// From here on, the calling thread may only exit; any other system call kills it.
+fn forbid_system_calls() {
+    filter_system_calls(libc::SYS_exit, [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_KILL_THREAD], 0);
+}
+
+/// Records until the ring is full, after a filter has ended the writer thread.
+fn record_without_writer() {
+    support::record_block(EventKind::BLOCK_ALLOC, 1, 1);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let before = ALLOCATIONS.with(Cell::get);
+    let actions = [libc::SECCOMP_RET_KILL_THREAD, libc::SECCOMP_RET_ALLOW];
+    filter_system_calls(libc::SYS_pwrite64, actions, libc::SECCOMP_FILTER_FLAG_TSYNC);
+    for i in 0..MORE_THAN_A_RING {
+        support::record_block(EventKind::BLOCK_FREE, i, 512);
+    }
+    let allocated = ALLOCATIONS.with(Cell::get) - before;
+    DONE.store(if allocated == 0 { 1 } else { 2 }, Ordering::Release);
 }
 
 extern "C" fn record_under_seccomp() {
@@ -107,6 +128,7 @@ fn scenario() {
     match support::requested_scenario() {
         None => return,
         Some(library) if library.starts_with('/') => std::thread::spawn(move || record_from_python(&library)),
+        Some(name) if name == "lost-writer" => std::thread::spawn(record_without_writer),
         Some(_) => std::thread::spawn(|| record_under_seccomp()),
     };
     for _ in 0..6000 {
@@ -132,6 +154,15 @@ fn event_makes_no_system_call_and_no_allocation() {
     assert_eq!(status.code(), Some(0), "21: an event allocated; 22: an event made a system call");
     let left = support::TraceLeftovers::read(&trace);
     assert_eq!((left.events.len() as u64, left.missing_events()), (2 + EVENTS / 2 * 2, 0));
+}
+
+#[test]
+fn event_that_finds_the_writer_ended_allocates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let status = support::run("lost-writer", &trace);
+    assert_eq!(status.code(), Some(0), "21: an event allocated; 22: the thread has ended");
+    assert!(support::TraceLeftovers::read(&trace).image.unwrap().has_lost_writer);
 }
 
 /// The shared libraries of the interpreters on this machine, each with its `PYTHONHOME`.

@@ -79,6 +79,10 @@ fn is_c_library_replaced() -> bool {
     const C_LIBRARIES: [&CStr; 3] = [c"libc.so.6", c"libpthread.so.0", c"librt.so.1"];
     CALLED_AT_END.iter().any(|name| {
         let is_other = find_module(|module| {
+            // The kernel's library is second in the loader's order, and replaces no function.
+            if module.is_named(c"linux-vdso.so.1") {
+                return None;
+            }
             // The program's own destructors come before those of its libraries.
             let is_harmless = module.path.is_empty()
                 || !module.has_destructors()

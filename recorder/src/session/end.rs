@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gpumemtrace_format::ring::END_STOPPED;
+use gpumemtrace_format::ring::{END_STOPPED, STOPPED_WITHOUT_WRITER};
 
 use super::{Session, WakeReason, current};
-use crate::diagnostics::print_diagnostic;
+use crate::diagnostics::print_parts;
 use crate::platform::patience::Patience;
 use crate::platform::{self, clock};
 
@@ -74,30 +74,31 @@ impl Session {
     }
 
     /// Stops recording for good and prints the reason. The program goes on. Only the first call
-    /// prints.
+    /// prints. Allocates nothing: hooks call it, and may run inside the program's allocator.
     pub(crate) fn stop_with(&self, reason: &[&str]) {
         if self.stop() {
-            let mut line = vec!["recording stopped: "];
-            line.extend_from_slice(reason);
-            line.push(". The program goes on; everything recorded so far is in ");
-            let path = self.path.to_string_lossy();
-            line.push(&path);
-            print_diagnostic(&line);
+            let end = [". The program goes on; everything recorded so far is in ", &self.path_text];
+            print_parts(["recording stopped: "].iter().chain(reason).chain(&end).copied());
         }
     }
 
-    /// Stops recording after the writer thread was ended.
+    /// Stops recording after the writer thread was ended. Prints nothing: a filter that ended it
+    /// may end this thread too, at a system call that prints. The ring file holds the reason.
     #[cold]
     pub(crate) fn stop_without_writer(&self) {
-        self.stop_with(&["the recorder's thread was ended, as by a seccomp filter"]);
+        self.stop_as(STOPPED_WITHOUT_WRITER);
         self.mark_closed();
     }
 
     /// Stops recording for good. Returns true for the first caller.
     pub(crate) fn stop(&self) -> bool {
+        self.stop_as(0)
+    }
+
+    fn stop_as(&self, status: i32) -> bool {
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         if is_first {
-            self.rings.set_end(END_STOPPED, 0, clock::now_ns());
+            self.rings.set_end(END_STOPPED, status, clock::now_ns());
             self.shutdown.announce_end();
             current::clear();
         }

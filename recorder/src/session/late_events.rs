@@ -8,7 +8,6 @@
 //! finished trace, which is rewritten in place for each. The block lies in one page of the file, so
 //! the end of the process does not cut such a write.
 
-use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -67,7 +66,9 @@ impl FinishedEnd {
         block.copy_from_slice(&self.block);
         set_events_after_end(block, events);
         // An error would leave no place to report it.
-        let _ = without_write_signals(|| self.file.with(|file| file.write_all_at(block, self.at)));
+        let _ = without_write_signals(|| {
+            self.file.with(|file| platform::write_at_by_system_call(file, block, self.at))
+        });
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Session {
     pub(crate) next_native_node: CachePadded<AtomicU32>,
     /// Path of the trace file.
     pub(crate) path: PathBuf,
+    /// The path as diagnostics show it.
+    path_text: String,
     /// The process that records. A child made by `vfork` shares this memory but has another pid.
     pub(crate) pid: u32,
     ownership: RingOwnership<RINGS>,
@@ -106,6 +108,7 @@ impl Session {
             next_code: CachePadded::new(AtomicU32::new(1)),
             next_py_node: CachePadded::new(AtomicU32::new(1)),
             next_native_node: CachePadded::new(AtomicU32::new(1)),
+            path_text: path.to_string_lossy().into_owned(),
             path,
             pid,
             ownership: RingOwnership::new(),

@@ -60,7 +60,7 @@ impl TraceSource {
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(path);
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
-        let (parts, counter) = (TraceParts::find(path, length_bytes, is_locked), Arc::default());
+        let (parts, counter) = (TraceParts::find(path, file, length_bytes, is_locked), Arc::default());
         Ok((Self { parts, name, is_locked, snapshot: None, counter }, ring))
     }
 

@@ -8,9 +8,9 @@
 //! it was cut.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct PartFile {
     pub(crate) path: PathBuf,
     /// The bytes to read; the file may be longer by now.
     pub(crate) len_bytes: u64,
-    /// The open file of a trace that is still written: the recorder may rename or delete it.
+    /// The open file of a trace that is or was still written: the recorder may rename or delete it.
     held: Option<Arc<File>>,
 }
 
@@ -42,12 +42,6 @@ pub(crate) struct TraceParts {
 }
 
 impl PartFile {
-    /// `is_kept` keeps the open file.
-    fn new(path: &Path, len_bytes: u64, is_kept: bool) -> Self {
-        let held = is_kept.then(|| File::open(path).ok().map(Arc::new)).flatten();
-        Self { path: path.to_owned(), len_bytes, held }
-    }
-
     pub(crate) fn open(&self) -> io::Result<File> {
         match &self.held {
             Some(file) => file.try_clone(),
@@ -60,12 +54,15 @@ impl PartFile {
 const MAX_HELD: usize = 256;
 
 impl TraceParts {
-    /// Finds the files that belong to `path`, of which `len_bytes` are to be read. `is_live` if the
-    /// trace is still written.
-    pub(crate) fn find(path: &Path, len_bytes: u64, is_live: bool) -> Self {
-        let named = PartFile::new(path, len_bytes, is_live);
+    /// Finds the files that belong to `file`, of which `len_bytes` are to be read. It was opened at
+    /// `path`, where the recorder may have started the next part since. `is_live` if the trace is
+    /// still written.
+    pub(crate) fn find(path: &Path, file: File, len_bytes: u64, is_live: bool) -> Self {
+        let file = Arc::new(file);
+        let held = (is_live || !is_file_at(path, &file)).then(|| file.clone());
+        let named = PartFile { path: path.to_owned(), len_bytes, held };
         let alone = Self { files: vec![named.clone()], absent: Vec::new() };
-        let Ok(Some(meta)) = read_first_meta(path) else { return alone };
+        let Ok(Some(meta)) = first_meta_of(&file) else { return alone };
         let (Some(number @ 1..), Some(id)) = (meta.number("part"), meta.text("trace_id")) else {
             return alone;
         };
@@ -86,7 +83,7 @@ impl TraceParts {
         }
         match discovery.stacks {
             // The recorder finishes this file before it closes the trace, and no sooner.
-            Some(stacks) if is_closed(path, len_bytes) => parts.add_finished(&stacks, "call sites are unknown", is_kept),
+            Some(stacks) if is_closed(&file, len_bytes) => parts.add_finished(&stacks, "call sites are unknown", is_kept),
             Some(stacks) => drop(parts.add(&stacks, is_kept)),
             None if discovery.unreadable.contains_key(&None) => {}
             None => parts.absent.push(
@@ -165,9 +162,15 @@ fn has_tail(file: &File, len_bytes: u64) -> bool {
 }
 
 /// True if the first `len_bytes` of a trace contain the block END.
-fn is_closed(path: &Path, len_bytes: u64) -> bool {
-    let places = File::open(path).ok().and_then(|file| locate_file_index(&file, len_bytes));
-    places.is_some_and(|places| places.end.is_some())
+fn is_closed(file: &File, len_bytes: u64) -> bool {
+    locate_file_index(file, len_bytes).is_some_and(|places| places.end.is_some())
+}
+
+/// True if this file lies at `path`, as far as that can be read.
+fn is_file_at(path: &Path, file: &File) -> bool {
+    let identity = |facts: Metadata| (facts.dev(), facts.ino());
+    let (here, there) = (file.metadata().map(identity), std::fs::metadata(path).map(identity));
+    here.is_ok_and(|here| there.is_ok_and(|there| here == there))
 }
 
 /// The bytes in which the first block of a file lies, however long the file is.
@@ -185,12 +188,15 @@ pub(crate) fn read_part(path: &Path) -> Option<(String, u64)> {
 /// The metadata in the first block of a file; `None` if that block is damaged. Fails with a phrase
 /// if the file cannot be read as a trace.
 fn read_first_meta(path: &Path) -> Result<Option<Meta>, String> {
-    let unreadable = |error: io::Error| format!("cannot be read ({error})");
     // Checked before opening it, because opening a pipe blocks.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+    if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
         return Err("is not a regular file".to_owned());
     }
-    let file = File::open(path).map_err(unreadable)?;
+    first_meta_of(&File::open(path).map_err(|error| unreadable(&error))?)
+}
+
+fn first_meta_of(file: &File) -> Result<Option<Meta>, String> {
+    let file = file.try_clone().map_err(|error| unreadable(&error))?;
     let mut reader = TraceReader::new(first_block(file)).map_err(|error| match error {
         OpenError::Empty => "is empty".to_owned(),
         error => error.to_string(),
@@ -199,6 +205,10 @@ fn read_first_meta(path: &Path) -> Result<Option<Meta>, String> {
         Some(Item::Meta(meta)) => Some(meta),
         _ => None,
     })
+}
+
+fn unreadable(error: &io::Error) -> String {
+    format!("cannot be read ({error})")
 }
 
 /// The files beside a part that belong to the same trace.

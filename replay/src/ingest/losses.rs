@@ -86,8 +86,7 @@ pub fn find_losses(head: &TraceHead, body: &TraceBody, threads: u64) -> (Missing
     add_count(body.misdated_events, TraceLoss::MisdatedEvents { events: body.misdated_events });
     losses.extend(find_ring_loss(head, missing));
     if head.has_stopped_early() {
-        let message = head.end.as_ref().map(|end| end.message.clone());
-        losses.push(TraceLoss::StoppedEarly { reason: message.filter(|message| !message.is_empty()) });
+        losses.push(TraceLoss::StoppedEarly { reason: head.stop_reason() });
     }
     let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
     let (file_bytes, missing_bytes) = (head.last_file_bytes, head.truncated_bytes());

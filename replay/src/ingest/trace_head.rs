@@ -224,7 +224,7 @@ impl TraceHead {
         }
         let recorded_end = match (&self.end, &self.ring) {
             (Some(end), _) => Some((end.reason, end.message.clone())),
-            (None, Some(ring)) => ring.end.map(|reason| (reason, String::new())),
+            (None, Some(ring)) => ring.end.map(|reason| (reason, self.stop_reason().unwrap_or_default())),
             (None, None) => None,
         };
         match recorded_end {
@@ -260,6 +260,18 @@ impl TraceHead {
     /// look malformed.
     pub(super) fn malformed_ring_records(&self) -> u64 {
         self.ring.as_ref().filter(|_| !self.is_locked).map_or(0, |ring| ring.malformed)
+    }
+
+    /// Why recording stopped, if the recorder left a reason.
+    pub(super) fn stop_reason(&self) -> Option<String> {
+        let reason = match (&self.end, &self.ring) {
+            (Some(end), _) => end.message.clone(),
+            (None, Some(ring)) if ring.has_lost_writer => {
+                "the recorder's thread was ended, as by a seccomp filter".to_owned()
+            }
+            (None, _) => String::new(),
+        };
+        Some(reason).filter(|reason| !reason.is_empty())
     }
 
     /// True if recording stopped before the program did.

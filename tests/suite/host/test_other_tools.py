@@ -23,6 +23,8 @@ def folder(tmp_path_factory):
     system.compile(HOST / "driver.c", folder / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
     system.compile(SOURCES / "replaces_dlsym.c", folder / "libtool.so")
     system.compile(SOURCES / "replaces_clock.c", folder / "libclock.so")
+    system.compile(SOURCES / "replaces_clock.c", folder / "libonly_clock.so", "-DONLY_CLOCK")
+    system.compile(SOURCES / "replaces_clock_in_cxx.cpp", folder / "libclock_in_cxx.so")
     system.compile(SOURCES / "calls_at_exit.c", folder / "libcalls.so")
     system.compile(SOURCES / "opens_driver.c", folder / "opens_driver")
     system.compile(SOURCES / "allocates_on_gpu.c", folder / "allocates_on_gpu", "-l:libcuda.so.1")
@@ -60,10 +62,11 @@ def test_other_tool_keeps_its_calls(folder, tmp_path):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "late-call"])
-def test_clock_of_another_tool_is_not_used_after_its_destructor(folder, tmp_path, late):
+@pytest.mark.parametrize("clock", ["clock", "only_clock", "clock_in_cxx"])
+def test_clock_of_another_tool_is_not_used_after_its_destructor(folder, tmp_path, clock, late):
     """The recording ends before, in our destructor: libfaketime crashed at exit. A later call is
     counted."""
-    tools = [folder / "libclock.so", *[folder / "libcalls.so"] * late]
+    tools = [folder / f"lib{clock}.so", *[folder / "libcalls.so"] * late]
     alone, calls = run(folder, tmp_path, folder / "opens_driver", tools)
     traced = run(folder, tmp_path, folder / "opens_driver", [LIBRARY, *tools])
     assert traced == (alone, calls)

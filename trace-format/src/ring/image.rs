@@ -18,7 +18,7 @@ use super::check::{decode_end_word, unseal};
 use super::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_MAGIC,
     RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RING_VERSION, RecordDecoder,
-    RingLayout, RingRecord, TRACE_BYTES_AT, header_crc, u32_at,
+    RingLayout, RingRecord, STOPPED_WITHOUT_WRITER, TRACE_BYTES_AT, header_crc, u32_at,
 };
 use crate::event::{NO_SEQ, RECORD_BYTES, RECORD_WORDS};
 use crate::ids::ThreadId;
@@ -54,6 +54,8 @@ pub struct RingImage {
     pub pid: u32,
     /// How the process ended; `None` if it did not record that.
     pub end: Option<EndReason>,
+    /// The recording stopped because the recorder's thread had ended.
+    pub has_lost_writer: bool,
     /// When it ended, in `CLOCK_MONOTONIC`; 0 if `end` is `None`.
     pub end_time_ns: u64,
     /// Number of values of `seq` that were given out.
@@ -179,6 +181,8 @@ impl RingImage {
     fn read_end(&mut self, header: &[u8]) {
         let (end, time_ns) = (u64_at(header, END_AT), u64_at(header, END_TIME_AT));
         self.end = decode_end_word(end, time_ns);
+        let status = (end >> 32) as i32;
+        self.has_lost_writer = self.end == Some(EndReason::Stopped) && status == STOPPED_WITHOUT_WRITER;
         // The process stores the time first and may have been killed before the end word.
         if self.end.is_some() {
             self.end_time_ns = time_ns;

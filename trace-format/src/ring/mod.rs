@@ -74,6 +74,8 @@ pub const END_EXIT: u32 = 1;
 pub const END_QUICK_EXIT: u32 = 2;
 /// End word: recording stopped before the process ended.
 pub const END_STOPPED: u32 = 3;
+/// Status of [`END_STOPPED`]: the recorder's thread had ended. Otherwise the status is 0.
+pub const STOPPED_WITHOUT_WRITER: i32 = 1;
 
 /// The start of page 0. Later only the end word, its time and the length of the trace change in it.
 pub fn encode_header(trace_id: [u8; 16], pid: u32, layout: &RingLayout) -> [u8; HEADER_BYTES] {

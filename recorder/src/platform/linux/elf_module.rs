@@ -115,10 +115,12 @@ impl<'a> ElfModule<'a> {
         self.file_name() == library.to_bytes() || soname() == Some(library)
     }
 
-    /// True if the module has destructors, apart from the one of the compiler's start files.
+    /// True if the module has destructors, apart from the one of the compiler's start files. Those
+    /// of C++ objects are registered by a call of `__cxa_atexit`.
     pub fn has_destructors(&self) -> bool {
-        let bytes = self.dynamic_section().and_then(|section| section.value(DT_FINI_ARRAYSZ));
-        bytes.is_some_and(|bytes| bytes > size_of::<usize>() as u64)
+        let Some(section) = self.dynamic_section() else { return false };
+        section.value(DT_FINI_ARRAYSZ).is_some_and(|bytes| bytes > size_of::<usize>() as u64)
+            || section.symbol_table().is_some_and(|table| table.imports(c"__cxa_atexit"))
     }
 
     /// The program headers of a type.

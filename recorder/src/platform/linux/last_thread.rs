@@ -85,13 +85,15 @@ fn exit_code(stat: &[u8]) -> Option<i32> {
 }
 
 fn end_without_proc(pid: u32, other: Option<u32>) -> Option<LastThreadEnd> {
-    let count = glibc_thread_count();
-    if count == Some(1 + u32::from(other.is_some())) {
+    let has_count = glibc_thread_count().is_some();
+    let is_counted_last = || glibc_thread_count() == Some(1 + u32::from(other.is_some()));
+    if is_counted_last() {
         return Some(LastThreadEnd::Returned);
     }
     let own = [pid, this_thread(), other.unwrap_or(pid)];
     let is_last = has_no_memory(pid) && is_search_due() && !has_other_threads(pid, &own, 1..THREAD_ID_LIMIT);
-    is_last.then(|| end_by_code(None, count.is_some()))
+    // The last thread may have returned since it was counted, before the search came to it.
+    is_last.then(|| end_by_code(None, has_count && !is_counted_last()))
 }
 
 /// The C library's count of running threads, ours included. `None` if it does not export it.

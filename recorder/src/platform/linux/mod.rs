@@ -11,7 +11,9 @@ pub(crate) mod symbol_table;
 mod threads;
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 pub(crate) use barrier::{barrier_on_all_threads, register as prepare_barrier};
 pub(crate) use elf_module::find_symbol;
@@ -89,6 +91,15 @@ pub(crate) fn command_line() -> Vec<String> {
     // Each argument ends with a NUL, except in a title that the program has set.
     parts.pop_if(|last| last.is_empty());
     parts
+}
+
+/// As `pwrite`, also after the destructor of a preload that replaces it.
+pub(crate) fn write_at_by_system_call(file: &File, bytes: &[u8], at: u64) -> io::Result<usize> {
+    // SAFETY: the buffer lives across the call, which changes no memory of ours.
+    let written = unsafe {
+        libc::syscall(libc::SYS_pwrite64, file.as_raw_fd(), bytes.as_ptr(), bytes.len(), at.cast_signed())
+    };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 /// Whether a write to a descriptor is safe. Always true on Linux: `SIGPIPE` goes to the writing

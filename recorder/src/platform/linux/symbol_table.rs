@@ -73,6 +73,13 @@ impl SymbolTable<'_> {
         self.name(index)
     }
 
+    /// True if the module refers to a definition of `name` in another one.
+    pub(super) fn imports(&self, name: &CStr) -> bool {
+        let is_undefined = |symbol: &ElfSymbol| symbol.section == SECTION_UNDEFINED;
+        (0..self.len())
+            .any(|index| self.symbols.get(index).is_some_and(is_undefined) && self.name(index) == Some(name))
+    }
+
     fn name(&self, index: usize) -> Option<&CStr> {
         let at = self.symbols.get(index)?.name as usize;
         CStr::from_bytes_until_nul(self.strings.get(at..)?).ok()

@@ -11,6 +11,7 @@ mod threads;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 pub(crate) use barrier::{barrier_on_all_threads, prepare_barrier};
 pub(crate) use futex::{wait, wake};
@@ -99,6 +100,11 @@ pub(crate) fn is_file_size_allowed(bytes: u64) -> bool {
     // SAFETY: the buffer is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
     !known || bytes <= limit.rlim_cur
+}
+
+/// As `pwrite`: no preload replaces calls within another library.
+pub(crate) fn write_at_by_system_call(file: &File, bytes: &[u8], at: u64) -> io::Result<usize> {
+    file.write_at(bytes, at)
 }
 
 /// As `clock_gettime`: no program of macOS can forbid the counter.

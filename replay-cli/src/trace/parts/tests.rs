@@ -17,8 +17,14 @@ fn write(folder: &Path, name: &str, id: &str, part: Option<u64>, more: &[u8]) ->
     path
 }
 
+fn find(path: &Path, is_live: bool) -> TraceParts {
+    let file = File::open(path).unwrap();
+    let len_bytes = file.metadata().unwrap().len();
+    TraceParts::find(path, file, len_bytes, is_live)
+}
+
 fn found(path: &Path) -> (Vec<String>, Vec<String>) {
-    let parts = TraceParts::find(path, std::fs::metadata(path).unwrap().len(), false);
+    let parts = find(path, false);
     let name = |part: &PartFile| part.path.file_name().unwrap().to_string_lossy().into_owned();
     (parts.files.iter().map(name).collect(), parts.absent)
 }
@@ -44,7 +50,7 @@ fn parts_match_by_metadata_and_read_as_one_trace() {
         ["run.01234567.stacks.trace", "run.01234567.part1.trace", "run.01234567.part2.trace", "other.name"];
     assert_eq!((files, absent), (expected.map(str::to_owned).to_vec(), Vec::new()));
 
-    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len(), false);
+    let parts = find(&last, false);
     let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
     let unknown = items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count();
     assert_eq!((items.len(), unknown), (9, 3), "{items:?}");
@@ -90,12 +96,34 @@ fn parts_of_a_live_trace_stay_readable() {
     let block = encode_block(BlockKind(99), b"x", 3);
     let last = write(folder.path(), "run.trace", ID, Some(2), &block);
     let first = write(folder.path(), "run.01234567.part1.trace", ID, Some(1), &tail);
-    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len(), true);
+    let parts = find(&last, true);
     // What the recorder does to a trace with a limit on its size.
     std::fs::remove_file(first).unwrap();
     std::fs::rename(&last, folder.path().join("run.01234567.part2.trace")).unwrap();
     for _ in 0..2 {
         let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
         assert_eq!(items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count(), 1);
+    }
+}
+
+#[test]
+fn part_that_the_recorder_moves_while_it_is_opened_is_the_one_that_is_read() {
+    // The recorder unlocks a part that it finishes, so the trace may look as if it were not live.
+    for is_live in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let block = encode_block(BlockKind(99), b"x", 3);
+        let path = write(folder.path(), "run.trace", ID, Some(1), &block);
+        let file = File::open(&path).unwrap();
+        let len_bytes = file.metadata().unwrap().len();
+        std::fs::rename(&path, folder.path().join("run.01234567.part1.trace")).unwrap();
+        write(folder.path(), "run.trace", ID, Some(2), &[&block[..], &block].concat());
+        let parts = TraceParts::find(&path, file, len_bytes, is_live);
+        let reader = TraceReader::new(parts.open().unwrap()).unwrap();
+        let items: Vec<Item> = reader.collect();
+        let part = items.iter().find_map(|item| match item {
+            Item::Meta(meta) => meta.number("part"),
+            _ => None,
+        });
+        assert_eq!((parts.files.len(), items.len(), part), (1, 2, Some(1)), "{items:?}");
     }
 }

@@ -1,8 +1,10 @@
-/* A filter for all threads kills each thread that writes to a file. The program makes no such call.
+/* A filter for all threads kills each thread that writes to a file or asks for pending signals.
+   The program makes no such call.
 
-   The writer thread does, so it is gone. Neither a full ring nor the end waits for it.
+   The writer thread does, so it is gone. Neither a full ring nor the end waits for it, and no
+   thread of the program prints that.
 
-   says: recording stopped: the recorder's thread was ended, as by a seccomp filter
+   stopped: the recorder's thread was ended, as by a seccomp filter
    trace: partial */
 #include "../../observe.h"
 #include <linux/filter.h>
@@ -20,7 +22,7 @@ int main(void) {
 #define KILL(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD)
     struct sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        KILL(pwrite64), KILL(pwritev),
+        KILL(pwrite64), KILL(pwritev), KILL(rt_sigpending),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog filter = {sizeof rules / sizeof *rules, rules};

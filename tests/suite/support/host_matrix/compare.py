@@ -128,6 +128,10 @@ def check_trace(alone, traced, program):
             found.append(f"a process made {counts[0]} allocations and has no trace")
     for pid, parts in recorded.items():
         found += check_counts(parts, traced.counts.get(pid, (0, 0, 0, 0)), kind)
+    why = program.value("stopped")
+    losses = [loss for parts in recorded.values() for facts in parts for loss in facts["incomplete"]]
+    if why and not any(loss["kind"] == "stopped_early" and re.search(why, loss["reason"] or "") for loss in losses):
+        found.append(f"the report does not say that the recording stopped because {why}: {losses}")
     return found
 
 

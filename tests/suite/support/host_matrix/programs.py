@@ -9,6 +9,7 @@ keys, all optional:
     says: REGEX           the recorder prints lines, which match; otherwise it prints nothing
     trace: KIND           `exact` (default), `counted` (calls may be lost; the trace says how many),
                           `partial` (a loss is allowed and reported), `none`
+    stopped: REGEX        the report says why the recording stopped early, which matches
     output: unordered     several processes or threads print, in any order
     link: no              the program is not linked to the driver
     libc: here            the program is not run against an old C library
@@ -25,7 +26,7 @@ from pathlib import Path
 from conftest import REPOSITORY
 
 HOST = REPOSITORY / "tests" / "host"
-KEYS = ("place", "needs", "env", "says", "trace", "output", "link", "libc", "differs")
+KEYS = ("place", "needs", "env", "says", "trace", "stopped", "output", "link", "libc", "differs")
 SOURCES = {".c": "cc", ".cpp": "c++", ".py": None}
 
 
