@@ -434,31 +434,25 @@ def test_link_shows_same_view_and_selection(browser, page_of):  # noqa: F811
 
 
 def test_chart_follows_arrow_keys(browser, page_of):  # noqa: F811
-    browser.open(page_of("leak").path, "timeline")
-    browser.evaluate("document.querySelector('[data-view=timeline] canvas[tabindex=\"0\"]').focus(); null")
-    link = ""
-
     def moment(*keys):
-        nonlocal link
+        """The selected moment, which is that of the nearest edge."""
+        browser.open(page_of("leak").path, "timeline")
+        browser.evaluate("document.querySelector('[data-view=timeline] canvas[tabindex=\"0\"]').focus(); null")
         browser.press(*keys, "Enter")
-        changed = f"location.hash !== {json.dumps(link)} && /from=/.test(location.hash)"
-        link = browser.evaluate(settled(changed, "location.hash"))
+        link = browser.evaluate(settled("/from=/.test(location.hash)", "location.hash"))
+        assert browser.text(".selection-bar").startswith("Moment: ")
+        assert browser.problems() == []
         return int(re.search(r"from=(\d+)", link)[1])
 
-    first = moment("Home", "ArrowRight")
-    second = moment("Home", "ArrowRight", "ArrowRight")
-    page = moment("Home", "PageDown")
-    before = moment("Home", "PageDown", "ArrowLeft")
-    assert 0 < first < second < page and second < before < page
-    assert moment("End", "PageUp") < moment("End", "ArrowLeft")
-    assert browser.text(".selection-bar").startswith("Moment: ")
-    assert browser.problems() == []
+    first, fifth = moment("Home", "ArrowRight"), moment("Home", *["ArrowRight"] * 5)
+    assert 0 < first < fifth < moment("Home", "PageDown")
+    assert moment("End", "PageUp") < moment("End", *["ArrowLeft"] * 5) <= moment("End", "ArrowLeft")
 
 
 def test_strip_follows_arrow_keys_from_edge_to_edge(browser, page_of):  # noqa: F811
     browser.open(page_of("leak").path, "flame")
     canvas = "document.querySelector('[data-view=flame] .moment-strip canvas')"
-    edges = browser.evaluate("gpumemtrace.edges()")
+    edges = sorted(set(browser.evaluate("gpumemtrace.edges()")))
     link = ""
 
     def press(*keys):
