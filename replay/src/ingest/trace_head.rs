@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
-use gpumemtrace_format::ring::{RingImage, RingRecord};
+use gpumemtrace_format::ring::{NO_WRITER_REASON, RingImage, RingRecord};
 use gpumemtrace_format::{Counters, End, EndReason, Meta};
 
 use super::{DamageList, FileSpan, Input, RingFile, TruncatedEnd};
@@ -266,9 +266,7 @@ impl TraceHead {
     pub(super) fn stop_reason(&self) -> Option<String> {
         let reason = match (&self.end, &self.ring) {
             (Some(end), _) => end.message.clone(),
-            (None, Some(ring)) if ring.has_lost_writer => {
-                "the recorder's thread was ended, as by a seccomp filter".to_owned()
-            }
+            (None, Some(ring)) if ring.has_lost_writer => NO_WRITER_REASON.to_owned(),
             (None, _) => String::new(),
         };
         Some(reason).filter(|reason| !reason.is_empty())

@@ -76,6 +76,8 @@ pub const END_QUICK_EXIT: u32 = 2;
 pub const END_STOPPED: u32 = 3;
 /// Status of [`END_STOPPED`]: the recorder's thread had ended. Otherwise the status is 0.
 pub const STOPPED_WITHOUT_WRITER: i32 = 1;
+/// What [`STOPPED_WITHOUT_WRITER`] stands for, in the form of the reasons that the recorder stores.
+pub const NO_WRITER_REASON: &str = "the recorder's thread was ended, as by a seccomp filter";
 
 /// The start of page 0. Later only the end word, its time and the length of the trace change in it.
 pub fn encode_header(trace_id: [u8; 16], pid: u32, layout: &RingLayout) -> [u8; HEADER_BYTES] {
