@@ -120,25 +120,22 @@ fn death_signal() -> c_int {
 pub(super) struct CaughtSignals {
     signals: Signals,
     numbers: Vec<c_int>,
-    witness: Option<GroupWitness>,
 }
 
 impl CaughtSignals {
     /// Catches signals from now on.
     pub(super) fn catch() -> io::Result<Self> {
-        let witness = GroupWitness::start().ok();
         let numbers: Vec<c_int> = ending_signals().filter(|signal| !is_ignored(*signal)).collect();
-        Ok(Self { signals: Signals::new(&numbers)?, numbers, witness })
+        Ok(Self { signals: Signals::new(&numbers)?, numbers })
     }
 
     /// Waits until the command has ended. Until then, it gets the signals, also those that came
     /// already. Later ones act on this process, as by default.
     pub(super) fn pass_on_to(self, command: &mut Child) -> io::Result<ExitStatus> {
-        let Self { signals, numbers, mut witness } = self;
-        // The command was not there yet when the group got these, or had not started its program.
-        if let Some(witness) = &mut witness {
-            _ = witness.forget();
-        }
+        let Self { signals, numbers } = self;
+        // Not earlier: when the group got earlier signals, the command was not there yet, or had
+        // not started its program. And the command stays the first child, for those who look.
+        let witness = GroupWitness::start().ok();
         let handle = signals.handle();
         let pid = Pid::from_child(command);
         let thread = std::thread::spawn(move || pass_on(signals, witness, pid.as_raw_nonzero().get()));
@@ -203,10 +200,6 @@ mod group_witness {
 
         pub(super) fn has_seen(&mut self, _: c_int) -> io::Result<bool> {
             Err(io::ErrorKind::Unsupported.into())
-        }
-
-        pub(super) fn forget(&mut self) -> io::Result<()> {
-            Ok(())
         }
     }
 }

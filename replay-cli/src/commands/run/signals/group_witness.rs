@@ -17,8 +17,6 @@ use std::time::Duration;
 const ARRIVAL_NS: libc::c_long = 5_000_000;
 /// How long we wait for its answer. It may be stopped.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Asks for all signals, without waiting for their arrival.
-const ALL: u8 = 0;
 
 /// The witness. It ends when this is dropped.
 pub(super) struct GroupWitness {
@@ -58,17 +56,9 @@ impl GroupWitness {
 
     /// True if the group got the signal since we last asked.
     pub(super) fn has_seen(&mut self, signal: c_int) -> io::Result<bool> {
-        self.ask(signal as u8)
-    }
-
-    /// Forgets what the group got so far.
-    pub(super) fn forget(&mut self) -> io::Result<()> {
-        self.ask(ALL).map(drop)
-    }
-
-    fn ask(&mut self, question: u8) -> io::Result<bool> {
         let mut answer = [0];
-        let result = self.socket.write_all(&[question]).and_then(|()| self.socket.read_exact(&mut answer));
+        let question = [signal as u8];
+        let result = self.socket.write_all(&question).and_then(|()| self.socket.read_exact(&mut answer));
         if result.is_err() {
             // A late answer would be taken for that of the next question.
             _ = self.socket.shutdown(Shutdown::Both);
@@ -116,10 +106,10 @@ fn watch(mut socket: &UnixStream) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Takes the pending signals that are asked for. False if there were none.
-fn take_pending(question: u8) -> bool {
-    let (set, tv_nsec) = if question == ALL { (all_signals(), 0) } else { (only(question), ARRIVAL_NS) };
-    let mut patience = libc::timespec { tv_sec: 0, tv_nsec };
+/// Takes the pending signals of a number. False if there were none.
+fn take_pending(signal: u8) -> bool {
+    let set = only(signal);
+    let mut patience = libc::timespec { tv_sec: 0, tv_nsec: ARRIVAL_NS };
     let mut found = false;
     loop {
         // SAFETY: a set of signals that are blocked, and a time of ours.
