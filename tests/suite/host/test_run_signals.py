@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -32,6 +33,10 @@ ENDING = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.S
 def start(command, folder, **options):
     process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
+    # A signal that is lost must fail the test, not stop it.
+    watchdog = threading.Timer(60, lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+    watchdog.daemon = True
+    watchdog.start()
     assert process.stdout.readline() == "ready\n", process.stderr.read()
     return process
 
