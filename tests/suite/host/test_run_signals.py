@@ -30,6 +30,22 @@ ENDING = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.S
           signal.SIGXCPU, signal.SIGRTMIN, signal.SIGRTMAX]
 
 
+@pytest.fixture(autouse=True)
+def default_dispositions():
+    """Whoever starts the suites in the background, or by nohup, has them ignore signals."""
+    ignored = [number for number in ENDING if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def ignore_signals():
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def start(command, folder, **options):
     process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
@@ -55,9 +71,12 @@ def expect_end(process, *numbers):
     assert (output.split(), process.returncode) == ([str(int(number)) for number in numbers], 7), errors
 
 
+@pytest.mark.parametrize("are_ignored", [False, True], ids=["default", "ignored"])
 @pytest.mark.parametrize("to_group", [False, True], ids=["process", "group"])
-def test_signals_reach_the_command_once(tmp_path, to_group):
-    process = start([*RUN, sys.executable, "-c", prints_signals(*ENDING)], tmp_path)
+def test_signals_reach_the_command_once(tmp_path, to_group, are_ignored):
+    """A command may handle signals that are ignored when it starts."""
+    process = start([*RUN, sys.executable, "-c", prints_signals(*ENDING)], tmp_path,
+                    preexec_fn=ignore_signals if are_ignored else None)
     for number in ENDING[:-1]:
         if to_group:
             send_to_group(process, number)
@@ -108,8 +127,6 @@ def test_signals_of_a_stopped_group_reach_the_command_once(tmp_path):
         os.kill(pid, signal.SIGSTOP)
     assert settled(lambda: {state_of(pid) for pid in stopped} == {"T"})
     send_to_group(process, signal.SIGTERM)
-    # Until nothing has an age that could count.
-    time.sleep(1.2)
     send_to_group(process, signal.SIGCONT)
     assert process.stdout.readline() == f"{int(signal.SIGTERM)}\n"
     process.send_signal(signal.SIGRTMAX)

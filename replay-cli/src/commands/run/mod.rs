@@ -238,7 +238,7 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     }
     let before = expected.find_traces();
     let signals = signals::CaughtSignals::catch().context("cannot install signal handlers")?;
-    signals::keep_inherited(&mut command);
+    signals.keep_inherited(&mut command);
     let name = program[0].to_string_lossy().into_owned();
     let mut child = match command.spawn() {
         Ok(child) => child,

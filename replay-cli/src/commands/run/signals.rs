@@ -10,8 +10,8 @@
 //! began. So a witness, a process of our group, has what the group gets. Without it, SIGINT and
 //! SIGQUIT are not passed on.
 //!
-//! Signals that were ignored when we started stay ignored. `nohup` and systemd (`IgnoreSIGPIPE=`)
-//! set up the command so, and a signal that we catch would have its default action there.
+//! Signals that were ignored when we started are ignored in the command until it handles them, as
+//! `nohup`, systemd (`IgnoreSIGPIPE=`) and shells set it up. We catch them, too: it may handle them.
 #![allow(unsafe_code, reason = "dispositions of signals, and a process without a program of its own")]
 
 use std::collections::BTreeSet;
@@ -81,26 +81,6 @@ fn ending_signals() -> impl Iterator<Item = i32> {
     .chain(more)
 }
 
-/// Leaves SIGPIPE to the command as it was when this process started, and the signal that a process
-/// gets when its parent dies. That one may be SIGKILL, which cannot be passed on otherwise.
-pub(super) fn keep_inherited(command: &mut Command) {
-    let (ignores_pipe, death_signal) = (WAS_PIPE_IGNORED.load(Ordering::Relaxed), death_signal());
-    if !ignores_pipe && death_signal == 0 {
-        return;
-    }
-    // SAFETY: both calls are async-signal-safe, and the closure allocates nothing.
-    unsafe {
-        command.pre_exec(move || {
-            if ignores_pipe {
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-            }
-            #[cfg(target_os = "linux")]
-            libc::prctl(libc::PR_SET_PDEATHSIG, death_signal);
-            Ok(())
-        });
-    }
-}
-
 /// The signal that this process gets when its parent dies; 0 for none.
 #[cfg(target_os = "linux")]
 fn death_signal() -> c_int {
@@ -119,20 +99,43 @@ fn death_signal() -> c_int {
 /// The signals that were sent to this process.
 pub(super) struct CaughtSignals {
     signals: Signals,
-    numbers: Vec<c_int>,
+    /// Those that were ignored when this process started, without SIGPIPE.
+    ignored: Vec<c_int>,
 }
 
 impl CaughtSignals {
     /// Catches signals from now on.
     pub(super) fn catch() -> io::Result<Self> {
-        let numbers: Vec<c_int> = ending_signals().filter(|signal| !is_ignored(*signal)).collect();
-        Ok(Self { signals: Signals::new(&numbers)?, numbers })
+        let ignored = ending_signals().filter(|signal| is_ignored(*signal)).collect();
+        Ok(Self { signals: Signals::new(ending_signals())?, ignored })
+    }
+
+    /// Leaves to the command which signals are ignored, and the signal that a process gets when its
+    /// parent dies. That one may be SIGKILL, which cannot be passed on otherwise.
+    pub(super) fn keep_inherited(&self, command: &mut Command) {
+        let mut ignored = self.ignored.clone();
+        ignored.extend(WAS_PIPE_IGNORED.load(Ordering::Relaxed).then_some(libc::SIGPIPE));
+        let death_signal = death_signal();
+        if ignored.is_empty() && death_signal == 0 {
+            return;
+        }
+        // SAFETY: both calls are async-signal-safe, and the closure allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                for signal in &ignored {
+                    libc::signal(*signal, libc::SIG_IGN);
+                }
+                #[cfg(target_os = "linux")]
+                libc::prctl(libc::PR_SET_PDEATHSIG, death_signal);
+                Ok(())
+            });
+        }
     }
 
     /// Waits until the command has ended. Until then, it gets the signals, also those that came
-    /// already. Later ones act on this process, as by default.
+    /// already. Later ones act on this process as when it started.
     pub(super) fn pass_on_to(self, command: &mut Child) -> io::Result<ExitStatus> {
-        let Self { signals, numbers } = self;
+        let Self { signals, ignored } = self;
         // Not earlier: when the group got earlier signals, the command was not there yet, or had
         // not started its program. And the command stays the first child, for those who look.
         let witness = GroupWitness::start().ok();
@@ -142,9 +145,10 @@ impl CaughtSignals {
         // The thread uses the process ID: another process may have it after the real wait.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let ended = retry_on_intr(|| waitid(WaitId::Pid(pid), options));
-        for signal in numbers {
-            // SAFETY: the default action.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        for signal in ending_signals() {
+            let action = if ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            // SAFETY: an action without a function.
+            unsafe { libc::signal(signal, action) };
         }
         handle.close();
         _ = thread.join();
