@@ -43,7 +43,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Too few to wake the writer, which is the only system call of the hook path.
 const EVENTS: u64 = 1200;
-/// So many that a ring becomes full.
+/// More events than a ring can hold.
 const MORE_THAN_A_RING: u64 = 300_000;
 static DONE: AtomicU32 = AtomicU32::new(0);
 

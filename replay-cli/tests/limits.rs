@@ -19,9 +19,10 @@ fn run(folder: &Path, arguments: &str, max_kib: u64) -> (Option<i32>, usize, Str
     (done.status.code(), done.stdout.len(), String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// Writes a trace of 250 call sites below a chain of 3,000 frames: 750,000 frames in stacks of
-/// reports.
-fn write_deep_trace(folder: &Path) {
+/// Runs a command on a trace of 250 call sites below a chain of 3,000 frames: 750,000 frames in
+/// stacks of reports.
+fn expect_bounded_output(arguments: &str) {
+    let folder = tempfile::tempdir().unwrap();
     let mut run_of = Synthetic::new();
     let mut chain = NodeId::NONE;
     for depth in 0..3000 {
@@ -31,23 +32,19 @@ fn write_deep_trace(folder: &Path) {
         let stack = run_of.frame(chain, "/work/leaf.py", "leaf", site + 1);
         run_of.alloc(stack, 1 << 20);
     }
-    fs::write(folder.join("run.trace"), run_of.file(1000)).unwrap();
+    fs::write(folder.path().join("run.trace"), run_of.file(1000)).unwrap();
+    let (code, bytes, error) = run(folder.path(), arguments, 600 << 10);
+    assert!(code == Some(0) && bytes < 1 << 30, "{bytes}: {error}");
 }
 
 #[test]
 fn deep_stacks_of_a_report_are_cut() {
-    let folder = tempfile::tempdir().unwrap();
-    write_deep_trace(folder.path());
-    let (code, bytes, error) = run(folder.path(), "replay run.trace --json", 600 << 10);
-    assert!(code == Some(0) && bytes < 1 << 30, "{bytes}: {error}");
+    expect_bounded_output("replay run.trace --json");
 }
 
 #[test]
 fn deep_stacks_of_an_export_are_cut() {
-    let folder = tempfile::tempdir().unwrap();
-    write_deep_trace(folder.path());
-    let (code, bytes, error) = run(folder.path(), "export folded run.trace -o -", 600 << 10);
-    assert!(code == Some(0) && bytes < 1 << 30, "{bytes}: {error}");
+    expect_bounded_output("export folded run.trace -o -");
 }
 
 #[test]

@@ -135,8 +135,8 @@ pub(crate) fn note_late_event() {
         return;
     }
     let saved_errno = errno();
-    // The ending thread waits for the writer, whose allocations may call the driver: the program's
-    // allocator decides.
+    // The ending thread waits for the writer, and the program's allocator may call the driver for
+    // the writer.
     if !session.is_writer_thread() {
         session.wait_for_process_end();
     }

@@ -39,7 +39,7 @@ impl Session {
     /// Makes the calling thread the writer thread.
     pub(crate) fn set_writer(&'static self) {
         self.writer.store(platform::this_thread(), Ordering::Release);
-        // Before the mark, whose memory may be refused.
+        // Before the mark: memory for it may be refused.
         WRITER_SESSION.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
         let mark = LifeMark::of_this_thread().map_or(ptr::null_mut(), |mark| ptr::from_ref(mark).cast_mut());
         WRITER_MARK.store(mark, Ordering::Release);

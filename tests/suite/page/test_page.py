@@ -17,7 +17,7 @@ from page_runs import GOLDEN, KINDS, bytes_text, page_of  # noqa: F401 (fixture)
 MOMENTS = 100
 #: Kinds that every view is compared for.
 BROWSED = list(KINDS) if FULL else ["fragmented", "ranks"]
-#: Kinds with much on their pages, whose views are checked in both themes and by axe-core.
+#: Kinds with much on their pages: their views are checked in both themes and by axe-core.
 RICH = ["leak", "oom", "fragmented", "phases", "ranks", "compared", "damaged"]
 WIDTH = 1280
 BYTES = re.compile(r"\d[\d,]*(?:\.\d+)? (?:B|KiB|MiB|GiB|TiB|PiB)\b")

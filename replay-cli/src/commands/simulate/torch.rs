@@ -71,9 +71,9 @@ fn refuse(why: impl std::fmt::Display) -> anyhow::Error {
 /// Why the Python of a program is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoInterpreter {
-    /// There is no such file, in the folder or on `PATH`.
+    /// No such file exists in the folder or on `PATH`.
     NotFound,
-    /// The file is no script of a Python.
+    /// The file is not a Python script.
     NotPython,
 }
 

@@ -23,7 +23,7 @@ use crate::timeline::step_detector::loop_detector::{LoopEvent, ThreadLoops};
 use crate::timeline::step_detector::outermost_loop::{Landings, MIN_SHARE, allocations_below};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
-/// One in so many calls may begin with an allocation that other calls have later.
+/// At most one call in this many may begin with an allocation that other calls have later.
 const EXCEPTION_SHARE: usize = 100;
 /// Calls are compared with those up to this many calls later.
 const MAX_LAG: usize = 16;
