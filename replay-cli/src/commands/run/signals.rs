@@ -11,7 +11,8 @@
 //! SIGQUIT are not passed on.
 //!
 //! Signals that were ignored when we started are ignored in the command until it handles them, as
-//! `nohup`, systemd (`IgnoreSIGPIPE=`) and shells set it up. We catch them, too: it may handle them.
+//! `nohup`, systemd (`IgnoreSIGPIPE=`) and shells set it up. We catch them, too, because it may
+//! handle them.
 #![allow(unsafe_code, reason = "dispositions of signals, and a process without a program of its own")]
 
 use std::collections::BTreeSet;
