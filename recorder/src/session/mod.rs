@@ -188,14 +188,18 @@ impl Session {
     /// returns `None` once it has ended.
     #[inline]
     pub(crate) fn enter_hook(&'static self, index: usize) -> Option<HookGuard<'static>> {
-        self.shutdown.enter_hook(index, || {
-            // SAFETY: a plain sleep.
-            without_cancellation(|| unsafe { libc::usleep(50) });
-            // Otherwise the pause would never end.
-            if self.has_lost_writer() {
-                self.stop_without_writer();
-            }
-        })
+        self.shutdown.enter_hook(index, || self.wait_in_pause())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_in_pause(&self) {
+        // SAFETY: a plain sleep.
+        without_cancellation(|| unsafe { libc::usleep(50) });
+        // Otherwise the pause would never end.
+        if self.has_lost_writer() {
+            self.stop_without_writer();
+        }
     }
 
     /// As [`Self::enter_hook`], for a new event. If the recording has ended, the event is late.
