@@ -23,7 +23,7 @@ install_tools() {
 install_torch() {
     local found
     found=$(find_python "$([ "$1" = "$newest_torch" ] && echo 3.12 || echo 3.11)")
-    scripts/simgpu-venv ${2:+--packages-only} --torch "$1" --python "${found:-$python}" "$target/venvs/torch-$1"
+    scripts/simgpu-venv ${2:+--packages-only} --with expecttest --torch "$1" --python "${found:-$python}" "$target/venvs/torch-$1"
 }
 
 # Sets GPUMEMTRACE_VENVS, the newest release first.

@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) multiprocessors: Option<u32>,
     pub(crate) name: String,
     pub(crate) copy: CopyMode,
+    /// The largest tensor that is computed, in bytes; 0 computes none.
+    pub(crate) values_bytes: u64,
     pub(crate) event_delay_us: u64,
     pub(crate) manual_events: bool,
     pub(crate) context_bytes: u64,
@@ -97,6 +99,12 @@ impl Config {
             .filter(|count| *count > 0),
             name: var("SIMGPU_NAME").unwrap_or_else(|| "Simulated GPU".to_owned()),
             copy,
+            values_bytes: number(
+                "SIMGPU_VALUES",
+                "a number of bytes up to 16M, such as 64K",
+                0,
+                0..=16 << 20,
+            ),
             event_delay_us: number("SIMGPU_EVENT_DELAY_US", "a number of microseconds", 0, 0..=60_000_000),
             manual_events: switch("SIMGPU_MANUAL_EVENTS"),
             context_bytes: number("SIMGPU_CONTEXT_BYTES", "a number of bytes", 0, 0..=1 << 40),

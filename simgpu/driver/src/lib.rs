@@ -21,3 +21,4 @@ mod planned_failures;
 mod result_code;
 mod shareable_fd;
 mod state;
+mod values;

@@ -6,7 +6,7 @@ import sys
 from .collectives import HostCollectives
 from .compilation import CompileErrors
 from .import_hook import ImportHook
-from .value_reads import ValueReads
+from . import value_reads
 
 STEPS_VARIABLE = "GPUMEMTRACE_SIMULATE_STEPS"
 
@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def _after_torch(collectives: HostCollectives) -> None:
-    ValueReads().install()
+    value_reads.install()
     collectives.install_bookkeeping()
 
 

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use gpumemtrace_format::size_arg::parse_bytes;
 
 use self::address_range::print_address_ranges;
 use self::card::{SimulatedCard, parse_capability};
@@ -61,14 +62,20 @@ pub(crate) struct SimulateArgs {
     /// End the program after this many steps of an optimizer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
-    /// Copies to the GPU that keep their bytes: none (zero), those up to 64 KiB (small), or all
-    #[arg(long, value_name = "WHICH", default_value = "zero", value_parser = ["zero", "small", "all"])]
-    host_copies: String,
+    /// The largest tensor that is computed, and the largest copy that moves bytes
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_values)]
+    values: u64,
     /// Do not print the report of the trace at the end
     #[arg(long)]
     no_report: bool,
     #[command(flatten)]
     run: RunArgs,
+}
+
+fn parse_values(text: &str) -> Result<u64, String> {
+    parse_bytes(text)
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "expected a size such as 64KiB or 16MiB".to_owned())
 }
 
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
@@ -90,7 +97,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         .context("simulate: cannot prepare a temporary folder")?;
     let mut variables = card.variables();
     variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
-    variables.push(("SIMGPU_COPY", args.host_copies.clone().into()));
+    variables.push(("SIMGPU_VALUES", args.values.to_string().into()));
     variables.push(("SIMGPU_NAME_MISSING", "1".into()));
     variables.extend(compiler_variables(&libraries));
     if let Some(steps) = args.steps {
@@ -100,7 +107,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         CommandExtras { variables, preloaded: preload_list(libraries.files())?, python: Some(python) };
     let count = if args.devices == 1 { String::new() } else { format!("{} x ", args.devices) };
     print_message(format_args!(
-        "gpumemtrace: simulating {count}{}, {}, for torch {}; kernels do nothing, and values on the GPU are 0",
+        "gpumemtrace: simulating {count}{}, {}, for torch {}; only small tensors are computed",
         card.name,
         format_bytes(card.total_bytes),
         torch.wheel.torch_version

@@ -14,6 +14,7 @@ use crate::result_code::{
     PEER_ACCESS_NOT_ENABLED, SUCCESS,
 };
 use crate::state::{Context, DriverState};
+use crate::values;
 
 /// CUDA version of the driver; newer than any supported toolkit needs.
 pub(crate) const DRIVER_VERSION: i32 = 13030;
@@ -139,7 +140,9 @@ exports! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        initialise()
+        initialise()?;
+        values::install();
+        Ok(())
     }
     plain 2020 cuDriverGetVersion(out: Out<i32>) { out.put(DRIVER_VERSION) }
     plain 6000 cuGetErrorString(code: u32, out: Out<*const c_char>) {
@@ -211,6 +214,7 @@ exports! {
     plain 4000 cuCtxDisablePeerAccess(context: u64) { peer_access(context, false) }
 
     memory 7000 cuDevicePrimaryCtxRetain(out: Out<u64>, device: u32) {
+        values::install();
         logged(API, LogRecord::default(), |state, record| {
             out.check()?;
             let handle = retain_primary(state, record, device)?;

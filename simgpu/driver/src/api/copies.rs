@@ -9,11 +9,13 @@ use std::cell::Cell;
 use crate::api::streams::with_stream;
 use crate::config::{CopyMode, SMALL_COPY};
 use crate::entry::{capture_mode, exports, tid};
-use crate::ffi::In;
+use crate::ffi::{In, Out};
 use crate::result_code::{ApiResult, INVALID_VALUE};
 use crate::state::device::BlockOrigin;
 use crate::state::graph::kind;
 use crate::state::{DriverState, StreamKey};
+use crate::values;
+use crate::values::known_bytes::{self, Knowledge};
 
 /// The memory at one end of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,7 @@ thread_local! {
 fn really(state: &DriverState, size: u64) -> bool {
     match state.config.copy {
         _ if MOVES_BYTES.get() => true,
-        CopyMode::Zero => false,
+        CopyMode::Zero => size <= state.config.values_bytes,
         CopyMode::Small => size <= SMALL_COPY,
         CopyMode::All => true,
     }
@@ -55,7 +57,7 @@ fn really(state: &DriverState, size: u64) -> bool {
 enum CopyPlan {
     Nothing,
     Zeros,
-    Bytes,
+    Bytes { from: CopySide, to: CopySide },
 }
 
 fn plan(state: &DriverState, dst: u64, src: u64, size: u64) -> ApiResult<CopyPlan> {
@@ -66,12 +68,27 @@ fn plan(state: &DriverState, dst: u64, src: u64, size: u64) -> ApiResult<CopyPla
         return Err(INVALID_VALUE);
     }
     let real = really(state, size);
-    Ok(match (side(state, dst, size)?, side(state, src, size)?) {
-        (CopySide::Host, CopySide::Host) => CopyPlan::Bytes,
-        _ if real => CopyPlan::Bytes,
+    let (to, from) = (side(state, dst, size)?, side(state, src, size)?);
+    Ok(match (to, from) {
+        (CopySide::Host, CopySide::Host) => CopyPlan::Bytes { from, to },
+        _ if real => CopyPlan::Bytes { from, to },
         (CopySide::Host, CopySide::Device) => CopyPlan::Zeros,
         (CopySide::Device, _) => CopyPlan::Nothing,
     })
+}
+
+/// Follows what is known of the memory of a copy that moves bytes, before it does.
+fn follow_knowledge(dst: u64, src: u64, size: u64, from: CopySide, to: CopySide) {
+    match (from, to) {
+        (CopySide::Host, CopySide::Host) => {}
+        (CopySide::Host, CopySide::Device) => known_bytes::on_written(dst, size, Knowledge::Known),
+        (CopySide::Device, CopySide::Device) => {
+            known_bytes::on_written(dst, size, known_bytes::knowledge(src, size));
+        }
+        (CopySide::Device, CopySide::Host) => {
+            values::unknown_reads::on_read(known_bytes::knowledge(src, size));
+        }
+    }
 }
 
 /// Copies on a stream; during capture this adds a node and moves nothing.
@@ -83,29 +100,67 @@ fn copy(dst: u64, src: u64, size: u64, stream: u64, per_thread: bool, waits: boo
         let planned = plan(state, dst, src, size)?;
         Ok(if state.captured_work(key, kind::MEMCPY)? { CopyPlan::Nothing } else { planned })
     })?;
+    if values::are_on() {
+        match planned {
+            CopyPlan::Nothing => known_bytes::forget(dst, size),
+            CopyPlan::Zeros => values::unknown_reads::on_read(known_bytes::knowledge(src, size)),
+            CopyPlan::Bytes { from, to } => {
+                let planted = if to == CopySide::Host { values::take_planted(size) } else { None };
+                if let Some((number, knowledge)) = planted {
+                    values::unknown_reads::on_read(knowledge);
+                    // SAFETY: by the contract of a copy, the caller's host memory has `size` bytes.
+                    unsafe { std::ptr::copy(number.to_le_bytes().as_ptr(), dst as *mut u8, size as usize) };
+                    return Ok(());
+                }
+                follow_knowledge(dst, src, size, from, to);
+            }
+        }
+    }
     match planned {
         CopyPlan::Nothing => {}
         // SAFETY: by the contract of a copy, the caller's host memory is valid for `size` bytes.
         CopyPlan::Zeros => unsafe { std::ptr::write_bytes(dst as *mut u8, 0, size as usize) },
         // SAFETY: as above; the device side is live and large enough. `copy` allows overlap.
-        CopyPlan::Bytes => unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, size as usize) },
+        CopyPlan::Bytes { .. } => unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, size as usize) },
     }
     Ok(())
+}
+
+/// The memory that a fill writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Nothing,
+    Host,
+    Device,
 }
 
 fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> ApiResult {
     let size = count.checked_mul(pattern.len() as u64).ok_or(INVALID_VALUE)?;
     let write = with_stream(stream, per_thread, |state: &mut DriverState, key: StreamKey| {
         if size == 0 {
-            return Ok(false);
+            return Ok(Write::Nothing);
         }
         let host = dst == 0 || side(state, dst, size)? == CopySide::Host;
         if host && state.host_block_at(dst).is_none() && state.window_of(dst).is_none() {
             return Err(INVALID_VALUE);
         }
-        Ok(!state.captured_work(key, kind::MEMSET)? && (host || really(state, size)))
+        Ok(match (state.captured_work(key, kind::MEMSET)?, host) {
+            (false, true) => Write::Host,
+            (false, false) if really(state, size) => Write::Device,
+            _ => Write::Nothing,
+        })
     })?;
-    if write {
+    if values::are_on() && write != Write::Host && size > 0 {
+        // Kernels add their results to zeros.
+        let is_zero = pattern.iter().all(|byte| *byte == 0);
+        if write == Write::Device {
+            let knowledge = if is_zero { Knowledge::Placeholder } else { Knowledge::Known };
+            known_bytes::on_written(dst, size, knowledge);
+        } else {
+            known_bytes::forget(dst, size);
+        }
+    }
+    if write != Write::Nothing {
         for (at, byte) in (0..size).zip(pattern.iter().cycle()) {
             // SAFETY: the range lies in live, writable simulated memory.
             unsafe { ((dst + at) as *mut u8).write(*byte) };
@@ -163,6 +218,13 @@ fn copy_rows(params: In<Copy2d>, stream: u64, per_thread: bool, waits: bool) -> 
 exports! {
     plain 2000 simgpuMoveBytes(enabled: u32) {
         MOVES_BYTES.set(enabled != 0);
+        Ok(())
+    }
+    plain 2000 simgpuAreKnown(addr: u64, size: u64, out: Out<u32>) {
+        out.put(u32::from(known_bytes::knowledge(addr, size) == Knowledge::Known))
+    }
+    plain 2000 simgpuOnUnknownRead(function: u64) {
+        values::unknown_reads::set_callback(function as usize);
         Ok(())
     }
     plain 4000 cuMemcpy(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, false, true) }

@@ -4,6 +4,8 @@
 //! becomes readable when it is allocated, and loses its pages and access when it is freed, so a use
 //! after free faults. [`Pages`] is a trait so that tests of the state need no real memory.
 
+use crate::values::known_bytes;
+
 /// Operations on the host's memory.
 pub(crate) trait Pages: Send {
     /// Reserves inaccessible addresses; `None` if the host refuses.
@@ -54,6 +56,7 @@ impl Pages for HostPages {
     }
 
     fn decommit(&mut self, addr: u64, len: u64) {
+        known_bytes::forget(addr, len);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         if map(addr, len, libc::PROT_NONE, flags).is_none() {
             // The kernel's limit on mappings is reached: the range stays readable, but is zeroed.

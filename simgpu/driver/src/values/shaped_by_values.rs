@@ -1,0 +1,138 @@
+//! Functions with a result that has as many elements as the values of an argument say.
+//!
+//! Such a function copies that number from the GPU. [`PLANTED`] is what the next such copy of the
+//! thread gets.
+
+use std::cell::Cell;
+
+use super::call_frame::{CallFrame, Hook, Plan};
+use super::functions::{At, view};
+use super::known_bytes::Knowledge;
+use super::scalar_type::Value;
+use super::tensor;
+use super::view::View;
+
+thread_local! {
+    static PLANTED: Cell<Option<(u64, Knowledge)>> = const { Cell::new(None) };
+}
+
+/// The number that a copy of a few bytes from the GPU gets instead of what is there, and what is
+/// known of it.
+pub(crate) fn take_planted(len: u64) -> Option<(u64, Knowledge)> {
+    if len > 8 { None } else { PLANTED.take() }
+}
+
+/// Calls a function that copies this number from the GPU.
+fn call_with_planted(hook: &Hook, frame: &CallFrame, number: usize, knowledge: Knowledge) -> u64 {
+    PLANTED.set(Some((number as u64, knowledge)));
+    // SAFETY: the function that was called with these arguments.
+    let returned = unsafe { frame.call(hook.original) };
+    PLANTED.set(None);
+    returned
+}
+
+/// Writes a result, if it is small.
+fn write(result: Option<View>, values: impl IntoIterator<Item = Value>, knowledge: Knowledge) {
+    if let Some(result) = result.filter(View::is_small_on_gpu) {
+        // SAFETY: the result of a function.
+        unsafe { result.write(values) };
+        result.on_computed(knowledge);
+    }
+}
+
+/// `(self, result)`: the positions of all elements that are not zero, one row each.
+pub(crate) fn prepare_nonzero(frame: &CallFrame) -> Option<Plan> {
+    let source = view(frame, At::Register(0)).filter(View::is_small_on_gpu)?;
+    let knowledge = source.knowledge();
+    // SAFETY: an argument of the function.
+    let values = unsafe { source.values() };
+    let found: Vec<i64> = (0..).zip(values).filter(|(_, value)| value.is_true()).map(|(at, _)| at).collect();
+    Some(Box::new(move |hook, frame| {
+        let returned = call_with_planted(hook, frame, found.len(), knowledge);
+        let shape = &source.shape[..source.dims];
+        let coordinates = found.iter().flat_map(|&at| {
+            let inner = |dim: usize| shape[dim + 1..].iter().product::<i64>();
+            (0..shape.len()).map(move |dim| Value::Integer(at / inner(dim) % shape[dim]))
+        });
+        write(view(frame, At::Register(1)), coordinates, knowledge);
+        returned
+    }))
+}
+
+/// `(returned tensor, repeats, output size)`: each position as often as it is repeated.
+pub(crate) fn prepare_repeat_interleave(frame: &CallFrame) -> Option<Plan> {
+    let repeats = view(frame, At::Register(1)).filter(View::is_small_on_gpu)?;
+    Some(Box::new(move |hook, frame| {
+        // SAFETY: the function that was called with these arguments; `repeats` is one of them.
+        let (returned, times) = unsafe { (frame.call(hook.original), repeats.values()) };
+        let positions = (0_i64..)
+            .zip(times)
+            .flat_map(|(at, times)| (0..times.integer()).map(move |_| Value::Integer(at)));
+        write(view(frame, At::Register(0)), positions, repeats.knowledge());
+        returned
+    }))
+}
+
+/// `(returned tensor, self, weights, minimum length)`: how often each number occurs, or the sum of
+/// its weights.
+pub(crate) fn prepare_bincount(frame: &CallFrame) -> Option<Plan> {
+    let small = |at| view(frame, at).filter(View::is_small_on_gpu);
+    let source = small(At::Register(1))?;
+    // SAFETY: an `optional<Tensor>`, passed by reference: a tensor, and whether there is one.
+    let has_weights = unsafe { *((frame.integers[2] + 8) as *const u8) } != 0;
+    let weights = if has_weights { Some(small(At::Register(2))?) } else { None };
+    let knowledge = weights.iter().chain([&source]).map(View::knowledge).min()?;
+    Some(Box::new(move |hook, frame| {
+        // SAFETY: the function that was called with these arguments; the views are two of them.
+        let (returned, values, weights) =
+            unsafe { (frame.call(hook.original), source.values(), weights.map(|weights| weights.values())) };
+        let result = view(frame, At::Register(0));
+        let mut sums = vec![0.0; result.and_then(|result| result.elements()).unwrap_or(0) as usize];
+        for (at, value) in values.into_iter().enumerate() {
+            let weight = weights.as_ref().map_or(Some(1.0), |weights| Some(weights.get(at)?.real()));
+            if let Some((sum, weight)) = sums.get_mut(value.integer() as usize).zip(weight) {
+                *sum += weight;
+            }
+        }
+        write(result, sums.into_iter().map(Value::Real), knowledge);
+        returned
+    }))
+}
+
+/// `(returned tuple, self, ...)`: the distinct values, for each element the place of its value, and
+/// how often each occurs. Elements of a tuple lie in reverse order:
+/// <https://gcc.gnu.org/onlinedocs/libstdc++/latest-doxygen/a00089_source.html>.
+pub(crate) fn prepare_unique(frame: &CallFrame, is_sorted: bool, returned_tensors: usize) -> Option<Plan> {
+    let source = view(frame, At::Register(1)).filter(View::is_small_on_gpu)?;
+    let knowledge = source.knowledge();
+    if knowledge < Knowledge::Known && source.kind.is_floating() {
+        return None;
+    }
+    // SAFETY: an argument of the function.
+    let values = unsafe { source.values() };
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    if is_sorted {
+        order.sort_by(|a, b| values[*a].order(values[*b]));
+    }
+    let (mut distinct, mut places, mut counts) =
+        (Vec::<Value>::new(), vec![Value::Integer(0); values.len()], Vec::new());
+    for at in order {
+        if distinct.last() != Some(&values[at]) {
+            distinct.push(values[at]);
+            counts.push(0);
+        }
+        places[at] = Value::Integer(distinct.len() as i64 - 1);
+        *counts.last_mut()? += 1;
+    }
+    Some(Box::new(move |hook, frame| {
+        let returned = call_with_planted(hook, frame, distinct.len(), knowledge);
+        let counts = counts.into_iter().map(Value::Integer).collect();
+        for (at, values) in [distinct, places, counts].into_iter().take(returned_tensors).enumerate() {
+            // SAFETY: a tensor of the tuple that the function returned.
+            let result = unsafe { tensor::view(frame.integers[0] + 8 * (returned_tensors - 1 - at) as u64) };
+            // What the program did not ask for has no elements.
+            write(result.filter(|result| result.elements() == Some(values.len() as u64)), values, knowledge);
+        }
+        returned
+    }))
+}

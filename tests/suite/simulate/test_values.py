@@ -1,0 +1,127 @@
+"""What the simulated GPU computes, compared with PyTorch's CPU kernels; programs that act on it."""
+
+import re
+
+import pytest
+from conftest import WORKLOADS, environment, python_of, run_program
+from support.simulated import make_stock_environment, simulate_program
+
+#: Each program runs on its own, and prints True if it went the way it goes on a GPU.
+PROGRAMS = {
+    "a stop at the last token": """
+        lengths, done, steps = torch.tensor([3, 5, 2]).cuda(), torch.zeros(3, dtype=torch.bool).cuda(), 0
+        while not done.all():
+            steps += 1
+            done |= lengths <= steps
+        print(steps == 5)
+    """,
+    "unfinished sequences, as in generate()": """
+        unfinished, tokens = torch.ones(2, dtype=torch.long, device="cuda"), torch.ones(2, 1, dtype=torch.long, device="cuda")
+        while unfinished.max() != 0:
+            token = torch.randn(2, 100, device="cuda").softmax(-1).argmax(-1)
+            token = token * unfinished + 7 * (1 - unfinished)
+            tokens = torch.cat([tokens, token[:, None]], -1)
+            unfinished = unfinished & ~(torch.isin(token, torch.tensor([0, 99], device="cuda")) | (tokens.shape[1] >= 9))
+        print(tuple(tokens.shape) == (2, 9))
+    """,
+    "validation of a distribution": """
+        loc = torch.randn(4, device="cuda")
+        print(torch.distributions.Normal(loc, loc.exp(), validate_args=True).log_prob(loc).shape == (4,))
+    """,
+    "checks of finite values": """
+        x = torch.randn(8, 8, device="cuda")
+        assert torch.isfinite(x).all() and not torch.isnan(x).any() and not (x.sum() == 0)
+        torch.testing.assert_close(x, x * 2)
+        torch.linalg.eig(x)
+        print(True)
+    """,
+    "a scripted function": """
+        @torch.jit.script
+        def f(x):
+            return torch.where(x > 1, x, -x)
+        print(f(torch.arange(3, device="cuda")).tolist() == [0, -1, 2])
+    """,
+    "forward-mode derivatives": """
+        x = torch.ones(3, device="cuda")
+        f = lambda x: torch.where(x > 0, x * x, -x).sum()
+        assert torch.func.jvp(f, (x,), (x,))[0].shape == () and torch.func.jacfwd(f)(x).shape == (3,)
+        print(torch.func.hessian(f)(x).shape == (3, 3))
+    """,
+    "forward-mode derivatives on the CPU": """
+        x = torch.tensor([2.0, -3.0])
+        print(torch.func.jvp(lambda x: torch.where(x > 0, x * x, -x), (x,), (torch.ones(2),))[1].tolist() == [4.0, -1.0])
+    """,
+    "a slice by an index on the GPU": """
+        x, end = torch.randn(10, 4, device="cuda"), torch.tensor([3, 7]).cuda()
+        print(x[: end.max()].shape == (7, 4) and x[end[0] : end[1]].shape == (4, 4))
+    """,
+    "the longest of a batch": """
+        lengths = torch.tensor([3, 9, 5]).cuda()
+        mask = torch.arange(int(lengths.max()), device="cuda")[None] < lengths[:, None]
+        print(mask.shape == (3, 9) and int(mask.sum()) == 17)
+    """,
+    "experts of a mixture": """
+        scores = torch.randn(32, 8, device="cuda").softmax(-1)
+        chosen = scores.topk(2).indices
+        seen = [torch.where(chosen == expert)[0].numel() for expert in range(8)]
+        hit = torch.nn.functional.one_hot(chosen, 8).sum((0, 1)).nonzero()
+        print(seen == [8] * 8 and hit.shape == (8, 1))
+    """,
+    "a loss scale": """
+        scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler.scale(model(torch.randn(2, 4, device="cuda")).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        print(scaler.get_scale() == 1024.0)
+    """,
+    "classes of labels": """
+        labels = torch.tensor([2, 0, 4]).cuda()
+        print(torch.nn.functional.one_hot(labels).shape == (3, 5) and torch.bincount(labels).tolist() == [1, 0, 1, 0, 1])
+    """,
+    "distinct values": """
+        values, inverse, counts = torch.tensor([5, 2, 5, 9]).cuda().unique(return_inverse=True, return_counts=True)
+        print((values.tolist(), inverse.tolist(), counts.tolist()) == ([2, 5, 9], [1, 0, 1, 2], [1, 2, 1]))
+    """,
+    "memory that is used again": """
+        ones = torch.full((100,), -1, device="cuda")
+        del ones
+        print(torch.empty(50, device="cuda").isnan().any().item() is False)
+    """,
+    "an index that is not known": """
+        table, index = torch.arange(5, device="cuda"), torch.randint(0, 5, (3,), device="cuda")
+        print(table[index].shape == (3,) and table[torch.randn(3, 9, device="cuda").argmax(-1)].shape == (3,))
+    """,
+    "a division by what is not known": """
+        steps = torch.randn(3, device="cuda").long()
+        print((torch.arange(3, device="cuda") // steps).shape == (3,))
+    """,
+    "a sampled token": """
+        print(torch.multinomial(torch.randn(2, 9, device="cuda").softmax(-1), 3).shape == (2, 3))
+    """,
+}
+
+
+@pytest.fixture
+def stock(torch_version, tmp_path):
+    return make_stock_environment(torch_version, tmp_path / "stock")
+
+
+@pytest.mark.slow("runs hundreds of PyTorch's operators")
+@pytest.mark.parametrize("kind, least", [("int64", 1600), ("bool", 1200), ("float32", 1700)])
+def test_known_results_of_pytorchs_operators_are_those_of_the_cpu(torch_version, tmp_path, kind, least):
+    command = [python_of(torch_version), WORKLOADS / "simulate" / "operators.py", kind]
+    done = run_program(list(map(str, command)), tmp_path, 300, env=environment(tmp_path, traced=False, SIMGPU_VALUES="64K"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not re.search("DIFFERENT|ERROR", done.stdout), done.stdout
+    assert int(re.search(r"equal=(\d+)", done.stdout)[1]) >= least, done.stdout
+
+
+def test_programs_that_look_at_values_go_as_on_a_gpu(stock, tmp_path):
+    parts = ["import torch, warnings", 'warnings.simplefilter("ignore")']
+    for name, program in PROGRAMS.items():
+        lines = [line[8:] for line in program.strip("\n").splitlines()]
+        parts += ["def run():", *(f"    {line}" for line in lines), f'print("{name}: ", end=""); run()']
+    printed, said = simulate_program(tmp_path, stock, "\n".join(parts) + "\n", "--no-report")
+    assert printed.splitlines() == [f"{name}: True" for name in PROGRAMS], said

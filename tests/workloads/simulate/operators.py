@@ -1,0 +1,92 @@
+"""Runs PyTorch's operators on the GPU and on the CPU, and compares what the simulated GPU computed.
+
+usage: operators.py TYPE
+
+The operators and their inputs are those of PyTorch's own tests. Prints a line for each result that
+the simulated driver says is known and that differs from the CPU's, each error that only the GPU
+gives, and at the end the numbers of equal results and of placeholders.
+"""
+
+import collections
+import ctypes
+import sys
+import warnings
+
+warnings.simplefilter("ignore")
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+#: Results that differ by design: random numbers, uninitialized memory, and reads of the host.
+RANDOM = (
+    "bernoulli", "cauchy", "dropout", "empty", "exponential", "fractional", "geometric", "item", "multinomial", "normal",
+    "rand", "resize", "rrelu", "uniform",
+)
+#: Operators with errors or results of their own on a GPU.
+ELSEWHERE = ("histogram", "native_batch_norm", "pca_lowrank", "tensor_split")
+#: Long on the CPU, and never computed here.
+LONG = ("attention", "cholesky", "conv", "det", "eig", "fft", "grid", "inverse", "jiterator", "linalg", "lu", "qr", "sparse", "stft", "svd", "triangular")
+SAMPLES = 8
+
+kind = getattr(torch, sys.argv[1])
+torch.cuda.init()
+driver = ctypes.CDLL("libcuda.so.1")
+
+
+def is_known(tensor):
+    reach = sum((length - 1) * abs(stride) for length, stride in zip(tensor.shape, tensor.stride()))
+    known = ctypes.c_uint32()
+    size = ctypes.c_uint64((reach + 1) * tensor.element_size())
+    assert driver.simgpuAreKnown(ctypes.c_uint64(tensor.data_ptr()), size, ctypes.byref(known)) == 0
+    return bool(known.value)
+
+
+def moved(value, device):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().to(device)
+    if type(value) in (list, tuple):
+        return type(value)(moved(part, device) for part in value)
+    if isinstance(value, dict):
+        return {name: moved(part, device) for name, part in value.items()}
+    return torch.device(device) if value == "cpu" or isinstance(value, torch.device) else value
+
+
+def tensors_of(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for part in result for tensor in tensors_of(part)] if isinstance(result, (list, tuple)) else []
+
+
+def are_equal(wanted, got):
+    if kind.is_floating_point or wanted.is_floating_point():
+        return torch.allclose(wanted, got, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return torch.equal(wanted, got)
+
+
+counts = collections.Counter()
+for operator in op_db:
+    name = f"{operator.name}.{operator.variant_test_name}"
+    if kind not in operator.dtypes or kind not in operator.dtypesIfCUDA or any(part in name for part in RANDOM + ELSEWHERE + LONG):
+        continue
+    for sample in list(operator.sample_inputs("cpu", kind, requires_grad=False))[:SAMPLES]:
+        arguments = (sample.input, sample.args, sample.kwargs)
+        (first, args, named), (gpu_first, gpu_args, gpu_named) = moved(arguments, "cpu"), moved(arguments, "cuda")
+        try:
+            wanted = tensors_of(operator.op(first, *args, **named))
+        except Exception:
+            counts["errors on the CPU"] += 1
+            continue
+        try:
+            got = tensors_of(operator.op(gpu_first, *gpu_args, **gpu_named))
+        except Exception as error:
+            print("ERROR", name, str(error)[:200].replace("\n", " "))
+            continue
+        for ours, theirs in zip(wanted, got):
+            if not theirs.is_cuda or ours.layout != torch.strided or theirs.numel() == 0:
+                continue
+            if not is_known(theirs):
+                counts["placeholders"] += 1
+            elif ours.shape == theirs.shape and are_equal(ours.cpu(), theirs.cpu()):
+                counts["equal"] += 1
+            else:
+                print("DIFFERENT", name, sample.args, sample.kwargs)
+print(*(f"{what}={count}" for what, count in sorted(counts.items())), sep="\n")
