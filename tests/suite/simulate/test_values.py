@@ -125,3 +125,16 @@ def test_programs_that_look_at_values_go_as_on_a_gpu(stock, tmp_path):
         parts += ["def run():", *(f"    {line}" for line in lines), f'print("{name}: ", end=""); run()']
     printed, said = simulate_program(tmp_path, stock, "\n".join(parts) + "\n", "--no-report")
     assert printed.splitlines() == [f"{name}: True" for name in PROGRAMS], said
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
+def test_computing_changes_no_allocation(run_python, torch_version, model):
+    """These models act on no value."""
+    computed, not_computed = (
+        run_python(torch_version, "training/train.py", "--model", model, SIMGPU_VALUES=size, name=size) for size in ("64K", "0")
+    )
+    sizes = [
+        [(event["kind"], event.get("size")) for event in run.events() if event["kind"].startswith(("block_", "driver_"))]
+        for run in (computed, not_computed)
+    ]
+    assert sizes[0] == sizes[1] and len(sizes[0]) > 500
