@@ -158,8 +158,7 @@ def test_tensor_parallelism_and_checkpoints(stock, tmp_path):
 
 
 def test_bookkeeping_of_ddp_does_not_reach_the_program(stock, tmp_path):
-    """DDP reads back all that it copies to the GPU. Large copies of the program are dropped before and
-    after that."""
+    """DDP reads back all that it copies to the GPU. Large copies of the program are dropped."""
     program = DDP.replace("dist.init_process_group", "read = lambda: torch.ones(1 << 15).cuda()[:4].tolist()\ndist.init_process_group")
     program = program.replace("    optimizer.zero_grad()", "    optimizer.zero_grad()\n    assert read() == [0, 0, 0, 0]")
     (tmp_path / "train.py").write_text(program)

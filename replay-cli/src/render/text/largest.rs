@@ -19,7 +19,7 @@ pub(super) fn render_largest(answer: &LargestAnswer, style: Style) -> String {
     put_line(
         &mut out,
         format_args!(
-            "  {HANG}Kernels did nothing, and values on the GPU were 0. Larger values are assumed to need more memory."
+            "  {HANG}Only small tensors were computed. Larger values are assumed to need more memory."
         ),
     );
     out.push('\n');
