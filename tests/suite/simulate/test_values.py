@@ -138,3 +138,41 @@ def test_computing_changes_no_allocation(run_python, torch_version, model):
         for run in (computed, not_computed)
     ]
     assert sizes[0] == sizes[1] and len(sizes[0]) > 500
+
+
+#: A loop, and the number of its line if the program must be ended.
+LOOPS = {
+    "a condition": ("while loss() > -1: rounds += 1 if rounds < 0 else 0\nelse: print('left')", None),
+    "a condition that never holds": ("while not loss() < 0:\n    rounds += 1", 1),
+    "a break": ("while True:\n    rounds += 1\n    if loss() < 0:\n        break", 1),
+    "a call in the condition": ("while not is_done():\n    rounds += 1", 1),
+    "a bound": ("while rounds < 12_000:\n    rounds += 1\n    if loss() < 0:\n        break\nprint('left')", None),
+    "a for loop": ("for _ in range(12_000):\n    if loss() < 0: break\nprint('left')", None),
+    "a function that returns": ("for _ in range(3000):\n    generate(5)\nprint('left')", None),
+}
+LOOP = """
+import torch
+
+x, rounds = torch.randn(4, device="cuda"), 0
+loss = lambda: x.sum()
+is_done = lambda: bool(loss() < 0)
+
+
+def generate(tokens):
+    while not is_done():
+        tokens -= 1
+        if tokens == 0:
+            return
+
+
+"""
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_loop_that_waits_for_a_result_ends_with_its_line(stock, tmp_path, kind):
+    loop, line = LOOPS[kind]
+    line = line and line + LOOP.count("\n")
+    printed, said = simulate_program(tmp_path, stock, LOOP + loop + "\n", "--no-report", code=1 if line else 0)
+    sentence = f"gpumemtrace: train.py:{line}: this loop waits for a result that is not computed here, and did 10,000 rounds"
+    assert (sentence in said, "left" in printed) == (bool(line), not line), said
+    assert "wrote run.trace" in said

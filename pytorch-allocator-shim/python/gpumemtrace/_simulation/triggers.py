@@ -3,10 +3,10 @@
 import os
 import sys
 
+from . import value_reads
 from .collectives import HostCollectives
 from .compilation import CompileErrors
 from .import_hook import ImportHook
-from . import value_reads
 
 STEPS_VARIABLE = "GPUMEMTRACE_SIMULATE_STEPS"
 

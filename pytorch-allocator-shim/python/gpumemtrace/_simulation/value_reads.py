@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Dict, Tuple
 
+from .endless_loops import ENDLESS, endless_loop
+
 SHOWN = 8
 
 #: How often each (file, line) read placeholders.
@@ -36,9 +38,29 @@ def _on_read() -> None:
     while frame is not None and frame.f_code.co_filename.startswith(_library):
         frame = frame.f_back
     # A thread of PyTorch's own has no Python code.
-    if frame is not None:
-        key = (frame.f_code.co_filename, frame.f_lineno)
-        _reads[key] = _reads.get(key, 0) + 1
+    if frame is None:
+        return
+    key = (frame.f_code.co_filename, frame.f_lineno)
+    _reads[key] = _reads.get(key, 0) + 1
+    loop = endless_loop(frame)
+    if loop is not None:
+        _leave_loop(*loop)
+
+
+def _leave_loop(file: str, line: int) -> None:
+    """Ends the program: an exception cannot pass through PyTorch's code that is reading."""
+    sys.stdout.flush()
+    report_reads()
+    sys.stderr.write(
+        f"gpumemtrace: {_shown(file)}:{line}: this loop waits for a result that is not computed here, "
+        f"and did {ENDLESS:,} rounds; the program ends. Give the loop a limit, or use --steps\n"
+    )
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _shown(file: str) -> str:
+    return file if file.startswith("<") else os.path.relpath(file)
 
 
 #: The driver keeps its address, so it lives as long as the process.
@@ -58,7 +80,7 @@ def report_reads() -> None:
     ]
     for (file, line), count in ordered[:SHOWN]:
         times = "once" if count == 1 else f"{count} times"
-        lines.append(f"  {os.path.relpath(file) if not file.startswith('<') else file}:{line}, {times}")
+        lines.append(f"  {_shown(file)}:{line}, {times}")
     if len(ordered) > SHOWN:
         lines.append(f"  and {len(ordered) - SHOWN} more lines")
     sys.stderr.write("\n".join(lines) + "\n")

@@ -42,6 +42,7 @@ const PYTHON_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
     ("collectives.py", python!("collectives.py")),
     ("compilation.py", python!("compilation.py")),
+    ("endless_loops.py", python!("endless_loops.py")),
     ("import_hook.py", python!("import_hook.py")),
     ("step_limit.py", python!("step_limit.py")),
     ("triggers.py", python!("triggers.py")),
