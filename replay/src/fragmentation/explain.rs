@@ -24,6 +24,10 @@ struct CauseBytes {
 
 impl CauseBytes {
     fn add(&mut self, site: SiteId, bytes: u64) {
+        // Most blocks have exactly what was requested: no look-up for those.
+        if bytes == 0 {
+            return;
+        }
         let sum = self.by_site.entry(site).or_default();
         *sum = sum.saturating_add(bytes);
     }
@@ -38,8 +42,7 @@ impl CauseBytes {
     fn into_cause(self) -> GapCause {
         let mut pools: Vec<(PoolKey, u64)> = self.by_pool.into_iter().collect();
         pools.sort_by_key(|(pool, bytes)| (std::cmp::Reverse(*bytes), *pool));
-        let mut culprits: Vec<(SiteId, u64)> =
-            self.by_site.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        let mut culprits: Vec<(SiteId, u64)> = self.by_site.into_iter().collect();
         culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
         GapCause {
             bytes: culprits.iter().map(|(_, bytes)| bytes).fold(0, |a, b| a.saturating_add(*b)),
