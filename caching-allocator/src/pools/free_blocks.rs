@@ -15,14 +15,14 @@ fn key_of(bytes: u64, order: u64) -> FreeBlockKey {
 }
 
 /// The free blocks of one stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StreamBlocks {
     stream: u64,
     blocks: BTreeMap<FreeBlockKey, BlockId>,
 }
 
 /// Free blocks by stream, size and order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct FreeBlocks {
     /// One row per stream, by ascending stream.
     streams: Vec<StreamBlocks>,

@@ -139,6 +139,15 @@ impl Scenario {
             }
     }
 
+    /// The settings, if a prediction of `other` may stand for this scenario as long as no request
+    /// tells them apart.
+    pub(crate) fn settings_beside(&self, other: &Self) -> Option<Settings> {
+        let is_same_run = (self.version, self.card_bytes) == (other.version, other.card_bytes);
+        let are_accepted = self.refusal.is_none() && other.refusal.is_none();
+        let can_share = is_same_run && are_accepted && self.settings.differ_by_requests(&other.settings);
+        can_share.then(|| self.settings.clone())
+    }
+
     /// The prediction, unless the release refuses the settings.
     pub(crate) fn begin_if_accepted(&self) -> Option<Prediction> {
         self.refusal.is_none().then(|| self.begin(AddressOrder::AsRecorded))
