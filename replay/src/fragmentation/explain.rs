@@ -178,6 +178,7 @@ fn explain_free_memory(
         .chain(pending)
         .map(|((addr, block), is_pending)| PlacedBlock { addr: *addr, block, is_pending })
         .collect();
+    // Those of the present are in order already.
     blocks.sort_unstable_by_key(|placed| placed.addr);
     let mut result = Gap { largest_free: Some(0), ..base };
     let (mut pending, mut unusable, mut totals) =

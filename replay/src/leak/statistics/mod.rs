@@ -80,8 +80,12 @@ pub(crate) fn fit_trend(values: &[u64]) -> TrendFit {
         values.iter().zip(0..).map(|(value, at)| value - median * f64::from(at)).collect();
     let score = KendallScore { variance: score.variance * variance_inflation(&residuals), ..score };
     let distance = Z_95 * score.variance.sqrt() / 2.0;
-    let interval = [median_rank - distance, median_rank + distance]
-        .map(|rank| value_at_rank(&mut slopes, rank) / every as f64);
+    // The median has divided the slopes: the bounds are each in one part.
+    let middle = median_rank as usize;
+    let (low, high) = (median_rank - distance, median_rank + distance - middle as f64);
+    let below = if low.ceil() <= middle as f64 { &mut slopes[..=middle] } else { &mut slopes[..] };
+    let low = value_at_rank(below, low);
+    let interval = [low, value_at_rank(&mut slopes[middle..], high)].map(|slope| slope / every as f64);
     TrendFit {
         trend: Trend { tau, p: score.p_value() },
         slope: Slope { per_value: median / every as f64, interval },
