@@ -85,11 +85,11 @@ impl<B: CacheBackend> CachingAllocator<B> {
         };
         let arena = segment.is_expandable.then(|| self.adopt_arena(segment, size_class));
         let mapped_bytes = segment.mapped_bytes();
+        self.largest_segment_bytes = self.largest_segment_bytes.max(mapped_bytes);
         self.stats.add(StatKind::ReservedBytes, size_class, mapped_bytes as i64);
         if arena.is_some() {
             self.pools.get_mut(pool).mapped_bytes += mapped_bytes;
         } else {
-            self.largest_segment_bytes = self.largest_segment_bytes.max(mapped_bytes);
             self.pools.get_mut(pool).segments += 1;
             self.stats.add(StatKind::Segment, size_class, 1);
             self.stats.oversize_segments.add(i64::from(mapped_bytes >= self.settings.max_split_bytes));

@@ -11,29 +11,43 @@ use crate::settings::Settings;
 use crate::size_rules::segment_bytes;
 use crate::stats::StatKind;
 
-impl Settings {
-    /// Whether only a request can tell these settings from the others: see
-    /// [`CachingAllocator::serves_alike`].
-    pub fn differ_by_requests(&self, other: &Self) -> bool {
-        let &Self { max_split_bytes, roundup, .. } = other;
-        Self { max_split_bytes, roundup, ..self.clone() } == *other
+/// Settings that only a request can tell from those of an allocator.
+#[derive(Clone, Debug)]
+pub struct SettingsBeside {
+    settings: Settings,
+    /// They round all sizes as the allocator does.
+    rounds_alike: bool,
+    /// They treat blocks of at least this size differently; `u64::MAX` if they treat none so.
+    from_bytes: u64,
+}
+
+impl SettingsBeside {
+    /// `settings` beside those of an allocator. `None` if more than a request tells them apart.
+    pub fn new(settings: &Settings, of_allocator: &Settings) -> Option<Self> {
+        let &Settings { max_split_bytes, roundup, .. } = of_allocator;
+        let has_equal_limits = settings.max_split_bytes == max_split_bytes;
+        let beside = Self {
+            settings: settings.clone(),
+            rounds_alike: settings.roundup == roundup,
+            from_bytes: if has_equal_limits {
+                u64::MAX
+            } else {
+                settings.max_split_bytes.min(max_split_bytes)
+            },
+        };
+        let others_equal = Settings { max_split_bytes, roundup, ..settings.clone() } == *of_allocator;
+        others_equal.then_some(beside)
     }
 }
 
 impl<B: CacheBackend> CachingAllocator<B> {
-    /// Whether the other settings serve this request, and free its block, as the present ones do.
-    /// That must be so for all requests before it, and the settings must
-    /// [`differ_by_requests`](Settings::differ_by_requests). May be false where it makes no
-    /// difference.
-    pub fn serves_alike(&self, other: &Settings, requested_bytes: u64) -> bool {
+    /// Whether the other settings serve this request, and free its block, as the present ones do,
+    /// if that is so for all requests before it. May be false where they do.
+    pub fn serves_alike(&self, other: &SettingsBeside, requested_bytes: u64) -> bool {
         let bytes = self.block_bytes(requested_bytes);
         let is_rounded_alike =
-            self.settings.roundup == other.roundup || bytes == self.block_bytes_with(other, requested_bytes);
-        // A limit matters from the first block on that is as large.
-        let limits = [self.settings.max_split_bytes, other.max_split_bytes];
-        is_rounded_alike
-            && (limits[0] == limits[1]
-                || self.largest_block_after(bytes.unwrap_or(0)) < limits[0].min(limits[1]))
+            other.rounds_alike || bytes == self.block_bytes_with(&other.settings, requested_bytes);
+        is_rounded_alike && self.largest_block_after(bytes.unwrap_or(0)) < other.from_bytes
     }
 
     /// An upper bound for each block, so far and with a new segment for a block of `bytes`.
@@ -49,12 +63,12 @@ impl<B: CacheBackend> CachingAllocator<B> {
 }
 
 impl<B: CacheBackend + Clone> CachingAllocator<B> {
-    /// A copy that goes on with settings that [`differ_by_requests`](Settings::differ_by_requests).
-    /// `None` while requests go to a private pool: what sends them there cannot be copied.
-    pub fn fork(&self, settings: Settings) -> Option<Self> {
+    /// A copy that goes on with the other settings. `None` while requests go to a private pool:
+    /// what sends them there cannot be copied.
+    pub fn fork(&self, other: &SettingsBeside) -> Option<Self> {
         Some(Self {
             backend: self.backend.clone(),
-            settings,
+            settings: other.settings.clone(),
             rules: self.rules,
             blocks: self.blocks.clone(),
             allocated: self.allocated.clone(),
@@ -89,8 +103,15 @@ mod tests {
 
     /// Makes random requests to an allocator, to one with other settings, and from the request on
     /// that may tell them apart, to a copy. Until then the first, and then the copy, must do what
-    /// the second does. Returns the requests before the copy was made.
-    fn compare(own: &Settings, other: &Settings, version: TorchVersion, random: &mut Xorshift) -> u64 {
+    /// the second does. Returns the requests before the copy was made; `None` for settings of which
+    /// no copy can be made.
+    fn compare(
+        own: &Settings,
+        other: &Settings,
+        version: TorchVersion,
+        random: &mut Xorshift,
+    ) -> Option<u64> {
+        let beside = SettingsBeside::new(other, own)?;
         let begin = |settings: &Settings| {
             let device = SimulatedDevice::new(400 * MIB, OutsideMemory::default(), |_| ());
             CachingAllocator::new(device, settings.clone(), Rules::of_version(version))
@@ -114,8 +135,8 @@ mod tests {
                 of_expected.into_iter().for_each(|block| expected.free_live(block));
                 copy.iter_mut().zip(of_copy).for_each(|(copy, block)| copy.free_live(block));
             } else {
-                if copy.is_none() && !leader.serves_alike(other, bytes) {
-                    copy = leader.fork(other.clone());
+                if copy.is_none() && !leader.serves_alike(&beside, bytes) {
+                    copy = leader.fork(&beside);
                     blocks.iter_mut().for_each(|of| of[2] = of[0]);
                 }
                 requests_before += u64::from(copy.is_none());
@@ -134,7 +155,7 @@ mod tests {
             assert_eq!(actual.did_address_decide(), expected.did_address_decide());
             assert_eq!(actual.state_print(), expected.state_print());
         }
-        requests_before
+        Some(requests_before)
     }
 
     #[test]
@@ -143,14 +164,12 @@ mod tests {
         let (mut pairs, mut requests_before, mut without_copy) = (0, 0, 0);
         for version in TorchVersion::all() {
             let settings = SETTINGS.map(|text| Settings::parse(text, version).expect("accepted"));
-            for (own, other) in settings.iter().flat_map(|own| settings.iter().map(move |other| (own, other)))
-            {
-                if own != other && own.differ_by_requests(other) {
-                    for _ in 0..8 {
-                        let before = compare(own, other, version, &mut random);
-                        (pairs, requests_before) = (pairs + 1, requests_before + before);
-                        without_copy += u64::from(before > 80);
-                    }
+            let all = settings.iter().flat_map(|own| settings.iter().map(move |other| (own, other)));
+            for (own, other) in all.filter(|(own, other)| own != other) {
+                for _ in 0..8 {
+                    let Some(before) = compare(own, other, version, &mut random) else { continue };
+                    (pairs, requests_before) = (pairs + 1, requests_before + before);
+                    without_copy += u64::from(before > 80);
                 }
             }
         }
@@ -164,9 +183,10 @@ mod tests {
         let parse = |text| Settings::parse(text, version).expect("accepted");
         let device = SimulatedDevice::new(1 << 30, OutsideMemory::default(), |_| ());
         let mut cache = CachingAllocator::new(device, parse(""), Rules::of_version(version));
-        let (limited, rounded) = (parse("max_split_size_mb:64"), parse("roundup_power2_divisions:8"));
-        assert!(cache.settings().differ_by_requests(&limited));
-        assert!(!cache.settings().differ_by_requests(&parse("expandable_segments:True")));
+        let beside = |text| SettingsBeside::new(&parse(text), &parse(""));
+        assert!(beside("expandable_segments:True").is_none());
+        let limited = beside("max_split_size_mb:64").expect("only a request tells them apart");
+        let rounded = beside("roundup_power2_divisions:8").expect("only a request tells them apart");
         for (mib, is_alike) in [(1, true), (62, true), (63, false)] {
             assert_eq!(cache.serves_alike(&limited, mib * MIB), is_alike, "{mib}");
         }

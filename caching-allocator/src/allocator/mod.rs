@@ -31,6 +31,7 @@ use crate::settings::Settings;
 use crate::size_rules::{GRAIN_BYTES, block_bytes, should_split, size_class_of};
 use crate::stats::{DeviceStats, StatKind};
 pub use adopt::{ExistingPart, ExistingSegment, PartUse};
+pub use fork::SettingsBeside;
 use order::{FIRST_ORDER, NewPart};
 use search::ClassedRequest;
 pub use unused::UnusedBytes;
@@ -57,7 +58,7 @@ pub struct CachingAllocator<B> {
     /// The next number of a block or segment; see `order.rs`.
     next_order: u64,
     did_address_decide: bool,
-    /// The largest segment so far, without expandable ones.
+    /// The largest segment so far, without expandable ones that were made here.
     largest_segment_bytes: u64,
 }
 

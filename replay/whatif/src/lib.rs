@@ -4,7 +4,8 @@
 //! [`WhatIf`] passes over the events of a run once. It takes the program's requests from them
 //! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`). One has the
 //! settings of the run and must reproduce the recording; each [`Scenario`] has one, and others with
-//! random orders of addresses on request (`order_range.rs`).
+//! random orders of addresses on request (`order_range.rs`). Scenarios share one as long as no
+//! request tells their settings apart.
 //! Memory grows with the live blocks and the scenarios, not with the events.
 //!
 //! [`OomPredictor`] does so up to the first out-of-memory error, and says which settings would have
@@ -246,7 +247,7 @@ impl WhatIf {
         let Some(state) = self.requests.take_start() else { return };
         let StartState { blocks, allocated_bytes, reserved_bytes, .. } = state;
         self.start = Some(RecordedStart { blocks, allocated_bytes, reserved_bytes });
-        // Blocks that exist may be as large as any limit.
+        // What exists already may hold blocks that a limit concerns.
         let predictions = self.others.iter_mut().filter_map(|other| other.prediction.as_mut());
         predictions.chain([&mut self.base.1]).for_each(Prediction::part_from_all);
         self.take_parted();

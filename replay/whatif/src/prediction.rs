@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gpumemtrace_caching_allocator::{
-    CachingAllocator, FreeTicket, ProgramBlock, Rules, Settings, UnusedBytes,
+    CachingAllocator, FreeTicket, ProgramBlock, Rules, Settings, SettingsBeside, UnusedBytes,
 };
 use gpumemtrace_replay::report::ReservedCurve;
 
@@ -60,7 +60,7 @@ pub(crate) enum PredictedRun {
 pub(crate) struct Follower {
     /// Its place among the rows.
     pub(crate) row: usize,
-    pub(crate) settings: Settings,
+    pub(crate) settings: SettingsBeside,
 }
 
 /// The state of one prediction.
@@ -126,7 +126,7 @@ impl Prediction {
     }
 
     /// A prediction that goes on from here by itself.
-    fn fork(&self, settings: Settings) -> Self {
+    fn fork(&self, settings: &SettingsBeside) -> Self {
         let Some(allocator) = self.allocator.fork(settings) else {
             unreachable!("a private pool is active only during a request")
         };
@@ -154,7 +154,7 @@ impl Prediction {
         let (parting, staying): (Vec<_>, Vec<_>) = all.partition(|follower| self.may_differ(follower, next));
         self.followers = staying;
         for Follower { row, settings } in parting {
-            let mut own = self.fork(settings);
+            let mut own = self.fork(&settings);
             own.go_on(inputs);
             self.parted.push((row, own));
         }
@@ -163,7 +163,7 @@ impl Prediction {
     /// Lets all followers go on by themselves.
     pub(crate) fn part_from_all(&mut self) {
         for Follower { row, settings } in std::mem::take(&mut self.followers) {
-            self.parted.push((row, self.fork(settings)));
+            self.parted.push((row, self.fork(&settings)));
         }
     }
 

@@ -1,6 +1,8 @@
 //! What is asked: settings, a version of PyTorch, and a card.
 
-use gpumemtrace_caching_allocator::{EqualSizeOrder, Rules, Settings, SettingsError, TorchVersion};
+use gpumemtrace_caching_allocator::{
+    EqualSizeOrder, Rules, Settings, SettingsBeside, SettingsError, TorchVersion,
+};
 
 use crate::device::{AddressOrder, PredictedDevice};
 use crate::prediction::Prediction;
@@ -141,11 +143,10 @@ impl Scenario {
 
     /// The settings, if a prediction of `other` may stand for this scenario as long as no request
     /// tells them apart.
-    pub(crate) fn settings_beside(&self, other: &Self) -> Option<Settings> {
+    pub(crate) fn settings_beside(&self, other: &Self) -> Option<SettingsBeside> {
         let is_same_run = (self.version, self.card_bytes) == (other.version, other.card_bytes);
         let are_accepted = self.refusal.is_none() && other.refusal.is_none();
-        let can_share = is_same_run && are_accepted && self.settings.differ_by_requests(&other.settings);
-        can_share.then(|| self.settings.clone())
+        SettingsBeside::new(&self.settings, &other.settings).filter(|_| is_same_run && are_accepted)
     }
 
     /// The prediction, unless the release refuses the settings.
