@@ -131,13 +131,14 @@ mod tests {
             } else if kind < 8 && !blocks.is_empty() {
                 let freed = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
                 let [of_leader, of_expected, of_copy] = freed;
-                of_leader.into_iter().for_each(|block| leader.free_live(block));
-                of_expected.into_iter().for_each(|block| expected.free_live(block));
-                copy.iter_mut().zip(of_copy).for_each(|(copy, block)| copy.free_live(block));
+                let caches = [(Some(&mut leader), of_leader), (Some(&mut expected), of_expected)];
+                for (cache, block) in caches.into_iter().chain([(copy.as_mut(), of_copy)]) {
+                    cache.into_iter().zip(block).for_each(|(cache, block)| cache.free_live(block));
+                }
             } else {
                 if copy.is_none() && !leader.serves_alike(&beside, bytes) {
                     copy = leader.fork(&beside);
-                    blocks.iter_mut().for_each(|of| of[2] = of[0]);
+                    blocks = blocks.into_iter().map(|[own, expected, _]| [own, expected, own]).collect();
                 }
                 requests_before += u64::from(copy.is_none());
                 let of_leader = leader.alloc_live(bytes, stream).ok();
