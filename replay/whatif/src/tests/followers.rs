@@ -4,8 +4,8 @@ use gpumemtrace_format::event::SAMPLE_SOURCE_RECORDER;
 use gpumemtrace_format::{Event, EventKind};
 
 use super::equal_steps::Numbers;
-use super::run::{MIB, TestRun, scenario};
-use crate::Scenario;
+use super::run::{MIB, TestRun, scenario, walked};
+use crate::{Scenario, WhatIf};
 
 const SETTINGS: [&str; 7] = [
     "max_split_size_mb:256",
@@ -72,4 +72,21 @@ fn shared_predictions_are_those_of_each_row_alone() {
             assert_eq!(as_text(shared), as_text(&alone[0]), "case {case}, {setting}");
         }
     }
+}
+
+#[test]
+fn base_is_beyond_a_peak_once_it_reserved_more_or_failed() {
+    let mut run = TestRun::default();
+    run.alloc(1, 30, 30).alloc(2, 50, 80);
+    let pass = |card_mib| {
+        let mut whatif = WhatIf::new(0, scenario("", 15, Some(card_mib)), Vec::new(), Vec::new());
+        for (event, stack) in run.events() {
+            whatif.on_event(&walked(event, 0, *stack));
+        }
+        whatif.go_on_to(1);
+        whatif
+    };
+    assert!(pass(100).is_base_beyond(79 * MIB));
+    assert!(!pass(100).is_base_beyond(80 * MIB));
+    assert!(pass(40).is_base_beyond(80 * MIB), "the second block gets no memory");
 }
