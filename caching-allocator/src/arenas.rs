@@ -37,7 +37,7 @@ impl ExpandableArena {
 }
 
 /// All expandable segments of a device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ArenaTable {
     table: Vec<ExpandableArena>,
     unused: Vec<ArenaId>,

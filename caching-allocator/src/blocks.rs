@@ -38,6 +38,8 @@ pub(crate) struct AllocatorBlock {
     pub(crate) free_since: u64,
     /// The expandable segment that it belongs to, if any.
     pub(crate) arena: Option<ArenaId>,
+    /// The number of its segment, expandable or not; set by [`BlockTable::add_segment`].
+    pub(crate) segment: u64,
     /// Other streams that use it and have no event recorded yet.
     pub(crate) stream_uses: Vec<u64>,
     /// Recorded events that have not completed.
@@ -56,14 +58,21 @@ impl AllocatorBlock {
 }
 
 /// All blocks of a device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct BlockTable {
     table: Vec<AllocatorBlock>,
     unused: Vec<BlockId>,
+    segments_added: u64,
 }
 
 impl BlockTable {
-    pub(crate) fn add(&mut self, block: AllocatorBlock) -> BlockId {
+    /// Adds a segment, as one block.
+    pub(crate) fn add_segment(&mut self, block: AllocatorBlock) -> BlockId {
+        self.segments_added += 1;
+        self.add(AllocatorBlock { segment: self.segments_added, ..block })
+    }
+
+    fn add(&mut self, block: AllocatorBlock) -> BlockId {
         if let Some(id) = self.unused.pop() {
             self[id] = block;
             return id;
@@ -115,17 +124,9 @@ impl BlockTable {
         self.unused.push(id);
     }
 
-    /// Whether two blocks belong to one segment. O(blocks of the segment).
+    /// Whether two blocks belong to one segment.
     pub(crate) fn are_in_one_segment(&self, one: BlockId, other: BlockId) -> bool {
-        let is_before = self[one].addr < self[other].addr;
-        let (mut at, last) = if is_before { (one, other) } else { (other, one) };
-        while at != last {
-            match self[at].next {
-                Some(next) => at = next,
-                None => return false,
-            }
-        }
-        true
+        self[one].segment == self[other].segment
     }
 
     /// Address and bytes of the segment that contains a block. O(blocks of the segment).

@@ -33,7 +33,7 @@ mod stats;
 mod tests;
 
 pub use address_hasher::AddressHasher;
-pub use allocator::{CachingAllocator, ExistingPart, ExistingSegment, PartUse, UnusedBytes};
+pub use allocator::{CachingAllocator, ExistingPart, ExistingSegment, PartUse, SettingsBeside, UnusedBytes};
 pub use backend::{
     AllocatorTraceEntry, CacheBackend, DriverError, NOT_SUPPORTED, OUT_OF_MEMORY, TraceAction,
 };

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::ids::{BlockId, EventId, FreeTicket};
 
 /// The pending frees of one device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PendingFrees {
     queues: BTreeMap<u64, VecDeque<(EventId, BlockId)>>,
     deferred: Vec<BlockId>,

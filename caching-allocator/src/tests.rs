@@ -16,10 +16,10 @@ use naive_allocator::{BlockUse, NaiveAllocator};
 
 /// Reproducible random numbers (xorshift64*).
 #[derive(Debug)]
-struct Xorshift(u64);
+pub(crate) struct Xorshift(pub(crate) u64);
 
 impl Xorshift {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

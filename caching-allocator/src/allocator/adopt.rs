@@ -85,6 +85,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         };
         let arena = segment.is_expandable.then(|| self.adopt_arena(segment, size_class));
         let mapped_bytes = segment.mapped_bytes();
+        self.largest_segment_bytes = self.largest_segment_bytes.max(mapped_bytes);
         self.stats.add(StatKind::ReservedBytes, size_class, mapped_bytes as i64);
         if arena.is_some() {
             self.pools.get_mut(pool).mapped_bytes += mapped_bytes;
@@ -93,7 +94,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             self.stats.add(StatKind::Segment, size_class, 1);
             self.stats.oversize_segments.add(i64::from(mapped_bytes >= self.settings.max_split_bytes));
         }
-        let mut rest = self.blocks.add(AllocatorBlock {
+        let mut rest = self.blocks.add_segment(AllocatorBlock {
             addr: segment.addr,
             bytes: self.arena_bytes(arena).unwrap_or(mapped_bytes),
             requested_bytes: 0,
@@ -104,6 +105,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             order: segment.addr,
             free_since: 0,
             arena,
+            segment: 0,
             stream_uses: Vec::new(),
             pending_events: 0,
             previous: None,

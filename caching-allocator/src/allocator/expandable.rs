@@ -62,7 +62,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
         let addr = self.backend.reserve_addresses(bytes)?;
         let arena = self.arenas.add(ExpandableArena { addr, bytes, page_bytes });
         let order = self.order_of_arena(addr);
-        let id = self.blocks.add(AllocatorBlock {
+        let id = self.blocks.add_segment(AllocatorBlock {
             addr,
             bytes,
             requested_bytes: 0,
@@ -73,6 +73,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             order,
             free_since: 0,
             arena: Some(arena),
+            segment: 0,
             stream_uses: Vec::new(),
             pending_events: 0,
             previous: None,

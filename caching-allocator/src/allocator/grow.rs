@@ -84,8 +84,9 @@ impl<B: CacheBackend> CachingAllocator<B> {
         if segment >= self.settings.max_split_bytes {
             self.stats.oversize_segments.add(1);
         }
+        self.largest_segment_bytes = self.largest_segment_bytes.max(segment);
         let order = self.order_of_segment(addr, segment);
-        let id = self.blocks.add(AllocatorBlock {
+        let id = self.blocks.add_segment(AllocatorBlock {
             addr,
             bytes: segment,
             requested_bytes: 0,
@@ -96,6 +97,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             order,
             free_since: 0,
             arena: None,
+            segment: 0,
             stream_uses: Vec::new(),
             pending_events: 0,
             previous: None,

@@ -8,6 +8,7 @@
 mod adopt;
 mod events;
 mod expandable;
+mod fork;
 mod grow;
 mod order;
 mod release;
@@ -30,6 +31,7 @@ use crate::settings::Settings;
 use crate::size_rules::{GRAIN_BYTES, block_bytes, should_split, size_class_of};
 use crate::stats::{DeviceStats, StatKind};
 pub use adopt::{ExistingPart, ExistingSegment, PartUse};
+pub use fork::SettingsBeside;
 use order::{FIRST_ORDER, NewPart};
 use search::ClassedRequest;
 pub use unused::UnusedBytes;
@@ -56,6 +58,8 @@ pub struct CachingAllocator<B> {
     /// The next number of a block or segment; see `order.rs`.
     next_order: u64,
     did_address_decide: bool,
+    /// The largest segment so far, without expandable ones that were made here.
+    largest_segment_bytes: u64,
 }
 
 impl<B: CacheBackend> CachingAllocator<B> {
@@ -75,6 +79,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
             limit_bytes: None,
             next_order: FIRST_ORDER,
             did_address_decide: false,
+            largest_segment_bytes: 0,
         };
         if let Some(fraction) = settings.memory_fraction {
             allocator.set_memory_fraction(fraction);
@@ -136,7 +141,11 @@ impl<B: CacheBackend> CachingAllocator<B> {
 
     /// Bytes of the block for a request; `None` if no device could serve it.
     pub fn block_bytes(&self, requested_bytes: u64) -> Option<u64> {
-        let divisions = self.settings.roundup.divisions_for(requested_bytes);
+        self.block_bytes_with(&self.settings, requested_bytes)
+    }
+
+    fn block_bytes_with(&self, settings: &Settings, requested_bytes: u64) -> Option<u64> {
+        let divisions = settings.roundup.divisions_for(requested_bytes);
         if divisions == 1 && self.rules.one_division_keeps_size && requested_bytes > GRAIN_BYTES {
             return block_bytes(requested_bytes, 1).map(|_| requested_bytes);
         }

@@ -11,7 +11,7 @@ use crate::size_rules::BlockSizeClass;
 type UnmappedKey = (u64, u64, BlockId);
 
 /// The free blocks of one pool, and the captures and graphs that use it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct BlockPool {
     pub(crate) id: PoolId,
     /// Captures, graphs and `MemPool` objects that hold the pool.

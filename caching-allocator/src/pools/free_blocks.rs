@@ -15,14 +15,14 @@ fn key_of(bytes: u64, order: u64) -> FreeBlockKey {
 }
 
 /// The free blocks of one stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StreamBlocks {
     stream: u64,
     blocks: BTreeMap<FreeBlockKey, BlockId>,
 }
 
 /// Free blocks by stream, size and order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct FreeBlocks {
     /// One row per stream, by ascending stream.
     streams: Vec<StreamBlocks>,
@@ -64,14 +64,14 @@ impl FreeBlocks {
 
     /// Blocks of a stream with at least `bytes`, in order.
     pub(super) fn at_least(&self, stream: u64, bytes: u64) -> impl Iterator<Item = BlockId> + '_ {
-        let blocks = self.of_stream(stream).into_iter();
-        blocks.flat_map(move |blocks| blocks.range(key_of(bytes, 0)..).map(|(_, id)| *id))
+        let blocks = self.of_stream(stream).map(|blocks| blocks.range(key_of(bytes, 0)..));
+        blocks.unwrap_or_default().map(|(_, id)| *id)
     }
 
     /// Blocks of a stream with fewer than `bytes`, in reverse order.
     pub(super) fn below(&self, stream: u64, bytes: u64) -> impl Iterator<Item = BlockId> + '_ {
-        let blocks = self.of_stream(stream).into_iter();
-        blocks.flat_map(move |blocks| blocks.range(..key_of(bytes, 0)).rev().map(|(_, id)| *id))
+        let blocks = self.of_stream(stream).map(|blocks| blocks.range(..key_of(bytes, 0)));
+        blocks.unwrap_or_default().rev().map(|(_, id)| *id)
     }
 
     /// All blocks, by stream and in order.

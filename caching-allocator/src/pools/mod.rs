@@ -69,6 +69,17 @@ impl Default for PoolTable {
 }
 
 impl PoolTable {
+    /// A copy; `None` while requests may go to a private pool.
+    pub(crate) fn copy_without_routes(&self) -> Option<Self> {
+        self.routes.is_empty().then(|| Self {
+            table: self.table.clone(),
+            by_id: self.by_id.clone(),
+            routes: Vec::new(),
+            marked_captures: self.marked_captures,
+            fallbacks: self.fallbacks.clone(),
+        })
+    }
+
     /// True while requests may go to a private pool.
     pub(crate) fn has_routes(&self) -> bool {
         !self.routes.is_empty()

@@ -75,7 +75,7 @@ impl DeviceState {
             reserved: request.reserved,
             request: request.pool,
             has_failed: request.has_failed,
-            blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
+            blocks: self.torch.live().sorted(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
             ranges: ranges_of_device(ranges, ordinal),

@@ -323,31 +323,47 @@ impl DeviceState {
     }
 
     /// Checks the running totals and updates the peak of reserved bytes.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A call would pass the state through memory.
     fn after_block_event(&mut self, event: &Event, now: StateSample, driver: &DriverState) {
         let sum = self.torch.total().bytes;
         if sum != event.aux[0] {
-            self.total_mismatches += 1;
-            self.first_mismatch.get_or_insert(TotalMismatch {
-                seq: event.seq,
-                sum_bytes: sum,
-                torch_bytes: event.aux[0],
-            });
+            self.note_total_mismatch(event, sum);
         }
         if event.detail.is_some() && self.segments.bytes() != self.reserved {
             self.segment_mismatches += 1;
         }
         self.attribution.set_torch_levels(TorchLevels { reserved: self.reserved, live: sum });
         if self.sleep.has_slept() {
-            self.sleep.on_block(event);
-            self.sleep.observe(self.torch_levels());
+            self.observe_sleep(event);
         }
         if self.moments.is_reserved_peak(self.reserved) {
-            let request = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
-            let peak = PastMoment { request, ..self.present_moment(now, driver) };
-            self.moments.set_peak_reserved(peak);
-            self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device: now.device };
+            self.set_reserved_peak(event, now, driver);
         }
+    }
+
+    #[cold]
+    fn note_total_mismatch(&mut self, event: &Event, sum_bytes: u64) {
+        self.total_mismatches += 1;
+        self.first_mismatch.get_or_insert(TotalMismatch {
+            seq: event.seq,
+            sum_bytes,
+            torch_bytes: event.aux[0],
+        });
+    }
+
+    #[cold]
+    fn observe_sleep(&mut self, event: &Event) {
+        self.sleep.on_block(event);
+        self.sleep.observe(self.torch_levels());
+    }
+
+    #[inline(never)] // Few events set a new maximum.
+    fn set_reserved_peak(&mut self, event: &Event, now: StateSample, driver: &DriverState) {
+        let request = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
+        let peak = PastMoment { request, ..self.present_moment(now, driver) };
+        self.moments.set_peak_reserved(peak);
+        self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device: now.device };
     }
 
     /// The present gap in bytes.

@@ -13,19 +13,30 @@ use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, TorchRanges};
 use crate::state::live_set::LiveBlock;
 use crate::state::pool_key::PoolKey;
 use crate::util::ids::{SiteId, StackId};
-use crate::util::seeded_map::SeededMap;
 
 /// Collects the bytes of one cause by site and by pool.
 #[derive(Default)]
 struct CauseBytes {
-    by_site: SeededMap<SiteId, u64>,
+    /// Bytes by the number of the site. No hash map: each block of each moment is added.
+    by_site: Vec<u64>,
+    /// The sites with bytes.
+    sites: Vec<SiteId>,
     by_pool: BTreeMap<PoolKey, u64>,
 }
 
 impl CauseBytes {
     fn add(&mut self, site: SiteId, bytes: u64) {
-        let sum = self.by_site.entry(site).or_default();
-        *sum = sum.saturating_add(bytes);
+        if bytes == 0 {
+            return;
+        }
+        let index = site.0 as usize;
+        if index >= self.by_site.len() {
+            self.by_site.resize(index + 1, 0);
+        }
+        if self.by_site[index] == 0 {
+            self.sites.push(site);
+        }
+        self.by_site[index] = self.by_site[index].saturating_add(bytes);
     }
 
     fn add_to_pool(&mut self, pool: Option<PoolKey>, bytes: u64) {
@@ -38,8 +49,8 @@ impl CauseBytes {
     fn into_cause(self) -> GapCause {
         let mut pools: Vec<(PoolKey, u64)> = self.by_pool.into_iter().collect();
         pools.sort_by_key(|(pool, bytes)| (std::cmp::Reverse(*bytes), *pool));
-        let mut culprits: Vec<(SiteId, u64)> =
-            self.by_site.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        let bytes_of = |site: SiteId| (site, self.by_site[site.0 as usize]);
+        let mut culprits: Vec<(SiteId, u64)> = self.sites.into_iter().map(bytes_of).collect();
         culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
         GapCause {
             bytes: culprits.iter().map(|(_, bytes)| bytes).fold(0, |a, b| a.saturating_add(*b)),
@@ -175,6 +186,7 @@ fn explain_free_memory(
         .chain(pending)
         .map(|((addr, block), is_pending)| PlacedBlock { addr: *addr, block, is_pending })
         .collect();
+    // Those of the present are in order already.
     blocks.sort_unstable_by_key(|placed| placed.addr);
     let mut result = Gap { largest_free: Some(0), ..base };
     let (mut pending, mut unusable, mut totals) =

@@ -98,10 +98,21 @@ impl RequestHistogram {
         let mut bytes_by_pool: BTreeMap<PoolKey, u128> = BTreeMap::new();
         let in_table =
             self.table.iter().filter(|(_, count)| *count > 0).map(|(request, count)| (request, count));
+        // Most requests are for one stream and pool: those in a row are added up first.
+        let mut row: [Option<(PoolKey, u128)>; 2] = [None; 2];
+        let mut add = |ended: Option<(PoolKey, u128)>| {
+            if let Some((pool, bytes)) = ended {
+                *bytes_by_pool.entry(pool).or_default() += bytes;
+            }
+        };
         for (request, count) in self.evicted.iter().chain(in_table) {
-            *bytes_by_pool.entry(request.pool_key()).or_default() +=
-                u128::from(request.bytes) * u128::from(*count);
+            let (pool, bytes) = (request.pool_key(), u128::from(request.bytes) * u128::from(*count));
+            match &mut row[usize::from(pool.is_small)] {
+                Some((of_row, sum)) if *of_row == pool => *sum += bytes,
+                other => add(other.replace((pool, bytes))),
+            }
         }
+        row.into_iter().for_each(add);
         let most = bytes_by_pool.into_iter().max_by_key(|(pool, bytes)| (*bytes, std::cmp::Reverse(*pool)));
         most.map(|(pool, _)| pool)
     }

@@ -60,12 +60,15 @@ impl BinAxis {
     }
 
     /// Passes an event. Returns its position.
+    ///
+    /// The sums wrap only in a damaged trace, whose events are far longer or more than its head
+    /// says. Its events then fall into bins that exist.
     #[inline]
     pub(crate) fn advance(&mut self, time_ns: u64) -> u64 {
-        self.events_ns = self.events_ns.saturating_add(self.event_ns);
+        self.events_ns = self.events_ns.wrapping_add(self.event_ns);
         if time_ns > self.now.0 {
             self.before = self.now;
-            self.now = (time_ns, time_ns.saturating_add(self.events_ns));
+            self.now = (time_ns, time_ns.wrapping_add(self.events_ns));
         }
         self.now.1
     }

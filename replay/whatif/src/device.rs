@@ -60,7 +60,7 @@ pub(crate) enum AddressOrder {
 }
 
 /// Memory, addresses and calls of one device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PredictedDevice {
     /// Memory of the card; `None` if it is unknown, and then not limited.
     card_bytes: Option<u64>,
@@ -128,6 +128,12 @@ impl PredictedDevice {
     /// Whether more memory is in use than the card has.
     pub(crate) fn is_over_card(&self) -> bool {
         self.available_bytes().is_some_and(|available| self.taken_bytes() > available)
+    }
+
+    /// [`is_over_card`](Self::is_over_card) with this much outside PyTorch and asleep.
+    pub(crate) fn would_be_over_card(&self, outside_bytes: u64, asleep_bytes: u64) -> bool {
+        let available = self.card_bytes.map(|card| card.saturating_sub(outside_bytes));
+        available.is_some_and(|available| self.used_bytes.saturating_sub(asleep_bytes) > available)
     }
 
     pub(crate) fn knows_card(&self) -> bool {

@@ -4,7 +4,8 @@
 //! [`WhatIf`] passes over the events of a run once. It takes the program's requests from them
 //! (`requests.rs`) and makes them to several allocators at once (`prediction.rs`). One has the
 //! settings of the run and must reproduce the recording; each [`Scenario`] has one, and others with
-//! random orders of addresses on request (`order_range.rs`).
+//! random orders of addresses on request (`order_range.rs`). Scenarios share one as long as no
+//! request tells their settings apart.
 //! Memory grows with the live blocks and the scenarios, not with the events.
 //!
 //! [`OomPredictor`] does so up to the first out-of-memory error, and says which settings would have
@@ -43,7 +44,7 @@ use device::AddressOrder;
 pub use first_oom::OomPredictor;
 use order_range::OrderRange;
 use outside_memory::{OutsideMemory, OutsideWatch};
-use prediction::{PredictedRun, Prediction, PredictionInput};
+use prediction::{Follower, PredictedRun, Prediction, PredictionInput};
 use pressure::PressureWatch;
 pub use reliance::Doubt;
 pub use requests::{RecordedBlock, Request, RequestReader, StartState, TimedRequest};
@@ -65,13 +66,40 @@ const BATCH: usize = 8192;
 struct OtherRun {
     scenario: Scenario,
     prediction: Option<Prediction>,
+    /// The prediction that stands for this row as long as its settings make no difference.
+    leader: Option<Leader>,
     range: OrderRange,
+}
+
+/// A row with a prediction of its own.
+#[derive(Clone, Copy, Debug)]
+enum Leader {
+    Base,
+    Other(usize),
 }
 
 impl OtherRun {
     fn predictions_mut(&mut self) -> impl Iterator<Item = &mut Prediction> {
         self.prediction.iter_mut().chain(self.range.predictions_mut())
     }
+}
+
+/// Lets a prediction that was begun stand for a scenario; `None` if none can.
+fn begin_as_follower(
+    scenario: &Scenario,
+    base: &mut (Scenario, Prediction),
+    others: &mut [OtherRun],
+) -> Option<Leader> {
+    let row = others.len();
+    if let Some(settings) = scenario.settings_beside(&base.0) {
+        base.1.followers.push(Follower { row, settings });
+        return Some(Leader::Base);
+    }
+    others.iter_mut().enumerate().find_map(|(leader, other)| {
+        let settings = scenario.settings_beside(&other.scenario)?;
+        other.prediction.as_mut()?.followers.push(Follower { row, settings });
+        Some(Leader::Other(leader))
+    })
 }
 
 /// Predictions for one device of a run.
@@ -94,6 +122,8 @@ pub struct WhatIf {
     /// Releases that may have been recorded; only that of `base` if it is known.
     releases: Vec<TorchVersion>,
     start: Option<RecordedStart>,
+    /// Live blocks at the end of the last equal step.
+    live_at_step_end: Option<usize>,
     has_private_pools: bool,
     /// PyTorch's memory was returned while PyTorch counted it.
     slept: bool,
@@ -120,16 +150,19 @@ impl WhatIf {
     pub fn new(device: u8, base: Scenario, others: Vec<Scenario>, known_doubts: Vec<Doubt>) -> Self {
         let mut begun = base.begin(AddressOrder::AsRecorded);
         begun.subject = PredictedRun::Recorded;
-        let others = others.into_iter().map(|scenario| {
-            let prediction = scenario.begin_if_accepted();
-            OtherRun { scenario, prediction, range: OrderRange::default() }
-        });
+        let mut base = (base, begun);
+        let mut rows: Vec<OtherRun> = Vec::new();
+        for scenario in others {
+            let leader = begin_as_follower(&scenario, &mut base, &mut rows);
+            let prediction = if leader.is_none() { scenario.begin_if_accepted() } else { None };
+            rows.push(OtherRun { scenario, prediction, leader, range: OrderRange::default() });
+        }
         Self {
             device,
             requests: RequestReader::new(device),
-            base: (base, begun),
+            base,
             base_range: OrderRange::default(),
-            others: others.collect(),
+            others: rows,
             inputs: Vec::with_capacity(BATCH),
             outside: OutsideWatch::new(device),
             memory_queries: 0,
@@ -139,6 +172,7 @@ impl WhatIf {
             known_doubts,
             releases: Vec::new(),
             start: None,
+            live_at_step_end: None,
             has_private_pools: false,
             slept: false,
         }
@@ -213,6 +247,10 @@ impl WhatIf {
         let Some(state) = self.requests.take_start() else { return };
         let StartState { blocks, allocated_bytes, reserved_bytes, .. } = state;
         self.start = Some(RecordedStart { blocks, allocated_bytes, reserved_bytes });
+        // What exists already may hold blocks that a limit concerns.
+        let predictions = self.others.iter_mut().filter_map(|other| other.prediction.as_mut());
+        predictions.chain([&mut self.base.1]).for_each(Prediction::part_from_all);
+        self.take_parted();
         let predictions = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
         let predictions = predictions.chain(self.base_range.predictions_mut());
         predictions.chain([&mut self.base.1]).for_each(|prediction| prediction.adopt(&state));
@@ -261,11 +299,35 @@ impl WhatIf {
             }
         });
         self.inputs.clear();
+        self.take_parted();
+    }
+
+    /// Gives rows whose settings made a difference their own predictions.
+    fn take_parted(&mut self) {
+        let predictions = self.others.iter_mut().filter_map(|other| other.prediction.as_mut());
+        let parted = predictions.chain([&mut self.base.1]).flat_map(|one| std::mem::take(&mut one.parted));
+        for (row, own) in parted.collect::<Vec<_>>() {
+            (self.others[row].prediction, self.others[row].leader) = (Some(own), None);
+        }
+    }
+
+    /// The prediction of a row; `None` if the release refuses its settings.
+    fn prediction_of<'a>(&'a self, other: &'a OtherRun) -> Option<&'a Prediction> {
+        match other.leader {
+            None => other.prediction.as_ref(),
+            Some(Leader::Base) => Some(&self.base.1),
+            Some(Leader::Other(row)) => self.others[row].prediction.as_ref(),
+        }
     }
 
     /// Ends a step that is equal to the one before it. Returns true if each allocator was in its
     /// present state at the end of an earlier one: then equal steps bring nothing new.
     pub fn end_equal_step(&mut self) -> bool {
+        // While something leaks, no state comes back.
+        let live_blocks = self.requests.count_live_blocks();
+        if self.live_at_step_end.replace(live_blocks).is_some_and(|before| before != live_blocks) {
+            return false;
+        }
         self.go_on();
         let Some(live) = self.requests.live_blocks() else { return false };
         let others = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
@@ -281,6 +343,12 @@ impl WhatIf {
         let others = self.others.iter_mut().flat_map(OtherRun::predictions_mut);
         let all = others.chain(self.base_range.predictions_mut()).chain([&mut self.base.1]);
         all.for_each(|prediction| prediction.go_on_to(time_ns));
+    }
+
+    /// Whether the model of the recorded run has reserved more than this, or failed a request.
+    pub fn is_base_beyond(&self, reserved_bytes: u64) -> bool {
+        let (_, base) = &self.base;
+        base.peak_reserved_bytes > reserved_bytes || base.failures() > 0
     }
 
     /// PyTorch itself asks for free memory after the driver refused some. Only other calls show
@@ -310,9 +378,10 @@ impl WhatIf {
         let own_doubts = doubts_of_prediction(scenario, prediction);
         let own_doubts = [doubts.clone(), own_doubts].concat();
         let base = row_of(scenario, Some(prediction), &self.base_range, own_doubts);
-        let rows = self.others.iter().map(|OtherRun { scenario, prediction, range }| {
-            let own_doubts = self.doubts_of_row(scenario, prediction.as_ref());
-            row_of(scenario, prediction.as_ref(), range, [doubts.clone(), own_doubts].concat())
+        let rows = self.others.iter().map(|other| {
+            let (OtherRun { scenario, range, .. }, prediction) = (other, self.prediction_of(other));
+            let own_doubts = self.doubts_of_row(scenario, prediction);
+            row_of(scenario, prediction, range, [doubts.clone(), own_doubts].concat())
         });
         let mut rows: Vec<PredictedRow> = rows.collect();
         rows.sort_by_key(|predicted| rank(&predicted.row));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gpumemtrace_caching_allocator::{
-    CachingAllocator, FreeTicket, ProgramBlock, Rules, Settings, UnusedBytes,
+    CachingAllocator, FreeTicket, ProgramBlock, Rules, Settings, SettingsBeside, UnusedBytes,
 };
 use gpumemtrace_replay::report::ReservedCurve;
 
@@ -54,6 +54,15 @@ pub(crate) enum PredictedRun {
     Other,
 }
 
+/// Another run with settings that have made no difference so far, so that one prediction stands for
+/// both.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    /// Its place among the rows.
+    pub(crate) row: usize,
+    pub(crate) settings: SettingsBeside,
+}
+
 /// The state of one prediction.
 #[derive(Debug)]
 pub(crate) struct Prediction {
@@ -73,7 +82,7 @@ pub(crate) struct Prediction {
     /// Frees of blocks that were allocated before the recording.
     pub(crate) unknown_frees: u64,
     /// The most bytes of segments so far, after a request.
-    peak_reserved_bytes: u64,
+    pub(crate) peak_reserved_bytes: u64,
     curve: CurveCollector,
     /// What the program did not use of them.
     pub(crate) unused_at_peak: UnusedBytes,
@@ -86,6 +95,10 @@ pub(crate) struct Prediction {
     states: Vec<u64>,
     /// Segments may have been returned here that the recorded run did not have.
     pub(crate) has_unknown_release: bool,
+    /// Runs that it stands for. They are not the recorded one.
+    pub(crate) followers: Vec<Follower>,
+    /// Former followers with their rows, which made a difference.
+    pub(crate) parted: Vec<(usize, Prediction)>,
 }
 
 impl Prediction {
@@ -107,6 +120,72 @@ impl Prediction {
             states: Vec::new(),
             was_pool_refused: false,
             retries_in_pools: rules.pools_allow_release,
+            followers: Vec::new(),
+            parted: Vec::new(),
+        }
+    }
+
+    /// A prediction that goes on from here by itself.
+    fn fork(&self, settings: &SettingsBeside) -> Self {
+        let Some(allocator) = self.allocator.fork(settings) else {
+            unreachable!("a private pool is active only during a request")
+        };
+        Self {
+            allocator,
+            blocks: self.blocks.clone(),
+            pending: self.pending.clone(),
+            subject: PredictedRun::Other,
+            pool_uses: self.pool_uses.clone(),
+            curve: self.curve.clone(),
+            states: self.states.clone(),
+            followers: Vec::new(),
+            parted: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// Lets the followers go on by themselves that the next input may tell from this prediction.
+    fn part_from_followers(&mut self, inputs: &[PredictionInput]) {
+        let Some(next) = inputs.first() else { return };
+        if !self.followers.iter().any(|follower| self.may_differ(follower, next)) {
+            return;
+        }
+        let all = std::mem::take(&mut self.followers).into_iter();
+        let (parting, staying): (Vec<_>, Vec<_>) = all.partition(|follower| self.may_differ(follower, next));
+        self.followers = staying;
+        for Follower { row, settings } in parting {
+            let mut own = self.fork(&settings);
+            own.go_on(inputs);
+            self.parted.push((row, own));
+        }
+    }
+
+    /// Lets all followers go on by themselves.
+    pub(crate) fn part_from_all(&mut self) {
+        for Follower { row, settings } in std::mem::take(&mut self.followers) {
+            self.parted.push((row, self.fork(&settings)));
+        }
+    }
+
+    /// Whether a follower may do something else at this input.
+    fn may_differ(&self, follower: &Follower, input: &PredictionInput) -> bool {
+        let is_recorded = self.subject == PredictedRun::Recorded;
+        match input {
+            PredictionInput::Request(timed) => {
+                let (Request::Alloc { requested_bytes, .. } | Request::Fail { requested_bytes, .. }) =
+                    timed.request
+                else {
+                    return false;
+                };
+                let was_refused = timed.was_refused || matches!(timed.request, Request::Fail { .. });
+                is_recorded && was_refused
+                    || !self.allocator.serves_alike(&follower.settings, requested_bytes)
+            }
+            PredictionInput::RecordedSegment(..) => false,
+            PredictionInput::Outside(OutsideMemory { bytes, asleep_bytes, call }) => {
+                let device = &self.allocator.backend;
+                is_recorded && call.is_some() && device.would_be_over_card(*bytes, *asleep_bytes)
+            }
         }
     }
 
@@ -138,9 +217,12 @@ impl Prediction {
 
     /// Goes on with what the recording shows next, unless the prediction has ended.
     pub(crate) fn go_on(&mut self, inputs: &[PredictionInput]) {
-        for input in inputs {
+        for (place, input) in inputs.iter().enumerate() {
             if self.stop.is_some() {
                 return;
+            }
+            if !self.followers.is_empty() {
+                self.part_from_followers(&inputs[place..]);
             }
             match input {
                 PredictionInput::Request(timed) => self.make(timed),

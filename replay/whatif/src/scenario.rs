@@ -1,6 +1,8 @@
 //! What is asked: settings, a version of PyTorch, and a card.
 
-use gpumemtrace_caching_allocator::{EqualSizeOrder, Rules, Settings, SettingsError, TorchVersion};
+use gpumemtrace_caching_allocator::{
+    EqualSizeOrder, Rules, Settings, SettingsBeside, SettingsError, TorchVersion,
+};
 
 use crate::device::{AddressOrder, PredictedDevice};
 use crate::prediction::Prediction;
@@ -137,6 +139,14 @@ impl Scenario {
                 EqualSizeOrder::ByBlockNumber => false,
                 EqualSizeOrder::BySegmentNumber => self.settings.expandable_segments,
             }
+    }
+
+    /// The settings, if a prediction of `other` may stand for this scenario as long as no request
+    /// tells them apart.
+    pub(crate) fn settings_beside(&self, other: &Self) -> Option<SettingsBeside> {
+        let is_same_run = (self.version, self.card_bytes) == (other.version, other.card_bytes);
+        let are_accepted = self.refusal.is_none() && other.refusal.is_none();
+        SettingsBeside::new(&self.settings, &other.settings).filter(|_| is_same_run && are_accepted)
     }
 
     /// The prediction, unless the release refuses the settings.

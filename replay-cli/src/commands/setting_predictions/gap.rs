@@ -60,6 +60,11 @@ pub(in crate::commands) fn add_setting_effects(
     let walked = analysis.walk(&|| file.open(), head, (None, None), &mut |walked| {
         if walked.step != step {
             step = walked.step;
+            // `effects_of` says nothing where the model does not reproduce the run.
+            predictions.retain(|(device, whatif)| !whatif.is_base_beyond(recorded_peak(device)));
+            if predictions.is_empty() {
+                return ControlFlow::Break(());
+            }
             // All further steps are equal, so allocators repeat what they did after the same state.
             if step > first_equal && tries_left > 0 {
                 tries_left -= 1;
@@ -87,12 +92,16 @@ pub(in crate::commands) fn add_setting_effects(
     }
 }
 
+fn recorded_peak(device: &Device) -> u64 {
+    device.peak.reserved_bytes.unwrap_or(0)
+}
+
 /// Those of a run that is too long.
 fn no_effects(device: &Device) -> SettingEffects {
     SettingEffects {
         trace: 0,
         device: device.device,
-        recorded_peak_bytes: device.peak.reserved_bytes.unwrap_or(0),
+        recorded_peak_bytes: recorded_peak(device),
         recorded_curve: ReservedCurve::default(),
         is_over_limit: true,
         settings: Vec::new(),

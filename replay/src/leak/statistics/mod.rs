@@ -17,6 +17,8 @@
 //! for series that otherwise grow. The tests hold a worked example from Gilbert (1987) and error
 //! rates over seeded noise.
 
+use std::cmp::Ordering;
+
 /// Values of a series that are used, evenly spaced. It bounds the 32,640 pairs of [`fit_trend`].
 pub(crate) const MAX_VALUES: usize = 256;
 /// Two-sided 5% quantile of the normal distribution.
@@ -80,8 +82,12 @@ pub(crate) fn fit_trend(values: &[u64]) -> TrendFit {
         values.iter().zip(0..).map(|(value, at)| value - median * f64::from(at)).collect();
     let score = KendallScore { variance: score.variance * variance_inflation(&residuals), ..score };
     let distance = Z_95 * score.variance.sqrt() / 2.0;
-    let interval = [median_rank - distance, median_rank + distance]
-        .map(|rank| value_at_rank(&mut slopes, rank) / every as f64);
+    // The median has divided the slopes: the bounds are each in one part.
+    let middle = median_rank as usize;
+    let (low, high) = (median_rank - distance, median_rank + distance - middle as f64);
+    let below = if low.ceil() <= middle as f64 { &mut slopes[..=middle] } else { &mut slopes[..] };
+    let low = value_at_rank(below, low);
+    let interval = [low, value_at_rank(&mut slopes[middle..], high)].map(|slope| slope / every as f64);
     TrendFit {
         trend: Trend { tau, p: score.p_value() },
         slope: Slope { per_value: median / every as f64, interval },
@@ -208,13 +214,16 @@ fn mean_ranks(values: &[f64]) -> Vec<f64> {
 }
 
 /// The value at a rank, which is clamped to those there are. Between two ranks, the mean of both.
-/// Reorders `values`.
+/// Reorders `values`, which are finite.
 fn value_at_rank(values: &mut [f64], rank: f64) -> f64 {
     let last = values.len() - 1;
     let rank = rank.clamp(0.0, last as f64);
-    let mut at = |index: usize| *values.select_nth_unstable_by(index, f64::total_cmp).1;
-    let below = at(rank.floor() as usize);
-    if rank.fract() == 0.0 { below } else { below.midpoint(at(rank.ceil() as usize)) }
+    // Slopes of byte counts are never NaN or -0, so this is their total order.
+    let order = |a: &f64, b: &f64| a.partial_cmp(b).unwrap_or(Ordering::Equal);
+    let (_, below, above) = values.select_nth_unstable_by(rank.floor() as usize, order);
+    // The next rank is the least of the values above: one more selection would cost ten times that.
+    let next = if rank.fract() == 0.0 { None } else { above.iter().copied().min_by(order) };
+    next.map_or(*below, |next| below.midpoint(next))
 }
 
 #[cfg(test)]

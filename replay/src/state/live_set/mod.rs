@@ -262,13 +262,13 @@ impl LiveSet {
         self.last.time_ns = now.time_ns;
         self.last.step = now.step;
         self.last.live = self.total.bytes;
-        self.last.reserved = now.reserved;
-        self.last.device = now.device;
+        if !is_usual {
+            self.last.reserved = now.reserved;
+            self.last.device = now.device;
+            self.record_extreme();
+        }
         if let Some(history) = &mut self.history {
             history.observe(&self.axis, &self.last, self.events);
-        }
-        if !is_usual {
-            self.record_extreme();
         }
     }
 

@@ -165,11 +165,14 @@ impl SiteStats {
                 entry.this_step = 0;
             }
         }
-        self.fill_bins(bins.current(), bins);
+        if self.bins.len() < bins.current() {
+            self.fill_bins(bins.current(), bins);
+        }
         self.counter.save(checkpoints);
     }
 
     /// Fills the values of the bins before `end`.
+    #[inline(never)] // Most changes come in a bin whose predecessors are filled.
     pub(crate) fn fill_bins(&mut self, end: usize, bins: &TimelineBins) {
         if self.bins.len() >= end {
             return;

@@ -244,6 +244,11 @@ impl RequestReader {
         self.blocks.by_age().filter(|_| is_settled)
     }
 
+    /// Number of live blocks.
+    pub(crate) fn count_live_blocks(&self) -> usize {
+        self.blocks.count_live()
+    }
+
     /// The requests that were still open when the recording ended.
     pub fn finish(&mut self) -> &[TimedRequest] {
         self.ready.clear();

@@ -57,6 +57,11 @@ impl BlockNumbers {
         Some(block)
     }
 
+    /// Number of live blocks.
+    pub(crate) fn count_live(&self) -> usize {
+        self.live.len()
+    }
+
     /// All live blocks, the oldest first; `None` while other streams use freed ones.
     pub(crate) fn by_age(&self) -> Option<Vec<RecordedBlock>> {
         let mut live: Vec<RecordedBlock> = self.live.values().copied().collect();

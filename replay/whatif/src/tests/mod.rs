@@ -2,5 +2,6 @@
 
 mod doubts;
 mod equal_steps;
+mod followers;
 mod rows;
 pub(crate) mod run;
