@@ -46,10 +46,13 @@ pub fn parse_bool(text: &str) -> Option<bool> {
 
 /// Prints one line about an invalid value.
 pub fn warn(name: &str, value: &str, wanted: &str, used: &str) {
+    say(&format!("simgpu: {name}={value:?} is not {wanted}; using {used}"));
+}
+
+/// Prints a line to stderr. A closed stderr is no error: the program may run as a daemon.
+pub fn say(line: &str) {
     use std::io::Write as _;
-    let line = format!("simgpu: {name}={value:?} is not {wanted}; using {used}\n");
-    // A closed stderr is no error: the program may run as a daemon.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 #[cfg(test)]

@@ -7,6 +7,6 @@ mod env;
 mod ffi;
 mod version_block;
 
-pub use env::{parse_bool, parse_size, warn};
+pub use env::{parse_bool, parse_size, say, warn};
 pub use ffi::{ApiResult, In, Out, Text};
 pub use version_block::{BLOCK_SYMBOL, MAGIC, VersionBlock, WheelVersions};

@@ -16,6 +16,15 @@ pub(crate) enum CopyMode {
     All,
 }
 
+/// What initializers of large tensors on the CPU do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Initializers {
+    /// They write, until the host's memory is short.
+    Write,
+    /// They write nothing.
+    Skip,
+}
+
 /// Size limit of copies under `SIMGPU_COPY=small`, in bytes.
 pub(crate) const SMALL_COPY: u64 = 64 << 10;
 
@@ -31,6 +40,9 @@ pub(crate) struct Config {
     pub(crate) copy: CopyMode,
     /// The largest tensor that is computed, in bytes; 0 computes none.
     pub(crate) values_bytes: u64,
+    pub(crate) initializers: Initializers,
+    /// Free memory of the host in bytes; `None`: as the system says.
+    pub(crate) host_memory: Option<u64>,
     pub(crate) event_delay_us: u64,
     pub(crate) manual_events: bool,
     pub(crate) context_bytes: u64,
@@ -105,6 +117,9 @@ impl Config {
                 0,
                 0..=16 << 20,
             ),
+            initializers: if switch("SIMGPU_SKIP_INIT") { Initializers::Skip } else { Initializers::Write },
+            host_memory: Some(number("SIMGPU_HOST_MEMORY", "a number of bytes", 0, 0..=1 << 50))
+                .filter(|bytes| *bytes > 0),
             event_delay_us: number("SIMGPU_EVENT_DELAY_US", "a number of microseconds", 0, 0..=60_000_000),
             manual_events: switch("SIMGPU_MANUAL_EVENTS"),
             context_bytes: number("SIMGPU_CONTEXT_BYTES", "a number of bytes", 0, 0..=1 << 40),

@@ -176,3 +176,32 @@ def test_loop_that_waits_for_a_result_ends_with_its_line(stock, tmp_path, kind):
     sentence = f"gpumemtrace: train.py:{line}: this loop waits for a result that is not computed here, and did 10,000 rounds"
     assert (sentence in said, "left" in printed) == (bool(line), not line), said
     assert "wrote run.trace" in said
+
+
+LARGE_MODEL = """
+import resource, torch
+from torch import nn
+
+layers = nn.ModuleList(nn.Linear(2048, 4096) for _ in range(8))
+for layer in layers:
+    nn.init.trunc_normal_(layer.weight, std=0.02)
+    nn.init.normal_(layer.bias)
+layers.cuda()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, torch.cuda.max_memory_allocated())
+"""
+
+
+def test_initializers_of_large_weights_can_be_left_out(stock, tmp_path):
+    """The weights have 256 MiB."""
+    how = {"all": ((), {}), "none": (("--skip-init",), {}), "some": ((), {"SIMGPU_HOST_MEMORY": "256M"})}
+    found, lines = {}, {}
+    for name, (options, variables) in how.items():
+        printed, said = simulate_program(tmp_path, stock, LARGE_MODEL, "--no-report", *options, **variables)
+        found[name] = [int(word) for word in printed.split()[:2]]
+        lines[name] = re.findall("initializers of large tensors on the CPU write nothing", said)
+        for trace in tmp_path.glob("run*.trace"):
+            trace.unlink()
+    rss = {name: mib for name, (mib, _) in found.items()}
+    assert rss["all"] - rss["none"] > 180 and rss["all"] - rss["some"] in range(60, 160), rss
+    assert len({allocated for _, allocated in found.values()}) == 1
+    assert [len(lines[name]) for name in how] == [0, 0, 1]

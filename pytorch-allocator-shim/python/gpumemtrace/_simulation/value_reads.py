@@ -23,12 +23,15 @@ _library = ""
 
 
 def install() -> None:
-    """Asks the simulated driver to call back."""
+    """Asks the simulated driver to call back, and to hook what it hooks before it is used."""
     global _library
     import torch  # type: ignore[import-not-found]
 
     _library = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-    ctypes.CDLL("libcuda.so.1").simgpuOnUnknownRead(ctypes.cast(_callback, ctypes.c_void_p))
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.simgpuOnUnknownRead(ctypes.cast(_callback, ctypes.c_void_p))
+    # A program may make its model before it uses the GPU.
+    driver.simgpuHookInitializers()
     atexit.register(report_reads)
 
 

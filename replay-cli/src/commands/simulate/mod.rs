@@ -66,6 +66,10 @@ pub(crate) struct SimulateArgs {
     /// The largest tensor that is computed, and the largest copy that moves bytes
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_values)]
     values: u64,
+    /// Let initializers of large weights on the CPU write nothing [default: where the host has not
+    /// enough memory]
+    #[arg(long)]
+    skip_init: bool,
     /// Do not print the report of the trace at the end
     #[arg(long)]
     no_report: bool,
@@ -100,6 +104,9 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
     variables.push(("SIMGPU_VALUES", args.values.to_string().into()));
     variables.push(("SIMGPU_NAME_MISSING", "1".into()));
+    if args.skip_init {
+        variables.push(("SIMGPU_SKIP_INIT", "1".into()));
+    }
     variables.extend(compiler_variables(&libraries));
     if let Some(steps) = args.steps {
         variables.push(("GPUMEMTRACE_SIMULATE_STEPS", steps.to_string().into()));

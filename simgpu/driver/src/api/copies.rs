@@ -220,6 +220,10 @@ exports! {
         MOVES_BYTES.set(enabled != 0);
         Ok(())
     }
+    plain 2000 simgpuHookInitializers() {
+        values::install_initializers();
+        Ok(())
+    }
     plain 2000 simgpuAreKnown(addr: u64, size: u64, out: Out<u32>) {
         out.put(u32::from(known_bytes::knowledge(addr, size) == Knowledge::Known))
     }

@@ -20,12 +20,15 @@
 //! computed from known bytes only: 0/0 or the logarithm of a placeholder would be NaN, and end the
 //! program. A read of placeholders by the program is reported with its line.
 //!
+//! [`initializers`] saves the host's memory.
+//!
 //! [`install`] runs when a program first allocates. Layouts of PyTorch's objects are checked at
 //! each use ([`tensor_iterator`]); what does not fit is not computed.
 
 mod allocator;
 mod call_frame;
 mod functions;
+mod initializers;
 mod iterator_kernels;
 pub(crate) mod known_bytes;
 mod loaded_library;
@@ -55,6 +58,19 @@ pub(crate) fn limit_bytes() -> u64 {
 /// True if small tensors are computed.
 pub(crate) fn are_on() -> bool {
     limit_bytes() > 0
+}
+
+/// Hooks the CPU's kernels that initialize tensors, at the first call with PyTorch loaded. That is
+/// before CUDA is used: a program may make its model first.
+pub(crate) fn install_initializers() {
+    static DONE: Once = Once::new();
+    if let (true, Some(cpu)) = (are_on(), LoadedLibrary::find("libtorch_cpu.so")) {
+        DONE.call_once(|| {
+            tensor::find_functions(&cpu);
+            tensor_iterator::find_functions(&cpu);
+            stubs::hook_initializers(&cpu);
+        });
+    }
 }
 
 /// Hooks PyTorch's functions, at the first call with PyTorch loaded.

@@ -136,7 +136,7 @@ pub(crate) unsafe fn read(iterator: u64) -> Option<Iteration> {
     };
     let flagged = operands.iter().filter(|operand| operand.is_output).count();
     let is_consistent = usize::try_from(outputs) == Ok(flagged)
-        && operands.iter().take(flagged).all(|operand| operand.is_output && operand.is_on_gpu);
+        && operands.iter().take(flagged).all(|operand| operand.is_output);
     is_consistent.then(|| Iteration {
         operands,
         outputs: flagged,
