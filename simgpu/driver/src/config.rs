@@ -19,9 +19,9 @@ pub(crate) enum CopyMode {
 /// What initializers of large tensors on the CPU do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initializers {
-    /// They write, until the host's memory is short.
+    /// They write until the host's memory is short, and then nothing.
     Write,
-    /// They write nothing.
+    /// They write nothing, so that the tensors take no memory of the host.
     Skip,
 }
 

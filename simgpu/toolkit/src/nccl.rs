@@ -1,10 +1,12 @@
 //! NCCL without a network: communicators that may own memory, and local collectives.
 //!
 //! Other ranks are other processes with invisible memory. Each collective returns the result for
-//! ranks that all have this rank's data, except that sums stay unchanged.
+//! ranks that all have this rank's data, except that sums stay unchanged. So a rank receives what it
+//! sends to itself, or else what it sends to another.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use core::ffi::c_char;
 use simgpu_common::{ApiResult, Out};
@@ -64,12 +66,89 @@ fn element(kind: u32) -> u64 {
 
 /// Runs a collective that outputs the rank's own data.
 fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> ApiResult {
+    copy(from, to, count * element(kind), stream)
+}
+
+fn copy(from: u64, to: u64, bytes: u64, stream: u64) -> ApiResult {
     // Only a reduction's root passes an output, and only a broadcast's root an input.
-    if from == to || from == 0 || to == 0 || count == 0 {
+    if from == to || from == 0 || to == 0 || bytes == 0 {
         return Ok(());
     }
     let driver = with_context(0).map_err(|_| UNHANDLED_CUDA)?;
-    ok((driver.copy_async)(to, from, count * element(kind), stream)).map_err(|_| UNHANDLED_CUDA)
+    ok((driver.copy_async)(to, from, bytes, stream)).map_err(|_| UNHANDLED_CUDA)?;
+    mark_placeholders(to, bytes);
+    Ok(())
+}
+
+/// What another rank sends is not known.
+fn mark_placeholders(addr: u64, bytes: u64) {
+    static FUNCTION: OnceLock<usize> = OnceLock::new();
+    // SAFETY: a look-up by name in the libraries of the process.
+    let function =
+        *FUNCTION.get_or_init(
+            || unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"simgpuAsPlaceholders".as_ptr()) } as usize,
+        );
+    if function != 0 {
+        // SAFETY: the simulated driver's function of this name has these arguments.
+        let function = unsafe { std::mem::transmute::<usize, extern "C" fn(u64, u64) -> u32>(function) };
+        function(addr, bytes);
+    }
+}
+
+/// A message between two ranks, in a group of calls.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    communicator: u64,
+    peer: i32,
+    addr: u64,
+    bytes: u64,
+    stream: u64,
+}
+
+/// The open groups of a thread, and the messages since the first began.
+#[derive(Debug, Default)]
+struct Group {
+    depth: u32,
+    sent: Vec<Message>,
+    received: Vec<Message>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// Ends a group of calls. A receiver gets what the rank sends to itself, or else what it sends to
+/// another rank in as many bytes.
+fn end_group() -> ApiResult {
+    let (sent, received) = GROUP.with_borrow_mut(|group| {
+        group.depth = group.depth.saturating_sub(1);
+        if group.depth > 0 {
+            return Default::default();
+        }
+        (std::mem::take(&mut group.sent), std::mem::take(&mut group.received))
+    });
+    for to in received {
+        let own = find(to.communicator)?.rank;
+        let candidates = || sent.iter().filter(|from| from.communicator == to.communicator);
+        let from = candidates().find(|from| from.peer == own);
+        if let Some(from) = from.or_else(|| candidates().find(|from| from.bytes == to.bytes)) {
+            copy(from.addr, to.addr, from.bytes.min(to.bytes), to.stream)?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds a message to the group. A message outside of a group is a group of its own.
+fn add_message(message: Message, is_sent: bool) -> ApiResult {
+    let is_open = GROUP.with_borrow_mut(|group| {
+        if is_sent {
+            group.sent.push(message);
+        } else {
+            group.received.push(message);
+        }
+        group.depth > 0
+    });
+    if is_open { Ok(()) } else { end_group() }
 }
 
 toolkit! { 3;
@@ -97,8 +176,12 @@ toolkit! { 3;
     ncclReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, _root: i32, _comm: u64, stream: u64) {
         collective(from, to, count, kind, stream)
     }
-    ncclBroadcast(from: u64, to: u64, count: u64, kind: u32, _root: i32, _comm: u64, stream: u64) {
-        collective(from, to, count, kind, stream)
+    ncclBroadcast(from: u64, to: u64, count: u64, kind: u32, root: i32, communicator: u64, stream: u64) {
+        // PyTorch gathers a list of tensors by a group of broadcasts, one from each rank.
+        let is_root = find(communicator)?.rank == root;
+        if is_root { collective(from, to, count, kind, stream)?; }
+        let addr = if is_root { from } else { to };
+        add_message(Message { communicator, peer: root, addr, bytes: count * element(kind), stream }, is_root)
     }
     ncclAllGather(from: u64, to: u64, count: u64, kind: u32, comm: u64, stream: u64) {
         let part = count * element(kind);
@@ -107,6 +190,22 @@ toolkit! { 3;
     ncclReduceScatter(from: u64, to: u64, count: u64, kind: u32, _op: u32, comm: u64, stream: u64) {
         let part = count * element(kind);
         collective(from + find(comm)?.rank as u64 * part, to, count, kind, stream)
+    }
+    ncclAlltoAll(from: u64, to: u64, count: u64, kind: u32, comm: u64, stream: u64) {
+        let (comm, part) = (find(comm)?, count * element(kind));
+        let own = from + comm.rank as u64 * part;
+        (0..comm.ranks as u64).try_for_each(|rank| collective(own, to + rank * part, count, kind, stream))
+    }
+    ncclGroupStart() {
+        GROUP.with_borrow_mut(|group| group.depth += 1);
+        Ok(())
+    }
+    ncclGroupEnd() { end_group() }
+    ncclSend(addr: u64, count: u64, kind: u32, peer: i32, communicator: u64, stream: u64) {
+        add_message(Message { communicator, peer, addr, bytes: count * element(kind), stream }, true)
+    }
+    ncclRecv(addr: u64, count: u64, kind: u32, peer: i32, communicator: u64, stream: u64) {
+        add_message(Message { communicator, peer, addr, bytes: count * element(kind), stream }, false)
     }
     ncclRedOpCreatePreMulSum(out: Out<u32>, _scalar: u64, _kind: u32, _residence: u32, _comm: u64) { out.put(5) }
     ncclMemAlloc(out: Out<u64>, size: u64) {

@@ -165,6 +165,39 @@ def test_bookkeeping_of_ddp_does_not_reach_the_program(stock, tmp_path):
     simulate_ranks(tmp_path, stock, 2, "train.py", "--no-report")
 
 
+EXCHANGE = """
+import os, torch, torch.distributed as dist
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+sent = torch.tensor([3, 5]).cuda()
+received = torch.empty_like(sent)
+dist.all_to_all_single(received, sent)
+tokens = torch.empty(int(received.sum()), 4, device="cuda")
+dist.all_to_all_single(tokens, torch.randn(8, 4, device="cuda"), received.tolist(), sent.tolist())
+lengths = [torch.empty_like(sent) for _ in range(2)]
+dist.all_gather(lengths, sent)
+from_other = torch.empty_like(sent)
+other = 1 - dist.get_rank()
+for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, from_other, other)]):
+    work.wait()
+print(f"rank {dist.get_rank()} {received.tolist()} {tuple(tokens.shape)} {lengths[1].tolist()} {from_other.tolist()}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow("two ranks")
+def test_ranks_receive_what_they_would_from_ranks_with_their_data(stock, tmp_path):
+    (tmp_path / "train.py").write_text(EXCHANGE)
+    printed, said = simulate_ranks(tmp_path, stock, 2, "train.py", "--no-report")
+    assert sorted(line for line in printed.splitlines() if line.startswith("rank ")) == [
+        "rank 0 [3, 3] (6, 4) [3, 5] [3, 5]",
+        "rank 1 [5, 5] (10, 4) [3, 5] [3, 5]",
+    ]
+    # What comes from other ranks is not known.
+    assert "read results that are not computed here" in said
+
+
 def expected_bytes(ranks, *, layers, width, heads, kv_heads, ffn, vocabulary, length):
     """The bytes that the tensors of training/llama_70b.py take on each rank after a step."""
     head = width // heads

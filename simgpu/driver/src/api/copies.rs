@@ -227,6 +227,12 @@ exports! {
     plain 2000 simgpuAreKnown(addr: u64, size: u64, out: Out<u32>) {
         out.put(u32::from(known_bytes::knowledge(addr, size) == Knowledge::Known))
     }
+    plain 2000 simgpuAsPlaceholders(addr: u64, size: u64) {
+        if values::are_on() && size <= values::limit_bytes() {
+            known_bytes::on_written(addr, size, Knowledge::Placeholder);
+        }
+        Ok(())
+    }
     plain 2000 simgpuOnUnknownRead(function: u64) {
         values::unknown_reads::set_callback(function as usize);
         Ok(())

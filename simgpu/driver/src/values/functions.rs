@@ -6,6 +6,7 @@
 //! allocations.
 
 use super::call_frame::{CallFrame, Hook, Plan, Prepare, make};
+use super::foreach_lists::{self, changes_list, slow_form};
 use super::known_bytes::Knowledge;
 use super::loaded_library::{LoadedLibrary, replace_pointer};
 use super::scalar_type::Value;
@@ -120,11 +121,6 @@ const FORGETTING: &[(&str, At)] = &[
     ("_ZN2at6native27structured_baddbmm_out_cuda4implE", Stack(0)),
 ];
 
-/// Parts of the names of functions that change the tensors of their first list. They are not
-/// computed.
-const IN_PLACE_LISTS: [[&str; 2]; 2] =
-    [["foreach_tensor_", "_cuda_EN3c108ArrayRefI"], ["_fused_", "_cuda_EN3c108ArrayRefI"]];
-
 /// The CPU's function calls `add_stub`, and so the same CUDA kernel.
 const ADD: [&str; 2] = [
     "_ZN2at6native25structured_ufunc_add_CUDA4implERKNS_6TensorES4_RKN3c106ScalarES4_",
@@ -173,13 +169,14 @@ fn rows() -> Vec<Row> {
 
 /// Hooks every function of the tables that this PyTorch has.
 pub(crate) fn hook(cpu: &LoadedLibrary, cuda: &LoadedLibrary) {
-    let is_list =
-        |name: &str| IN_PLACE_LISTS.iter().any(|parts| parts.iter().all(|part| name.contains(part)));
     let mut rows = rows();
-    let on_cpu = cpu.symbols(|name| rows.iter().any(|row| row.1 == Some(name)));
-    let functions = cuda.symbols(|name| is_list(name) || rows.iter().any(|row| name.starts_with(row.0)));
-    let lists = functions.keys().filter(|name| is_list(name));
-    rows.extend(lists.map(|name| Row(name, None, Box::new(forget_list))));
+    let is_hooked = |name: &str| changes_list(name) || rows.iter().any(|row| name.starts_with(row.0));
+    let functions = cuda.symbols(is_hooked);
+    let on_cpu = cpu.symbols(|name| name.contains("_slow_E") || rows.iter().any(|row| row.1 == Some(name)));
+    for &name in functions.keys().filter(|name| changes_list(name)) {
+        let slow = slow_form(name).and_then(|slow| on_cpu.keys().find(|known| **known == slow).copied());
+        rows.push(Row(name, slow, foreach_lists::prepare(name, slow.is_some())));
+    }
     let entries = cuda.offset_table(|name| functions.contains_key(name));
     let (mut places, mut hooks) = (Vec::new(), Vec::new());
     for Row(begin, twin, prepare) in rows {
@@ -215,18 +212,6 @@ fn small_views(frame: &CallFrame, arguments: &[At]) -> Option<Vec<View>> {
 
 fn least_known<'a>(views: impl IntoIterator<Item = &'a View>) -> Knowledge {
     views.into_iter().map(View::knowledge).min().unwrap_or(Knowledge::Known)
-}
-
-/// A function that changes the tensors of its first list, which is passed in two registers.
-fn forget_list(frame: &CallFrame) -> Option<Plan> {
-    let [first, len] = [frame.integers[0], frame.integers[1]];
-    for at in 0..len {
-        // SAFETY: the list is an array of tensors.
-        if let Some(tensor) = unsafe { tensor::view(first + 8 * at) } {
-            tensor.on_not_computed();
-        }
-    }
-    None
 }
 
 /// Forgets results that are not computed. A result that is not yet allocated has no bytes.

@@ -27,6 +27,7 @@
 
 mod allocator;
 mod call_frame;
+mod foreach_lists;
 mod functions;
 mod initializers;
 mod iterator_kernels;
