@@ -1,8 +1,8 @@
 //! NCCL without a network: communicators that may own memory, and local collectives.
 //!
 //! Other ranks are other processes with invisible memory. Each collective returns the result for
-//! ranks that all have this rank's data, except that sums stay unchanged. So a rank receives what it
-//! sends to itself, or else what it sends to another.
+//! ranks that all have this rank's data, except that sums stay unchanged. So a rank receives what
+//! it sends to itself, or else what it sends to another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

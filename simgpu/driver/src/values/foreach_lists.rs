@@ -1,4 +1,4 @@
-//! Functions that change each tensor of a list: `_foreach_add_`, `_foreach_copy_`, fused optimizers.
+//! Functions that change each tensor of a list: `_foreach_add_`, `_foreach_copy_`, and the like.
 //!
 //! Of the foreach functions, PyTorch has a slow form for tensors that the CUDA form cannot take. It
 //! calls an operator for each tensor, and these are computed like all others. It is called as well
