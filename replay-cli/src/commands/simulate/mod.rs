@@ -77,6 +77,12 @@ pub(crate) struct SimulateArgs {
     run: RunArgs,
 }
 
+/// True from PyTorch 2.3 on: before, its C interface does not tell the type of a tensor.
+fn computes_values(torch_version: &str) -> bool {
+    let mut numbers = torch_version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (2, 3)
+}
+
 fn parse_values(text: &str) -> Result<u64, String> {
     parse_bytes(text)
         .filter(|bytes| *bytes > 0)
@@ -102,7 +108,8 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         .context("simulate: cannot prepare a temporary folder")?;
     let mut variables = card.variables();
     variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
-    variables.push(("SIMGPU_VALUES", args.values.to_string().into()));
+    let has_values = computes_values(&torch.wheel.torch_version);
+    variables.push(("SIMGPU_VALUES", if has_values { args.values } else { 0 }.to_string().into()));
     variables.push(("SIMGPU_NAME_MISSING", "1".into()));
     if args.skip_init {
         variables.push(("SIMGPU_SKIP_INIT", "1".into()));
@@ -115,10 +122,15 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         CommandExtras { variables, preloaded: preload_list(libraries.files())?, python: Some(python) };
     let count = if args.devices == 1 { String::new() } else { format!("{} x ", args.devices) };
     print_message(format_args!(
-        "gpumemtrace: simulating {count}{}, {}, for torch {}; only small tensors are computed",
+        "gpumemtrace: simulating {count}{}, {}, for torch {}; {}",
         card.name,
         format_bytes(card.total_bytes),
-        torch.wheel.torch_version
+        torch.wheel.torch_version,
+        if has_values {
+            "only small tensors are computed"
+        } else {
+            "no tensor is computed: that needs torch 2.3"
+        }
     ));
     if args.card.is_none() {
         print_message(format_args!(
@@ -194,6 +206,12 @@ mod tests {
         there.sort();
         let known: Vec<&str> = PYTHON_FILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(there, known);
+    }
+
+    #[test]
+    fn values_are_computed_from_2_3_on() {
+        let versions = ["2.15.0+cu132", "2.3.1", "3.0.0a0", "2.2.2+cu121", "1.13.1", "?"];
+        assert_eq!(versions.map(computes_values), [true, true, true, false, false, false]);
     }
 
     #[test]

@@ -100,18 +100,18 @@ fn copy(dst: u64, src: u64, size: u64, stream: u64, per_thread: bool, waits: boo
         let planned = plan(state, dst, src, size)?;
         Ok(if state.captured_work(key, kind::MEMCPY)? { CopyPlan::Nothing } else { planned })
     })?;
-    if values::are_on() {
-        match planned {
-            CopyPlan::Nothing => known_bytes::forget(dst, size),
-            CopyPlan::Zeros => values::unknown_reads::on_read(known_bytes::knowledge(src, size)),
-            CopyPlan::Bytes { from, to } => {
-                let planted = if to == CopySide::Host { values::take_planted(size) } else { None };
-                if let Some((number, knowledge)) = planted {
-                    values::unknown_reads::on_read(knowledge);
-                    // SAFETY: by the contract of a copy, the caller's host memory has `size` bytes.
-                    unsafe { std::ptr::copy(number.to_le_bytes().as_ptr(), dst as *mut u8, size as usize) };
-                    return Ok(());
-                }
+    match planned {
+        CopyPlan::Nothing => known_bytes::forget(dst, size),
+        CopyPlan::Zeros => values::unknown_reads::on_read(Knowledge::Placeholder),
+        CopyPlan::Bytes { from, to } => {
+            let planted = if to == CopySide::Host { values::take_planted(size) } else { None };
+            if let Some((number, knowledge)) = planted {
+                values::unknown_reads::on_read(knowledge);
+                // SAFETY: by the contract of a copy, the caller's host memory has `size` bytes.
+                unsafe { std::ptr::copy(number.to_le_bytes().as_ptr(), dst as *mut u8, size as usize) };
+                return Ok(());
+            }
+            if values::are_on() {
                 follow_knowledge(dst, src, size, from, to);
             }
         }

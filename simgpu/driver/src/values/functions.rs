@@ -22,7 +22,7 @@ pub(crate) enum At {
 }
 use At::{Register, Stack};
 
-/// A CUDA function and the CPU's with the same arguments.
+/// A CUDA function and the CPU's with the same arguments, by the begins of their names.
 #[derive(Debug)]
 struct Twin {
     cuda: &'static str,
@@ -54,8 +54,8 @@ const TWINS: &[Twin] = &[
     ),
     // (sorted, values, 32 bits, right, sorter, result), and the side on the stack
     twin(
-        "_ZN2at6native21searchsorted_out_cudaERKNS_6TensorES3_bbSt8optionalISt17basic_string_viewIcSt11char_traitsIcEEERKS4_IS1_ERS1_",
-        "_ZN2at6native20searchsorted_out_cpuERKNS_6TensorES3_bbSt8optionalISt17basic_string_viewIcSt11char_traitsIcEEERKS4_IS1_ERS1_",
+        "_ZN2at6native21searchsorted_out_cudaERKNS_6TensorES3_bb",
+        "_ZN2at6native20searchsorted_out_cpuERKNS_6TensorES3_bb",
         &[Register(0), Register(1)],
         &[Register(5)],
     ),
@@ -135,8 +135,8 @@ const TOPK: [&str; 2] = [
     "_ZN2at6native23structured_topk_out_cpu4implERKNS_6TensorEllbbS4_S4_",
 ];
 
-/// A function that is hooked: the begin of its name, the CPU's function where there is one, and
-/// what decides about a call.
+/// A function that is hooked: the begin of its name, that of the CPU's function where there is one,
+/// and what decides about a call.
 struct Row(&'static str, Option<&'static str>, Prepare);
 
 fn rows() -> Vec<Row> {
@@ -172,7 +172,8 @@ pub(crate) fn hook(cpu: &LoadedLibrary, cuda: &LoadedLibrary) {
     let mut rows = rows();
     let is_hooked = |name: &str| changes_list(name) || rows.iter().any(|row| name.starts_with(row.0));
     let functions = cuda.symbols(is_hooked);
-    let on_cpu = cpu.symbols(|name| name.contains("_slow_E") || rows.iter().any(|row| row.1 == Some(name)));
+    let is_twin = |name: &str| rows.iter().any(|row| row.1.is_some_and(|twin| name.starts_with(twin)));
+    let on_cpu = cpu.symbols(|name| name.contains("_slow_E") || is_twin(name));
     for &name in functions.keys().filter(|name| changes_list(name)) {
         let slow = slow_form(name).and_then(|slow| on_cpu.keys().find(|known| **known == slow).copied());
         rows.push(Row(name, slow, foreach_lists::prepare(name, slow.is_some())));
@@ -180,9 +181,10 @@ pub(crate) fn hook(cpu: &LoadedLibrary, cuda: &LoadedLibrary) {
     let entries = cuda.offset_table(|name| functions.contains_key(name));
     let (mut places, mut hooks) = (Vec::new(), Vec::new());
     for Row(begin, twin, prepare) in rows {
-        let twin = twin.map(|name| on_cpu.get(name).copied());
-        let entry = entries.iter().find(|(name, _)| name.starts_with(begin));
-        if let (Some((name, place)), Some(on_cpu)) = (entry, twin.unwrap_or(Some(0))) {
+        let Some((name, place)) = entries.iter().find(|(name, _)| name.starts_with(begin)) else { continue };
+        // What follows the begin of a name, the types of arguments, is that of the CPU's function.
+        let twin = twin.map(|twin| on_cpu.get(format!("{twin}{}", &name[begin.len()..]).as_str()).copied());
+        if let Some(on_cpu) = twin.unwrap_or(Some(0)) {
             places.push(*place);
             hooks.push(Hook { original: functions[name], on_cpu, prepare });
         }

@@ -29,8 +29,8 @@ fn plan_iteration(
     common_type: Option<ScalarType>,
 ) -> Option<Plan> {
     use IteratorRule::{
-        All, Any, Compare, Divide, Fill, Index, Map, Mean, Move, Never, Position, Random, RandomBelow,
-        Reduce, Select, Update,
+        All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Never, Position, Random,
+        RandomBelow, Reduce, Select, Update,
     };
     let result = results.first()?.view;
     let knowledge = least_known(inputs);
@@ -51,8 +51,9 @@ fn plan_iteration(
         Index(operand) => plan_index(operand, frame, results, inputs),
         RandomBelow => random(result, frame.integers[1], frame.integers[2]),
         Random => random(result, 1 << (8 * result.kind.size_bytes()? - 1).min(62), 0),
-        Compare if compares_reals && !inputs.iter().any(is_extreme) => {
-            Some(write(result, Value::Integer(0), Knowledge::Undecided))
+        Compare | AtLeast if compares_reals && !inputs.iter().any(is_extreme) => {
+            let is_true = rule == AtLeast && inputs.last().is_some_and(is_zero);
+            Some(write(result, Value::Integer(is_true.into()), Knowledge::Undecided))
         }
         All if knowledge == Knowledge::Undecided => Some(write(result, Value::Integer(1), knowledge)),
         Position if compares_reals => {
@@ -61,9 +62,9 @@ fn plan_iteration(
         }
         Divide if !common_type.is_some_and(ScalarType::is_floating) && divides_by_zero(inputs) => None,
         Map | Divide if common_type.as_ref().is_some_and(differs) => None,
-        Compare if result.kind != ScalarType::BOOL => None,
+        Compare | AtLeast if result.kind != ScalarType::BOOL => None,
         Reduce | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
-        Map | Divide | Compare => Some(call_cpu(views, knowledge, convert(inputs, common_type)?)),
+        Map | Divide | Compare | AtLeast => Some(call_cpu(views, knowledge, convert(inputs, common_type)?)),
         All | Any => Some(call_cpu(views, knowledge, convert(inputs, Some(result.kind))?)),
         Mean => Some(mean(result, inputs.first()?.view)),
         Move | Reduce | Position => Some(call_cpu(views, knowledge, Vec::new())),
@@ -95,6 +96,12 @@ fn convert(inputs: &[Operand], kind: Option<ScalarType>) -> Option<Vec<Converted
 fn divides_by_zero(inputs: &[Operand]) -> bool {
     // SAFETY: an input of the kernel.
     inputs.last().is_none_or(|divisor| unsafe { divisor.view.values() }.iter().any(|value| !value.is_true()))
+}
+
+/// True for the number 0 of the host.
+fn is_zero(input: &Operand) -> bool {
+    // SAFETY: an input of the kernel.
+    !input.is_on_gpu && unsafe { input.view.values() }.iter().all(|value| !value.is_true())
 }
 
 /// True if all values are far from those that programs compute with. Placeholders are only where a

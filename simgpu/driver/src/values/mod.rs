@@ -67,7 +67,7 @@ pub(crate) fn install_initializers() {
     static DONE: Once = Once::new();
     if let (true, Some(cpu)) = (are_on(), LoadedLibrary::find("libtorch_cpu.so")) {
         DONE.call_once(|| {
-            tensor::find_functions(&cpu);
+            let _ = tensor::find_functions(&cpu);
             tensor_iterator::find_functions(&cpu);
             stubs::hook_initializers(&cpu);
         });
@@ -86,7 +86,9 @@ pub(crate) fn install() {
         return;
     };
     DONE.call_once(|| {
-        tensor::find_functions(&cpu);
+        if !tensor::find_functions(&cpu) {
+            return;
+        }
         tensor_iterator::find_functions(&cpu);
         stubs::hook(&cpu);
         functions::hook(&cpu, &cuda);

@@ -15,6 +15,8 @@ pub(crate) enum IteratorRule {
     /// whatever they are: zeros would be equal to each other, and to what programs look for. But
     /// they are ordinary numbers, so compared with [`EXTREME`] ones the result is that of zeros.
     Compare,
+    /// As `Compare`, for `>=`: placeholders are at least 0, as probabilities are.
+    AtLeast,
     /// One value for all elements.
     Fill,
     /// Moves elements, also placeholders.
@@ -70,8 +72,8 @@ pub(crate) enum IndexedOperand {
 
 use IndexedOperand::{Result as IndexedResult, ResultAlongDim, Source};
 use IteratorRule::{
-    All, Any, Compare, Divide, Fill, Index, Map, Mean, Move, Position, Random, RandomBelow, Reduce, Select,
-    Update,
+    All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Position, Random, RandomBelow, Reduce,
+    Select, Update,
 };
 
 /// Stubs that take a `TensorIterator` as their first argument. Those without a row are never
@@ -82,7 +84,7 @@ pub(crate) const ITERATOR_STUBS: &[(&str, IteratorRule)] = &[
     ("lt_stub", Compare),
     ("le_stub", Compare),
     ("gt_stub", Compare),
-    ("ge_stub", Compare),
+    ("ge_stub", AtLeast),
     ("isposinf_stub", Compare),
     ("isneginf_stub", Compare),
     ("signbit_stub", Compare),

@@ -3,7 +3,7 @@
 //! A handle of that interface is the address of an `at::Tensor`, so a tensor argument passed by
 //! reference is one:
 //! <https://github.com/pytorch/pytorch/blob/v2.9.1/torch/csrc/inductor/aoti_torch/utils.h>.
-//! PyTorch 2.1 lacks some of these functions; there, calls with tensor arguments are not computed.
+//! PyTorch lacks some of these functions up to 2.2. There nothing is computed.
 
 use std::sync::OnceLock;
 
@@ -24,7 +24,8 @@ struct Exported {
 
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
-pub(crate) fn find_functions(cpu: &LoadedLibrary) {
+/// Finds the functions in `libtorch_cpu.so`; false if one is missing.
+pub(crate) fn find_functions(cpu: &LoadedLibrary) -> bool {
     let found = cpu.symbols(|name| name.starts_with("aoti_torch_get_"));
     // SAFETY: functions of PyTorch's C interface that store what `Exported` says.
     let exported = unsafe {
@@ -38,9 +39,11 @@ pub(crate) fn find_functions(cpu: &LoadedLibrary) {
             })
         })()
     };
-    if let Some(exported) = exported {
+    exported.is_some_and(|exported| {
+        // Another thread may have been first, with the same functions.
         let _ = EXPORTED.set(exported);
-    }
+        true
+    })
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Reads PyTorch's `TensorIteratorBase`, the argument of most kernels.
 //!
-//! Releases up to 2.9 have a list of names before the list of operands. All else is the same from
-//! 2.1 to 2.15:
+//! Releases up to 2.9 have a list of names before the list of operands, and those up to 2.2 smaller
+//! operands. All else is the same from 2.1 to 2.15:
 //! <https://github.com/pytorch/pytorch/blob/v2.9.1/aten/src/ATen/TensorIterator.h>. Each use is
 //! checked against functions that PyTorch exports; an iterator that does not agree is not computed.
 
@@ -34,8 +34,9 @@ struct OperandInfo {
     is_output: u8,
 }
 
-/// The size of an `at::OperandInfo` in bytes.
+/// The size of an `at::OperandInfo` in bytes; smaller without the flag `is_const`, up to 2.2.
 const OPERAND_BYTES: usize = 136;
+const OPERAND_BYTES_WITHOUT_CONST: usize = 128;
 const INLINE_OPERANDS: u32 = 4;
 /// The offset of the member after the vtable, the shape, the permutation, two flags and the offsets
 /// of the view: the names, or the operands.
@@ -47,8 +48,9 @@ const MAX_OPERANDS: u32 = 32;
 const CUDA: i8 = 1;
 const CPU: i8 = 0;
 
-/// Functions of `TensorIteratorBase` that PyTorch exports.
+/// Functions of `TensorIteratorBase` that PyTorch exports, and the size of an operand.
 struct Exported {
+    operand_bytes: usize,
     numel: unsafe extern "C" fn(u64) -> i64,
     data_ptr: unsafe extern "C" fn(u64, i64) -> u64,
 }
@@ -57,12 +59,18 @@ static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
 pub(crate) fn find_functions(cpu: &LoadedLibrary) {
     const NUMEL: &str = "_ZNK2at18TensorIteratorBase5numelEv";
-    const DATA_PTR: &str = "_ZNK2at18TensorIteratorBase8data_ptrEl";
-    let found = cpu.symbols(|name| name == NUMEL || name == DATA_PTR);
-    if let (Some(&numel), Some(&data_ptr)) = (found.get(NUMEL), found.get(DATA_PTR)) {
+    // The index is an `int` in old releases; both are passed in one register.
+    const DATA_PTR: &str = "_ZNK2at18TensorIteratorBase8data_ptrE";
+    const IS_CONST: &str = "_ZN2at20TensorIteratorConfig24add_borrowed_const_inputE";
+    let parts = [NUMEL, DATA_PTR, IS_CONST];
+    let found = cpu.symbols(|name| parts.iter().any(|part| name.starts_with(part)));
+    let has_const = found.keys().any(|name| name.starts_with(IS_CONST));
+    let data_ptr = found.iter().find(|(name, _)| name.starts_with(DATA_PTR));
+    if let (Some(&numel), Some((_, &data_ptr))) = (found.get(NUMEL), data_ptr) {
         // SAFETY: the mangled names have these arguments; both return a number in a register.
         let exported = unsafe {
             Exported {
+                operand_bytes: if has_const { OPERAND_BYTES } else { OPERAND_BYTES_WITHOUT_CONST },
                 numel: std::mem::transmute::<u64, unsafe extern "C" fn(u64) -> i64>(numel),
                 data_ptr: std::mem::transmute::<u64, unsafe extern "C" fn(u64, i64) -> u64>(data_ptr),
             }
@@ -120,7 +128,7 @@ pub(crate) unsafe fn read(iterator: u64) -> Option<Iteration> {
     let (list, at) = unsafe { find_operands(iterator)? };
     let mut operands = Vec::with_capacity(list.size as usize);
     for index in 0..list.size as usize {
-        let info = list.begin + (index * OPERAND_BYTES) as u64;
+        let info = list.begin + (index * exported.operand_bytes) as u64;
         // SAFETY: an element of the list.
         let operand = unsafe { read_operand(info, shape)? };
         // SAFETY: by the contract of this function, with the index of an operand.
@@ -131,7 +139,8 @@ pub(crate) unsafe fn read(iterator: u64) -> Option<Iteration> {
     }
     // SAFETY: the members after the list: the number of outputs, two flags, the common type.
     let (outputs, common_type) = unsafe {
-        let after = at + size_of::<SmallVector>() as u64 + (INLINE_OPERANDS as usize * OPERAND_BYTES) as u64;
+        let after =
+            at + size_of::<SmallVector>() as u64 + (INLINE_OPERANDS as usize * exported.operand_bytes) as u64;
         (*(after as *const i32), ScalarType(*((after + 6) as *const i8)))
     };
     let flagged = operands.iter().filter(|operand| operand.is_output).count();
@@ -179,7 +188,8 @@ unsafe fn read_operand(info: u64, shape: &[i64]) -> Option<Operand> {
         _ => return None,
     };
     kind.size_bytes()?;
-    if operand.strides.size as usize != shape.len() {
+    let is_list = operand.strides.begin != 0 && operand.strides.begin % 8 == 0;
+    if operand.strides.size as usize != shape.len() || !is_list {
         return None;
     }
     let mut view = View {
