@@ -41,7 +41,7 @@ impl FolderExport for ParquetExport {
             folder.write_summary(&summary)?;
             add_notes(run, walked.omitted_numbers, notes);
         }
-        self.output.publish()
+        self.output.publish(notes)
     }
 }
 

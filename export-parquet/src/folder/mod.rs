@@ -1,7 +1,8 @@
 //! The folder of an export: hive partitions by run and rank, one file each.
 //!
 //! All files are written to a hidden folder first, which readers pass over, and moved at the end.
-//! So an export that fails leaves the folder as it was, and one of the same run replaces its files.
+//! So an export that fails leaves the folder as it was, and one of the same run replaces its files,
+//! unless they are of a more complete copy of the trace.
 //!
 //! Several exports may write to one folder at once. A lock lets one after the other move its files,
 //! so a partition never has tables of two exports. A partition that belongs to another process is
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use gpumemtrace_cli::export::{ExportTarget, TraceIdentity, UsageError};
-use gpumemtrace_fleet::{Summary, TraceSummary};
+use gpumemtrace_fleet::{Completeness, Summary, TraceSummary};
 use parquet::file::metadata::KeyValue;
 use tempfile::TempDir;
 
@@ -48,9 +49,10 @@ pub(crate) struct OutputFolder {
     ranks: Vec<u64>,
     is_new: bool,
     hidden: Option<TempDir>,
-    files: Vec<PathBuf>,
-    /// The traces that the files are of.
-    written: Vec<usize>,
+    /// The files that were written, and the traces that they are of.
+    files: Vec<(usize, PathBuf)>,
+    /// The traces that the files are of, and what they have of their processes.
+    written: BTreeMap<usize, Option<Completeness>>,
 }
 
 /// The files of one trace.
@@ -73,7 +75,7 @@ impl OutputFolder {
         let is_new = !path.exists();
         std::fs::create_dir_all(path).with_context(error)?;
         let hidden = tempfile::Builder::new().prefix(HIDDEN).tempdir_in(path).with_context(error)?;
-        let (ranks, files, written) = (Vec::new(), Vec::new(), Vec::new());
+        let (ranks, files, written) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut output = Self { target, ranks, is_new, hidden: Some(hidden), files, written };
         output.claim_ranks(notes)?;
         Ok(output)
@@ -82,7 +84,7 @@ impl OutputFolder {
     /// Chooses the numbers, and keeps them until this export ends.
     fn claim_ranks(&mut self, notes: &mut Vec<String>) -> anyhow::Result<()> {
         let Some(hidden) = &self.hidden else { return Ok(()) };
-        let ExportTarget { folder, run, joins_run, traces } = &self.target;
+        let ExportTarget { folder, run, joins_run, traces, .. } = &self.target;
         let _lock = lock(folder)?;
         let mut present = BTreeMap::new();
         // Without a trace to be numbered, the other ranks of the run do not matter.
@@ -109,23 +111,39 @@ impl OutputFolder {
 
     /// The files of the trace with this index.
     pub(crate) fn partition(&mut self, trace: usize) -> PartitionFolder<'_> {
-        self.written.push(trace);
+        self.written.insert(trace, None);
         PartitionFolder { output: self, trace }
     }
 
     /// Moves the files that were written to their places. Returns their bytes. Fails without any
-    /// change if a partition has the files of another process.
-    pub(crate) fn publish(&mut self) -> anyhow::Result<u64> {
+    /// change if a partition has the files of another process. Files of a more complete trace of
+    /// the same process stay, unless the export is forced: a note says so.
+    pub(crate) fn publish(&mut self, notes: &mut Vec<String>) -> anyhow::Result<u64> {
         let mut bytes = 0;
         let Some(hidden) = &self.hidden else { return Ok(bytes) };
         let folder = &self.target.folder;
         let _lock = lock(folder)?;
-        for trace in self.written.drain(..) {
-            let rank = self.ranks[trace];
+        let mut kept = BTreeSet::new();
+        for (trace, written) in std::mem::take(&mut self.written) {
+            let (identity, rank) = (&self.target.traces[trace], self.ranks[trace]);
             let present = read_occupant(folder, &self.target.run, rank);
-            check_occupant(&self.target, (&self.target.traces[trace], rank), present.as_ref())?;
+            check_occupant(&self.target, (identity, rank), present.as_ref())?;
+            let present = read_completeness(&summary_path(folder, &self.target.run, rank));
+            if let (Some(present), Some(written), false) = (present, written, self.target.is_forced)
+                && present > written
+            {
+                kept.insert(trace);
+                notes.push(format!(
+                    "the tables of run={}/rank={rank} stay: they have {} events of the process, and {} has {}; \
+                     --force replaces them",
+                    self.target.run, present.events, identity.path, written.events
+                ));
+            }
         }
-        for file in self.files.drain(..) {
+        for (trace, file) in self.files.drain(..) {
+            if kept.contains(&trace) {
+                continue;
+            }
             let (from, to) = (hidden.path().join(&file), folder.join(&file));
             let error = || format!("cannot write {}", to.display());
             bytes += std::fs::metadata(&from).with_context(error)?.len();
@@ -146,6 +164,17 @@ fn check_occupant(
     let partition = Path::new(&format!("run={}", target.run)).join(format!("rank={rank}"));
     let refused = present.and_then(|occupant| occupant.refuse(&target.folder, &partition, trace));
     refused.map_or(Ok(()), |why| Err(UsageError(why).into()))
+}
+
+/// The summary of a rank.
+fn summary_path(lake: &Path, run: &str, rank: u64) -> PathBuf {
+    lake.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"))
+}
+
+/// What the trace has of its process that a summary is of; `None` if there is none.
+fn read_completeness(summary: &Path) -> Option<Completeness> {
+    let summary = Summary::parse(&std::fs::read_to_string(summary).ok()?).ok()?;
+    summary.traces().iter().map(TraceSummary::completeness).max()
 }
 
 /// The folders of tables in a lake.
@@ -184,7 +213,7 @@ impl PartitionFolder<'_> {
         let folder = output.hidden.as_ref().map_or(output.target.folder.as_path(), TempDir::path);
         let hidden = folder.join(&file);
         std::fs::create_dir_all(hidden.parent().unwrap_or(folder))?;
-        output.files.push(file);
+        output.files.push((self.trace, file));
         Ok(hidden)
     }
 
@@ -207,8 +236,8 @@ impl PartitionFolder<'_> {
 
     /// Writes the summary of the trace. It is the last file of a partition.
     pub(crate) fn write_summary(&mut self, summary: &TraceSummary) -> anyhow::Result<()> {
-        let hidden =
-            self.add_file(self.run_folder(SUMMARIES).join(format!("rank={}.summary", self.rank())))?;
+        self.output.written.insert(self.trace, Some(summary.completeness()));
+        let hidden = self.add_file(summary_path(Path::new(""), &self.output.target.run, self.rank()))?;
         let mut json = serde_json::to_vec(&Summary::of_trace(summary.clone()))?;
         json.push(b'\n');
         Ok(std::fs::write(&hidden, json)?)

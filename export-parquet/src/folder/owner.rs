@@ -10,7 +10,7 @@ use gpumemtrace_fleet::{Process, Summary, TraceSummary};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use serde::{Deserialize, Serialize};
 
-use super::{FILE, SUMMARIES};
+use super::FILE;
 use crate::file::table::TableRow as _;
 use crate::tables::runs::RunRow;
 
@@ -134,7 +134,7 @@ pub(super) fn read_occupant(lake: &Path, run: &str, rank: u64) -> Option<Partiti
     files.retain(|file| file.exists());
     files.sort();
     let owner = files.iter().find_map(|file| read_owner(file));
-    let summary = lake.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"));
+    let summary = super::summary_path(lake, run, rank);
     let owners = add_summary(owner, &summary);
     if !owners.is_empty() {
         return Some(PartitionOwner::Owned(owners));

@@ -36,7 +36,7 @@ fn begin(folder: &Path, run: &str, traces: &[TraceIdentity]) -> anyhow::Result<O
     // As a run that a file names.
     let joins_run = run != "snapshot";
     let (folder, run, traces) = (folder.to_owned(), run.to_owned(), traces.to_vec());
-    let target = ExportTarget { folder, run, joins_run, traces };
+    let target = ExportTarget { folder, run, joins_run, traces, is_forced: false };
     OutputFolder::begin(target, &mut Vec::new())
 }
 
@@ -63,7 +63,7 @@ fn fill(output: &mut OutputFolder) -> anyhow::Result<()> {
 fn export(folder: &Path, run: &str, traces: &[TraceIdentity]) -> anyhow::Result<Vec<u64>> {
     let mut output = begin(folder, run, traces)?;
     fill(&mut output)?;
-    output.publish()?;
+    output.publish(&mut Vec::new())?;
     Ok(output.ranks.clone())
 }
 
@@ -134,6 +134,44 @@ fn other_runs_stay_and_the_same_run_is_replaced() {
     export(folder.path(), "a", &[identity(7)]).unwrap();
     assert_eq!(contents(folder.path()), before);
     assert_eq!(before.len(), 4);
+}
+
+#[test]
+fn a_less_complete_copy_of_a_trace_replaces_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let export = |change: fn(&mut TraceSummary), is_forced| {
+        let mut output = begin(folder.path(), "a", &[identity(7)]).unwrap();
+        output.target.is_forced = is_forced;
+        fill(&mut output).unwrap();
+        let mut summary = summary_of(&identity(7));
+        change(&mut summary);
+        output.files.pop();
+        PartitionFolder { output: &mut output, trace: 0 }.write_summary(&summary).unwrap();
+        let mut notes = Vec::new();
+        output.publish(&mut notes).unwrap();
+        (notes, contents(folder.path()))
+    };
+    let (notes, whole) = export(|_| {}, false);
+    assert!(notes.is_empty() && whole.len() == 2);
+    let less: [fn(&mut TraceSummary); 3] = [
+        |summary| summary.events = 8,
+        |summary| summary.duration_ns = Some(4),
+        |summary| "running".clone_into(&mut summary.end),
+    ];
+    for change in less {
+        let (notes, after) = export(change, false);
+        assert_eq!(after, whole);
+        assert!(
+            notes[0].starts_with(
+                "the tables of run=a/rank=0 stay: they have 9 events of the process, and 7/run.trace has "
+            ),
+            "{notes:?}"
+        );
+    }
+    let (notes, more) = export(|summary| summary.events = 10, false);
+    assert!(notes.is_empty() && more != whole);
+    let (notes, forced) = export(|_| {}, true);
+    assert!(notes.is_empty() && forced == whole);
 }
 
 #[test]

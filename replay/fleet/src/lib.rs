@@ -31,5 +31,6 @@ pub use regressions::{GpuChoice, LakeGrowth, PairOutcome, Regression, VersionPai
 pub use spread::{Outlier, Spread};
 pub use summary::{Summary, SummaryError, UnreadableTrace};
 pub use trace_summary::{
-    CallSite, DeviceSummary, LeakSummary, OomSummary, Process, SitePeak, TraceSummary, WorstFinding,
+    CallSite, Completeness, DeviceSummary, LeakSummary, OomSummary, Process, SitePeak, TraceSummary,
+    WorstFinding,
 };

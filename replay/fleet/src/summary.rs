@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpumemtrace_replay::report::Ending;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::trace_summary::{Process, TraceSummary};
+use crate::trace_summary::{Completeness, Process, TraceSummary};
 
 const SCHEMA: &str = "gpumemtrace.summary";
 const VERSION: u32 = 1;
@@ -65,12 +64,10 @@ fn key_of(trace: &TraceSummary) -> Key {
     (trace.rank.unwrap_or(u64::MAX), process.clone(), path)
 }
 
-/// Which of two entries of one process is kept: that of the longer recording. A process that has
-/// ended may have no more events and no longer duration than while it ran. The text decides last,
-/// so that the order is total.
-fn weight_of(trace: &TraceSummary) -> (u64, Option<u64>, bool, String) {
-    let has_ended = trace.end != Ending::Running.name();
-    (trace.events, trace.duration_ns, has_ended, serde_json::to_string(trace).unwrap_or_default())
+/// Which of two entries of one process is kept: the more complete one. The text decides last, so
+/// that the order is total.
+fn weight_of(trace: &TraceSummary) -> (Completeness, String) {
+    (trace.completeness(), serde_json::to_string(trace).unwrap_or_default())
 }
 
 impl Summary {

@@ -162,7 +162,24 @@ pub struct TraceSummary {
     pub more_ooms: u64,
 }
 
+/// How much of a process a trace has. Of two traces of one process, the greater one is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Completeness {
+    /// The number of events.
+    pub events: u64,
+    duration_ns: Option<u64>,
+    /// A process that has ended may have no more events and no longer duration than while it ran.
+    has_ended: bool,
+}
+
 impl TraceSummary {
+    /// How much of the process the trace has.
+    #[must_use]
+    pub fn completeness(&self) -> Completeness {
+        let has_ended = self.end != Ending::Running.name();
+        Completeness { events: self.events, duration_ns: self.duration_ns, has_ended }
+    }
+
     /// True if nothing is missing, and the process ended without an error, as far as is known.
     pub(crate) fn is_whole(&self) -> bool {
         let detail = self.end_detail.as_deref().unwrap_or_default();

@@ -31,6 +31,9 @@ struct FolderExportArgs {
     /// Folder to write to [default: the trace with the format as extension; required for a pattern]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
+    /// Replace the tables of a more complete trace of the same process, too
+    #[arg(long)]
+    force: bool,
 }
 
 /// Runs a program with the arguments of `gpumemtrace export`, from FORMAT on. Returns the exit
@@ -81,7 +84,7 @@ fn export_together(
     let mut job = make_job(&args.inputs, traces)?;
     let analyses = job.runs.iter().map(|run| &run.analysis);
     let traces = analyses.map(|analysis| TraceIdentity::new(&analysis.path, &analysis.meta)).collect();
-    let target = ExportTarget::new(folder, args.inputs.run.clone(), traces);
+    let target = ExportTarget::new(folder, args.inputs.run.clone(), traces, args.force);
     let written_bytes = exporter.begin(target, notes)?.export(&mut job, 0)?;
     Ok((written_bytes, finish_job(&job, unreadable)))
 }
@@ -104,7 +107,8 @@ fn export_each(
         Ok((path.clone(), TraceIdentity::new(&path.display().to_string(), &meta)))
     })?;
     let (paths, traces): (Vec<PathBuf>, Vec<TraceIdentity>) = known.into_iter().unzip();
-    let mut export = exporter.begin(ExportTarget::new(folder, args.inputs.run.clone(), traces), notes)?;
+    let target = ExportTarget::new(folder, args.inputs.run.clone(), traces, args.force);
+    let mut export = exporter.begin(target, notes)?;
     let (mut written_bytes, mut exit, mut has_read_one) = (0, CliExit::Done, false);
     if unreadable > 0 {
         exit = CliExit::Incomplete;

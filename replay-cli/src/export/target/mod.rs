@@ -20,12 +20,19 @@ pub struct ExportTarget {
     pub joins_run: bool,
     /// All traces of the export, in the order in which they are written.
     pub traces: Vec<TraceIdentity>,
+    /// Replaces files of a more complete trace of the same process, too.
+    pub is_forced: bool,
 }
 
 impl ExportTarget {
     /// Without a name for the run, its traces name it.
-    pub(crate) fn new(folder: PathBuf, run: Option<String>, traces: Vec<TraceIdentity>) -> Self {
+    pub(crate) fn new(
+        folder: PathBuf,
+        run: Option<String>,
+        traces: Vec<TraceIdentity>,
+        is_forced: bool,
+    ) -> Self {
         let (run, joins_run) = run.map_or_else(|| run_id(&traces), |name| (name, true));
-        Self { folder, run, joins_run, traces }
+        Self { folder, run, joins_run, traces, is_forced }
     }
 }
