@@ -97,6 +97,22 @@ PROGRAMS = {
         steps = torch.randn(3, device="cuda").long()
         print((torch.arange(3, device="cuda") // steps).shape == (3,))
     """,
+    "a captured graph": """
+        import ctypes
+        from ctypes import byref, c_uint32, c_uint64
+
+        def is_known(x):
+            known = c_uint32()
+            ctypes.CDLL("libcuda.so.1").simgpuAreKnown(c_uint64(x.data_ptr()), c_uint64(x.nbytes), byref(known))
+            return bool(known.value)
+
+        x, graph = torch.arange(4, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        x.fill_(7)
+        graph.replay()
+        print(is_known(x) and not is_known(y))
+    """,
     "a sampled token": """
         print(torch.multinomial(torch.randn(2, 9, device="cuda").softmax(-1), 3).shape == (2, 3))
     """,

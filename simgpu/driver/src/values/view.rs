@@ -3,6 +3,7 @@
 use super::known_bytes::{self, Knowledge};
 use super::scalar_type::{ScalarType, Value};
 use crate::entry::with_state;
+use crate::state::DriverState;
 
 /// The most dimensions that are computed. PyTorch's limit is 64.
 pub(crate) const MAX_DIMS: usize = 8;
@@ -111,12 +112,14 @@ impl View {
         });
     }
 
-    /// True if the view is small, and on the simulated GPU.
+    /// True if the view is small, and on the simulated GPU. While a graph is captured nothing is: its
+    /// launches would not compute again what was computed at capture.
     pub(crate) fn is_small_on_gpu(&self) -> bool {
         let span = self.span().filter(|(addr, len)| *addr != 0 && *len <= super::limit_bytes());
-        span.is_some_and(|(addr, len)| {
-            len == 0 || with_state(|state| Ok(state.device_range(addr, len) == Some(true))).unwrap_or(false)
-        })
+        let is_on_gpu = |state: &DriverState, (addr, len)| {
+            state.graphs.captures.is_empty() && (len == 0 || state.device_range(addr, len) == Some(true))
+        };
+        span.is_some_and(|span| with_state(|state| Ok(is_on_gpu(state, span))).unwrap_or(false))
     }
 
     /// The least that is known of the bytes from the first to the last element.
