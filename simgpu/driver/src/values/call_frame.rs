@@ -23,7 +23,7 @@ const STACK_ARGUMENTS: usize = 6;
 #[derive(Debug)]
 pub(crate) struct CallFrame {
     pub(crate) integers: [u64; 6],
-    floats: [f64; 8],
+    pub(crate) floats: [f64; 8],
     stack: *const [u64; STACK_ARGUMENTS],
     hook: *const Hook,
 }

@@ -6,11 +6,20 @@
 //! allocations.
 
 use super::call_frame::{CallFrame, Hook, Plan, Prepare, make};
+use super::computed_here::{
+    compare_tensors, forget_running_statistics, prepare_all_of_one, prepare_kth_value, prepare_median,
+    prepare_roll, prepare_scale, prepare_triangle, prepare_unscale,
+};
 use super::foreach_lists::{self, changes_list, slow_form};
 use super::known_bytes::Knowledge;
 use super::loaded_library::{LoadedLibrary, replace_pointer};
+use super::program_zeros;
+use super::rules::EXTREME;
 use super::scalar_type::Value;
-use super::shaped_by_values::{prepare_bincount, prepare_nonzero, prepare_repeat_interleave, prepare_unique};
+use super::shaped_by_values::{
+    prepare_bincount, prepare_coalesce, prepare_nonzero, prepare_nonzero_static, prepare_repeat_interleave,
+    prepare_unique, prepare_unique_dim,
+};
 use super::tensor;
 use super::view::View;
 
@@ -65,6 +74,33 @@ const TWINS: &[Twin] = &[
         "_ZN2at6native11eye_out_cpuEllRNS_6TensorE",
         &[],
         &[Register(2)],
+    ),
+    // (self, values, positions, dim)
+    twin(
+        "_ZN2at6native18cummax_helper_cudaERKNS_6TensorERS1_S4_l",
+        "_ZN2at6native17cummax_helper_cpuERKNS_6TensorERS1_S4_l",
+        &[Register(0)],
+        &[Register(1), Register(2)],
+    ),
+    twin(
+        "_ZN2at6native18cummin_helper_cudaERKNS_6TensorERS1_S4_l",
+        "_ZN2at6native17cummin_helper_cpuERKNS_6TensorERS1_S4_l",
+        &[Register(0)],
+        &[Register(1), Register(2)],
+    ),
+    // (object, places in rows, number of rows, 32 bits, result)
+    twin(
+        "_ZN2at6native59structured__convert_indices_from_coo_to_csr_structured_cuda4implERKNS_6TensorElbS4_",
+        "_ZN2at6native58structured__convert_indices_from_coo_to_csr_structured_cpu4implERKNS_6TensorElbS4_",
+        &[Register(1)],
+        &[Register(4)],
+    ),
+    // (object, starts of rows, columns, 32 bits, transposed, result)
+    twin(
+        "_ZN2at6native59structured__convert_indices_from_csr_to_coo_structured_cuda4implERKNS_6TensorES4_bbS4_",
+        "_ZN2at6native58structured__convert_indices_from_csr_to_coo_structured_cpu4implERKNS_6TensorES4_bbS4_",
+        &[Register(1), Register(2)],
+        &[Register(5)],
     ),
     // (self, mask, value); the CPU's calls `masked_fill_stub`
     twin(
@@ -147,12 +183,33 @@ fn rows() -> Vec<Row> {
         Row(TOPK[0], Some(TOPK[1]), Box::new(prepare_topk)),
         own("_ZN2at6native10zero_cuda_E", |_| Some(zero())),
         own("_ZN2at6native16nonzero_out_cudaE", prepare_nonzero),
+        // (returned tensor, self, rows, filler), and (self, rows, filler, result)
+        own("_ZN2at6native19nonzero_static_cudaE", |frame| {
+            prepare_nonzero_static(frame, Register(1), 3, Register(0))
+        }),
+        own("_ZN2at6native23nonzero_static_out_cudaE", |frame| {
+            prepare_nonzero_static(frame, Register(0), 2, Register(3))
+        }),
         own("_ZN2at6native22repeat_interleave_cudaE", prepare_repeat_interleave),
         own("_ZN2at6native14_bincount_cudaE", prepare_bincount),
         own("_ZN2at6native13_unique2_cudaE", |frame| prepare_unique(frame, true, 3)),
         own("_ZN2at6native12_unique_cudaE", |frame| prepare_unique(frame, true, 2)),
         own("_ZN2at6native23unique_consecutive_cudaE", |frame| prepare_unique(frame, false, 3)),
+        own("_ZN2at6native15unique_dim_cudaE", |frame| prepare_unique_dim(frame, true)),
+        own("_ZN2at6native27unique_dim_consecutive_cudaE", |frame| prepare_unique_dim(frame, false)),
+        own("_ZN2at6native21_coalesce_sparse_cudaE", prepare_coalesce),
+        own("_ZN2at6native10cuda_equalE", |_| Some(compare_tensors())),
+        own("_ZN2at6native22structured_all_all_out4implE", |frame| prepare_all_of_one(frame, Register(2))),
+        own("_ZN2at6native18structured_all_out4implE", |frame| prepare_all_of_one(frame, Register(4))),
         own("_ZN2at6native17randperm_out_cudaE", |_| Some(randperm())),
+        own("_ZN2at6native22launch_kthvalue_kernelE", prepare_kth_value),
+        own("_ZN2at6native20launch_median_kernelE", prepare_median),
+        own("_ZN2at6native9roll_cudaE", prepare_roll),
+        own("_ZN2at6native17tril_indices_cudaE", |frame| prepare_triangle(frame, false)),
+        own("_ZN2at6native17triu_indices_cudaE", |frame| prepare_triangle(frame, true)),
+        own("_ZN2at6native47_amp_foreach_non_finite_check_and_unscale_cuda_E", prepare_unscale),
+        own("_ZN2at6native23_amp_update_scale_cuda_E", prepare_scale),
+        own("_ZN2at6native15batch_norm_cudaE", forget_running_statistics),
     ];
     rows.extend(TWINS.iter().map(|twin| {
         Row(
@@ -171,7 +228,9 @@ fn rows() -> Vec<Row> {
 pub(crate) fn hook(cpu: &LoadedLibrary, cuda: &LoadedLibrary) {
     let mut rows = rows();
     let is_hooked = |name: &str| changes_list(name) || rows.iter().any(|row| name.starts_with(row.0));
-    let functions = cuda.symbols(is_hooked);
+    // Some functions for both kinds of device are in the CPU's library.
+    let mut functions = cpu.symbols(is_hooked);
+    functions.extend(cuda.symbols(is_hooked));
     let is_twin = |name: &str| rows.iter().any(|row| row.1.is_some_and(|twin| name.starts_with(twin)));
     let on_cpu = cpu.symbols(|name| name.contains("_slow_E") || is_twin(name));
     for &name in functions.keys().filter(|name| changes_list(name)) {
@@ -303,6 +362,19 @@ fn prepare_cat(frame: &CallFrame) -> Option<Plan> {
     Some(Box::new(move |hook, frame| call_both(hook, frame, &[Stack(2)], knowledge)))
 }
 
+/// The places in each row along a dimension that have no [`EXTREME`] number. A program that writes
+/// such numbers over placeholders does not want these places.
+fn usual_places(source: &View, dim: usize, along: i64) -> Vec<Vec<i64>> {
+    let inner = source.shape[..source.dims].iter().skip(dim + 1).product::<i64>().max(1) as usize;
+    // SAFETY: an argument of the function, which is small, so live.
+    let values = unsafe { source.values() };
+    let row = |row: usize| {
+        let value = |at: i64| values[(row / inner * along as usize + at as usize) * inner + row % inner];
+        (0..along).filter(|at| value(*at).real().abs() < EXTREME).collect()
+    };
+    (0..values.len() / along as usize).map(row).collect()
+}
+
 /// `(object, self, k, dim, largest, sorted, values, positions)`. The largest of placeholders are
 /// spread evenly, as the tokens of a trained network are over its experts.
 fn prepare_topk(frame: &CallFrame) -> Option<Plan> {
@@ -313,6 +385,7 @@ fn prepare_topk(frame: &CallFrame) -> Option<Plan> {
     }
     let (dim, along) = (source.dim(frame.integers[3])?, source.len_of(frame.integers[3])?.max(1));
     let wanted = (frame.integers[2] as i64).max(1);
+    let usual = if source.is_small_on_gpu() { usual_places(&source, dim, along) } else { Vec::new() };
     Some(Box::new(move |hook, frame| {
         // SAFETY: the function that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
@@ -320,7 +393,11 @@ fn prepare_topk(frame: &CallFrame) -> Option<Plan> {
             let inner: i64 = positions.shape[..positions.dims].iter().skip(dim + 1).product::<i64>().max(1);
             let place = |at: i64| {
                 let (rank, row) = (at / inner % wanted, at / (inner * wanted) * inner + at % inner);
-                Value::Integer((row * wanted + rank) % along)
+                let spread = row * wanted + rank;
+                Value::Integer(match usual.get(row as usize) {
+                    Some(places) if places.len() as i64 >= wanted => places[spread as usize % places.len()],
+                    _ => spread % along,
+                })
             };
             // SAFETY: a result of the function.
             unsafe { positions.write((0..).map(place)) };
@@ -330,14 +407,15 @@ fn prepare_topk(frame: &CallFrame) -> Option<Plan> {
     }))
 }
 
-/// `(self)`: fills with zeros, by a fill of the driver. Those of floating-point types are what
-/// kernels add results to, so they count as placeholders.
+/// `(self)`: fills with zeros, by a fill of the driver. Those of floating-point types that the
+/// program did not ask for are what kernels add results to, so they count as placeholders.
 fn zero() -> Plan {
     Box::new(|hook, frame| {
         // SAFETY: the function that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
         let result = view(frame, Register(0)).filter(View::is_small_on_gpu);
-        if let Some(result) = result.filter(|result| !result.kind.is_floating()) {
+        let is_known = |result: &View| !result.kind.is_floating() || program_zeros::are_asked_for();
+        if let Some(result) = result.filter(is_known) {
             result.on_computed(Knowledge::Known);
         }
         returned

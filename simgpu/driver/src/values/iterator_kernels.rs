@@ -3,9 +3,11 @@
 use super::call_frame::{CallFrame, Plan};
 use super::known_bytes::Knowledge;
 use super::plans::{call_cpu, fill, least_known, mean, random, select, write};
-use super::rules::{EXTREME, IndexedOperand, IteratorRule};
+use super::rules::{EXTREME, FEW, IndexedOperand, IteratorRule};
 use super::scalar_type::{ScalarType, Value};
+use super::tensor;
 use super::tensor_iterator::{self, Converted, Operand};
+use super::view::View;
 
 /// The plan of a call; `None` if it is not computed. Then its results are forgotten.
 pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option<Plan> {
@@ -29,14 +31,15 @@ fn plan_iteration(
     common_type: Option<ScalarType>,
 ) -> Option<Plan> {
     use IteratorRule::{
-        All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Never, Position, Random,
-        RandomBelow, Reduce, Select, Update,
+        All, Any, AtLeast, Compare, Divide, Fill, Finite, Index, Least, Map, Mean, Move, Never, Position,
+        Random, RandomBelow, Reduce, Select, Update,
     };
     let result = results.first()?.view;
     let knowledge = least_known(inputs);
     let is_known = knowledge == Knowledge::Known;
     // The usual case comes first: a kernel with floating-point results that nothing is known of.
-    let is_unknown_real = result.kind.is_floating() && !is_known && rule.combines();
+    let is_finite = rule == Finite && result.elements().is_some_and(|elements| elements <= FEW);
+    let is_unknown_real = result.kind.is_floating() && !is_known && rule.combines() && !is_finite;
     if rule == Never || is_unknown_real || !are_small(results, inputs) {
         return None;
     }
@@ -51,23 +54,29 @@ fn plan_iteration(
         Index(operand) => plan_index(operand, frame, results, inputs),
         RandomBelow => random(result, frame.integers[1], frame.integers[2]),
         Random => random(result, 1 << (8 * result.kind.size_bytes()? - 1).min(62), 0),
-        Compare | AtLeast if compares_reals && !inputs.iter().any(is_extreme) => {
+        Compare | AtLeast if compares_reals && !inputs.iter().any(is_extreme) && !is_one_tensor(inputs) => {
             let is_true = rule == AtLeast && inputs.last().is_some_and(is_zero);
             Some(write(result, Value::Integer(is_true.into()), Knowledge::Undecided))
         }
-        All if knowledge == Knowledge::Undecided => Some(write(result, Value::Integer(1), knowledge)),
+        All | Least
+            if knowledge == Knowledge::Undecided && (rule == All || result.kind == ScalarType::BOOL) =>
+        {
+            Some(write(result, Value::Integer(1), knowledge))
+        }
         Position if compares_reals => {
             let along = result.elements()? / result.without_repetition().elements()?.max(1);
             Some(write(result, Value::Integer(along as i64 / 2), Knowledge::Placeholder))
         }
         Divide if !common_type.is_some_and(ScalarType::is_floating) && divides_by_zero(inputs) => None,
-        Map | Divide if common_type.as_ref().is_some_and(differs) => None,
+        Map | Finite | Divide if common_type.as_ref().is_some_and(differs) => None,
         Compare | AtLeast if result.kind != ScalarType::BOOL => None,
-        Reduce | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
-        Map | Divide | Compare | AtLeast => Some(call_cpu(views, knowledge, convert(inputs, common_type)?)),
+        Reduce | Least | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
+        Map | Finite | Divide | Compare | AtLeast => {
+            Some(call_cpu(views, knowledge, convert(inputs, common_type)?))
+        }
         All | Any => Some(call_cpu(views, knowledge, convert(inputs, Some(result.kind))?)),
         Mean => Some(mean(result, inputs.first()?.view)),
-        Move | Reduce | Position => Some(call_cpu(views, knowledge, Vec::new())),
+        Move | Reduce | Least | Position => Some(call_cpu(views, knowledge, Vec::new())),
     }
 }
 
@@ -104,6 +113,15 @@ fn is_zero(input: &Operand) -> bool {
     !input.is_on_gpu && unsafe { input.view.values() }.iter().all(|value| !value.is_true())
 }
 
+/// True if a tensor is compared with itself, which finds NaN. Placeholders are none.
+fn is_one_tensor(inputs: &[Operand]) -> bool {
+    let place = |input: &Operand| {
+        let view = &input.view;
+        (view.addr, view.kind, view.dims, view.shape, view.strides_bytes)
+    };
+    matches!(inputs, [one, other] if place(one) == place(other))
+}
+
 /// True if all values are far from those that programs compute with. Placeholders are only where a
 /// program has moved such a number, perhaps on a condition that is not known.
 fn is_extreme(input: &Operand) -> bool {
@@ -130,6 +148,7 @@ fn plan_index(
     inputs: &[Operand],
 ) -> Option<Plan> {
     let (sizes, strides) = match operand {
+        IndexedOperand::Flat => return plan_take(frame, results, inputs),
         IndexedOperand::Source | IndexedOperand::Result => {
             (array(frame, 1).to_vec(), array(frame, 3).to_vec())
         }
@@ -149,7 +168,7 @@ fn plan_index(
     });
     let mut indexed = match operand {
         IndexedOperand::Source => inputs.first()?.view,
-        IndexedOperand::Result | IndexedOperand::ResultAlongDim => results.first()?.view,
+        _ => results.first()?.view,
     };
     for (size, stride) in sizes.iter().zip(&strides) {
         let dim = indexed.dims;
@@ -169,4 +188,16 @@ fn plan_index(
         _ if knowledge == Knowledge::Known => call_cpu(Vec::new(), knowledge, Vec::new()),
         _ => call_cpu(vec![indexed], knowledge, Vec::new()),
     })
+}
+
+/// A kernel that reads elements of a tensor by their number.
+fn plan_take(frame: &CallFrame, results: &[Operand], inputs: &[Operand]) -> Option<Plan> {
+    // SAFETY: the second argument is a tensor.
+    let source = unsafe { tensor::view(frame.integers[1]) }.filter(View::is_small_on_gpu)?;
+    let len = source.elements()? as i64;
+    // SAFETY: an input of the kernel.
+    let positions = unsafe { inputs.first()?.view.without_repetition().values() };
+    let are_inside = positions.iter().all(|at| (-len..len).contains(&at.integer()));
+    let views = results.iter().map(|result| result.view).collect();
+    are_inside.then(|| call_cpu(views, least_known(inputs).min(source.knowledge()), Vec::new()))
 }

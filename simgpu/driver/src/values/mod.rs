@@ -25,8 +25,10 @@
 //! [`install`] runs when a program first allocates. Layouts of PyTorch's objects are checked at
 //! each use ([`tensor_iterator`]); what does not fit is not computed.
 
+mod accumulated_index;
 mod allocator;
 mod call_frame;
+mod computed_here;
 mod foreach_lists;
 mod functions;
 mod initializers;
@@ -34,6 +36,7 @@ mod iterator_kernels;
 pub(crate) mod known_bytes;
 mod loaded_library;
 mod plans;
+mod program_zeros;
 mod rules;
 mod scalar_type;
 mod shaped_by_values;
@@ -92,6 +95,9 @@ pub(crate) fn install() {
         tensor_iterator::find_functions(&cpu);
         stubs::hook(&cpu);
         functions::hook(&cpu, &cuda);
+        if let Some(python) = LoadedLibrary::find("libtorch_python.so") {
+            program_zeros::hook(&cpu, &python);
+        }
         allocator::hook();
     });
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call_frame::{CallFrame, Hook, Plan};
 use super::known_bytes::{self, Knowledge};
+use super::program_zeros;
 use super::scalar_type::Value;
 use super::tensor_iterator::{Converted, Operand};
 use super::view::View;
@@ -41,8 +42,8 @@ pub(crate) fn write(view: View, value: Value, knowledge: Knowledge) -> Plan {
     })
 }
 
-/// Fills a tensor that has elements. Zeros of floating-point types are often what kernels add
-/// results to, so they count as placeholders.
+/// Fills a tensor that has elements. Zeros of floating-point types that the program did not ask for
+/// are often what kernels add results to, so they count as placeholders.
 pub(crate) fn fill(result: View) -> Plan {
     before_cuda(move |hook, frame| {
         // SAFETY: the CPU's kernel of the stub that was called with these arguments; the result has
@@ -51,7 +52,7 @@ pub(crate) fn fill(result: View) -> Plan {
             frame.call(hook.on_cpu);
             Value::read(result.addr, result.kind)
         };
-        let is_known = !result.kind.is_floating() || value.is_true();
+        let is_known = !result.kind.is_floating() || value.is_true() || program_zeros::are_asked_for();
         result.on_computed(if is_known { Knowledge::Known } else { Knowledge::Placeholder });
     })
 }

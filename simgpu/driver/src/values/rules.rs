@@ -17,6 +17,9 @@ pub(crate) enum IteratorRule {
     Compare,
     /// As `Compare`, for `>=`: placeholders are at least 0, as probabilities are.
     AtLeast,
+    /// As `Map`, also with a few placeholders: the result of these kernels is a number. A program
+    /// that bounds a size gets one in its bounds, and a score that it lowers by 1e9 is low.
+    Finite,
     /// One value for all elements.
     Fill,
     /// Moves elements, also placeholders.
@@ -30,6 +33,8 @@ pub(crate) enum IteratorRule {
     Index(IndexedOperand),
     /// Combines elements of one type to an element of that type.
     Reduce,
+    /// As `Reduce`; of truth values, true as with `All`.
+    Least,
     /// The mean of elements. PyTorch has no such kernel for the CPU.
     Mean,
     /// True if no element is false, or one is undecided: the checks of programs pass.
@@ -50,14 +55,17 @@ pub(crate) enum IteratorRule {
 impl IteratorRule {
     /// True if the kernel makes new values: they may be NaN where its inputs are placeholders.
     pub(crate) fn combines(self) -> bool {
-        use IteratorRule::{Divide, Map, Mean, Reduce};
-        matches!(self, Map | Divide | Reduce | Mean)
+        use IteratorRule::{Divide, Finite, Least, Map, Mean, Reduce};
+        matches!(self, Map | Finite | Divide | Reduce | Least | Mean)
     }
 }
 
 /// Numbers at least this far from 0 mark what has no value in programs: -1e9, infinity, the
 /// smallest number of a type.
 pub(crate) const EXTREME: f64 = 1e4;
+
+/// The most placeholders that [`IteratorRule::Finite`] computes: activations of a network are more.
+pub(crate) const FEW: u64 = 256;
 
 /// The operand with the elements that an index names, and where the index and its limits are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,14 +74,16 @@ pub(crate) enum IndexedOperand {
     Source,
     /// `index_put_stub(iterator, sizes, strides, accumulate)`: result, values, indexes.
     Result,
+    /// `take_stub(iterator, source)`: result, index.
+    Flat,
     /// `index_fill_stub` and `index_copy_stub(iterator, dim, size, stride)`: result, index.
     ResultAlongDim,
 }
 
-use IndexedOperand::{Result as IndexedResult, ResultAlongDim, Source};
+use IndexedOperand::{Flat, Result as IndexedResult, ResultAlongDim, Source};
 use IteratorRule::{
-    All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Position, Random, RandomBelow, Reduce,
-    Select, Update,
+    All, Any, AtLeast, Compare, Divide, Fill, Finite, Index, Least, Map, Mean, Move, Position, Random,
+    RandomBelow, Reduce, Select, Update,
 };
 
 /// Stubs that take a `TensorIterator` as their first argument. Those without a row are never
@@ -100,6 +110,7 @@ pub(crate) const ITERATOR_STUBS: &[(&str, IteratorRule)] = &[
     ("arange_stub", Move),
     ("linspace_stub", Move),
     ("index_stub", Index(Source)),
+    ("take_stub", Index(Flat)),
     ("index_put_stub", Index(IndexedResult)),
     ("index_fill_stub", Index(ResultAlongDim)),
     ("index_copy_stub", Index(ResultAlongDim)),
@@ -110,7 +121,7 @@ pub(crate) const ITERATOR_STUBS: &[(&str, IteratorRule)] = &[
     ("mean_stub", Mean),
     ("std_var_stub", Reduce),
     ("norm_stub", Reduce),
-    ("min_values_stub", Reduce),
+    ("min_values_stub", Least),
     ("max_values_stub", Reduce),
     ("argmax_stub", Position),
     ("argmin_stub", Position),
@@ -121,23 +132,23 @@ pub(crate) const ITERATOR_STUBS: &[(&str, IteratorRule)] = &[
     ("div_trunc_stub", Divide),
     ("remainder_stub", Divide),
     ("fmod_stub", Divide),
-    ("add_stub", Map),
-    ("sub_stub", Map),
-    ("mul_stub", Map),
+    ("add_stub", Finite),
+    ("sub_stub", Finite),
+    ("mul_stub", Finite),
     ("div_true_stub", Map),
-    ("neg_stub", Map),
-    ("abs_stub", Map),
+    ("neg_stub", Finite),
+    ("abs_stub", Finite),
     ("sign_stub", Map),
     ("sgn_stub", Map),
     ("reciprocal_stub", Map),
-    ("maximum_stub", Map),
-    ("minimum_stub", Map),
-    ("fmax_stub", Map),
-    ("fmin_stub", Map),
-    ("clamp_stub", Map),
-    ("clamp_scalar_stub", Map),
-    ("clamp_min_scalar_stub", Map),
-    ("clamp_max_scalar_stub", Map),
+    ("maximum_stub", Finite),
+    ("minimum_stub", Finite),
+    ("fmax_stub", Finite),
+    ("fmin_stub", Finite),
+    ("clamp_stub", Finite),
+    ("clamp_scalar_stub", Finite),
+    ("clamp_min_scalar_stub", Finite),
+    ("clamp_max_scalar_stub", Finite),
     ("bitwise_and_stub", Map),
     ("bitwise_or_stub", Map),
     ("bitwise_xor_stub", Map),
@@ -191,6 +202,8 @@ pub(crate) struct TensorStub {
     pub(crate) is_update: bool,
     /// The CUDA kernel fails without kernels that compute, so it is not called.
     pub(crate) is_alone: bool,
+    /// Undecided truth values give true, as with [`IteratorRule::All`].
+    pub(crate) is_all: bool,
     /// The second result where the input is placeholders.
     pub(crate) positions: Positions,
 }
@@ -214,6 +227,7 @@ const fn stub(name: &'static str, results: &'static [usize], inputs: &'static [u
         index: None,
         is_update: false,
         is_alone: false,
+        is_all: false,
         positions: Positions::None,
     }
 }
@@ -238,10 +252,10 @@ pub(crate) const TENSOR_STUBS: &[TensorStub] = &[
     stub("cumprod_stub", &[0], &[1]),
     // (values, positions, self, dim, keeps the dimension)
     TensorStub { positions: Positions::Middle, ..stub("max_stub", &[0, 1], &[2]) },
-    TensorStub { positions: Positions::Middle, ..stub("min_stub", &[0, 1], &[2]) },
+    TensorStub { is_all: true, positions: Positions::Middle, ..stub("min_stub", &[0, 1], &[2]) },
     // (result, self), or two results
     stub("max_all_stub", &[0], &[1]),
-    stub("min_all_stub", &[0], &[1]),
+    TensorStub { is_all: true, ..stub("min_all_stub", &[0], &[1]) },
     stub("aminmax_allreduce_stub", &[1, 2], &[0]),
     // (self, dim, keeps the dimension, smallest, largest)
     stub("aminmax_stub", &[3, 4], &[0]),
@@ -254,4 +268,5 @@ pub(crate) const TENSOR_STUBS: &[TensorStub] = &[
 ];
 
 /// Stubs that are not computed, and the argument with the tensor that they change.
-pub(crate) const FORGETTING_STUBS: &[(&str, usize)] = &[("put_stub", 1), ("index_put_with_sort_stub", 0)];
+pub(crate) const FORGETTING_STUBS: &[(&str, usize)] =
+    &[("put_stub", 1), ("normal_stub", 0), ("bernoulli_tensor_stub", 0), ("bernoulli_scalar_stub", 0)];

@@ -4,6 +4,7 @@
 //! thread gets.
 
 use std::cell::Cell;
+use std::cmp::Ordering;
 
 use super::call_frame::{CallFrame, Hook, Plan};
 use super::functions::{At, view};
@@ -40,21 +41,45 @@ fn write(result: Option<View>, values: impl IntoIterator<Item = Value>, knowledg
     }
 }
 
+/// The positions of the elements that are not zero, one row each.
+fn rows_of_nonzero(source: View) -> (usize, Vec<Value>) {
+    // SAFETY: an argument of a function.
+    let values = unsafe { source.values() };
+    let found: Vec<i64> = (0..).zip(values).filter(|(_, value)| value.is_true()).map(|(at, _)| at).collect();
+    let shape = &source.shape[..source.dims];
+    let coordinates = found.iter().flat_map(|&at| {
+        let inner = |dim: usize| shape[dim + 1..].iter().product::<i64>();
+        (0..shape.len()).map(move |dim| Value::Integer(at / inner(dim) % shape[dim]))
+    });
+    (found.len(), coordinates.collect())
+}
+
 /// `(self, result)`: the positions of all elements that are not zero, one row each.
 pub(crate) fn prepare_nonzero(frame: &CallFrame) -> Option<Plan> {
     let source = view(frame, At::Register(0)).filter(View::is_small_on_gpu)?;
-    let knowledge = source.knowledge();
-    // SAFETY: an argument of the function.
-    let values = unsafe { source.values() };
-    let found: Vec<i64> = (0..).zip(values).filter(|(_, value)| value.is_true()).map(|(at, _)| at).collect();
+    let (knowledge, (found, rows)) = (source.knowledge(), rows_of_nonzero(source));
     Some(Box::new(move |hook, frame| {
-        let returned = call_with_planted(hook, frame, found.len(), knowledge);
-        let shape = &source.shape[..source.dims];
-        let coordinates = found.iter().flat_map(|&at| {
-            let inner = |dim: usize| shape[dim + 1..].iter().product::<i64>();
-            (0..shape.len()).map(move |dim| Value::Integer(at / inner(dim) % shape[dim]))
-        });
-        write(view(frame, At::Register(1)), coordinates, knowledge);
+        let returned = call_with_planted(hook, frame, found, knowledge);
+        write(view(frame, At::Register(1)), rows, knowledge);
+        returned
+    }))
+}
+
+/// As [`prepare_nonzero`], with a number of rows that the program chose; `filler` is in those that
+/// are left.
+pub(crate) fn prepare_nonzero_static(
+    frame: &CallFrame,
+    source: At,
+    filler: usize,
+    result: At,
+) -> Option<Plan> {
+    let source = view(frame, source).filter(View::is_small_on_gpu)?;
+    let (knowledge, (_, rows)) = (source.knowledge(), rows_of_nonzero(source));
+    let filler = Value::Integer(frame.integers[filler] as i64);
+    Some(Box::new(move |hook, frame| {
+        // SAFETY: the function that was called with these arguments.
+        let returned = unsafe { frame.call(hook.original) };
+        write(view(frame, result), rows.into_iter().chain(std::iter::repeat(filler)), knowledge);
         returned
     }))
 }
@@ -133,6 +158,91 @@ pub(crate) fn prepare_unique(frame: &CallFrame, is_sorted: bool, returned_tensor
             // What the program did not ask for has no elements.
             write(result.filter(|result| result.elements() == Some(values.len() as u64)), values, knowledge);
         }
+        returned
+    }))
+}
+
+/// The distinct rows in order, for each row the place of its values, and how often each occurs.
+/// Rows that are not sorted are only compared with their neighbours.
+fn distinct_rows(rows: &[Vec<Value>], is_sorted: bool) -> (Vec<usize>, Vec<Value>, Vec<Value>) {
+    let compare = |a: usize, b: usize| {
+        let pairs = rows[a].iter().zip(&rows[b]);
+        pairs.map(|(one, other)| one.order(*other)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    };
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    if is_sorted {
+        order.sort_by(|a, b| compare(*a, *b));
+    }
+    let (mut distinct, mut places) = (Vec::<usize>::new(), vec![Value::Integer(0); rows.len()]);
+    let mut counts = Vec::<i64>::new();
+    for at in order {
+        match counts.last_mut() {
+            Some(count) if distinct.last().is_some_and(|last| compare(*last, at).is_eq()) => *count += 1,
+            _ => {
+                distinct.push(at);
+                counts.push(1);
+            }
+        }
+        places[at] = Value::Integer(distinct.len() as i64 - 1);
+    }
+    (distinct, places, counts.into_iter().map(Value::Integer).collect())
+}
+
+/// `(returned tuple, self, dim, ...)`: the distinct slices along a dimension, and the rest as in
+/// [`prepare_unique`].
+pub(crate) fn prepare_unique_dim(frame: &CallFrame, is_sorted: bool) -> Option<Plan> {
+    let source = view(frame, At::Register(1)).filter(View::is_small_on_gpu)?;
+    let (knowledge, dim) = (source.knowledge(), source.dim(frame.integers[2])?);
+    let len = usize::try_from(*source.shape[..source.dims].get(dim)?).ok()?;
+    let inner = source.shape[dim + 1..source.dims].iter().product::<i64>() as usize;
+    if knowledge < Knowledge::Known && source.kind.is_floating() || len == 0 || inner == 0 {
+        return None;
+    }
+    // SAFETY: an argument of the function.
+    let values = unsafe { source.values() };
+    let outer = values.len() / (len * inner);
+    let row = |at: usize| {
+        let places =
+            (0..outer).flat_map(move |block| (0..inner).map(move |place| (block * len + at) * inner + place));
+        places.map(|place| values[place]).collect()
+    };
+    let rows: Vec<Vec<Value>> = (0..len).map(row).collect();
+    let (distinct, places, counts) = distinct_rows(&rows, is_sorted);
+    let values = (0..outer).flat_map(|block| {
+        let rows = distinct.iter().map(|at| &rows[*at]);
+        rows.flat_map(move |row| row[block * inner..][..inner].to_vec())
+    });
+    let results = [values.collect(), places, counts];
+    Some(Box::new(move |hook, frame| {
+        let returned = call_with_planted(hook, frame, distinct.len(), knowledge);
+        for (at, values) in results.into_iter().enumerate() {
+            // SAFETY: a tensor of the tuple that the function returned.
+            let result = unsafe { tensor::view(frame.integers[0] + 8 * (2 - at) as u64) };
+            write(result.filter(|result| result.elements() == Some(values.len() as u64)), values, knowledge);
+        }
+        returned
+    }))
+}
+
+/// `(returned tensor, self)`: a sparse matrix in which each place occurs once, in order.
+pub(crate) fn prepare_coalesce(frame: &CallFrame) -> Option<Plan> {
+    let places = tensor::sparse_indices(frame.integers[1]).filter(View::is_small_on_gpu)?;
+    let knowledge = places.knowledge();
+    // SAFETY: a tensor of the matrix.
+    let values = unsafe { places.values() };
+    let count = usize::try_from(places.shape[1]).ok()?;
+    if places.dims != 2 || count == 0 {
+        return None;
+    }
+    let columns: Vec<Vec<Value>> =
+        (0..count).map(|at| values.iter().skip(at).step_by(count).copied().collect()).collect();
+    let (distinct, ..) = distinct_rows(&columns, true);
+    Some(Box::new(move |hook, frame| {
+        let returned = call_with_planted(hook, frame, distinct.len(), knowledge);
+        let dims = columns.first().map_or(0, Vec::len);
+        let values =
+            (0..dims).flat_map(|dim| distinct.iter().map(|at| columns[*at][dim]).collect::<Vec<_>>());
+        write(tensor::sparse_indices(frame.integers[0]), values, knowledge);
         returned
     }))
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::accumulated_index::prepare_index_put;
 use super::call_frame::{CallFrame, Hook, Prepare, make};
 use super::initializers;
 use super::iterator_kernels::prepare_iteration;
@@ -99,6 +100,9 @@ fn prepare_for(name: &str, stub: &Stub) -> Option<Prepare> {
             unsafe { tensor::view(frame.integers[argument]) }?.on_not_computed();
             None
         }));
+    }
+    if name == "index_put_with_sort_stub" {
+        return Some(Box::new(prepare_index_put));
     }
     if let Some(rule) = TENSOR_STUBS.iter().find(|rule| rule.name == name) {
         return (stub.on_cpu != 0)

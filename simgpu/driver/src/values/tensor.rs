@@ -20,13 +20,20 @@ struct Exported {
     sizes: Getter<*const i64>,
     strides: Getter<*const i64>,
     kind: Getter<i32>,
+    delete: Option<unsafe extern "C-unwind" fn(*mut u64) -> i32>,
+    /// `at::native::_indices_sparse(const Tensor &)`, which returns a tensor.
+    sparse_indices: Option<unsafe extern "C-unwind" fn(*mut u64, u64) -> u64>,
 }
+
+const DELETE: &str = "aoti_torch_delete_tensor_object";
+const SPARSE_INDICES: &str = "_ZN2at6native15_indices_sparseERKNS_6TensorE";
 
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
 /// Finds the functions in `libtorch_cpu.so`; false if one is missing.
 pub(crate) fn find_functions(cpu: &LoadedLibrary) -> bool {
-    let found = cpu.symbols(|name| name.starts_with("aoti_torch_get_"));
+    let found =
+        cpu.symbols(|name| name.starts_with("aoti_torch_get_") || name == DELETE || name == SPARSE_INDICES);
     // SAFETY: functions of PyTorch's C interface that store what `Exported` says.
     let exported = unsafe {
         (|| {
@@ -36,6 +43,8 @@ pub(crate) fn find_functions(cpu: &LoadedLibrary) -> bool {
                 sizes: getter(*found.get("aoti_torch_get_sizes")?),
                 strides: getter(*found.get("aoti_torch_get_strides")?),
                 kind: getter(*found.get("aoti_torch_get_dtype")?),
+                delete: found.get(DELETE).map(|at| std::mem::transmute(*at)),
+                sparse_indices: found.get(SPARSE_INDICES).map(|at| std::mem::transmute(*at)),
             })
         })()
     };
@@ -92,5 +101,23 @@ pub(crate) unsafe fn view(tensor: u64) -> Option<View> {
             view.strides_bytes[dim] = (*strides.add(dim)).checked_mul(size as i64)?;
         }
         Some(view)
+    }
+}
+
+/// The places of the elements of a sparse matrix, one column each.
+pub(crate) fn sparse_indices(matrix: u64) -> Option<View> {
+    let exported = EXPORTED.get()?;
+    let (delete, sparse_indices) = (exported.delete?, exported.sparse_indices?);
+    // SAFETY: the function stores a tensor in its first argument. PyTorch deletes that with C++'s
+    // operator, which frees what `malloc` returned. The matrix keeps the memory.
+    unsafe {
+        let made = libc::malloc(8).cast::<u64>();
+        if made.is_null() {
+            return None;
+        }
+        sparse_indices(made, matrix);
+        let found = view(made as u64);
+        delete(made);
+        found
     }
 }
