@@ -10,6 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(rank)
 dist.init_process_group("cpu:gloo,cuda:nccl")
+# The group makes its tensor for barriers.
+dist.barrier()
 
 
 def layers(device):
@@ -131,7 +133,7 @@ def distributed_tensors(device):
     mesh = init_device_mesh(device, (ranks,))
     x = distribute_tensor(torch.arange(8, device=device).view(4, 2), mesh, [Shard(0)])
     turned = x.redistribute(mesh, [Shard(1)])
-    return x.to_local(), turned.to_local(), x.full_tensor(), x.sum().full_tensor(), (x @ x.T).redistribute(mesh, [Replicate()]).to_local().shape
+    return x.to_local(), turned.to_local(), x.full_tensor(), x.sum().full_tensor(), (x.float() @ x.float().T).redistribute(mesh, [Replicate()]).to_local()
 
 
 def pipeline_parallel(device):
