@@ -31,7 +31,7 @@ def test_programs_with_pytorch_alone(stock, tmp_path, module, least):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("module, least", [("transformers_models", 48), ("transformers_generation", 25), ("libraries", 36)])
+@pytest.mark.parametrize("module, least", [("transformers_models", 47), ("transformers_generation", 25), ("libraries", 35)])
 def test_programs_with_libraries(torch_version, stock, tmp_path, module, least):
     how = {"PYTHONPATH": str(trainers_of(torch_version)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     command = [stock / "bin" / "python", KINDS / "run_kinds.py", module]
@@ -41,4 +41,6 @@ def test_programs_with_libraries(torch_version, stock, tmp_path, module, least):
 @pytest.mark.slow("two processes that import torch.distributed")
 def test_programs_on_two_ranks(stock, tmp_path):
     printed, said = simulate_ranks(tmp_path, stock, 2, KINDS / "run_kinds.py", "--no-report", options=["distributed"])
+    # Lines of two processes may share one.
+    printed = printed.replace("rank ", "\nrank ")
     check(printed, said, 34)

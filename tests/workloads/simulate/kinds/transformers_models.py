@@ -194,9 +194,9 @@ def swin(device):
     return trained(model, pixel_values=torch.randn(2, 3, 32, 32, device=device), labels=torch.tensor([0, 1], device=device))
 
 
-def boxes(device):
+def boxes(device, label=1):
     return [
-        {"class_labels": torch.tensor([1, 2], device=device), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.2], [0.3, 0.3, 0.1, 0.1]], device=device)},
+        {"class_labels": torch.tensor([label, 2], device=device), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.2], [0.3, 0.3, 0.1, 0.1]], device=device)},
         {"class_labels": torch.tensor([0], device=device), "boxes": torch.tensor([[0.4, 0.4, 0.3, 0.3]], device=device)},
     ]
 
