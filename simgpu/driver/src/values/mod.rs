@@ -18,7 +18,8 @@
 //! those that the program copied or filled in, and what was computed from known bytes alone. Other
 //! bytes are *placeholders*, zero unless [`rules`] says otherwise. Floating-point results are
 //! computed from known bytes only: 0/0 or the logarithm of a placeholder would be NaN, and end the
-//! program. A read of placeholders by the program is reported with its line.
+//! program. A few kernels with finite results are an exception, where tensors have few elements. A
+//! read of placeholders by the program is reported with its line.
 //!
 //! [`initializers`] saves the host's memory.
 //!
