@@ -153,6 +153,14 @@ const FORGETTING: &[(&str, At)] = &[
     ("_ZN2at6native22embedding_renorm_cuda_E", Register(0)),
     // (object, self, matrix, matrix or vector, factor, factor, result)
     ("_ZN2at6native25structured_addmm_out_cuda4implE", Stack(0)),
+    // (object, matrix, matrix, result): the program may pass one that it filled
+    ("_ZN2at6native22structured_mm_out_cuda4implE", Register(3)),
+    ("_ZN2at6native23structured_bmm_out_cuda4implE", Register(3)),
+    // (object, self, dim, converts, result)
+    ("_ZN2at6native27structured_softmax_cuda_out4implE", Register(4)),
+    ("_ZN2at6native31structured_log_softmax_cuda_out4implE", Register(4)),
+    // (object, self, approximation in two registers, result)
+    ("_ZN2at6native24structured_gelu_out_cuda4implE", Register(4)),
     ("_ZN2at6native25structured_addmv_out_cuda4implE", Stack(0)),
     ("_ZN2at6native27structured_baddbmm_out_cuda4implE", Stack(0)),
 ];

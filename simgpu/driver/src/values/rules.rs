@@ -268,5 +268,11 @@ pub(crate) const TENSOR_STUBS: &[TensorStub] = &[
 ];
 
 /// Stubs that are not computed, and the argument with the tensor that they change.
-pub(crate) const FORGETTING_STUBS: &[(&str, usize)] =
-    &[("put_stub", 1), ("normal_stub", 0), ("bernoulli_tensor_stub", 0), ("bernoulli_scalar_stub", 0)];
+pub(crate) const FORGETTING_STUBS: &[(&str, usize)] = &[
+    ("put_stub", 1),
+    ("normal_stub", 0),
+    ("bernoulli_tensor_stub", 0),
+    ("bernoulli_scalar_stub", 0),
+    ("cross_stub", 0),
+    ("logcumsumexp_stub", 0),
+];

@@ -205,7 +205,7 @@ def ensembles_by_vmap(device):
     parameters, buffers = torch.func.stack_module_state(models)
     base = copy.deepcopy(models[0]).to("meta")
     out = torch.func.vmap(lambda p, b, x: torch.func.functional_call(base, (p, b), (x,)), in_dims=(0, 0, None))(parameters, buffers, torch.ones(2, 8, device=device))
-    chosen = torch.func.vmap(lambda x, i: x[i])(torch.arange(6, device=device).view(3, 2), torch.tensor([1, 0, 1], device=device))
+    chosen = torch.func.vmap(lambda x, i: x.gather(0, i[None]))(torch.arange(6, device=device).view(3, 2), torch.tensor([1, 0, 1], device=device))
     return out.detach(), chosen
 
 
