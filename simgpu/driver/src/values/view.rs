@@ -112,8 +112,8 @@ impl View {
         });
     }
 
-    /// True if the view is small, and on the simulated GPU. While a graph is captured nothing is: its
-    /// launches would not compute again what was computed at capture.
+    /// True if the view is small, and on the simulated GPU. While a graph is captured nothing is:
+    /// its launches would not compute again what was computed at capture.
     pub(crate) fn is_small_on_gpu(&self) -> bool {
         let span = self.span().filter(|(addr, len)| *addr != 0 && *len <= super::limit_bytes());
         let is_on_gpu = |state: &DriverState, (addr, len)| {
