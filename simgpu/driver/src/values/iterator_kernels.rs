@@ -166,7 +166,10 @@ fn plan_index(
             call_cpu(views, knowledge.min(indexed.knowledge()), Vec::new())
         }
         // Elements that are not named keep what they are.
-        _ if knowledge == Knowledge::Known => call_cpu(Vec::new(), knowledge, Vec::new()),
+        _ if knowledge == Knowledge::Known => {
+            indexed.on_touched();
+            call_cpu(Vec::new(), knowledge, Vec::new())
+        }
         _ => call_cpu(vec![indexed], knowledge, Vec::new()),
     })
 }

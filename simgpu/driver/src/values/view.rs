@@ -150,6 +150,13 @@ impl View {
         }
     }
 
+    /// Records that some elements were computed, and that what is known of them stays the same.
+    pub(crate) fn on_touched(&self) {
+        if let Some((addr, len)) = self.span() {
+            known_bytes::on_touched(addr, len);
+        }
+    }
+
     /// Records that a kernel that does nothing should have written the elements.
     pub(crate) fn on_not_computed(&self) {
         if let Some((addr, len)) = self.span() {
