@@ -125,7 +125,7 @@ def stock(torch_version, tmp_path):
 
 
 @pytest.mark.slow("runs hundreds of PyTorch's operators")
-@pytest.mark.parametrize("kind, least", [("int64", 1600), ("bool", 1200), ("float32", 1700)])
+@pytest.mark.parametrize("kind, least", [("int64", 1600), ("bool", 1200), ("float32", 1700), ("bfloat16", 1600)])
 def test_known_results_of_pytorchs_operators_are_those_of_the_cpu(torch_version, tmp_path, kind, least):
     command = [python_of(torch_version), WORKLOADS / "simulate" / "operators.py", kind]
     done = run_program(list(map(str, command)), tmp_path, 300, env=environment(tmp_path, traced=False, SIMGPU_VALUES="64K"))

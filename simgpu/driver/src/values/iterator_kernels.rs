@@ -2,17 +2,17 @@
 
 use super::call_frame::{CallFrame, Plan};
 use super::known_bytes::Knowledge;
-use super::plans::{call_cpu, fill, least_known, mean, random, select, write};
+use super::plans::{call_cpu, call_cpu_in_float, fill, least_known, mean, random, select, write};
 use super::rules::{EXTREME, IndexedOperand, IteratorRule};
 use super::scalar_type::{ScalarType, Value};
-use super::tensor_iterator::{self, Converted, Operand};
+use super::tensor_iterator::{self, Converted, Iteration, Operand};
 
 /// The plan of a call; `None` if it is not computed. Then its results are forgotten.
 pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option<Plan> {
     // SAFETY: the first argument of these stubs is an iterator.
     let iteration = unsafe { tensor_iterator::read(frame.integers[0])? };
-    let (results, inputs) = iteration.split();
-    let plan = plan_iteration(rule, frame, results, inputs, iteration.common_type);
+    let (results, _) = iteration.split();
+    let plan = plan_iteration(rule, frame, &iteration);
     if plan.is_none() {
         for result in results {
             result.view.on_not_computed();
@@ -21,13 +21,8 @@ pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option
     plan
 }
 
-fn plan_iteration(
-    rule: IteratorRule,
-    frame: &CallFrame,
-    results: &[Operand],
-    inputs: &[Operand],
-    common_type: Option<ScalarType>,
-) -> Option<Plan> {
+fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) -> Option<Plan> {
+    let ((results, inputs), common_type) = (iteration.split(), iteration.common_type);
     use IteratorRule::{
         All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Never, Position, Random,
         RandomBelow, Reduce, Select, Update,
@@ -63,6 +58,9 @@ fn plan_iteration(
         Divide if !common_type.is_some_and(ScalarType::is_floating) && divides_by_zero(inputs) => None,
         Map | Divide if common_type.as_ref().is_some_and(differs) => None,
         Compare | AtLeast if result.kind != ScalarType::BOOL => None,
+        Map | Divide if removes_operand(result.kind, inputs) => {
+            call_cpu_in_float(iteration, results.first()?, inputs, knowledge)
+        }
         Reduce | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
         Map | Divide | Compare | AtLeast => Some(call_cpu(views, knowledge, convert(inputs, common_type)?)),
         All | Any => Some(call_cpu(views, knowledge, convert(inputs, Some(result.kind))?)),
@@ -91,6 +89,14 @@ fn convert(inputs: &[Operand], kind: Option<ScalarType>) -> Option<Vec<Converted
     let differing = inputs.iter().filter(|input| input.view.kind != kind);
     // SAFETY: operands of the iterator that the kernel is called with; they are small, so live.
     differing.map(|input| unsafe { Converted::new(input, kind) }).collect()
+}
+
+/// True if the CPU's kernel may remove an operand from the iterator, which CUDA's kernel then misses:
+/// <https://github.com/pytorch/pytorch/blob/v2.9.1/aten/src/ATen/native/cpu/BinaryOpsKernel.cpp>.
+/// That is so for half-precision numbers and a second operand of one element.
+fn removes_operand(kind: ScalarType, inputs: &[Operand]) -> bool {
+    matches!(kind, ScalarType::HALF | ScalarType::BFLOAT16)
+        && matches!(inputs, [_, last] if last.view.without_repetition().elements() == Some(1))
 }
 
 fn divides_by_zero(inputs: &[Operand]) -> bool {
