@@ -78,7 +78,8 @@ fn are_small(results: &[Operand], inputs: &[Operand]) -> bool {
             if operand.is_on_gpu {
                 operand.view.is_small_on_gpu()
             } else {
-                operand.view.without_repetition().elements() == Some(1)
+                operand.view.kind.size_bytes().is_some()
+                    && operand.view.without_repetition().elements() == Some(1)
             }
         })
 }

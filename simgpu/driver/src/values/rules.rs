@@ -254,4 +254,10 @@ pub(crate) const TENSOR_STUBS: &[TensorStub] = &[
 ];
 
 /// Stubs that are not computed, and the argument with the tensor that they change.
-pub(crate) const FORGETTING_STUBS: &[(&str, usize)] = &[("put_stub", 1), ("index_put_with_sort_stub", 0)];
+pub(crate) const FORGETTING_STUBS: &[(&str, usize)] = &[
+    ("put_stub", 1),
+    ("index_put_with_sort_stub", 0),
+    ("normal_stub", 0),
+    ("bernoulli_scalar_stub", 0),
+    ("bernoulli_tensor_stub", 0),
+];

@@ -65,7 +65,7 @@ unsafe fn get<T: Default>(getter: Getter<T>, tensor: u64) -> Option<T> {
     (unsafe { getter(tensor, &raw mut value) } == 0).then_some(value)
 }
 
-/// The memory of a dense tensor; `None` if it has another layout, or a type that is not computed.
+/// The memory of a dense tensor; `None` if it has another layout.
 ///
 /// # Safety
 ///
@@ -78,7 +78,7 @@ pub(crate) unsafe fn view(tensor: u64) -> Option<View> {
             return None;
         }
         let kind = ScalarType(i8::try_from(get(exported.kind, tensor)?).ok()?);
-        let size = kind.size_bytes()?;
+        let size = kind.storage_bytes();
         let dims = usize::try_from(get(exported.dims, tensor)?).ok().filter(|dims| *dims <= MAX_DIMS)?;
         let (mut sizes, mut strides) = (std::ptr::null(), std::ptr::null());
         if (exported.sizes)(tensor, &raw mut sizes) != 0 || (exported.strides)(tensor, &raw mut strides) != 0

@@ -191,7 +191,6 @@ unsafe fn read_operand(info: u64, shape: &[i64]) -> Option<Operand> {
         (1, CPU) => false,
         _ => return None,
     };
-    kind.size_bytes()?;
     let is_list = operand.strides.begin != 0 && operand.strides.begin % 8 == 0;
     if operand.strides.size as usize != shape.len() || !is_list {
         return None;
