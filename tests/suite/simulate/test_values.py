@@ -31,6 +31,7 @@ PROGRAMS = {
     "checks of finite values": """
         x = torch.randn(8, 8, device="cuda")
         assert torch.isfinite(x).all() and not torch.isnan(x).any() and not (x.sum() == 0)
+        assert torch.isfinite(x.sum()) and not (~torch.isfinite(x)).any() and x[torch.isfinite(x)].shape == (64,)
         torch.testing.assert_close(x, x * 2)
         torch.linalg.eig(x)
         print(True)

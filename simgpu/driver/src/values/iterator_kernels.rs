@@ -24,7 +24,7 @@ pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option
 fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) -> Option<Plan> {
     let ((results, inputs), common_type) = (iteration.split(), iteration.common_type);
     use IteratorRule::{
-        All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Never, Position, Random,
+        All, Any, AtLeast, Compare, Divide, Equal, Fill, Index, Map, Mean, Move, Never, Position, Random,
         RandomBelow, Reduce, Select, Update,
     };
     let result = results.first()?.view;
@@ -46,8 +46,12 @@ fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) 
         Index(operand) => plan_index(operand, frame, results, inputs),
         RandomBelow => random(result, frame.integers[1], frame.integers[2]),
         Random => random(result, 1 << (8 * result.kind.size_bytes()? - 1).min(62), 0),
-        Compare | AtLeast if compares_reals && !inputs.iter().any(is_extreme) => {
-            let is_true = rule == AtLeast && inputs.last().is_some_and(is_zero);
+        Compare | Equal | AtLeast if compares_reals && !inputs.iter().any(is_extreme) => {
+            let is_true = match rule {
+                Equal => are_one_tensor(inputs),
+                AtLeast => inputs.last().is_some_and(is_zero),
+                _ => false,
+            };
             Some(write(result, Value::Integer(is_true.into()), Knowledge::Undecided))
         }
         All if knowledge == Knowledge::Undecided => Some(write(result, Value::Integer(1), knowledge)),
@@ -57,12 +61,14 @@ fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) 
         }
         Divide if !common_type.is_some_and(ScalarType::is_floating) && divides_by_zero(inputs) => None,
         Map | Divide if common_type.as_ref().is_some_and(differs) => None,
-        Compare | AtLeast if result.kind != ScalarType::BOOL => None,
+        Compare | Equal | AtLeast if result.kind != ScalarType::BOOL => None,
         Map | Divide if removes_operand(result.kind, inputs) => {
             call_cpu_in_float(iteration, results.first()?, inputs, knowledge)
         }
         Reduce | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
-        Map | Divide | Compare | AtLeast => Some(call_cpu(views, knowledge, convert(inputs, common_type)?)),
+        Map | Divide | Compare | Equal | AtLeast => {
+            Some(call_cpu(views, knowledge, convert(inputs, common_type)?))
+        }
         All | Any => Some(call_cpu(views, knowledge, convert(inputs, Some(result.kind))?)),
         Mean => Some(mean(result, inputs.first()?.view)),
         Move | Reduce | Position => Some(call_cpu(views, knowledge, Vec::new())),
@@ -103,6 +109,12 @@ fn removes_operand(kind: ScalarType, inputs: &[Operand]) -> bool {
 fn divides_by_zero(inputs: &[Operand]) -> bool {
     // SAFETY: an input of the kernel.
     inputs.last().is_none_or(|divisor| unsafe { divisor.view.values() }.iter().any(|value| !value.is_true()))
+}
+
+/// True if both inputs are the same elements in the same order.
+fn are_one_tensor(inputs: &[Operand]) -> bool {
+    let place = |input: &Operand| (input.view.addr, input.view.strides_bytes, input.view.kind);
+    matches!(inputs, [one, other] if place(one) == place(other))
 }
 
 /// True for the number 0 of the host.

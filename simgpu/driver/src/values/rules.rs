@@ -15,6 +15,8 @@ pub(crate) enum IteratorRule {
     /// whatever they are: zeros would be equal to each other, and to what programs look for. But
     /// they are ordinary numbers, so compared with [`EXTREME`] ones the result is that of zeros.
     Compare,
+    /// As `Compare`, for `==`: a tensor is equal to itself, as `isfinite` asks.
+    Equal,
     /// As `Compare`, for `>=`: placeholders are at least 0, as probabilities are.
     AtLeast,
     /// One value for all elements.
@@ -72,14 +74,14 @@ pub(crate) enum IndexedOperand {
 
 use IndexedOperand::{Result as IndexedResult, ResultAlongDim, Source};
 use IteratorRule::{
-    All, Any, AtLeast, Compare, Divide, Fill, Index, Map, Mean, Move, Position, Random, RandomBelow, Reduce,
-    Select, Update,
+    All, Any, AtLeast, Compare, Divide, Equal, Fill, Index, Map, Mean, Move, Position, Random, RandomBelow,
+    Reduce, Select, Update,
 };
 
 /// Stubs that take a `TensorIterator` as their first argument. Those without a row are never
 /// computed.
 pub(crate) const ITERATOR_STUBS: &[(&str, IteratorRule)] = &[
-    ("eq_stub", Compare),
+    ("eq_stub", Equal),
     ("ne_stub", Compare),
     ("lt_stub", Compare),
     ("le_stub", Compare),
