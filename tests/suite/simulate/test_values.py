@@ -188,6 +188,10 @@ LOOPS = {
     "a break": ("while True:\n    rounds += 1\n    if loss() < 0:\n        break", 1),
     "a call in the condition": ("while not is_done():\n    rounds += 1", 1),
     "a bound": ("while rounds < 12_000:\n    rounds += 1\n    if loss() < 0:\n        break\nprint('left')", None),
+    "a bound of its own": (
+        "while True:\n    rounds += 1\n    if loss() < 0:\n        raise ValueError\n    if rounds > 12_000:\n        break\nprint('left')",
+        None,
+    ),
     "a for loop": ("for _ in range(12_000):\n    if loss() < 0: break\nprint('left')", None),
     "a function that returns": ("for _ in range(3000):\n    generate(5)\nprint('left')", None),
 }
