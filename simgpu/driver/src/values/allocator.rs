@@ -4,9 +4,9 @@
 //! `DataPtr`; its first word is the address:
 //! <https://github.com/pytorch/pytorch/blob/v2.9.1/c10/core/Allocator.h>.
 //!
-//! Libraries such as Thrust take memory by `raw_alloc` and `raw_alloc_with_stream`, and copy numbers
-//! of elements from it. These are the first two functions of `CUDAAllocator` after those of the
-//! class that it extends:
+//! Libraries such as Thrust take memory by `raw_alloc` and `raw_alloc_with_stream`, and copy
+//! numbers of elements from it. These are the first two functions of `CUDAAllocator` after those
+//! of the class that it extends:
 //! <https://github.com/pytorch/pytorch/blob/v2.9.1/c10/cuda/CUDACachingAllocator.h>.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -22,11 +22,11 @@ pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option
 }
 
 fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) -> Option<Plan> {
-    let ((results, inputs), common_type) = (iteration.split(), iteration.common_type);
     use IteratorRule::{
         All, Any, AtLeast, Compare, Divide, Equal, Fill, Index, Map, Mean, Move, Never, Position, Random,
         RandomBelow, Reduce, Select, Update,
     };
+    let ((results, inputs), common_type) = (iteration.split(), iteration.common_type);
     let result = results.first()?.view;
     let knowledge = least_known(inputs);
     let is_known = knowledge == Knowledge::Known;
@@ -98,7 +98,7 @@ fn convert(inputs: &[Operand], kind: Option<ScalarType>) -> Option<Vec<Converted
     differing.map(|input| unsafe { Converted::new(input, kind) }).collect()
 }
 
-/// True if the CPU's kernel may remove an operand from the iterator, which CUDA's kernel then misses:
+/// True if the CPU's kernel may remove an operand from the iterator, which CUDA's kernel needs:
 /// <https://github.com/pytorch/pytorch/blob/v2.9.1/aten/src/ATen/native/cpu/BinaryOpsKernel.cpp>.
 /// That is so for half-precision numbers and a second operand of one element.
 fn removes_operand(kind: ScalarType, inputs: &[Operand]) -> bool {

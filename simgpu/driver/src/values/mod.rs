@@ -33,6 +33,7 @@ mod initializers;
 mod iterator_kernels;
 pub(crate) mod known_bytes;
 mod loaded_library;
+mod one_thread;
 mod plans;
 mod rules;
 mod scalar_type;
@@ -90,6 +91,7 @@ pub(crate) fn install() {
             return;
         }
         tensor_iterator::find_functions(&cpu);
+        one_thread::find_functions(&cpu);
         stubs::hook(&cpu);
         functions::hook(&cpu, &cuda);
         allocator::hook();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call_frame::{CallFrame, Hook, Plan};
 use super::known_bytes::{self, Knowledge};
+use super::one_thread::OneThread;
 use super::scalar_type::{ScalarType, Value};
 use super::tensor_iterator::{ComputedIn, Converted, Iteration, Operand};
 use super::view::View;
@@ -22,9 +23,10 @@ fn before_cuda(compute: impl FnOnce(&Hook, &CallFrame) + 'static) -> Plan {
 /// Calls the CPU's kernel. `converted` are inputs that it reads in another type.
 pub(crate) fn call_cpu(results: Vec<View>, knowledge: Knowledge, converted: Vec<Converted>) -> Plan {
     before_cuda(move |hook, frame| {
+        let one_thread = OneThread::begin();
         // SAFETY: the CPU's kernel of the stub that was called with these arguments.
         unsafe { frame.call(hook.on_cpu) };
-        drop(converted);
+        drop((converted, one_thread));
         for view in &results {
             view.on_computed(knowledge);
         }
@@ -47,7 +49,7 @@ pub(crate) fn call_cpu_in_float(
     let type_of_kernel = unsafe { ComputedIn::new(iteration, ScalarType::FLOAT)? };
     let (view, computed) = (result.view, converted.pop()?);
     Some(before_cuda(move |hook, frame| {
-        // SAFETY: the CPU's kernel of the stub that was called with these arguments, and its result.
+        // SAFETY: the CPU's kernel of the stub that was called with these arguments; its result.
         unsafe {
             frame.call(hook.on_cpu);
             view.write(computed.values());
