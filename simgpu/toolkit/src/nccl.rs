@@ -69,6 +69,15 @@ fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> ApiResu
     copy(from, to, count * element(kind), stream)
 }
 
+/// Runs a reduction, often in place.
+fn reduce(from: u64, to: u64, count: u64, kind: u32, communicator: u64, stream: u64) -> ApiResult {
+    collective(from, to, count, kind, stream)?;
+    if find(communicator)?.ranks > 1 && to != 0 {
+        mark_placeholders(to, count * element(kind));
+    }
+    Ok(())
+}
+
 fn copy(from: u64, to: u64, bytes: u64, stream: u64) -> ApiResult {
     // Only a reduction's root passes an output, and only a broadcast's root an input.
     if from == to || from == 0 || to == 0 || bytes == 0 {
@@ -130,6 +139,8 @@ fn end_group() -> ApiResult {
     for to in received {
         let own = find(to.communicator)?.rank;
         let candidates = || sent.iter().filter(|from| from.communicator == to.communicator);
+        // Where nothing is sent, it keeps what it has.
+        mark_placeholders(to.addr, to.bytes);
         let from = candidates().find(|from| from.peer == own);
         if let Some(from) = from.or_else(|| candidates().find(|from| from.bytes == to.bytes)) {
             copy(from.addr, to.addr, from.bytes.min(to.bytes), to.stream)?;
@@ -170,11 +181,11 @@ toolkit! { 3;
     ncclCommUserRank(comm: u64, out: Out<i32>) { out.put(find(comm)?.rank) }
     ncclCommCuDevice(_comm: u64, out: Out<i32>) { out.put(0) }
     ncclCommGetAsyncError(_comm: u64, out: Out<u32>) { out.put(0) }
-    ncclAllReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, _comm: u64, stream: u64) {
-        collective(from, to, count, kind, stream)
+    ncclAllReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, communicator: u64, stream: u64) {
+        reduce(from, to, count, kind, communicator, stream)
     }
-    ncclReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, _root: i32, _comm: u64, stream: u64) {
-        collective(from, to, count, kind, stream)
+    ncclReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, _root: i32, communicator: u64, stream: u64) {
+        reduce(from, to, count, kind, communicator, stream)
     }
     ncclBroadcast(from: u64, to: u64, count: u64, kind: u32, root: i32, communicator: u64, stream: u64) {
         // PyTorch gathers a list of tensors by a group of broadcasts, one from each rank.

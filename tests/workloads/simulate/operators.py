@@ -28,6 +28,8 @@ ELSEWHERE = ("histogram", "mvlgamma", "native_batch_norm", "pca_lowrank", "tenso
 LONG = ("attention", "cholesky", "conv", "det", "eig", "fft", "grid", "inverse", "jiterator", "linalg", "lu", "qr", "sparse", "stft", "svd", "triangular")
 #: The driver does not know that these write a result that the program passed.
 FULL_RESULTS = ("_chunk_cat", "avg_pool", "complex", "hash_tensor", "logcumsumexp", "logsigmoid", "lu_solve", "ormqr", "polar")
+#: The CPU computes in half precision where a GPU computes in float, in some releases.
+HALF_ON_CPU = ("remainder", "gaussian_nll_loss", "nn.functional.gaussian_nll_loss")
 SAMPLES = 8
 
 kind = getattr(torch, sys.argv[1])
@@ -100,6 +102,8 @@ def forms(operator, name):
 counts = collections.Counter()
 for operator in op_db:
     name = f"{operator.name}.{operator.variant_test_name}"
+    if kind in (torch.bfloat16, torch.float16) and operator.name in HALF_ON_CPU:
+        continue
     if kind not in operator.dtypes or kind not in operator.dtypesIfCUDA or any(part in name for part in RANDOM + ELSEWHERE + LONG):
         continue
     for sample in list(operator.sample_inputs("cpu", kind, requires_grad=False))[:SAMPLES]:

@@ -9,7 +9,7 @@ import ast
 import linecache
 import sys
 from types import CodeType, FrameType
-from typing import Any, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 #: Rounds after which it is watched whether the function returns, and after which the program ends.
 SUSPICIOUS, ENDLESS = 5_000, 10_000
@@ -18,6 +18,8 @@ SUSPICIOUS, ENDLESS = 5_000, 10_000
 _decided: Dict[Tuple[CodeType, int], Optional[int]] = {}
 _rounds: Dict[Tuple[CodeType, int], int] = {}
 _finite: Set[CodeType] = set()
+#: The lines that read placeholders.
+_reading: Dict[CodeType, Set[int]] = {}
 
 
 def endless_loop(frame: Optional[FrameType]) -> Optional[Tuple[str, int]]:
@@ -26,6 +28,7 @@ def endless_loop(frame: Optional[FrameType]) -> Optional[Tuple[str, int]]:
     while frame is not None:
         code = frame.f_code
         key = (code, frame.f_lineno)
+        _reading.setdefault(code, set()).add(frame.f_lineno)
         if key not in _decided:
             _decided[key] = _loop_at(code.co_filename, frame.f_lineno)
         line = _decided[key]
@@ -34,29 +37,46 @@ def endless_loop(frame: Optional[FrameType]) -> Optional[Tuple[str, int]]:
             if rounds == SUSPICIOUS and sys.getprofile() is None:
                 _watch_return_of(code)
             elif rounds >= ENDLESS and sys.getprofile() is _on_event:
-                return code.co_filename, line
+                if not _has_bound(code, line):
+                    return code.co_filename, line
+                _rounds[code, line] = 0
         frame = frame.f_back
     return None
 
 
 def _loop_at(file: str, line: int) -> Optional[int]:
     """The line of the innermost `while` that a line decides about."""
+    return max((loop.lineno for loop in _loops_of(file) if _decides(loop, line)), default=None)
+
+
+def _loops_of(file: str) -> List[ast.While]:
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
-        return None
-    loops = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.While) and _decides(node, line)]
-    return max(loops, default=None)
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.While)]
+
+
+def _has_bound(code: CodeType, line: int) -> bool:
+    """True if the loop at a line also ends on a condition that has read no placeholders."""
+    tests = [test for loop in _loops_of(code.co_filename) if loop.lineno == line for test in _tests_of(loop)]
+    return not all(any(_is_in(test, read) for read in _reading[code]) for test in tests)
 
 
 def _decides(loop: ast.While, line: int) -> bool:
+    return any(_is_in(test, line) for test in _tests_of(loop))
+
+
+def _tests_of(loop: ast.While) -> List[ast.expr]:
+    """The condition of a loop, or those of a `while True` to leave it."""
     if not isinstance(loop.test, ast.Constant):
-        return _is_in(loop.test, line)
+        return [loop.test]
     leaving = (ast.Break, ast.Return, ast.Raise)
-    return any(
-        isinstance(node, ast.If) and _is_in(node.test, line) and any(isinstance(inner, leaving) for inner in ast.walk(node))
+    return [
+        node.test
         for node in _inside(loop)
-    )
+        if isinstance(node, ast.If) and any(isinstance(inner, leaving) for inner in ast.walk(node))
+    ]
 
 
 def _is_in(node: Any, line: int) -> bool:

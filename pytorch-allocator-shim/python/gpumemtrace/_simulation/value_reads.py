@@ -30,6 +30,10 @@ def install() -> None:
     _library = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
     driver = ctypes.CDLL("libcuda.so.1")
     driver.simgpuOnUnknownRead(ctypes.cast(_callback, ctypes.c_void_p))
+    # Deterministic algorithms fill what a kernel overwrites with NaN. Here it stays NaN.
+    deterministic = getattr(torch.utils, "deterministic", None)
+    if deterministic is not None:
+        deterministic.fill_uninitialized_memory = False
     # A program may make its model before it uses the GPU.
     driver.simgpuHookInitializers()
     atexit.register(report_reads)

@@ -230,6 +230,8 @@ exports! {
     plain 2000 simgpuAsPlaceholders(addr: u64, size: u64) {
         if values::are_on() && size <= values::limit_bytes() {
             known_bytes::on_written(addr, size, Knowledge::Placeholder);
+        } else {
+            known_bytes::forget(addr, size);
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ impl Pages for HostPages {
     }
 
     fn decommit(&mut self, addr: u64, len: u64) {
-        known_bytes::forget(addr, len);
+        known_bytes::on_freed(addr, len);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         if map(addr, len, libc::PROT_NONE, flags).is_none() {
             // The kernel's limit on mappings is reached: the range stays readable, but is zeroed.

@@ -10,8 +10,11 @@ use super::tensor;
 use super::view::View;
 
 /// Parts of the names of functions that change the tensors of their first list.
-const IN_PLACE: [[&str; 2]; 2] =
-    [["foreach_tensor_", "_cuda_EN3c108ArrayRefI"], ["_fused_", "_cuda_EN3c108ArrayRefI"]];
+const IN_PLACE: [[&str; 2]; 3] = [
+    ["foreach_tensor_", "_cuda_EN3c108ArrayRefI"],
+    ["_fused_", "_cuda_EN3c108ArrayRefI"],
+    ["_amp_foreach_", "_cuda_EN3c108ArrayRefI"],
+];
 const COPY: &str = "foreach_tensor_copy_list";
 
 /// True for the name of a function that changes the tensors of its first list.
@@ -19,7 +22,7 @@ pub(crate) fn changes_list(name: &str) -> bool {
     IN_PLACE.iter().any(|parts| parts.iter().all(|part| name.contains(part)))
 }
 
-/// The name of the slow form. Fused optimizers have none.
+/// The name of the slow form. Fused optimizers and loss scales have none.
 pub(crate) fn slow_form(name: &str) -> Option<String> {
     name.contains("foreach_tensor_").then(|| name.replace("_cuda_E", "_slow_E"))
 }

@@ -315,6 +315,8 @@ fn call_both(hook: &Hook, frame: &CallFrame, results: &[At], knowledge: Knowledg
         for result in results {
             result.on_computed(knowledge);
         }
+    } else {
+        forget(frame, results);
     }
     returned
 }

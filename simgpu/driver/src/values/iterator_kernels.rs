@@ -2,19 +2,19 @@
 
 use super::call_frame::{CallFrame, Plan};
 use super::known_bytes::Knowledge;
-use super::plans::{call_cpu, fill, least_known, mean, random, select, write};
+use super::plans::{call_cpu, call_cpu_in_float, fill, least_known, mean, random, select, write};
 use super::rules::{EXTREME, FEW, IndexedOperand, IteratorRule};
 use super::scalar_type::{ScalarType, Value};
 use super::tensor;
-use super::tensor_iterator::{self, Converted, Operand};
+use super::tensor_iterator::{self, Converted, Iteration, Operand};
 use super::view::View;
 
 /// The plan of a call; `None` if it is not computed. Then its results are forgotten.
 pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option<Plan> {
     // SAFETY: the first argument of these stubs is an iterator.
     let iteration = unsafe { tensor_iterator::read(frame.integers[0])? };
-    let (results, inputs) = iteration.split();
-    let plan = plan_iteration(rule, frame, results, inputs, iteration.common_type);
+    let (results, _) = iteration.split();
+    let plan = plan_iteration(rule, frame, &iteration);
     if plan.is_none() {
         for result in results {
             result.view.on_not_computed();
@@ -23,17 +23,12 @@ pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option
     plan
 }
 
-fn plan_iteration(
-    rule: IteratorRule,
-    frame: &CallFrame,
-    results: &[Operand],
-    inputs: &[Operand],
-    common_type: Option<ScalarType>,
-) -> Option<Plan> {
+fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) -> Option<Plan> {
     use IteratorRule::{
         All, Any, AtLeast, Compare, Divide, Fill, Finite, Index, Least, Map, Mean, Move, Never, Position,
         Random, RandomBelow, Reduce, Select, Update,
     };
+    let ((results, inputs), common_type) = (iteration.split(), iteration.common_type);
     let result = results.first()?.view;
     let knowledge = least_known(inputs);
     let is_known = knowledge == Knowledge::Known;
@@ -70,6 +65,9 @@ fn plan_iteration(
         Divide if !common_type.is_some_and(ScalarType::is_floating) && divides_by_zero(inputs) => None,
         Map | Finite | Divide if common_type.as_ref().is_some_and(differs) => None,
         Compare | AtLeast if result.kind != ScalarType::BOOL => None,
+        Map | Finite | Divide if removes_operand(result.kind, inputs) => {
+            call_cpu_in_float(iteration, results.first()?, inputs, knowledge)
+        }
         Reduce | Least | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
         Map | Finite | Divide | Compare | AtLeast => {
             Some(call_cpu(views, knowledge, convert(inputs, common_type)?))
@@ -89,7 +87,8 @@ fn are_small(results: &[Operand], inputs: &[Operand]) -> bool {
             if operand.is_on_gpu {
                 operand.view.is_small_on_gpu()
             } else {
-                operand.view.without_repetition().elements() == Some(1)
+                operand.view.kind.size_bytes().is_some()
+                    && operand.view.without_repetition().elements() == Some(1)
             }
         })
 }
@@ -100,6 +99,14 @@ fn convert(inputs: &[Operand], kind: Option<ScalarType>) -> Option<Vec<Converted
     let differing = inputs.iter().filter(|input| input.view.kind != kind);
     // SAFETY: operands of the iterator that the kernel is called with; they are small, so live.
     differing.map(|input| unsafe { Converted::new(input, kind) }).collect()
+}
+
+/// True if the CPU's kernel may remove an operand from the iterator, which CUDA's kernel needs:
+/// <https://github.com/pytorch/pytorch/blob/v2.9.1/aten/src/ATen/native/cpu/BinaryOpsKernel.cpp>.
+/// That is so for half-precision numbers and a second operand of one element.
+fn removes_operand(kind: ScalarType, inputs: &[Operand]) -> bool {
+    matches!(kind, ScalarType::HALF | ScalarType::BFLOAT16)
+        && matches!(inputs, [_, last] if last.view.without_repetition().elements() == Some(1))
 }
 
 fn divides_by_zero(inputs: &[Operand]) -> bool {
@@ -185,7 +192,10 @@ fn plan_index(
             call_cpu(views, knowledge.min(indexed.knowledge()), Vec::new())
         }
         // Elements that are not named keep what they are.
-        _ if knowledge == Knowledge::Known => call_cpu(Vec::new(), knowledge, Vec::new()),
+        _ if knowledge == Knowledge::Known => {
+            indexed.on_touched();
+            call_cpu(Vec::new(), knowledge, Vec::new())
+        }
         _ => call_cpu(vec![indexed], knowledge, Vec::new()),
     })
 }

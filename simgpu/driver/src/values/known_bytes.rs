@@ -91,11 +91,27 @@ pub(crate) fn knowledge(addr: u64, len: u64) -> Knowledge {
     }
 }
 
-/// Forgets what is known of bytes that are written without being computed, or that are freed.
+/// Forgets what is known of bytes that are written without being computed. The pages stay in the
+/// map: they still hold what they held, and must be cleared when they are allocated again.
 pub(crate) fn forget(addr: u64, len: u64) {
     if may_be_written(addr, len) {
-        written().forget(addr, len);
+        written().clear_bits(addr, len);
     }
+}
+
+/// Forgets pages that the host takes back, so that they read as zeros.
+pub(crate) fn on_freed(addr: u64, len: u64) {
+    if may_be_written(addr, len) {
+        written().remove(addr, len);
+    }
+}
+
+/// Records that some of these bytes were written, so that they are cleared when they are allocated
+/// again. What is known of them stays the same.
+pub(crate) fn on_touched(addr: u64, len: u64) {
+    PAGES.add(addr, len);
+    REGIONS.add(addr, len);
+    written().touch(addr, len);
 }
 
 /// Makes memory that is allocated read as zeros.
@@ -107,7 +123,7 @@ pub(crate) unsafe fn on_allocated(addr: u64, len: u64) {
     if !may_be_written(addr, len) {
         return;
     }
-    for (from, len) in written().forget(addr, len) {
+    for (from, len) in written().remove(addr, len) {
         // SAFETY: a part of the range, by the contract of this function.
         unsafe { std::ptr::write_bytes(from as *mut u8, 0, len as usize) };
     }
@@ -131,12 +147,17 @@ fn pages(addr: u64, end: u64) -> impl Iterator<Item = u64> {
     (addr & !(PAGE - 1)..end).step_by(PAGE as usize)
 }
 
+impl Bits {
+    fn empty() -> Box<Self> {
+        Box::new(Self { known: [0; WORDS], undecided: [0; WORDS] })
+    }
+}
+
 impl Written {
     fn set(&mut self, addr: u64, len: u64, knowledge: Knowledge) {
         let end = addr + len;
         for page in pages(addr, end) {
-            let empty = || Box::new(Bits { known: [0; WORDS], undecided: [0; WORDS] });
-            let bits = self.0.entry(page).or_insert_with(empty);
+            let bits = self.0.entry(page).or_insert_with(Bits::empty);
             for (word, mask) in words_of(page, addr, end) {
                 let put = |bits: &mut u64, is_set| *bits = *bits & !mask | if is_set { mask } else { 0 };
                 put(&mut bits.known[word], knowledge == Knowledge::Known);
@@ -160,8 +181,14 @@ impl Written {
         pages(addr, end).map(of_page).min().unwrap_or(Knowledge::Known)
     }
 
+    fn touch(&mut self, addr: u64, len: u64) {
+        for page in pages(addr, addr + len) {
+            self.0.entry(page).or_insert_with(Bits::empty);
+        }
+    }
+
     /// Clears the bits of a range. Returns its parts in written pages, as addresses and lengths.
-    fn forget(&mut self, addr: u64, len: u64) -> Vec<(u64, u64)> {
+    fn clear_bits(&mut self, addr: u64, len: u64) -> Vec<(u64, u64)> {
         let end = addr.saturating_add(len);
         let mut parts = Vec::new();
         for (&page, bits) in self.0.range_mut(addr & !(PAGE - 1)..end) {
@@ -172,6 +199,12 @@ impl Written {
             let from = addr.max(page);
             parts.push((from, end.min(page + PAGE) - from));
         }
+        parts
+    }
+
+    /// As [`Self::clear_bits`], for bytes that become zero: whole pages leave the map.
+    fn remove(&mut self, addr: u64, len: u64) -> Vec<(u64, u64)> {
+        let parts = self.clear_bits(addr, len);
         for &(page, _) in parts.iter().filter(|(_, len)| *len == PAGE) {
             self.0.remove(&page);
         }
@@ -202,9 +235,9 @@ mod tests {
         let mut written = Written::default();
         written.set(PAGE + 8, 8, Known);
         written.set(3 * PAGE, 1, Undecided);
-        assert_eq!(written.forget(PAGE + 12, PAGE), [(PAGE + 12, PAGE - 12)]);
+        assert_eq!(written.remove(PAGE + 12, PAGE), [(PAGE + 12, PAGE - 12)]);
         assert_eq!((written.least(PAGE + 8, 4), written.least(PAGE + 8, 5)), (Known, Placeholder));
-        assert_eq!(written.forget(0, 8 * PAGE), [(PAGE, PAGE), (3 * PAGE, PAGE)]);
+        assert_eq!(written.remove(0, 8 * PAGE), [(PAGE, PAGE), (3 * PAGE, PAGE)]);
         assert!(written.0.is_empty());
     }
 
@@ -216,5 +249,20 @@ mod tests {
         // SAFETY: the memory is ours.
         unsafe { on_allocated(addr, 20) };
         assert_eq!((memory[..20].iter().all(|byte| *byte == 0), memory[20]), (true, 7));
+    }
+
+    #[test]
+    fn forgotten_and_touched_pages_are_cleared_when_they_are_allocated_again() {
+        let len = 4 * PAGE as usize;
+        for mark in [|addr| on_written(addr, 4 * PAGE, Known), |addr| on_touched(addr, 4 * PAGE)] {
+            let mut memory = vec![7_u8; len];
+            let addr = memory.as_mut_ptr() as u64;
+            mark(addr);
+            forget(addr, len as u64);
+            assert_eq!(knowledge(addr, 1), Placeholder);
+            // SAFETY: the memory is ours.
+            unsafe { on_allocated(addr, len as u64) };
+            assert!(memory.iter().all(|byte| *byte == 0));
+        }
     }
 }

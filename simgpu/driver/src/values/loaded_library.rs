@@ -59,6 +59,17 @@ impl LoadedLibrary {
         wanted.map(|(name, symbol)| (name, self.base + symbol.value)).collect()
     }
 
+    /// The size of a defined symbol in bytes.
+    pub(crate) fn size_of(&self, name: &str) -> Option<u64> {
+        let mut all = (0..self.symbol_count()).map(|index| self.symbol(index));
+        all.find(|symbol| symbol.section != 0 && self.name(*symbol) == name).map(|symbol| symbol.size)
+    }
+
+    /// True if the library defines or uses a symbol.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        (0..self.symbol_count()).any(|index| self.name(self.symbol(index)) == name)
+    }
+
     /// The entries of the global offset table by the names of what they point to.
     pub(crate) fn offset_table(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, u64)> {
         let mut entries = Vec::new();

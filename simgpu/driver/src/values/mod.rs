@@ -36,6 +36,7 @@ mod initializers;
 mod iterator_kernels;
 pub(crate) mod known_bytes;
 mod loaded_library;
+mod one_thread;
 mod plans;
 mod program_zeros;
 mod rules;
@@ -94,6 +95,7 @@ pub(crate) fn install() {
             return;
         }
         tensor_iterator::find_functions(&cpu);
+        one_thread::find_functions(&cpu);
         stubs::hook(&cpu);
         functions::hook(&cpu, &cuda);
         if let Some(python) = LoadedLibrary::find("libtorch_python.so") {

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call_frame::{CallFrame, Hook, Plan};
 use super::known_bytes::{self, Knowledge};
+use super::one_thread::OneThread;
 use super::program_zeros;
-use super::scalar_type::Value;
-use super::tensor_iterator::{Converted, Operand};
+use super::scalar_type::{ScalarType, Value};
+use super::tensor_iterator::{ComputedIn, Converted, Iteration, Operand};
 use super::view::View;
 
 /// Makes a plan of what is done before CUDA's kernel is called.
@@ -23,13 +24,40 @@ fn before_cuda(compute: impl FnOnce(&Hook, &CallFrame) + 'static) -> Plan {
 /// Calls the CPU's kernel. `converted` are inputs that it reads in another type.
 pub(crate) fn call_cpu(results: Vec<View>, knowledge: Knowledge, converted: Vec<Converted>) -> Plan {
     before_cuda(move |hook, frame| {
+        let one_thread = OneThread::begin();
         // SAFETY: the CPU's kernel of the stub that was called with these arguments.
         unsafe { frame.call(hook.on_cpu) };
-        drop(converted);
+        drop((converted, one_thread));
         for view in &results {
             view.on_computed(knowledge);
         }
     })
+}
+
+/// Calls the CPU's kernel with all operands as `float`.
+pub(crate) fn call_cpu_in_float(
+    iteration: &Iteration,
+    result: &Operand,
+    inputs: &[Operand],
+    knowledge: Knowledge,
+) -> Option<Plan> {
+    let operands = inputs.iter().chain([result]);
+    // SAFETY: operands of the iterator that the kernel is called with; they are small, so live.
+    let mut converted = operands
+        .map(|operand| unsafe { Converted::new(operand, ScalarType::FLOAT) })
+        .collect::<Option<Vec<_>>>()?;
+    // SAFETY: as above.
+    let type_of_kernel = unsafe { ComputedIn::new(iteration, ScalarType::FLOAT)? };
+    let (view, computed) = (result.view, converted.pop()?);
+    Some(before_cuda(move |hook, frame| {
+        // SAFETY: the CPU's kernel of the stub that was called with these arguments; its result.
+        unsafe {
+            frame.call(hook.on_cpu);
+            view.write(computed.values());
+        }
+        drop((converted, computed, type_of_kernel));
+        view.on_computed(knowledge);
+    }))
 }
 
 /// Writes one value to all elements.

@@ -31,6 +31,18 @@ impl ScalarType {
         }
     }
 
+    /// Bytes of an element of any type, as in `c10::elementSize`. Unknown types count as 1 byte.
+    pub(crate) fn storage_bytes(self) -> u64 {
+        // ComplexHalf and QInt32, ComplexFloat, ComplexDouble, and the unsigned types.
+        match self.0 {
+            8 | 14 | 28 => 4,
+            9 | 29 => 8,
+            10 => 16,
+            27 => 2,
+            _ => self.size_bytes().unwrap_or(1),
+        }
+    }
+
     pub(crate) fn is_floating(self) -> bool {
         matches!(self, Self::HALF | Self::FLOAT | Self::DOUBLE | Self::BFLOAT16)
     }

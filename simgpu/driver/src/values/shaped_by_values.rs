@@ -26,10 +26,18 @@ pub(crate) fn take_planted(len: u64) -> Option<(u64, Knowledge)> {
 /// Calls a function that copies this number from the GPU.
 fn call_with_planted(hook: &Hook, frame: &CallFrame, number: usize, knowledge: Knowledge) -> u64 {
     PLANTED.set(Some((number as u64, knowledge)));
+    // The function throws where memory is short, perhaps before it copies.
+    let _forget_after_call = ForgetPlanted;
     // SAFETY: the function that was called with these arguments.
-    let returned = unsafe { frame.call(hook.original) };
-    PLANTED.set(None);
-    returned
+    unsafe { frame.call(hook.original) }
+}
+
+struct ForgetPlanted;
+
+impl Drop for ForgetPlanted {
+    fn drop(&mut self) {
+        PLANTED.set(None);
+    }
 }
 
 /// Writes a result, if it is small.

@@ -21,6 +21,8 @@ struct Exported {
     strides: Getter<*const i64>,
     kind: Getter<i32>,
     delete: Option<unsafe extern "C-unwind" fn(*mut u64) -> i32>,
+    /// The object of all tensors without a value; PyTorch prints an error for questions about it.
+    undefined: u64,
     /// `at::native::_indices_sparse(const Tensor &)`, which returns a tensor.
     sparse_indices: Option<unsafe extern "C-unwind" fn(*mut u64, u64) -> u64>,
 }
@@ -28,12 +30,15 @@ struct Exported {
 const DELETE: &str = "aoti_torch_delete_tensor_object";
 const SPARSE_INDICES: &str = "_ZN2at6native15_indices_sparseERKNS_6TensorE";
 
+const UNDEFINED: &str = "_ZN3c1019UndefinedTensorImpl10_singletonE";
+
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
 /// Finds the functions in `libtorch_cpu.so`; false if one is missing.
 pub(crate) fn find_functions(cpu: &LoadedLibrary) -> bool {
     let found =
         cpu.symbols(|name| name.starts_with("aoti_torch_get_") || name == DELETE || name == SPARSE_INDICES);
+    let base = LoadedLibrary::find("libc10.so").map(|base| base.symbols(|name| name == UNDEFINED));
     // SAFETY: functions of PyTorch's C interface that store what `Exported` says.
     let exported = unsafe {
         (|| {
@@ -43,6 +48,7 @@ pub(crate) fn find_functions(cpu: &LoadedLibrary) -> bool {
                 sizes: getter(*found.get("aoti_torch_get_sizes")?),
                 strides: getter(*found.get("aoti_torch_get_strides")?),
                 kind: getter(*found.get("aoti_torch_get_dtype")?),
+                undefined: *base?.get(UNDEFINED)?,
                 delete: found.get(DELETE).map(|at| std::mem::transmute(*at)),
                 sparse_indices: found.get(SPARSE_INDICES).map(|at| std::mem::transmute(*at)),
             })
@@ -74,7 +80,7 @@ unsafe fn get<T: Default>(getter: Getter<T>, tensor: u64) -> Option<T> {
     (unsafe { getter(tensor, &raw mut value) } == 0).then_some(value)
 }
 
-/// The memory of a dense tensor; `None` if it has another layout, or a type that is not computed.
+/// The memory of a dense tensor; `None` if it has another layout.
 ///
 /// # Safety
 ///
@@ -83,11 +89,11 @@ pub(crate) unsafe fn view(tensor: u64) -> Option<View> {
     let exported = EXPORTED.get()?;
     // SAFETY: by the contract of this function.
     unsafe {
-        if tensor == 0 || *(tensor as *const u64) == 0 {
+        if tensor == 0 || [0, exported.undefined].contains(&*(tensor as *const u64)) {
             return None;
         }
         let kind = ScalarType(i8::try_from(get(exported.kind, tensor)?).ok()?);
-        let size = kind.size_bytes()?;
+        let size = kind.storage_bytes();
         let dims = usize::try_from(get(exported.dims, tensor)?).ok().filter(|dims| *dims <= MAX_DIMS)?;
         let (mut sizes, mut strides) = (std::ptr::null(), std::ptr::null());
         if (exported.sizes)(tensor, &raw mut sizes) != 0 || (exported.strides)(tensor, &raw mut strides) != 0

@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 
 use super::loaded_library::LoadedLibrary;
-use super::scalar_type::ScalarType;
+use super::scalar_type::{ScalarType, Value};
 use super::view::{MAX_DIMS, View};
 
 /// Begin of a `SmallVector`: the pointer to its elements, their number, and the room.
@@ -95,6 +95,8 @@ pub(crate) struct Iteration {
     outputs: usize,
     /// The type in which the kernel computes, where there is one.
     pub(crate) common_type: Option<ScalarType>,
+    /// The address of that type.
+    common_type_at: u64,
 }
 
 impl Iteration {
@@ -137,12 +139,13 @@ pub(crate) unsafe fn read(iterator: u64) -> Option<Iteration> {
         }
         operands.push(operand);
     }
-    // SAFETY: the members after the list: the number of outputs, two flags, the common type.
-    let (outputs, common_type) = unsafe {
-        let after =
-            at + size_of::<SmallVector>() as u64 + (INLINE_OPERANDS as usize * exported.operand_bytes) as u64;
-        (*(after as *const i32), ScalarType(*((after + 6) as *const i8)))
-    };
+    // The members after the list: the number of outputs, two flags, the common type.
+    let after =
+        at + size_of::<SmallVector>() as u64 + (INLINE_OPERANDS as usize * exported.operand_bytes) as u64;
+    let common_type_at = after + 6;
+    // SAFETY: as above.
+    let (outputs, common_type) =
+        unsafe { (*(after as *const i32), ScalarType(*(common_type_at as *const i8))) };
     let flagged = operands.iter().filter(|operand| operand.is_output).count();
     let is_consistent = usize::try_from(outputs) == Ok(flagged)
         && operands.iter().take(flagged).all(|operand| operand.is_output);
@@ -150,6 +153,7 @@ pub(crate) unsafe fn read(iterator: u64) -> Option<Iteration> {
         operands,
         outputs: flagged,
         common_type: common_type.size_bytes().is_some().then_some(common_type),
+        common_type_at,
     })
 }
 
@@ -187,7 +191,6 @@ unsafe fn read_operand(info: u64, shape: &[i64]) -> Option<Operand> {
         (1, CPU) => false,
         _ => return None,
     };
-    kind.size_bytes()?;
     let is_list = operand.strides.begin != 0 && operand.strides.begin % 8 == 0;
     if operand.strides.size as usize != shape.len() || !is_list {
         return None;
@@ -216,7 +219,8 @@ pub(crate) struct Converted {
     data: u64,
     strides: Vec<i64>,
     kind: ScalarType,
-    // Owns the values that the operand points to.
+    /// The converted values, which `_values` owns.
+    dense: View,
     _values: Vec<u8>,
 }
 
@@ -247,10 +251,22 @@ impl Converted {
         for (place, stride) in strides.iter_mut().zip(dense.strides_bytes[..view.dims].iter().rev()) {
             *place = *stride;
         }
-        let converted =
-            Self { info: operand.info, data: info.data, strides: original, kind: view.kind, _values: values };
+        let converted = Self {
+            info: operand.info,
+            data: info.data,
+            strides: original,
+            kind: view.kind,
+            dense,
+            _values: values,
+        };
         (info.data, info.current_type) = (dense.addr, kind.0);
         Some(converted)
+    }
+
+    /// The values that a kernel has written to a converted result.
+    pub(crate) fn values(&self) -> Vec<Value> {
+        // SAFETY: the memory is ours.
+        unsafe { self.dense.values() }
     }
 }
 
@@ -263,5 +279,31 @@ impl Drop for Converted {
             let strides = std::slice::from_raw_parts_mut(info.strides.begin as *mut i64, self.strides.len());
             strides.copy_from_slice(&self.strides);
         }
+    }
+}
+
+/// Another type in which a kernel computes, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ComputedIn {
+    place: u64,
+    original: ScalarType,
+}
+
+impl ComputedIn {
+    /// # Safety
+    ///
+    /// The iterator lives, and all its operands are converted to the type.
+    pub(crate) unsafe fn new(iteration: &Iteration, kind: ScalarType) -> Option<Self> {
+        let original = iteration.common_type?;
+        // SAFETY: by the contract of this function.
+        unsafe { *(iteration.common_type_at as *mut i8) = kind.0 };
+        Some(Self { place: iteration.common_type_at, original })
+    }
+}
+
+impl Drop for ComputedIn {
+    fn drop(&mut self) {
+        // SAFETY: the kernel has returned, and the iterator still lives.
+        unsafe { *(self.place as *mut i8) = self.original.0 };
     }
 }

@@ -49,8 +49,9 @@ fn plan_tensors(rule: &'static TensorStub, frame: &CallFrame) -> Option<Plan> {
             // SAFETY: as above.
             unsafe { frame.call(hook.on_cpu) };
             // Elements that an update does not name keep what they are.
-            if !rule.is_update || knowledge < Knowledge::Known {
-                views(frame, rule.results).iter().flatten().for_each(|view| view.on_computed(knowledge));
+            let keeps = rule.is_update && knowledge == Knowledge::Known;
+            for view in views(frame, rule.results).iter().flatten() {
+                if keeps { view.on_touched() } else { view.on_computed(knowledge) }
             }
         }
         returned

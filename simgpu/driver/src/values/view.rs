@@ -45,9 +45,9 @@ impl View {
     }
 
     /// The address and the length of the memory from the first to the last byte; `None` if it
-    /// overflows or the element type is not computed. Empty views have no bytes.
+    /// overflows. Empty views have no bytes.
     pub(crate) fn span(&self) -> Option<(u64, u64)> {
-        let size = self.kind.size_bytes()?;
+        let size = self.kind.storage_bytes();
         if self.elements()? == 0 {
             return Some((self.addr, 0));
         }
@@ -112,9 +112,14 @@ impl View {
         });
     }
 
-    /// True if the view is small, and on the simulated GPU. While a graph is captured nothing is:
-    /// its launches would not compute again what was computed at capture.
+    /// True if the view is small, of a type that is computed, and on the simulated GPU. A small
+    /// part of memory can have many elements, where one is expanded. While a graph is captured
+    /// nothing is: its launches would not compute again what was computed at capture.
     pub(crate) fn is_small_on_gpu(&self) -> bool {
+        let is_long = self.elements().is_none_or(|elements| elements > super::limit_bytes());
+        if is_long || self.kind.size_bytes().is_none() {
+            return false;
+        }
         let span = self.span().filter(|(addr, len)| *addr != 0 && *len <= super::limit_bytes());
         let is_on_gpu = |state: &DriverState, (addr, len)| {
             state.graphs.captures.is_empty() && (len == 0 || state.device_range(addr, len) == Some(true))
@@ -147,6 +152,13 @@ impl View {
                 known_bytes::on_written(addr, len, knowledge);
             }
             _ => view.for_each(|place| known_bytes::on_written(place, size, knowledge)),
+        }
+    }
+
+    /// Records that some elements were computed, and that what is known of them stays the same.
+    pub(crate) fn on_touched(&self) {
+        if let Some((addr, len)) = self.span() {
+            known_bytes::on_touched(addr, len);
         }
     }
 
