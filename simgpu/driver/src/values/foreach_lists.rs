@@ -10,11 +10,8 @@ use super::tensor;
 use super::view::View;
 
 /// Parts of the names of functions that change the tensors of their first list.
-const IN_PLACE: [[&str; 2]; 3] = [
-    ["foreach_tensor_", "_cuda_EN3c108ArrayRefI"],
-    ["_fused_", "_cuda_EN3c108ArrayRefI"],
-    ["_amp_foreach_", "_cuda_EN3c108ArrayRefI"],
-];
+const IN_PLACE: [[&str; 2]; 2] =
+    [["foreach_tensor_", "_cuda_EN3c108ArrayRefI"], ["_fused_", "_cuda_EN3c108ArrayRefI"]];
 const COPY: &str = "foreach_tensor_copy_list";
 
 /// True for the name of a function that changes the tensors of its first list.
