@@ -36,7 +36,13 @@ def install() -> None:
         deterministic.fill_uninitialized_memory = False
     # A program may make its model before it uses the GPU.
     driver.simgpuHookInitializers()
-    atexit.register(report_reads)
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """Threads of PyTorch may still copy when Python is gone."""
+    ctypes.CDLL("libcuda.so.1").simgpuOnUnknownRead(None)
+    report_reads()
 
 
 def _on_read() -> None:

@@ -2,8 +2,9 @@
 //!
 //! A program that makes its model on the CPU needs the memory of all weights, also where it never
 //! looks at them. Pages that are not written take none. So kernels of the CPU that fill a large
-//! tensor, or change it in place, can be left out: random numbers, constants, and the steps of
-//! `trunc_normal_`. Copies of the weights to the simulated GPU read nothing.
+//! tensor that nothing has written, or change it in place, can be left out: random numbers,
+//! constants, and the steps of `trunc_normal_`. Copies of the weights to the simulated GPU read
+//! nothing.
 //!
 //! Without `SIMGPU_SKIP_INIT`, that begins when little of the memory is left that the host had at
 //! the start; one line says so.
@@ -44,29 +45,47 @@ static IS_SKIPPING: AtomicBool = AtomicBool::new(false);
 /// Decides about a kernel of the CPU.
 pub(crate) fn prepare(takes_iterator: bool) -> Prepare {
     Box::new(move |frame| {
-        let (bytes, is_in_place) = if takes_iterator { of_iterator(frame)? } else { of_tensor(frame)? };
-        is_skipped(bytes, is_in_place).then(|| Box::new(|_: &Hook, _: &CallFrame| 0_u64) as Plan)
+        let (addr, bytes, is_in_place) = if takes_iterator { of_iterator(frame)? } else { of_tensor(frame)? };
+        (is_skipped(bytes, is_in_place) && is_untouched(addr, bytes))
+            .then(|| Box::new(|_: &Hook, _: &CallFrame| 0_u64) as Plan)
     })
 }
 
-/// The bytes that a kernel writes to a large tensor of floating-point numbers, and whether it reads
-/// them first. `None` for kernels that read another large tensor.
-fn of_iterator(frame: &CallFrame) -> Option<(u64, bool)> {
+/// The address and the bytes that a kernel writes to a large tensor of floating-point numbers, and
+/// whether it reads them first. `None` for kernels that read another large tensor.
+fn of_iterator(frame: &CallFrame) -> Option<(u64, u64, bool)> {
     // SAFETY: the first argument of these stubs is an iterator.
     let iteration = unsafe { tensor_iterator::read(frame.integers[0])? };
     let (results, inputs) = iteration.split();
     let result = results.first().filter(|result| !result.is_on_gpu && result.view.kind.is_floating())?;
-    let (_, bytes) = result.view.span().filter(|(_, bytes)| *bytes >= LARGE)?;
+    let (addr, bytes) = result.view.span().filter(|(_, bytes)| *bytes >= LARGE)?;
     let mut others = inputs.iter().filter(|input| input.view.addr != result.view.addr);
     let is_alone = others.all(|other| other.view.without_repetition().elements() == Some(1));
-    is_alone.then_some((bytes, inputs.iter().any(|input| input.view.addr == result.view.addr)))
+    is_alone.then_some((addr, bytes, inputs.iter().any(|input| input.view.addr == result.view.addr)))
 }
 
 /// As above, of a stub that takes the tensor.
-fn of_tensor(frame: &CallFrame) -> Option<(u64, bool)> {
+fn of_tensor(frame: &CallFrame) -> Option<(u64, u64, bool)> {
     // SAFETY: the first argument of these stubs is a tensor.
     let view = unsafe { tensor::view(frame.integers[0]) }.filter(|view| view.kind.is_floating())?;
-    Some((view.span()?.1, false)).filter(|(bytes, _)| *bytes >= LARGE)
+    let (addr, bytes) = view.span()?;
+    (bytes >= LARGE).then_some((addr, bytes, false))
+}
+
+/// True if no page of a few takes memory, so that nothing was written: data that a program has read
+/// from a file is never left as it was.
+fn is_untouched(addr: u64, bytes: u64) -> bool {
+    const PAGE: u64 = 4096;
+    let first = addr.next_multiple_of(PAGE);
+    let pages = (addr + bytes).saturating_sub(first) / PAGE;
+    [0, pages / 2, pages.saturating_sub(1)].into_iter().all(|at| {
+        let mut is_resident = 1_u8;
+        // SAFETY: a page of a tensor, and room for the answer about one page.
+        let done = unsafe {
+            libc::mincore((first + at * PAGE) as *mut libc::c_void, PAGE as usize, &raw mut is_resident)
+        };
+        done == 0 && is_resident & 1 == 0
+    })
 }
 
 fn is_skipped(bytes: u64, is_in_place: bool) -> bool {
