@@ -29,7 +29,7 @@ LONG = ("attention", "cholesky", "conv", "det", "eig", "fft", "grid", "inverse",
 #: The driver does not know that these write a result that the program passed.
 FULL_RESULTS = ("_chunk_cat", "avg_pool", "complex", "hash_tensor", "logcumsumexp", "logsigmoid", "lu_solve", "ormqr", "polar")
 #: The CPU computes in half precision where a GPU computes in float, in some releases.
-HALF_ON_CPU = ("remainder", "gaussian_nll_loss", "nn.functional.gaussian_nll_loss")
+HALF_ON_CPU = ("fmod", "remainder", "gaussian_nll_loss", "nn.functional.gaussian_nll_loss")
 SAMPLES = 8
 
 kind = getattr(torch, sys.argv[1])
