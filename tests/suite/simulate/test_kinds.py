@@ -14,7 +14,7 @@ def stock(torch_version, tmp_path):
 
 
 def check(printed, said, least):
-    """At least so many programs ran, and all are as on the CPU."""
+    """At least `least` programs ran, and all are as on the CPU."""
     lines = [line for line in printed.splitlines() if ": " in line]
     ran = [line for line in lines if ": skipped: " not in line]
     assert all(line.endswith(": ok") for line in ran), "\n".join(line for line in ran if not line.endswith(": ok")) + said[-2000:]
