@@ -61,8 +61,8 @@ impl BinAxis {
 
     /// Passes an event. Returns its position.
     ///
-    /// The sums wrap only in a damaged trace, whose events are far longer or more than its head
-    /// says. Its events then fall into bins that exist.
+    /// The sums wrap only in a damaged trace: its times or its number of events are far above what
+    /// its head says. The events then fall into wrong bins, but into bins that exist.
     #[inline]
     pub(crate) fn advance(&mut self, time_ns: u64) -> u64 {
         self.events_ns = self.events_ns.wrapping_add(self.event_ns);

@@ -302,7 +302,7 @@ impl WhatIf {
         self.take_parted();
     }
 
-    /// Gives rows whose settings made a difference their own predictions.
+    /// Gives a row its own prediction once its settings made a difference.
     fn take_parted(&mut self) {
         let predictions = self.others.iter_mut().filter_map(|other| other.prediction.as_mut());
         let parted = predictions.chain([&mut self.base.1]).flat_map(|one| std::mem::take(&mut one.parted));

@@ -32,7 +32,7 @@ ENDING = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.S
 
 @pytest.fixture(autouse=True)
 def default_dispositions():
-    """Whoever starts the suites in the background, or by nohup, has them ignore signals."""
+    """A shell that starts the suites in the background, or by nohup, lets them ignore signals."""
     ignored = [number for number in ENDING if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, signal.SIG_DFL)

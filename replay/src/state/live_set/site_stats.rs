@@ -172,7 +172,7 @@ impl SiteStats {
     }
 
     /// Fills the values of the bins before `end`.
-    #[inline(never)] // Most changes come in a bin whose predecessors are filled.
+    #[inline(never)] // At most changes, the bins before are filled already.
     pub(crate) fn fill_bins(&mut self, end: usize, bins: &TimelineBins) {
         if self.bins.len() >= end {
             return;

@@ -1,4 +1,4 @@
-//! Rows whose settings make no difference for a while share a prediction.
+//! Rows share a prediction as long as their settings make no difference.
 
 use gpumemtrace_format::event::SAMPLE_SOURCE_RECORDER;
 use gpumemtrace_format::{Event, EventKind};
