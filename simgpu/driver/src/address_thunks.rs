@@ -8,7 +8,20 @@ const THUNK: usize = 16;
 
 /// Returns one thunk per target, in order; `None` if the host forbids executable pages.
 pub(crate) fn make(targets: &[usize]) -> Option<Vec<usize>> {
-    let len = (targets.len() * THUNK).next_multiple_of(4096);
+    let thunk = |target: &usize| {
+        let mut code = [0xCC_u8; THUNK];
+        code[..2].copy_from_slice(&[0x49, 0xBB]);
+        code[2..10].copy_from_slice(&target.to_le_bytes());
+        code[10..13].copy_from_slice(&[0x41, 0xFF, 0xE3]);
+        code
+    };
+    map_code(&targets.iter().map(thunk).collect::<Vec<_>>())
+}
+
+/// Puts pieces of code into executable pages that are never freed. Returns their addresses, in
+/// order; `None` if the host forbids executable pages.
+pub(crate) fn map_code<const LEN: usize>(pieces: &[[u8; LEN]]) -> Option<Vec<usize>> {
+    let len = (pieces.len() * LEN).next_multiple_of(4096);
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new private mapping at an address that the kernel picks.
     let page = unsafe {
@@ -17,18 +30,12 @@ pub(crate) fn make(targets: &[usize]) -> Option<Vec<usize>> {
     if page == libc::MAP_FAILED {
         return None;
     }
-    let base = page as usize;
-    for (at, target) in targets.iter().enumerate() {
-        let mut code = [0xCC_u8; THUNK];
-        code[..2].copy_from_slice(&[0x49, 0xBB]);
-        code[2..10].copy_from_slice(&target.to_le_bytes());
-        code[10..13].copy_from_slice(&[0x41, 0xFF, 0xE3]);
-        // SAFETY: the mapping is ours, writable and has room for every thunk.
-        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), (base + at * THUNK) as *mut u8, THUNK) };
-    }
+    let code = pieces.as_flattened();
+    // SAFETY: the mapping is ours, writable and has room for all pieces.
+    unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len()) };
     // SAFETY: the mapping is ours; it becomes executable and read-only.
     let done = unsafe { libc::mprotect(page, len, libc::PROT_READ | libc::PROT_EXEC) };
-    (done == 0).then(|| (0..targets.len()).map(|at| base + at * THUNK).collect())
+    (done == 0).then(|| (0..pieces.len()).map(|at| page as usize + at * LEN).collect())
 }
 
 #[cfg(test)]

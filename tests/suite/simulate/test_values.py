@@ -138,6 +138,10 @@ PROGRAMS = {
         graph.replay()
         print(is_known(x) and not is_known(y))
     """,
+    "the mean of what a placeholder selects": """
+        x = torch.randn(8, device="cuda")
+        print(not x[x > 0].mean().isnan() and bool(torch.full((2,), float("nan"), device="cuda").isnan().all()))
+    """,
     "a sampled token": """
         print(torch.multinomial(torch.randn(2, 9, device="cuda").softmax(-1), 3).shape == (2, 3))
     """,
@@ -253,3 +257,35 @@ def test_initializers_of_large_weights_can_be_left_out(stock, tmp_path):
             trace.unlink()
     assert empty[:2] == [0, 8] and 0 < empty[2] < 8 and len(allocated) == 1
     assert lines == [0, 0, 1]
+
+
+STRIDED = """
+import torch
+
+x = torch.arange(24).reshape(4, 6).cuda()
+index, column = torch.tensor([2, 0, 3, 1]).cuda()[::2], x.t()
+limits = torch.arange(40).cuda()[::2]
+OPERATIONS = [
+    lambda: x.index_select(0, index), lambda: column.index_select(1, index), lambda: x.index_add(0, index, x[:2]),
+    lambda: torch.searchsorted(limits, x), lambda: torch.searchsorted(torch.arange(9).cuda(), column), lambda: column.tril(),
+    lambda: column.triu(1), lambda: column.cummax(0), lambda: column.cumsum(1), lambda: column.sort(0), lambda: column.topk(2),
+    lambda: torch.cat([column, column]), lambda: column.take(index), lambda: column.gather(0, column % 4), lambda: column.aminmax(dim=0),
+    lambda: column.flip(0), lambda: column.roll(1, 0), lambda: column.median(), lambda: column.float().mean(1),
+    lambda: torch.ones(2, 40_000, dtype=torch.bool, device="cuda").all(), lambda: column.masked_fill(column > 3, 0),
+]
+for operation in OPERATIONS:
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    operation()
+    print(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+"""
+
+
+def test_operations_on_strided_tensors_allocate_what_they_do_without_values(torch_version, tmp_path):
+    (tmp_path / "strided.py").write_text(STRIDED)
+    command = [str(python_of(torch_version)), "strided.py"]
+    with_values, without = (
+        run_program(command, tmp_path, env=environment(tmp_path, traced=False, SIMGPU_VALUES=size)) for size in ("64K", "0")
+    )
+    assert with_values.returncode == without.returncode == 0, with_values.stderr[-2000:]
+    assert len(with_values.stdout.split()) == 21
+    assert with_values.stdout == without.stdout

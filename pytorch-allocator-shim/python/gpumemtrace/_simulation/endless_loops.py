@@ -6,6 +6,7 @@ alone, and so is each function that has ever returned from such a loop.
 """
 
 import ast
+import functools
 import linecache
 import sys
 from types import CodeType, FrameType
@@ -49,7 +50,9 @@ def _loop_at(file: str, line: int) -> Optional[int]:
     return max((loop.lineno for loop in _loops_of(file) if _decides(loop, line)), default=None)
 
 
+@functools.lru_cache(maxsize=None)
 def _loops_of(file: str) -> List[ast.While]:
+    """All `while` loops of a file. Every frame around a read asks for those of its file."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

@@ -1,8 +1,8 @@
-"""Notes each line that reads placeholders from the GPU, so that the program may not do what it does
-on a real GPU.
+"""Notes each line that reads placeholders from the GPU. After it, the program may go another way
+than on a real GPU.
 
-The simulated driver calls back when a thread copies bytes to the host that no kernel has computed.
-Nothing of PyTorch is replaced, so `torch.jit`, `torch.func` and `torch.compile` work as always.
+The simulated driver calls back when a thread copies bytes to the host that were not computed. No
+function of PyTorch is replaced, so `torch.jit`, `torch.func` and `torch.compile` work as always.
 """
 
 import atexit

@@ -7,7 +7,8 @@
 //! exceptions pass through.
 
 use std::arch::global_asm;
-use std::ffi::c_void;
+
+use crate::address_thunks::map_code;
 
 /// What a hook does instead of the function. It returns what the function returns.
 pub(crate) type Plan = Box<dyn FnOnce(&Hook, &CallFrame) -> u64>;
@@ -179,33 +180,20 @@ extern "C" fn nothing() {}
 /// Makes the code of hooks. Returns the address of each; `None` if the host forbids executable
 /// pages. The hooks are never freed, because PyTorch keeps the addresses.
 pub(crate) fn make(hooks: Vec<Hook>) -> Option<Vec<u64>> {
-    /// `mov r11, imm64; mov rax, imm64; jmp rax`, padded.
-    const CODE: usize = 32;
-    let len = (hooks.len() * CODE).next_multiple_of(4096);
-    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new private mapping at an address that the kernel picks.
-    let page = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, kind, -1, 0) };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    let mut addresses = Vec::new();
-    for (at, mut hook) in hooks.into_iter().enumerate() {
+    let code = |mut hook: Hook| {
         if hook.original == 0 {
             hook.original = nothing as *const () as u64;
         }
         let hook: &'static Hook = Box::leak(Box::new(hook));
-        let mut code = [0xCC_u8; CODE];
+        // mov r11, imm64; mov rax, imm64; jmp rax
+        let mut code = [0xCC_u8; 32];
         code[..2].copy_from_slice(&[0x49, 0xBB]);
         code[2..10].copy_from_slice(&(std::ptr::from_ref(hook) as u64).to_le_bytes());
         code[10..12].copy_from_slice(&[0x48, 0xB8]);
         code[12..20].copy_from_slice(&(simgpu_hooked_call as *const () as u64).to_le_bytes());
         code[20..22].copy_from_slice(&[0xFF, 0xE0]);
-        let place = page as u64 + (at * CODE) as u64;
-        // SAFETY: the mapping is ours, writable and has room for the code of every hook.
-        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, CODE) };
-        addresses.push(place);
-    }
-    // SAFETY: the mapping is ours; it becomes executable and read-only.
-    let done = unsafe { libc::mprotect(page.cast::<c_void>(), len, libc::PROT_READ | libc::PROT_EXEC) };
-    (done == 0).then_some(addresses)
+        code
+    };
+    let codes: Vec<[u8; 32]> = hooks.into_iter().map(code).collect();
+    Some(map_code(&codes)?.into_iter().map(|address| address as u64).collect())
 }

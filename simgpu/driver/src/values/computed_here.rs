@@ -21,11 +21,10 @@ fn write_after<const N: usize>(
         // SAFETY: the function that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
         for (at, values) in results.into_iter().zip(values) {
-            let result = view(frame, at).filter(View::is_small_on_gpu);
-            if let Some(result) = result.filter(|result| result.elements() == Some(values.len() as u64)) {
+            let result = view(frame, at).filter(|result| result.elements() == Some(values.len() as u64));
+            if let Some(result) = result {
                 // SAFETY: a result of the function.
-                unsafe { result.write(values) };
-                result.on_computed(knowledge);
+                unsafe { result.put(values, knowledge) };
             }
         }
         returned
@@ -40,16 +39,72 @@ fn inner_and_len(source: &View, dim: u64) -> Option<(usize, usize)> {
     Some((usize::try_from(inner).ok()?, usize::try_from(source.len_of(dim)?).ok()?))
 }
 
+/// The elements of a view along a dimension, one list for each place in the other dimensions.
+fn lanes(values: &[Value], (inner, len): (usize, usize)) -> impl Iterator<Item = Vec<Value>> + '_ {
+    (0..values.len() / len).map(move |lane| {
+        (0..len).map(|at| values[(lane / inner * len + at) * inner + lane % inner]).collect()
+    })
+}
+
+/// The positions of values in order. Equal values stay in the order that they have.
+fn in_order(values: &[Value], is_descending: bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| {
+        let order = values[*a].order(values[*b]);
+        if is_descending { order.reverse() } else { order }
+    });
+    order
+}
+
+fn forget(frame: &CallFrame, results: &[At]) {
+    results.iter().filter_map(|at| view(frame, *at)).for_each(|result| result.on_not_computed());
+}
+
+/// `(self, values, positions, dim, is descending, is stable)`: PyTorch's function for the CPU takes
+/// memory from the allocator of the GPU. Placeholders stay in the order that they have.
+pub(crate) fn prepare_sort(frame: &CallFrame) -> Option<Plan> {
+    let results = [At::Register(1), At::Register(2)];
+    let Some(source) = view(frame, At::Register(0)).filter(View::is_small_on_gpu) else {
+        forget(frame, &results);
+        return None;
+    };
+    let (shape, knowledge) = (inner_and_len(&source, frame.integers[3])?, source.knowledge());
+    let ((inner, len), is_descending) = (shape, frame.integers[4] & 1 == 1);
+    if len == 0 || inner == 0 {
+        return None;
+    }
+    if knowledge < Knowledge::Known && source.kind.is_floating() {
+        let count = source.elements()? as usize;
+        let position = move |place: usize| Value::Integer((place / inner % len) as i64);
+        return Some(write_after(Knowledge::Placeholder, [results[1]], move || {
+            [(0..count).map(position).collect()]
+        }));
+    }
+    Some(write_after(knowledge, results, move || {
+        // SAFETY: an argument of the function.
+        let mut values = unsafe { source.values() };
+        let mut positions = vec![Value::Integer(0); values.len()];
+        for (lane, along) in lanes(&values.clone(), shape).enumerate() {
+            let order = in_order(&along, is_descending);
+            for (at, from) in order.into_iter().enumerate() {
+                let place = (lane / inner * len + at) * inner + lane % inner;
+                (values[place], positions[place]) = (along[from], Value::Integer(from as i64));
+            }
+        }
+        [values, positions]
+    }))
+}
+
 /// `(values, positions, self, dim, ...)`: the element of a rank along a dimension, and its
 /// position. Of placeholders it is the middle one.
 fn prepare_rank(frame: &CallFrame, rank: impl FnOnce(&[Value]) -> usize + Copy + 'static) -> Option<Plan> {
     let results = [At::Register(0), At::Register(1)];
     let Some(source) = view(frame, At::Register(2)).filter(View::is_small_on_gpu) else {
-        results.into_iter().filter_map(|at| view(frame, at)).for_each(|result| result.on_not_computed());
+        forget(frame, &results);
         return None;
     };
-    let (inner, len) = inner_and_len(&source, frame.integers[3])?;
-    let knowledge = source.knowledge();
+    let (shape, knowledge) = (inner_and_len(&source, frame.integers[3])?, source.knowledge());
+    let (inner, len) = shape;
     if len == 0 || inner == 0 {
         return None;
     }
@@ -57,13 +112,9 @@ fn prepare_rank(frame: &CallFrame, rank: impl FnOnce(&[Value]) -> usize + Copy +
         // SAFETY: an argument of the function.
         let values = unsafe { source.values() };
         let is_unknown = knowledge < Knowledge::Known && source.kind.is_floating();
-        let lanes = values.len() / len;
-        let found = (0..lanes).map(|lane| {
-            let along: Vec<Value> =
-                (0..len).map(|at| values[(lane / inner * len + at) * inner + lane % inner]).collect();
-            let mut order: Vec<usize> = (0..len).collect();
-            order.sort_by(|a, b| along[*a].order(along[*b]));
-            let position = if is_unknown { len / 2 } else { order[rank(&along).min(len - 1)] };
+        let found = lanes(&values, shape).map(|along| {
+            let position =
+                if is_unknown { len / 2 } else { in_order(&along, false)[rank(&along).min(len - 1)] };
             (along[position], Value::Integer(position as i64))
         });
         let (values, positions) = found.unzip();

@@ -11,7 +11,7 @@ use super::computed_here::{
     prepare_roll, prepare_scale, prepare_triangle, prepare_unscale,
 };
 use super::foreach_lists::{self, changes_list, slow_form};
-use super::known_bytes::Knowledge;
+use super::known_bytes::{Knowledge, least};
 use super::loaded_library::{LoadedLibrary, replace_pointer};
 use super::program_zeros;
 use super::rules::EXTREME;
@@ -40,10 +40,13 @@ struct Twin {
     results: &'static [At],
     /// An index into a dimension of a tensor: the index, the dimension's number and the tensor.
     index: Option<[At; 3]>,
+    /// The CPU's function copies no input that is not dense. Such a copy would be an allocation
+    /// that a GPU does not make.
+    takes_strides: bool,
 }
 
 const fn twin(cuda: &'static str, cpu: &'static str, inputs: &'static [At], results: &'static [At]) -> Twin {
-    Twin { cuda, cpu, inputs, results, index: None }
+    Twin { cuda, cpu, inputs, results, index: None, takes_strides: false }
 }
 
 const TWINS: &[Twin] = &[
@@ -103,12 +106,15 @@ const TWINS: &[Twin] = &[
         &[Register(5)],
     ),
     // (self, mask, value); the CPU's calls `masked_fill_stub`
-    twin(
-        "_ZN2at6native17masked_fill__cudaERNS_6TensorERKS1_RKN3c106ScalarE",
-        "_ZN2at6native16masked_fill__cpuERNS_6TensorERKS1_RKN3c106ScalarE",
-        &[Register(0), Register(1)],
-        &[Register(0)],
-    ),
+    Twin {
+        takes_strides: true,
+        ..twin(
+            "_ZN2at6native17masked_fill__cudaERNS_6TensorERKS1_RKN3c106ScalarE",
+            "_ZN2at6native16masked_fill__cpuERNS_6TensorERKS1_RKN3c106ScalarE",
+            &[Register(0), Register(1)],
+            &[Register(0)],
+        )
+    },
     // (object, self, diagonal, result)
     twin(
         "_ZN2at6native20structured_tril_cuda4implERKNS_6TensorElS4_",
@@ -202,7 +208,11 @@ fn rows() -> Vec<Row> {
         own("_ZN2at6native14_bincount_cudaE", prepare_bincount),
         own("_ZN2at6native13_unique2_cudaE", |frame| prepare_unique(frame, true, 3)),
         own("_ZN2at6native12_unique_cudaE", |frame| prepare_unique(frame, true, 2)),
-        own("_ZN2at6native23unique_consecutive_cudaE", |frame| prepare_unique(frame, false, 3)),
+        // With a dimension, it calls the function below. An `optional<int64_t>` is two registers,
+        // the number and whether there is one.
+        own("_ZN2at6native23unique_consecutive_cudaE", |frame| {
+            if frame.integers[5] as u8 == 0 { prepare_unique(frame, false, 3) } else { None }
+        }),
         own("_ZN2at6native15unique_dim_cudaE", |frame| prepare_unique_dim(frame, true)),
         own("_ZN2at6native27unique_dim_consecutive_cudaE", |frame| prepare_unique_dim(frame, false)),
         own("_ZN2at6native21_coalesce_sparse_cudaE", prepare_coalesce),
@@ -279,10 +289,6 @@ fn small_views(frame: &CallFrame, arguments: &[At]) -> Option<Vec<View>> {
     arguments.iter().map(|at| view(frame, *at).filter(View::is_small_on_gpu)).collect()
 }
 
-fn least_known<'a>(views: impl IntoIterator<Item = &'a View>) -> Knowledge {
-    views.into_iter().map(View::knowledge).min().unwrap_or(Knowledge::Known)
-}
-
 /// Forgets results that are not computed. A result that is not yet allocated has no bytes.
 fn forget(frame: &CallFrame, results: &[At]) {
     results.iter().filter_map(|at| view(frame, *at)).for_each(|result| result.on_not_computed());
@@ -322,13 +328,15 @@ fn call_both(hook: &Hook, frame: &CallFrame, results: &[At], knowledge: Knowledg
 }
 
 fn prepare_twin(twin: &'static Twin, frame: &CallFrame) -> Option<Plan> {
-    let Some(inputs) =
-        small_views(frame, twin.inputs).filter(|_| twin.index.is_none_or(|at| is_inside(frame, at)))
-    else {
+    let is_taken = |inputs: &Vec<View>| {
+        (twin.takes_strides || inputs.iter().all(View::is_dense))
+            && twin.index.is_none_or(|at| is_inside(frame, at))
+    };
+    let Some(inputs) = small_views(frame, twin.inputs).filter(is_taken) else {
         forget(frame, twin.results);
         return None;
     };
-    let knowledge = least_known(&inputs);
+    let knowledge = least(inputs.iter().map(View::knowledge));
     Some(Box::new(move |hook, frame| call_both(hook, frame, twin.results, knowledge)))
 }
 
@@ -368,7 +376,8 @@ fn prepare_cat(frame: &CallFrame) -> Option<Plan> {
         view(frame, result)?.on_not_computed();
         return None;
     };
-    let knowledge = least_known(inputs.iter().filter(|input| input.elements() != Some(0)));
+    let with_elements = inputs.iter().filter(|input| input.elements() != Some(0));
+    let knowledge = least(with_elements.map(View::knowledge));
     Some(Box::new(move |hook, frame| call_both(hook, frame, &[Stack(2)], knowledge)))
 }
 
@@ -399,7 +408,7 @@ fn prepare_topk(frame: &CallFrame) -> Option<Plan> {
     Some(Box::new(move |hook, frame| {
         // SAFETY: the function that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
-        if let Some(positions) = view(frame, Stack(1)).filter(View::is_small_on_gpu) {
+        if let Some(positions) = view(frame, Stack(1)) {
             let inner: i64 = positions.shape[..positions.dims].iter().skip(dim + 1).product::<i64>().max(1);
             let place = |at: i64| {
                 let (rank, row) = (at / inner % wanted, at / (inner * wanted) * inner + at % inner);
@@ -410,8 +419,7 @@ fn prepare_topk(frame: &CallFrame) -> Option<Plan> {
                 })
             };
             // SAFETY: a result of the function.
-            unsafe { positions.write((0..).map(place)) };
-            positions.on_computed(Knowledge::Placeholder);
+            unsafe { positions.put((0..).map(place), Knowledge::Placeholder) };
         }
         returned
     }))
@@ -437,10 +445,9 @@ fn randperm() -> Plan {
     Box::new(|hook, frame| {
         // SAFETY: the function that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
-        if let Some(result) = view(frame, Register(2)).filter(View::is_small_on_gpu) {
+        if let Some(result) = view(frame, Register(2)) {
             // SAFETY: the result of the function.
-            unsafe { result.write((0..).map(Value::Integer)) };
-            result.on_computed(Knowledge::Placeholder);
+            unsafe { result.put((0..).map(Value::Integer), Knowledge::Placeholder) };
         }
         returned
     })

@@ -23,6 +23,11 @@ pub(crate) enum Knowledge {
     Known,
 }
 
+/// What is known of what is computed from values; without any it is known.
+pub(crate) fn least(all: impl IntoIterator<Item = Knowledge>) -> Knowledge {
+    all.into_iter().min().unwrap_or(Knowledge::Known)
+}
+
 /// One bit for each byte of a page.
 #[derive(Debug)]
 struct Bits {
@@ -176,9 +181,9 @@ impl Written {
                     (known, _) if known == mask => Knowledge::Known,
                     _ => Knowledge::Placeholder,
                 };
-            words_of(page, addr, end).map(of_word).min().unwrap_or(Knowledge::Known)
+            least(words_of(page, addr, end).map(of_word))
         };
-        pages(addr, end).map(of_page).min().unwrap_or(Knowledge::Known)
+        least(pages(addr, end).map(of_page))
     }
 
     fn touch(&mut self, addr: u64, len: u64) {

@@ -11,7 +11,8 @@
 //! * Other CUDA functions are called through the global offset table of `libtorch_cuda.so`.
 //!   [`functions`] hooks those that steer programs.
 //!
-//! The CUDA function runs as well, so allocations stay what they were. Nothing above the kernels
+//! The CUDA function runs as well, so allocations stay what they were (one that fails without
+//! kernels, `mode`, is left out). Nothing above the kernels
 //! changes, so autograd, `torch.jit`, `torch.func` and `torch.compile` see the same PyTorch.
 //!
 //! **What is known.** [`known_bytes`] keeps which bytes have the value that a GPU would compute:
@@ -23,8 +24,8 @@
 //!
 //! [`initializers`] saves the host's memory.
 //!
-//! [`install`] runs when a program first allocates. Layouts of PyTorch's objects are checked at
-//! each use ([`tensor_iterator`]); what does not fit is not computed.
+//! [`install`] runs when a program first uses the driver. Layouts of PyTorch's objects are checked
+//! at each use ([`tensor_iterator`]); what does not fit is not computed.
 
 mod accumulated_index;
 mod allocator;

@@ -71,7 +71,8 @@ pub(crate) fn write(view: View, value: Value, knowledge: Knowledge) -> Plan {
 }
 
 /// Fills a tensor that has elements. Zeros of floating-point types that the program did not ask for
-/// are often what kernels add results to, so they count as placeholders.
+/// are often what kernels add results to, so they count as placeholders. So does NaN, the mean of
+/// nothing: a mask of placeholders may have selected nothing.
 pub(crate) fn fill(result: View) -> Plan {
     before_cuda(move |hook, frame| {
         // SAFETY: the CPU's kernel of the stub that was called with these arguments; the result has
@@ -80,7 +81,12 @@ pub(crate) fn fill(result: View) -> Plan {
             frame.call(hook.on_cpu);
             Value::read(result.addr, result.kind)
         };
-        let is_known = !result.kind.is_floating() || value.is_true() || program_zeros::are_asked_for();
+        let is_of_program = !result.kind.is_floating() || program_zeros::are_asked_for();
+        if !is_of_program && value.real().is_nan() {
+            // SAFETY: the result of a kernel.
+            unsafe { result.write(std::iter::repeat(Value::Real(0.0))) };
+        }
+        let is_known = is_of_program || value.is_true() && !value.real().is_nan();
         result.on_computed(if is_known { Knowledge::Known } else { Knowledge::Placeholder });
     })
 }
@@ -161,6 +167,5 @@ pub(crate) fn random(result: View, range: u64, first: u64) -> Option<Plan> {
 
 /// The least that is known of the inputs. Numbers of the host are known.
 pub(crate) fn least_known(inputs: &[Operand]) -> Knowledge {
-    let on_gpu = inputs.iter().filter(|input| input.is_on_gpu);
-    on_gpu.map(|input| input.view.knowledge()).min().unwrap_or(Knowledge::Known)
+    known_bytes::least(inputs.iter().filter(|input| input.is_on_gpu).map(|input| input.view.knowledge()))
 }

@@ -198,42 +198,28 @@ pub(crate) struct TensorStub {
     /// An index into a dimension of a tensor: the arguments with the index, the dimension's number
     /// and the tensor.
     pub(crate) index: Option<[usize; 3]>,
-    /// The results keep elements of their own.
-    pub(crate) is_update: bool,
     /// The CUDA kernel fails without kernels that compute, so it is not called.
     pub(crate) is_alone: bool,
     /// Undecided truth values give true, as with [`IteratorRule::All`].
     pub(crate) is_all: bool,
-    /// The second result where the input is placeholders.
-    pub(crate) positions: Positions,
+    /// The second result has positions along the dimension of argument 3. Among placeholders it is
+    /// the middle one, as in [`IteratorRule::Position`].
+    pub(crate) has_positions: bool,
 }
 
-/// Positions of elements along a dimension, where the elements are placeholders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Positions {
-    /// The stub has no such result.
-    None,
-    /// The middle one, as in [`IteratorRule::Position`]; the dimension is argument 3.
-    Middle,
-    /// All of them, as they are; the dimension is argument 3.
-    Sequence,
-}
-
-const fn stub(name: &'static str, results: &'static [usize], inputs: &'static [usize]) -> TensorStub {
-    TensorStub {
-        name,
-        results,
-        inputs,
-        index: None,
-        is_update: false,
-        is_alone: false,
-        is_all: false,
-        positions: Positions::None,
+impl TensorStub {
+    /// True if the index is into the result, so that elements without an index stay what they are.
+    pub(crate) fn is_update(&self) -> bool {
+        self.index.is_some_and(|[_, _, tensor]| self.results == [tensor])
     }
 }
 
+const fn stub(name: &'static str, results: &'static [usize], inputs: &'static [usize]) -> TensorStub {
+    TensorStub { name, results, inputs, index: None, is_alone: false, is_all: false, has_positions: false }
+}
+
 const fn update(name: &'static str, inputs: &'static [usize]) -> TensorStub {
-    TensorStub { index: Some([2, 1, 0]), is_update: true, ..stub(name, &[0], inputs) }
+    TensorStub { index: Some([2, 1, 0]), ..stub(name, &[0], inputs) }
 }
 
 /// Stubs that take tensors.
@@ -251,8 +237,8 @@ pub(crate) const TENSOR_STUBS: &[TensorStub] = &[
     stub("cumsum_stub", &[0], &[1]),
     stub("cumprod_stub", &[0], &[1]),
     // (values, positions, self, dim, keeps the dimension)
-    TensorStub { positions: Positions::Middle, ..stub("max_stub", &[0, 1], &[2]) },
-    TensorStub { is_all: true, positions: Positions::Middle, ..stub("min_stub", &[0, 1], &[2]) },
+    TensorStub { has_positions: true, ..stub("max_stub", &[0, 1], &[2]) },
+    TensorStub { is_all: true, has_positions: true, ..stub("min_stub", &[0, 1], &[2]) },
     // (result, self), or two results
     stub("max_all_stub", &[0], &[1]),
     TensorStub { is_all: true, ..stub("min_all_stub", &[0], &[1]) },
@@ -261,8 +247,6 @@ pub(crate) const TENSOR_STUBS: &[TensorStub] = &[
     stub("aminmax_stub", &[3, 4], &[0]),
     // (values, positions, self, dim, keeps the dimension)
     TensorStub { is_alone: true, ..stub("mode_stub", &[0, 1], &[2]) },
-    // (self, values, positions, dim, is descending, is stable)
-    TensorStub { positions: Positions::Sequence, ..stub("sort_stub", &[1, 2], &[0]) },
     // (elements, what is looked for, is inverted, result)
     stub("isin_default_stub", &[3], &[0, 1]),
 ];

@@ -121,10 +121,11 @@ impl Value {
 
     /// Compares values of one type. NaN comes last.
     pub(crate) fn order(self, other: Self) -> Ordering {
-        match (self, other) {
-            (Self::Integer(one), Self::Integer(other)) => one.cmp(&other),
-            _ => self.real().total_cmp(&other.real()),
+        if let (Self::Integer(one), Self::Integer(other)) = (self, other) {
+            return one.cmp(&other);
         }
+        let (one, other) = (self.real(), other.real());
+        one.partial_cmp(&other).unwrap_or_else(|| one.is_nan().cmp(&other.is_nan()))
     }
 
     pub(crate) fn is_true(self) -> bool {

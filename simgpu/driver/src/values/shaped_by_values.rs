@@ -40,13 +40,28 @@ impl Drop for ForgetPlanted {
     }
 }
 
-/// Writes a result, if it is small.
+/// Writes a result, where there is one.
 fn write(result: Option<View>, values: impl IntoIterator<Item = Value>, knowledge: Knowledge) {
-    if let Some(result) = result.filter(View::is_small_on_gpu) {
+    if let Some(result) = result {
         // SAFETY: the result of a function.
-        unsafe { result.write(values) };
-        result.on_computed(knowledge);
+        unsafe { result.put(values, knowledge) };
     }
+}
+
+/// Calls a function that returns a tuple of tensors, the first with this many rows, and writes
+/// them. A tensor that the program did not ask for has no elements. Elements of a tuple lie in
+/// reverse order:
+/// <https://gcc.gnu.org/onlinedocs/libstdc++/latest-doxygen/a00089_source.html>.
+fn call_for_tuple(rows: usize, tensors: Vec<Vec<Value>>, knowledge: Knowledge) -> Plan {
+    Box::new(move |hook, frame| {
+        let returned = call_with_planted(hook, frame, rows, knowledge);
+        for (at, values) in tensors.into_iter().rev().enumerate() {
+            // SAFETY: a tensor of the tuple that the function returned.
+            let result = unsafe { tensor::view(frame.integers[0] + 8 * at as u64) };
+            write(result.filter(|result| result.elements() == Some(values.len() as u64)), values, knowledge);
+        }
+        returned
+    })
 }
 
 /// The positions of the elements that are not zero, one row each.
@@ -133,8 +148,7 @@ pub(crate) fn prepare_bincount(frame: &CallFrame) -> Option<Plan> {
 }
 
 /// `(returned tuple, self, ...)`: the distinct values, for each element the place of its value, and
-/// how often each occurs. Elements of a tuple lie in reverse order:
-/// <https://gcc.gnu.org/onlinedocs/libstdc++/latest-doxygen/a00089_source.html>.
+/// how often each occurs.
 pub(crate) fn prepare_unique(frame: &CallFrame, is_sorted: bool, returned_tensors: usize) -> Option<Plan> {
     let source = view(frame, At::Register(1)).filter(View::is_small_on_gpu)?;
     let knowledge = source.knowledge();
@@ -142,32 +156,12 @@ pub(crate) fn prepare_unique(frame: &CallFrame, is_sorted: bool, returned_tensor
         return None;
     }
     // SAFETY: an argument of the function.
-    let values = unsafe { source.values() };
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    if is_sorted {
-        order.sort_by(|a, b| values[*a].order(values[*b]));
-    }
-    let (mut distinct, mut places, mut counts) =
-        (Vec::<Value>::new(), vec![Value::Integer(0); values.len()], Vec::new());
-    for at in order {
-        if distinct.last() != Some(&values[at]) {
-            distinct.push(values[at]);
-            counts.push(0);
-        }
-        places[at] = Value::Integer(distinct.len() as i64 - 1);
-        *counts.last_mut()? += 1;
-    }
-    Some(Box::new(move |hook, frame| {
-        let returned = call_with_planted(hook, frame, distinct.len(), knowledge);
-        let counts = counts.into_iter().map(Value::Integer).collect();
-        for (at, values) in [distinct, places, counts].into_iter().take(returned_tensors).enumerate() {
-            // SAFETY: a tensor of the tuple that the function returned.
-            let result = unsafe { tensor::view(frame.integers[0] + 8 * (returned_tensors - 1 - at) as u64) };
-            // What the program did not ask for has no elements.
-            write(result.filter(|result| result.elements() == Some(values.len() as u64)), values, knowledge);
-        }
-        returned
-    }))
+    let rows: Vec<Vec<Value>> = unsafe { source.values() }.into_iter().map(|value| vec![value]).collect();
+    let (distinct, places, counts) = distinct_rows(&rows, is_sorted);
+    let values: Vec<Value> = distinct.iter().map(|at| rows[*at][0]).collect();
+    let mut tensors = vec![values, places, counts];
+    tensors.truncate(returned_tensors);
+    Some(call_for_tuple(distinct.len(), tensors, knowledge))
 }
 
 /// The distinct rows in order, for each row the place of its values, and how often each occurs.
@@ -220,16 +214,8 @@ pub(crate) fn prepare_unique_dim(frame: &CallFrame, is_sorted: bool) -> Option<P
         let rows = distinct.iter().map(|at| &rows[*at]);
         rows.flat_map(move |row| row[block * inner..][..inner].to_vec())
     });
-    let results = [values.collect(), places, counts];
-    Some(Box::new(move |hook, frame| {
-        let returned = call_with_planted(hook, frame, distinct.len(), knowledge);
-        for (at, values) in results.into_iter().enumerate() {
-            // SAFETY: a tensor of the tuple that the function returned.
-            let result = unsafe { tensor::view(frame.integers[0] + 8 * (2 - at) as u64) };
-            write(result.filter(|result| result.elements() == Some(values.len() as u64)), values, knowledge);
-        }
-        returned
-    }))
+    let tensors = vec![values.collect(), places, counts];
+    Some(call_for_tuple(distinct.len(), tensors, knowledge))
 }
 
 /// `(returned tensor, self)`: a sparse matrix in which each place occurs once, in order.

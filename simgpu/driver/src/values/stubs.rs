@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::accumulated_index::prepare_index_put;
 use super::call_frame::{CallFrame, Hook, Prepare, make};
+use super::computed_here::prepare_sort;
 use super::initializers;
 use super::iterator_kernels::prepare_iteration;
 use super::loaded_library::LoadedLibrary;
@@ -101,8 +102,10 @@ fn prepare_for(name: &str, stub: &Stub) -> Option<Prepare> {
             None
         }));
     }
-    if name == "index_put_with_sort_stub" {
-        return Some(Box::new(prepare_index_put));
+    match name {
+        "index_put_with_sort_stub" => return Some(Box::new(prepare_index_put)),
+        "sort_stub" => return Some(Box::new(prepare_sort)),
+        _ => {}
     }
     if let Some(rule) = TENSOR_STUBS.iter().find(|rule| rule.name == name) {
         return (stub.on_cpu != 0)

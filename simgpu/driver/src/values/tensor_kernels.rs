@@ -1,8 +1,8 @@
 //! Decides how a kernel that takes tensors is computed, by the row of its stub.
 
 use super::call_frame::{CallFrame, Plan};
-use super::known_bytes::Knowledge;
-use super::rules::{Positions, TensorStub};
+use super::known_bytes::{Knowledge, least};
+use super::rules::TensorStub;
 use super::scalar_type::{ScalarType, Value};
 use super::tensor;
 use super::view::View;
@@ -27,7 +27,7 @@ fn plan_tensors(rule: &'static TensorStub, frame: &CallFrame) -> Option<Plan> {
     if !inputs.iter().all(View::is_small_on_gpu) || !is_inside(rule, frame) {
         return None;
     }
-    let knowledge = inputs.iter().map(View::knowledge).min().unwrap_or(Knowledge::Known);
+    let knowledge = least(inputs.iter().map(View::knowledge));
     if rule.is_all
         && knowledge == Knowledge::Undecided
         && inputs.iter().all(|view| view.kind == ScalarType::BOOL)
@@ -35,7 +35,7 @@ fn plan_tensors(rule: &'static TensorStub, frame: &CallFrame) -> Option<Plan> {
         return Some(assume_true(rule));
     }
     let are_unknown_reals = knowledge < Knowledge::Known && inputs.iter().any(|view| view.kind.is_floating());
-    if are_unknown_reals && rule.positions != Positions::None {
+    if are_unknown_reals && rule.has_positions {
         return plan_positions(rule, frame.integers[3], inputs.first()?);
     }
     if are_unknown_reals && rule.index.is_none() && !rule.is_alone {
@@ -49,7 +49,7 @@ fn plan_tensors(rule: &'static TensorStub, frame: &CallFrame) -> Option<Plan> {
             // SAFETY: as above.
             unsafe { frame.call(hook.on_cpu) };
             // Elements that an update does not name keep what they are.
-            let keeps = rule.is_update && knowledge == Knowledge::Known;
+            let keeps = rule.is_update() && knowledge == Knowledge::Known;
             for view in views(frame, rule.results).iter().flatten() {
                 if keeps { view.on_touched() } else { view.on_computed(knowledge) }
             }
@@ -65,11 +65,8 @@ fn assume_true(rule: &'static TensorStub) -> Plan {
         // SAFETY: the CUDA kernel of the stub that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
         for (view, value) in views(frame, rule.results).into_iter().flatten().zip([1, 0]) {
-            if view.is_small_on_gpu() {
-                // SAFETY: a result of the kernel.
-                unsafe { view.write(std::iter::repeat(Value::Integer(value))) };
-                view.on_computed(Knowledge::Undecided);
-            }
+            // SAFETY: a result of the kernel.
+            unsafe { view.put(std::iter::repeat(Value::Integer(value)), Knowledge::Undecided) };
         }
         returned
     })
@@ -88,22 +85,15 @@ fn is_inside(rule: &TensorStub, frame: &CallFrame) -> bool {
     }
 }
 
-/// Positions in a dimension of placeholders.
+/// The middle position in a dimension of placeholders.
 fn plan_positions(rule: &'static TensorStub, dim: u64, input: &View) -> Option<Plan> {
-    let (dim, along) = (input.dim(dim)?, input.len_of(dim)?);
+    let middle = Value::Integer(input.len_of(dim)? / 2);
     Some(Box::new(move |hook, frame| {
         // SAFETY: the CUDA kernel of the stub that was called with these arguments.
         let returned = unsafe { frame.call(hook.original) };
-        let positions = views(frame, &rule.results[1..]).and_then(|views| views.first().copied());
-        if let Some(positions) = positions.filter(View::is_small_on_gpu) {
-            let inner: i64 = positions.shape[..positions.dims].iter().skip(dim + 1).product();
-            let position = |at: i64| match rule.positions {
-                Positions::Sequence => at / inner.max(1) % along.max(1),
-                Positions::Middle | Positions::None => along / 2,
-            };
+        if let Some([positions]) = views(frame, &rule.results[1..]).as_deref() {
             // SAFETY: a result of the kernel.
-            unsafe { positions.write((0..).map(|at| Value::Integer(position(at)))) };
-            positions.on_computed(Knowledge::Placeholder);
+            unsafe { positions.put(std::iter::repeat(middle), Knowledge::Placeholder) };
         }
         returned
     }))

@@ -112,6 +112,31 @@ impl View {
         });
     }
 
+    /// Writes values to the elements of a result, as long as there are both.
+    ///
+    /// # Safety
+    ///
+    /// The view is of the result of a function that was called.
+    pub(crate) unsafe fn put(&self, values: impl IntoIterator<Item = Value>, knowledge: Knowledge) {
+        if self.is_small_on_gpu() {
+            // SAFETY: small results are live.
+            unsafe { self.write(values) };
+            self.on_computed(knowledge);
+        }
+    }
+
+    /// True if the elements lie in order, without gaps.
+    pub(crate) fn is_dense(&self) -> bool {
+        let Some(mut stride) = self.kind.size_bytes().map(|size| size as i64) else { return false };
+        let dims = self.shape[..self.dims].iter().zip(&self.strides_bytes).rev();
+        self.elements() == Some(0)
+            || dims.filter(|(len, _)| **len != 1).all(|(len, own)| {
+                let is_next = *own == stride;
+                stride = stride.saturating_mul(*len);
+                is_next
+            })
+    }
+
     /// True if the view is small, of a type that is computed, and on the simulated GPU. A small
     /// part of memory can have many elements, where one is expanded. While a graph is captured
     /// nothing is: its launches would not compute again what was computed at capture.
@@ -194,6 +219,14 @@ mod tests {
         assert_eq!(view(100, &[3], &[-2]).span(), Some((96, 6)));
         assert_eq!(view(100, &[3, 0], &[2, 2]).span(), Some((100, 0)));
         assert_eq!(view(100, &[i64::MAX, i64::MAX], &[i64::MAX, 2]).span(), None);
+    }
+
+    #[test]
+    fn dense_views_have_their_elements_in_order() {
+        let are_dense = [(&[2, 3][..], &[6, 2][..]), (&[1, 3], &[99, 2]), (&[], &[]), (&[2, 0], &[7, 7])];
+        assert!(are_dense.iter().all(|(shape, strides)| view(100, shape, strides).is_dense()));
+        let have_gaps = [(&[2, 3][..], &[2, 4][..]), (&[3], &[4]), (&[3], &[0]), (&[3], &[-2])];
+        assert!(!have_gaps.iter().any(|(shape, strides)| view(100, shape, strides).is_dense()));
     }
 
     #[test]
