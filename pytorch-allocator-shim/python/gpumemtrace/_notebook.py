@@ -22,8 +22,12 @@ from ._text import printable
 #: Call sites printed per list.
 _MAX_SITES = 5
 
-#: File names that ipykernel and IPython give to the code of cells.
-_CELL_FILE = re.compile(r"ipykernel_\d+/\d+\.py$|^<ipython-input-\d+-")
+#: File names that ipykernel, IPython and Colab give to the code of cells.
+_CELL_FILE = re.compile(r"ipykernel_\d+/\d+\.py$|\bipython-input-")
+
+#: IPython's and Colab's count of executions in such a name. Reports leave it out: a cell that runs
+#: again is the same code.
+_EXECUTION_COUNT = re.compile(r"(?<=ipython-input-)\d+-")
 
 _cell_count = 0
 
@@ -85,9 +89,9 @@ def _run_code(shell: Any, cell: str) -> Any:
 
 
 def _cell_file_name(shell: Any, cell: str) -> Optional[str]:
-    """The file name that IPython is going to give to the code of a cell."""
+    """The file name that reports have for the code of a cell that IPython is going to run."""
     try:
-        return str(shell.compile.get_code_name(cell, shell.transform_cell(cell), shell.execution_count))
+        return _reported_name(str(shell.compile.get_code_name(cell, shell.transform_cell(cell), shell.execution_count)))
     except Exception:  # Another version of IPython: its lines are shown as those of "another cell".
         return None
 
@@ -156,12 +160,21 @@ def _site_lines(title: str, rows: List[Tuple[int, Dict[str, Any]]], cell_file: O
 def _site_text(site: Dict[str, Any], cell_file: Optional[str]) -> str:
     file, line = site.get("file"), site.get("line")
     if file is not None and (file == cell_file or _CELL_FILE.search(file)):
-        # IPython registers the code of cells with linecache.
-        text = linecache.getline(file, line).strip() if line is not None else ""
+        text = _cell_line(file, line) if line is not None else ""
         cell = "this cell" if file == cell_file else "another cell"
         backward = " (backward)" if site.get("is_backward") else ""
         return f"{cell}, line {'?' if line is None else line}{backward}" + (f": {text}" if text else "")
     return format_site(site)
+
+
+def _reported_name(file: str) -> str:
+    return _EXECUTION_COUNT.sub("", file)
+
+
+def _cell_line(file: str, line: int) -> str:
+    """A line of a cell. IPython registers the code of cells with linecache."""
+    registered = (name for name in reversed(list(linecache.cache)) if _reported_name(name) == file)
+    return linecache.getline(next(registered, file), line).strip()
 
 
 def _size_text(size: Optional[int]) -> str:
