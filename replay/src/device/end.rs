@@ -64,8 +64,8 @@ impl DeviceState {
     }
 
     /// The state of the allocator at the end of the program.
-    pub(super) fn end_snapshot(&self, present: PresentState<'_>) -> AllocatorSnapshot {
-        let blocks = self.torch.end_blocks().collect();
+    pub(super) fn end_snapshot(&self, present: PresentState<'_>) -> AllocatorSnapshot<'static> {
+        let blocks = self.torch.end_blocks().collect::<Vec<_>>().into();
         AllocatorSnapshot { blocks, ..self.moments.end().snapshot(present) }
     }
 }

@@ -42,40 +42,42 @@ pub(crate) struct TimedGap {
 impl DeviceState {
     /// Explains the gap in the present state. Visits every live block.
     pub(crate) fn explain_gap(
-        &self,
+        &mut self,
         request: GapRequest,
         ranges: &BTreeMap<u64, MemoryRange>,
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) -> Gap {
+        self.torch.sort_live();
         explain_gap(&self.snapshot(request, ranges, ordinal), &self.torch_ranges, site)
     }
 
     /// Bytes of segments, and of pages of expandable ones, by the stacks of the blocks in them.
     /// `None` if segments are unknown. Visits every live block.
     pub(crate) fn units_by_stacks(
-        &self,
+        &mut self,
         request: GapRequest,
         ranges: &BTreeMap<u64, MemoryRange>,
         ordinal: u8,
     ) -> Option<BTreeMap<Vec<StackId>, u64>> {
+        self.torch.sort_live();
         units_by_stacks(&self.snapshot(request, ranges, ordinal), &self.torch_ranges)
     }
 
-    /// The present state of the allocator.
+    /// The present state of the allocator. The live blocks of `torch` must be sorted.
     fn snapshot(
         &self,
         request: GapRequest,
         ranges: &BTreeMap<u64, MemoryRange>,
         ordinal: u8,
-    ) -> AllocatorSnapshot {
+    ) -> AllocatorSnapshot<'_> {
         AllocatorSnapshot {
             time_ns: request.time_ns,
             block_events: self.torch.events,
             reserved: request.reserved,
             request: request.pool,
             has_failed: request.has_failed,
-            blocks: self.torch.live().sorted(),
+            blocks: self.torch.sorted_live().into(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
             ranges: ranges_of_device(ranges, ordinal),
@@ -95,6 +97,7 @@ impl DeviceState {
         if is_torch && keyframes.take_room(why, blocks) {
             let request =
                 GapRequest { time_ns: time.time_ns, reserved: self.reserved, pool: None, has_failed: false };
+            self.torch.sort_live();
             keyframes.add_moment(why, self.snapshot(request, ranges, ordinal), time.step);
         }
         self.keyframes = Some(keyframes);
@@ -137,12 +140,15 @@ impl DeviceState {
             pool: self.most_requested_pool(),
             has_failed: false,
         };
+        self.torch.sort_live();
+        let mut keyframes = self.keyframes.take();
         let snapshot = self.snapshot(request, ranges, ordinal);
         let gap = explain_gap(&snapshot, &self.torch_ranges, site);
-        self.gap_history.observe(due.event, (time_ns, step), self.reserved, &gap);
-        if let Some(keyframes) = &mut self.keyframes {
+        if let Some(keyframes) = &mut keyframes {
             keyframes.add_interval(due.event, snapshot, step);
         }
+        self.keyframes = keyframes;
+        self.gap_history.observe(due.event, (time_ns, step), self.reserved, &gap);
     }
 
     /// The present moment, from which a past state can be reconstructed later.
@@ -175,19 +181,21 @@ impl DeviceState {
         if self.torch.is_empty() {
             return;
         }
+        self.torch.sort_live();
         let mut keyframes = self.keyframes.take();
         let present = PresentState {
-            live: self.torch.live(),
+            live: self.torch.sorted_live(),
             pending: &self.pending,
             segments: &self.segments,
             ranges,
             device: ordinal,
         };
-        let explain_snapshot = |snapshot: AllocatorSnapshot, state: &PastState, request: Option<PoolKey>| {
-            let gap = explain_gap(&AllocatorSnapshot { request, ..snapshot }, &self.torch_ranges, &site);
-            let moment = state.moment();
-            TimedGap { time_ns: snapshot.time_ns, step: moment.step, reserved: moment.reserved, gap }
-        };
+        let explain_snapshot =
+            |snapshot: AllocatorSnapshot<'_>, state: &PastState, request: Option<PoolKey>| {
+                let gap = explain_gap(&AllocatorSnapshot { request, ..snapshot }, &self.torch_ranges, &site);
+                let moment = state.moment();
+                TimedGap { time_ns: snapshot.time_ns, step: moment.step, reserved: moment.reserved, gap }
+            };
         let explain = |state: &PastState, request: Option<PoolKey>| {
             explain_snapshot(state.snapshot(present), state, request)
         };

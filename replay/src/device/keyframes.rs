@@ -76,7 +76,7 @@ impl Keyframes {
 
     /// Keeps a state at one of the even distances, after `event` events, or skips it. Each is also
     /// an observation of the gap. Call [`Self::set_stride`] before.
-    pub(crate) fn add_interval(&mut self, event: u64, snapshot: AllocatorSnapshot, step: u32) {
+    pub(crate) fn add_interval(&mut self, event: u64, snapshot: AllocatorSnapshot<'_>, step: u32) {
         if !event.is_multiple_of(self.stride) {
             return;
         }
@@ -108,7 +108,7 @@ impl Keyframes {
     }
 
     /// Keeps the state at a mark or an error, for which there is room.
-    pub(crate) fn add_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
+    pub(crate) fn add_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot<'_>, step: u32) {
         let states = if why == KeyframeReason::Mark { &mut self.marks } else { &mut self.errors };
         states.push(Keyframe::new(why, snapshot, step));
     }
@@ -119,7 +119,7 @@ impl Keyframes {
     }
 
     /// Keeps the state at a key moment.
-    pub(crate) fn add_key_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) {
+    pub(crate) fn add_key_moment(&mut self, why: KeyframeReason, snapshot: AllocatorSnapshot<'_>, step: u32) {
         self.all.push(Keyframe::new(why, snapshot, step));
     }
 
@@ -142,10 +142,12 @@ fn count_blocks(states: &[Keyframe]) -> usize {
 }
 
 impl Keyframe {
-    fn new(why: KeyframeReason, snapshot: AllocatorSnapshot, step: u32) -> Self {
+    fn new(why: KeyframeReason, snapshot: AllocatorSnapshot<'_>, step: u32) -> Self {
         let AllocatorSnapshot { time_ns, block_events, reserved, mut segments, mut blocks, .. } = snapshot;
         segments.shrink_to_fit();
-        blocks.sort_unstable_by_key(|(addr, _)| *addr);
+        if !blocks.is_sorted_by_key(|(addr, _)| *addr) {
+            blocks.to_mut().sort_unstable_by_key(|(addr, _)| *addr);
+        }
         let places = blocks.iter().map(|(addr, block)| (*addr, block.bytes, block.stack.0));
         let blocks = PlacedBlocks::pack(places);
         Self { why, time_ns, step, block_events, reserved, segments, blocks }

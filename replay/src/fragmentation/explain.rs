@@ -64,29 +64,29 @@ impl CauseBytes {
 /// unknown.
 #[allow(clippy::implicit_hasher)] // `TorchRanges` fixes the hasher.
 pub(crate) fn explain_gap(
-    snapshot: &AllocatorSnapshot,
+    snapshot: &AllocatorSnapshot<'_>,
     torch_ranges: &TorchRanges,
     site_of: impl Fn(StackId) -> SiteId,
 ) -> Gap {
-    let sum = |of: fn(&LiveBlock) -> Option<u64>| {
-        snapshot.blocks.iter().try_fold(0u64, |sum, (_, block)| Some(sum.saturating_add(of(block)?)))
-    };
-    let live = sum(|block| Some(block.bytes)).unwrap_or(0);
-    let is_tracked = !snapshot.segments.is_empty();
-    let requested =
-        sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes))).filter(|_| is_tracked);
-    let mut rounding = CauseBytes::default();
-    if requested.is_some() {
-        for (_, block) in &snapshot.blocks {
-            let requested = block.requested_bytes.map_or(block.bytes, |requested| requested.min(block.bytes));
-            rounding.add(site_of(block.stack), block.bytes - requested);
-        }
+    let mut blocks = Vec::with_capacity(snapshot.blocks.len() + snapshot.pending.len());
+    let (mut live, mut requested, mut rounding) =
+        (0u64, Some(0u64).filter(|_| !snapshot.segments.is_empty()), CauseBytes::default());
+    for (addr, block) in snapshot.blocks.iter() {
+        let placed = PlacedBlock::new(*addr, block, site_of(block.stack), false);
+        live = live.saturating_add(block.bytes);
+        let used = block.requested_bytes.map(|requested| requested.min(block.bytes));
+        requested = requested.zip(used).map(|(sum, used)| sum.saturating_add(used));
+        rounding.add(placed.site, block.bytes - used.unwrap_or(block.bytes));
+        blocks.push(placed);
     }
+    let pending = snapshot.pending.iter();
+    blocks.extend(pending.map(|(addr, block)| PlacedBlock::new(*addr, block, site_of(block.stack), true)));
+    // Not `sort_unstable`: most are in order already, which only this sort makes use of.
+    blocks.sort_by_key(|placed| placed.addr);
+    let rounding = if requested.is_some() { rounding.into_cause() } else { GapCause::default() };
     let gap = snapshot.reserved.saturating_sub(requested.unwrap_or(live));
-    let request = snapshot.request;
-    let base =
-        Gap { live, requested, bytes: gap, request, rounding: rounding.into_cause(), ..Gap::default() };
-    explain_free_memory(snapshot, torch_ranges, base.clone(), &site_of)
+    let base = Gap { live, requested, bytes: gap, request: snapshot.request, rounding, ..Gap::default() };
+    explain_free_memory(snapshot, torch_ranges, base.clone(), &blocks, &site_of)
         .filter(|explained| explained.explained() == Some(gap))
         .unwrap_or(if base.rounding.bytes <= gap {
             Gap { unexplained: gap - base.rounding.bytes, ..base }
@@ -95,17 +95,22 @@ pub(crate) fn explain_gap(
         })
 }
 
-/// A block at its address.
+/// A block at its address, with its site.
 #[derive(Clone, Copy)]
-struct PlacedBlock<'a> {
+struct PlacedBlock {
     addr: u64,
-    block: &'a LiveBlock,
+    bytes: u64,
+    site: SiteId,
     is_pending: bool,
 }
 
-impl PlacedBlock<'_> {
+impl PlacedBlock {
+    fn new(addr: u64, block: &LiveBlock, site: SiteId, is_pending: bool) -> Self {
+        Self { addr, bytes: block.bytes, site, is_pending }
+    }
+
     fn end(&self) -> u64 {
-        self.addr.saturating_add(self.block.bytes)
+        self.addr.saturating_add(self.bytes)
     }
 }
 
@@ -131,19 +136,12 @@ impl UnusableMemory {
     }
 
     /// Divides free bytes evenly among the blocks that pin them.
-    fn add_pinned(
-        &mut self,
-        free: u64,
-        blocks: &[PlacedBlock<'_>],
-        run: &MemoryRun,
-        request: Option<PoolKey>,
-        site_of: &impl Fn(StackId) -> SiteId,
-    ) {
+    fn add_pinned(&mut self, free: u64, blocks: &[PlacedBlock], run: &MemoryRun, request: Option<PoolKey>) {
         let cause = self.cause_of_pinned(run.pool, request);
         cause.add_to_pool(run.pool, free);
         let (share, remainder) = (free / blocks.len() as u64, free % blocks.len() as u64);
         for (index, placed) in blocks.iter().enumerate() {
-            cause.add(site_of(placed.block.stack), share + u64::from((index as u64) < remainder));
+            cause.add(placed.site, share + u64::from((index as u64) < remainder));
         }
     }
 
@@ -172,27 +170,21 @@ impl UnusableMemory {
     }
 }
 
-/// Adds everything but the rounding to `base`. `None` if segments and blocks contradict each other.
+/// Adds everything but the rounding to `base`. The blocks ascend by address. `None` if segments and
+/// blocks contradict each other.
 fn explain_free_memory(
-    snapshot: &AllocatorSnapshot,
+    snapshot: &AllocatorSnapshot<'_>,
     torch_ranges: &TorchRanges,
     base: Gap,
+    blocks: &[PlacedBlock],
     site_of: &impl Fn(StackId) -> SiteId,
 ) -> Option<Gap> {
     let runs = find_runs(snapshot, torch_ranges)?;
-    let live = snapshot.blocks.iter().map(|placed| (placed, false));
-    let pending = snapshot.pending.iter().map(|placed| (placed, true));
-    let mut blocks: Vec<PlacedBlock<'_>> = live
-        .chain(pending)
-        .map(|((addr, block), is_pending)| PlacedBlock { addr: *addr, block, is_pending })
-        .collect();
-    // Those of the present are in order already.
-    blocks.sort_unstable_by_key(|placed| placed.addr);
     let mut result = Gap { largest_free: Some(0), ..base };
     let (mut pending, mut unusable, mut totals) =
         (CauseBytes::default(), UnusableMemory::default(), TotalsByPool::default());
     let failed = snapshot.request.filter(|_| snapshot.has_failed);
-    let mut remaining = &blocks[..];
+    let mut remaining = blocks;
     for run in &runs {
         let inside = remaining.partition_point(|placed| placed.addr < run.end);
         let (in_run, after) = remaining.split_at(inside);
@@ -207,15 +199,15 @@ fn explain_free_memory(
             result.largest_free = result.largest_free.max(Some(largest));
         }
         let mut pending_bytes = 0u64;
-        for PlacedBlock { block, .. } in in_run.iter().filter(|placed| placed.is_pending) {
-            pending.add(site_of(block.stack), block.bytes);
-            pending_bytes = pending_bytes.saturating_add(block.bytes);
+        for placed in in_run.iter().filter(|placed| placed.is_pending) {
+            pending.add(placed.site, placed.bytes);
+            pending_bytes = pending_bytes.saturating_add(placed.bytes);
         }
         let releasable = sum_releasable_pages(run, in_run, |page, free, pinning| {
             if pinning.is_empty() {
                 return unusable.add_empty(free, run, page, failed, site_of);
             }
-            unusable.add_pinned(free, pinning, run, snapshot.request, site_of);
+            unusable.add_pinned(free, pinning, run, snapshot.request);
             false
         });
         if let Some(pool) = run.pool {
@@ -245,7 +237,7 @@ fn explain_free_memory(
 }
 
 /// Lengths of the free pieces of a run. `None` if blocks overlap or lie outside of it.
-fn free_pieces(run: &MemoryRun, blocks: &[PlacedBlock<'_>]) -> Option<Vec<u64>> {
+fn free_pieces(run: &MemoryRun, blocks: &[PlacedBlock]) -> Option<Vec<u64>> {
     let mut pieces = Vec::new();
     let mut add_piece = |from: u64, to: u64| {
         let piece = to.checked_sub(from)?;
@@ -257,7 +249,7 @@ fn free_pieces(run: &MemoryRun, blocks: &[PlacedBlock<'_>]) -> Option<Vec<u64>> 
     let mut free_from = run.begin;
     for placed in blocks {
         add_piece(free_from, placed.addr)?;
-        free_from = placed.addr.checked_add(placed.block.bytes)?;
+        free_from = placed.addr.checked_add(placed.bytes)?;
     }
     add_piece(free_from, run.end)?;
     Some(pieces)
@@ -268,15 +260,15 @@ fn free_pieces(run: &MemoryRun, blocks: &[PlacedBlock<'_>]) -> Option<Vec<u64>> 
 /// inside of the run and not overlap.
 fn sum_releasable_pages(
     run: &MemoryRun,
-    blocks: &[PlacedBlock<'_>],
-    mut is_releasable: impl FnMut(&Page, u64, &[PlacedBlock<'_>]) -> bool,
+    blocks: &[PlacedBlock],
+    mut is_releasable: impl FnMut(&Page, u64, &[PlacedBlock]) -> bool,
 ) -> u64 {
     let (mut begin, mut first, mut releasable) = (run.begin, 0, 0u64);
     for page in &run.pages {
         let end = &page.end;
         let last = first + blocks[first..].partition_point(|placed| placed.addr < *end);
         let pinning = &blocks[first..last];
-        let used = |placed: &PlacedBlock<'_>| placed.end().min(*end).saturating_sub(placed.addr.max(begin));
+        let used = |placed: &PlacedBlock| placed.end().min(*end).saturating_sub(placed.addr.max(begin));
         let free =
             (end - begin).saturating_sub(crate::util::block_totals::saturating_sum(pinning.iter().map(used)));
         if free > 0 && is_releasable(page, free, pinning) {

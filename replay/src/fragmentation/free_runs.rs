@@ -32,12 +32,15 @@ pub(super) struct MemoryRun {
 
 /// The runs of the allocator's memory, sorted by address. `None` unless they sum to PyTorch's
 /// reserved bytes.
-pub(super) fn find_runs(snapshot: &AllocatorSnapshot, torch_ranges: &TorchRanges) -> Option<Vec<MemoryRun>> {
+pub(super) fn find_runs(
+    snapshot: &AllocatorSnapshot<'_>,
+    torch_ranges: &TorchRanges,
+) -> Option<Vec<MemoryRun>> {
     runs_of_segments(snapshot).or_else(|| runs_of_driver_ranges(snapshot, torch_ranges))
 }
 
 /// Runs of the segments that PyTorch's tracker reported.
-fn runs_of_segments(snapshot: &AllocatorSnapshot) -> Option<Vec<MemoryRun>> {
+fn runs_of_segments(snapshot: &AllocatorSnapshot<'_>) -> Option<Vec<MemoryRun>> {
     let total = snapshot.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.bytes))?;
     if total != snapshot.reserved || snapshot.segments.is_empty() {
         return None;
@@ -95,7 +98,10 @@ fn page_ends(segment: &Segment, ranges: &[MemoryRange]) -> Vec<u64> {
 const MAX_PAGES: u64 = 1 << 16;
 
 /// Runs of driver memory in which PyTorch's allocator placed blocks.
-fn runs_of_driver_ranges(snapshot: &AllocatorSnapshot, torch_ranges: &TorchRanges) -> Option<Vec<MemoryRun>> {
+fn runs_of_driver_ranges(
+    snapshot: &AllocatorSnapshot<'_>,
+    torch_ranges: &TorchRanges,
+) -> Option<Vec<MemoryRun>> {
     let mut runs: Vec<MemoryRun> = Vec::new();
     let mut total = 0u64;
     for range in snapshot.ranges.iter().filter(|range| torch_ranges.contains(&range.addr)) {

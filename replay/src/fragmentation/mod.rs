@@ -39,6 +39,7 @@ pub(crate) mod releasable;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::CauseKind;
@@ -74,7 +75,7 @@ pub(crate) struct PendingFree {
 
 /// The state of one device's allocator at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AllocatorSnapshot {
+pub(crate) struct AllocatorSnapshot<'a> {
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
     /// Number of events of PyTorch's blocks on the device up to the moment.
@@ -86,7 +87,7 @@ pub(crate) struct AllocatorSnapshot {
     /// The request failed at this moment.
     pub has_failed: bool,
     /// Live blocks with their addresses, in any order.
-    pub blocks: Vec<(u64, LiveBlock)>,
+    pub blocks: Cow<'a, [(u64, LiveBlock)]>,
     /// Blocks with a pending free, in any order.
     pub pending: Vec<(u64, LiveBlock)>,
     /// Segments of PyTorch's allocator, sorted by address. Empty without PyTorch's tracker.

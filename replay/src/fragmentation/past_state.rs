@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use super::{AllocatorSnapshot, PendingFree};
 use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
-use crate::state::live_set::block_map::BlockMap;
 use crate::state::pool_key::PoolKey;
 use crate::state::segments::{Segment, Segments};
 use crate::util::seeded_map::SeededMap;
@@ -41,7 +40,8 @@ pub(crate) struct PastMoment {
 /// The present blocks, segments and driver ranges of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct PresentState<'a> {
-    pub live: &'a BlockMap,
+    /// The live blocks by ascending address.
+    pub live: &'a [(u64, LiveBlock)],
     pub pending: &'a SeededMap<u64, PendingFree>,
     pub segments: &'a Segments,
     pub ranges: &'a BTreeMap<u64, MemoryRange>,
@@ -104,11 +104,12 @@ impl PastState {
         }
     }
 
-    /// The state at the moment, given what exists now. Sorts segments and ranges by address.
-    pub(crate) fn snapshot(&self, now: PresentState<'_>) -> AllocatorSnapshot {
+    /// The state at the moment, given what exists now. Sorts segments and ranges by address. Of
+    /// the blocks, those that still exist come first, also by address.
+    pub(crate) fn snapshot(&self, now: PresentState<'_>) -> AllocatorSnapshot<'static> {
         let moment = &self.moment;
         let blocks = now.live.iter().filter(|(_, block)| block.serial <= moment.newest_block);
-        let blocks = blocks.map(|(addr, block)| (addr, *block)).chain(self.removed_blocks.iter().copied());
+        let blocks = blocks.chain(&self.removed_blocks).copied();
         let pending = now.pending.iter().filter(|(_, pending)| pending.since <= moment.newest_block);
         let pending =
             pending.map(|(addr, pending)| (*addr, pending.block)).chain(self.removed_pending.iter().copied());
@@ -126,7 +127,7 @@ impl PastState {
             reserved: moment.reserved,
             has_failed: false,
             request: moment.request,
-            blocks: blocks.collect(),
+            blocks: blocks.collect::<Vec<_>>().into(),
             pending: pending.collect(),
             segments,
             ranges,

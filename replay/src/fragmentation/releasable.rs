@@ -14,7 +14,7 @@ use crate::util::ids::StackId;
 /// pending free are left out, since another stream still uses them, and so are those of private
 /// pools. `None` if the segments are unknown.
 pub(crate) fn units_by_stacks(
-    snapshot: &AllocatorSnapshot,
+    snapshot: &AllocatorSnapshot<'_>,
     torch_ranges: &TorchRanges,
 ) -> Option<BTreeMap<Vec<StackId>, u64>> {
     let runs = find_runs(snapshot, torch_ranges)?;

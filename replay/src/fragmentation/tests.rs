@@ -50,7 +50,10 @@ struct ExpectedGap {
 }
 
 /// Builds a snapshot of these segments, with the expected causes for a request.
-fn build_snapshot(segments: &[GeneratedSegment], request: PoolKey) -> (AllocatorSnapshot, ExpectedGap) {
+fn build_snapshot(
+    segments: &[GeneratedSegment],
+    request: PoolKey,
+) -> (AllocatorSnapshot<'static>, ExpectedGap) {
     let (mut snapshot, mut expected) = (
         AllocatorSnapshot { request: Some(request), ..AllocatorSnapshot::default() },
         ExpectedGap::default(),
@@ -86,7 +89,7 @@ fn build_snapshot(segments: &[GeneratedSegment], request: PoolKey) -> (Allocator
                     snapshot.pending.push(placed);
                 } else {
                     expected.live += block.bytes;
-                    snapshot.blocks.push(placed);
+                    snapshot.blocks.to_mut().push(placed);
                 }
             }
             unit = end;
@@ -195,12 +198,12 @@ fn pages_are_driver_mappings_where_the_trace_has_them() {
     let block = LiveBlock { bytes: 2 << 20, ..LiveBlock::default() };
     let snapshot = AllocatorSnapshot {
         reserved: 64 << 20,
-        blocks: vec![(1 << 40, block)],
+        blocks: vec![(1 << 40, block)].into(),
         segments: vec![segment],
         ranges: vec![range(0), range(1)],
         ..AllocatorSnapshot::default()
     };
-    let cache = |snapshot: &AllocatorSnapshot| {
+    let cache = |snapshot: &AllocatorSnapshot<'_>| {
         explain_gap(snapshot, &TorchRanges::default(), |stack| SiteId(stack.0)).cache >> 20
     };
     assert_eq!(cache(&snapshot), 32);

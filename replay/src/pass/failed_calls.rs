@@ -142,7 +142,7 @@ impl ReplayPass {
             return;
         }
         let owner = owner.to_owned();
-        let Some(device) = &self.devices.all[usize::from(event.device)] else { return };
+        let Some(device) = &mut self.devices.all[usize::from(event.device)] else { return };
         let reserved = device.reserved;
         if reserved <= device.torch.total().bytes {
             return;

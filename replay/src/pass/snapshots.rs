@@ -2,11 +2,16 @@
 //!
 //! A snapshot visits the sites and, with PyTorch, the live blocks of every device.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_format::{Event, NO_DEVICE};
 
 use super::ReplayPass;
+use crate::callsite::symbols::StackSymbols;
 use crate::device::{DeviceState, GapRequest};
+use crate::event_analysis::EventTime;
 use crate::pass::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
+use crate::state::driver::MemoryRange;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::block_totals::saturating_sum;
 
@@ -34,37 +39,15 @@ impl ReplayPass {
 
     /// Records a snapshot of the present state for each of `due`.
     pub(super) fn take_snapshots(&mut self, due: &[TimeSpec]) {
+        let (time, symbols, ranges) = (self.now(), &self.symbols, self.driver.ranges());
         for spec in due {
-            let devices = (0..=u8::MAX).zip(&self.devices.all);
+            let devices = (0..=u8::MAX).zip(&mut self.devices.all);
             let devices = devices.filter(|(ordinal, _)| *ordinal != NO_DEVICE);
             let devices = devices.filter_map(|(ordinal, device)| {
-                Some((ordinal, self.snapshot_of_device(ordinal, device.as_ref()?)))
+                Some((ordinal, snapshot_of_device(ordinal, device.as_mut()?, time, symbols, ranges)))
             });
             let devices = devices.collect();
-            self.snapshots.push(SnapshotRecord { spec: spec.clone(), time: self.now(), devices });
-        }
-    }
-
-    fn snapshot_of_device(&self, ordinal: u8, device: &DeviceState) -> DeviceSnapshot {
-        let live_set = device.main();
-        let mut sites: Vec<_> =
-            live_set.sites().map(|(id, site)| (id, site.now())).filter(|(_, live)| live.bytes > 0).collect();
-        sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
-        let gap = device.has_torch().then(|| {
-            let site_of = |stack| self.symbols.stack_info(stack).site;
-            let pool = device.most_requested_pool();
-            let request =
-                GapRequest { time_ns: self.time_ns, reserved: device.reserved, pool, has_failed: false };
-            device.explain_gap(request, self.driver.ranges(), ordinal, site_of)
-        });
-        DeviceSnapshot {
-            time: self.now(),
-            has_torch: device.has_torch(),
-            live: live_set.total().bytes,
-            reserved: device.reserved,
-            device_bytes: device.driver.total().bytes,
-            sites,
-            gap,
+            self.snapshots.push(SnapshotRecord { spec: spec.clone(), time, devices });
         }
     }
 
@@ -80,5 +63,35 @@ impl ReplayPass {
                 device.observe_gap(due, time, ranges, ordinal, site_of);
             }
         }
+    }
+}
+
+fn snapshot_of_device(
+    ordinal: u8,
+    device: &mut DeviceState,
+    time: EventTime,
+    symbols: &StackSymbols,
+    ranges: &BTreeMap<u64, MemoryRange>,
+) -> DeviceSnapshot {
+    let live_set = device.main();
+    let mut sites: Vec<_> =
+        live_set.sites().map(|(id, site)| (id, site.now())).filter(|(_, live)| live.bytes > 0).collect();
+    sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
+    let live = live_set.total().bytes;
+    let gap = device.has_torch().then(|| {
+        let site_of = |stack| symbols.stack_info(stack).site;
+        let pool = device.most_requested_pool();
+        let request =
+            GapRequest { time_ns: time.time_ns, reserved: device.reserved, pool, has_failed: false };
+        device.explain_gap(request, ranges, ordinal, site_of)
+    });
+    DeviceSnapshot {
+        time,
+        has_torch: device.has_torch(),
+        live,
+        reserved: device.reserved,
+        device_bytes: device.driver.total().bytes,
+        sites,
+        gap,
     }
 }

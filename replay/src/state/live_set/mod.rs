@@ -7,6 +7,7 @@
 //! [`lazy_counter::LazyCounter`], which saves its value on the first change after a checkpoint.
 //! `replay/tests/exactness.rs` checks peaks and timelines against a plain recount.
 
+pub(crate) mod address_order;
 pub(crate) mod block_map;
 pub(crate) mod history;
 pub(crate) mod lazy_counter;
@@ -18,6 +19,7 @@ pub(crate) mod site_stats;
 pub(crate) mod step_peaks;
 
 use crate::callsite::symbols::StackSite;
+use crate::state::live_set::address_order::AddressOrder;
 use crate::state::live_set::block_map::BlockMap;
 use crate::state::live_set::history::LiveHistory;
 use crate::state::live_set::lazy_counter::Checkpoints;
@@ -52,6 +54,7 @@ pub(crate) struct StateSample {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveSet {
     live: BlockMap,
+    order: AddressOrder,
     total: BlockTotals,
     checkpoints: Checkpoints<CHECKPOINTS>,
     stack_checkpoints: Checkpoints<STACK_CHECKPOINTS>,
@@ -212,6 +215,7 @@ impl LiveSet {
     #[inline(always)]
     #[allow(clippy::inline_always)] // Three comparisons for most blocks; a call would cost more.
     fn on_removed(&mut self, addr: u64, block: &LiveBlock, free: BlockFree) {
+        self.order.on_removed(addr, block);
         self.peak_blocks.on_removed(addr, block, free);
         self.end_blocks.on_removed(addr, block, free);
         if let Some(peaks) = &mut self.step_peaks {

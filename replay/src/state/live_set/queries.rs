@@ -125,6 +125,17 @@ impl LiveSet {
         &self.live
     }
 
+    /// Prepares [`Self::sorted_live`]. Visits each block, and sorts those that are newer than the
+    /// last call.
+    pub(crate) fn sort_live(&mut self) {
+        self.order.update(&self.live, self.events);
+    }
+
+    /// The live blocks by ascending address. Call [`Self::sort_live`] after the last event.
+    pub(crate) fn sorted_live(&self) -> &[(u64, LiveBlock)] {
+        self.order.blocks(self.events)
+    }
+
     /// The timeline of the live bytes.
     pub(crate) fn bins(&self) -> &TimelineBins {
         &self.bins
