@@ -90,6 +90,8 @@ enum Command {
     ServeMetrics(commands::serve_metrics::ServeMetricsArgs),
     /// Check whether this machine can be recorded
     Doctor(commands::doctor::DoctorArgs),
+    /// Print the JSON Schema of a report
+    Schema(commands::schema::SchemaArgs),
     /// Print completions for a shell
     Completions(commands::shell::CompletionsArgs),
     /// Print a manual page
@@ -127,6 +129,7 @@ pub fn run_command() -> ExitCode {
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::ServeMetrics(args) => commands::serve_metrics::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Schema(args) => commands::schema::run(&args),
         Command::Completions(args) => commands::shell::completions::<Cli>(&args),
         Command::Man(args) => commands::shell::man::<Cli>(&args),
         Command::LeakCandidates(args) => commands::leak_candidates::run(&args),

@@ -38,9 +38,7 @@ impl Folder {
         let (code, out, errors) = self.run(&[args, &["--json"]].concat(), "80");
         assert!(code == 0 || code == 3, "{errors}");
         let report: Value = serde_json::from_str(&out).expect("JSON");
-        let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/report.schema.json"));
-        let schema = serde_json::from_str(&schema.expect("a readable schema")).expect("JSON");
-        assert_eq!(crate::schema::violations(&schema, &report), Vec::<String>::new());
+        assert_eq!(crate::schema::violations("report", &report), Vec::<String>::new());
         report
     }
 }

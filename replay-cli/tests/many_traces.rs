@@ -83,11 +83,6 @@ fn json(folder: &Path, args: &[&str], code: i32) -> Value {
     serde_json::from_str(&output(folder, args, code).0).expect("JSON")
 }
 
-fn violations(name: &str, value: &Value) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
-    crate::schema::violations(&serde_json::from_slice(&fs::read(path).unwrap()).unwrap(), value)
-}
-
 /// The rows of a list by rank, without the bad ranks.
 fn good_rows<'a>(document: &'a Value, list: &str) -> Vec<&'a Value> {
     let is_good = |row: &&Value| ![GARBAGE, CUT, MISSING].contains(&row["rank"].as_u64().unwrap());
@@ -136,7 +131,7 @@ fn bad_traces_change_nothing_about_the_others() {
 
     let [before, after] =
         [(whole, 0), (damaged, 6)].map(|(folder, code)| json(folder, &["replay", ".", "--json"], code));
-    assert_eq!(violations("fleet.schema.json", &after), [""; 0]);
+    assert_eq!(crate::schema::violations("fleet", &after), [""; 0]);
     assert_eq!(good_rows(&before, "traces"), good_rows(&after, "traces"));
     assert_eq!(after["missing_ranks"], json!([GARBAGE, MISSING]));
     assert_eq!(after["unreadable"][0]["path"], format!("./run.rank{GARBAGE}.trace"));
@@ -148,7 +143,7 @@ fn bad_traces_change_nothing_about_the_others() {
 
     let check = ["check", ".", "--budget", "budget", "--json"];
     let [before, after] = [whole, damaged].map(|folder| json(folder, &check, 4));
-    assert_eq!(violations("check.schema.json", &after), [""; 0]);
+    assert_eq!(crate::schema::violations("check", &after), [""; 0]);
     assert_eq!(good_rows(&before, "checks"), good_rows(&after, "checks"));
     assert_eq!((&before["complete"], &after["complete"]), (&true.into(), &false.into()));
     assert_eq!(after["unreadable"].as_array().unwrap().len(), 1);
@@ -165,7 +160,7 @@ fn bad_traces_change_nothing_about_the_others() {
     let same = json(root, &["compare", one, one, "--json", "--fail-on", "any"], 0);
     assert_eq!((same["pairs"].as_array().unwrap().len(), &same["differs"]), (RANKS as usize, &false.into()));
     let compared = json(root, &["compare", one, other, "--json"], 6);
-    assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
+    assert_eq!(crate::schema::violations("comparison", &compared), [""; 0]);
     let good = good_rows(&compared, "pairs");
     assert_eq!(good.len() as u64, RANKS - 3);
     assert!(good.iter().all(|pair| pair["differs"] == false && pair["complete"] == true));
@@ -217,7 +212,7 @@ fn compare_merges_what_differs_by_rank() {
     let [first, second] = [&before, &after].map(|folder| folder.path().to_str().unwrap());
     let compared = json(Path::new("/"), &["compare", first, second, "--json", "--jobs", "3"], 6);
     assert_eq!((&compared["complete"], &compared["notes"]), (&false.into(), &serde_json::json!([])));
-    assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
+    assert_eq!(crate::schema::violations("comparison", &compared), [""; 0]);
     assert_eq!(compared["pairs"].as_array().unwrap().len() as u64, RANKS - 2);
     let unpaired: Vec<_> = compared["unpaired"]
         .as_array()
@@ -334,7 +329,7 @@ fn compare_says_in_which_ranks_a_quantity_is_known() {
     });
     let [before, after] = folders.each_ref().map(|folder| folder.path().to_str().unwrap());
     let compared = json(Path::new("/"), &["compare", before, after, "--json"], 0);
-    assert_eq!(violations("comparison.schema.json", &compared), [""; 0]);
+    assert_eq!(crate::schema::violations("comparison", &compared), [""; 0]);
     let total =
         |name| compared["totals"].as_array().unwrap().iter().find(|total| total["name"] == name).unwrap();
     // Only rank 0 has steps, so the others have no peak of a step.

@@ -50,7 +50,7 @@ pub(crate) struct CheckArgs {
     /// Also write JUnit XML, one test case per limit, one suite per trace ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Print JSON (schema: docs/check.schema.json)
+    /// Print JSON (its schema: `gpumemtrace schema check`)
     #[arg(long)]
     json: bool,
     /// Output format on stdout

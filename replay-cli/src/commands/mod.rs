@@ -12,6 +12,7 @@ pub(crate) mod info;
 pub(crate) mod leak_candidates;
 pub(crate) mod replay;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod serve_metrics;
 mod setting_predictions;
 pub(crate) mod shell;

@@ -1,12 +1,40 @@
-//! Validates JSON against the part of JSON Schema that the schemas in `docs/` use. An unknown
-//! keyword is a violation, so that the schemas cannot rely on a keyword that is not checked.
+//! Validates JSON against the schemas that `gpumemtrace schema` prints, or rather the part of JSON
+//! Schema that they use. An unknown keyword is a violation, so that the schemas cannot rely on a
+//! keyword that is not checked.
 
+use assert_cmd::Command;
 use serde_json::{Map, Value};
 
-/// Everything in which `value` is not what `schema` says.
-pub(crate) fn violations(schema: &Value, value: &Value) -> Vec<String> {
+/// The checksum (CRC-32C) of each schema. Programs that read reports rely on them.
+const CHECKSUMS: [(&str, u32); 6] = [
+    ("report", 0xb9a9_e8d4),
+    ("comparison", 0xdb68_1de2),
+    ("check", 0x7284_b494),
+    ("fleet", 0xe672_0e8b),
+    ("whatif", 0xafb3_36b6),
+    ("largest", 0x2b71_f29e),
+];
+
+#[test]
+fn schemas_change_on_purpose_only() {
+    let now = CHECKSUMS.map(|(name, _)| (name, crc32c::crc32c(&schema_text(name))));
+    assert!(
+        now == CHECKSUMS,
+        "Compare `gpumemtrace schema NAME` of before and after. If the change is meant, the checksums are {now:?}"
+    );
+}
+
+fn schema_text(name: &str) -> Vec<u8> {
+    let done = Command::cargo_bin("gpumemtrace").unwrap().args(["schema", name]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    done.stdout
+}
+
+/// Everything in which `value` is not what the schema of this name says.
+pub(crate) fn violations(name: &str, value: &Value) -> Vec<String> {
+    let schema = serde_json::from_slice(&schema_text(name)).unwrap();
     let mut found = Vec::new();
-    check(schema, schema, value, "$", &mut found);
+    check(&schema, &schema, value, "$", &mut found);
     found
 }
 

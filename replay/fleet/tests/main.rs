@@ -2,4 +2,3 @@
 
 mod lake;
 mod merge;
-mod schemas;

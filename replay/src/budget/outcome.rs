@@ -1,4 +1,4 @@
-//! The result of a check. `docs/check.schema.json` is generated from these types.
+//! The result of a check. `gpumemtrace schema check` prints its JSON Schema.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The comparison of two runs. `docs/comparison.schema.json` is generated from these types.
+//! The comparison of two runs. `gpumemtrace schema comparison` prints its JSON Schema.
 //!
 //! Equal quantities are absent: two equal runs have four empty lists.
 

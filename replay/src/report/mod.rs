@@ -1,8 +1,8 @@
 //! The report of `replay`, as `--json` prints it.
 //!
 //! Other tools read this: keys are stable, unknown values are `null` and never 0, sizes are bytes
-//! and times nanoseconds. All text is made from these structures. `docs/report.schema.json` is
-//! generated from them (`replay/fleet/tests/schemas.rs`).
+//! and times nanoseconds. All text is made from these structures. `gpumemtrace schema report`
+//! prints their JSON Schema.
 
 mod category_rule;
 mod device;

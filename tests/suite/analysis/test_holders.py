@@ -39,7 +39,7 @@ def run_with_holders(torch_version, tmp_path):
 def held(run):
     """Returns each leak's names with the number of blocks per name."""
     report = run.report("--leaks")
-    jsonschema.validate(report, json.loads((REPOSITORY / "docs" / "report.schema.json").read_text()))
+    jsonschema.validate(report, json.loads(gpumemtrace("schema", "report")))
     for leak in report["leaks"]:
         if leak["holders"] is not None:
             assert_leak_is_consistent(leak)

@@ -29,13 +29,13 @@ SECTIONS = ["--leaks", "--fragmentation", "--peak", "--timeline", "--oom"]
 
 
 def schema(name):
-    return json.loads((REPOSITORY / "docs" / name).read_text())
+    return json.loads(gpumemtrace("schema", name))
 
 
 def texts_of(trace, code=0):
     """Returns the report, and all text that the command prints for a trace."""
     report = json.loads(gpumemtrace("replay", trace, "--json", code=code))
-    jsonschema.validate(report, schema("report.schema.json"))
+    jsonschema.validate(report, schema("report"))
     printed = [verdict["summary"] for verdict in report["verdicts"]] + [note["message"] for note in report["traces"][0]["notes"]]
     printed += [gpumemtrace("replay", trace, *flags, code=code) for flags in ([], SECTIONS)]
     return report, sentences(" ".join(printed))
@@ -149,7 +149,7 @@ def line_of(comment):
 
 def compared(cuda, mps):
     comparison = json.loads(gpumemtrace("compare", cuda, mps, "--json"))
-    jsonschema.validate(comparison, schema("comparison.schema.json"))
+    jsonschema.validate(comparison, schema("comparison"))
     turned = json.loads(gpumemtrace("compare", mps, cuda, "--json"))["across_backends"]
     across = comparison["across_backends"]
     assert (across["backends"], turned["backends"]) == (["cuda", "mps"], ["mps", "cuda"])

@@ -26,7 +26,7 @@ class CommandFailed(RuntimeError):
 def report(path: Union[None, str, "os.PathLike[str]"] = None, *options: str) -> Dict[str, Any]:
     """The report of `gpumemtrace replay PATH --json OPTIONS`.
 
-    Without a path, it covers this process so far. docs/report.schema.json describes the keys.
+    Without a path, it covers this process so far. `gpumemtrace schema report` describes the keys.
     Starts a process that replays the whole trace.
 
     Raises `NotRecording` if no path is given and this process is not being recorded, and

@@ -43,7 +43,7 @@ pub(crate) struct CompareArgs {
     all: bool,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (schema: docs/comparison.schema.json)
+    /// Print JSON (its schema: `gpumemtrace schema comparison`)
     #[arg(long)]
     json: bool,
     /// Output format on stdout

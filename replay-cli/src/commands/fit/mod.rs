@@ -49,7 +49,7 @@ pub(crate) struct FitArgs {
     set: Vec<String>,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (schema: docs/whatif.schema.json, with --vary docs/largest.schema.json)
+    /// Print JSON (its schema: `gpumemtrace schema whatif`, with --vary `schema largest`)
     ///
     /// For each setting, it has the row of the smallest card, and that of the largest card that is
     /// too small; with --vary, all runs.

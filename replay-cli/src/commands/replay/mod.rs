@@ -67,7 +67,7 @@ pub(crate) struct ReplayArgs {
     /// Follow running programs: findings and totals on stderr, the report at their end or Ctrl-C
     #[arg(long)]
     follow: bool,
-    /// Print JSON (schema: docs/report.schema.json)
+    /// Print JSON (its schema: `gpumemtrace schema report`)
     #[arg(long)]
     json: bool,
     /// Output format on stdout

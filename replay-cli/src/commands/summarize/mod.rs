@@ -39,7 +39,7 @@ pub(crate) struct SummarizeArgs {
     reading: TraceArgs,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (schema: docs/fleet.schema.json)
+    /// Print JSON (its schema: `gpumemtrace schema fleet`)
     #[arg(long)]
     json: bool,
     /// Output format on stdout

@@ -42,7 +42,7 @@ pub(crate) struct WhatIfArgs {
     orders: u32,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (schema: docs/whatif.schema.json); for several traces, a list
+    /// Print JSON (its schema: `gpumemtrace schema whatif`); for several traces, a list
     #[arg(long)]
     json: bool,
     /// Output format on stdout
