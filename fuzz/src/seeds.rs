@@ -61,7 +61,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
     put(folder, "ring", "seed", &ring(&run))?;
     put(folder, "records", "seed", &records(&run).concat())?;
     for code in run.codes.iter().take(1) {
-        for (python, name) in [(0x030bu16, "311"), (0x030a, "310"), (0x0309, "39")] {
+        for (python, name) in [(0x030bu16, "311"), (0x030a, "310")] {
             let mut bytes = python.to_le_bytes().to_vec();
             bytes.extend([10, 0, 0, 0, 0, 20, 0, 0, 0]);
             bytes.extend(&code.line_table[..40]);

@@ -168,12 +168,12 @@ fn event_that_finds_the_writer_ended_allocates_nothing() {
 /// The shared libraries of the interpreters on this machine, each with its `PYTHONHOME`.
 fn interpreters() -> Vec<(String, String)> {
     let pyenv = std::env::var("PYENV_ROOT").or_else(|_| std::env::var("HOME").map(|home| home + "/.pyenv"));
-    let mut candidates: Vec<String> = (8..=14).map(|minor| format!("python3.{minor}")).collect();
+    let mut candidates: Vec<String> = (10..=14).map(|minor| format!("python3.{minor}")).collect();
     if let Ok(versions) = std::fs::read_dir(pyenv.unwrap_or_default() + "/versions") {
         let name = |entry: std::fs::DirEntry| entry.path().join("bin/python").to_string_lossy().into_owned();
         candidates.extend(versions.flatten().map(name));
     }
-    let script = "import sys, sysconfig as s; v = sys.version_info[:2]; (3, 8) <= v <= (3, 14) or sys.exit(1); \
+    let script = "import sys, sysconfig as s; v = sys.version_info[:2]; (3, 10) <= v <= (3, 14) or sys.exit(1); \
                   print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.base_prefix)";
     let query = |python: &String| {
         let output = Command::new(python)

@@ -47,7 +47,9 @@ list_pythons() {
         if [ -n "$found" ]; then pythons+=("$found"); else skip "CPython $version: not installed here"; fi
     done
     GPUMEMTRACE_PYTHONS=$(IFS=,; echo "${pythons[*]}")
-    export GPUMEMTRACE_PYTHONS
+    # One whose frames are not read.
+    GPUMEMTRACE_OLD_PYTHON=$(find_python 3.9 3.8)
+    export GPUMEMTRACE_PYTHONS GPUMEMTRACE_OLD_PYTHON
 }
 
 check_python_offsets() {

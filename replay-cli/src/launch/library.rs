@@ -102,7 +102,7 @@ mod tests {
         for place in [
             "bin",
             "lib",
-            "lib/python3.8/site-packages/gpumemtrace/lib",
+            "lib/python3.10/site-packages/gpumemtrace/lib",
             "lib64/python3.14/site-packages/gpumemtrace/lib",
             "lib/python3/dist-packages/gpumemtrace/lib",
             "local/lib/python3.12/dist-packages/gpumemtrace/lib",
@@ -150,7 +150,7 @@ mod tests {
         };
         of("python3.10", "0.0.1");
         let ours = of("python3.11", env!("CARGO_PKG_VERSION"));
-        of("python3.9", "99.0.0");
+        of("python3.11", "99.0.0");
         assert_eq!(find_below(prefix.path(), Platform::HOST), Some(ours));
     }
 }

@@ -50,6 +50,28 @@ def seen_by_size(trace):
             for event in dump(trace) if event["kind"] == "device_alloc"}
 
 
+ALLOCATION = """
+import ctypes
+cuda, context = ctypes.CDLL("./libcuda.so.1"), ctypes.c_void_p()
+cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)
+assert cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(4096)) == 0
+"""
+
+
+def test_older_python_is_recorded_with_native_stacks(tmp_path):
+    """Programs in a Python whose frames are not read: one line says so, and no event is missing."""
+    python = os.environ.get("GPUMEMTRACE_OLD_PYTHON")
+    if not python:
+        pytest.skip("no CPython 3.8 or 3.9 here")
+    (tmp_path / "libcuda.so.1").symlink_to(DRIVER)
+    done = subprocess.run([python, "-c", ALLOCATION], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    [line] = done.stderr.splitlines()
+    assert line.startswith("gpumemtrace: Python call sites are not recorded: Python 3.") and "CPython 3.10 to 3.14" in line
+    text = gpumemtrace("replay", tmp_path / "run.trace", "--peak")
+    assert "Python call sites were not recorded" in text and "4.00 KiB" in text and "_ctypes" in text
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @each_python
 def test_random_programs_match_getframe(tmp_path, python, seed):

@@ -51,13 +51,13 @@ def link_pytest(folder):
 class PackageEnvironment:
     """A virtual environment for the package alone."""
 
-    def __init__(self, python, folder, own_pip=False):
+    def __init__(self, python, folder):
         self.python = folder / "bin" / "python"
         self.command = folder / "bin" / "gpumemtrace"
-        # Unpacking pip takes seconds, so this pip installs; it may not know the oldest Python.
-        self.pip_command = [self.python, "-m", "pip"] if own_pip else [sys.executable, "-m", "pip", "--python", self.python]
+        # Unpacking pip takes seconds, so this pip installs.
+        self.pip_command = [sys.executable, "-m", "pip", "--python", self.python]
         self.folder = folder
-        subprocess.run([python, "-m", "venv", *([] if own_pip else ["--without-pip"]), folder], check=True, timeout=300)
+        subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True, timeout=300)
 
     def pip(self, command, *arguments):
         options = ["--quiet", "--disable-pip-version-check"]
@@ -77,8 +77,7 @@ def installed(wheel, tmp_path_factory):
     by_version = {version_of(python): python for python in reversed(PYTHONS)}
     made = {}
     for version in {min(by_version), max(by_version)}:
-        is_old = version != max(by_version)
-        made[version] = PackageEnvironment(by_version[version], tmp_path_factory.mktemp("installed") / "venv", own_pip=is_old)
+        made[version] = PackageEnvironment(by_version[version], tmp_path_factory.mktemp("installed") / "venv")
         made[version].install(wheel)
     return made
 

@@ -38,7 +38,7 @@ pub struct CodeDef {
     pub file: String,
     /// `co_qualname`, or `co_name` before 3.11.
     pub name: String,
-    /// `co_linetable` (`co_lnotab` before 3.10), undecoded.
+    /// `co_linetable`, undecoded; its format depends on `python`.
     pub line_table: Vec<u8>,
 }
 

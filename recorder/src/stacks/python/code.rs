@@ -154,13 +154,13 @@ pub(crate) fn offset_in_code<M: Memory>(memory: &M, layout: &PythonLayout, code:
                 .unwrap_or(code + layout.code.bytecode);
             (instr.wrapping_sub(start) as isize, bytes)
         }
-        InstructionKind::Index { unit } => {
+        InstructionKind::Index => {
             let bytecode = memory.word(code + layout.code.bytecode);
             let bytes = bytecode.and_then(|bytecode| memory.word(bytecode + layout.object.ob_size));
             // A signed 32-bit number.
             let offset = match instr as u32 as i32 {
                 -1 => -(CODE_UNIT_BYTES as isize),
-                index => index as isize * unit as isize,
+                index => index as isize * CODE_UNIT_BYTES as isize,
             };
             (offset, bytes.unwrap_or(0))
         }

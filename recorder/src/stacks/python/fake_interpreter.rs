@@ -28,7 +28,7 @@ impl FakeInterpreter {
             // All threads but the first run copies.
             InstructionKind::Pointer if layout.code.copies.is_some() => code + COPY + 2 * units,
             InstructionKind::Pointer => code + layout.code.bytecode + 2 * units,
-            InstructionKind::Index { unit } => 2 * units / unit,
+            InstructionKind::Index => units,
         };
         self.put(frame + layout.frame_instr, value);
     }
@@ -85,7 +85,7 @@ impl FakeInterpreter {
             self.put(code + at, name);
         }
         self.put(code + layout.code.line_table, table);
-        if matches!(layout.instruction, InstructionKind::Index { .. }) {
+        if matches!(layout.instruction, InstructionKind::Index) {
             self.put(code + layout.code.bytecode, bytecode);
         }
     }
@@ -116,8 +116,8 @@ const COPY: usize = 0x300;
 /// Flag in a version number: the free-threaded build.
 pub(super) const FREE_THREADED: u16 = 0x8000;
 /// All versions that have a layout.
-pub(super) const VERSIONS: [u16; 9] =
-    [0x0308, 0x0309, 0x030a, 0x030b, 0x030c, 0x030d, 0x030e, FREE_THREADED | 0x030d, FREE_THREADED | 0x030e];
+pub(super) const VERSIONS: [u16; 7] =
+    [0x030a, 0x030b, 0x030c, 0x030d, 0x030e, FREE_THREADED | 0x030d, FREE_THREADED | 0x030e];
 
 /// A layout like those of 3.13 and later: the fields of 3.12 behind the longer headers of objects.
 fn described(version: u16) -> PythonLayout {

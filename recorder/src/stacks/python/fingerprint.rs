@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn every_character_of_a_name_changes_the_fingerprint() {
-        for version in [0x0308, 0x030b] {
+        for version in [0x030a, 0x030b] {
             let (mut fake, layout) = python(version, 1);
             let mut seen = std::collections::HashSet::new();
             let name = "a_function_whose_name_is_of_some_length_";
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn characters_are_not_read_if_the_string_has_a_hash() {
-        let (mut fake, layout) = python(0x0309, 1);
+        let (mut fake, layout) = python(0x030a, 1);
         fake.put_string(&layout, STRINGS, "name");
         fake.put(STRINGS + layout.object.string_hash, 0x1234);
         let before = code_fingerprint(&fake, &layout, CODE);

@@ -2,7 +2,7 @@
 //!
 //! Without the GIL, the frames of a running thread can be read only by their memory layout, and a
 //! wrong offset reads garbage. Versions from 3.13 on describe themselves (`described`, with a
-//! checked cookie). For 3.8 to 3.12 there is a table here, which `scripts/generate/python-abi`
+//! checked cookie). For 3.10 to 3.12 there is a table here, which `scripts/generate/python-abi`
 //! checks against the headers of installed releases. In any case the first capture of a session is
 //! checked against the expected object types (`selftest`). The test suites compare every stack with
 //! the one that CPython itself reports.
@@ -21,11 +21,9 @@ pub(crate) use described::DEBUG_OFFSETS_BYTES;
 pub enum InstructionKind {
     /// A pointer into the bytecode, which is part of the code object.
     Pointer,
-    /// A 32-bit index, -1 before the first instruction. The bytecode is a bytes object.
-    Index {
-        /// The unit of the index, in bytes.
-        unit: usize,
-    },
+    /// A 32-bit index of code units, -1 before the first instruction. The bytecode is a bytes
+    /// object.
+    Index,
 }
 
 /// The memory layout of one CPython version. All offsets are in bytes.
@@ -82,7 +80,7 @@ pub struct CodeLayout {
     pub name: usize,
     /// Offset of `co_qualname`; of `co_name` before 3.11.
     pub qualname: usize,
-    /// Offset of `co_linetable`; of `co_lnotab` before 3.10.
+    /// Offset of `co_linetable`, a bytes object.
     pub line_table: usize,
     /// Offset of `co_firstlineno`, a 32-bit number.
     pub first_line: usize,
@@ -144,17 +142,17 @@ pub(crate) const OBJECT_FREE_THREADED: ObjectLayout = ObjectLayout {
     bytes_data: 48,
 };
 
-/// The layout of CPython 3.8. Frames are objects, and the instruction index counts bytes.
-pub(crate) const PYTHON_3_8: PythonLayout = PythonLayout {
-    version: 0x0308,
+/// The layout of CPython 3.10. Frames are objects.
+pub(crate) const PYTHON_3_10: PythonLayout = PythonLayout {
+    version: 0x030a,
     runtime_finalizing: 16,
     tstate_frame: 24,
     cframe_frame: None,
     frame_previous: 24,
     frame_code: 32,
     frame_code_tags: 0,
-    frame_instr: 104,
-    instruction: InstructionKind::Index { unit: 1 },
+    frame_instr: 96,
+    instruction: InstructionKind::Index,
     frame_windows: [24, 96],
     // Frames have no owner: every frame runs a code object.
     frame_owner: 0,
@@ -175,17 +173,6 @@ pub(crate) const PYTHON_3_8: PythonLayout = PythonLayout {
     },
     ascii_data: 48,
     compact_data: 72,
-};
-
-/// The layout of CPython 3.9.
-pub(crate) const PYTHON_3_9: PythonLayout = PythonLayout { version: 0x0309, ..PYTHON_3_8 };
-
-/// The layout of CPython 3.10. The instruction index counts code units.
-pub(crate) const PYTHON_3_10: PythonLayout = PythonLayout {
-    version: 0x030a,
-    frame_instr: 96,
-    instruction: InstructionKind::Index { unit: 2 },
-    ..PYTHON_3_8
 };
 
 /// The owner value of a generator's frame.
@@ -260,13 +247,11 @@ pub const PYTHON_3_12: PythonLayout = PythonLayout {
 /// `debug_offsets` are the first bytes of `_PyRuntime`, which are used from 3.13 on.
 pub(crate) fn of_version(version: u16, debug_offsets: &[u8]) -> Result<PythonLayout, &'static str> {
     match version {
-        0x0308 => Ok(PYTHON_3_8),
-        0x0309 => Ok(PYTHON_3_9),
         0x030a => Ok(PYTHON_3_10),
         0x030b => Ok(PYTHON_3_11),
         0x030c => Ok(PYTHON_3_12),
         0x030d | 0x030e => described::from_debug_offsets(version, debug_offsets),
-        _ => Err("this version of gpumemtrace reads the frames of CPython 3.8 to 3.14"),
+        _ => Err("this version of gpumemtrace reads the frames of CPython 3.10 to 3.14"),
     }
 }
 
@@ -290,13 +275,10 @@ mod tests {
         assert_eq!(windows_over([0, 8, 16]), Some([0, 16]));
         assert_eq!(windows_over([0, 24, 48]), None, "three windows would be needed");
         assert_eq!(windows_over([0, 12, 16]), None, "not aligned words");
-        for layout in [PYTHON_3_8, PYTHON_3_9, PYTHON_3_10] {
-            for (field, bytes) in
-                [(layout.frame_previous, 8), (layout.frame_code, 8), (layout.frame_instr, 4)]
-            {
-                let is_covered = |window: &usize| *window <= field && field + bytes <= window + WINDOW_BYTES;
-                assert!(layout.frame_windows.iter().any(is_covered), "{:x}: {field}", layout.version);
-            }
+        let layout = PYTHON_3_10;
+        for (field, bytes) in [(layout.frame_previous, 8), (layout.frame_code, 8), (layout.frame_instr, 4)] {
+            let is_covered = |window: &usize| *window <= field && field + bytes <= window + WINDOW_BYTES;
+            assert!(layout.frame_windows.iter().any(is_covered), "{field}");
         }
     }
 

@@ -158,8 +158,6 @@ impl Interpreter {
         let memory = unsafe { Direct::new() };
         // Each constant layout gets a walk of its own, with its offsets inside the instructions.
         let change = match self.layout.version {
-            0x0308 => memo.find_change_from(&memory, &layout::PYTHON_3_8, first, 0),
-            0x0309 => memo.find_change_from(&memory, &layout::PYTHON_3_9, first, 0),
             0x030a => memo.find_change_from(&memory, &layout::PYTHON_3_10, first, 0),
             0x030b => memo.find_change_from(&memory, &layout::PYTHON_3_11, first, 0),
             0x030c => memo.find_change_from(&memory, &layout::PYTHON_3_12, first, 0),

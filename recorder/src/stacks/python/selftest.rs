@@ -43,7 +43,7 @@ pub(super) fn selftest<M: Memory>(
     let is_at_instruction = |frame: &FrameKey| {
         let bytecode = match layout.instruction {
             InstructionKind::Pointer => true,
-            InstructionKind::Index { .. } => memory
+            InstructionKind::Index => memory
                 .word(frame.code + layout.code.bytecode)
                 .is_some_and(|bytecode| has_type(bytecode, types.bytes)),
         };
@@ -158,7 +158,7 @@ mod tests {
                 (STRINGS + layout.object.string_state, 0),
                 (0x900_0000 + layout.object.ob_type, 0x1234),
             ];
-            if matches!(layout.instruction, InstructionKind::Index { .. }) {
+            if matches!(layout.instruction, InstructionKind::Index) {
                 wrong.push((0x2_0000 + layout.object.ob_type, 0x1234));
             }
             for (at, value) in wrong {

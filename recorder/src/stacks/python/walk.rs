@@ -51,7 +51,7 @@ const ENTERED_FROM_C: usize = 1;
 pub(crate) fn instruction_of(layout: &PythonLayout, key: &FrameKey) -> usize {
     match layout.instruction {
         InstructionKind::Pointer => key.instr & !ENTERED_FROM_C,
-        InstructionKind::Index { .. } => key.instr,
+        InstructionKind::Index => key.instr,
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn read_frame<M: Memory>(
         let at = frame + layout.frame_instr;
         let instr = match layout.instruction {
             InstructionKind::Pointer => memory.word(at)?,
-            InstructionKind::Index { .. } => memory.half(at)? as usize,
+            InstructionKind::Index => memory.half(at)? as usize,
         };
         FrameKey { code, instr, tag: code_tag(memory, layout, code)? ^ entry_flag(memory, layout, frame)? }
     } else {

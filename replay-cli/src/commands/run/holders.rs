@@ -76,7 +76,7 @@ pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
     if !traces.is_empty() && traces.iter().all(|path| has_scan(path) == Some(false)) {
         print_message(format_args!(
             "gpumemtrace: --holders: no scan ran: Python ended by os._exit or a signal, ran with -I, -E or -S, or is older \
-             than 3.8"
+             than 3.10"
         ));
     }
 }

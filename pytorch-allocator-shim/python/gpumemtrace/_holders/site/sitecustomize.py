@@ -39,7 +39,7 @@ def _main() -> None:
 
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != folder]
-    if sys.version_info >= (3, 8):
+    if sys.version_info >= (3, 10):
         for name in os.listdir(folder):
             if not name.startswith("_gpumemtrace_"):
                 continue

@@ -148,7 +148,7 @@ fn act() -> impl Strategy<Value = StackAction> {
 
 proptest! {
     #[test]
-    fn memo_finds_the_stack_that_a_complete_walk_finds(acts in prop::collection::vec(act(), 1..120), version in 0x0308u16..=0x030e) {
+    fn memo_finds_the_stack_that_a_complete_walk_finds(acts in prop::collection::vec(act(), 1..120), version in 0x030au16..=0x030e) {
         let mut thread = FakeThread::new(version);
         let has_entries_from_c = thread.layout.owner_without_code.is_some();
         for act in acts {
