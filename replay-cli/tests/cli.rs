@@ -441,3 +441,26 @@ fn json_report_matches_its_schema() {
         serde_json::from_slice(&run(&["replay", &path, "--json"]).stdout).unwrap();
     insta::assert_snapshot!("leaks_json", serde_json::to_string_pretty(&report["leaks"]).unwrap());
 }
+
+#[test]
+fn newest_trace_of_the_folder_is_the_default() {
+    let folder = Folder::new();
+    let in_folder = |args: &[&str]| {
+        let output = command().current_dir(folder.0.path()).args(args).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, _, errors) = in_folder(&["replay"]);
+    let none = "gpumemtrace: no trace is named, and this folder has none: gpumemtrace run -- python train.py records one\n";
+    assert_eq!((code, &*errors), (Some(2), none));
+    folder.put("new.trace", &leaky().file(100));
+    let (code, report, errors) = in_folder(&["replay"]);
+    assert!(code == Some(0) && report.starts_with("new.trace: "), "{report}");
+    assert_eq!(errors, "gpumemtrace: reading new.trace\n");
+    let old = fs::File::options().write(true).open(folder.put("old.trace", &leaky().file(100))).unwrap();
+    old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let (_, _, errors) = in_folder(&["replay", "--leaks"]);
+    assert_eq!(errors, "gpumemtrace: reading new.trace, the newest of 2 here\n");
+    assert_eq!(in_folder(&["html"]).0, Some(0));
+    assert!(folder.0.path().join("new.html").exists());
+    assert_eq!(in_folder(&["check", "--budget", "budget.toml", "--write"]).0, Some(0));
+}

@@ -429,6 +429,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ),
     ("leak-candidates", &["@run.trace", "@part.trace", "NOFILE"]),
     ("completions", &["bash", "fish", "zsh", "EVIL"]),
+    ("schema", &["largest", "EVIL"]),
     ("man", &["", "replay", "EVIL"]),
     ("help", &["", "replay", "EVIL"]),
 ];

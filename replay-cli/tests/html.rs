@@ -202,7 +202,7 @@ fn bad_input_is_one_sentence() {
         (&["html", "/nowhere/run.trace"], 5, "does not exist"),
         (&["html", GOLDEN, "--max-size", "1kB"], 2, "is not a size from 1MB to 20MB"),
         (&["html", GOLDEN, "-o", output.to_str().expect("UTF-8")], 2, "cannot write"),
-        (&["html"], 2, "required"),
+        (&["html"], 2, "no trace is named"),
     ];
     for (args, code, sentence) in cases {
         let done = command().args(args).output().expect("it runs");

@@ -45,31 +45,48 @@ fn output_and_exit_code_are_those_of_the_command() {
 fn python_files_and_modules_run_in_python() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let bin = here.join("bin");
-    fs::create_dir(&bin).unwrap();
+    let [bin, environment] = ["bin", "environment/bin"].map(|name| here.join(name));
+    for folder in [&bin, &environment] {
+        fs::create_dir_all(folder).unwrap();
+    }
     let write = |path: &std::path::Path, text: &str| {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     };
-    for name in ["python3", "caller"] {
-        write(&bin.join(name), &format!("#!/bin/sh\necho {name} \"$@\" \"[$GPUMEMTRACE_PYTHON]\"\n"));
+    for path in [bin.join("python3"), bin.join("caller"), environment.join("python")] {
+        let name = path.file_name().unwrap().display();
+        write(&path, &format!("#!/bin/sh\necho {name} \"$@\" \"[$GPUMEMTRACE_PYTHON]\"\n"));
     }
     fs::write(here.join("train.py"), "").unwrap();
     write(&here.join("tool.py"), "#!/bin/sh\necho itself \"$@\"\n");
-    let stdout = |caller: Option<&std::path::Path>, arguments: &[&str]| {
+    let output = |variable: &str, value: Option<&std::path::Path>, arguments: &[&str]| {
         let mut run = command(here);
         let path = format!("{}:/usr/bin:/bin", bin.display());
-        run.env("PATH", path).env_remove("GPUMEMTRACE_PYTHON").arg("run").args(arguments);
-        if let Some(caller) = caller {
-            run.env("GPUMEMTRACE_PYTHON", caller);
+        run.env("PATH", path)
+            .env_remove("GPUMEMTRACE_PYTHON")
+            .env_remove("VIRTUAL_ENV")
+            .arg("run")
+            .args(arguments);
+        if let Some(value) = value {
+            run.env(variable, value);
         }
-        String::from_utf8(run.output().unwrap().stdout).unwrap()
+        run.output().unwrap()
+    };
+    let stdout = |caller: Option<&std::path::Path>, arguments: &[&str]| {
+        String::from_utf8(output("GPUMEMTRACE_PYTHON", caller, arguments).stdout).unwrap()
     };
     assert_eq!(stdout(None, &["train.py", "--epochs", "3"]), "python3 train.py --epochs 3 []\n");
     assert_eq!(stdout(None, &["-m", "pkg", "--output", "x"]), "python3 -m pkg --output x []\n");
     assert_eq!(stdout(None, &["--output", "y.trace", "--", "-m", "pkg"]), "python3 -m pkg []\n");
     assert_eq!(stdout(Some(&bin.join("caller")), &["train.py"]), "caller train.py []\n");
     assert_eq!(stdout(None, &["./tool.py", "1"]), "itself 1\n");
+    // The active environment comes before `PATH`, unless it has no Python.
+    let active = output("VIRTUAL_ENV", environment.parent(), &["train.py"]);
+    assert_eq!(String::from_utf8_lossy(&active.stdout), "python train.py []\n");
+    let named = format!("gpumemtrace: the Python is {}\n", environment.join("python").display());
+    assert!(String::from_utf8_lossy(&active.stderr).starts_with(&named), "{active:?}");
+    let stale = output("VIRTUAL_ENV", Some(&here.join("gone")), &["train.py"]);
+    assert_eq!(String::from_utf8_lossy(&stale.stdout), "python3 train.py []\n");
 }
 
 #[test]

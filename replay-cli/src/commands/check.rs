@@ -25,15 +25,15 @@ use crate::render::{
 use crate::terminal::output_file::{BUDGET, OutputPath};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
-use crate::trace::find::{TRACES, find_files};
+use crate::trace::find::{TRACES, find_files, named_or_newest};
 use crate::trace::many::{name_left_out, read_many};
 
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    /// Traces, folders of them, and patterns such as 'traces/**/*.trace'
+    /// Traces, folders of them, and patterns such as 'traces/**/*.trace' [default: the newest here]
     ///
     /// Parts of a rotated trace are found automatically.
-    #[arg(required = true, value_name = "TRACE")]
+    #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Path of the budget file (TOML)
     #[arg(long, value_name = "FILE")]
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
         targets.push((renderer, file.map(claim).transpose()?));
     }
     status_line::exit_cleanly_on_interrupt()?;
-    let files = find_files(&args.traces, TRACES)?;
+    let files = find_files(&named_or_newest(&args.traces)?, TRACES)?;
     if let Some(target) = new_budget {
         return write_limits(args, &files, &user_code, target);
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::symbolize::Resolver;
-use gpumemtrace_fleet::{Fleet, Lake, LakeGrowth, LakeRun};
+use gpumemtrace_fleet::Fleet;
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::{PerStepTotals, count_by_steps};
@@ -18,20 +18,20 @@ use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
 use super::compare::compare_analyses;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
-use super::summarize::name_unreadable;
-use super::summarize::read::summarize_files;
+use super::summarize::read::{is_summary, summarize_files};
+use super::summarize::{name_unreadable, page_of_ranks};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
-use crate::page::{PageOptions, PageSource, RunBefore, make_fleet_page, make_page, redact_processes};
+use crate::page::{PageOptions, PageSource, RunBefore, make_page, redact_processes};
 use crate::render::json::write_json;
-use crate::render::text::render_fleet;
 use crate::render::wording::{fill_comparison, fill_report};
 use crate::render::{RenderContext, Renderer as _, TextRenderer};
 use crate::source::{SourceArgs, SourceScope};
+use crate::terminal::format::format_number;
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
-use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
+use crate::trace::find::{TRACES, find_files, named_or_newest};
 use crate::trace::many::{MAX_TOGETHER, read_each};
 use crate::trace::open::TraceSource;
 
@@ -43,11 +43,11 @@ const DEFAULT_PAGE_BYTES: u64 = 5_000_000;
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct HtmlArgs {
-    /// Traces, summaries, folders of them, and patterns such as 'traces/**/*.trace'
+    /// Traces, folders of them, and patterns such as 'traces/**/*.trace' [default: the newest here]
     ///
-    /// Up to 16 traces are shown side by side, as ranks of one run. More, and summaries, give a
-    /// page with a map of the ranks.
-    #[arg(required = true, value_name = "TRACE")]
+    /// Up to 16 traces are shown side by side, as ranks of one run. `gpumemtrace summarize --html`
+    /// makes a page of more, and of summaries.
+    #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Page to write [default: the trace with .html, such as run.html; required for a pattern]
     #[arg(short, long, value_name = "FILE")]
@@ -83,16 +83,17 @@ fn parse_page_size(text: &str) -> Result<u64, String> {
 
 pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
-    let files = find_files(&args.traces, TRACES_AND_SUMMARIES)?;
+    let traces = named_or_newest(&args.traces)?;
+    let files = find_files(&traces, TRACES)?;
+    refuse_many(&files)?;
     let (output, target) = if let Some(output) = &args.output {
         (output.clone(), OutputPath::claim_named(output, "html", args.force)?)
     } else {
-        let output = default_output(&args.traces[0], "html")?;
+        let output = default_output(&traces[0], "html")?;
         let target = OutputPath::claim(&output, "html", args.force)?;
         (output, target)
     };
-    let (page, is_complete) =
-        if is_fleet(&files) { fleet_page(args, &files)? } else { page_of(args, &files)? };
+    let (page, is_complete) = page_of(args, &files)?;
     let is_stream = target.is_stream();
     let written_bytes = target.fill(page.as_bytes())?;
     if !is_stream {
@@ -102,6 +103,22 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
         open_in_browser(&output);
     }
     Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete })
+}
+
+/// Refuses what another command makes a page of: more traces than fit side by side, and summaries.
+fn refuse_many(files: &[PathBuf]) -> Result<(), UsageError> {
+    let other = "gpumemtrace summarize --html PAGE";
+    if let Some(path) = files.iter().find(|path| is_summary(path)) {
+        return Err(UsageError(format!("{} is a summary: {other} makes a page of it", path.display())));
+    }
+    if files.len() > MAX_TOGETHER {
+        let count = format_number(files.len() as u64);
+        return Err(UsageError(format!(
+            "html shows at most {MAX_TOGETHER} traces side by side, and these are {count}: {other} makes a page of any \
+             number"
+        )));
+    }
+    Ok(())
 }
 
 /// Writes the page of new traces beside the first of them, with the default options. Returns its
@@ -128,36 +145,17 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
         let (page, trace) = (output.display(), traces[0].display());
         UsageError(format!("{page} already exists; gpumemtrace html {trace} --force replaces it")).into()
     })?;
-    let (page, _) = if is_fleet(traces) { fleet_page(&args, traces)? } else { page_of(&args, traces)? };
+    let page = if traces.len() > MAX_TOGETHER { page_of_many(traces)? } else { page_of(&args, traces)?.0 };
     target.fill(page.as_bytes())?;
     Ok(output)
 }
 
-/// True for more traces than a page shows side by side, and for summaries.
-fn is_fleet(files: &[PathBuf]) -> bool {
-    let is_summary = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "summary");
-    files.len() > MAX_TOGETHER || files.iter().any(is_summary)
-}
-
-/// The page of many ranks, and whether all traces are complete.
-fn fleet_page(args: &HtmlArgs, files: &[PathBuf]) -> anyhow::Result<(String, bool)> {
-    if args.compare.is_some() {
-        let why = format!("--compare takes at most {MAX_TOGETHER} traces beside it; use gpumemtrace compare");
-        return Err(UsageError(why).into());
-    }
-    if args.redact {
-        let why = format!("--redact takes at most {MAX_TOGETHER} traces, and no summaries");
-        return Err(UsageError(why).into());
-    }
-    let summary = summarize_files(files, &args.trace, JobsArgs::default(), &|_, _| ())?;
+/// The page of many ranks, of the new traces of a run.
+fn page_of_many(traces: &[PathBuf]) -> anyhow::Result<String> {
+    let summary = summarize_files(traces, &TraceArgs::default(), JobsArgs::default(), &|_, _| ())?;
     name_unreadable(&summary)?;
     let fleet = Fleet::of(&summary);
-    let is_complete = fleet.unreadable.is_empty() && fleet.incomplete.is_empty();
-    let text = render_fleet(&fleet, Style::for_files());
-    let name = args.traces[0].display().to_string();
-    let run = LakeRun { name: name.clone(), summary, ranks_without_summary: Vec::new() };
-    let lake = Lake { runs: vec![run], ..Lake::default() };
-    Ok((make_fleet_page(&name, &lake, &LakeGrowth::default(), &text)?, is_complete))
+    page_of_ranks(&traces[0].display().to_string(), summary, &fleet)
 }
 
 /// The page, and whether all traces are complete.

@@ -7,7 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use glob::{MatchOptions, Pattern};
 use walkdir::WalkDir;
 
-use crate::exit::UnreadableInput;
+use crate::exit::{UnreadableInput, UsageError};
+use crate::terminal::escape::escape_text;
+use crate::terminal::stderr::print_message;
 use crate::trace::parts::read_part;
 
 /// The extension of the traces in a folder.
@@ -42,6 +44,35 @@ pub(crate) fn find_files(paths: &[PathBuf], extensions: &[&str]) -> Result<Vec<P
     let mut known = BTreeSet::new();
     files.retain(|file| known.insert(file.clone()));
     Ok(files)
+}
+
+/// The paths that the user named; without any, the newest trace of the current folder, whose name
+/// is printed.
+///
+/// # Errors
+///
+/// The folder has no trace, or cannot be listed.
+pub(crate) fn named_or_newest(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    if !paths.is_empty() {
+        return Ok(paths.to_vec());
+    }
+    let (newest, count) = newest_trace(Path::new(""))?;
+    let name = escape_text(&newest.display().to_string());
+    let others = if count > 1 { format!(", the newest of {count} here") } else { String::new() };
+    print_message(format_args!("gpumemtrace: reading {name}{others}"));
+    Ok(vec![newest])
+}
+
+/// The trace of a folder that changed last, and the number of traces in it.
+fn newest_trace(folder: &Path) -> anyhow::Result<(PathBuf, usize)> {
+    let is_trace = |path: &Path| has_extension(path, TRACES[0]) && !is_side_file(path);
+    let found =
+        walk(folder, 1)?.into_iter().filter(|(path, kind)| *kind == FoundKind::File && is_trace(path));
+    let found = last_parts(found.map(|(path, _)| path).collect());
+    let changed = |path: &PathBuf| path.metadata().and_then(|facts| facts.modified()).ok();
+    let none = "no trace is named, and this folder has none: gpumemtrace run -- python train.py records one";
+    let newest = found.iter().max_by_key(|path| changed(path)).ok_or_else(|| UsageError(none.to_owned()))?;
+    Ok((newest.clone(), found.len()))
 }
 
 fn find_in_folder(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, UnreadableInput> {

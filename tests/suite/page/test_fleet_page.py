@@ -33,7 +33,7 @@ def traces(tmp_path_factory):
 
 def test_page_of_many_ranks_has_the_numbers_of_summarize(browser, traces, tmp_path):  # noqa: F811
     page = tmp_path / "job.html"
-    gpumemtrace("html", traces, "-o", page, code=6)
+    gpumemtrace("summarize", traces, "--html", page, code=6)
     fleet = json.loads(gpumemtrace("summarize", traces, "--json", code=6))
     browser.open(page)
     assert browser.problems() == []
@@ -53,7 +53,7 @@ def test_page_of_many_ranks_has_the_numbers_of_summarize(browser, traces, tmp_pa
 
 def test_map_is_darker_where_more_is_allocated(browser, traces, tmp_path):  # noqa: F811
     page = tmp_path / "job.html"
-    gpumemtrace("html", traces, "-o", page, code=6)
+    gpumemtrace("summarize", traces, "--html", page, code=6)
     browser.open(page)
     [run] = browser.evaluate("window.gpumemtraceFleet.runs")
     most = max(rank["peak_live_bytes"] for rank in run["ranks"])

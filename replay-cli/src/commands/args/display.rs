@@ -1,4 +1,4 @@
-//! Options of text reports, shared by `replay`, `compare` and `check`.
+//! Options of text reports.
 
 use std::num::NonZeroUsize;
 
@@ -21,9 +21,6 @@ pub(crate) struct DisplayArgs {
     /// In JSON the other rows are removed and counted.
     #[arg(long, value_name = "N")]
     top: Option<NonZeroUsize>,
-    /// Print details of the recording itself
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 fn parse_units(name: &str) -> Units {
@@ -34,7 +31,7 @@ impl DisplayArgs {
     /// The style of stdout. Also sets the unit of sizes for the whole process.
     pub(crate) fn style(&self) -> Style {
         crate::terminal::units::choose_units(self.units);
-        Style { top: self.top(), is_verbose: self.verbose, ..Style::for_stdout(self.color) }
+        Style { top: self.top(), ..Style::for_stdout(self.color) }
     }
 
     /// The number of rows that `--top` sets.

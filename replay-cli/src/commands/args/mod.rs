@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 pub(crate) mod display;
+pub(crate) mod fail_on;
 pub(crate) mod jobs;
 pub(crate) mod output_name;
 pub(crate) mod trace;

@@ -67,18 +67,6 @@ impl FilterArgs {
         files.len() - excluded
     }
 
-    /// The first filter that is given, as an option.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
-        let given = [
-            ("--site", self.site.is_some()),
-            ("--since", self.since.is_some()),
-            ("--device", !self.device.is_empty()),
-            ("--rank", !self.rank.is_empty()),
-            ("--stream", self.stream.is_some()),
-        ];
-        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
-    }
-
     /// Removes what the filters exclude. `skipped` are traces of other ranks, which were not read.
     pub(crate) fn apply(
         &self,

@@ -1,22 +1,19 @@
 //! `gpumemtrace replay`: analyses one or more traces and prints a report.
 
 mod filters;
-mod many;
 mod section_args;
 
 use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
-use clap::ValueEnum;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::report::{AssessmentStatus, GrowthClass};
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with_head, report,
     symbolize_report, truncate_lists,
 };
 
 use super::args::display::DisplayArgs;
-use super::args::jobs::JobsArgs;
+use super::args::fail_on::FailOnArgs;
 use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
@@ -26,9 +23,10 @@ use crate::render::{
     REPORT_RENDERERS, RenderContext, ReportRenderer, format_parser, print_document, select_format,
 };
 use crate::source::SourceArgs;
-use crate::terminal::format::format_duration;
+use crate::terminal::format::{format_duration, format_number};
 use crate::terminal::status_line;
-use crate::trace::find::{TRACES, find_files};
+use crate::terminal::style::Style;
+use crate::trace::find::{TRACES, find_files, named_or_newest};
 use crate::trace::many::{MAX_TOGETHER, read_each};
 use crate::trace::open::{TraceSource, is_snapshot_file};
 use filters::FilterArgs;
@@ -37,11 +35,11 @@ use section_args::SectionArgs;
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct ReplayArgs {
-    /// Traces, folders of them, and patterns such as 'traces/**/*.trace'
+    /// Traces, folders of them, and patterns such as 'traces/**/*.trace' [default: the newest here]
     ///
-    /// Ring files (run.trace.ring) and parts beside a trace are found automatically. With more than
-    /// 16 traces, the report is that of summarize.
-    #[arg(required = true, value_name = "TRACE")]
+    /// Ring files (run.trace.ring) and parts beside a trace are found automatically. At most 16;
+    /// `gpumemtrace summarize` compares more.
+    #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
     sections: SectionArgs,
@@ -62,8 +60,6 @@ pub(crate) struct ReplayArgs {
     reading: TraceArgs,
     #[command(flatten)]
     source: SourceArgs,
-    #[command(flatten)]
-    jobs: JobsArgs,
     /// Follow running programs: findings and totals on stderr, the report at their end or Ctrl-C
     #[arg(long)]
     follow: bool,
@@ -73,29 +69,15 @@ pub(crate) struct ReplayArgs {
     /// Output format on stdout
     #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(REPORT_RENDERERS))]
     format: Option<&'static dyn ReportRenderer>,
-    /// Exit with code 3 if there is such a finding (repeatable, or comma-separated)
-    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
-    fail_on: Vec<ReplayFailOn>,
+    #[command(flatten)]
+    fail_on: FailOnArgs,
     #[command(flatten)]
     filters: FilterArgs,
     #[command(flatten)]
     display: DisplayArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ReplayFailOn {
-    /// A leak was found, or memory grew until it ran out
-    #[value(alias = "leaks")]
-    Leak,
-    /// A leak, or other memory that grows
-    Growth,
-    /// Leaks could not be judged, or only in part
-    Unassessed,
-    /// The program ran out of memory
-    #[value(alias = "ooms")]
-    Oom,
-    /// A leak, other growth, or an out-of-memory error
-    Any,
+    /// Print details of the recording itself
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
@@ -106,11 +88,19 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
         ..AnalysisOptions::default()
     };
     args.filters.configure(&mut asked);
-    let style = args.display.style();
+    let style = Style { is_verbose: args.verbose, ..args.display.style() };
     status_line::exit_cleanly_on_interrupt()?;
-    let files = if args.follow { follow_traces(args, &asked)? } else { find_files(&args.traces, TRACES)? };
-    if args.filters.count_accepted(&files) > MAX_TOGETHER {
-        return many::run(args, &files, style);
+    let traces = named_or_newest(&args.traces)?;
+    let files =
+        if args.follow { follow_traces(args, &traces, &asked)? } else { find_files(&traces, TRACES)? };
+    let count = args.filters.count_accepted(&files);
+    if count > MAX_TOGETHER {
+        return Err(UsageError(format!(
+            "replay reports at most {MAX_TOGETHER} traces together, and these are {}: gpumemtrace summarize compares \
+             any number; or name some of them, or choose ranks with --rank",
+            format_number(count as u64)
+        ))
+        .into());
     }
     let (analyses, unreadable) = read_traces(args, &files, &asked)?;
     check_moments_exist(&analyses, &args.at)?;
@@ -126,7 +116,9 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
     let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
     // `--fail-on leak` must also work with --timeline, so the report has all sections here.
-    let exit = if has_finding(args, &shown, &analyses) {
+    // With --site, only errors in the report count. Without it, also those that --stream hides.
+    let all = Some(&*analyses).filter(|_| !args.filters.has_lines());
+    let exit = if args.fail_on.has_finding(&shown, all) {
         CliExit::Findings
     } else if unreadable > 0 || shown.traces.iter().any(|trace| !trace.complete) {
         CliExit::Incomplete
@@ -149,13 +141,17 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
 }
 
 /// Follows the traces, which need not exist yet. Returns those to report.
-fn follow_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec<PathBuf>> {
-    if let Some(path) = args.traces.iter().find(|path| is_snapshot_file(path)) {
+fn follow_traces(
+    args: &ReplayArgs,
+    traces: &[PathBuf],
+    asked: &AnalysisOptions,
+) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(path) = traces.iter().find(|path| is_snapshot_file(path)) {
         let path = path.display();
         let why = format!("{path} is a snapshot of PyTorch, which does not grow: leave out --follow");
         return Err(UnreadableInput(why).into());
     }
-    Ok(follow::follow_to_end(&args.traces, &asked.user_code, args.reading.uses_symbol_cache())?)
+    Ok(follow::follow_to_end(traces, &asked.user_code, args.reading.uses_symbol_cache())?)
 }
 
 /// The analyses, and the number of traces that cannot be read. These are named, unless there is
@@ -243,25 +239,4 @@ fn check_moments_exist(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), Usa
         format_duration(last_ns),
         filters::list_known_marks(when, analyses)
     )))
-}
-
-/// True if the report has what `--fail-on` names.
-fn has_finding(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> bool {
-    let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
-    // With --site, only errors in the report count. Without it, also those that --stream hides.
-    let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
-    let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
-    let assessments = || report.leak_assessment.iter().flatten();
-    let growth = || assessments().flat_map(|assessment| &assessment.growth);
-    let grew = growth().next().is_some();
-    let grew_until_oom = growth().any(|one| one.class == GrowthClass::TowardsOom);
-    args.fail_on.iter().any(|kind| match kind {
-        ReplayFailOn::Leak => leaks || grew_until_oom,
-        ReplayFailOn::Growth => leaks || grew,
-        ReplayFailOn::Unassessed => {
-            assessments().any(|assessment| assessment.status != AssessmentStatus::Assessed)
-        }
-        ReplayFailOn::Oom => ooms,
-        ReplayFailOn::Any => leaks || grew || ooms,
-    })
 }

@@ -5,16 +5,20 @@ pub(crate) mod read;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumemtrace_fleet::{Fleet, Summary};
+use gpumemtrace_fleet::{Fleet, Lake, LakeGrowth, LakeRun, Summary};
 
 use super::args::display::DisplayArgs;
+use super::args::fail_on::FailOnArgs;
 use super::args::jobs::JobsArgs;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
+use crate::page::make_fleet_page;
+use crate::render::text::render_fleet;
 use crate::render::{FLEET_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
 use crate::terminal::format::format_count;
-use crate::terminal::output_file::OutputPath;
+use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
@@ -30,9 +34,14 @@ pub(crate) struct SummarizeArgs {
     /// Write the summary to FILE: about a kilobyte for each trace, to be merged with others
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace an existing file that gpumemtrace did not write
+    /// Replace existing files that gpumemtrace did not write
     #[arg(long)]
     force: bool,
+    /// Write a page with a map of the ranks to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    fail_on: FailOnArgs,
     #[command(flatten)]
     jobs: JobsArgs,
     #[command(flatten)]
@@ -55,7 +64,17 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     // A summary among the inputs has a rule of its own, see `check_replaced`.
     let replaces = args.force || replaced.is_some();
     let target = args.output.as_ref().map(|path| OutputPath::claim(path, "summary", replaces)).transpose()?;
-    let summary = read::summarize_files(&files, &args.reading, args.jobs, &|_, _| ())?;
+    let page =
+        args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force)).transpose()?;
+    // A summary does not have what --fail-on judges.
+    if let Some(path) = files.iter().find(|path| args.fail_on.is_given() && read::is_summary(path)) {
+        let why = format!("{} is a summary, and --fail-on needs the traces", path.display());
+        return Err(UsageError(why).into());
+    }
+    let fails = AtomicBool::new(false);
+    let summary = read::summarize_files(&files, &args.reading, args.jobs, &|report, analyses| {
+        fails.fetch_or(args.fail_on.has_finding(report, Some(analyses)), Ordering::Relaxed);
+    })?;
     name_unreadable(&summary)?;
     if let Some(replaced) = replaced.filter(|replaced| args.paths.contains(replaced)) {
         check_replaced(&replaced, &summary, args)?;
@@ -66,7 +85,36 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
         writeln!(file)?;
         file.finish()?;
     }
-    print_fleet(&summary, select_format(FLEET_RENDERERS, args.format, args.json), style)
+    let fleet = Fleet::of(&summary);
+    print_document(
+        select_format(FLEET_RENDERERS, args.format, args.json),
+        &fleet,
+        &RenderContext::new(style),
+    )?;
+    let is_whole = is_whole(&fleet);
+    if let Some((path, page)) = args.html.as_ref().zip(page) {
+        let name = args.paths[0].display().to_string();
+        let written_bytes = page.fill(page_of_ranks(&name, summary, &fleet)?.as_bytes())?;
+        print_output(path, written_bytes)?;
+    }
+    Ok(match (fails.into_inner(), is_whole) {
+        (true, _) => CliExit::Findings,
+        (false, false) => CliExit::Incomplete,
+        (false, true) => CliExit::Done,
+    })
+}
+
+/// The page of many ranks.
+pub(crate) fn page_of_ranks(name: &str, summary: Summary, fleet: &Fleet) -> anyhow::Result<String> {
+    let text = render_fleet(fleet, Style::for_files());
+    let run = LakeRun { name: name.to_owned(), summary, ranks_without_summary: Vec::new() };
+    let lake = Lake { runs: vec![run], ..Lake::default() };
+    make_fleet_page(name, &lake, &LakeGrowth::default(), &text)
+}
+
+/// True if every trace was read, to its end.
+pub(crate) fn is_whole(fleet: &Fleet) -> bool {
+    fleet.unreadable.is_empty() && fleet.incomplete.is_empty()
 }
 
 /// The files without the one that is written, and that one. It has what an earlier run of this
@@ -104,18 +152,6 @@ fn check_replaced(replaced: &Path, summary: &Summary, args: &SummarizeArgs) -> a
         format_count(absent as u64, "trace")
     ))
     .into())
-}
-
-/// Prints what all traces say together.
-pub(crate) fn print_fleet(
-    summary: &Summary,
-    renderer: &dyn Renderer<Fleet>,
-    style: Style,
-) -> anyhow::Result<CliExit> {
-    let fleet = Fleet::of(summary);
-    print_document(renderer, &fleet, &RenderContext::new(style))?;
-    let is_whole = fleet.unreadable.is_empty() && fleet.incomplete.is_empty();
-    Ok(if is_whole { CliExit::Done } else { CliExit::Incomplete })
 }
 
 /// Names the traces that cannot be read on stderr. Fails if none can.
