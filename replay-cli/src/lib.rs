@@ -11,6 +11,7 @@ mod commands;
 mod exit;
 pub mod export;
 mod follow;
+mod help;
 #[doc(hidden)]
 pub mod launch;
 mod metrics;
@@ -37,7 +38,7 @@ use crate::terminal::stderr::print_usage_error;
 /// Record a program with `gpumemtrace run -- python train.py`, then analyse its trace with
 /// `gpumemtrace replay run.trace --leaks`.
 #[derive(Parser)]
-#[command(name = "gpumemtrace", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+#[command(name = "gpumemtrace", version, arg_required_else_help = true, override_help = help::HELP, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -34,7 +34,7 @@ enum SchemaName {
     Fleet,
     /// the output of `whatif --json` and `fit --json`
     Whatif,
-    /// the output of `fit --vary --json`
+    /// the output of `simulate --vary --json`
     Largest,
 }
 

@@ -42,7 +42,8 @@ pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<ComparisonDocument>] =
 /// The formats of `whatif`, the default first.
 pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `fit`, the default first.
-pub(crate) static FIT_RENDERERS: &[&dyn Renderer<FitDocument>] = &[&TextRenderer, &JsonRenderer];
+pub(crate) static FIT_RENDERERS: &[&dyn Renderer<SmallestCard>] = &[&TextRenderer, &JsonRenderer];
+pub(crate) static LARGEST_RENDERERS: &[&dyn Renderer<LargestAnswer>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `summarize`, the default first.
 pub(crate) static FLEET_RENDERERS: &[&dyn Renderer<Fleet>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
@@ -105,15 +106,10 @@ impl Serialize for WhatIfAnswers {
     }
 }
 
-/// The answer of `fit`.
+/// The answer of `fit`: for each setting the smallest card, and the largest that is too small.
 #[derive(Serialize)]
-#[serde(untagged)]
-pub(crate) enum FitDocument {
-    /// For each setting the smallest card, and the largest that is too small.
-    SmallestCard(Box<WhatIfAnswer>),
-    /// For each setting the largest value of an argument.
-    Largest(LargestAnswer),
-}
+#[serde(transparent)]
+pub(crate) struct SmallestCard(pub(crate) WhatIfAnswer);
 
 /// The user's choices for one output.
 pub(crate) struct RenderContext<'a> {

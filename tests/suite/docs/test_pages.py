@@ -32,10 +32,10 @@ NOT_RUN = [
     ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
     ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
     ("commands/compare.md", "many ranks; replay-cli/tests/many_traces.rs runs this command"),
-    ("commands/fit.md", "ten runs; test_fit_vary.py compares such searches with real runs"),
     ("commands/fleet.md", "two commits; test_lake.py does the same"),
     ("commands/replay.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
     ("commands/serve-metrics.md", "it runs until it is stopped; test_serve_metrics.py does the same with Prometheus"),
+    ("commands/simulate.md", "ten runs; test_vary.py compares such searches with real runs"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
     ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
     ("commands/summarize.md", "several nodes; test_summarize.py merges summaries in each order"),
@@ -254,7 +254,7 @@ def test_options_named_in_pages_exist():
 
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
-    commands = set(re.findall(r"^  ([a-z-]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
+    commands = set(re.findall(r"^(?:[A-Z].{12}| {13})([a-z-]+)  ", text[text.index("Usage:"):], re.M))
     assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index", "ci", "clusters"}
 
 

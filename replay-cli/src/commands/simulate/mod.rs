@@ -8,6 +8,7 @@ pub(super) mod address_range;
 pub(super) mod card;
 mod libraries;
 mod torch;
+mod vary;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use self::address_range::print_address_ranges;
 use self::card::{SimulatedCard, parse_capability};
 use self::libraries::{PreparedLibraries, prepare_libraries};
 use self::torch::find_torch;
+use self::vary::VariedArgument;
 use super::run::python_hook::PythonHook;
 use super::run::{CommandExtras, RunArgs, program, run_with};
 use crate::exit::{CliExit, UsageError};
@@ -52,8 +54,8 @@ const PYTHON_FILES: &[(&str, &str)] = &[
 #[derive(clap::Args)]
 pub(crate) struct SimulateArgs {
     /// The card: a name such as H100, or a size such as 24GiB [default: H100]
-    #[arg(long, value_name = "NAME|SIZE", value_parser = SimulatedCard::parse)]
-    card: Option<SimulatedCard>,
+    #[arg(long, value_name = "NAME|SIZE", value_parser = CardArgument::parse)]
+    card: Option<CardArgument>,
     /// Compute capability of a card given as a size, such as 8.6 [default: 9.0]
     #[arg(long, value_name = "X.Y", value_parser = parse_capability)]
     capability: Option<(u32, u32)>,
@@ -73,8 +75,49 @@ pub(crate) struct SimulateArgs {
     /// Do not print the report of the trace at the end
     #[arg(long)]
     no_report: bool,
+    /// Find the largest value of the program's argument NAME that the card holds
+    ///
+    /// The program runs once for each value that is tried, three steps each unless --steps is
+    /// given, and keeps no trace. The value replaces {NAME} in the command, or the value of --NAME
+    /// or NAME=; otherwise --NAME is added. With FIRST..LAST:STEP, only every STEPth value is tried.
+    #[arg(long, value_name = "NAME=FIRST..LAST", value_parser = VariedArgument::parse, conflicts_with_all = [
+        "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "tracker",
+        "no_command_line", "holders", "html",
+    ])]
+    vary: Option<VariedArgument>,
+    /// With --vary, settings to try beside the current ones, in the syntax of PYTORCH_ALLOC_CONF
+    /// (repeatable) [default: expandable_segments:True]
+    #[arg(long, value_name = "CONF", requires = "vary")]
+    set: Vec<String>,
+    /// With --vary, print JSON (its schema: `gpumemtrace schema largest`)
+    #[arg(long, requires = "vary")]
+    json: bool,
     #[command(flatten)]
     run: RunArgs,
+}
+
+/// `--card`, as the user wrote it and as it is understood.
+#[derive(Clone)]
+struct CardArgument {
+    text: String,
+    card: SimulatedCard,
+}
+
+impl CardArgument {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self { text: text.to_owned(), card: SimulatedCard::parse(text)? })
+    }
+}
+
+impl SimulateArgs {
+    /// The options that say how the GPU is simulated, for a command like this one.
+    fn options_of_the_gpu(&self) -> Vec<String> {
+        let mut options = vec![format!("--devices={}", self.devices), format!("--values={}", self.values)];
+        options.extend(self.card.as_ref().map(|card| format!("--card={}", card.text)));
+        options.extend(self.capability.map(|(major, minor)| format!("--capability={major}.{minor}")));
+        options.extend(self.skip_init.then(|| "--skip-init".to_owned()));
+        options
+    }
 }
 
 /// True from PyTorch 2.3 on: before, its C interface does not tell the type of a tensor.
@@ -94,11 +137,14 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         return Err(UsageError("simulate: the simulated GPU needs Linux on x86-64".to_owned()).into());
     }
     let mut card = match &args.card {
-        Some(card) => card.clone(),
+        Some(argument) => argument.card.clone(),
         None => SimulatedCard::assumed().map_err(UsageError)?,
     };
     if let Some(capability) = args.capability {
         card = card.with_capability(capability).map_err(|why| UsageError(format!("--capability: {why}")))?;
+    }
+    if let Some(varied) = &args.vary {
+        return vary::run(args, varied, card);
     }
     let here = std::env::current_dir().context("the current directory is gone")?;
     let command = program::resolve_command(&args.run.command, &here);

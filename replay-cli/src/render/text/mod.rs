@@ -24,8 +24,11 @@ use gpumemtrace_fleet::{CheckDocument, ComparisonDocument, Fleet};
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::Omitted;
+use gpumemtrace_whatif::LargestAnswer;
 
-use super::{FitDocument, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, WhatIfAnswers};
+use super::{
+    OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, SmallestCard, WhatIfAnswers,
+};
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
@@ -110,18 +113,25 @@ impl Renderer<Fleet> for TextRenderer {
     }
 }
 
-impl Renderer<FitDocument> for TextRenderer {
+impl Renderer<SmallestCard> for TextRenderer {
     fn render(
         &self,
-        document: &FitDocument,
+        answer: &SmallestCard,
         context: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        let text = match document {
-            FitDocument::SmallestCard(answer) => fit::render_fit(answer, context.style),
-            FitDocument::Largest(answer) => largest::render_largest(answer, context.style),
-        };
-        Ok(out.write_all(text.as_bytes())?)
+        Ok(out.write_all(fit::render_fit(&answer.0, context.style).as_bytes())?)
+    }
+}
+
+impl Renderer<LargestAnswer> for TextRenderer {
+    fn render(
+        &self,
+        answer: &LargestAnswer,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(largest::render_largest(answer, context.style).as_bytes())?)
     }
 }
 

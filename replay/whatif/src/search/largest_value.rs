@@ -5,14 +5,14 @@ use serde::Serialize;
 
 use crate::answer::{FailedRequest, ReservedRange};
 
-/// The name of the document that `gpumemtrace fit --vary --json` prints.
+/// The name of the document that `gpumemtrace simulate --vary --json` prints.
 pub const LARGEST_SCHEMA: &str = "gpumemtrace.largest";
 /// The version of the document. Keys may be added without a new one.
 pub const LARGEST_VERSION: u32 = 1;
 
 /// The runs of a program on a simulated card with different values of one argument.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(title = "gpumemtrace fit --vary", extend("$id" = "urn:gpumemtrace:largest:1"))]
+#[schemars(title = "gpumemtrace simulate --vary", extend("$id" = "urn:gpumemtrace:largest:1"))]
 pub struct LargestAnswer {
     /// The name of this format.
     #[schemars(extend("const" = "gpumemtrace.largest"))]

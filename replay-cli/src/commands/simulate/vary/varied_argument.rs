@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 /// An argument with a whole number as its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct VariedArgument {
+pub(in crate::commands::simulate) struct VariedArgument {
     pub(super) name: String,
     first: u64,
     last: u64,
@@ -14,7 +14,7 @@ pub(super) struct VariedArgument {
 
 impl VariedArgument {
     /// Parses `batch-size=1..512`, or `batch-size=8..512:8` for multiples.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(in crate::commands::simulate) fn parse(text: &str) -> Result<Self, String> {
         let parsed = || {
             let (name, values) = text.split_once('=')?;
             let (range, step) = values.split_once(':').unwrap_or((values, "1"));

@@ -1,26 +1,41 @@
-//! Finds the largest value of a program's argument that a simulated card holds.
+//! `simulate --vary`: finds the largest value of a program's argument that a simulated card holds.
 //!
 //! Each value is a run of its own, so a batch of 65 may choose other algorithms than one of 64.
 //! Larger values are taken to need more memory.
+
+mod simulated_runs;
+mod varied_argument;
 
 use anyhow::Context as _;
 use gpumemtrace_whatif::{
     LARGEST_SCHEMA, LARGEST_VERSION, LargestAnswer, LargestOfSetting, LargestSearch, ValueRun,
 };
 
-use super::simulated_runs::{RunFolder, SimulatedProgram};
-use super::varied_argument::VariedArgument;
-use super::{DEFAULT_SETTINGS, FitArgs};
-use crate::commands::simulate::card::{SimulatedCard, parse_capability};
-use crate::exit::{CliExit, UsageError};
-use crate::render::{FIT_RENDERERS, FitDocument, RenderContext, print_document, select_format};
+use self::simulated_runs::{RunFolder, SimulatedProgram};
+pub(super) use self::varied_argument::VariedArgument;
+use super::SimulateArgs;
+use super::card::SimulatedCard;
+use crate::commands::fit::DEFAULT_SETTINGS;
+use crate::exit::CliExit;
+use crate::render::{LARGEST_RENDERERS, RenderContext, print_document, select_format};
+use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
+use crate::terminal::style::{ColorChoice, Style};
 use crate::terminal::units::format_bytes;
 
-pub(super) fn run(args: &FitArgs, varied: &VariedArgument, card_text: &str) -> anyhow::Result<CliExit> {
-    let card = chosen_card(card_text, args.capability.as_deref())?;
-    let folder = tempfile::tempdir().context("fit: cannot make a temporary folder")?;
-    let mut program = SimulatedProgram::new(args, varied, card_text, folder.path())?;
+/// Steps of each run, unless `--steps` is given.
+const DEFAULT_STEPS: u32 = 3;
+
+/// Runs the program with different values on one card, and prints the largest that fits.
+pub(super) fn run(
+    args: &SimulateArgs,
+    varied: &VariedArgument,
+    card: SimulatedCard,
+) -> anyhow::Result<CliExit> {
+    status_line::exit_cleanly_on_interrupt()?;
+    let folder = tempfile::tempdir().context("simulate: cannot make a temporary folder")?;
+    let steps = args.steps.unwrap_or(DEFAULT_STEPS);
+    let mut program = SimulatedProgram::new(args, varied, steps, folder.path())?;
     let mut settings = vec![search_largest(&mut program, varied, None, 0)?];
     let guess = settings[0].largest.map_or(0, |value| varied.number_of(value));
     let defaults: Vec<String> = DEFAULT_SETTINGS.iter().map(|setting| (*setting).to_owned()).collect();
@@ -34,22 +49,13 @@ pub(super) fn run(args: &FitArgs, varied: &VariedArgument, card_text: &str) -> a
         card: card.name,
         card_bytes: card.total_bytes,
         devices: args.devices,
-        steps: args.steps,
+        steps,
         torch: program.torch.map(|version| version.to_string()),
         settings,
     };
-    let renderer = select_format(FIT_RENDERERS, args.format, args.json);
-    let document = FitDocument::Largest(answer);
-    print_document(renderer, &document, &RenderContext::new(args.display.style()))?;
+    let renderer = select_format(LARGEST_RENDERERS, None, args.json);
+    print_document(renderer, &answer, &RenderContext::new(Style::for_stdout(ColorChoice::default())))?;
     Ok(CliExit::Done)
-}
-
-/// The card as `simulate` understands its options.
-fn chosen_card(text: &str, capability: Option<&str>) -> Result<SimulatedCard, UsageError> {
-    let card = SimulatedCard::parse(text).map_err(|why| UsageError(format!("--card {text}: {why}")))?;
-    let Some(capability) = capability else { return Ok(card) };
-    let parsed = parse_capability(capability).and_then(|capability| card.with_capability(capability));
-    parsed.map_err(|why| UsageError(format!("--capability {capability}: {why}")))
 }
 
 /// Runs the program with one setting until the largest value is known.

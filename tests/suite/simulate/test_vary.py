@@ -1,4 +1,4 @@
-"""`gpumemtrace fit` on simulated cards: the largest value of an argument, and the smallest card."""
+"""The largest value of an argument on a simulated card, and the smallest card of a simulated run."""
 
 import json
 import subprocess
@@ -36,8 +36,8 @@ def stock(torch_version, tmp_path):
     return make_stock_environment(torch_version, tmp_path / "stock")
 
 
-def fit(folder, stock, *arguments, code=0, program=("train.py",)):
-    command = [COMMAND, "fit", *map(str, arguments), "--", stock / "bin" / "python", *program]
+def vary(folder, stock, *arguments, code=0, program=("train.py",)):
+    command = [COMMAND, "simulate", *map(str, arguments), "--", stock / "bin" / "python", *program]
     env = clean_environment() | {"XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == code, done.stdout + done.stderr
@@ -57,7 +57,7 @@ def runs_without_error(folder, stock, batch, card):
 
 @pytest.mark.long
 def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
-    text, said = fit(tmp_path, stock, "--vary", "batch-size=10..24", "--card", "4GiB", "--json", "--set", "max_split_size_mb:64")
+    text, said = vary(tmp_path, stock, "--vary", "batch-size=10..24", "--card", "4GiB", "--json", "--set", "max_split_size_mb:64")
     answer = json.loads(text)
     assert (answer["schema"], answer["argument"], answer["card_bytes"]) == ("gpumemtrace.largest", "batch-size", 4 << 30)
     now, split = answer["settings"]
@@ -79,7 +79,7 @@ def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
 
 @pytest.mark.long
 def test_text_names_the_setting_that_helps(stock, tmp_path):
-    text, _ = fit(tmp_path, stock, "--vary", "batch-size=8..32:8", "--card", "4GiB", "--set", "expandable_segments:True")
+    text, _ = vary(tmp_path, stock, "--vary", "batch-size=8..32:8", "--card", "4GiB", "--set", "expandable_segments:True")
     assert "batch-size: a card like the H100 (SXM), simulated, 4.00 GiB, PyTorch" in text
     assert "current settings" in text and "expandable_segments:True" in text
     assert "out of memory in step" in text and "requested at train.py:" in text
@@ -89,7 +89,7 @@ def test_text_names_the_setting_that_helps(stock, tmp_path):
 @pytest.mark.slow("a search runs the program several times")
 def test_library_without_memory_does_not_fit(stock, tmp_path):
     """PyTorch's blocks leave too little of the card for a handle of cuBLAS."""
-    text, _ = fit(tmp_path, stock, "--vary", "batch-size=26..26", "--card", "4GiB", "--json", "--set", "expandable_segments:True")
+    text, _ = vary(tmp_path, stock, "--vary", "batch-size=26..26", "--card", "4GiB", "--json", "--set", "expandable_segments:True")
     _, expandable = json.loads(text)["settings"]
     [run] = expandable["runs"]
     assert expandable["largest"] is None and not run["fits"]
@@ -100,16 +100,16 @@ def test_library_without_memory_does_not_fit(stock, tmp_path):
 
 
 def test_range_that_fits_takes_its_last_value(stock, tmp_path):
-    text, said = fit(tmp_path, stock, "--vary", "batch-size=3..3", "--card", "H200", "--set", "")
+    text, said = vary(tmp_path, stock, "--vary", "batch-size=3..3", "--card", "H200", "--set", "")
     assert "Largest batch-size that fits on NVIDIA H200, 139.72 GiB: 3" in text
     assert said.count("batch-size 3") == 2
 
 
 @pytest.mark.slow("a search runs the program several times")
 def test_failure_of_the_program_is_not_too_little_memory(stock, tmp_path):
-    _, said = fit(tmp_path, stock, "--vary", "batch-size=1..64", "--card", "H200", code=2, program=("train.py", "--fail-at", "4"))
+    _, said = vary(tmp_path, stock, "--vary", "batch-size=1..64", "--card", "H200", code=2, program=("train.py", "--fail-at", "4"))
     assert "train.py --fail-at 4 --batch-size 4: failed with exit code 1, and not for lack of GPU memory" in said
-    assert "\n  this batch is not for me\ngpumemtrace: fit: " in said
+    assert "\n  this batch is not for me\ngpumemtrace: simulate: " in said
 
 
 #: The handle of cuBLAS comes after the peak, when PyTorch keeps its blocks.
@@ -141,12 +141,12 @@ def test_smallest_card_of_a_simulated_run_is_that_of_real_runs(stock, tmp_path, 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--vary", "batch-size=1..4"], "--card"),
+        (["--json"], "--vary"),
         (["--vary", "batch-size", "--card", "H100"], "expected a name and a range, such as batch-size=1..512"),
-        (["run.trace", "--vary", "b=1..4", "--card", "H100"], "cannot be used with"),
-        (["--vary", "b=1..4", "--card", "H1000"], "--card H1000: "),
+        (["-o", "run.trace", "--vary", "b=1..4"], "cannot be used with"),
+        (["--vary", "b=1..4", "--card", "H1000"], "'H1000'"),
     ],
 )
 def test_wrong_usage_is_one_sentence(arguments, sentence, tmp_path):
-    done = subprocess.run([COMMAND, "fit", *arguments, "--", "python", "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([COMMAND, "simulate", *arguments, "--", "python", "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and sentence in done.stderr, done.stderr

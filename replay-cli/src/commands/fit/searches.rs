@@ -1,38 +1,12 @@
-//! Finds the smallest card that holds a recorded run.
+//! The search for the smallest card with each setting.
 
-use std::path::Path;
-
-use gpumemtrace_whatif::{CardSearch, PredictedRow, PredictionStatus, Scenario, WhatIfRows};
+use gpumemtrace_whatif::{CardSearch, PredictedRow, PredictionStatus, Scenario};
 
 use super::{DEFAULT_SETTINGS, FitArgs};
-use crate::commands::whatif::recorded_run::RecordedRun;
 use crate::commands::whatif::scenarios_of_settings;
-use crate::exit::CliExit;
-use crate::render::{FIT_RENDERERS, FitDocument, RenderContext, print_document, select_format};
-
-pub(super) fn run(args: &FitArgs, trace: &Path) -> anyhow::Result<CliExit> {
-    let mut run = RecordedRun::open(trace, &args.run)?;
-    let mut searches = searches(args, &run.base)?;
-    let last = loop {
-        let predicted = run.predict(searches.iter().flat_map(SettingSearch::next).collect(), 0)?;
-        for search in &mut searches {
-            search.note(&predicted.rows);
-        }
-        if searches.iter().all(|search| search.next().is_empty()) {
-            break predicted;
-        }
-    };
-    let rows = searches.into_iter().flat_map(|search| [search.smallest, search.too_small]);
-    let answer = FitDocument::SmallestCard(Box::new(
-        run.answer(WhatIfRows { rows: rows.flatten().collect(), ..last }),
-    ));
-    let renderer = select_format(FIT_RENDERERS, args.format, args.json);
-    print_document(renderer, &answer, &RenderContext::new(args.display.style()))?;
-    Ok(run.exit())
-}
 
 /// The search for each setting: the recorded one, then those that the user named.
-fn searches(args: &FitArgs, base: &Scenario) -> anyhow::Result<Vec<SettingSearch>> {
+pub(super) fn searches(args: &FitArgs, base: &Scenario) -> anyhow::Result<Vec<SettingSearch>> {
     let version = args.run.torch.unwrap_or(base.version);
     let mut scenarios = vec![Scenario::new_or_refused(&base.setting, version, None)];
     scenarios.extend(scenarios_of_settings(&args.set, version, None)?);
@@ -50,7 +24,7 @@ fn searches(args: &FitArgs, base: &Scenario) -> anyhow::Result<Vec<SettingSearch
 }
 
 /// The search for the smallest card with one setting.
-struct SettingSearch {
+pub(super) struct SettingSearch {
     scenario: Scenario,
     cards: CardSearch,
     is_refused: bool,
@@ -65,14 +39,19 @@ impl SettingSearch {
         Self { scenario, cards: CardSearch::default(), is_refused: false, smallest: None, too_small: None }
     }
 
+    /// The row of the smallest card, and that of the largest one that is too small.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = PredictedRow> {
+        [self.smallest, self.too_small].into_iter().flatten()
+    }
+
     /// What to predict next.
-    fn next(&self) -> Vec<Scenario> {
+    pub(super) fn next(&self) -> Vec<Scenario> {
         let cards = if self.is_refused { Vec::new() } else { self.cards.next_cards() };
         cards.into_iter().map(|card_bytes| self.scenario.on_card(card_bytes)).collect()
     }
 
     /// Notes the rows of [`next`](Self::next), among others.
-    fn note(&mut self, rows: &[PredictedRow]) {
+    pub(super) fn note(&mut self, rows: &[PredictedRow]) {
         let own = rows.iter().filter(|predicted| predicted.row.setting == self.scenario.setting);
         let mut own: Vec<(u64, &PredictedRow)> =
             own.filter_map(|predicted| Some((predicted.row.card_bytes?, predicted))).collect();

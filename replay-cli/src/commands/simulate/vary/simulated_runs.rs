@@ -12,8 +12,8 @@ use gpumemtrace_replay::report::{RefusedRequest, Report};
 use gpumemtrace_replay::{Section, analyse, report};
 use gpumemtrace_whatif::{FailedRequest, FailedWhat, ReservedRange, ValueRun};
 
-use super::FitArgs;
-use super::varied_argument::VariedArgument;
+use super::VariedArgument;
+use crate::commands::simulate::SimulateArgs;
 use crate::commands::simulate::address_range::range_of_trace;
 use crate::exit::UsageError;
 use crate::render::wording::alloc_conf_of;
@@ -28,9 +28,9 @@ const SHOWN_OUTPUT_LINES: usize = 5;
 
 /// A program whose argument varies, and how it is simulated.
 pub(super) struct SimulatedProgram<'a> {
-    args: &'a FitArgs,
+    args: &'a SimulateArgs,
     varied: &'a VariedArgument,
-    card: &'a str,
+    steps: u32,
     folder: &'a Path,
     executable: PathBuf,
     /// The version of PyTorch, once a run has recorded it.
@@ -67,13 +67,13 @@ impl RunFolder {
 
 impl<'a> SimulatedProgram<'a> {
     pub(super) fn new(
-        args: &'a FitArgs,
+        args: &'a SimulateArgs,
         varied: &'a VariedArgument,
-        card: &'a str,
+        steps: u32,
         folder: &'a Path,
     ) -> anyhow::Result<Self> {
         let executable = std::env::current_exe().context("cannot find this executable")?;
-        Ok(Self { args, varied, card, folder, executable, torch: None, runs: 0 })
+        Ok(Self { args, varied, steps, folder, executable, torch: None, runs: 0 })
     }
 
     /// Runs the program with a value.
@@ -84,8 +84,8 @@ impl<'a> SimulatedProgram<'a> {
     pub(super) fn run(&mut self, value: u64, setting: Option<&str>) -> anyhow::Result<(ValueRun, RunFolder)> {
         self.runs += 1;
         let folder = self.folder.join(self.runs.to_string());
-        fs::create_dir(&folder).context("fit: cannot make a temporary folder")?;
-        let command = self.varied.command_with(&self.args.command, value);
+        fs::create_dir(&folder).context("simulate: cannot make a temporary folder")?;
+        let command = self.varied.command_with(&self.args.run.command, value);
         let output = folder.join("output");
         let status = self.start(&command, setting, &folder, &output)?;
         // Without a trace, the program used no GPU memory.
@@ -99,10 +99,10 @@ impl<'a> SimulatedProgram<'a> {
         if run.fits && !status.success() {
             print_last_output(&output);
             let end = describe_end(status);
-            return Err(UsageError(format!("fit: {text}: {end}, and not for lack of GPU memory")).into());
+            return Err(UsageError(format!("simulate: {text}: {end}, and not for lack of GPU memory")).into());
         }
         if run.peak_allocated_bytes == 0 && run.fits {
-            return Err(UsageError(format!("fit: {text}: PyTorch used no GPU memory")).into());
+            return Err(UsageError(format!("simulate: {text}: PyTorch used no GPU memory")).into());
         }
         let traces = recordings.iter().flat_map(|recording| &recording.report.traces);
         let mut versions = traces.filter_map(|info| TorchVersion::parse(info.torch.as_deref()?).ok());
@@ -118,20 +118,17 @@ impl<'a> SimulatedProgram<'a> {
         output: &Path,
     ) -> anyhow::Result<ExitStatus> {
         let mut command = Command::new(&self.executable);
-        command.args(["simulate", "--no-report", "--card"]).arg(self.card);
-        if let Some(capability) = &self.args.capability {
-            command.args(["--capability", capability]);
-        }
-        command.args(["--devices", &self.args.devices.to_string(), "--steps", &self.args.steps.to_string()]);
+        command.args(["simulate", "--no-report", "--steps", &self.steps.to_string()]);
+        command.args(self.args.options_of_the_gpu());
         command.arg("--output").arg(folder).arg("--").args(program);
         if let Some(setting) = setting {
             let torch = self.torch.map(|version| version.to_string()).unwrap_or_default();
             command.env(alloc_conf_of(&torch), setting);
         }
-        let file = File::create(output).context("fit: cannot write a temporary file")?;
-        let error = file.try_clone().context("fit: cannot write a temporary file")?;
+        let file = File::create(output).context("simulate: cannot write a temporary file")?;
+        let error = file.try_clone().context("simulate: cannot write a temporary file")?;
         let status = command.stdin(std::process::Stdio::null()).stdout(file).stderr(error).status();
-        status.context("fit: cannot start gpumemtrace simulate")
+        status.context("simulate: cannot start gpumemtrace simulate")
     }
 }
 

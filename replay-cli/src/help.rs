@@ -1,0 +1,57 @@
+//! The help of the whole command: an example, and the subcommands in groups, on one screen.
+//!
+//! clap lists subcommands in one group. The test below compares this text with their definitions.
+
+/// What `gpumemtrace --help` prints.
+pub(crate) const HELP: &str = "\
+A GPU memory profiler for PyTorch and CUDA
+
+  gpumemtrace run -- python train.py     records a program into run.trace
+  gpumemtrace replay run.trace --leaks   tells what leaks, with the line
+
+Usage: gpumemtrace <COMMAND>
+
+Record       run            Run a command and record its GPU memory
+             simulate       Run a program on a simulated GPU, and record it
+Read         replay         Analyse a trace: leaks, peak, timeline, ...
+             html           Write an offline page with charts of a trace
+             compare        Compare two traces, or two runs rank by rank
+             check          Check a trace against a memory budget
+Many         summarize      Compare the ranks of a run
+             fleet          Compare the runs of a folder over time
+Plan         whatif         Predict other allocator settings, or another card
+             fit            Find the smallest card that holds a run
+Convert      export         Write a trace in the format of another tool
+Trace files  info           Show what a trace contains
+             dump           Print every record of a trace as text
+             symbolize      Write a copy with the names of native functions
+System       doctor         Check whether this machine can be recorded
+             serve-metrics  Serve the memory of programs to Prometheus
+
+Also: schema (of JSON reports), completions, man.
+`gpumemtrace <COMMAND> --help` has the options, `gpumemtrace man` exit codes.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn help_has_every_command_once_and_fits_one_screen() {
+        let command = crate::Cli::command();
+        let defined = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let defined: BTreeSet<&str> = defined.map(clap::Command::get_name).collect();
+        // A column of groups, one of commands, one of what they do.
+        let rows = HELP.lines().skip_while(|line| !line.starts_with("Usage")).skip(2);
+        let rows = rows.take_while(|line| !line.is_empty());
+        let rows: Vec<&str> = rows.filter_map(|line| line[13..].split_whitespace().next()).collect();
+        let others = HELP.lines().find_map(|line| line.strip_prefix("Also: ")).unwrap();
+        let others = others.trim_end_matches('.').split(", ").filter_map(|words| words.split(' ').next());
+        let shown: Vec<&str> = rows.into_iter().chain(others).collect();
+        assert_eq!(shown.iter().copied().collect::<BTreeSet<_>>(), defined);
+        assert_eq!(shown.len(), defined.len());
+        assert!(HELP.lines().count() <= 30 && HELP.lines().all(|line| line.len() < 80));
+    }
+}
