@@ -79,7 +79,8 @@ pub(crate) struct SimulateArgs {
     ///
     /// The program runs once for each value that is tried, three steps each unless --steps is
     /// given, and keeps no trace. The value replaces {NAME} in the command, or the value of --NAME
-    /// or NAME=; otherwise --NAME is added. With FIRST..LAST:STEP, only every STEPth value is tried.
+    /// or NAME=; otherwise --NAME is added. With FIRST..LAST:STEP, only every STEPth value is
+    /// tried.
     #[arg(long, value_name = "NAME=FIRST..LAST", value_parser = VariedArgument::parse, conflicts_with_all = [
         "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "tracker",
         "no_command_line", "holders", "html",
