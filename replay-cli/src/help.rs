@@ -7,9 +7,9 @@ pub(crate) const HELP: &str = "\
 A GPU memory profiler for PyTorch and CUDA
 
   gpumemtrace run -- python train.py     records a program into run.trace
-  gpumemtrace replay run.trace --leaks   tells what leaks, with the line
+  gpumemtrace replay run.trace --leaks   finds leaks, with the line
 
-Usage: gpumemtrace <COMMAND>
+Usage: gpumemtrace <COMMAND> | --help | --version
 
 Record       run            Run a command and record its GPU memory
              simulate       Run a program on a simulated GPU, and record it

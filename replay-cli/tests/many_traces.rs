@@ -118,8 +118,13 @@ fn summarize_takes_many_traces_and_other_reports_take_a_few() {
         errors,
         ["gpumemtrace: job.summary is a summary: gpumemtrace summarize --html PAGE makes a page of it"]
     );
-    output(folder, &["summarize", ".", "--html", "page.html"], 0);
+    // The page is named on stderr: stdout has the report.
+    let (report, errors) = output(folder, &["summarize", ".", "--html", "page.html", "--json"], 0);
+    assert_eq!(serde_json::from_str::<Value>(&report).unwrap()["schema"], "gpumemtrace.fleet");
+    assert!(errors.len() == 1 && errors[0].starts_with("gpumemtrace: wrote page.html ("), "{errors:?}");
     assert!(fs::read_to_string(folder.join("page.html")).unwrap().contains("</html>"));
+    let (_, errors) = output(folder, &["summarize", ".", "--html", "page.html", "-o", "page.html"], 2);
+    assert_eq!(errors, ["gpumemtrace: --html and --output name the same file"]);
     // Few traces, by rank or by pattern, are one report.
     for few in [&["--rank", "10,11"][..], &["deep/**/*.rank1[13].trace", "run.rank10.trace"]] {
         let paths = if few[0] == "--rank" { vec![".", few[0], few[1]] } else { few.to_vec() };

@@ -49,6 +49,7 @@ list_pythons() {
     GPUMEMTRACE_PYTHONS=$(IFS=,; echo "${pythons[*]}")
     # One whose frames are not read.
     GPUMEMTRACE_OLD_PYTHON=$(find_python 3.9 3.8)
+    [ -n "$GPUMEMTRACE_OLD_PYTHON" ] || skip "native stacks of an older CPython: neither 3.9 nor 3.8 is installed"
     export GPUMEMTRACE_PYTHONS GPUMEMTRACE_OLD_PYTHON
 }
 

@@ -1,7 +1,7 @@
 //! `gpumemtrace schema`: prints the JSON Schema of a report.
 //!
-//! The schemas are those of the types that are serialized, so they are not files of the repository.
-//! A test holds a checksum of each, so that none changes by accident.
+//! The schemas are made of the types that are serialized. `replay-cli/tests/schema/mod.rs` holds a
+//! checksum of each, so that none changes by accident.
 
 use std::io::Write as _;
 
@@ -30,7 +30,7 @@ enum SchemaName {
     Comparison,
     /// the output of `check --json`
     Check,
-    /// the output of `summarize --json` and `fleet --json`
+    /// the output of `summarize --json`
     Fleet,
     /// the output of `whatif --json` and `fit --json`
     Whatif,

@@ -69,9 +69,11 @@ fn newest_trace(folder: &Path) -> anyhow::Result<(PathBuf, usize)> {
     let found =
         walk(folder, 1)?.into_iter().filter(|(path, kind)| *kind == FoundKind::File && is_trace(path));
     let found = last_parts(found.map(|(path, _)| path).collect());
-    let changed = |path: &PathBuf| path.metadata().and_then(|facts| facts.modified()).ok();
+    let modified = |path: &Path| path.metadata().and_then(|facts| facts.modified()).ok();
+    // The newest events of a running program are in the ring file.
+    let changed = |path: &&PathBuf| modified(path).max(modified(&path.with_added_extension("ring")));
     let none = "no trace is named, and this folder has none: gpumemtrace run -- python train.py records one";
-    let newest = found.iter().max_by_key(|path| changed(path)).ok_or_else(|| UsageError(none.to_owned()))?;
+    let newest = found.iter().max_by_key(changed).ok_or_else(|| UsageError(none.to_owned()))?;
     Ok((newest.clone(), found.len()))
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn explain_gap(
     }
     let pending = snapshot.pending.iter();
     blocks.extend(pending.map(|(addr, block)| PlacedBlock::new(*addr, block, site_of(block.stack), true)));
-    // Not `sort_unstable`: most are in order already, which only this sort makes use of.
+    // Most are in order already. Only the stable sort of the standard library merges such runs.
     blocks.sort_by_key(|placed| placed.addr);
     let rounding = if requested.is_some() { rounding.into_cause() } else { GapCause::default() };
     let gap = snapshot.reserved.saturating_sub(requested.unwrap_or(live));

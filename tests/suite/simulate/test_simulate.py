@@ -228,7 +228,7 @@ def test_what_cannot_be_simulated_is_one_sentence(tmp_path):
 def test_card_without_a_name_is_said_to_be_assumed(stock, tmp_path):
     """The H100 decides what fits, and its compute capability how large workspaces are."""
     program = "import torch; print(torch.cuda.get_device_properties(0).total_memory)"
-    line = "gpumemtrace: this card is assumed; name yours with --card, such as --card A100 or --card 24GiB"
+    line = "gpumemtrace: NVIDIA H100 (SXM) is assumed; name your card with --card, such as --card A100 or --card 24GiB"
     printed, said = simulate(tmp_path, stock, "--no-report", program=program)
     assert printed == "84929347584\n" and said.splitlines()[1] == line, said
     for card, total in (("94.97GiB", 101973261025), ("700MiB", 700 << 20), ("RTX PRO 6000", 101974081536)):

@@ -27,7 +27,7 @@ def report(path: Union[None, str, "os.PathLike[str]"] = None, *options: str) -> 
     """The report of `gpumemtrace replay PATH --json OPTIONS`.
 
     Without a path, it covers this process so far. `gpumemtrace schema report` describes the keys.
-    Starts a process that replays the whole trace.
+    Starts a process that replays the whole trace. A folder or pattern has at most 16 traces.
 
     Raises `NotRecording` if no path is given and this process is not being recorded, and
     `CommandFailed` if the trace cannot be read or an option is wrong.

@@ -91,17 +91,13 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let style = Style { is_verbose: args.verbose, ..args.display.style() };
     status_line::exit_cleanly_on_interrupt()?;
     let traces = named_or_newest(&args.traces)?;
+    if args.follow {
+        // Those that are there already; a pattern may match more later.
+        refuse_many(args, &find_files(&traces, TRACES).unwrap_or_default())?;
+    }
     let files =
         if args.follow { follow_traces(args, &traces, &asked)? } else { find_files(&traces, TRACES)? };
-    let count = args.filters.count_accepted(&files);
-    if count > MAX_TOGETHER {
-        return Err(UsageError(format!(
-            "replay reports at most {MAX_TOGETHER} traces together, and these are {}: gpumemtrace summarize compares \
-             any number; or name some of them, or choose ranks with --rank",
-            format_number(count as u64)
-        ))
-        .into());
-    }
+    refuse_many(args, &files)?;
     let (analyses, unreadable) = read_traces(args, &files, &asked)?;
     check_moments_exist(&analyses, &args.at)?;
     let sections = &args.sections.asked;
@@ -138,6 +134,19 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     print_document(renderer, &shown, &context)?;
     resolver.save_cache();
     Ok(exit)
+}
+
+/// Refuses more traces than fit into memory together.
+fn refuse_many(args: &ReplayArgs, files: &[PathBuf]) -> Result<(), UsageError> {
+    let count = args.filters.count_accepted(files);
+    if count <= MAX_TOGETHER {
+        return Ok(());
+    }
+    Err(UsageError(format!(
+        "replay reports at most {MAX_TOGETHER} traces together, and these are {}: gpumemtrace summarize compares any \
+         number; or name some of them, or choose ranks with --rank",
+        format_number(count as u64)
+    )))
 }
 
 /// Follows the traces, which need not exist yet. Returns those to report.

@@ -3,7 +3,8 @@
 //! The command must behave as if it had been started directly. It inherits stdin, stdout and
 //! stderr, and it stays in our process group, so a key pressed in the terminal reaches it. Signals
 //! sent to us are passed on, and we exit with its exit code. We print only to stderr and only after
-//! the command has ended, apart from one line if it cannot be recorded.
+//! the command has ended, apart from one line if it cannot be recorded, and one that names a Python
+//! that we chose.
 
 mod candidate_server;
 mod holders;
@@ -168,6 +169,7 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     check_preloadable(&library, Platform::HOST)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
     let program = program::resolve_command(&args.command, &here);
+    program::name_python(&args.command, &program);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).env_remove(program::PYTHON);
     command.envs(extras.variables.iter().map(|(name, value)| (name, value)));

@@ -2,9 +2,9 @@
 //!
 //! A command must run as in a shell, so only what a shell could not run becomes an argument of
 //! Python. That is `-m`, a `.py` file that is not executable, and a `.py` file named without a
-//! slash. The Python is the first that exists of: the caller (`python -m gpumemtrace run`), that of
-//! the active environment (`VIRTUAL_ENV`), the one beside this command if it was called by its path
-//! (`env/bin/gpumemtrace run`), `python3` on `PATH`, `python` on `PATH`. A command that was found
+//! slash. The Python is the first that exists of: the caller (`python -m gpumemtrace run`), the one
+//! beside this command if it was called by its path (`env/bin/gpumemtrace run`), that of the active
+//! environment (`VIRTUAL_ENV`), `python3` on `PATH`, `python` on `PATH`. A command that was found
 //! on `PATH` may lie in an environment of its own, such as pipx makes, without the program's
 //! packages.
 
@@ -19,16 +19,21 @@ use crate::terminal::stderr::print_message;
 /// Set by `python -m gpumemtrace` to its own interpreter.
 pub(super) const PYTHON: &str = "GPUMEMTRACE_PYTHON";
 
-/// The program to start, with all its arguments. Names a Python that is found for it on stderr.
+/// The program to start, with all its arguments.
 pub(in crate::commands) fn resolve_command(command: &[OsString], here: &Path) -> Vec<OsString> {
     let mut whole = command.to_vec();
     if command.first().is_some_and(|name| is_for_python(name, here)) {
-        let python = find_python();
-        let shown = escape_text(&Path::new(&python).display().to_string());
-        print_message(format_args!("gpumemtrace: the Python is {shown}"));
-        whole.insert(0, python);
+        whole.insert(0, find_python());
     }
     whole
+}
+
+/// Names the Python on stderr, if [`resolve_command`] found one for the command.
+pub(in crate::commands) fn name_python(command: &[OsString], whole: &[OsString]) {
+    if let Some(python) = whole.first().filter(|_| whole.len() > command.len()) {
+        let shown = escape_text(&Path::new(python).display().to_string());
+        print_message(format_args!("gpumemtrace: the Python is {shown}"));
+    }
 }
 
 fn is_for_python(name: &OsStr, here: &Path) -> bool {
@@ -46,15 +51,15 @@ fn is_for_python(name: &OsStr, here: &Path) -> bool {
 
 fn find_python() -> OsString {
     let asked = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
-    let of_environment =
-        std::env::var_os("VIRTUAL_ENV").map(|environment| Path::new(&environment).join("bin/python"));
+    let environment = std::env::var_os("VIRTUAL_ENV").filter(|environment| !environment.is_empty());
+    let of_environment = environment.map(|environment| Path::new(&environment).join("bin/python"));
     // The path that was called, not its link target: the link may lie in another environment.
     let command = std::env::args_os().next().map(PathBuf::from);
     let command = command.filter(|command| command.components().count() > 1);
     let beside = command.and_then(|command| Some(command.parent()?.join("python")));
     let exists = |python: &PathBuf| is_program(python);
     asked
-        .or_else(|| of_environment.filter(exists).or(beside.filter(exists)).map(PathBuf::into_os_string))
+        .or_else(|| beside.filter(exists).or(of_environment.filter(exists)).map(PathBuf::into_os_string))
         .or_else(|| {
             ["python3", "python"]
                 .iter()

@@ -27,6 +27,7 @@ use crate::exit::{CliExit, UsageError};
 use crate::launch::platform::Platform;
 use crate::terminal::stderr::print_message;
 use crate::terminal::units::format_bytes;
+use crate::trace::many::MAX_TOGETHER;
 use crate::user_cache::user_cache;
 
 /// The text of a file of the Python part.
@@ -144,11 +145,15 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     if let Some(capability) = args.capability {
         card = card.with_capability(capability).map_err(|why| UsageError(format!("--capability: {why}")))?;
     }
-    if let Some(varied) = &args.vary {
-        return vary::run(args, varied, card);
-    }
     let here = std::env::current_dir().context("the current directory is gone")?;
     let command = program::resolve_command(&args.run.command, &here);
+    if let Some(varied) = &args.vary {
+        if args.card.is_none() {
+            print_assumed(&card);
+        }
+        program::name_python(&args.run.command, &command);
+        return vary::run(args, varied, card, &command);
+    }
     let torch = find_torch(&command, &here)?;
     let libraries = prepare_libraries(&torch)?;
     let python = PythonHook::create(PACKAGE_NAME, PYTHON_FILES)
@@ -180,9 +185,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         }
     ));
     if args.card.is_none() {
-        print_message(format_args!(
-            "gpumemtrace: this card is assumed; name yours with --card, such as --card A100 or --card 24GiB"
-        ));
+        print_assumed(&card);
     }
     let finished = run_with(&args.run, &extras)?;
     if !args.no_report && !finished.traces.is_empty() {
@@ -190,6 +193,13 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
         print_address_ranges(&finished.traces, &here);
     }
     Ok(finished.exit)
+}
+
+fn print_assumed(card: &SimulatedCard) {
+    print_message(format_args!(
+        "gpumemtrace: {} is assumed; name your card with --card, such as --card A100 or --card 24GiB",
+        card.name
+    ));
 }
 
 /// Variables of Triton and of PyTorch's compiler. Triton links its launchers with the driver in
@@ -209,9 +219,10 @@ fn compiler_variables(libraries: &PreparedLibraries) -> Vec<(&'static str, OsStr
 
 /// Prints the report of the traces. The exit code stays that of the program.
 fn report(traces: &[PathBuf], here: &Path) {
+    let command = if traces.len() > MAX_TOGETHER { "summarize" } else { "replay" };
     let shown = traces.iter().map(|trace| trace.strip_prefix(here).unwrap_or(trace));
     let started = std::env::current_exe()
-        .and_then(|command| std::process::Command::new(command).arg("replay").args(shown).status());
+        .and_then(|executable| std::process::Command::new(executable).arg(command).args(shown).status());
     if let Err(error) = started {
         print_message(format_args!("gpumemtrace: no report: {error}"));
     }

@@ -10,8 +10,9 @@ use simgpu_setup::Wheel;
 
 use crate::exit::UsageError;
 
-/// Prints the file of the module, or an empty line.
-const FIND: &str = "import importlib.util as u; s = u.find_spec('torch'); print(s and s.origin or '')";
+/// Prints the file of the module, or an empty line; in a Python older than 3.10, `old`.
+const FIND: &str = "import sys, importlib.util as u; s = u.find_spec('torch'); \
+                    print('old' if sys.version_info < (3, 10) else s and s.origin or '')";
 
 /// Prints the version of cuDNN that PyTorch was compiled against.
 const CUDNN: &str = "import torch; print(*torch._C._cudnn.getCompileVersion())";
@@ -54,6 +55,9 @@ pub(super) fn find_torch(command: &[OsString], here: &Path) -> anyhow::Result<In
     let answer = answer.map_err(|error| refuse(format!("cannot start {shown}: {error}")))?;
     let text = String::from_utf8_lossy(&answer.stdout);
     let origin = text.lines().next_back().unwrap_or_default().trim();
+    if origin == "old" {
+        return Err(refuse(format!("{shown} is older than CPython 3.10, the oldest that simulate supports")));
+    }
     let packages = Path::new(origin).parent().and_then(Path::parent);
     let packages = packages.filter(|_| !origin.is_empty()).ok_or_else(|| {
         refuse(format!("{shown} has no PyTorch; install a CUDA build of torch in its environment"))

@@ -17,12 +17,14 @@ use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::make_fleet_page;
 use crate::render::text::render_fleet;
 use crate::render::{FLEET_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
+use crate::terminal::escape::escape_text;
 use crate::terminal::format::format_count;
-use crate::terminal::output_file::{OutputPath, print_output};
+use crate::terminal::output_file::OutputPath;
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::Style;
-use crate::trace::find::{TRACES_AND_SUMMARIES, find_files};
+use crate::terminal::units::format_bytes;
+use crate::trace::find::{TRACES, TRACES_AND_SUMMARIES, find_files};
 use crate::trace::many::name_left_out;
 
 #[derive(clap::Args)]
@@ -59,14 +61,18 @@ pub(crate) struct SummarizeArgs {
 pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
-    let files = find_files(&args.paths, TRACES_AND_SUMMARIES)?;
+    // A summary does not have what --fail-on judges.
+    let extensions = if args.fail_on.is_given() { TRACES } else { TRACES_AND_SUMMARIES };
+    let files = find_files(&args.paths, extensions)?;
     let (files, replaced) = without_output(files, args.output.as_deref())?;
     // A summary among the inputs has a rule of its own, see `check_replaced`.
     let replaces = args.force || replaced.is_some();
     let target = args.output.as_ref().map(|path| OutputPath::claim(path, "summary", replaces)).transpose()?;
+    if args.html.is_some() && args.html == args.output {
+        return Err(UsageError("--html and --output name the same file".to_owned()).into());
+    }
     let page =
         args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force)).transpose()?;
-    // A summary does not have what --fail-on judges.
     if let Some(path) = files.iter().find(|path| args.fail_on.is_given() && read::is_summary(path)) {
         let why = format!("{} is a summary, and --fail-on needs the traces", path.display());
         return Err(UsageError(why).into());
@@ -86,17 +92,22 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
         file.finish()?;
     }
     let fleet = Fleet::of(&summary);
+    if let Some((path, page)) = args.html.as_ref().zip(page) {
+        let name = args.paths[0].display().to_string();
+        let is_stream = page.is_stream();
+        let written_bytes = page.fill(page_of_ranks(&name, summary, &fleet)?.as_bytes())?;
+        // Not on stdout, which has the report.
+        if !is_stream {
+            let (path, size) = (escape_text(&path.display().to_string()), format_bytes(written_bytes));
+            print_message(format_args!("gpumemtrace: wrote {path} ({size})"));
+        }
+    }
     print_document(
         select_format(FLEET_RENDERERS, args.format, args.json),
         &fleet,
         &RenderContext::new(style),
     )?;
     let is_whole = is_whole(&fleet);
-    if let Some((path, page)) = args.html.as_ref().zip(page) {
-        let name = args.paths[0].display().to_string();
-        let written_bytes = page.fill(page_of_ranks(&name, summary, &fleet)?.as_bytes())?;
-        print_output(path, written_bytes)?;
-    }
     Ok(match (fails.into_inner(), is_whole) {
         (true, _) => CliExit::Findings,
         (false, false) => CliExit::Incomplete,

@@ -1,10 +1,10 @@
 //! The live blocks by ascending address, brought up to date when they are asked for.
 //!
-//! Constraint: observations of the gap need all live blocks in order. Sorting them each time cost
-//! more than all other work on them. Consequence: the order of the last time is kept. Blocks that
-//! were removed since are left out of it, and newer ones, of which only those that are still live
-//! are sorted, are merged into it. The free of any other block costs one comparison. The property
-//! test below compares the order with that of a `BTreeMap`.
+//! Constraint: an observation of the gap needs all live blocks in order, and sorting them each time
+//! took most of its time. Consequence: the order of the last time is kept. Blocks that were removed
+//! since are left out of it. Newer blocks that are still live are sorted and merged in. The free of
+//! any other block costs one comparison. The property test below compares the order with that of a
+//! `BTreeMap`.
 
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;

@@ -6,6 +6,8 @@
 mod simulated_runs;
 mod varied_argument;
 
+use std::ffi::OsString;
+
 use anyhow::Context as _;
 use gpumemtrace_whatif::{
     LARGEST_SCHEMA, LARGEST_VERSION, LargestAnswer, LargestOfSetting, LargestSearch, ValueRun,
@@ -31,11 +33,12 @@ pub(super) fn run(
     args: &SimulateArgs,
     varied: &VariedArgument,
     card: SimulatedCard,
+    command: &[OsString],
 ) -> anyhow::Result<CliExit> {
     status_line::exit_cleanly_on_interrupt()?;
     let folder = tempfile::tempdir().context("simulate: cannot make a temporary folder")?;
     let steps = args.steps.unwrap_or(DEFAULT_STEPS);
-    let mut program = SimulatedProgram::new(args, varied, steps, folder.path())?;
+    let mut program = SimulatedProgram::new(args, command, varied, steps, folder.path())?;
     let mut settings = vec![search_largest(&mut program, varied, None, 0)?];
     let guess = settings[0].largest.map_or(0, |value| varied.number_of(value));
     let defaults: Vec<String> = DEFAULT_SETTINGS.iter().map(|setting| (*setting).to_owned()).collect();

@@ -29,6 +29,7 @@ const SHOWN_OUTPUT_LINES: usize = 5;
 /// A program whose argument varies, and how it is simulated.
 pub(super) struct SimulatedProgram<'a> {
     args: &'a SimulateArgs,
+    command: &'a [OsString],
     varied: &'a VariedArgument,
     steps: u32,
     folder: &'a Path,
@@ -68,12 +69,13 @@ impl RunFolder {
 impl<'a> SimulatedProgram<'a> {
     pub(super) fn new(
         args: &'a SimulateArgs,
+        command: &'a [OsString],
         varied: &'a VariedArgument,
         steps: u32,
         folder: &'a Path,
     ) -> anyhow::Result<Self> {
         let executable = std::env::current_exe().context("cannot find this executable")?;
-        Ok(Self { args, varied, steps, folder, executable, torch: None, runs: 0 })
+        Ok(Self { args, command, varied, steps, folder, executable, torch: None, runs: 0 })
     }
 
     /// Runs the program with a value.
@@ -85,7 +87,7 @@ impl<'a> SimulatedProgram<'a> {
         self.runs += 1;
         let folder = self.folder.join(self.runs.to_string());
         fs::create_dir(&folder).context("simulate: cannot make a temporary folder")?;
-        let command = self.varied.command_with(&self.args.run.command, value);
+        let command = self.varied.command_with(self.command, value);
         let output = folder.join("output");
         let status = self.start(&command, setting, &folder, &output)?;
         // Without a trace, the program used no GPU memory.
