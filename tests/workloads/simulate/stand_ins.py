@@ -1,4 +1,4 @@
-"""Runs a program with stand-ins for data and weights that it would download.
+"""Runs a program with stand-ins for what it would download, or for another platform.
 
 usage: python stand_ins.py NAME[,NAME]... PROGRAM [ARGUMENT]...
 
@@ -91,6 +91,31 @@ def resisc45():
     log = types.ModuleType("wandb")
     log.init = lambda **_: types.SimpleNamespace(log=lambda *_, **__: None)
     sys.modules |= {"datasets": data, "wandb": log}
+
+
+def windows():
+    """PyTorch's wheels for Windows, which lack flash attention."""
+    import torch
+
+    enable = torch.backends.cuda.enable_flash_sdp
+    enable(False)
+    torch.backends.cuda.enable_flash_sdp = lambda enabled: enable(False)
+
+
+def do_bench():
+    """Triton's timing with two calls instead of thousands; kernels take no time here."""
+    import torch
+    import triton.testing
+
+    def time_twice(function, *_, grad_to_none=None, quantiles=None, **__):
+        for _ in range(2):
+            for tensor in grad_to_none or []:
+                tensor.grad = None
+            function()
+        torch.cuda.synchronize()
+        return [1.0] * len(quantiles) if quantiles else 1.0
+
+    triton.testing.do_bench = time_twice
 
 
 if __name__ == "__main__":
