@@ -181,7 +181,10 @@ from_other = torch.empty_like(sent)
 other = 1 - dist.get_rank()
 for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, from_other, other)]):
     work.wait()
-print(f"rank {dist.get_rank()} {received.tolist()} {tuple(tokens.shape)} {lengths[1].tolist()} {from_other.tolist()}\\n", end="", flush=True)
+used = torch.full((1,), 6e9, device="cuda")
+dist.all_reduce(used, op=dist.ReduceOp.MAX)
+exchanged = received.tolist(), tuple(tokens.shape), lengths[1].tolist(), from_other.tolist(), (used / 3).item()
+print("rank", dist.get_rank(), *exchanged, "\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 
@@ -191,8 +194,8 @@ def test_ranks_receive_what_they_would_from_ranks_with_their_data(stock, tmp_pat
     (tmp_path / "train.py").write_text(EXCHANGE)
     printed, said = simulate_ranks(tmp_path, stock, 2, "train.py", "--no-report")
     assert sorted(line for line in printed.splitlines() if line.startswith("rank ")) == [
-        "rank 0 [3, 3] (6, 4) [3, 5] [3, 5]",
-        "rank 1 [5, 5] (10, 4) [3, 5] [3, 5]",
+        "rank 0 [3, 3] (6, 4) [3, 5] [3, 5] 2000000000.0 ",
+        "rank 1 [5, 5] (10, 4) [3, 5] [3, 5] 2000000000.0 ",
     ]
     # What comes from other ranks is not known.
     assert "read results that are not computed here" in said

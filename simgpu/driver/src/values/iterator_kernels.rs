@@ -26,14 +26,15 @@ pub(crate) fn prepare_iteration(rule: IteratorRule, frame: &CallFrame) -> Option
 fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) -> Option<Plan> {
     use IteratorRule::{
         All, Any, AtLeast, Compare, Divide, Fill, Finite, Index, Least, Map, Mean, Move, Never, Position,
-        Random, RandomBelow, Reduce, Select, Update,
+        Quotient, Random, RandomBelow, Reduce, Select, Update,
     };
     let ((results, inputs), common_type) = (iteration.split(), iteration.common_type);
     let result = results.first()?.view;
     let knowledge = least_known(inputs);
     let is_known = knowledge == Knowledge::Known;
     // The usual case comes first: a kernel with floating-point results that nothing is known of.
-    let is_finite = rule == Finite && result.elements().is_some_and(|elements| elements <= FEW);
+    let is_finite =
+        matches!(rule, Finite | Quotient) && result.elements().is_some_and(|elements| elements <= FEW);
     let is_unknown_real = result.kind.is_floating() && !is_known && rule.combines() && !is_finite;
     if rule == Never || is_unknown_real || !are_small(results, inputs) {
         return None;
@@ -63,13 +64,14 @@ fn plan_iteration(rule: IteratorRule, frame: &CallFrame, iteration: &Iteration) 
             Some(write(result, Value::Integer(along as i64 / 2), Knowledge::Placeholder))
         }
         Divide if !common_type.is_some_and(ScalarType::is_floating) && divides_by_zero(inputs) => None,
-        Map | Finite | Divide if common_type.as_ref().is_some_and(differs) => None,
+        Quotient if !is_known && divides_by_zero(inputs) => None,
+        Map | Finite | Divide | Quotient if common_type.as_ref().is_some_and(differs) => None,
         Compare | AtLeast if result.kind != ScalarType::BOOL => None,
-        Map | Finite | Divide if removes_operand(result.kind, inputs) => {
+        Map | Finite | Divide | Quotient if removes_operand(result.kind, inputs) => {
             call_cpu_in_float(iteration, results.first()?, inputs, knowledge)
         }
         Reduce | Least | Mean if inputs.iter().any(|input| differs(&input.view.kind)) => None,
-        Map | Finite | Divide | Compare | AtLeast => {
+        Map | Finite | Divide | Quotient | Compare | AtLeast => {
             Some(call_cpu(views, knowledge, convert(inputs, common_type)?))
         }
         All | Any => Some(call_cpu(views, knowledge, convert(inputs, Some(result.kind))?)),

@@ -20,6 +20,8 @@ pub(crate) enum IteratorRule {
     /// As `Map`, also with a few placeholders: the result of these kernels is a number. A program
     /// that bounds a size gets one in its bounds, and a score that it lowers by 1e9 is low.
     Finite,
+    /// As `Finite`, where no element of the divisor is 0, as placeholders are that nobody wrote.
+    Quotient,
     /// One value for all elements.
     Fill,
     /// Moves elements, also placeholders.
@@ -55,8 +57,8 @@ pub(crate) enum IteratorRule {
 impl IteratorRule {
     /// True if the kernel makes new values: they may be NaN where its inputs are placeholders.
     pub(crate) fn combines(self) -> bool {
-        use IteratorRule::{Divide, Finite, Least, Map, Mean, Reduce};
-        matches!(self, Map | Finite | Divide | Reduce | Least | Mean)
+        use IteratorRule::{Divide, Finite, Least, Map, Mean, Quotient, Reduce};
+        matches!(self, Map | Finite | Divide | Quotient | Reduce | Least | Mean)
     }
 }
 
@@ -64,7 +66,8 @@ impl IteratorRule {
 /// smallest number of a type.
 pub(crate) const EXTREME: f64 = 1e4;
 
-/// The most placeholders that [`IteratorRule::Finite`] computes: activations of a network are more.
+/// The most placeholders that [`IteratorRule::Finite`] and [`IteratorRule::Quotient`] compute:
+/// activations of a network are more.
 pub(crate) const FEW: u64 = 256;
 
 /// The operand with the elements that an index names, and where the index and its limits are.
@@ -82,8 +85,8 @@ pub(crate) enum IndexedOperand {
 
 use IndexedOperand::{Flat, Result as IndexedResult, ResultAlongDim, Source};
 use IteratorRule::{
-    All, Any, AtLeast, Compare, Divide, Fill, Finite, Index, Least, Map, Mean, Move, Position, Random,
-    RandomBelow, Reduce, Select, Update,
+    All, Any, AtLeast, Compare, Divide, Fill, Finite, Index, Least, Map, Mean, Move, Position, Quotient,
+    Random, RandomBelow, Reduce, Select, Update,
 };
 
 /// Stubs that take a `TensorIterator` as their first argument. Those without a row are never
@@ -135,7 +138,7 @@ pub(crate) const ITERATOR_STUBS: &[(&str, IteratorRule)] = &[
     ("add_stub", Finite),
     ("sub_stub", Finite),
     ("mul_stub", Finite),
-    ("div_true_stub", Map),
+    ("div_true_stub", Quotient),
     ("neg_stub", Finite),
     ("abs_stub", Finite),
     ("sign_stub", Map),
