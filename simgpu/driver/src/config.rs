@@ -36,8 +36,6 @@ pub(crate) struct Config {
     pub(crate) compute: (u32, u32),
     /// `None`: as cards of this compute capability have them.
     pub(crate) multiprocessors: Option<u32>,
-    /// Size of the L2 cache. Inductor and Triton time kernels with a buffer of this size.
-    pub(crate) l2_cache_bytes: i32,
     pub(crate) name: String,
     pub(crate) copy: CopyMode,
     /// The largest tensor that is computed, in bytes; 0 computes none.
@@ -57,8 +55,6 @@ pub(crate) struct Config {
 const MAX_DEVICES: u64 = 16;
 const DEFAULT_MEMORY: u64 = 80 << 30;
 const MEMORY_STEP: u64 = 2 << 20;
-/// That of an H100.
-const DEFAULT_L2_CACHE: u64 = 50 << 20;
 
 impl Config {
     /// Reads all settings through `var`, which returns `None` for an unset variable.
@@ -113,12 +109,6 @@ impl Config {
                 number("SIMGPU_MULTIPROCESSORS", "a number from 1 to 1024", 0, 1..=1024) as u32
             )
             .filter(|count| *count > 0),
-            l2_cache_bytes: number(
-                "SIMGPU_L2_CACHE_BYTES",
-                "a number of bytes up to 1G",
-                DEFAULT_L2_CACHE,
-                1..=1 << 30,
-            ) as i32,
             name: var("SIMGPU_NAME").unwrap_or_else(|| "Simulated GPU".to_owned()),
             copy,
             values_bytes: number(
@@ -182,10 +172,9 @@ mod tests {
             ("SIMGPU_COPY", "all"),
             ("SIMGPU_DEVICES", "2"),
             ("SIMGPU_MULTIPROCESSORS", "108"),
-            ("SIMGPU_L2_CACHE_BYTES", "41943040"),
         ]);
         assert_eq!((config.memory, config.devices, config.compute), (256 << 20, 2, (8, 0)));
-        assert_eq!((config.multiprocessors, config.l2_cache_bytes), (Some(108), 40 << 20));
+        assert_eq!(config.multiprocessors, Some(108));
         assert_eq!(config.copy, CopyMode::All);
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResu
         35 => 0,          // TCC_DRIVER
         36 => 2_619_000,  // MEMORY_CLOCK_RATE in kHz
         37 => 5120,       // GLOBAL_MEMORY_BUS_WIDTH
-        38 => config.l2_cache_bytes, // L2_CACHE_SIZE
+        38 => 50 << 20,   // L2_CACHE_SIZE
         39 => limits.threads, // MAX_THREADS_PER_MULTIPROCESSOR
         40 => 3,          // ASYNC_ENGINE_COUNT
         41 => 1,          // UNIFIED_ADDRESSING
