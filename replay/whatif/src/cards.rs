@@ -82,6 +82,8 @@ static CARDS: &[KnownCard] = &[
     ),
     // 15,840 MiB, rounded, in logs of Ultralytics.
     card("RTX 5080", &["rtx5080", "5080"], 16_608_919_552, (12, 0), 84),
+    // total_memory=15934MB of torch.
+    card("RTX 4070 Ti SUPER", &["rtx4070tisuper", "4070-ti-super"], 16_708_009_984, (8, 9), 66),
     // deviceQuery with CUDA 13.1.
     card("RTX 4060 Ti (16 GB)", &["rtx4060ti-16gb", "4060-ti-16gb"], 16_722_821_120, (8, 9), 34),
     // total_memory=16049MB of torch.
@@ -251,7 +253,8 @@ mod tests {
             ("NVIDIA RTX PRO 6000 Blackwell Server Edition", &["RTX PRO 6000 Blackwell"]),
             ("NVIDIA GeForce RTX 4060", &["RTX 4060"]),
             ("NVIDIA GeForce RTX 4060 Ti", &["RTX 4060 Ti (8 GB)", "RTX 4060 Ti (16 GB)"]),
-            ("NVIDIA GeForce RTX 4070 Ti SUPER", &[]),
+            ("NVIDIA GeForce RTX 4070 Ti SUPER", &["RTX 4070 Ti SUPER"]),
+            ("NVIDIA GeForce RTX 4070 SUPER", &[]),
             ("NVIDIA GeForce RTX 4090 Laptop GPU", &[]),
             ("NVIDIA GeForce RTX 4090 D", &[]),
             ("NVIDIA T400 4GB", &["T400 (4 GB)"]),
