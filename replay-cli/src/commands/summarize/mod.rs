@@ -61,6 +61,9 @@ pub(crate) struct SummarizeArgs {
 pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
+    if args.html.is_some() && args.html == args.output {
+        return Err(UsageError("--html and --output name the same file".to_owned()).into());
+    }
     // A summary does not have what --fail-on judges.
     let extensions = if args.fail_on.is_given() { TRACES } else { TRACES_AND_SUMMARIES };
     let files = find_files(&args.paths, extensions)?;
@@ -68,9 +71,6 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     // A summary among the inputs has a rule of its own, see `check_replaced`.
     let replaces = args.force || replaced.is_some();
     let target = args.output.as_ref().map(|path| OutputPath::claim(path, "summary", replaces)).transpose()?;
-    if args.html.is_some() && args.html == args.output {
-        return Err(UsageError("--html and --output name the same file".to_owned()).into());
-    }
     let page =
         args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force)).transpose()?;
     if let Some(path) = files.iter().find(|path| args.fail_on.is_given() && read::is_summary(path)) {
