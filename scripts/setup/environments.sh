@@ -47,7 +47,7 @@ list_pythons() {
         if [ -n "$found" ]; then pythons+=("$found"); else skip "CPython $version: not installed here"; fi
     done
     GPUMEMTRACE_PYTHONS=$(IFS=,; echo "${pythons[*]}")
-    # One whose frames are not read.
+    # A Python whose frames gpumemtrace does not read.
     GPUMEMTRACE_OLD_PYTHON=$(find_python 3.9 3.8)
     [ -n "$GPUMEMTRACE_OLD_PYTHON" ] || skip "native stacks of an older CPython: neither 3.9 nor 3.8 is installed"
     export GPUMEMTRACE_PYTHONS GPUMEMTRACE_OLD_PYTHON

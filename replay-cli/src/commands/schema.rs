@@ -17,9 +17,9 @@ use crate::exit::CliExit;
 
 #[derive(clap::Args)]
 pub(crate) struct SchemaArgs {
-    /// The report that the schema describes
+    /// The report that the schema describes [default: list the names]
     #[arg(value_enum)]
-    name: SchemaName,
+    name: Option<SchemaName>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -42,8 +42,12 @@ enum SchemaName {
 const CAN_BE_NULL: [&str; 2] = ["stream", "pool"];
 
 pub(crate) fn run(args: &SchemaArgs) -> anyhow::Result<CliExit> {
-    let text = serde_json::to_string_pretty(&schema_of(args.name))? + "\n";
-    std::io::stdout().write_all(text.as_bytes())?;
+    let names = SchemaName::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let text = match args.name {
+        Some(name) => serde_json::to_string_pretty(&schema_of(name))?,
+        None => names.map(|name| name.get_name().to_owned()).collect::<Vec<_>>().join("\n"),
+    };
+    writeln!(std::io::stdout(), "{text}")?;
     Ok(CliExit::Done)
 }
 

@@ -46,8 +46,7 @@ pub(crate) fn find_files(paths: &[PathBuf], extensions: &[&str]) -> Result<Vec<P
     Ok(files)
 }
 
-/// The paths that the user named; without any, the newest trace of the current folder, whose name
-/// is printed.
+/// The user's paths. Without any, the newest trace in the current folder, which is named on stderr.
 ///
 /// # Errors
 ///
@@ -56,25 +55,20 @@ pub(crate) fn named_or_newest(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>>
     if !paths.is_empty() {
         return Ok(paths.to_vec());
     }
-    let (newest, count) = newest_trace(Path::new(""))?;
-    let name = escape_text(&newest.display().to_string());
-    let others = if count > 1 { format!(", the newest of {count} here") } else { String::new() };
-    print_message(format_args!("gpumemtrace: reading {name}{others}"));
-    Ok(vec![newest])
-}
-
-/// The trace of a folder that changed last, and the number of traces in it.
-fn newest_trace(folder: &Path) -> anyhow::Result<(PathBuf, usize)> {
     let is_trace = |path: &Path| has_extension(path, TRACES[0]) && !is_side_file(path);
-    let found =
-        walk(folder, 1)?.into_iter().filter(|(path, kind)| *kind == FoundKind::File && is_trace(path));
+    let found = walk(Path::new(""), 1)?.into_iter();
+    let found = found.filter(|(path, kind)| *kind == FoundKind::File && is_trace(path));
     let found = last_parts(found.map(|(path, _)| path).collect());
     let modified = |path: &Path| path.metadata().and_then(|facts| facts.modified()).ok();
     // The newest events of a running program are in the ring file.
     let changed = |path: &&PathBuf| modified(path).max(modified(&path.with_added_extension("ring")));
     let none = "no trace is named, and this folder has none: gpumemtrace run -- python train.py records one";
     let newest = found.iter().max_by_key(changed).ok_or_else(|| UsageError(none.to_owned()))?;
-    Ok((newest.clone(), found.len()))
+    let name = escape_text(&newest.display().to_string());
+    let others =
+        if found.len() > 1 { format!(", the newest of {} here", found.len()) } else { String::new() };
+    print_message(format_args!("gpumemtrace: reading {name}{others}"));
+    Ok(vec![newest.clone()])
 }
 
 fn find_in_folder(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, UnreadableInput> {

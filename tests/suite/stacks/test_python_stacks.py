@@ -59,7 +59,7 @@ assert cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(4096)
 
 
 def test_older_python_is_recorded_with_native_stacks(tmp_path):
-    """Programs in a Python whose frames are not read: one line says so, and no event is missing."""
+    """gpumemtrace does not read the frames of this Python. One line says so; no event is missing."""
     python = os.environ.get("GPUMEMTRACE_OLD_PYTHON")
     if not python:
         pytest.skip("no CPython 3.8 or 3.9 here")

@@ -84,7 +84,7 @@ pub(crate) struct SimulateArgs {
     /// tried.
     #[arg(long, value_name = "NAME=FIRST..LAST", value_parser = VariedArgument::parse, conflicts_with_all = [
         "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "tracker",
-        "no_command_line", "holders", "html",
+        "no_command_line", "holders", "holders_signal", "holders_limit", "html",
     ])]
     vary: Option<VariedArgument>,
     /// With --vary, settings to try beside the current ones, in the syntax of PYTORCH_ALLOC_CONF
@@ -251,6 +251,17 @@ fn preload_list<'a>(files: impl Iterator<Item = &'a Path>) -> anyhow::Result<OsS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Args as _;
+
+    #[test]
+    fn vary_refuses_each_option_of_a_recording() {
+        let simulate = SimulateArgs::augment_args(clap::Command::new("simulate"));
+        let vary = simulate.get_arguments().find(|one| one.get_id() == "vary").unwrap();
+        let refused: Vec<_> = simulate.get_arg_conflicts_with(vary).iter().map(|one| one.get_id()).collect();
+        let run = RunArgs::augment_args(clap::Command::new("run"));
+        let options = run.get_arguments().map(clap::Arg::get_id).filter(|id| *id != "command");
+        assert_eq!(options.filter(|id| !refused.contains(id)).count(), 0, "refused: {refused:?}");
+    }
 
     #[test]
     fn every_python_file_is_embedded() {

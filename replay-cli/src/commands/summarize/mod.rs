@@ -67,16 +67,16 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
     // A summary does not have what --fail-on judges.
     let extensions = if args.fail_on.is_given() { TRACES } else { TRACES_AND_SUMMARIES };
     let files = find_files(&args.paths, extensions)?;
+    if let Some(path) = files.iter().find(|path| args.fail_on.is_given() && read::is_summary(path)) {
+        let why = format!("{} is a summary, and --fail-on needs the traces", path.display());
+        return Err(UsageError(why).into());
+    }
     let (files, replaced) = without_output(files, args.output.as_deref())?;
     // A summary among the inputs has a rule of its own, see `check_replaced`.
     let replaces = args.force || replaced.is_some();
     let target = args.output.as_ref().map(|path| OutputPath::claim(path, "summary", replaces)).transpose()?;
     let page =
         args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force)).transpose()?;
-    if let Some(path) = files.iter().find(|path| args.fail_on.is_given() && read::is_summary(path)) {
-        let why = format!("{} is a summary, and --fail-on needs the traces", path.display());
-        return Err(UsageError(why).into());
-    }
     let fails = AtomicBool::new(false);
     let summary = read::summarize_files(&files, &args.reading, args.jobs, &|report, analyses| {
         fails.fetch_or(args.fail_on.has_finding(report, Some(analyses)), Ordering::Relaxed);
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &SummarizeArgs) -> anyhow::Result<CliExit> {
         &fleet,
         &RenderContext::new(style),
     )?;
-    let is_whole = is_whole(&fleet);
+    let is_whole = fleet.unreadable.is_empty() && fleet.incomplete.is_empty();
     Ok(match (fails.into_inner(), is_whole) {
         (true, _) => CliExit::Findings,
         (false, false) => CliExit::Incomplete,
@@ -121,11 +121,6 @@ pub(crate) fn page_of_ranks(name: &str, summary: Summary, fleet: &Fleet) -> anyh
     let run = LakeRun { name: name.to_owned(), summary, ranks_without_summary: Vec::new() };
     let lake = Lake { runs: vec![run], ..Lake::default() };
     make_fleet_page(name, &lake, &LakeGrowth::default(), &text)
-}
-
-/// True if every trace was read, to its end.
-pub(crate) fn is_whole(fleet: &Fleet) -> bool {
-    fleet.unreadable.is_empty() && fleet.incomplete.is_empty()
 }
 
 /// The files without the one that is written, and that one. It has what an earlier run of this

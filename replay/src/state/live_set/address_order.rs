@@ -42,6 +42,9 @@ impl AddressOrder {
 
     /// Brings the order up to date with the present blocks. `newest` is the last event.
     pub(crate) fn update(&mut self, live: &BlockMap, newest: u64) {
+        if newest == self.newest {
+            return;
+        }
         self.removed.sort_unstable();
         let mut removed = self.removed.drain(..).peekable();
         self.blocks.retain(|(addr, _)| removed.next_if_eq(addr).is_none());

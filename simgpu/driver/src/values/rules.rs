@@ -20,7 +20,7 @@ pub(crate) enum IteratorRule {
     /// As `Map`, also with a few placeholders: the result of these kernels is a number. A program
     /// that bounds a size gets one in its bounds, and a score that it lowers by 1e9 is low.
     Finite,
-    /// As `Finite`, where no element of the divisor is 0, as placeholders are that nobody wrote.
+    /// As `Finite`, unless an element of the divisor is 0. Placeholders that nothing wrote are 0.
     Quotient,
     /// One value for all elements.
     Fill,
