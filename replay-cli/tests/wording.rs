@@ -146,7 +146,7 @@ fn analyses_contain_no_prose() {
         "timeline/time_spec.rs",
         "pass/stream_filter.rs",
     ];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../replay/src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/replay/src");
     let mut files = Vec::new();
     source_files(&root, &mut files);
     assert!(files.len() > 80, "{}", files.len());

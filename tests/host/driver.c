@@ -1,9 +1,10 @@
 /* The driver of the host matrix: libcuda.so.1 as far as these programs call it.
 
-   The simulated driver (simgpu/) has a lock and a log file, so a program that jumps out of a call,
-   cancels it, calls from a signal handler or closes all descriptors would fail untraced. This one
-   has neither: calls are reentrant, may be unwound, and are counted in a file that is mapped and
-   has no descriptor. The counts survive every end of the process and are the oracle for the trace.
+   The simulated driver (crates/simgpu/) has a lock and a log file, so a program that jumps out of a
+   call, cancels it, calls from a signal handler or closes all descriptors would fail untraced. This
+   one has neither: calls are reentrant, may be unwound, and are counted in a file that is mapped
+   and has no descriptor. The counts survive every end of the process and are the oracle for the
+   trace.
 
    HOST_COUNTS=DIR      where DIR/PID.counts is written, see COUNTS in host_matrix/runs.py
    HOST_SLEEP_US=N      each allocation sleeps so long, in a cancellation point */

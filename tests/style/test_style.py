@@ -34,8 +34,8 @@ ERRORS = [
     ("Cargo.lock", 'source = "registry+https://github.com/rust-lang/crates.io-index"\n'
                    'source = "registry+https://example.org/index"\n', (2,), "public registry"),
     ("host.yml", "a: https://nexus.example.org/x\nb: http://10.1.2.3:80\nc: https://github.com\n", (1, 2), "public host"),
-    ("replay/src/low.rs", "#[cfg(test)]\nmod tests;\nuse crate::{\n    low::{a, b},\n    top::c,\n};\n", (5,), "later layer"),
-    ("replay/src/new/mod.rs", "use crate::last::a;\n", (1,), "no layer"),
+    ("crates/replay/src/low.rs", "#[cfg(test)]\nmod tests;\nuse crate::{\n    low::{a, b},\n    top::c,\n};\n", (5,), "later layer"),
+    ("crates/replay/src/new/mod.rs", "use crate::last::a;\n", (1,), "no layer"),
 ]  # fmt: skip
 
 PHRASES = (
@@ -50,8 +50,8 @@ CLEAN = {
     "tests/test_words.py": f'"""{FULL[3:]}"""\n'
                            'A = "Short."\nassert A != "nobody"\n# See `src/lib.rs`.\n',
     "docs/page.md": f"{FULL}\n| {LONG} |\n```\n{LONG}\n```\n[a]: {LINK}\nIn the long run, in short.\n",
-    "replay/src/lib.rs": "//! 1. `low`: numbers.\n//! 2. `top`, then `last`: reports.\nmod low;\nmod top;\n",
-    "replay/src/top.rs": "use crate::{low::a, Type};\n#[cfg(test)]\nmod tests {\n    use crate::last::b;\n}\n",
+    "crates/replay/src/lib.rs": "//! 1. `low`: numbers.\n//! 2. `top`, then `last`: reports.\nmod low;\nmod top;\n",
+    "crates/replay/src/top.rs": "use crate::{low::a, Type};\n#[cfg(test)]\nmod tests {\n    use crate::last::b;\n}\n",
 }
 
 

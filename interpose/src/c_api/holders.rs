@@ -1,7 +1,7 @@
 //! Results of the Python package's search for the references that keep blocks alive.
 //!
 //! Only the interpreter knows these references, and hooks never call it. The Python package does
-//! the search (`pytorch-allocator-shim/python/gpumemtrace/_holders/`) and passes its results here
+//! the search (`python/gpumemtrace/_holders/`) and passes its results here
 //! as texts, which become events of the trace.
 
 use std::ffi::{CStr, c_char, c_int};

@@ -3,7 +3,7 @@
 //! Libraries on macOS bind functions by library (two-level namespace), so an exported name of ours
 //! replaces nothing. Only `__DATA,__interpose` does, in a process that was started with
 //! `DYLD_INSERT_LIBRARIES`. It is used for Metal's two functions that return devices
-//! (`interpose/metal`) and for the C library's two that end a process at once. All other methods
+//! (`crates/metal-hooks`) and for the C library's two that end a process at once. All other methods
 //! are swizzled, which also works later (`c_api::start_stop`).
 //!
 //! Nothing of CUDA is built into this library. It has not yet run on a Mac (`docs/mps.md`).

@@ -49,7 +49,7 @@ impl ExportProgram {
         let Some(program) = self.find() else {
             return UsageError(format!(
                 "the format {} needs the program {}, which is neither beside gpumemtrace nor on PATH; install \
-                 it from a checkout: cargo install --path export-{}",
+                 it from a checkout: cargo install --path crates/export-{}",
                 self.name, self.program, self.name
             ));
         };

@@ -1,4 +1,4 @@
-"""The model of PyTorch's allocator (caching-allocator/), compared with PyTorch's own.
+"""The model of PyTorch's allocator (crates/caching-allocator/), compared with PyTorch's own.
 
 Both serve the same generated requests; every address, segment, failed allocation and deferred free
 must be equal. tests/allocator-oracle/README.md describes the two formats.

@@ -25,7 +25,7 @@ SETTINGS = ["max_split_size_mb:21", "roundup_power2_divisions:8",
 #: which the tables of autocast and autograd are emptied. Two runs of PyTorch's own allocator differ
 #: here too. The model in cache/tests.rs checks these figures exactly.
 BY_ORDER = ("inactive_split",)
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 
 
 @pytest.fixture(scope="session")

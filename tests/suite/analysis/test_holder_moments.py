@@ -12,7 +12,7 @@ import pytest
 
 from conftest import COMMAND, PYTHONS, REPOSITORY, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program, sentences
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 PROGRAM = WORKLOADS / "package/holder_moments.py"
 #: The program runs until so many scans have ended.
 SCANS = ["--scans", 1]

@@ -16,7 +16,7 @@ LAB = REPOSITORY / "scripts" / "leaklab"
 sys.path.insert(0, str(LAB))
 import lab  # noqa: E402
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 HELD = WORKLOADS / "package/holders.py"
 STEPS = 12
 
@@ -295,7 +295,7 @@ def test_invalid_options_are_refused():
 
 def test_parameters_are_named_after_their_model(run_python, torch_version):
     """The optimizer's groups lead to all of them, too. What `gc.freeze()` hides may be in use."""
-    run = run_python(torch_version, "package/holder_names.py", REPOSITORY / "pytorch-allocator-shim" / "python")
+    run = run_python(torch_version, "package/holder_names.py", REPOSITORY / "python")
     several, single = map(ast.literal_eval, (line.replace("] [", "], [") for line in run.process.stdout.splitlines()))
     assert several == ([("holder_names.net", "Sequential", f"Linear.{name}", "tensor") for name in ("bias", "weight")], [])
     assert single[0][0][0] == "holder_names.net[0].weight" and single[1] == ["frozen"]

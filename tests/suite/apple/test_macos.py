@@ -17,7 +17,7 @@ import pytest
 from conftest import DRIVER, LIBRARY, REPOSITORY, dump, environment, gpumemtrace
 from installed_package import build_distribution
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python" / "gpumemtrace"
+PACKAGE = REPOSITORY / "python" / "gpumemtrace"
 
 
 def sample(name):

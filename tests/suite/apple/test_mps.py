@@ -20,7 +20,7 @@ from spec_reader import Trace
 from metal_runs import GOLDEN, METAL, built, marked_lines, run
 from spec_reader_check import compare as assert_the_specification_reads_it
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 BOTH = METAL / "leak_patterns.py"
 MIB = 1 << 20
 #: Words of the CUDA backend that no report of an Apple GPU contains.

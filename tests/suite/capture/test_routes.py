@@ -155,7 +155,7 @@ def test_every_row_is_recorded_and_held_bytes_equal_driver(place, route, address
     without_slack = [call for call in calls if call["slack"] == "0" and call["dev"] == "0"]
     assert len(without_slack) > 100, "most calls need no page rounding"
     assert {"host", "managed", "foreign"} <= set(held[-1]) and set(held[-1].values()) == {"0"}, held[-1]
-    checker = REPOSITORY / "simgpu" / "tests" / "check_log.py"
+    checker = REPOSITORY / "crates" / "simgpu" / "tests" / "check_log.py"
     assert subprocess.run([sys.executable, checker, "--quiet", place.folder / "driver.log"]).returncode == 0
 
 

@@ -105,7 +105,7 @@ def test_each_session_is_run_or_gives_a_reason():
 
 def test_python_fragments_compile():
     """Python fragments compile, and names that they import from the package exist."""
-    known = set(re.findall(r'^    "(\w+)"', (REPOSITORY / "pytorch-allocator-shim/python/gpumemtrace/__init__.py").read_text(), re.M))
+    known = set(re.findall(r'^    "(\w+)"', (REPOSITORY / "python/gpumemtrace/__init__.py").read_text(), re.M))
     for page in [*ALL, README]:
         for block in blocks(page.read_text()):
             if block.language == "python":

@@ -328,7 +328,7 @@ def test_missing_program_says_how_to_install_it(tmp_path):
     env = environment(tmp_path, traced=False, PATH="/usr/bin")
     done = subprocess.run([alone, "export", "parquet", *golden(tmp_path)], capture_output=True, text=True, env=env)
     assert done.returncode == 2
-    assert "gpumemtrace-parquet" in done.stderr and "cargo install --path export-parquet" in done.stderr
+    assert "gpumemtrace-parquet" in done.stderr and "cargo install --path crates/export-parquet" in done.stderr
     folder = tmp_path / "bin"
     folder.mkdir()
     os.symlink(BUILD / "gpumemtrace-parquet", folder / "gpumemtrace-parquet")

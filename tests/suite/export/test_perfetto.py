@@ -11,7 +11,7 @@ from page_runs import GOLDEN, record
 from perfetto_page import open_in_perfetto
 from perfetto_trace import PROBLEMS, export_perfetto, query
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from conftest import BUILD, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program, sentences
 from perfetto_trace import PROBLEMS, PerfettoTrace, query
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 #: The last time of a slice is its end.
 SLICES = "select ts, dur, name, category, depth from slice"
 FLOWS = """select a.ts source_ts, a.name source, b.ts target_ts, b.name target

@@ -48,7 +48,7 @@ def test_wheel_contents_and_tag(wheel):
         binaries |= {f"gpumemtrace/lib/simgpu/{name}": name for name in ("libsimgpu_driver.so", "libsimgpu_toolkit.so")}
         for inside, built in binaries.items():
             assert archive.read(inside) == (BUILD / built).read_bytes()
-        sources = REPOSITORY / "pytorch-allocator-shim" / "python"
+        sources = REPOSITORY / "python"
         expected = {str(path.relative_to(sources)) for path in sources.rglob("*.py")} | {"gpumemtrace/py.typed"}
         expected |= {str(path.relative_to(sources)) for path in sources.rglob("*.sql")}
         assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
@@ -225,7 +225,7 @@ def test_editable_install(tmp_path):
     done = run([fresh.command, "run", "--", fresh.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
     printed = json.loads(done.stdout)
     assert printed["recording"]["is_recording"] and printed["report"]["steps"]["count"] == 3
-    assert printed["file"] == str(REPOSITORY / "pytorch-allocator-shim" / "python" / "gpumemtrace" / "__init__.py")
+    assert printed["file"] == str(REPOSITORY / "python" / "gpumemtrace" / "__init__.py")
 
 
 def test_sdist_builds_the_same_wheel(wheel, tmp_path):

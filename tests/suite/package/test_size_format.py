@@ -16,7 +16,7 @@ def number(text):
 
 
 def test_package_formats_sizes_as_command():
-    path = REPOSITORY / "pytorch-allocator-shim/python/gpumemtrace/_reports/sizes.py"
+    path = REPOSITORY / "python/gpumemtrace/_reports/sizes.py"
     spec = importlib.util.spec_from_file_location("sizes", path)
     spec.loader.exec_module(sizes := importlib.util.module_from_spec(spec))
     cases = [(number(size), text) for size, text in re.findall(r"\((.+), \"(.+)\"\),", CASES)]

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import REPOSITORY
 
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 HOLDERS = PACKAGE / "gpumemtrace" / "_holders"
 #: Text, and how it is written out.
 HOSTILE = [

@@ -29,7 +29,7 @@ from conftest import ABORTED, BUILD, REPOSITORY, VENVS, environment
 
 PAGES = REPOSITORY / "docs"
 #: The package, and a `sitecustomize` that prevents an abort of PyTorch.
-PYTHON_PATH = [REPOSITORY / "tests/suite/support/settled_end", REPOSITORY / "pytorch-allocator-shim/python"]
+PYTHON_PATH = [REPOSITORY / "tests/suite/support/settled_end", REPOSITORY / "python"]
 #: Outputs contain lines and sizes of PyTorch itself, so all pages use this version.
 TORCH = "2.15.0"
 ANY_TEXT, ANY_LINES = "…", "..."

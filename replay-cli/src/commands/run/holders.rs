@@ -19,11 +19,7 @@ use crate::trace::quick_info::IndexSummary;
 /// The text of a file of the scanner.
 macro_rules! python {
     ($file:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../pytorch-allocator-shim/python/gpumemtrace/_holders/",
-            $file
-        ))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../python/gpumemtrace/_holders/", $file))
     };
 }
 /// The name under which the scanner is imported.
@@ -133,8 +129,7 @@ mod tests {
 
     #[test]
     fn every_scanner_file_is_embedded() {
-        let folder =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../pytorch-allocator-shim/python/gpumemtrace/_holders");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/gpumemtrace/_holders");
         let mut there: Vec<String> = fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

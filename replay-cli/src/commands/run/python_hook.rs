@@ -17,7 +17,7 @@ const STARTUP_FILE: (&str, &str) = (
     "sitecustomize.py",
     include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../pytorch-allocator-shim/python/gpumemtrace/_holders/site/sitecustomize.py"
+        "/../python/gpumemtrace/_holders/site/sitecustomize.py"
     )),
 );
 

@@ -80,7 +80,7 @@ impl SimulatedCard {
         Self { name, total_bytes, compute_capability, multiprocessors, context_bytes, is_of_size: false }
     }
 
-    /// Variables of the simulated driver (simgpu/README.md).
+    /// Variables of the simulated driver (crates/simgpu/README.md).
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let (major, minor) = self.compute_capability;
         let mut variables = vec![

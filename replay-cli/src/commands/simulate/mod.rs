@@ -33,11 +33,7 @@ use crate::user_cache::user_cache;
 /// The text of a file of the Python part.
 macro_rules! python {
     ($file:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../pytorch-allocator-shim/python/gpumemtrace/_simulation/",
-            $file
-        ))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../python/gpumemtrace/_simulation/", $file))
     };
 }
 const PACKAGE_NAME: &str = "_gpumemtrace_simulation";
@@ -265,8 +261,7 @@ mod tests {
 
     #[test]
     fn every_python_file_is_embedded() {
-        let folder =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../pytorch-allocator-shim/python/gpumemtrace/_simulation");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/gpumemtrace/_simulation");
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let mut there: Vec<String> = files
             .filter(|path| path.extension().is_some_and(|extension| extension == "py"))

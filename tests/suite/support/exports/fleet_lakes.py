@@ -15,7 +15,7 @@ from page_runs import GOLDEN, record
 from readers import read_with_python, reader_program, run_reader, skip_or_fail
 
 HERE = Path(__file__).parent
-PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+PACKAGE = REPOSITORY / "python"
 #: The long checks install the other.
 ENGINES = ("duckdb", "spark") if FULL else ("duckdb",)
 #: Spark compiles each part of a query to Java, which takes seconds and gains nothing here.

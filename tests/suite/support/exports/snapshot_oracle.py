@@ -1,6 +1,6 @@
 """What a PyTorch memory snapshot says, computed from its own segments and events.
 
-Shares no code with the reader in torch-snapshot/. Events carry requested sizes; the sizes of
+Shares no code with the reader in crates/torch-snapshot/. Events carry requested sizes; the sizes of
 blocks follow from PyTorch's rules for rounding and splitting, applied to the free memory at each
 allocation. The replayed end must equal the snapshot's segments, block by block
 ([`DeviceHistory.mismatches`]), so the rules are checked by every file.

@@ -1,0 +1,179 @@
+//! Restricts the pass to a part of the run (`--since`) or to one stream (`--stream`).
+//!
+//! Without these options, the pass checks once per slice that the scope is the whole run, and
+//! events cost nothing more. Otherwise a slice is split at the beginning of the part, where all
+//! state is rebased. Events of other streams only count for steps, threads and out-of-memory
+//! totals. `crates/replay/tests/parts.rs` compares parts with the whole run.
+
+use gpumemtrace_format::{Event, EventKind};
+
+use super::ReplayPass;
+use crate::device::keyframes::KeyframeReason;
+use crate::event_analysis::EventTime;
+use crate::pass::stream_filter::{StreamFilter, StreamMatch};
+use crate::timeline::marks::{AwaitedMark, mark_name};
+use crate::timeline::time_spec::TimeSpec;
+
+/// The moment at which an analysis begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinceScope {
+    /// The moment as the user gave it.
+    pub spec: TimeSpec,
+    /// The time of the moment; `None` if the run did not reach it.
+    pub reached: Option<EventTime>,
+}
+
+/// The part of the run to analyse.
+#[derive(Debug, Default)]
+pub(super) struct PassScope {
+    pub(super) since: Option<SinceScope>,
+    /// Recognizes the mark, if `since` is one.
+    pub(super) since_mark: Option<AwaitedMark>,
+    pub(super) stream: Option<StreamFilter>,
+    /// Record the peak of the step before the peak.
+    pub(super) follows_step_peaks: bool,
+    /// Keep what viewers show.
+    pub(super) keeps_history: bool,
+    /// Compare each step with the one before.
+    pub(super) compares_steps: bool,
+    /// Start of recording, if known.
+    pub(super) started_ns: Option<u64>,
+    /// End of recording, if known.
+    pub(super) end_ns: Option<u64>,
+}
+
+impl PassScope {
+    pub(super) fn is_whole_run(&self) -> bool {
+        self.since.is_none() && self.stream.is_none()
+    }
+
+    /// The index of the first event after the `since` time, and that time. `None` if `since` is no
+    /// time, was reached before, or is not reached in `events`.
+    fn find_since_time(&self, events: &[Event], first_ns: Option<u64>) -> Option<(usize, u64)> {
+        let Some(SinceScope { spec: TimeSpec::Elapsed { time_ns }, reached: None }) = &self.since else {
+            return None;
+        };
+        let time_ns = *time_ns;
+        let started = self.started_ns.or(first_ns).or(events.first().map(|event| event.time_ns))?;
+        let is_past = |event: &Event| {
+            let elapsed = event.time_ns.saturating_sub(started);
+            TimeSpec::Elapsed { time_ns }.is_reached(elapsed, 0)
+        };
+        Some((events.iter().position(is_past)?, started.saturating_add(time_ns)))
+    }
+}
+
+impl ReplayPass {
+    /// Applies a slice with `--since` or `--stream`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn on_scoped_slice(&mut self, events: &[Event]) {
+        let Some((index, time_ns)) = self.scope.find_since_time(events, self.first_ns) else {
+            return self.on_stream_slice(events);
+        };
+        let (before, after) = events.split_at(index);
+        self.on_stream_slice(before);
+        self.begin_scope(time_ns);
+        self.on_stream_slice(after);
+    }
+
+    /// Applies the events of the stream, or all events without `--stream`.
+    fn on_stream_slice(&mut self, events: &[Event]) {
+        let Some(mut stream) = self.scope.stream.take() else { return self.on_events(events) };
+        let mut included: Vec<Event> = Vec::new();
+        for event in events {
+            match stream.filter_event(event, &mut included) {
+                StreamMatch::Included => {}
+                StreamMatch::Excluded => {
+                    // Keep the order: steps depend on the sequence of all events.
+                    self.on_events(&included);
+                    included.clear();
+                    self.on_filtered_event(event);
+                }
+            }
+        }
+        self.on_events(&included);
+        self.scope.stream = Some(stream);
+    }
+
+    /// Counts an event that belongs to the run but not to the stream.
+    fn on_filtered_event(&mut self, event: &Event) {
+        self.account(event);
+        if event.kind == EventKind::BLOCK_OOM {
+            self.count_oom(event);
+        }
+    }
+
+    pub(super) fn count_oom(&mut self, event: &Event) {
+        self.oom_count += 1;
+        *self.oom_counts.entry(event.device).or_default() += 1;
+        let device = self.devices.all[usize::from(event.device)].as_mut();
+        if let Some(history) = device.and_then(|device| device.torch.history_mut()) {
+            history.classes.on_oom(self.step);
+        }
+    }
+
+    /// Takes back `count` of them.
+    pub(super) fn uncount_ooms(&mut self, device: u8, count: u64) {
+        self.oom_count = self.oom_count.saturating_sub(count);
+        let of_device = self.oom_counts.entry(device).or_default();
+        *of_device = of_device.saturating_sub(count);
+    }
+
+    /// Begins the scope if `since` is a step that has begun.
+    pub(super) fn on_step_begin(&mut self) {
+        if let Some(SinceScope { spec: spec @ TimeSpec::Step(_), reached: None }) = &self.scope.since
+            && spec.is_reached(0, self.step)
+        {
+            self.begin_scope(self.time_ns);
+        }
+    }
+
+    /// Records a named mark, and takes snapshots or begins the scope if it was awaited.
+    #[cold]
+    pub(super) fn on_mark(&mut self, event: &Event) {
+        let Some(name) = mark_name(event, self.symbols.definitions()) else { return };
+        let due = self.schedule.take_due_at_mark(name);
+        let is_since = self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(name));
+        self.take_snapshots(&due);
+        let now = self.now();
+        for (ordinal, device) in (0..=u8::MAX).zip(&mut self.devices.all) {
+            if let Some(device) = device {
+                device.keep_state(KeyframeReason::Mark, now, self.driver.ranges(), ordinal);
+            }
+        }
+        if is_since {
+            self.begin_scope(self.time_ns);
+        }
+    }
+
+    /// Begins the analysed part: rebases all state and drops records of earlier events.
+    #[cold]
+    fn begin_scope(&mut self, time_ns: u64) {
+        let rest_ns = self.scope.end_ns.map_or(0, |end| end.saturating_sub(time_ns));
+        for device in self.devices.all.iter_mut().flatten() {
+            device.restart(time_ns, rest_ns, &self.driver);
+        }
+        self.schedule.gaps.restart();
+        // For devices that appear later.
+        self.devices.axis = self.devices.axis.for_part(rest_ns);
+        self.devices.first_step = self.step;
+        self.host.rebase(time_ns, rest_ns);
+        self.end.restart();
+        self.managed_segments.restart();
+        for (place, peak) in &mut self.non_device_peaks {
+            *peak = self.non_device.bytes_in(*place);
+        }
+        self.analyses.restart();
+        self.phases.restart(time_ns, self.devices.torch_live_bytes());
+        self.ooms.clear();
+        self.oom_count = 0;
+        self.oom_counts.clear();
+        self.failed_call_gaps.clear();
+        self.last_refused_call = None;
+        self.refused_allocator = None;
+        if let Some(since) = &mut self.scope.since {
+            since.reached = Some(EventTime { time_ns, step: self.step });
+        }
+    }
+}
