@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use gpumemtrace_cli::{launch::injectable, symbolize};
-use gpumemtrace_fleet::{Fleet, Summary};
+use gpumemtrace_multirun::{JobReport, Summary};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::reader::TraceBytes;
 use gpumemtrace_format::ring::RingImage;
@@ -133,7 +133,7 @@ pub fn summary(bytes: &[u8]) {
     let written = serde_json::to_string(&summary).expect("JSON");
     let again = Summary::parse(&written).expect("a summary is read back");
     assert_eq!(serde_json::to_string(&again.clone().merge(summary)).expect("JSON"), written);
-    let _ = serde_json::to_string(&Fleet::of(&again)).expect("JSON");
+    let _ = serde_json::to_string(&JobReport::of(&again)).expect("JSON");
 }
 
 /// Two `address:u32`, then the file of a library.

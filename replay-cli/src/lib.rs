@@ -69,10 +69,10 @@ enum Command {
     Fit(commands::fit::FitArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
-    /// Summarize the traces of many ranks, and compare the ranks
-    Summarize(commands::summarize::SummarizeArgs),
+    /// Compare the ranks of a job: any number of traces, or their summaries
+    Ranks(commands::ranks::RanksArgs),
     /// Compare the runs of a folder over time: peaks, findings, and what grew between versions
-    Fleet(commands::summarize::lake::FleetArgs),
+    History(commands::history::HistoryArgs),
     /// Write an offline page with charts of a trace
     Html(commands::html::HtmlArgs),
     /// Write a trace in the format of another tool
@@ -119,8 +119,8 @@ pub fn run_command() -> ExitCode {
         Command::WhatIf(args) => commands::whatif::run(&args),
         Command::Fit(args) => commands::fit::run(&args),
         Command::Check(args) => commands::check::run(&args),
-        Command::Fleet(args) => commands::summarize::lake::run(&args),
-        Command::Summarize(args) => commands::summarize::run(&args),
+        Command::History(args) => commands::history::run(&args),
+        Command::Ranks(args) => commands::ranks::run(&args),
         Command::Html(args) => commands::html::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Info(args) => commands::info::run(&args),

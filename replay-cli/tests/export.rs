@@ -120,15 +120,15 @@ fn default_output_of_a_folder_has_its_whole_name() {
     assert_eq!(name(&text(&folder.run("export folded traces.v2").stdout)), "traces.v2.folded");
     assert_eq!(name(&in_folder("export csv-sites .")), "../traces.v2.sites.csv");
     assert_eq!(name(&in_folder("html .")), "../traces.v2.html");
-    // A lake of one summary.
-    let run = folder.path("lake.v2/_summaries/run=a");
+    // An archive of one summary.
+    let run = folder.path("archive.v2/_summaries/run=a");
     fs::create_dir_all(&run).unwrap();
-    fs::write(folder.path("lake.html"), "before").unwrap();
-    folder.run("summarize traces.v2 -o lake.v2/_summaries/run=a/rank=0.summary");
-    assert_eq!(name(&text(&folder.run("fleet lake.v2 --html").stdout)), "lake.v2.html");
-    assert_eq!(fs::read(folder.path("lake.html")).unwrap(), b"before");
-    let done = command(&folder.path("lake.v2")).args(["fleet", ".", "--html"]).output().unwrap();
-    assert_eq!((done.status.code(), name(&text(&done.stdout))), (Some(0), "../lake.v2.html".to_owned()));
+    fs::write(folder.path("archive.html"), "before").unwrap();
+    folder.run("ranks traces.v2 -o archive.v2/_summaries/run=a/rank=0.summary");
+    assert_eq!(name(&text(&folder.run("history archive.v2 --html").stdout)), "archive.v2.html");
+    assert_eq!(fs::read(folder.path("archive.html")).unwrap(), b"before");
+    let done = command(&folder.path("archive.v2")).args(["history", ".", "--html"]).output().unwrap();
+    assert_eq!((done.status.code(), name(&text(&done.stdout))), (Some(0), "../archive.v2.html".to_owned()));
     let pattern = folder.run("html traces.v2/*.trace");
     assert_eq!(pattern.status.code(), Some(2), "{}", text(&pattern.stderr));
 }

@@ -204,11 +204,11 @@ impl HostileFolder {
             }
         }
         for folder in ["many", "again"] {
-            let run = this.folder().join("lake/_summaries").join(format!("run={}", evil_name(folder)));
+            let run = this.folder().join("archive/_summaries").join(format!("run={}", evil_name(folder)));
             std::fs::create_dir_all(&run).unwrap();
-            let mut summarize = command(false, None, &this.folder());
-            summarize.arg("summarize").arg(this.folder().join(folder));
-            summarize.arg("-o").arg(run.join("rank=0.summary")).output().unwrap();
+            let mut ranks = command(false, None, &this.folder());
+            ranks.arg("ranks").arg(this.folder().join(folder));
+            ranks.arg("-o").arg(run.join("rank=0.summary")).output().unwrap();
         }
         std::fs::write(this.path("budget"), "[peak]\nlive = \"1B\"\nreserved = \"1TiB\"\ndevice = \"1B\"\n")
             .unwrap();
@@ -390,7 +390,7 @@ const ROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "summarize",
+        "ranks",
         &[
             "@run.trace @other.trace",
             "@run.trace @part.trace EVIL",
@@ -401,13 +401,13 @@ const ROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "fleet",
+        "history",
         &[
-            "FOLDER/lake",
-            "FOLDER/lake --top 1",
-            "FOLDER/lake --html -o @lake.html",
-            "FOLDER/lake --html -o EVIL/x",
-            "FOLDER/lake --run EVIL",
+            "FOLDER/archive",
+            "FOLDER/archive --top 1",
+            "FOLDER/archive --html -o @archive.html",
+            "FOLDER/archive --html -o EVIL/x",
+            "FOLDER/archive --run EVIL",
             "FOLDER",
             "NOFILE",
         ],

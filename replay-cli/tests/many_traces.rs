@@ -1,4 +1,4 @@
-//! `replay`, `check`, `compare`, `summarize` and `fleet` of many traces, of which some are bad.
+//! `replay`, `check`, `compare`, `ranks` and `history` of many traces, of which some are bad.
 
 use std::fs;
 use std::path::Path;
@@ -93,17 +93,17 @@ fn good_rows<'a>(document: &'a Value, list: &str) -> Vec<&'a Value> {
 fn summarize_takes_many_traces_and_other_reports_take_a_few() {
     let job = job(1 << 20);
     let folder = job.path();
-    let (report, errors) = output(folder, &["summarize", "."], 0);
+    let (report, errors) = output(folder, &["ranks", "."], 0);
     assert!(report.starts_with("40 traces of 40 ranks") && errors.is_empty(), "{report} {errors:?}");
     assert!(report.contains(&format!("/work/hooks.py:7 in Keeper.hook(): rank {LEAKING}")), "{report}");
     // Findings of any trace count.
     for kind in ["leak", "growth", "oom", "any"] {
-        output(folder, &["summarize", ".", "--fail-on", kind], 3);
+        output(folder, &["ranks", ".", "--fail-on", kind], 3);
     }
     let calm = "**/*.rank3[1-9].trace";
-    output(folder, &["summarize", calm, "run.rank[0-9].trace", "deep", "--fail-on", "oom", "--jobs", "2"], 0);
-    output(folder, &["summarize", "deep", "-o", "job.summary"], 0);
-    let (_, errors) = output(folder, &["summarize", "job.summary", "--fail-on", "any"], 2);
+    output(folder, &["ranks", calm, "run.rank[0-9].trace", "deep", "--fail-on", "oom", "--jobs", "2"], 0);
+    output(folder, &["ranks", "deep", "-o", "job.summary"], 0);
+    let (_, errors) = output(folder, &["ranks", "job.summary", "--fail-on", "any"], 2);
     assert_eq!(errors, ["gpumemtrace: job.summary is a summary, and --fail-on needs the traces"]);
     // The other commands name this one.
     for command in ["replay", "html"] {
@@ -111,19 +111,19 @@ fn summarize_takes_many_traces_and_other_reports_take_a_few() {
             output(folder, &[command, ".", "-o", "page.html"][..if command == "html" { 4 } else { 2 }], 2);
         assert!(shown.is_empty() && errors.len() == 1, "{errors:?}");
         let text = &errors[0];
-        assert!(text.contains("at most 16 traces") && text.contains("40: gpumemtrace summarize"), "{text}");
+        assert!(text.contains("at most 16 traces") && text.contains("40: gpumemtrace ranks"), "{text}");
     }
     let (_, errors) = output(folder, &["html", "job.summary", "-o", "page.html"], 2);
     assert_eq!(
         errors,
-        ["gpumemtrace: job.summary is a summary: gpumemtrace summarize --html PAGE makes a page of it"]
+        ["gpumemtrace: job.summary is a summary: gpumemtrace ranks --html PAGE makes a page of it"]
     );
     // The page is named on stderr: stdout has the report.
-    let (report, errors) = output(folder, &["summarize", ".", "--html", "page.html", "--json"], 0);
-    assert_eq!(serde_json::from_str::<Value>(&report).unwrap()["schema"], "gpumemtrace.fleet");
+    let (report, errors) = output(folder, &["ranks", ".", "--html", "page.html", "--json"], 0);
+    assert_eq!(serde_json::from_str::<Value>(&report).unwrap()["schema"], "gpumemtrace.job");
     assert!(errors.len() == 1 && errors[0].starts_with("gpumemtrace: wrote page.html ("), "{errors:?}");
     assert!(fs::read_to_string(folder.join("page.html")).unwrap().contains("</html>"));
-    let (_, errors) = output(folder, &["summarize", ".", "--html", "page.html", "-o", "page.html"], 2);
+    let (_, errors) = output(folder, &["ranks", ".", "--html", "page.html", "-o", "page.html"], 2);
     assert_eq!(errors, ["gpumemtrace: --html and --output name the same file"]);
     // Few traces, by rank or by pattern, are one report.
     for few in [&["--rank", "10,11"][..], &["deep/**/*.rank1[13].trace", "run.rank10.trace"]] {
@@ -142,12 +142,12 @@ fn bad_traces_change_nothing_about_the_others() {
     fs::copy(whole.join("budget"), damaged.join("budget")).unwrap();
 
     let [before, after] =
-        [(whole, 0), (damaged, 6)].map(|(folder, code)| json(folder, &["summarize", ".", "--json"], code));
-    assert_eq!(crate::schema::violations("fleet", &after), [""; 0]);
+        [(whole, 0), (damaged, 6)].map(|(folder, code)| json(folder, &["ranks", ".", "--json"], code));
+    assert_eq!(crate::schema::violations("job", &after), [""; 0]);
     assert_eq!(good_rows(&before, "traces"), good_rows(&after, "traces"));
     assert_eq!(after["missing_ranks"], json!([GARBAGE, MISSING]));
     assert_eq!(after["unreadable"][0]["path"], format!("./run.rank{GARBAGE}.trace"));
-    let (_, errors) = output(damaged, &["summarize", "."], 6);
+    let (_, errors) = output(damaged, &["ranks", "."], 6);
     let named = errors
         .iter()
         .filter(|line| line.contains("is not a gpumemtrace trace") && line.ends_with("left out"));
@@ -265,12 +265,12 @@ fn replay_judges_no_summaries() {
     fs::create_dir(folder.join("summaries")).unwrap();
     for part in 0..4 {
         let name = format!("summaries/{part:02}.summary");
-        output(folder, &["summarize", ".", "-o", &name], 0);
+        output(folder, &["ranks", ".", "-o", &name], 0);
     }
     for (pattern, lines) in [("summaries/03.summary", 1), ("summaries/*.summary", 5)] {
         let (shown, errors) = output(folder, &["replay", pattern, "--fail-on", "leak"], 5);
         assert!(shown.is_empty(), "{shown}");
-        let why = ".summary is a summary of traces, which gpumemtrace summarize reads";
+        let why = ".summary is a summary of traces, which gpumemtrace ranks reads";
         assert!(errors.len() == lines && errors[0].contains(why), "{errors:?}");
     }
 }
@@ -373,11 +373,11 @@ fn summarize_reads_no_summary_that_it_is_about_to_replace() {
     let path = |rank: u64| folder.join(format!("run.rank{rank}.trace"));
     fs::write(path(0), rank_run(0, 1 << 20).file(100)).unwrap();
     fs::write(path(1), b"no trace").unwrap();
-    output(folder, &["summarize", ".", "-o", "all.summary"], 6);
+    output(folder, &["ranks", ".", "-o", "all.summary"], 6);
     fs::write(path(1), rank_run(1, 1 << 20).file(100)).unwrap();
     // What could not be read then can be read now.
     for input in [&["."][..], &["*.[ts]*"], &["run.rank0.trace", "run.rank1.trace", "./all.summary"]] {
-        let (report, errors) = output(folder, &[&["summarize", "-o", "all.summary"][..], input].concat(), 0);
+        let (report, errors) = output(folder, &[&["ranks", "-o", "all.summary"][..], input].concat(), 0);
         assert!(report.starts_with("2 traces of 2 ranks"), "{report}");
         let [only] = &errors[..] else { panic!("{errors:?}") };
         assert!(only.ends_with("all.summary is the output, so it is not read"), "{only}");
@@ -389,7 +389,7 @@ fn summarize_reads_no_summary_that_it_is_about_to_replace() {
         (&["all.summary", "-o", "all.summary"], "is the only input, and the output"),
         (&[".", "-o", "run.rank0.trace"], "is an input, and no summary"),
     ] {
-        let (shown, errors) = output(folder, &[&["summarize"], arguments].concat(), 2);
+        let (shown, errors) = output(folder, &[&["ranks"], arguments].concat(), 2);
         assert!(shown.is_empty() && errors.last().unwrap().contains(why), "{errors:?}");
     }
     assert_eq!(fs::read(folder.join("all.summary")).unwrap(), before);
@@ -410,7 +410,7 @@ fn summarize_names_the_attempt_of_what_was_first() {
         write(&format!("{attempt}.{FAILING}.trace"), FAILING, start);
         write(&format!("{attempt}.{LEAKING}.trace"), LEAKING, start + 1);
     }
-    let (report, _) = output(folder, &["summarize", "."], 0);
+    let (report, _) = output(folder, &["ranks", "."], 0);
     assert!(
         report.contains(&format!("Growth began in rank {LEAKING} in step 0 of attempt 1 at ")),
         "{report}"
@@ -425,27 +425,27 @@ fn summarize_names_the_attempt_of_what_was_first() {
     assert!(report.contains(&why), "{report}");
     // A third process of the rank, while the second attempt runs.
     write("third.trace", LEAKING, 9_000_000_002);
-    let (report, _) = output(folder, &["summarize", "."], 0);
+    let (report, _) = output(folder, &["ranks", "."], 0);
     for unknown in ["Which rank grew first is unknown: ", "Which error was first is unknown: "] {
         let why = format!("{unknown}ranks have several traces, and their times do not separate restarts.");
         assert!(report.contains(&why), "{report}");
     }
 }
 
-/// Adds the traces of a run to a lake, as `export parquet` does, without the tables.
-fn add_run(lake: &Path, name: &str, commit: &str, traces: &[(u64, Vec<u8>)]) {
-    let summaries = lake.join("_summaries").join(format!("run={name}"));
+/// Adds the traces of a run to an archive, as `export parquet` does, without the tables.
+fn add_run(archive: &Path, name: &str, commit: &str, traces: &[(u64, Vec<u8>)]) {
+    let summaries = archive.join("_summaries").join(format!("run={name}"));
     fs::create_dir_all(&summaries).unwrap();
     for (rank, trace) in traces {
-        fs::create_dir_all(lake.join(format!("runs/run={name}/rank={rank}"))).unwrap();
-        fs::write(lake.join("x.trace"), trace).unwrap();
+        fs::create_dir_all(archive.join(format!("runs/run={name}/rank={rank}"))).unwrap();
+        fs::write(archive.join("x.trace"), trace).unwrap();
         let file = summaries.join(format!("rank={rank}.summary"));
-        run(lake, &["summarize", "x.trace", "-o", file.to_str().unwrap()]);
+        run(archive, &["ranks", "x.trace", "-o", file.to_str().unwrap()]);
         let text = fs::read_to_string(&file).unwrap();
         let text = text.replace("\"git_commit\":null", &format!("\"git_commit\":\"{commit}\""));
         fs::write(&file, text).unwrap();
     }
-    fs::remove_file(lake.join("x.trace")).unwrap();
+    fs::remove_file(archive.join("x.trace")).unwrap();
 }
 
 /// A rank of a version that starts at `start`, and holds `held` MiB.
@@ -458,15 +458,15 @@ fn rank_of_version(rank: u64, start: u64, held: u64) -> Synthetic {
 }
 
 #[test]
-fn fleet_names_what_is_missing_from_a_lake() {
+fn history_names_what_is_missing_from_an_archive() {
     let folder = tempfile::tempdir().unwrap();
-    let lake = folder.path();
+    let archive = folder.path();
     let whole = |start: u64, held: u64| -> Vec<(u64, Vec<u8>)> {
         (0..2).map(|rank| (rank, rank_of_version(rank, start, held).file(100))).collect()
     };
-    add_run(lake, "one", "aaaa", &whole(1, 10));
-    add_run(lake, "two", "bbbb", &whole(2, 40));
-    let (report, errors) = output(lake, &["fleet", "."], 0);
+    add_run(archive, "one", "aaaa", &whole(1, 10));
+    add_run(archive, "two", "bbbb", &whole(2, 40));
+    let (report, errors) = output(archive, &["history", "."], 0);
     assert!(errors.is_empty() && !report.contains('!'), "{report}");
     let title =
         "Started               commit      ranks  median peak     max peak  run, and its worst finding\n";
@@ -480,14 +480,14 @@ fn fleet_names_what_is_missing_from_a_lake() {
     for (_, trace) in &mut cut {
         trace.truncate(trace.len() - 500);
     }
-    add_run(lake, "cut", "cccc", &cut);
-    add_run(lake, "missing", "dddd", &whole(4, 120)[..1]);
-    add_run(lake, "unsummarized", "eeee", &whole(5, 120));
-    fs::remove_file(lake.join("_summaries/run=unsummarized/rank=1.summary")).unwrap();
-    fs::create_dir_all(lake.join("runs/run=old/rank=0")).unwrap();
-    fs::create_dir_all(lake.join("_summaries/run=bad")).unwrap();
-    fs::write(lake.join("_summaries/run=bad/rank=0.summary"), "{}").unwrap();
-    let (report, errors) = output(lake, &["fleet", "."], 6);
+    add_run(archive, "cut", "cccc", &cut);
+    add_run(archive, "missing", "dddd", &whole(4, 120)[..1]);
+    add_run(archive, "unsummarized", "eeee", &whole(5, 120));
+    fs::remove_file(archive.join("_summaries/run=unsummarized/rank=1.summary")).unwrap();
+    fs::create_dir_all(archive.join("runs/run=old/rank=0")).unwrap();
+    fs::create_dir_all(archive.join("_summaries/run=bad")).unwrap();
+    fs::write(archive.join("_summaries/run=bad/rank=0.summary"), "{}").unwrap();
+    let (report, errors) = output(archive, &["history", "."], 6);
     assert_eq!(errors.len(), 1, "{errors:?}");
     for gap in [
         "  ! 1 run without a summary, to be exported again: old\n",
@@ -505,17 +505,17 @@ fn fleet_names_what_is_missing_from_a_lake() {
         "{report}"
     );
     assert!(!report.contains("120.00 MiB in dddd"), "{report}");
-    output(lake, &["fleet", ".", "--html", "-o", "page.html"], 6);
-    output(lake, &["fleet", ".", "--run", "one", "--run", "two"], 0);
-    let (report, _) = output(lake, &["fleet", ".", "--run", "one", "--run", "old"], 6);
+    output(archive, &["history", ".", "--html", "-o", "page.html"], 6);
+    output(archive, &["history", ".", "--run", "one", "--run", "two"], 0);
+    let (report, _) = output(archive, &["history", ".", "--run", "one", "--run", "old"], 6);
     assert!(report.contains("No program has two versions to compare."), "{report}");
-    let (_, errors) = output(lake, &["fleet", ".", "--run", "old"], 5);
+    let (_, errors) = output(archive, &["history", ".", "--run", "old"], 5);
     assert!(
         errors[0].contains("1 run in . without a summary, such as old; export the traces again"),
         "{errors:?}"
     );
-    output(lake, &["fleet", ".", "--run", "none"], 2);
-    fs::remove_dir_all(lake.join("_summaries")).unwrap();
-    let (_, errors) = output(lake, &["fleet", "."], 5);
+    output(archive, &["history", ".", "--run", "none"], 2);
+    fs::remove_dir_all(archive.join("_summaries")).unwrap();
+    let (_, errors) = output(archive, &["history", "."], 5);
     assert!(errors[0].contains("6 runs in . without a summary"), "{errors:?}");
 }

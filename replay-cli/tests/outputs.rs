@@ -29,7 +29,7 @@ fn writers() -> Vec<(String, bool)> {
     all.extend([
         ("html run.trace -o OUT".to_owned(), true),
         ("html run.trace --compare run.trace -o OUT".to_owned(), true),
-        ("summarize run.trace -o OUT".to_owned(), true),
+        ("ranks run.trace -o OUT".to_owned(), true),
         (format!("{budget} --markdown OUT"), true),
         (format!("{budget} --junit OUT"), true),
         ("check run.trace --write --budget OUT".to_owned(), false),

@@ -1,5 +1,5 @@
-// Bundles the pages: of one run (report.js and report.css), and of many ranks or runs (fleet.js and
-// fleet.css).
+// Bundles the pages: of one run (report.js and report.css), and of many ranks or runs (runs.js and
+// runs.css).
 //
 // The output is committed, and the command puts its exact bytes between <script> and
 // </script>. CI rebuilds and compares byte for byte, so the build must be deterministic.
@@ -18,7 +18,7 @@ const DIST = path.resolve(process.argv[2] ?? path.join(ROOT, "dist"));
 /** Script, further styles, and the limit of both in bytes. */
 const PAGES = {
   report: { script: "src/main.ts", styles: [], max_bytes: 130_000 },
-  fleet: { script: "src/fleet/main.ts", styles: ["./src/fleet/fleet.css"], max_bytes: 50_000 },
+  runs: { script: "src/runs/main.ts", styles: ["./src/runs/runs.css"], max_bytes: 50_000 },
 };
 
 const shared = {

@@ -7,7 +7,7 @@ use gpumemtrace_replay::budget::{BudgetCheck, BudgetDraft, SiteDraft, ValueShare
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::fleet::missing_ranks;
+use crate::job::missing_ranks;
 use crate::summary::UnreadableTrace;
 
 /// The result of `gpumemtrace check --json`: of one trace its check, of several a list of checks.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lake::LakeRun;
+use crate::archive::ArchivedRun;
 use crate::spread::median;
 use crate::trace_summary::{DeviceSummary, SitePeak, TraceSummary};
 
@@ -16,7 +16,7 @@ const LEAST_GROWTH_SHARE: f64 = 0.05;
 
 /// What grew between consecutive versions of each program, and what is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LakeGrowth {
+pub struct ArchiveGrowth {
     /// Functions that grew, the latest version first and then the largest growth.
     pub regressions: Vec<Regression>,
     /// Each two consecutive versions of a program, the latest first.
@@ -105,17 +105,17 @@ impl Regression {
 
 /// Consecutive runs of one program at one commit. A run without a commit is a version of its own.
 struct Version<'a> {
-    runs: Vec<(usize, &'a LakeRun)>,
+    runs: Vec<(usize, &'a ArchivedRun)>,
 }
 
 /// What grew between consecutive versions of each program. Runs are in the order of
-/// their start, as in a [`Lake`](crate::Lake).
+/// their start, as in a [`RunArchive`](crate::RunArchive).
 ///
 /// Memory is compared by function, because lines move between commits, and over the ranks that both
 /// versions have.
 #[must_use]
-pub fn regressions(runs: &[LakeRun]) -> LakeGrowth {
-    let mut growth = LakeGrowth::default();
+pub fn regressions(runs: &[ArchivedRun]) -> ArchiveGrowth {
+    let mut growth = ArchiveGrowth::default();
     let mut versions: BTreeMap<String, Vec<Version<'_>>> = BTreeMap::new();
     for (index, run) in runs.iter().enumerate() {
         let Some(program) = run.program().filter(|_| run.started_unix_ns().is_some()) else {

@@ -19,7 +19,7 @@ pub struct UnreadableTrace {
     pub why: String,
 }
 
-/// Summaries of traces: the file that `gpumemtrace summarize -o` writes.
+/// Summaries of traces: the file that `gpumemtrace ranks -o` writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The name of this format.

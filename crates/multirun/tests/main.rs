@@ -1,4 +1,4 @@
-//! The tests of summaries and lakes.
+//! The tests of summaries and archives.
 
-mod lake;
+mod archive;
 mod merge;

@@ -1,7 +1,7 @@
 //! Summaries merged in any order and grouping are the same bytes.
 
-use gpumemtrace_fleet::{
-    CallSite, DeviceSummary, Fleet, LeakSummary, OomSummary, Process, Summary, TraceSummary,
+use gpumemtrace_multirun::{
+    CallSite, DeviceSummary, JobReport, LeakSummary, OomSummary, Process, Summary, TraceSummary,
 };
 use proptest::prelude::*;
 
@@ -150,17 +150,17 @@ fn the_rank_that_grew_first_is_named_among_a_thousand() {
         one.world_size = Some(1002);
         Summary::of_trace(one)
     });
-    let fleet = Fleet::of(&Summary::merge_all(ranks));
-    let first = fleet.first_growth.expect("a leak");
+    let job = JobReport::of(&Summary::merge_all(ranks));
+    let first = job.first_growth.expect("a leak");
     assert_eq!(
-        (fleet.traces[first.trace].rank, first.step, first.site.text.as_str()),
+        (job.traces[first.trace].rank, first.step, first.site.text.as_str()),
         (Some(417), 12, "train.py:14")
     );
     assert_eq!((first.others_in_step, first.lead_steps), (0, Some(8)));
-    assert_eq!(fleet.outliers.len(), 1);
-    assert_eq!((fleet.outliers[0].trace, fleet.outliers[0].excess), (first.trace, 0.5));
-    assert_eq!((fleet.missing_ranks, fleet.hosts.len()), (vec![1000, 1001], 125));
-    assert_eq!((fleet.lines[0].traces.len(), fleet.lines[0].first_step), (10, Some(20)));
+    assert_eq!(job.outliers.len(), 1);
+    assert_eq!((job.outliers[0].trace, job.outliers[0].excess), (first.trace, 0.5));
+    assert_eq!((job.missing_ranks, job.hosts.len()), (vec![1000, 1001], 125));
+    assert_eq!((job.lines[0].traces.len(), job.lines[0].first_step), (10, Some(20)));
 }
 
 #[test]
@@ -168,12 +168,12 @@ fn steps_of_different_rules_are_not_compared() {
     let mut other = trace(1, 0, 10, vec![]);
     other.step_source = Some("mark".to_owned());
     let summary = Summary::of_trace(trace(0, 0, 10, vec![leak(3, 1, 5)])).merge(Summary::of_trace(other));
-    let fleet = Fleet::of(&summary);
-    assert!(!fleet.have_equal_steps && fleet.first_growth.is_none() && fleet.lines.len() == 1);
+    let job = JobReport::of(&summary);
+    assert!(!job.have_equal_steps && job.first_growth.is_none() && job.lines.len() == 1);
     let mut without = trace(2, 0, 10, vec![]);
     without.step_source = None;
     let summary = Summary::of_trace(trace(0, 0, 10, vec![leak(3, 1, 5)])).merge(Summary::of_trace(without));
-    assert_eq!(Fleet::of(&summary).first_growth.map(|first| first.compared), Some(1));
+    assert_eq!(JobReport::of(&summary).first_growth.map(|first| first.compared), Some(1));
 }
 
 /// A trace of an attempt that starts at `start`, with an out-of-memory error in `oom_step`.
@@ -196,7 +196,7 @@ fn steps_of_a_restart_are_later_than_those_before_it() {
     let leaks = |step| vec![leak(step, 1, 5)];
     let before = [attempt(0, 100, 50, leaks(50), 60), attempt(1, 101, 40, leaks(55), 61)];
     let after = [attempt(0, 160, 50, leaks(3), 7), attempt(1, 155, 50, leaks(4), 8)];
-    let merge = |parts: &[&[Summary]]| Fleet::of(&Summary::merge_all(parts.concat()));
+    let merge = |parts: &[&[Summary]]| JobReport::of(&Summary::merge_all(parts.concat()));
     let both = merge(&[&before, &after]);
     let first = both.first_growth.as_ref().expect("a leak");
     assert_eq!((both.attempts, &both.repeated_ranks[..]), (Some(2), &[0, 1][..]));
@@ -222,9 +222,9 @@ fn attempts_that_cannot_be_told_apart_have_no_first_growth() {
     endless.duration_ns = None;
     let endless = [before, Summary::of_trace(endless)];
     for traces in [&at_once[..], &skewed, &endless] {
-        let fleet = Fleet::of(&Summary::merge_all(traces.to_vec()));
-        assert_eq!((fleet.attempts, fleet.first_growth.is_none(), fleet.lines.len()), (None, true, 1));
-        assert!(fleet.ooms.iter().all(|oom| oom.attempt.is_none()));
+        let job = JobReport::of(&Summary::merge_all(traces.to_vec()));
+        assert_eq!((job.attempts, job.first_growth.is_none(), job.lines.len()), (None, true, 1));
+        assert!(job.ooms.iter().all(|oom| oom.attempt.is_none()));
     }
 }
 

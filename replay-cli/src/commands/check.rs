@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
-use gpumemtrace_fleet::{BudgetChecks, CheckDocument, UnreadableTrace, merge_drafts};
+use gpumemtrace_multirun::{BudgetChecks, CheckDocument, UnreadableTrace, merge_drafts};
 use gpumemtrace_replay::budget::{Budget, BudgetDraft, check, draft_budget};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::compare::Profile;

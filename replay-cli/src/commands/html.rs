@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::symbolize::Resolver;
-use gpumemtrace_fleet::Fleet;
 use gpumemtrace_format::size_arg::parse_bytes;
+use gpumemtrace_multirun::JobReport;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::{PerStepTotals, count_by_steps};
 use gpumemtrace_replay::{
@@ -17,9 +17,9 @@ use super::args::jobs::JobsArgs;
 use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
 use super::compare::compare_analyses;
+use super::ranks::read::{is_summary, summarize_files};
+use super::ranks::{name_unreadable, page_of_ranks};
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
-use super::summarize::read::{is_summary, summarize_files};
-use super::summarize::{name_unreadable, page_of_ranks};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::{PageOptions, PageSource, RunBefore, make_page, redact_processes};
 use crate::render::json::write_json;
@@ -45,7 +45,7 @@ const DEFAULT_PAGE_BYTES: u64 = 5_000_000;
 pub(crate) struct HtmlArgs {
     /// Traces, folders of them, and patterns such as 'traces/**/*.trace' [default: the newest here]
     ///
-    /// Up to 16 traces are shown side by side, as ranks of one run. `gpumemtrace summarize --html`
+    /// Up to 16 traces are shown side by side, as ranks of one run. `gpumemtrace ranks --html`
     /// makes a page of more, and of summaries.
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
 
 /// Refuses what another command makes a page of: more traces than fit side by side, and summaries.
 fn refuse_many(files: &[PathBuf]) -> Result<(), UsageError> {
-    let other = "gpumemtrace summarize --html PAGE";
+    let other = "gpumemtrace ranks --html PAGE";
     if let Some(path) = files.iter().find(|path| is_summary(path)) {
         return Err(UsageError(format!("{} is a summary: {other} makes a page of it", path.display())));
     }
@@ -154,8 +154,8 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
 fn page_of_many(traces: &[PathBuf]) -> anyhow::Result<String> {
     let summary = summarize_files(traces, &TraceArgs::default(), JobsArgs::default(), &|_, _| ())?;
     name_unreadable(&summary)?;
-    let fleet = Fleet::of(&summary);
-    page_of_ranks(&traces[0].display().to_string(), summary, &fleet)
+    let job = JobReport::of(&summary);
+    page_of_ranks(&traces[0].display().to_string(), summary, &job)
 }
 
 /// The page, and whether all traces are complete.

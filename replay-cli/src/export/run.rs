@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::symbolize::Resolver;
-use gpumemtrace_fleet::TraceSummary;
+use gpumemtrace_multirun::TraceSummary;
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::report::{Site, WalkEnd, WalkedEvent};

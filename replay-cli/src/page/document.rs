@@ -27,11 +27,11 @@ impl Bundle {
         style_hash: include_str!("../../web/dist/report.css.sha256"),
     };
     /// The page of many ranks or runs.
-    pub(super) const FLEET: Self = Self {
-        script: include_str!("../../web/dist/fleet.js"),
-        style: include_str!("../../web/dist/fleet.css"),
-        script_hash: include_str!("../../web/dist/fleet.js.sha256"),
-        style_hash: include_str!("../../web/dist/fleet.css.sha256"),
+    pub(super) const RUNS: Self = Self {
+        script: include_str!("../../web/dist/runs.js"),
+        style: include_str!("../../web/dist/runs.css"),
+        script_hash: include_str!("../../web/dist/runs.js.sha256"),
+        style_hash: include_str!("../../web/dist/runs.css.sha256"),
     };
 }
 

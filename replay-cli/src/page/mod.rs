@@ -10,11 +10,11 @@ mod cards;
 mod columns;
 mod data;
 mod document;
-mod fleet;
 mod groups;
 mod labels;
 mod redaction;
 mod reductions;
+mod runs;
 mod trace_data;
 
 use gpumemtrace_replay::compare::Comparison;
@@ -31,11 +31,11 @@ use cards::{
 use columns::Columns;
 use data::{ComparedTraces, PageData};
 use document::{Bundle, Document, RawBlobs};
-pub(crate) use fleet::make_fleet_page;
 use labels::Labels;
 use redaction::Redaction;
 pub(crate) use redaction::redact_processes;
 use reductions::Reductions;
+pub(crate) use runs::make_runs_page;
 
 /// A try is not compressed if this part of its expected size is too large.
 const SURE_PART: f64 = 0.9;

@@ -6,7 +6,7 @@
 use std::borrow::Borrow;
 use std::io::{self, Write};
 
-use gpumemtrace_fleet::{CheckDocument, UnreadableTrace};
+use gpumemtrace_multirun::{CheckDocument, UnreadableTrace};
 use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 use quick_xml::Writer;
 use quick_xml::events::BytesText;

@@ -5,10 +5,10 @@
 
 use std::io::Write;
 
-use gpumemtrace_fleet::{BudgetChecks, CheckDocument};
+use gpumemtrace_multirun::{BudgetChecks, CheckDocument};
 use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit};
 
-use super::fleet_words::describe_missing_ranks;
+use super::job_words::describe_missing_ranks;
 use super::outcome::{
     MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_checked_traces, list_contributors,
     summarize_check, summarize_checks,

@@ -7,10 +7,10 @@
 
 #[cfg(test)]
 mod extension_tests;
-pub(crate) mod fleet_words;
+pub(crate) mod history_words;
+pub(crate) mod job_words;
 pub(crate) mod json;
 mod junit;
-pub(crate) mod lake_words;
 pub(crate) mod markdown;
 mod outcome;
 pub(crate) mod text;
@@ -19,7 +19,7 @@ pub(crate) mod wording;
 use std::io::Write;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use gpumemtrace_fleet::{CheckDocument, ComparisonDocument, Fleet};
+use gpumemtrace_multirun::{CheckDocument, ComparisonDocument, JobReport};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{Report, Section};
 use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
@@ -44,8 +44,8 @@ pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRen
 /// The formats of `fit`, the default first.
 pub(crate) static FIT_RENDERERS: &[&dyn Renderer<SmallestCard>] = &[&TextRenderer, &JsonRenderer];
 pub(crate) static LARGEST_RENDERERS: &[&dyn Renderer<LargestAnswer>] = &[&TextRenderer, &JsonRenderer];
-/// The formats of `summarize`, the default first.
-pub(crate) static FLEET_RENDERERS: &[&dyn Renderer<Fleet>] = &[&TextRenderer, &JsonRenderer];
+/// The formats of `ranks`, the default first.
+pub(crate) static JOB_RENDERERS: &[&dyn Renderer<JobReport>] = &[&TextRenderer, &JsonRenderer];
 /// The formats of `check`, the default first.
 pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<CheckDocument>] =
     &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];

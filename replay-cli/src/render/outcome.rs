@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
-use gpumemtrace_fleet::BudgetChecks;
+use gpumemtrace_multirun::BudgetChecks;
 use gpumemtrace_replay::budget::{BudgetCheck, CheckState, CheckedLimit, ValueShare};
 use gpumemtrace_replay::report::AmountUnit;
 

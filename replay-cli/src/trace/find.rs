@@ -14,7 +14,7 @@ use crate::trace::parts::read_part;
 
 /// The extension of the traces in a folder.
 pub(crate) const TRACES: &[&str] = &["trace"];
-/// Those of the files that `summarize` reads.
+/// Those of the files that `ranks` reads.
 pub(crate) const TRACES_AND_SUMMARIES: &[&str] = &["trace", "summary"];
 
 /// `*` stands for a part of a name, not for a part of a path.

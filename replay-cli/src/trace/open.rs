@@ -49,7 +49,7 @@ impl TraceSource {
             return Err(refuse("is a directory; give the trace file in it".to_owned()));
         }
         if begins_like_summary(&file) {
-            return Err(refuse("is a summary of traces, which gpumemtrace summarize reads".to_owned()));
+            return Err(refuse("is a summary of traces, which gpumemtrace ranks reads".to_owned()));
         }
         if let Some(why) = describe_foreign_file(path, &file) {
             return Err(refuse(why));
@@ -147,7 +147,7 @@ pub(crate) fn is_snapshot_file(path: &Path) -> bool {
     is_file && File::open(path).is_ok_and(|file| begins_like_snapshot(&file))
 }
 
-/// True if the file begins like a summary, as `summarize -o` writes it.
+/// True if the file begins like a summary, as `ranks -o` writes it.
 pub(crate) fn begins_like_summary(file: &File) -> bool {
     const START: &[u8] = b"{\"schema\":\"gpumemtrace.summary\"";
     let mut first = [0; START.len()];

@@ -1,6 +1,6 @@
 //! The summary of one trace, from its analysis.
 
-use gpumemtrace_fleet::TraceSummary;
+use gpumemtrace_multirun::TraceSummary;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{Analysis, Report, report, symbolize_report};
 

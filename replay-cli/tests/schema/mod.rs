@@ -10,7 +10,7 @@ const CHECKSUMS: [(&str, u32); 6] = [
     ("report", 0xb9a9_e8d4),
     ("comparison", 0xdb68_1de2),
     ("check", 0x7284_b494),
-    ("fleet", 0xe672_0e8b),
+    ("job", 0xe672_0e8b),
     ("whatif", 0xafb3_36b6),
     ("largest", 0xd83b_53df),
 ];

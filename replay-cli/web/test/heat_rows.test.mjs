@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundle } from "./bundle.mjs";
 
-const { cellFacts, mergeRows, ORDERS } = await bundle("src/fleet/heat_rows.ts");
+const { cellFacts, mergeRows, ORDERS } = await bundle("src/runs/heat_rows.ts");
 
 function rankOf(rank, live_bytes, more = {}) {
   return {

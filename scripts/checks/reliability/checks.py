@@ -202,7 +202,7 @@ SUITES = {
     "docs": (10, "all cases"),
     "durability": (20, "all cases"),
     "export": (15, "all cases, with other readers"),
-    "fleet": (20, "all cases, with Spark"),
+    "sql": (20, "all cases, with Spark"),
     "package": (15, "all cases, with trainers and notebooks"),
     "page": (25, "all cases, with each kind of trace"),
     "simulate": (25, "all cases"),

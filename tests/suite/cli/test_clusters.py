@@ -86,7 +86,7 @@ def test_two_nodes_with_one_folder_lose_nothing(bin, tmp_path, place, locks):
         assert facts["complete"] and facts["events"]["device_alloc"] == ALLOCATIONS, name
         found.append((facts["host"], facts["pid"]))
     assert sorted(found) == [(host, 1) for host in hosts for _ in range(2)]
-    summary = json.loads(gpumemtrace("summarize", shared, "--json"))
+    summary = json.loads(gpumemtrace("ranks", shared, "--json"))
     assert len(summary["traces"]) == 4 and not summary["unreadable"] and not summary["incomplete"]
     ranks = [int(extra.get("RANK", extra.get("SLURM_PROCID", -1))) for extra in variables for _ in range(2)]
     assert sorted(-1 if trace["rank"] is None else trace["rank"] for trace in summary["traces"]) == sorted(ranks)
@@ -122,6 +122,6 @@ def test_restart_by_torchrun_keeps_both_traces_of_a_rank(torch_version, tmp_path
     names = {f"run.rank{rank}{aside}.trace" for rank in range(2) for aside in ("", ".1")}
     assert traces(tmp_path / "traces") == names
     assert {name for name in names if f"wrote traces/{name};" in done.stderr} == names
-    fleet = json.loads(gpumemtrace("summarize", tmp_path / "traces", "--json"))
-    assert fleet["repeated_ranks"] == [0, 1] and fleet["missing_ranks"] == [] and len(fleet["traces"]) == 4
-    assert "several traces of one rank, of restarts or of several jobs: 0, 1" in gpumemtrace("summarize", tmp_path / "traces")
+    job = json.loads(gpumemtrace("ranks", tmp_path / "traces", "--json"))
+    assert job["repeated_ranks"] == [0, 1] and job["missing_ranks"] == [] and len(job["traces"]) == 4
+    assert "several traces of one rank, of restarts or of several jobs: 0, 1" in gpumemtrace("ranks", tmp_path / "traces")

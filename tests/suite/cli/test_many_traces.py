@@ -37,7 +37,7 @@ def measure(*arguments):
     return usage.ru_maxrss, output
 
 
-@pytest.mark.parametrize("command", ["summarize", "check"])
+@pytest.mark.parametrize("command", ["ranks", "check"])
 def test_memory_is_that_of_the_threads(jobs, tmp_path, command):
     budget = tmp_path / "budget.toml"
     subprocess.run([COMMAND, "check", jobs[FEW], "--budget", budget, "--write"], check=True, capture_output=True)
@@ -45,7 +45,7 @@ def test_memory_is_that_of_the_threads(jobs, tmp_path, command):
     peaks = {}
     for ranks, folder in jobs.items():
         peaks[ranks], output = measure(command, folder, *options)
-        assert len(json.loads(output)["traces" if command == "summarize" else "checks"]) == ranks
+        assert len(json.loads(output)["traces" if command == "ranks" else "checks"]) == ranks
     assert peaks[MANY] <= peaks[FEW] + MOST_GROWTH_KIB, peaks
 
 

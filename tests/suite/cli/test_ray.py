@@ -100,35 +100,35 @@ def run_driver(torch_version, tmp_path):
 def traces_of(folder):
     """Returns all traces of a folder together, and each by its name. Nothing else is there."""
     names = {path.name for path in folder.iterdir()} - {f"{path.name}.ring" for path in folder.iterdir()}
-    fleet = json.loads(gpumemtrace("summarize", folder, "--json"))
-    assert not fleet["unreadable"] and not fleet["incomplete"]
-    assert {Path(trace["path"]).name for trace in fleet["traces"]} == names
-    return fleet, {Path(trace["path"]).name: trace for trace in fleet["traces"]}
+    job = json.loads(gpumemtrace("ranks", folder, "--json"))
+    assert not job["unreadable"] and not job["incomplete"]
+    assert {Path(trace["path"]).name for trace in job["traces"]} == names
+    return job, {Path(trace["path"]).name: trace for trace in job["traces"]}
 
 
 def test_worker_that_leaks_and_dies_is_the_first_cause(run_driver, tmp_path):
     code, pids, errors = run_driver(COMMAND, "run", "-o", "traces/", "--", actors=[{}] * WORKERS, leaking=LEAKING)
     assert code == 1 and "OutOfMemoryError" in errors, errors[-4000:]
-    fleet, traces = traces_of(tmp_path / "traces")
+    job, traces = traces_of(tmp_path / "traces")
     host = socket.gethostname()
     # Whoever is first gets the name without a process ID.
     [first] = set(pids) - {int(name.split(".")[-2]) for name in traces if name != f"run.{host}.trace"}
     assert set(traces) == {f"run.{host}.trace"} | {f"run.{host}.{pid}.trace" for pid in pids if pid != first}
     assert {trace["pid"] for trace in traces.values()} == set(pids)
     assert all(f"wrote traces/{name};" in errors for name in traces)
-    growth, [oom] = fleet["first_growth"], fleet["ooms"]
+    growth, [oom] = job["first_growth"], job["ooms"]
     for cause in (growth, oom):
-        assert fleet["traces"][cause["trace"]]["pid"] == pids[LEAKING] and "driver.py:" in cause["site"]["text"]
+        assert job["traces"][cause["trace"]]["pid"] == pids[LEAKING] and "driver.py:" in cause["site"]["text"]
     assert f"driver.py:{LINE}" in growth["site"]["text"] and growth["bytes_per_step"] == 4 << 20
-    assert f"Growth began in process {pids[LEAKING]} in step " in gpumemtrace("summarize", tmp_path / "traces")
+    assert f"Growth began in process {pids[LEAKING]} in step " in gpumemtrace("ranks", tmp_path / "traces")
     # The title that Ray gives a worker has no padding.
     assert all(trace["command"] == ["ray::Worker.train"] for trace in traces.values())
     # Each node's summary, merged, is that of all traces.
     parts = []
     for name in traces:
         parts.append(tmp_path / f"{name}.summary")
-        gpumemtrace("summarize", tmp_path / "traces" / name, "-o", parts[-1])
-    assert json.loads(gpumemtrace("summarize", *parts, "--json")) == fleet
+        gpumemtrace("ranks", tmp_path / "traces" / name, "-o", parts[-1])
+    assert json.loads(gpumemtrace("ranks", *parts, "--json")) == job
 
 
 def test_runtime_environment_records_the_workers_alone(run_driver, tmp_path):
@@ -139,7 +139,7 @@ def test_runtime_environment_records_the_workers_alone(run_driver, tmp_path):
         job={"env_vars": variables}, actors=[{}, {"env_vars": rank}],
         SLURM_JOB_ID=41, SLURM_PROCID=0, SLURM_LOCALID=0, SLURM_STEP_NUM_TASKS=2)
     assert code == 0, errors[-4000:]
-    fleet, traces = traces_of(tmp_path / "traces")
+    job, traces = traces_of(tmp_path / "traces")
     assert {name: (trace["rank"], trace["pid"]) for name, trace in traces.items()} == {
         f"run.41.{socket.gethostname()}.trace": (None, pids[0]), "run.41.rank1.trace": (1, pids[1])}
-    assert fleet["world_size"] == 2 and fleet["missing_ranks"] == [0]
+    assert job["world_size"] == 2 and job["missing_ranks"] == [0]

@@ -26,20 +26,20 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
     ("commands/check.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
-    ("commands/clusters.md", "four ranks; test_summarize.py and test_clusters.py run torchrun"),
+    ("commands/clusters.md", "four ranks; test_ranks.py and test_clusters.py run torchrun"),
     ("commands/clusters.md", "it needs Slurm; test_clusters.py runs tasks with the variables of Slurm"),
     ("commands/clusters.md", "it needs a Kubernetes cluster"),
     ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
     ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
     ("commands/compare.md", "many ranks; replay-cli/tests/many_traces.rs runs this command"),
-    ("commands/fleet.md", "two commits; test_lake.py does the same"),
+    ("commands/history.md", "two commits; test_archive.py does the same"),
     ("commands/replay.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
     ("commands/serve-metrics.md", "it runs until it is stopped; test_serve_metrics.py does the same with Prometheus"),
     ("commands/simulate.md", "ten runs; test_vary.py compares such searches with real runs"),
     ("commands/simulate.md", "eight processes; test_distributed.py runs it in the nightly list"),
-    ("commands/summarize.md", "four ranks; test_summarize.py runs the same program"),
-    ("commands/summarize.md", "several nodes; test_summarize.py merges summaries in each order"),
-    ("exports/sql.md", "it needs DuckDB; tests/suite/fleet asks each question"),
+    ("commands/ranks.md", "four ranks; test_ranks.py runs the same program"),
+    ("commands/ranks.md", "several nodes; test_ranks.py merges summaries in each order"),
+    ("exports/sql.md", "it needs DuckDB; tests/suite/sql asks each question"),
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
     ("mps.md", "output of a Mac"),
@@ -47,7 +47,7 @@ NOT_RUN = [
     ("python/index.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "yaml", "text", "sql", ""}
-SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "summarize", "fleet", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "serve-metrics",
+SUBCOMMANDS = ("run", "replay", "html", "export", "compare", "ranks", "history", "whatif", "fit", "simulate", "check", "info", "dump", "symbolize", "serve-metrics",
                "doctor")
 
 

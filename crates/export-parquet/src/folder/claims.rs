@@ -20,16 +20,16 @@ struct Claims {
     owners: BTreeMap<u64, Owner>,
 }
 
-/// Keeps the ranks of an export. The caller holds the lock of the lake.
+/// Keeps the ranks of an export. The caller holds the lock of the archive.
 pub(super) fn write_claims(hidden: &Path, run: &str, owners: BTreeMap<u64, Owner>) -> anyhow::Result<()> {
     let claims = Claims { run: run.to_owned(), owners };
     Ok(std::fs::write(hidden.join(FILE), serde_json::to_vec(&claims)?)?)
 }
 
-/// The ranks of a run that exports to this lake have chosen. The caller holds the lock of the lake.
-pub(super) fn read_claims(lake: &Path, run: &str) -> BTreeMap<u64, Owner> {
+/// The ranks of a run that exports to this archive have chosen. The caller holds the lock of the archive.
+pub(super) fn read_claims(archive: &Path, run: &str) -> BTreeMap<u64, Owner> {
     let mut owners = BTreeMap::new();
-    for entry in std::fs::read_dir(lake).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(archive).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(HIDDEN) {
             continue;
         }

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use gpumemtrace_cli::export::{ExportTarget, TraceIdentity, UsageError};
-use gpumemtrace_fleet::{Completeness, Summary, TraceSummary};
+use gpumemtrace_multirun::{Completeness, Summary, TraceSummary};
 use parquet::file::metadata::KeyValue;
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ use crate::tables::{SCHEMA_NAME, SCHEMA_VERSION};
 
 /// The name of each file. A later version may write further parts.
 const FILE: &str = "part-0.parquet";
-/// The folder of summaries, which `gpumemtrace fleet` reads. Readers of tables pass over the name.
+/// The folder of summaries, which `gpumemtrace history` reads. Readers of tables pass over the name.
 const SUMMARIES: &str = "_summaries";
 /// The file that one export locks at a time. Its name is hidden, so readers pass over it.
 const LOCK: &str = ".gpumemtrace-lock";
@@ -167,8 +167,8 @@ fn check_occupant(
 }
 
 /// The summary of a rank.
-fn summary_path(lake: &Path, run: &str, rank: u64) -> PathBuf {
-    lake.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"))
+fn summary_path(archive: &Path, run: &str, rank: u64) -> PathBuf {
+    archive.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"))
 }
 
 /// What the trace has of its process that a summary is of; `None` if there is none.
@@ -177,16 +177,16 @@ fn read_completeness(summary: &Path) -> Option<Completeness> {
     summary.traces().iter().map(TraceSummary::completeness).max()
 }
 
-/// The folders of tables in a lake.
-fn table_folders(lake: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(lake).into_iter().flatten().flatten();
+/// The folders of tables in an archive.
+fn table_folders(archive: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(archive).into_iter().flatten().flatten();
     let is_hidden = |name: &str| name.starts_with(['.', '_']);
     entries.filter(move |entry| !is_hidden(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
 }
 
-/// The numbers of the ranks that a lake has of a run. Some may have no file.
-fn ranks_of_run(lake: &Path, run: &str) -> BTreeSet<u64> {
-    let folders = table_folders(lake).chain([lake.join(SUMMARIES)]);
+/// The numbers of the ranks that an archive has of a run. Some may have no file.
+fn ranks_of_run(archive: &Path, run: &str) -> BTreeSet<u64> {
+    let folders = table_folders(archive).chain([archive.join(SUMMARIES)]);
     let entries = folders.filter_map(|folder| std::fs::read_dir(folder.join(format!("run={run}"))).ok());
     let names = entries.flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let rank = |name: String| name.strip_prefix("rank=")?.trim_end_matches(".summary").parse::<i64>().ok();

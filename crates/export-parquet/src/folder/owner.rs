@@ -1,4 +1,4 @@
-//! The process that a partition of a lake belongs to.
+//! The process that a partition of an archive belongs to.
 //!
 //! Every table names it in the metadata of its file. The summary knows the path of its trace, too.
 
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_cli::export::TraceIdentity;
-use gpumemtrace_fleet::{Process, Summary, TraceSummary};
+use gpumemtrace_multirun::{Process, Summary, TraceSummary};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use serde::{Deserialize, Serialize};
 
@@ -105,9 +105,9 @@ impl PartitionOwner {
         }
     }
 
-    /// Why a trace may not replace the files of a partition of this lake, such as
+    /// Why a trace may not replace the files of a partition of this archive, such as
     /// `run=job/rank=0`; `None` if it may.
-    pub(super) fn refuse(&self, lake: &Path, partition: &Path, trace: &TraceIdentity) -> Option<String> {
+    pub(super) fn refuse(&self, archive: &Path, partition: &Path, trace: &TraceIdentity) -> Option<String> {
         let name = format!("give {} another name with --run", trace.path);
         match self {
             Self::Unknown(file) => Some(format!(
@@ -115,10 +115,10 @@ impl PartitionOwner {
                 file.display(),
                 partition.display(),
                 partition.display(),
-                lake.display()
+                archive.display()
             )),
             Self::Owned(owners) => owners.iter().find(|owner| !owner.is_of(trace)).map(|owner| {
-                let partition = lake.join(RunRow::TABLE).join(partition);
+                let partition = archive.join(RunRow::TABLE).join(partition);
                 let owner = owner.describe();
                 format!("{} has the rank of another process ({owner}); {name}", partition.display())
             }),
@@ -128,13 +128,13 @@ impl PartitionOwner {
 }
 
 /// The owner of a partition of a run; `None` if it has no file.
-pub(super) fn read_occupant(lake: &Path, run: &str, rank: u64) -> Option<PartitionOwner> {
+pub(super) fn read_occupant(archive: &Path, run: &str, rank: u64) -> Option<PartitionOwner> {
     let partition = Path::new(&format!("run={run}")).join(format!("rank={rank}")).join(FILE);
-    let mut files: Vec<PathBuf> = super::table_folders(lake).map(|table| table.join(&partition)).collect();
+    let mut files: Vec<PathBuf> = super::table_folders(archive).map(|table| table.join(&partition)).collect();
     files.retain(|file| file.exists());
     files.sort();
     let owner = files.iter().find_map(|file| read_owner(file));
-    let summary = super::summary_path(lake, run, rank);
+    let summary = super::summary_path(archive, run, rank);
     let owners = add_summary(owner, &summary);
     if !owners.is_empty() {
         return Some(PartitionOwner::Owned(owners));

@@ -13,17 +13,18 @@ const MAX_LISTED: usize = 8;
 /// rank that the process reported.
 ///
 /// A reported rank is kept. Of several traces with one rank, that keeps it which has it in the
-/// lake, else the first process by host, start and process id. A trace without a rank keeps the
-/// number that its process has in the lake. The others are numbered, in the order of their
-/// processes, after all ranks of the run: those of the traces, of the lake, and of the job.
+/// archive, else the first process by host, start and process id. A trace without a rank keeps the
+/// number that its process has in the archive. The others are numbered, in the order of their
+/// processes, after all ranks of the run: those of the traces, of the archive, and of the job.
 pub(super) fn number_traces(
     run: &str,
     traces: &[TraceIdentity],
-    lake: &BTreeMap<u64, PartitionOwner>,
+    archive: &BTreeMap<u64, PartitionOwner>,
 ) -> (Vec<u64>, Option<String>) {
     let mut order: Vec<usize> = (0..traces.len()).collect();
     order.sort_by(|one, other| traces[*one].process_order().cmp(&traces[*other].process_order()));
-    let is_own = |rank: &u64, trace: usize| lake.get(rank).is_some_and(|owner| owner.is_of(&traces[trace]));
+    let is_own =
+        |rank: &u64, trace: usize| archive.get(rank).is_some_and(|owner| owner.is_of(&traces[trace]));
     let mut used = BTreeSet::new();
     let mut numbers: Vec<Option<u64>> = vec![None; traces.len()];
     for takes_own in [true, false] {
@@ -34,15 +35,15 @@ pub(super) fn number_traces(
             }
         }
     }
-    for &trace in order.iter().filter(|_| !lake.is_empty()) {
+    for &trace in order.iter().filter(|_| !archive.is_empty()) {
         if numbers[trace].is_none() {
-            let own = lake.keys().copied().find(|rank| !used.contains(rank) && is_own(rank, trace));
+            let own = archive.keys().copied().find(|rank| !used.contains(rank) && is_own(rank, trace));
             numbers[trace] = own.filter(|rank| used.insert(*rank));
         }
     }
     let mut numbered = BTreeSet::new();
     for trace in order {
-        let number = numbers[trace].unwrap_or_else(|| next_number(traces, &used, lake));
+        let number = numbers[trace].unwrap_or_else(|| next_number(traces, &used, archive));
         used.insert(number);
         numbers[trace] = Some(number);
         if traces[trace].rank != Some(number) {
@@ -54,16 +55,20 @@ pub(super) fn number_traces(
 }
 
 /// The number after all ranks of the run, or a free one if there is none after them.
-fn next_number(traces: &[TraceIdentity], used: &BTreeSet<u64>, lake: &BTreeMap<u64, PartitionOwner>) -> u64 {
+fn next_number(
+    traces: &[TraceIdentity],
+    used: &BTreeSet<u64>,
+    archive: &BTreeMap<u64, PartitionOwner>,
+) -> u64 {
     let after = |last: Option<&u64>| last.map_or(0, |last| last.saturating_add(1));
     let of_job = traces.iter().filter_map(|trace| trace.world_size).max().unwrap_or(0);
-    let next = of_job.max(after(used.last())).max(after(lake.keys().next_back()));
+    let next = of_job.max(after(used.last())).max(after(archive.keys().next_back()));
     // SQL has no type for more.
     if i64::try_from(next).is_ok() {
         return next;
     }
-    let mut candidates = 0..=(used.len() + lake.len()) as u64;
-    candidates.find(|number| !used.contains(number) && !lake.contains_key(number)).unwrap_or_default()
+    let mut candidates = 0..=(used.len() + archive.len()) as u64;
+    candidates.find(|number| !used.contains(number) && !archive.contains_key(number)).unwrap_or_default()
 }
 
 fn describe(run: &str, traces: usize, numbered: &BTreeSet<u64>) -> Option<String> {
@@ -94,7 +99,7 @@ mod tests {
         TraceIdentity { rank, ..identity(pid) }
     }
 
-    fn lake(owners: &[(u64, u64)]) -> BTreeMap<u64, PartitionOwner> {
+    fn archive(owners: &[(u64, u64)]) -> BTreeMap<u64, PartitionOwner> {
         owners
             .iter()
             .map(|(rank, pid)| (*rank, PartitionOwner::Owned(vec![Owner::of(&identity(*pid))])))
@@ -103,7 +108,7 @@ mod tests {
 
     fn numbers(traces: &[(u64, Option<u64>)], owners: &[(u64, u64)]) -> Vec<u64> {
         let traces: Vec<_> = traces.iter().map(|(pid, rank)| trace(*pid, *rank)).collect();
-        number_traces("job", &traces, &lake(owners)).0
+        number_traces("job", &traces, &archive(owners)).0
     }
 
     #[test]
@@ -120,11 +125,11 @@ mod tests {
         }
         let mut ranked = trace(1, Some(2));
         ranked.world_size = Some(8);
-        assert_eq!(number_traces("job", &[ranked, trace(2, None)], &lake(&[])).0, [2, 8]);
+        assert_eq!(number_traces("job", &[ranked, trace(2, None)], &archive(&[])).0, [2, 8]);
     }
 
     #[test]
-    fn processes_keep_their_numbers_in_the_lake() {
+    fn processes_keep_their_numbers_in_the_archive() {
         // Two nodes without ranks, one after the other, and again.
         assert_eq!(numbers(&[(3, None), (4, None)], &[(0, 1), (1, 2)]), [2, 3]);
         assert_eq!(numbers(&[(1, None), (2, None)], &[(0, 1), (1, 2), (2, 3), (3, 4)]), [0, 1]);
@@ -137,13 +142,13 @@ mod tests {
     #[test]
     fn one_note_names_the_numbers() {
         let traces: Vec<_> = (0..20).map(|pid| trace(pid, (pid < 10).then_some(pid))).collect();
-        let note = number_traces("job", &traces, &lake(&[])).1.unwrap();
+        let note = number_traces("job", &traces, &archive(&[])).1.unwrap();
         assert!(note.contains("10 of 20 traces") && note.contains("10, 11, 12"), "{note}");
         assert!(note.contains("17 and 2 more"), "{note}");
-        assert_eq!(number_traces("job", &traces[..10], &lake(&[])).1, None);
-        assert_eq!(number_traces("job", &traces[10..11], &lake(&[])).1, None);
+        assert_eq!(number_traces("job", &traces[..10], &archive(&[])).1, None);
+        assert_eq!(number_traces("job", &traces[10..11], &archive(&[])).1, None);
         assert!(
-            number_traces("job", &traces[10..11], &lake(&[(0, 99)]))
+            number_traces("job", &traces[10..11], &archive(&[(0, 99)]))
                 .1
                 .unwrap()
                 .ends_with("in the run job it is rank 1")

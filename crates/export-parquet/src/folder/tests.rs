@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumemtrace_fleet::Process;
+use gpumemtrace_multirun::Process;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
@@ -187,7 +187,7 @@ fn a_partition_of_another_process_is_never_replaced() {
 #[test]
 fn traces_without_process_facts_are_told_apart_by_id_or_path() {
     let folder = tempfile::tempdir().unwrap();
-    let lake = folder.path().join("lake");
+    let archive = folder.path().join("archive");
     let [one, two] = ["A", "B"].map(|name| folder.path().join(name).join("snapshot.pickle"));
     for path in [&one, &two] {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -196,23 +196,23 @@ fn traces_without_process_facts_are_told_apart_by_id_or_path() {
     let [mut first, mut second] = [&one, &two].map(|path| unknown(path, None));
     let again = unknown(&folder.path().join("B/../A/snapshot.pickle"), None);
     for trace in [&first, &again] {
-        assert_eq!(export(&lake, "snapshot", std::slice::from_ref(trace)).unwrap(), [0], "the same file");
+        assert_eq!(export(&archive, "snapshot", std::slice::from_ref(trace)).unwrap(), [0], "the same file");
     }
     // The run has the name of a file, so the other one is not of this run.
-    assert!(refused(&lake, "snapshot", &second).contains("has the rank of another process"));
+    assert!(refused(&archive, "snapshot", &second).contains("has the rank of another process"));
     // In a run that the user names, it gets a number of its own, and keeps it.
     for (trace, rank) in [(&first, 0), (&second, 1), (&first, 0), (&second, 1)] {
-        assert_eq!(export(&lake, "named", std::slice::from_ref(trace)).unwrap(), [rank]);
+        assert_eq!(export(&archive, "named", std::slice::from_ref(trace)).unwrap(), [rank]);
     }
     // With a reported rank there is no other number.
     first.rank = Some(0);
     second.rank = Some(0);
-    export(&lake, "snapshot", &[first]).unwrap();
-    assert!(refused(&lake, "snapshot", &second).contains("has the rank of another process"));
+    export(&archive, "snapshot", &[first]).unwrap();
+    assert!(refused(&archive, "snapshot", &second).contains("has the rank of another process"));
     let with_id = |path: &str, id| TraceIdentity { rank: Some(0), ..unknown(Path::new(path), Some(id)) };
-    export(&lake, "ids", &[with_id("a", "1")]).unwrap();
-    export(&lake, "ids", &[with_id("b", "1")]).unwrap();
-    assert!(refused(&lake, "ids", &with_id("b", "2")).contains("has the rank of another process"));
+    export(&archive, "ids", &[with_id("a", "1")]).unwrap();
+    export(&archive, "ids", &[with_id("b", "1")]).unwrap();
+    assert!(refused(&archive, "ids", &with_id("b", "2")).contains("has the rank of another process"));
 }
 
 #[test]

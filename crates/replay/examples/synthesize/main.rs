@@ -9,7 +9,7 @@
 //! (`scripts/benchmarks/html`).
 //!
 //! With RANK and WORLD_SIZE, the trace is that of one rank of a job, in which only the rank in the
-//! middle leaks (`scripts/benchmarks/summarize`).
+//! middle leaks (`scripts/benchmarks/ranks`).
 //!
 //! usage: synthesize EVENTS FILE [STACKS [RANK WORLD_SIZE]]
 

@@ -1,4 +1,4 @@
-//! `--fail-on` of `replay` and `summarize`: the findings that give exit code 3.
+//! `--fail-on` of `replay` and `ranks`: the findings that give exit code 3.
 
 use clap::ValueEnum;
 use gpumemtrace_replay::report::{AssessmentStatus, GrowthClass};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::exit::UsageError;
 use crate::trace::find::is_pattern;
 
-/// `run.trace` as `run.html`, and the folder `lake.v2` as `lake.v2.html`, each beside the input.
+/// `run.trace` as `run.html`, and the folder `archive.v2` as `archive.v2.html`, each beside the input.
 /// `.` and `..` have the names of the folders that they stand for. The extension has no dot at its
 /// start.
 ///
@@ -41,14 +41,14 @@ mod tests {
     fn outputs_are_beside_their_input() {
         let parent = tempfile::tempdir().unwrap();
         let path = |name: &str| parent.path().join(name);
-        for folder in ["lake.v2", "traces/deep", "run[1]"] {
+        for folder in ["archive.v2", "traces/deep", "run[1]"] {
             std::fs::create_dir_all(path(folder)).unwrap();
         }
         let real = |input: &Path, name: &str| default_output(input, "html").unwrap() == path(name);
         assert!(real(&path("run.trace"), "run.html"));
         assert!(real(&path("run.rank0.trace"), "run.rank0.html"));
-        assert!(real(&path("lake.v2"), "lake.v2.html"));
-        assert!(real(&path("lake.v2/"), "lake.v2.html"));
+        assert!(real(&path("archive.v2"), "archive.v2.html"));
+        assert!(real(&path("archive.v2/"), "archive.v2.html"));
         assert!(real(&path("traces/."), "traces.html"));
         assert!(real(&path("run[1]"), "run[1].html"));
         let above = default_output(&path("traces/deep/.."), "html").unwrap();

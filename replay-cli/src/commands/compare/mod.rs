@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::symbolize::Resolver;
 use clap::ValueEnum;
-use gpumemtrace_fleet::{ComparisonDocument, UnreadableTrace};
+use gpumemtrace_multirun::{ComparisonDocument, UnreadableTrace};
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::compare::{Comparison, PerStepTotals, Profile, Worsening, compare};
 use gpumemtrace_replay::{Analysis, symbolize_sites};

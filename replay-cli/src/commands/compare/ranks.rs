@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use gpumemtrace_fleet::{RankComparison, RankMerger, UnpairedTrace, UnreadableTrace};
+use gpumemtrace_multirun::{RankComparison, RankMerger, UnpairedTrace, UnreadableTrace};
 
 use super::{CompareArgs, PairOptions, compare_traces};
 use crate::exit::UnreadableInput;

@@ -38,7 +38,7 @@ pub(crate) struct ReplayArgs {
     /// Traces, folders of them, and patterns such as 'traces/**/*.trace' [default: the newest here]
     ///
     /// Ring files (run.trace.ring) and parts beside a trace are found automatically. At most 16;
-    /// `gpumemtrace summarize` compares more.
+    /// `gpumemtrace ranks` compares more.
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -143,7 +143,7 @@ fn refuse_many(args: &ReplayArgs, files: &[PathBuf]) -> Result<(), UsageError> {
         return Ok(());
     }
     Err(UsageError(format!(
-        "replay reports at most {MAX_TOGETHER} traces together, and these are {}: gpumemtrace summarize compares any \
+        "replay reports at most {MAX_TOGETHER} traces together, and these are {}: gpumemtrace ranks compares any \
          number; or name some of them, or choose ranks with --rank",
         format_number(count as u64)
     )))

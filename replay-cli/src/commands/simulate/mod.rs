@@ -215,7 +215,7 @@ fn compiler_variables(libraries: &PreparedLibraries) -> Vec<(&'static str, OsStr
 
 /// Prints the report of the traces. The exit code stays that of the program.
 fn report(traces: &[PathBuf], here: &Path) {
-    let command = if traces.len() > MAX_TOGETHER { "summarize" } else { "replay" };
+    let command = if traces.len() > MAX_TOGETHER { "ranks" } else { "replay" };
     let shown = traces.iter().map(|trace| trace.strip_prefix(here).unwrap_or(trace));
     let started = std::env::current_exe()
         .and_then(|executable| std::process::Command::new(executable).arg(command).args(shown).status());

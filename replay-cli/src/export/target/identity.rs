@@ -1,7 +1,7 @@
 //! What identifies a trace among others, from its metadata.
 
-use gpumemtrace_fleet::Process;
 use gpumemtrace_format::Meta;
+use gpumemtrace_multirun::Process;
 
 /// The process, the file and the rank of a trace, as far as the trace has them. Numbers above
 /// 2^63 - 1, which SQL has no type for, count as unknown.

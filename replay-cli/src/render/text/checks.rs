@@ -1,10 +1,10 @@
 //! The checks of several traces as text: one line for those that pass, and each that fails.
 
-use gpumemtrace_fleet::BudgetChecks;
+use gpumemtrace_multirun::BudgetChecks;
 use gpumemtrace_replay::budget::{BudgetCheck, CheckedLimit};
 
 use super::check::render_limits;
-use crate::render::fleet_words::describe_missing_ranks;
+use crate::render::job_words::describe_missing_ranks;
 use crate::render::outcome::{list_checked_traces, name_checked_trace, summarize_check, summarize_checks};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, put_line};

@@ -7,9 +7,9 @@ mod check;
 mod checks;
 mod compare;
 mod fit;
-mod fleet;
 mod header;
-mod lake;
+mod history;
+mod job;
 mod largest;
 mod ranks;
 mod sections;
@@ -20,7 +20,7 @@ mod whatif;
 
 use std::io::Write;
 
-use gpumemtrace_fleet::{CheckDocument, ComparisonDocument, Fleet};
+use gpumemtrace_multirun::{CheckDocument, ComparisonDocument, JobReport};
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::Omitted;
@@ -32,8 +32,8 @@ use super::{
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
-pub(crate) use fleet::render_fleet;
-pub(crate) use lake::render_lake;
+pub(crate) use history::render_archive;
+pub(crate) use job::render_job;
 pub(crate) use sections::{SECTIONS, SectionRow};
 pub(crate) use sites::{SiteFormatter, sources_of_report};
 
@@ -107,9 +107,14 @@ impl Renderer<WhatIfAnswers> for TextRenderer {
     }
 }
 
-impl Renderer<Fleet> for TextRenderer {
-    fn render(&self, fleet: &Fleet, context: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-        Ok(out.write_all(render_fleet(fleet, context.style).as_bytes())?)
+impl Renderer<JobReport> for TextRenderer {
+    fn render(
+        &self,
+        job: &JobReport,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(render_job(job, context.style).as_bytes())?)
     }
 }
 

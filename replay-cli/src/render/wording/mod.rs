@@ -27,7 +27,7 @@ pub(crate) mod verdicts;
 mod vocabulary;
 pub(crate) mod whatif;
 
-use gpumemtrace_fleet::RankComparison;
+use gpumemtrace_multirun::RankComparison;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::compare::Comparison;

@@ -14,7 +14,7 @@ pub(crate) fn describe_unaligned(rows: &[RankRow]) -> String {
     let is_repeated = |row: &RankRow| row.rank.is_some() && rows.iter().any(|other| is_other(row, other));
     let why = match rows.iter().find(|row| is_repeated(row)).and_then(|row| row.rank) {
         Some(rank) => format!(
-            "rank {rank} has several traces, as after a restart; gpumemtrace summarize compares each attempt by itself"
+            "rank {rank} has several traces, as after a restart; gpumemtrace ranks compares each attempt by itself"
         ),
         None => UNEQUAL_STEPS.to_owned(),
     };

@@ -1,6 +1,6 @@
 //! Many ranks of two runs: how much each quantity and call site changed over the ranks.
 
-use gpumemtrace_fleet::{ChangeSpread, RankComparison, UnpairedTrace};
+use gpumemtrace_multirun::{ChangeSpread, RankComparison, UnpairedTrace};
 use gpumemtrace_replay::report::{AmountUnit, Quantity};
 
 use super::leak_word;
