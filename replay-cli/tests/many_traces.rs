@@ -90,7 +90,7 @@ fn good_rows<'a>(document: &'a Value, list: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn summarize_takes_many_traces_and_other_reports_take_a_few() {
+fn ranks_takes_many_traces_and_other_reports_take_a_few() {
     let job = job(1 << 20);
     let folder = job.path();
     let (report, errors) = output(folder, &["ranks", "."], 0);
@@ -101,7 +101,7 @@ fn summarize_takes_many_traces_and_other_reports_take_a_few() {
         output(folder, &["ranks", ".", "--fail-on", kind], 3);
     }
     let calm = "**/*.rank3[1-9].trace";
-    output(folder, &["ranks", calm, "run.rank[0-9].trace", "deep", "--fail-on", "oom", "--jobs", "2"], 0);
+    output(folder, &["ranks", calm, "run.rank[0-9].trace", "deep", "--fail-on", "oom", "--jobs", "2"], 6);
     output(folder, &["ranks", "deep", "-o", "job.summary"], 0);
     let (_, errors) = output(folder, &["ranks", "job.summary", "--fail-on", "any"], 2);
     assert_eq!(errors, ["gpumemtrace: job.summary is a summary, and --fail-on needs the traces"]);
@@ -367,7 +367,7 @@ fn compare_says_in_which_ranks_a_quantity_is_known() {
 }
 
 #[test]
-fn summarize_reads_no_summary_that_it_is_about_to_replace() {
+fn ranks_reads_no_summary_that_it_is_about_to_replace() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let path = |rank: u64| folder.join(format!("run.rank{rank}.trace"));
@@ -397,7 +397,7 @@ fn summarize_reads_no_summary_that_it_is_about_to_replace() {
 }
 
 #[test]
-fn summarize_names_the_attempt_of_what_was_first() {
+fn ranks_names_the_attempt_of_what_was_first() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let write = |name: &str, rank: u64, started_unix_ns: u64| {
@@ -410,7 +410,7 @@ fn summarize_names_the_attempt_of_what_was_first() {
         write(&format!("{attempt}.{FAILING}.trace"), FAILING, start);
         write(&format!("{attempt}.{LEAKING}.trace"), LEAKING, start + 1);
     }
-    let (report, _) = output(folder, &["ranks", "."], 0);
+    let (report, _) = output(folder, &["ranks", "."], 6);
     assert!(
         report.contains(&format!("Growth began in rank {LEAKING} in step 0 of attempt 1 at ")),
         "{report}"
@@ -425,7 +425,7 @@ fn summarize_names_the_attempt_of_what_was_first() {
     assert!(report.contains(&why), "{report}");
     // A third process of the rank, while the second attempt runs.
     write("third.trace", LEAKING, 9_000_000_002);
-    let (report, _) = output(folder, &["ranks", "."], 0);
+    let (report, _) = output(folder, &["ranks", "."], 6);
     for unknown in ["Which rank grew first is unknown: ", "Which error was first is unknown: "] {
         let why = format!("{unknown}ranks have several traces, and their times do not separate restarts.");
         assert!(report.contains(&why), "{report}");
@@ -468,9 +468,9 @@ fn history_names_what_is_missing_from_an_archive() {
     add_run(archive, "two", "bbbb", &whole(2, 40));
     let (report, errors) = output(archive, &["history", "."], 0);
     assert!(errors.is_empty() && !report.contains('!'), "{report}");
-    let title =
-        "Started               commit      ranks  median peak     max peak  run, and its worst finding\n";
+    let title = "Started               commit      ranks  median peak     max peak  ended          run, and";
     assert!(report.contains(title), "{report}");
+    assert!(report.starts_with("2 runs; 1 function grew in the newest version\n"), "{report}");
     assert!(
         report.contains("30.00 MiB  /work/serve.py:10 in serve(), 10.00 MiB in aaaa and 40.00 MiB in bbbb")
     );

@@ -1,6 +1,6 @@
 //! What is written: the tables of each trace, in its partition.
 
-use gpumemtrace_cli::export::{ExportJob, ExportTarget, FolderExport, FolderExporter};
+use gpumemtrace_cli::export::{ExportJob, ExportTarget, FolderExport, FolderExporter, LineIds};
 
 use crate::fill::{categories, findings, runs, segments, series, sites, stacks};
 use crate::folder::OutputFolder;
@@ -32,7 +32,8 @@ impl FolderExport for ParquetExport {
             let mut folder = self.output.partition(first + trace);
             let walked = walk_run(run, &mut folder)?;
             let names = stacks::write_stacks(run, &walked.stacks, resolver, &mut folder)?;
-            sites::write_sites(walked.layers, &names, &mut folder)?;
+            let mut line_ids = LineIds::new(&report.traces[trace]);
+            sites::write_sites(walked.layers, &names, &mut line_ids, &mut folder)?;
             series::write_series(run, &mut folder)?;
             segments::write_segments(run, &walked.moments, &mut folder)?;
             categories::write_categories(report, trace, &mut folder)?;

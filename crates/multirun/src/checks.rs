@@ -36,7 +36,7 @@ pub struct BudgetChecks {
     pub budget: String,
     /// True if no limit fails in any trace that could be read.
     pub passed: bool,
-    /// True if all traces could be read and nothing is missing from them.
+    /// True if each rank has a trace, all could be read, and nothing is missing from them.
     pub complete: bool,
     /// The check of each trace, by rank. Limits that do not fail have no contributors.
     pub checks: Vec<BudgetCheck>,
@@ -52,13 +52,16 @@ impl BudgetChecks {
     pub fn new(budget: String, mut checks: Vec<BudgetCheck>, unreadable: Vec<UnreadableTrace>) -> Self {
         checks.sort_by_key(|check| check.rank.unwrap_or(u64::MAX));
         let world_size = checks.iter().filter_map(|check| check.world_size).max();
+        let missing_ranks =
+            missing_ranks(world_size, &checks.iter().filter_map(|check| check.rank).collect());
+        let is_all = unreadable.is_empty() && missing_ranks.is_empty();
         Self {
             schema: "gpumemtrace.checks",
             version: 1,
             budget,
             passed: checks.iter().all(|check| check.passed),
-            complete: unreadable.is_empty() && checks.iter().all(|check| check.complete),
-            missing_ranks: missing_ranks(world_size, &checks.iter().filter_map(|check| check.rank).collect()),
+            complete: is_all && checks.iter().all(|check| check.complete),
+            missing_ranks,
             checks,
             unreadable,
         }

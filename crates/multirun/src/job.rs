@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpumemtrace_replay::Spread;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::attempts::attempts;
 use crate::growth::{FirstGrowth, GrowingLine, first_growth, growing_lines, have_equal_steps};
-use crate::spread::{Outlier, Spread};
 use crate::summary::{Summary, UnreadableTrace};
-use crate::trace_summary::{DeviceSummary, OomSummary, TraceSummary};
+use crate::trace_summary::{DeviceSummary, OomSummary, TraceSummary, WorstFinding};
 
 /// What the traces of a summary say together. Sizes are bytes; unknown values are `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -55,6 +55,19 @@ pub struct JobReport {
     pub hosts: Vec<HostRow>,
 }
 
+/// A GPU whose peak differs from the others.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Outlier {
+    /// Index in the summary's list of traces.
+    pub trace: usize,
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// Its value, in bytes.
+    pub bytes: u64,
+    /// Its value divided by the median, minus 1.
+    pub excess: f64,
+}
+
 /// A trace that lacks something, or was not closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct IncompleteTrace {
@@ -92,12 +105,35 @@ pub struct HostRow {
 }
 
 impl JobReport {
+    /// The most severe finding of all ranks, and the index of its trace.
+    #[must_use]
+    pub fn worst_finding(&self) -> Option<(usize, &WorstFinding)> {
+        let order = ["info", "warning", "critical"];
+        let place = |finding: &WorstFinding| order.iter().position(|severity| *severity == finding.severity);
+        let found = self.traces.iter().enumerate();
+        let found = found.filter_map(|(trace, one)| Some((trace, one.worst_finding.as_ref()?)));
+        // The first of equal ones: `max_by_key` takes the last.
+        found.rev().max_by_key(|(_, finding)| place(finding))
+    }
+
+    /// True if nothing is missing: no rank, no trace, and no part of a trace.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.lacks_only_ranks() && self.missing_ranks.is_empty()
+    }
+
+    /// True if nothing is missing but ranks.
+    #[must_use]
+    pub fn lacks_only_ranks(&self) -> bool {
+        self.unreadable.is_empty() && self.incomplete.is_empty()
+    }
+
     /// Compares the ranks of a summary.
     #[must_use]
     pub fn of(summary: &Summary) -> Self {
         let traces = summary.traces();
         let peaks = |of: fn(&DeviceSummary) -> Option<u64>| {
-            Spread::of(traces.iter().flat_map(|trace| &trace.devices).filter_map(of).collect())
+            Spread::from_values(traces.iter().flat_map(|trace| &trace.devices).filter_map(of).collect())
         };
         let peak_live = peaks(|device| device.peak_live_bytes);
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
@@ -153,8 +189,8 @@ fn outliers(traces: &[TraceSummary], spread: &Spread) -> Vec<Outlier> {
     for (trace, one) in traces.iter().enumerate() {
         for device in &one.devices {
             let Some(bytes) = device.peak_live_bytes else { continue };
-            if let Some(excess) = spread.excess_of(bytes) {
-                found.push(Outlier { trace, device: device.device, bytes, excess });
+            if spread.is_outlier(bytes) {
+                found.push(Outlier { trace, device: device.device, bytes, excess: spread.excess(bytes) });
             }
         }
     }

@@ -5,6 +5,8 @@ use gpumemtrace_replay::report::{Device, Ending, LeakKind, Site, TimelinePoint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::Outcome;
+
 /// Most leaks, out-of-memory errors and call sites that are kept of a trace. The others are
 /// counted.
 const MAX_ROWS: usize = 20;
@@ -29,6 +31,9 @@ pub struct CallSite {
     pub id: String,
     /// The call site as text, such as `train.py:14 in step()`.
     pub text: String,
+    /// Identifies the text of the line within its function, so that a line is found again after
+    /// edits above it; `null` if the text is unknown.
+    pub source_id: Option<String>,
 }
 
 /// The peaks of one GPU.
@@ -136,8 +141,10 @@ pub struct TraceSummary {
     pub events: u64,
     /// Time from the start of the recording to its end.
     pub duration_ns: Option<u64>,
-    /// How the process ended: `exit`, `killed`, `crashed` or `running`.
-    pub end: String,
+    /// How the process ended: `exit`, `killed`, `crashed` or `running`; `null` if it is unknown.
+    pub end: Option<String>,
+    /// The exit code; `null` unless the process exited by itself and the trace has the code.
+    pub exit_code: Option<u8>,
     /// Details of the end, such as `exit 1` or `signal 9`; `null` if the trace lacks them.
     pub end_detail: Option<String>,
     /// What is missing from the trace, as sentences; empty if nothing is.
@@ -176,26 +183,21 @@ impl TraceSummary {
     /// How much of the process the trace has.
     #[must_use]
     pub fn completeness(&self) -> Completeness {
-        let has_ended = self.end != Ending::Running.name();
+        let has_ended = self.end.as_deref() != Some(Ending::Running.name());
         Completeness { events: self.events, duration_ns: self.duration_ns, has_ended }
     }
 
     /// True if nothing is missing, and the process ended without an error, as far as is known.
     pub(crate) fn is_whole(&self) -> bool {
-        let detail = self.end_detail.as_deref().unwrap_or_default();
-        let status =
-            detail.strip_prefix("exit ").or_else(|| detail.strip_prefix("_exit(")?.strip_suffix(')'));
-        // Without a status, an out-of-memory error may have ended the process.
-        let is_success = status.map_or(self.ooms.is_empty(), |status| status == "0");
-        self.missing.is_empty() && self.end == Ending::Exit.name() && is_success
+        self.missing.is_empty() && matches!(self.outcome(), Outcome::Exited | Outcome::OutOfMemoryCaught)
     }
 
     /// Summarizes a report of exactly one trace, with all sections and with filled sentences.
-    /// `name_site` is the text of a call site.
+    /// `call_site` is the identity and the text of a call site.
     #[must_use]
-    pub fn of_report(report: &Report, name_site: &dyn Fn(&Site) -> String) -> Option<Self> {
+    pub fn of_report(report: &Report, call_site: &dyn Fn(&Site) -> CallSite) -> Option<Self> {
         let [info] = report.traces.as_slice() else { return None };
-        let site = |site: &Site| CallSite { id: site.id.clone(), text: name_site(site) };
+        let site = call_site;
         let steps = report.steps.as_ref();
         let leaks = report.leaks.iter().flatten().map(|leak| LeakSummary {
             device: leak.device,
@@ -231,7 +233,8 @@ impl TraceSummary {
             git_commit: info.git_commit.clone(),
             events: info.events.values().sum(),
             duration_ns: info.duration_ns,
-            end: info.end.name().to_owned(),
+            end: info.end_is_known.then(|| info.end.name().to_owned()),
+            exit_code: info.exit_code(),
             end_detail: info.end_detail.clone(),
             missing: info.incomplete.iter().map(|one| one.message.clone()).collect(),
             steps: steps.and_then(|steps| steps.count),
@@ -241,7 +244,7 @@ impl TraceSummary {
                 severity: verdict.severity.name().to_owned(),
                 summary: verdict.summary.clone(),
             }),
-            devices: report.devices.iter().map(|device| summarize_device(report, device, &site)).collect(),
+            devices: report.devices.iter().map(|device| summarize_device(report, device, site)).collect(),
             leaks,
             more_leaks,
             ooms,

@@ -2,13 +2,13 @@
 
 use gpumemtrace_multirun::{
     ArchiveGrowth, ArchivedRun, CallSite, DeviceSummary, GpuChoice, OomSummary, PairOutcome, Process,
-    RunArchive, SitePeak, Summary, TraceSummary, regressions,
+    RunArchive, SitePeak, Summary, TraceSummary, growth_between_versions,
 };
 
 const MIB: u64 = 1 << 20;
 
 fn site(text: &str) -> CallSite {
-    CallSite { id: text.to_owned(), text: text.to_owned() }
+    CallSite { id: text.to_owned(), text: text.to_owned(), source_id: None }
 }
 
 /// A complete trace that ended normally. The peak is the sum of the sites, in MiB.
@@ -26,7 +26,8 @@ fn trace(rank: u64, start: u64, commit: Option<&str>, sites: &[(&str, u64)]) -> 
         git_commit: commit.map(str::to_owned),
         events: 1,
         duration_ns: None,
-        end: "exit".to_owned(),
+        end: Some("exit".to_owned()),
+        exit_code: Some(0),
         end_detail: Some("exit 0".to_owned()),
         missing: Vec::new(),
         steps: None,
@@ -70,13 +71,13 @@ fn changed(run: &ArchivedRun, change: impl Fn(&mut TraceSummary)) -> ArchivedRun
 }
 
 fn growth(runs: Vec<ArchivedRun>) -> ArchiveGrowth {
-    regressions(&RunArchive::new(runs, Vec::new(), Vec::new()).runs)
+    growth_between_versions(&RunArchive::new(runs, Vec::new(), Vec::new()).runs)
 }
 
 /// Line, MiB before and MiB after.
 fn found(runs: Vec<ArchivedRun>) -> Vec<(String, u64, u64)> {
     let found = growth(runs).regressions.into_iter();
-    found.map(|one| (one.line, one.before_bytes / MIB, one.after_bytes / MIB)).collect()
+    found.map(|one| (one.lines.join(" or "), one.before_bytes / MIB, one.after_bytes / MIB)).collect()
 }
 
 fn outcomes(runs: Vec<ArchivedRun>) -> Vec<PairOutcome> {
@@ -98,9 +99,17 @@ fn growth_is_found_although_lines_moved_and_runs_came_in_any_order() {
 fn runs_of_one_commit_are_one_version() {
     let of = |start, commit, mib| run(start, commit, &[("t.py:1", mib)]);
     assert_eq!(found(vec![of(1, Some("1"), 10), of(2, Some("1"), 20), of(3, Some("1"), 90)]), []);
-    // The median of 10 and 20 is 15.
+    // The most before: runs of one version that differ are no growth.
     let three = vec![of(1, Some("1"), 10), of(2, Some("1"), 20), of(3, Some("2"), 30)];
-    assert_eq!(found(three), [("t.py:1".to_owned(), 15, 30)]);
+    assert_eq!(found(three), [("t.py:1".to_owned(), 20, 30)]);
+    let overlapping =
+        vec![of(1, Some("1"), 10), of(2, Some("1"), 30), of(3, Some("2"), 30), of(4, Some("2"), 90)];
+    assert_eq!(found(overlapping), []);
+    // The commits of two branches may alternate: one pair of versions, not three.
+    let alternating =
+        vec![of(1, Some("1"), 10), of(2, Some("2"), 30), of(3, Some("1"), 10), of(4, Some("2"), 30)];
+    assert_eq!(found(alternating.clone()), [("t.py:1".to_owned(), 10, 30)]);
+    assert_eq!(growth(alternating).pairs.len(), 1);
     assert_eq!(found(vec![of(1, None, 10), of(2, None, 20)]), [("t.py:1".to_owned(), 10, 20)]);
 }
 
@@ -108,21 +117,22 @@ fn runs_of_one_commit_are_one_version() {
 fn a_run_that_is_cut_or_failed_is_not_what_others_are_compared_with() {
     let (before, after) = (run(1, Some("a"), &[("t.py:1", 4)]), run(2, Some("b"), &[("t.py:1", 512)]));
     let oom = OomSummary { device: 0, step: None, time_ns: 0, requested_bytes: 1, site: site("t.py:1") };
-    let ended = |end: &str, detail: Option<&str>| {
+    let ended = |end: &str, detail: Option<&str>, code: Option<u8>| {
         changed(&before, |trace| {
-            trace.end = end.to_owned();
+            trace.end = Some(end.to_owned());
             trace.end_detail = detail.map(str::to_owned);
+            trace.exit_code = code;
         })
     };
     let cut = changed(&before, |trace| trace.missing = vec!["the end of the file is missing".to_owned()]);
-    let may_have_failed = changed(&ended("exit", None), |trace| trace.ooms = vec![oom.clone()]);
+    let may_have_failed = changed(&ended("exit", None, None), |trace| trace.ooms = vec![oom.clone()]);
     let bad = [
         cut,
-        ended("killed", Some("signal 9")),
-        ended("crashed", Some("signal 11")),
-        ended("running", None),
-        ended("exit", Some("exit 1")),
-        ended("exit", Some("_exit(3)")),
+        ended("killed", Some("signal 9"), None),
+        ended("crashed", Some("signal 11"), None),
+        ended("running", None, None),
+        ended("exit", Some("exit 1"), Some(1)),
+        ended("exit", Some("_exit(3)"), Some(3)),
         may_have_failed,
     ];
     for bad in bad {
@@ -141,7 +151,11 @@ fn a_run_that_is_cut_or_failed_is_not_what_others_are_compared_with() {
         assert_eq!(grown.regressions.len(), 2);
         assert!(!grown.regressions[0].after_is_whole && grown.regressions[1].after_is_whole);
     }
-    assert_eq!(found(vec![ended("exit", None), after]).len(), 1, "without an error, a status is not needed");
+    assert_eq!(
+        found(vec![ended("exit", None, None), after]).len(),
+        1,
+        "without an error, a status is not needed"
+    );
 }
 
 #[test]
@@ -234,6 +248,62 @@ fn growth_of_one_rank_is_found_and_its_line_is_the_one_that_changed() {
     let after = run_of((0..3).map(|rank| trace(rank, 2, Some("b"), listed(rank))));
     let grown = growth(vec![before, after]);
     let [only] = &grown.regressions[..] else { panic!("{grown:?}") };
-    assert_eq!((&*only.line, only.chosen), ("t.py:12 in stage()", GpuChoice::Most));
+    assert_eq!((&only.lines[..], only.chosen), (&["t.py:12 in stage()".to_owned()][..], GpuChoice::Most));
     assert_eq!((only.before_bytes / MIB, only.after_bytes / MIB), (20, 28));
+}
+
+/// A run of lines with known texts: call site, text, MiB.
+fn with_texts(start: u64, commit: &str, lines: &[(&str, &str, u64)]) -> ArchivedRun {
+    let sites: Vec<(&str, u64)> = lines.iter().map(|(site, _, mib)| (*site, *mib)).collect();
+    changed(&run(start, Some(commit), &sites), |trace| {
+        for (peak, (_, text, _)) in trace.devices[0].peak_sites.iter_mut().zip(lines) {
+            peak.site.source_id = Some((*text).to_owned());
+        }
+    })
+}
+
+#[test]
+fn a_line_is_found_by_its_text_wherever_it_moved() {
+    let before =
+        with_texts(1, "a", &[("t.py:4 in f()", "x = big()", 30), ("t.py:5 in f()", "y = small()", 4)]);
+    // The line that grew has fewer bytes than the one that only moved, and those bytes were there.
+    let after =
+        with_texts(2, "b", &[("t.py:14 in f()", "x = big()", 30), ("t.py:15 in f()", "y = small()", 30)]);
+    assert_eq!(found(vec![before.clone(), after]), [("t.py:15 in f()".to_owned(), 34, 60)]);
+    let both = [("t.py:14 in f()", "x = big()", 40), ("t.py:15 in f()", "y = small()", 14)];
+    let grown = growth(vec![before, with_texts(2, "b", &both)]);
+    assert_eq!(grown.regressions[0].lines, ["t.py:14 in f()", "t.py:15 in f()"], "both grew by 10 MiB");
+}
+
+#[test]
+fn a_renamed_function_is_a_move_and_no_growth() {
+    let before =
+        with_texts(1, "a", &[("t.py:4 in old()", "x = big()", 30), ("t.py:9 in keep()", "z = 1", 5)]);
+    let renamed =
+        |mib| with_texts(2, "b", &[("m.py:7 in new()", "x = big()", mib), ("t.py:9 in keep()", "z = 1", 5)]);
+    assert_eq!(found(vec![before.clone(), renamed(30)]), []);
+    let grown = growth(vec![before.clone(), renamed(50)]);
+    let [only] = &grown.regressions[..] else { panic!("{grown:?}") };
+    assert_eq!(
+        (&only.lines[..], &only.moved_from[..]),
+        (&["m.py:7 in new()".to_owned()][..], &["t.py in old()".to_owned()][..])
+    );
+    assert_eq!((only.before_bytes / MIB, only.after_bytes / MIB), (30, 50));
+    // Other text, or a function that is still there, is growth.
+    let other =
+        with_texts(2, "b", &[("t.py:7 in new()", "y = other()", 30), ("t.py:9 in keep()", "z = 1", 5)]);
+    assert_eq!(found(vec![before.clone(), other]), [("t.py:7 in new()".to_owned(), 0, 30)]);
+    let lines = [("t.py:4 in old()", "x = big()", 30), ("t.py:7 in new()", "x = big()", 30)];
+    assert_eq!(found(vec![before, with_texts(2, "b", &lines)]), [("t.py:7 in new()".to_owned(), 0, 30)]);
+    // Without texts, there must be as many lines and bytes.
+    let plain = |name: &str, second| {
+        let sites = [(format!("t.py:1 in {name}()"), 30), (format!("t.py:2 in {name}()"), second)];
+        run(
+            if name == "old" { 1 } else { 2 },
+            Some(name),
+            &[(&sites[0].0, sites[0].1), (&sites[1].0, sites[1].1)],
+        )
+    };
+    assert_eq!(found(vec![plain("old", 7), plain("new", 7)]), []);
+    assert_eq!(found(vec![plain("old", 7), plain("new", 8)]).len(), 1);
 }

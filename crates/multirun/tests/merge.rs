@@ -9,7 +9,7 @@ fn leak(first_step: u64, line: u8, bytes: u64) -> LeakSummary {
     LeakSummary {
         device: 0,
         kind: "tensors".to_owned(),
-        site: CallSite { id: format!("site{line}"), text: format!("train.py:{line}") },
+        site: CallSite { id: format!("site{line}"), text: format!("train.py:{line}"), source_id: None },
         bytes,
         bytes_per_step: Some(bytes as f64 / 7.0),
         first_step: Some(first_step),
@@ -32,7 +32,8 @@ fn trace(rank: u64, host: u8, events: u64, leaks: Vec<LeakSummary>) -> TraceSumm
         git_commit: None,
         events,
         duration_ns: None,
-        end: "exit".to_owned(),
+        end: Some("exit".to_owned()),
+        exit_code: Some(0),
         end_detail: None,
         missing: Vec::new(),
         steps: Some(30),
@@ -66,7 +67,7 @@ fn any_summary() -> impl Strategy<Value = Summary> {
     let any_end = (prop::option::of(1..3_u64), prop::sample::select(vec!["exit", "running"]));
     let any_trace = (0..6_u64, 0..2_u8, 1..3_u64, any_end, prop::collection::vec(any_leak, 0..3)).prop_map(
         |(rank, host, events, (duration_ns, end), leaks)| {
-            let end = end.to_owned();
+            let end = Some(end.to_owned());
             Summary::of_trace(TraceSummary { duration_ns, end, ..trace(rank, host, events, leaks) })
         },
     );
@@ -124,7 +125,7 @@ fn of_one_process_the_longer_recording_is_kept() {
 fn of_one_process_with_equal_events_the_longer_and_then_the_ended_one_is_kept() {
     let entry = |seconds: u64, end: &str| {
         let duration_ns = Some(seconds * 1_000_000_000);
-        Summary::of_trace(TraceSummary { duration_ns, end: end.to_owned(), ..trace(0, 0, 10, vec![]) })
+        Summary::of_trace(TraceSummary { duration_ns, end: Some(end.to_owned()), ..trace(0, 0, 10, vec![]) })
     };
     // As text, 9 s is after 10 s, and "running" is after "exit".
     for (stale, later) in
@@ -186,7 +187,7 @@ fn attempt(rank: u64, start: u64, duration: u64, leaks: Vec<LeakSummary>, oom_st
         step: Some(oom_step),
         time_ns: 1,
         requested_bytes: 1,
-        site: CallSite { id: "site1".to_owned(), text: "train.py:1".to_owned() },
+        site: CallSite { id: "site1".to_owned(), text: "train.py:1".to_owned(), source_id: None },
     }];
     Summary::of_trace(one)
 }

@@ -63,5 +63,6 @@ pub use crate::{
     state::driver::totals::MemoryByPlace,
     state::sleeping::SleepingSegments,
     timeline::time_spec::TimeSpec,
+    util::spread::{Spread, lower_median},
     walk::live_segments::LiveSegments,
 };

@@ -5,7 +5,7 @@
     for row in sql.query("memory", "peak_lines", max_rows=10):
         print(row["file"], row["line"], row["bytes"])
 
-An archive is a folder that `gpumemtrace export parquet` wrote, with the tables of any number of runs.
+An archive is a folder that `gpumemtrace export parquet` wrote, with the tables of many runs.
 `questions()` lists what can be asked. Each question is one SQL text, which DuckDB and Spark
 run unchanged; neither is a dependency of this package. docs/exports/sql.md has the list of
 questions and says how to install an engine.

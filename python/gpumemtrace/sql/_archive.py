@@ -36,7 +36,7 @@ TABLES: Dict[str, Dict[str, str]] = {
             requested_bytes BIGINT, stream BIGINT, pool BIGINT, stack BIGINT, site BIGINT,
             thread BIGINT, start_seq BIGINT, start_ns BIGINT, start_step BIGINT, state VARCHAR,
             end_seq BIGINT, end_ns BIGINT, end_step BIGINT, end_stack BIGINT""",
-        "sites": """site BIGINT, site_id VARCHAR, file VARCHAR, line BIGINT, function VARCHAR,
+        "sites": """site BIGINT, site_id VARCHAR, file VARCHAR, line BIGINT, function VARCHAR, source_id VARCHAR,
             module VARCHAR, is_backward BOOLEAN, layer VARCHAR, device BIGINT, allocations BIGINT,
             allocated_bytes BIGINT, frees BIGINT, freed_bytes BIGINT, peak_blocks BIGINT,
             peak_bytes BIGINT, end_blocks BIGINT, end_bytes BIGINT""",

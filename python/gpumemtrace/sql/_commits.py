@@ -9,24 +9,15 @@ from ._errors import QueryError
 from ._archive import Archive
 from ._questions import Question, Value
 
-#: All commits of an archive. `is_compared` is 1 if a run of the commit is comparable, as in
-#: grown_lines.sql.
+#: All commits of an archive. `is_compared` is 1 if a process of the commit can be compared, as in
+#: _growth.sql.
 _COMMITS = """
-WITH comparable AS (
-  SELECT run
-  FROM runs
-  GROUP BY run
-  HAVING max(peak_live_bytes) IS NOT NULL
-    AND min(CASE WHEN is_whole AND is_complete AND ending = 'exit'
-      AND (exit_code = 0 OR exit_code IS NULL) THEN 1 ELSE 0 END) = 1
-)
-SELECT r.git_commit, max(CASE WHEN c.run IS NOT NULL AND COALESCE(r.command_json, '') LIKE {mark}command
-  THEN 1 ELSE 0 END) AS is_compared
-FROM runs r
-LEFT JOIN comparable c ON c.run = r.run
-WHERE r.git_commit IS NOT NULL
-GROUP BY r.git_commit
-ORDER BY r.git_commit
+SELECT git_commit, max(CASE WHEN peak_live_bytes IS NOT NULL AND started_unix_ns IS NOT NULL
+  AND command_json LIKE {mark}command THEN 1 ELSE 0 END) AS is_compared
+FROM runs
+WHERE git_commit IS NOT NULL
+GROUP BY git_commit
+ORDER BY git_commit
 """
 
 #: Rows of an archive for a SQL text and its parameters.

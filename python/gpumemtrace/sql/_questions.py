@@ -17,6 +17,8 @@ Value = Union[int, float, str]
 _FOLDER = Path(__file__).resolve().parent / "questions"
 _PARAMETER = re.compile(r"(\w+) (BIGINT|DOUBLE|VARCHAR)( \(commit\))? = (\S+): (.+)")
 _COLUMN = re.compile(r"(\w+) (BIGINT|DOUBLE|VARCHAR|BOOLEAN)(?: \(([^)]+)\))?: (.+)")
+#: The line that stands for the SQL of another file.
+_INCLUDE = re.compile(r"(?m)^-- include (_\w+\.sql)\n")
 #: Comments and strings, which are left as they are, and the names of parameters.
 _TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|:(\w+)")
 #: Python types by SQL type. `True` is no number here.
@@ -93,7 +95,7 @@ class Question:
 @lru_cache(maxsize=None)
 def questions() -> Tuple[Question, ...]:
     """All questions, by name."""
-    return tuple(_read_question(path) for path in sorted(_FOLDER.glob("*.sql")))
+    return tuple(_read_question(path) for path in sorted(_FOLDER.glob("[!_]*.sql")))
 
 
 def find_question(name: str) -> Question:
@@ -105,12 +107,17 @@ def find_question(name: str) -> Question:
     return known[name]
 
 
+def _rule(name: str) -> str:
+    """The SQL of a rule that questions share, without its comment."""
+    return re.sub(r"(?m)\A(--.*\n)*", "", (_FOLDER / name).read_text(encoding="utf-8"))
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
 def _read_question(path: Path) -> Question:
-    text = path.read_text(encoding="utf-8")
+    text = _INCLUDE.sub(lambda found: _rule(found[1]), path.read_text(encoding="utf-8"))
     head = [line[2:] for line in text.splitlines() if line.startswith("--")]
     sections: Dict[str, List[str]] = {"": [], "Parameters": [], "Columns": []}
     section = ""

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use gpumemtrace_multirun::{ArchivedRun, RunArchive, regressions};
+use clap::ValueEnum;
+use gpumemtrace_multirun::{ArchivedRun, HistoryReport, Outcome, RunArchive, growth_between_versions};
 
 use super::ranks::read::summarize_files;
 use crate::commands::args::display::DisplayArgs;
@@ -16,12 +17,13 @@ use crate::commands::args::output_name::default_output;
 use crate::commands::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::make_runs_page;
+use crate::render::json::write_json;
 use crate::render::text::render_archive;
 use crate::terminal::escape::escape_text;
-use crate::terminal::format::format_count;
+use crate::terminal::format::{format_count, format_utc};
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
-use crate::terminal::stdout::print_text;
+use crate::terminal::stdout::{print_text, stdout};
 use crate::terminal::style::Style;
 use crate::trace::many::name_left_out;
 
@@ -37,6 +39,19 @@ pub(crate) struct HistoryArgs {
     /// Only this run (repeatable)
     #[arg(long, value_name = "NAME")]
     run: Vec<String>,
+    /// Only runs with TEXT in their command line
+    #[arg(long, value_name = "TEXT")]
+    program: Option<String>,
+    /// Only runs that started on or after DATE, such as 2026-11-28 (UTC)
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
+    since: Option<String>,
+    /// Exit with code 3 if the newest version of a program is like this (repeatable, or
+    /// comma-separated)
+    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
+    fail_on: Vec<HistoryFinding>,
+    /// Print JSON (its schema: `gpumemtrace schema history`)
+    #[arg(long, conflicts_with = "html")]
+    json: bool,
     /// Write a page with the runs over time, a map of ranks, and what grew between versions
     #[arg(long)]
     html: bool,
@@ -58,23 +73,68 @@ pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<CliExit> {
         None => args.html.then(|| default_output(&args.archive, "html")).transpose()?,
     };
     let target = output.as_ref().map(|path| OutputPath::claim(path, "html", args.force)).transpose()?;
-    let archive = read_archive(&args.archive, &args.run)?;
-    let growth = regressions(&archive.runs);
+    let archive = read_archive(args)?;
+    let growth = growth_between_versions(&archive.runs);
+    let report = HistoryReport::new(&archive, &growth);
     if let Some((output, target)) = output.zip(target) {
         let text = render_archive(&archive, &growth, Style::for_files());
         let page = make_runs_page(&args.archive.display().to_string(), &archive, &growth, &text)?;
         print_output(&output, target.fill(page.as_bytes())?)?;
+    } else if args.json {
+        write_json(&report, &mut stdout())?;
     } else {
         print_text(&render_archive(&archive, &growth, style))?;
     }
-    Ok(if archive.is_complete() { CliExit::Done } else { CliExit::Incomplete })
+    Ok(match (args.fail_on.iter().any(|kind| kind.is_in(&report)), report.complete) {
+        (true, _) => CliExit::Findings,
+        (false, false) => CliExit::Incomplete,
+        (false, true) => CliExit::Done,
+    })
+}
+
+/// A finding about the newest version of a program.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum HistoryFinding {
+    /// A function has more memory than in the version before
+    Growth,
+    /// Its newest run failed, or how it ended is unknown
+    Failed,
+}
+
+impl HistoryFinding {
+    fn is_in(self, report: &HistoryReport) -> bool {
+        let programs: BTreeSet<&str> = report.runs.iter().filter_map(|run| run.program.as_deref()).collect();
+        programs.into_iter().any(|program| match self {
+            Self::Growth => {
+                let newest =
+                    report.versions.iter().find(|pair| pair.between.program.as_deref() == Some(program));
+                newest.is_some_and(|pair| report.growth.iter().any(|one| one.between == pair.between))
+            }
+            Self::Failed => {
+                let newest = report.runs.iter().find(|run| run.program.as_deref() == Some(program));
+                let is_fine = |outcome: Outcome| {
+                    matches!(outcome, Outcome::Exited | Outcome::OutOfMemoryCaught | Outcome::Unfinished)
+                };
+                newest.is_some_and(|run| !run.outcome.is_some_and(is_fine))
+            }
+        })
+    }
+}
+
+/// A date, or the beginning of a time in the form of reports: `2026-11-28T14:31:09Z`.
+fn parse_date(text: &str) -> Result<String, String> {
+    let form = "0000-00-00T00:00:00Z";
+    let fits = |(given, form): (char, char)| if form == '0' { given.is_ascii_digit() } else { given == form };
+    let is_date = text.len() >= 10 && text.len() <= form.len() && text.chars().zip(form.chars()).all(fits);
+    if is_date { Ok(text.to_owned()) } else { Err("write a date as 2026-11-28".to_owned()) }
 }
 
 /// The names of what each run has in a folder of the archive, such as `rank=3` or `rank=3.summary`.
 type Partitions = BTreeMap<String, Vec<String>>;
 
 /// The wanted runs of an archive, or all. Those that only the tables have are named.
-fn read_archive(folder: &Path, wanted: &[String]) -> anyhow::Result<RunArchive> {
+fn read_archive(args: &HistoryArgs) -> anyhow::Result<RunArchive> {
+    let (folder, wanted) = (&*args.archive, &*args.run);
     let summaries = list_partitions(&folder.join(SUMMARIES))?;
     let mut tables = list_partitions(&folder.join(TABLE_OF_RUNS))?;
     let is_known = |name: &String| summaries.contains_key(name) || tables.contains_key(name);
@@ -105,6 +165,16 @@ fn read_archive(folder: &Path, wanted: &[String]) -> anyhow::Result<RunArchive> 
     let without_summary: Vec<String> = tables.into_keys().filter(is_wanted).collect();
     if runs.is_empty() {
         return Err(explain_empty(folder, &without_summary, !unreadable.is_empty()).into());
+    }
+    let is_chosen = |run: &ArchivedRun| {
+        let has = |text: &String| run.program().is_some_and(|program| program.contains(text));
+        let began = |date: &String| run.started_unix_ns().is_some_and(|start| format_utc(start) >= *date);
+        args.program.as_ref().is_none_or(has) && args.since.as_ref().is_none_or(began)
+    };
+    runs.retain(is_chosen);
+    if runs.is_empty() {
+        let why = format!("{} has no run that --program and --since choose", folder.display());
+        return Err(UsageError(why).into());
     }
     Ok(RunArchive::new(runs, without_summary, unreadable))
 }

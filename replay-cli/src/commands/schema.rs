@@ -6,7 +6,7 @@
 use std::io::Write as _;
 
 use clap::ValueEnum;
-use gpumemtrace_multirun::{CheckDocument, ComparisonDocument, JobReport};
+use gpumemtrace_multirun::{CheckDocument, ComparisonDocument, HistoryReport, JobReport};
 use gpumemtrace_replay::Report;
 use gpumemtrace_whatif::{LargestAnswer, WhatIfAnswer};
 use schemars::generate::SchemaSettings;
@@ -32,6 +32,8 @@ enum SchemaName {
     Check,
     /// the output of `ranks --json`
     Job,
+    /// the output of `history --json`
+    History,
     /// the output of `whatif --json` and `fit --json`
     Whatif,
     /// the output of `simulate --vary --json`
@@ -56,6 +58,7 @@ fn schema_of(name: SchemaName) -> Value {
         SchemaName::Report => without_absent_nulls::<Report>(),
         SchemaName::Comparison => without_absent_nulls::<ComparisonDocument>(),
         SchemaName::Check => without_absent_nulls::<CheckDocument>(),
+        SchemaName::History => without_absent_nulls::<HistoryReport>(),
         SchemaName::Job => without_absent_nulls::<JobReport>(),
         SchemaName::Whatif => schema::<WhatIfAnswer>().into(),
         SchemaName::Largest => schema::<LargestAnswer>().into(),

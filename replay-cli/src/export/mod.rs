@@ -11,6 +11,7 @@ mod csv;
 mod distinct;
 mod firefox;
 mod folded;
+mod line_ids;
 mod options;
 mod perfetto;
 mod pprof;
@@ -32,6 +33,7 @@ use gpumemtrace_replay::Report;
 
 pub use crate::exit::UsageError;
 use crate::render::OutputFormat;
+pub use line_ids::LineIds;
 pub use run::ExportRun;
 pub use target::{ExportTarget, TraceIdentity};
 pub(crate) use target::{HIVE_NULL, is_file_name_part};

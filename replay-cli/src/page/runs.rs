@@ -4,13 +4,14 @@
 //! the number of ranks and not on that of events.
 
 use gpumemtrace_multirun::{
-    ArchiveGrowth, ArchivedRun, DeviceSummary, GpuChoice, JobReport, Regression, RunArchive, Spread,
-    TraceSummary, WorstFinding,
+    ArchiveGrowth, ArchivedRun, DeviceSummary, GpuChoice, JobReport, Regression, RunArchive, TraceSummary,
+    WorstFinding,
 };
+use gpumemtrace_replay::Spread;
 use serde::Serialize;
 
 use super::document::{Bundle, Document, PageBlobs};
-use crate::render::history_words::{describe_archive_gaps, describe_growth_gaps};
+use crate::render::history_words::{describe_archive_gaps, describe_growth_gaps, describe_lines};
 use crate::render::job_words::{
     attempt_number, describe_run_gaps, list_names, name_device, name_rank, short_text, worst_finding,
 };
@@ -268,7 +269,7 @@ fn rank_row(trace: &TraceSummary, device: &DeviceSummary, job: &JobReport) -> Ra
         rank: trace.rank,
         path: escape_text(&trace.path),
         host: trace.process.host.clone(),
-        end: trace.end.clone(),
+        end: trace.end.clone().unwrap_or_else(|| "unknown".to_owned()),
         steps: trace.steps,
         duration_ns: trace.duration_ns,
         total_bytes: device.total_bytes,
@@ -287,7 +288,7 @@ fn regression_row(regression: &Regression, runs: &[ArchivedRun]) -> RegressionRo
         after: after.name.clone(),
         before_commit: before.git_commit().map(str::to_owned),
         after_commit: after.git_commit().map(str::to_owned),
-        line: shorten_paths_in(&regression.line)
+        line: shorten_paths_in(&describe_lines(regression))
             + if regression.chosen == GpuChoice::Most { " (on the GPU with the most)" } else { "" },
         before_bytes: regression.before_bytes,
         after_bytes: regression.after_bytes,

@@ -1,6 +1,8 @@
 //! What is missing from an archive of runs, and what of its versions was not compared.
 
-use gpumemtrace_multirun::{ArchiveGrowth, ArchivedRun, JobReport, PairOutcome, RunArchive};
+use gpumemtrace_multirun::{
+    ArchiveGrowth, ArchivedRun, JobReport, Outcome, PairOutcome, Regression, RunArchive,
+};
 
 use super::job_words::{describe_run_gaps, list_names};
 use crate::terminal::escape::escape_text;
@@ -76,6 +78,32 @@ pub(crate) fn describe_no_growth(growth: &ArchiveGrowth) -> &'static str {
         "No function is known to have grown by 5% and 1 MiB between the versions that were compared."
     } else {
         "No function is known to have grown by 5% and 1 MiB between versions."
+    }
+}
+
+/// The line that grew most, or the lines that grew alike, and where the function was before.
+pub(crate) fn describe_lines(regression: &Regression) -> String {
+    let lines = list_names(regression.lines.iter().cloned(), regression.lines.len());
+    if regression.moved_from.is_empty() {
+        return lines;
+    }
+    let before = list_names(regression.moved_from.iter().cloned(), regression.moved_from.len());
+    format!("{lines} (moved from {before})")
+}
+
+/// How a run ended, in a few words.
+pub(crate) fn name_outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::OutOfMemory => "out of memory",
+        // The error may have ended the process.
+        Outcome::OutOfMemoryUnknownEnd => "OOM, unknown",
+        Outcome::Crashed => "crashed",
+        Outcome::ErrorExit => "failed",
+        Outcome::Killed => "killed",
+        Outcome::Unknown => "unknown",
+        Outcome::Unfinished => "running",
+        Outcome::OutOfMemoryCaught => "OOM caught",
+        Outcome::Exited => "normally",
     }
 }
 

@@ -90,11 +90,8 @@ fn list_ranks(ranks: &[u64]) -> String {
 
 /// The most severe finding of all ranks, with the rank if there are several.
 pub(crate) fn worst_finding(job: &JobReport) -> Option<WorstFinding> {
-    let order = ["info", "warning", "critical"];
-    let place = |finding: &WorstFinding| order.iter().position(|severity| *severity == finding.severity);
-    let found = job.traces.iter().filter_map(|trace| Some((trace, trace.worst_finding.as_ref()?)));
-    // The first of equal ones: `max_by_key` takes the last.
-    let (trace, worst) = found.rev().max_by_key(|(_, finding)| place(finding))?;
+    let (trace, worst) = job.worst_finding()?;
+    let trace = &job.traces[trace];
     let mut worst = worst.clone();
     if job.traces.len() > 1 {
         worst.summary = format!("{}: {}", name_rank(trace, job), worst.summary);

@@ -37,6 +37,15 @@ impl PythonText {
         self.belongs_to(begin, function).then_some(text.as_str())
     }
 
+    /// The number of earlier lines of this function with the same text as this line of it.
+    pub(super) fn equal_lines_before(&self, line: u32, function: &str) -> usize {
+        let at = (line as usize).saturating_sub(1);
+        let Some(text) = self.lines.get(at).map(|line| line.text.trim()) else { return 0 };
+        let numbers = (1..line).zip(&self.lines);
+        let equal = numbers.filter(|(_, other)| other.text.trim() == text);
+        equal.filter(|(number, _)| self.line_of_function(*number, function).is_some()).count()
+    }
+
     /// True if the statement that begins on this line is part of the function, or its header.
     fn belongs_to(&self, begin: usize, function: &str) -> bool {
         let (outer, name) = function.rsplit_once('.').unwrap_or(("", function));
@@ -228,6 +237,14 @@ y = torch.ones(6)
         ] {
             assert_eq!(text.line_of_function(line, function).is_some(), belongs, "{line} {function}");
         }
+    }
+
+    #[test]
+    fn equal_lines_of_a_function_are_counted() {
+        let text = "def f():\n    x = a()\n    y = 1\n    x = a()\ndef g():\n    x = a()\n";
+        let text = PythonText::parse(text.as_bytes()).unwrap();
+        let before = [(2, "f"), (4, "f"), (6, "g"), (9, "f")];
+        assert_eq!(before.map(|(line, function)| text.equal_lines_before(line, function)), [0, 1, 0, 0]);
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! The summary of one trace, from its analysis.
 
-use gpumemtrace_multirun::TraceSummary;
+use std::cell::RefCell;
+
+use gpumemtrace_multirun::{CallSite, TraceSummary};
 use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::report::Site;
 use gpumemtrace_replay::{Analysis, Report, report, symbolize_report};
 
+use crate::render::text::sources_of_report;
 use crate::render::wording::fill_report;
 use crate::render::wording::sites::format_site;
+use crate::source::SourceArgs;
 use crate::symbolize::Resolver;
 
 /// Looks at the report of one trace, with all sections and without names of native functions.
@@ -22,5 +27,11 @@ pub(crate) fn summarize_analysis(
     inspect(&report, analyses);
     symbolize_report(&mut report, analyses, NameScope { stacks: false, ..NameScope::ALL }, resolver);
     fill_report(&mut report);
-    TraceSummary::of_report(&report, &format_site).expect("a report of one analysis has one trace")
+    let sources = RefCell::new(sources_of_report(&report.traces, &SourceArgs::default()));
+    let call_site = |site: &Site| CallSite {
+        id: site.id.clone(),
+        text: format_site(site),
+        source_id: sources.borrow_mut().line_id(site),
+    };
+    TraceSummary::of_report(&report, &call_site).expect("a report of one analysis has one trace")
 }

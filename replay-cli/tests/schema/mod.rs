@@ -6,11 +6,12 @@ use assert_cmd::Command;
 use serde_json::{Map, Value};
 
 /// The checksum (CRC-32C) of each schema. Programs that read reports rely on them.
-const CHECKSUMS: [(&str, u32); 6] = [
-    ("report", 0xb9a9_e8d4),
+const CHECKSUMS: [(&str, u32); 7] = [
+    ("report", 0xc219_518e),
     ("comparison", 0xdb68_1de2),
-    ("check", 0x7284_b494),
-    ("job", 0xe672_0e8b),
+    ("check", 0xe024_e4f5),
+    ("job", 0xdfcb_79cf),
+    ("history", 0xa972_041d),
     ("whatif", 0xafb3_36b6),
     ("largest", 0xd83b_53df),
 ];

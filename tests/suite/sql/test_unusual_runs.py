@@ -98,7 +98,7 @@ def block(start_step, end_step=None, site=0, state=None):
 
 
 def compared_archive(folder, others):
-    """Returns an archive with two commits that compare, and a small run of each of `others` between."""
+    """Returns an archive of two commits that compare, and a small run of each of `others`."""
     runs = {("old", 0): {"git_commit": "1f0c2d9" + 33 * "a", "exit_code": None}, ("new", 0): {
         "git_commit": "1f0c2e0" + 33 * "b", "started_unix_ns": STARTED + 1000, "peak_live_bytes": 160 * MIB}}
     sites = {("old", 0): lines_of(100 * MIB), ("new", 0): lines_of(160 * MIB)}

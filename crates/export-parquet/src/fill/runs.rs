@@ -48,7 +48,7 @@ pub(crate) fn write_run(
         cuda_driver: text(info.cuda_driver.as_ref()),
         cuda_runtime: text(info.cuda_runtime.as_ref()),
         allocator_conf: text(info.allocator_conf.as_ref()),
-        ending: Text::from_static(info.end.name()),
+        ending: info.end_is_known.then(|| Text::from_static(info.end.name())),
         exit_code: info.exit_code().map(i64::from),
         is_complete: info.complete,
         incomplete_json: Text::from(serde_json::to_string(&losses)?),

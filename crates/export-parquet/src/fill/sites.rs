@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpumemtrace_cli::export::LineIds;
 use gpumemtrace_replay::report::Site;
 
 use super::text;
@@ -16,6 +17,7 @@ use crate::walk::totals::{AllocatorTotals, LayerOnDevice};
 pub(crate) fn write_sites(
     layers: Vec<(LayerOnDevice, AllocatorTotals)>,
     sites: &BTreeMap<u32, Site>,
+    line_ids: &mut LineIds,
     folder: &mut PartitionFolder<'_>,
 ) -> anyhow::Result<()> {
     let mut table = folder.begin::<SiteRow>()?;
@@ -28,6 +30,7 @@ pub(crate) fn write_sites(
                 file: text(site.and_then(|site| site.file.as_ref())),
                 line: site.and_then(|site| site.line).map(i64::from),
                 function: text(site.and_then(|site| site.function.as_ref())),
+                source_id: site.and_then(|site| line_ids.of_site(site)).map(Text::from),
                 module: text(site.and_then(|site| site.module.as_ref())),
                 is_backward: site.is_some_and(|site| site.is_backward),
                 layer: layer_name(layer),

@@ -26,7 +26,8 @@ pub(super) fn write_claims(hidden: &Path, run: &str, owners: BTreeMap<u64, Owner
     Ok(std::fs::write(hidden.join(FILE), serde_json::to_vec(&claims)?)?)
 }
 
-/// The ranks of a run that exports to this archive have chosen. The caller holds the lock of the archive.
+/// The ranks of a run that exports to this archive have chosen. The caller holds the lock of the
+/// archive.
 pub(super) fn read_claims(archive: &Path, run: &str) -> BTreeMap<u64, Owner> {
     let mut owners = BTreeMap::new();
     for entry in std::fs::read_dir(archive).into_iter().flatten().flatten() {

@@ -35,7 +35,8 @@ use crate::tables::{SCHEMA_NAME, SCHEMA_VERSION};
 
 /// The name of each file. A later version may write further parts.
 const FILE: &str = "part-0.parquet";
-/// The folder of summaries, which `gpumemtrace history` reads. Readers of tables pass over the name.
+/// The folder of summaries, which `gpumemtrace history` reads. Readers of tables pass over the
+/// name.
 const SUMMARIES: &str = "_summaries";
 /// The file that one export locks at a time. Its name is hidden, so readers pass over it.
 const LOCK: &str = ".gpumemtrace-lock";

@@ -156,7 +156,7 @@ fn a_less_complete_copy_of_a_trace_replaces_nothing() {
     let less: [fn(&mut TraceSummary); 3] = [
         |summary| summary.events = 8,
         |summary| summary.duration_ns = Some(4),
-        |summary| "running".clone_into(&mut summary.end),
+        |summary| summary.end = Some("running".to_owned()),
     ];
     for change in less {
         let (notes, after) = export(change, false);

@@ -47,8 +47,9 @@ table! {
         cuda_runtime: Option<Text>,
         /// `PYTORCH_ALLOC_CONF` of the environment.
         allocator_conf: Option<Text>,
-        /// How the process ended: `exit`, `killed`, `crashed` or `running`.
-        ending: Text,
+        /// How the process ended: `exit`, `killed`, `crashed` or `running`. Null if it is unknown:
+        /// the trace was cut, or lacks its ring file.
+        ending: Option<Text>,
         /// Exit code of the process. Null unless it exited by itself and the trace has the code.
         exit_code: Option<i64>,
         /// False if events are missing.

@@ -16,6 +16,10 @@ table! {
         line: Option<i64>,
         /// Qualified name of the function.
         function: Option<Text>,
+        /// Identifies the text of the line within its function, so that a line is found again in
+        /// runs after edits above it. Null if the text is unknown: the file was changed since the
+        /// run, or may not be read.
+        source_id: Option<Text>,
         /// The shared library, for a site without Python frames.
         module: Option<Text>,
         /// True if an autograd thread allocated it in the backward pass of this line.

@@ -164,6 +164,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         }),
         end: analysis.ending,
         end_detail: analysis.ending_detail.clone(),
+        end_is_known: analysis.knows_end,
         events,
         losses: analysis.losses.clone(),
         symbols: None,

@@ -1,6 +1,7 @@
 //! Processes or devices side by side: how evenly they use memory, and where growth began first.
 //!
 //! The *excess* of a row is its peak of allocated bytes divided by the median of all rows, minus 1.
+//! [`Spread`] says which rows differ from the others.
 //! The *first cause* is the row with the earliest first leak; its *lead* is the
 //! number of steps until another row's began.
 //!
@@ -15,8 +16,10 @@ use crate::report::{
     Confidence, FirstCause, Leak, LeakKind, Quantity, RankAlignment, RankRow, Ranks, Severity, SiteBytes,
     Verdict, VerdictEvidence,
 };
+use crate::util::spread::Spread;
 
-/// From this excess and share of the device on, a row is uneven; the second pair is critical.
+/// From this excess and share of the device on, a row that differs is worth a warning; the second
+/// pair is critical.
 const UNEVEN: [(f64, f64); 2] = [(0.20, 0.30), (0.30, 0.50)];
 /// Most call sites named with an uneven row.
 const MAX_SITES: usize = 5;
@@ -63,9 +66,11 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
     if rows.len() < 2 {
         return None;
     }
-    let median = median(rows.iter().map(|row| row.peak_live_bytes).collect());
+    let spread = Spread::from_values(rows.iter().map(|row| row.peak_live_bytes).collect())?;
+    let median = spread.median_bytes;
     let worst = (0..rows.len()).max_by_key(|at| (rows[*at].peak_live_bytes, std::cmp::Reverse(*at)))?;
-    let excess = rows[worst].peak_live_bytes as f64 / median.max(1) as f64 - 1.0;
+    let excess = spread.excess(rows[worst].peak_live_bytes);
+    let differs = spread.is_outlier(rows[worst].peak_live_bytes);
     let world = analyses.iter().filter_map(|analysis| analysis.meta.number("world_size")).max();
     let seen: BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
     let missing = world.map(|world| world.saturating_sub(seen.len() as u64));
@@ -73,24 +78,22 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
     let traces: BTreeSet<_> = rows.iter().filter_map(|row| Some((row.rank?, row.trace))).collect();
     let is_aligned = same_rule && traces.len() == seen.len() && rows.iter().all(|row| row.steps.is_some());
     let first_cause = is_aligned.then(|| first_cause(&rows, leaks, missing)).flatten();
-    let more_by_site =
-        if excess >= UNEVEN[0].0 { differences(analyses, &rows, worst, median) } else { Vec::new() };
+    let more_by_site = if differs && excess >= UNEVEN[0].0 {
+        differences(analyses, &rows, worst, median)
+    } else {
+        Vec::new()
+    };
     Some(Ranks {
         aligned_by: is_aligned.then_some(RankAlignment::Step),
         missing_ranks: missing,
         median_peak_live_bytes: median,
         worst: worst as u64,
         excess: Quantity(excess),
+        differs,
         more_by_site,
         first_cause,
         rows,
     })
-}
-
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    let (lower, upper) = (values.get((values.len().max(1) - 1) / 2), values.get(values.len() / 2));
-    lower.zip(upper).map_or(0, |(lower, upper)| lower.midpoint(*upper))
 }
 
 fn first_cause(rows: &[RankRow], leaks: &[Leak], missing: Option<u64>) -> Option<FirstCause> {
@@ -162,7 +165,7 @@ pub(crate) fn imbalance_verdict(ranks: &Ranks) -> Option<Verdict> {
     let total = row.total_bytes.filter(|_| !row.is_metal)?;
     let share = row.peak_live_bytes as f64 / total.max(1) as f64;
     let is = |(excess, of_device): (f64, f64)| ranks.excess.0 >= excess && share >= of_device;
-    if !is(UNEVEN[0]) {
+    if !ranks.differs || !is(UNEVEN[0]) {
         return None;
     }
     Some(Verdict {
@@ -178,14 +181,4 @@ pub(crate) fn imbalance_verdict(ranks: &Ranks) -> Option<Verdict> {
             share_of_device: share,
         },
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn median_is_the_middle_value_or_between_two() {
-        assert_eq!([vec![], vec![7], vec![1, 9], vec![9, 1, 5]].map(median), [0, 7, 5, 5]);
-    }
 }

@@ -6,7 +6,7 @@ use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_format::{FrameLink, NodeId};
 
 use crate::callsite::code_origin::{CodeOrigin, is_simulation_wrapper};
-use crate::callsite::site_key::{BACKWARD, MAX_FRAMES, NativeFrame, SiteKey, stable_id};
+use crate::callsite::site_key::{BACKWARD, MAX_FRAMES, NativeFrame, SiteKey, site_id};
 use crate::callsite::symbols::{StackInfo, StackSymbols};
 use crate::report::{FrameKind, Site, StackFrame};
 use crate::util::ids::{SiteId, StackId};
@@ -96,7 +96,7 @@ impl StackSymbols {
         let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
         let address = self.addresses.get(&site).copied().unwrap_or(0);
         Site {
-            id: stable_id(key),
+            id: site_id(key),
             file,
             line,
             function,
@@ -130,13 +130,13 @@ impl StackSymbols {
 
     /// The id of a site that is equal in every run.
     pub(crate) fn stable_id(&self, site: SiteId) -> String {
-        stable_id(&self.sites[site.0 as usize])
+        site_id(&self.sites[site.0 as usize])
     }
 
     /// The report's form of a site about which nothing is known.
     pub(crate) fn unknown_site() -> Site {
         Site {
-            id: stable_id(&SiteKey::Unknown),
+            id: site_id(&SiteKey::Unknown),
             file: None,
             line: None,
             function: None,

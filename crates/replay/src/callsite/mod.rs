@@ -19,5 +19,6 @@ pub(crate) mod symbols;
 pub use self::{
     code_origin::UserCodePaths,
     py_linetable::line_at,
+    site_key::stable_id,
     symbolizer::{NameScope, Symbolizer, symbolize_address},
 };

@@ -39,28 +39,27 @@ impl NativeFrame {
     }
 }
 
-/// An id that is equal in every run: the FNV-1a hash of the key.
-pub(crate) fn stable_id(key: &SiteKey) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in bytes.iter().chain(&[0xff]) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
+/// An id that is equal in every run: a hash of the parts.
+#[must_use]
+pub fn stable_id(parts: &[&[u8]]) -> String {
+    // FNV-1a. The last byte is in no UTF-8 text, so it separates the parts.
+    let bytes = parts.iter().flat_map(|part| part.iter().chain(&[0xff]));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+/// The id of a call site.
+pub(crate) fn site_id(key: &SiteKey) -> String {
     match key {
         SiteKey::Python { file, line, function, is_backward } => {
-            add(file.as_deref().unwrap_or("").as_bytes());
-            add(&line.unwrap_or(0).to_le_bytes());
-            add(function.as_deref().unwrap_or("").as_bytes());
-            if *is_backward {
-                add(BACKWARD.as_bytes());
-            }
+            let line = line.unwrap_or(0).to_le_bytes();
+            let (file, function) = (file.as_deref().unwrap_or(""), function.as_deref().unwrap_or(""));
+            let parts = [file.as_bytes(), &line, function.as_bytes(), BACKWARD.as_bytes()];
+            stable_id(if *is_backward { &parts } else { &parts[..3] })
         }
-        SiteKey::Native { module, offset } => {
-            add(module.as_bytes());
-            add(&offset.to_le_bytes());
-        }
-        SiteKey::Unknown => add(b"unknown"),
+        SiteKey::Native { module, offset } => stable_id(&[module.as_bytes(), &offset.to_le_bytes()]),
+        SiteKey::Unknown => stable_id(&[b"unknown"]),
     }
-    format!("{hash:016x}")
 }

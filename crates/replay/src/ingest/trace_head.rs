@@ -240,6 +240,13 @@ impl TraceHead {
         }
     }
 
+    /// False if nothing says how the process ended: the trace is a copy that was cut, or that lacks
+    /// its ring file. A killed process leaves its ring file beside the trace.
+    pub fn knows_end(&self) -> bool {
+        let (ending, detail) = self.ending();
+        ending != Ending::Killed || detail.is_some() || self.ring.is_some()
+    }
+
     /// True if the recording was stopped before the process ended.
     pub(crate) fn was_stopped(&self) -> bool {
         let reason = match (&self.end, &self.ring) {

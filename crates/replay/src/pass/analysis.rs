@@ -44,6 +44,8 @@ pub struct Analysis {
     pub(crate) ending: Ending,
     /// Details of the end, such as the exit status.
     pub(crate) ending_detail: Option<String>,
+    /// False if nothing says how the process ended.
+    pub(crate) knows_end: bool,
     /// Definitions, sites and stacks.
     pub(crate) symbols: StackSymbols,
     /// The libraries that own driver memory.

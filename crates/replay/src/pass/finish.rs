@@ -103,6 +103,7 @@ impl ReplayPass {
             meta: head.meta.clone(),
             ending,
             ending_detail,
+            knows_end: head.knows_end(),
             symbols,
             owners: self.owners,
             pool_uses: self.pool_uses,

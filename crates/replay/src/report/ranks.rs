@@ -15,12 +15,14 @@ pub struct Ranks {
     pub aligned_by: Option<RankAlignment>,
     /// Ranks without a trace; `null` if the traces do not contain the world size.
     pub missing_ranks: Option<u64>,
-    /// The median of the peaks.
+    /// The median of the peaks; of an even number, the lower middle value.
     pub median_peak_live_bytes: u64,
     /// Index in `rows` of the highest peak.
     pub worst: u64,
     /// The highest peak divided by the median, minus 1.
     pub excess: Quantity,
+    /// True if the row with the highest peak differs from the others, as one rank among equal ones.
+    pub differs: bool,
     /// Call sites that held more there at the peak than on the row closest to the median, most
     /// first. Empty unless the excess is large enough to matter.
     pub more_by_site: Vec<SiteBytes>,

@@ -65,6 +65,9 @@ pub struct TraceInfo {
     pub end: Ending,
     /// Details of the end: `exit 0`, `signal 9`, `_exit(3)`, or `stopped: ` and the reason.
     pub end_detail: Option<String>,
+    /// False if nothing shows how the process ended: the trace was cut, or lacks its ring file.
+    /// `end` is `killed` then.
+    pub end_is_known: bool,
     /// The number of recorded events by kind.
     pub events: BTreeMap<String, u64>,
     /// The number of losses by kind.

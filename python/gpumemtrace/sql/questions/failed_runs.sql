@@ -3,9 +3,10 @@
 -- A run has one cause, the first of these that a process shows: out_of_memory (an error, and the
 -- process failed), out_of_memory_unknown_end (an error, and the exit code is unknown), crashed,
 -- error_exit (an exit code other than 0, as after an uncaught exception), killed (last, since
--- launchers kill the other ranks if one fails), unfinished (the process was running at the
--- export), and out_of_memory_caught (an error, and the exit code is 0). A run without errors
--- whose exit code is unknown is not counted as failed. If a rank's process ended before another
+-- launchers kill the other ranks if one fails), unknown (the trace was cut, or lacks its ring
+-- file), unfinished (the process was running at the export), and out_of_memory_caught (an error,
+-- and the exit code is 0). A run without errors whose exit code is unknown is not counted as
+-- failed. `gpumemtrace history` has the same rule. If a rank's process ended before another
 -- with this rank began, the job was restarted, and only the newest attempt counts. A snapshot of
 -- PyTorch does not say how its process ended: one without an out-of-memory error is left out.
 --
@@ -28,8 +29,8 @@ WITH older AS (
   SELECT r.run, r.started_unix_ns, r.worst_finding,
     CASE WHEN ooms > 0 AND (ending IN ('crashed', 'killed') OR exit_code <> 0) THEN 1
       WHEN ooms > 0 AND exit_code IS NULL THEN 2 WHEN ending = 'crashed' THEN 3
-      WHEN exit_code <> 0 THEN 4 WHEN ending = 'killed' THEN 5 WHEN ending = 'running' THEN 6
-      WHEN ooms > 0 THEN 7 ELSE 8 END AS cause,
+      WHEN exit_code <> 0 THEN 4 WHEN ending = 'killed' THEN 5 WHEN ending IS NULL THEN 6
+      WHEN ending = 'running' THEN 7 WHEN ooms > 0 THEN 8 ELSE 9 END AS cause,
     CASE worst_severity WHEN 'critical' THEN 1 WHEN 'warning' THEN 2 WHEN 'info' THEN 3
       ELSE 4 END AS severity
   FROM runs r
@@ -54,13 +55,13 @@ WITH older AS (
 )
 SELECT
   CASE cause WHEN 1 THEN 'out_of_memory' WHEN 2 THEN 'out_of_memory_unknown_end'
-    WHEN 3 THEN 'crashed' WHEN 4 THEN 'error_exit' WHEN 5 THEN 'killed' WHEN 6 THEN 'unfinished'
-    ELSE 'out_of_memory_caught' END AS cause,
+    WHEN 3 THEN 'crashed' WHEN 4 THEN 'error_exit' WHEN 5 THEN 'killed' WHEN 6 THEN 'unknown'
+    WHEN 7 THEN 'unfinished' ELSE 'out_of_memory_caught' END AS cause,
   count(*) AS runs, CAST(count(*) AS DOUBLE) / CAST(max(all_runs) AS DOUBLE) AS share,
   max(CASE WHEN place = 1 THEN run END) AS last_run,
   max(CASE WHEN place = 1 THEN started_unix_ns END) AS last_started_unix_ns,
   max(CASE WHEN place = 1 THEN finding END) AS last_finding
 FROM placed AS p
-WHERE p.cause < 8
+WHERE p.cause < 9
 GROUP BY p.cause
 ORDER BY runs DESC NULLS LAST, 1

@@ -3,6 +3,8 @@
 -- The leaks and their bytes are those that reports found: of blocks that are live when the last
 -- step begins, since Python frees most blocks when it exits. Reserved memory that grows counts
 -- as torch.
+-- A line that moved is one line: runs are matched by its text within its function, where the text
+-- is known. Its number is the one of the newest run.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -34,35 +36,39 @@ WITH leaks AS (
   FROM findings
   WHERE kind = 'leak' AND site_id IS NOT NULL
 ), lines AS (
-  SELECT DISTINCT run, rank, site_id, COALESCE(file, module) AS file, line, function, is_backward
+  SELECT DISTINCT run, rank, site_id, COALESCE(file, module) AS file,
+    COALESCE(source_id, CAST(line AS VARCHAR(20))) AS line_key, line, function, is_backward
   FROM sites
   WHERE layer = :layer
 ), rank_lines AS (
-  SELECT r.run, r.rank, r.started_unix_ns, r.git_commit, s.file, s.line, s.function, s.is_backward,
+  SELECT r.run, r.rank, r.started_unix_ns, r.git_commit, s.file, s.line_key, max(s.line) AS line,
+    s.function, s.is_backward,
     CASE WHEN count(l.bytes) = count(*) THEN CAST(sum(l.bytes) AS BIGINT) END AS bytes,
     CASE WHEN count(l.rate) = count(*) THEN CAST(sum(l.rate) AS BIGINT) END AS rate
   FROM leaks l
   JOIN lines s ON s.run = l.run AND s.rank = l.rank AND s.site_id = l.site_id
   JOIN runs r ON r.run = l.run AND r.rank = l.rank
   WHERE COALESCE(l.layer, :layer) = :layer AND COALESCE(r.command_json, '') LIKE :command
-  GROUP BY r.run, r.rank, r.started_unix_ns, r.git_commit, s.file, s.line, s.function, s.is_backward
+  GROUP BY r.run, r.rank, r.started_unix_ns, r.git_commit, s.file, s.line_key, s.function,
+    s.is_backward
 ), placed AS (
-  SELECT run, git_commit, file, line, function, is_backward, bytes, rate,
+  SELECT run, git_commit, file, line_key, line, function, is_backward, bytes, rate,
     row_number() OVER (
-      PARTITION BY file, line, function, is_backward
+      PARTITION BY file, line_key, function, is_backward
       ORDER BY started_unix_ns NULLS LAST, run, rank) AS place,
     row_number() OVER (
-      PARTITION BY file, line, function, is_backward
+      PARTITION BY file, line_key, function, is_backward
       ORDER BY started_unix_ns DESC NULLS LAST, run, rank) AS place_from_last
   FROM rank_lines
 )
-SELECT file, line, function, is_backward, count(DISTINCT run) AS runs, count(*) AS ranks,
+SELECT file, max(CASE WHEN place_from_last = 1 THEN line END) AS line, function, is_backward,
+  count(DISTINCT run) AS runs, count(*) AS ranks,
   max(bytes) AS most_bytes,
   CAST(sum(rate) AS DOUBLE) / NULLIF(CAST(count(rate) AS DOUBLE), 0) AS bytes_per_step,
   max(CASE WHEN place = 1 THEN git_commit END) AS first_commit,
   max(CASE WHEN place = 1 THEN run END) AS first_run,
   max(CASE WHEN place_from_last = 1 THEN run END) AS last_run
 FROM placed
-GROUP BY file, line, function, is_backward
+GROUP BY file, line_key, function, is_backward
 ORDER BY ranks DESC NULLS LAST, most_bytes DESC NULLS LAST, file NULLS LAST, line NULLS LAST, function NULLS LAST,
   is_backward

@@ -4,6 +4,8 @@
 -- blocks when it exits. Only whole, complete traces with steps, of processes that exited
 -- normally, count; an unknown exit code is no failure. Parameters of the model appear here too,
 -- unless the program frees them. Reads allocations.
+-- A line that moved is one line: runs are matched by its text within its function, where the text
+-- is known. Its number is the one of the newest run.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -43,21 +45,30 @@ WITH whole AS (
   WHERE a.layer = :layer AND a.start_step < w.steps AND a.site IS NOT NULL
   GROUP BY a.run, a.rank, a.device, a.site
 ), lines AS (
-  SELECT DISTINCT run, rank, site, COALESCE(file, module) AS file, line, function, is_backward
+  SELECT DISTINCT run, rank, site, COALESCE(file, module) AS file,
+    COALESCE(source_id, CAST(line AS VARCHAR(20))) AS line_key, line, function, is_backward
   FROM sites
   WHERE layer = :layer AND site IS NOT NULL
 ), gpu_lines AS (
-  SELECT g.run, l.file, l.line, l.function, l.is_backward, sum(g.blocks) AS blocks,
-    CAST(sum(g.bytes) AS BIGINT) AS bytes, sum(g.freed) AS freed
+  SELECT g.run, g.rank, g.device, w.started_unix_ns, l.file, l.line_key, max(l.line) AS line,
+    l.function, l.is_backward, sum(g.blocks) AS blocks, CAST(sum(g.bytes) AS BIGINT) AS bytes,
+    sum(g.freed) AS freed
   FROM gpu_sites g
   JOIN lines l ON l.run = g.run AND l.rank = g.rank AND l.site = g.site
-  GROUP BY g.run, g.rank, g.device, l.file, l.line, l.function, l.is_backward
+  JOIN whole w ON w.run = g.run AND w.rank = g.rank
+  GROUP BY g.run, g.rank, g.device, w.started_unix_ns, l.file, l.line_key, l.function, l.is_backward
+), placed AS (
+  SELECT run, file, line_key, line, function, is_backward, blocks, bytes, freed,
+    row_number() OVER (
+      PARTITION BY file, line_key, function, is_backward
+      ORDER BY started_unix_ns DESC NULLS LAST, run DESC NULLS LAST, rank, device) AS place
+  FROM gpu_lines
 )
-SELECT file, line, function, is_backward, count(DISTINCT CASE WHEN blocks > 0 THEN run END) AS runs,
+SELECT file, max(CASE WHEN place = 1 THEN line END) AS line, function, is_backward, count(DISTINCT CASE WHEN blocks > 0 THEN run END) AS runs,
   CAST(sum(blocks) AS BIGINT) AS blocks, CAST(sum(bytes) AS BIGINT) AS bytes,
   max(bytes) AS most_bytes
-FROM gpu_lines
-GROUP BY file, line, function, is_backward
+FROM placed
+GROUP BY file, line_key, function, is_backward
 HAVING sum(freed) = 0 AND sum(blocks) > 0
 ORDER BY bytes DESC NULLS LAST, file NULLS LAST, line NULLS LAST, function NULLS LAST, is_backward
 LIMIT :max_rows

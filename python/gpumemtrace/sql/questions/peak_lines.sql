@@ -1,6 +1,8 @@
 -- Which lines hold most memory at the peaks of all runs?
 --
 -- The peaks are those of allocated memory, one for each GPU of each run.
+-- A line that moved is one line: runs are matched by its text within its function, where the text
+-- is known. Its number is the one of the newest run.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -17,17 +19,25 @@
 --   most_bytes BIGINT (bytes): Largest amount on one GPU.
 --   share DOUBLE (of all peaks): Share of the bytes of all lines.
 WITH gpu_lines AS (
-  SELECT s.run, s.rank, s.device, COALESCE(s.file, s.module) AS file, s.line, s.function,
+  SELECT s.run, s.rank, s.device, r.started_unix_ns, COALESCE(s.file, s.module) AS file,
+    COALESCE(s.source_id, CAST(s.line AS VARCHAR(20))) AS line_key, max(s.line) AS line, s.function,
     s.is_backward, CAST(sum(s.peak_bytes) AS BIGINT) AS bytes
   FROM sites s
   JOIN runs r ON r.run = s.run AND r.rank = s.rank
   WHERE s.layer = :layer AND s.peak_bytes > 0 AND COALESCE(r.command_json, '') LIKE :command
-  GROUP BY s.run, s.rank, s.device, COALESCE(s.file, s.module), s.line, s.function, s.is_backward
-), lines AS (
-  SELECT file, line, function, is_backward, count(DISTINCT run) AS runs, count(*) AS gpus,
-    CAST(sum(bytes) AS BIGINT) AS bytes, max(bytes) AS most_bytes
+  GROUP BY s.run, s.rank, s.device, r.started_unix_ns, COALESCE(s.file, s.module),
+    COALESCE(s.source_id, CAST(s.line AS VARCHAR(20))), s.function, s.is_backward
+), placed AS (
+  SELECT run, file, line_key, line, function, is_backward, bytes,
+    row_number() OVER (
+      PARTITION BY file, line_key, function, is_backward
+      ORDER BY started_unix_ns DESC NULLS LAST, run DESC NULLS LAST, rank, device) AS place
   FROM gpu_lines
-  GROUP BY file, line, function, is_backward
+), lines AS (
+  SELECT file, max(CASE WHEN place = 1 THEN line END) AS line, function, is_backward, count(DISTINCT run) AS runs, count(*) AS gpus,
+    CAST(sum(bytes) AS BIGINT) AS bytes, max(bytes) AS most_bytes
+  FROM placed
+  GROUP BY file, line_key, function, is_backward
 )
 SELECT file, line, function, is_backward, runs, gpus, bytes, most_bytes,
   CAST(bytes AS DOUBLE) / CAST(sum(bytes) OVER () AS DOUBLE) AS share

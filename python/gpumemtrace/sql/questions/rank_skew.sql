@@ -1,9 +1,11 @@
 -- In which runs does one rank use much more memory than the others?
 --
--- A rank counts with its largest GPU. A rank is the one that the process reported, or else the
--- number of its folder. If a rank's process ended before another with this rank began, the job
--- was restarted, and only the newest attempt counts. The median of an even number of ranks is
--- the lower one.
+-- The rule for a rank that differs is that of reports: its distance from the median is more than
+-- 3.5 times 1.4826 times the median distance, and at least 5% of the median. The median of an even
+-- number of ranks is the lower one, and their median distance the upper one. Of two ranks, the
+-- larger differs from the other. A rank counts with its largest GPU. A rank is the one that the
+-- process reported, or else the number of its folder. If a rank's process ended before another with
+-- this rank began, the job was restarted, and only the newest attempt counts.
 --
 -- Parameters:
 --   min_excess DOUBLE = 0.05: Runs with a smaller excess are left out.
@@ -44,11 +46,26 @@ WITH older AS (
   FROM placed
   WHERE ranks > 1
   GROUP BY run
+), distances AS (
+  SELECT p.run, abs(p.bytes - b.median_bytes) AS distance, p.ranks,
+    row_number() OVER (PARTITION BY p.run ORDER BY abs(p.bytes - b.median_bytes), p.rank) AS place
+  FROM placed p
+  JOIN by_run b ON b.run = p.run
+), deviations AS (
+  SELECT run, max(CASE WHEN ranks > 2 AND 2 * place IN (ranks + 1, ranks + 2) THEN distance ELSE 0 END)
+    AS deviation
+  FROM distances
+  GROUP BY run
 ), excesses AS (
-  SELECT run, git_commit, ranks, largest_rank, most_bytes, median_bytes, least_bytes,
+  SELECT b.run, git_commit, ranks, largest_rank, most_bytes, median_bytes, least_bytes,
     CAST(most_bytes AS DOUBLE) / CAST(median_bytes AS DOUBLE) - CAST(1 AS DOUBLE) AS excess
-  FROM by_run
+  FROM by_run b
+  JOIN deviations d ON d.run = b.run
   WHERE median_bytes > 0
+    AND CAST(most_bytes - median_bytes AS DOUBLE)
+      > CAST(3.5 AS DOUBLE) * CAST(1.4826 AS DOUBLE) * CAST(deviation AS DOUBLE)
+    AND CAST(most_bytes - median_bytes AS DOUBLE)
+      >= CAST(0.05 AS DOUBLE) * CAST(median_bytes AS DOUBLE)
 )
 SELECT run, git_commit, ranks, largest_rank, most_bytes, median_bytes, least_bytes, excess
 FROM excesses

@@ -3,6 +3,8 @@
 -- These are lines with blocks that are live when the last step begins and come from every
 -- quarter of the steps. Later frees do not count: Python frees most blocks when it exits. The
 -- slowest come first: reports find the fast ones. Reads allocations.
+-- A line that moved is one line: runs are matched by its text within its function, where the text
+-- is known. Its number is the one of the newest run.
 --
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
@@ -32,7 +34,7 @@ WITH newest AS (
   ) AS placed
   WHERE place <= :newest_runs
 ), long_runs AS (
-  SELECT r.run, r.rank, r.steps
+  SELECT r.run, r.rank, r.steps, r.started_unix_ns
   FROM runs r
   JOIN newest n ON n.run = r.run
   WHERE r.steps >= :min_steps AND r.is_whole
@@ -55,19 +57,27 @@ WITH newest AS (
   WHERE first_quarter > 0 AND second_quarter > 0 AND third_quarter > 0 AND fourth_quarter > 0
     AND blocks >= :min_blocks
 ), lines AS (
-  SELECT DISTINCT run, rank, site, site_id, COALESCE(file, module) AS file, line, function,
-    is_backward
+  SELECT DISTINCT run, rank, site, site_id, COALESCE(file, module) AS file,
+    COALESCE(source_id, CAST(line AS VARCHAR(20))) AS line_key, line, function, is_backward
   FROM sites
 ), leaks AS (
   SELECT DISTINCT run, rank, site_id FROM findings WHERE kind = 'leak'
+), placed AS (
+  SELECT s.run, l.file, l.line_key, l.line, l.function, l.is_backward, s.blocks, s.bytes, s.steps,
+    f.site_id AS reported,
+    row_number() OVER (
+      PARTITION BY l.file, l.line_key, l.function, l.is_backward
+      ORDER BY r.started_unix_ns DESC NULLS LAST, s.run DESC NULLS LAST, s.rank, s.site) AS place
+  FROM steady s
+  JOIN lines l ON l.run = s.run AND l.rank = s.rank AND l.site = s.site
+  JOIN long_runs r ON r.run = s.run AND r.rank = s.rank
+  LEFT JOIN leaks f ON f.run = s.run AND f.rank = s.rank AND f.site_id = l.site_id
 )
-SELECT l.file, l.line, l.function, l.is_backward, count(DISTINCT s.run) AS runs,
-  count(*) AS ranks, count(f.site_id) AS reported_ranks, max(s.blocks) AS blocks,
-  CAST(sum(s.bytes) AS DOUBLE) / CAST(sum(s.steps - 1) AS DOUBLE) AS bytes_per_step
-FROM steady s
-JOIN lines l ON l.run = s.run AND l.rank = s.rank AND l.site = s.site
-LEFT JOIN leaks f ON f.run = s.run AND f.rank = s.rank AND f.site_id = l.site_id
-GROUP BY l.file, l.line, l.function, l.is_backward
-ORDER BY bytes_per_step NULLS LAST, l.file NULLS LAST, l.line NULLS LAST, l.function NULLS LAST,
-  l.is_backward
+SELECT file, max(CASE WHEN place = 1 THEN line END) AS line, function, is_backward,
+  count(DISTINCT run) AS runs, count(*) AS ranks, count(reported) AS reported_ranks,
+  max(blocks) AS blocks,
+  CAST(sum(bytes) AS DOUBLE) / CAST(sum(steps - 1) AS DOUBLE) AS bytes_per_step
+FROM placed
+GROUP BY file, line_key, function, is_backward
+ORDER BY bytes_per_step NULLS LAST, file NULLS LAST, line NULLS LAST, function NULLS LAST, is_backward
 LIMIT :max_rows

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::exit::UsageError;
 use crate::trace::find::is_pattern;
 
-/// `run.trace` as `run.html`, and the folder `archive.v2` as `archive.v2.html`, each beside the input.
-/// `.` and `..` have the names of the folders that they stand for. The extension has no dot at its
-/// start.
+/// `run.trace` as `run.html`, and the folder `archive.v2` as `archive.v2.html`, each beside the
+/// input. `.` and `..` have the names of the folders that they stand for. The extension has no dot
+/// at its start.
 ///
 /// # Errors
 ///

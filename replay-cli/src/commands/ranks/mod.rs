@@ -102,7 +102,8 @@ pub(crate) fn run(args: &RanksArgs) -> anyhow::Result<CliExit> {
         }
     }
     print_document(select_format(JOB_RENDERERS, args.format, args.json), &job, &RenderContext::new(style))?;
-    let is_whole = job.unreadable.is_empty() && job.incomplete.is_empty();
+    // A summary that is written is one part of a job: other hosts have its other ranks.
+    let is_whole = job.is_complete() || (args.output.is_some() && job.lacks_only_ranks());
     Ok(match (fails.into_inner(), is_whole) {
         (true, _) => CliExit::Findings,
         (false, false) => CliExit::Incomplete,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::element::{Node, element, list};
 use super::{CardTrace, findings, name_trace, nodes};
 use crate::render::wording::assessment::find_assessment;
-use crate::render::wording::recording::{describe_ending, format_extent, name_torch};
+use crate::render::wording::recording::{describe_end, format_extent, name_torch};
 use crate::terminal::escape::escape_text;
 use crate::terminal::paths::shorten_command;
 
@@ -60,7 +60,7 @@ fn verdict(trace: &CardTrace<'_>) -> (&'static str, String, Option<String>) {
     let info = &trace.report.traces[trace.trace];
     let ended = match info.end {
         Ending::Killed | Ending::Crashed => {
-            format!("; {}", describe_ending(info.end, info.end_detail.as_deref()))
+            format!("; {}", describe_end(info))
         }
         Ending::Exit | Ending::Running => String::new(),
     };
@@ -80,7 +80,7 @@ pub(super) fn program(trace: &CardTrace<'_>) -> String {
     let torch = name_torch(info).map(|torch| format!(" ({torch})")).unwrap_or_default();
     let extent = format_extent(trace.report, trace.trace);
     let extent = extent.map(|extent| format!("{extent}, ")).unwrap_or_default();
-    let ending = describe_ending(info.end, info.end_detail.as_deref());
+    let ending = describe_end(info);
     let state = if info.complete { "complete" } else { "incomplete" };
     escape_text(&format!("{rank}{command}{torch}, {extent}{ending}; trace {state}"))
 }

@@ -5,7 +5,7 @@ use gpumemtrace_replay::report::{Device, Losses, PluggableMode, TraceInfo};
 
 use super::element::{Content, Element, Node, element, facts, list};
 use super::{CardTrace, nodes, paragraph};
-use crate::render::wording::recording::describe_ending;
+use crate::render::wording::recording::describe_end;
 use crate::render::wording::steps::describe_steps;
 use crate::source::Withheld;
 use crate::terminal::format::{format_count, format_duration, format_number, format_utc};
@@ -65,7 +65,7 @@ fn program_facts(info: &TraceInfo) -> Vec<Fact<'static>> {
         ("Process", known(info.pid)),
         ("Started", known(started)),
         ("Duration", known(info.duration_ns.map(format_duration))),
-        ("End", describe_ending(info.end, info.end_detail.as_deref())),
+        ("End", describe_end(info)),
     ];
     list.extend(info.rank.map(|rank| ("Rank", format!("{rank} of {}", known(info.world_size)))));
     list

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gpumemtrace_multirun::{FirstGrowth, GrowingLine, JobReport, Outlier, RankOom, Spread, TraceSummary};
+use gpumemtrace_multirun::{FirstGrowth, GrowingLine, JobReport, Outcome, Outlier, RankOom, TraceSummary};
+use gpumemtrace_replay::Spread;
 
 use crate::render::job_words::{
     attempt_number, describe_gaps, list_names, name_device, name_rank, short_text,
@@ -45,12 +46,19 @@ fn render_gaps(out: &mut String, job: &JobReport, style: Style) {
     for gap in describe_gaps(job, style.row_limit(MAX_ROWS)) {
         put_line(out, format_args!("  {HANG}{}", style.warn(&format!("! {gap}"))));
     }
-    for (word, end) in [("killed", "killed"), ("crashed", "crashed"), ("running", "still recording")] {
-        let ended: Vec<&TraceSummary> = job.traces.iter().filter(|trace| trace.end == word).collect();
+    for (outcome, words) in [
+        (Outcome::ErrorExit, "exited with an error"),
+        (Outcome::Killed, "killed"),
+        (Outcome::Crashed, "crashed"),
+        (Outcome::Unknown, "with an unknown end"),
+        (Outcome::Unfinished, "still recording"),
+    ] {
+        let ended: Vec<&TraceSummary> =
+            job.traces.iter().filter(|trace| trace.outcome() == outcome).collect();
         if !ended.is_empty() {
             let names = list_names(ended.iter().map(|trace| name_rank(trace, job)), ended.len());
             let count = format_count(ended.len() as u64, "trace");
-            put_line(out, format_args!("  {HANG}{count} {end}: {names}"));
+            put_line(out, format_args!("  {HANG}{count} {words}: {names}"));
         }
     }
 }

@@ -9,9 +9,18 @@ use super::steps::count_steps;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_duration};
 
+/// How the process of a trace ended, as far as is known.
+pub(crate) fn describe_end(info: &TraceInfo) -> String {
+    if info.end_is_known {
+        describe_ending(info.end, info.end_detail.as_deref())
+    } else {
+        "end unknown: the trace was cut, or its .ring file is missing".to_owned()
+    }
+}
+
 /// `exited normally`, `exited with code 1`, `killed (signal 9)`. Without a known exit code,
 /// `exited`: the recorder sees that the process runs its exit handlers, not with which code.
-pub(crate) fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
+fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
     let detail = detail.map(escape_text);
     let detail = detail.as_deref();
     let reason = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();

@@ -52,7 +52,7 @@ class Engines:
 
 @dataclass
 class ArchivedRun:
-    """A run of an archive: its traces, in the order of their ranks, and the commit that it is given."""
+    """A run of an archive: its traces in the order of their ranks, and the commit it is given."""
 
     name: str
     traces: list
@@ -126,7 +126,7 @@ def export_runs(folder):
 
 def synthesize(folder, rows, runs, ranks):
     """Returns an archive of scripts/benchmarks/history."""
-    command = [reader_program("python"), REPOSITORY / "scripts" / "benchmarks" / "archive", "--only-write", "--keep", folder,
+    command = [reader_program("python"), REPOSITORY / "scripts" / "benchmarks" / "history", "--only-write", "--keep", folder,
                "--rows", rows, "--runs", runs, "--ranks", ranks]
     run_reader(command)
     return Archive(folder)
@@ -142,7 +142,7 @@ def read_table(archive, table):
 
 
 def set_columns(archive, values):
-    """Sets columns of `runs` and the rows of `categories` by `run=RUN/rank=RANK` (archive_columns.py)."""
+    """Sets columns of `runs` and rows of `categories` by `run=RUN/rank=RANK`."""
     run_reader([reader_program("python"), HERE / "archive_columns.py", archive], input=json.dumps(values))
 
 

@@ -11,7 +11,7 @@ mod recording;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{TraceLoss, Worded};
 
-use crate::render::wording::recording::{describe_ending, format_extent, format_versions};
+use crate::render::wording::recording::{describe_end, format_extent, format_versions};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::put_line;
 use crate::terminal::layout::display_width;
@@ -26,7 +26,7 @@ pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, sty
         format_program(&info.path, info.command.as_deref(), style)
     };
     let versions = format_versions(info);
-    let ending = describe_ending(info.end, info.end_detail.as_deref());
+    let ending = describe_end(info);
     let extent = format_extent(report, trace).map(|extent| format!("{extent}, ")).unwrap_or_default();
     let run = format!("{extent}{ending}; {}", trace_state(info.complete, style));
     let fits = |parts: &[&str]| {
