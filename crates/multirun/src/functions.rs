@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use gpumemtrace_replay::lower_median;
+use gpumemtrace_replay::{Spread, lower_median};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -86,17 +86,17 @@ impl<'a> Functions<'a> {
         self.lines.keys().copied()
     }
 
-    /// The most bytes that these functions can have together in any run.
+    /// The most bytes that these functions can have together in any usual run.
     pub(crate) fn most(&self, names: &[FunctionRef<'_>], choice: GpuChoice) -> u64 {
         let on_gpu =
             |device: &DeviceSummary| listed_bytes(device, names).saturating_add(most_unlisted_bytes(device));
-        self.runs.iter().map(|gpus| of_gpus(gpus, choice, on_gpu)).max().unwrap_or(0)
+        usual_runs(self.runs.iter().map(|gpus| of_gpus(gpus, choice, on_gpu))).max().unwrap_or(0)
     }
 
-    /// The least bytes that a function can have in any run.
+    /// The least bytes that a function can have in any usual run.
     pub(crate) fn least(&self, name: FunctionRef<'_>, choice: GpuChoice) -> u64 {
         let on_gpu = |device: &DeviceSummary| listed_bytes(device, &[name]);
-        self.runs.iter().map(|gpus| of_gpus(gpus, choice, on_gpu)).min().unwrap_or(0)
+        usual_runs(self.runs.iter().map(|gpus| of_gpus(gpus, choice, on_gpu))).min().unwrap_or(0)
     }
 
     /// True if a trace has more call sites than its summary lists.
@@ -158,6 +158,15 @@ fn is_moved(old: &BTreeMap<&str, Line<'_>>, new: &BTreeMap<&str, Line<'_>>) -> b
     }
     let common = sum(&mut new.values().filter(|line| line.source_id.is_some_and(|id| texts.contains(id))));
     common >= sum(&mut new.values()).div_ceil(2)
+}
+
+/// The amounts of runs without those that differ from the other runs, of at least three. So one
+/// run with a leak neither hides growth nor is growth.
+fn usual_runs(amounts: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let amounts: Vec<u64> = amounts.collect();
+    let spread = Spread::from_values(amounts.clone()).filter(|spread| spread.count > 2);
+    let is_usual = move |bytes: &u64| spread.as_ref().is_none_or(|spread| !spread.is_outlier(*bytes));
+    amounts.into_iter().filter(is_usual)
 }
 
 /// The bytes that count of the GPUs of one run.

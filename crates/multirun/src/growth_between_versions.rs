@@ -1,8 +1,8 @@
 //! What grew from one version of a program to the next.
 //!
-//! Growth is what is certain: the least that a function has in any run of a version, minus the most
-//! that it has in any run of the version before. So runs of one version that differ are no growth.
-//! A summary keeps the largest call sites of a trace, so the least and the most are bounds too. A
+//! Growth is what is certain: the least that a function has in any usual run of a version, minus the
+//! most that it has in any usual run of the version before. So runs of one version that vary are no
+//! growth. A summary keeps the largest call sites of a trace, so the least and the most are bounds too. A
 //! recording that was cut, or of a program that failed, bounds nothing from above, so others are
 //! never compared with it.
 //!
@@ -17,18 +17,18 @@ use crate::versions::{CommonRanks, PairOutcome, versions};
 const LEAST_GROWTH_BYTES: u64 = 1 << 20;
 const LEAST_GROWTH_SHARE: f64 = 0.05;
 
-/// What grew between consecutive versions of each program, and what is not known.
+/// What grew from version to version of each program, and what is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveGrowth {
     /// Functions that grew, the latest version first and then the largest growth.
     pub regressions: Vec<Regression>,
-    /// Each two consecutive versions of a program, the latest first.
+    /// Each version of a program but the first, with the one before, the latest first.
     pub pairs: Vec<VersionPair>,
     /// Indices of runs that are in no version: their program or their start is unknown.
     pub unplaced: Vec<usize>,
 }
 
-/// Two consecutive versions of a program.
+/// A version of a program, and the last one before it that it can be compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionPair {
     /// The program, by its command line.
@@ -57,11 +57,11 @@ pub struct Regression {
     pub moved_from: Vec<String>,
     /// Which bytes these are, of several GPUs.
     pub chosen: GpuChoice,
-    /// The most in any run before.
+    /// The most in any usual run before.
     pub before_bytes: u64,
     /// True if the bytes before may be fewer: a trace keeps only its largest lines.
     pub before_is_bound: bool,
-    /// The least in any run of the version.
+    /// The least in any usual run of the version.
     pub after_bytes: u64,
     /// True if the bytes may be more.
     pub after_is_bound: bool,
@@ -87,10 +87,13 @@ pub fn growth_between_versions(runs: &[ArchivedRun]) -> ArchiveGrowth {
     let (programs, unplaced) = versions(runs);
     let mut growth = ArchiveGrowth { unplaced, ..ArchiveGrowth::default() };
     for (program, versions) in &programs {
-        for pair in versions.windows(2) {
-            let common = CommonRanks::new(&pair[0], &pair[1]);
+        for place in 1..versions.len() {
+            // A version of runs that all failed is compared, and nothing is compared with it.
+            let baseline = versions[..place].iter().rfind(|version| version.is_baseline());
+            let (before, after) = (baseline.unwrap_or(&versions[place - 1]), &versions[place]);
+            let common = CommonRanks::new(before, after);
             let outcome = common.as_ref().map_or_else(|why| *why, |common| common.outcome);
-            let (before, after) = (pair[0].last(), pair[1].first());
+            let (before, after) = (before.last(), after.first());
             let pair = VersionPair { program: program.clone(), before, after, outcome };
             if let Ok(common) = common {
                 growth.regressions.extend(grown_functions(&pair, &common));

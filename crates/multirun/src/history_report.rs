@@ -30,7 +30,8 @@ pub struct HistoryReport {
     /// Functions that grew from one version of their program to the next: the latest version first,
     /// then the largest growth.
     pub growth: Vec<FunctionGrowth>,
-    /// Each two consecutive versions of a program, the latest first.
+    /// Each version of a program but the first, with the one that it is compared with: the latest
+    /// first.
     pub versions: Vec<ComparedVersions>,
     /// Names of runs that are in no version: their program or their start is unknown.
     pub unplaced: Vec<String>,
@@ -79,11 +80,11 @@ pub struct FunctionGrowth {
     pub moved_from: Vec<String>,
     /// Which bytes are compared, of several GPUs.
     pub gpus: GpuChoice,
-    /// The most bytes in any run before.
+    /// The most bytes in any usual run before.
     pub before_bytes: u64,
     /// True if the bytes before may be fewer: a trace keeps only its largest lines.
     pub before_is_bound: bool,
-    /// The least bytes in any run of the version.
+    /// The least bytes in any usual run of the version.
     pub after_bytes: u64,
     /// True if they may be more.
     pub after_is_bound: bool,
@@ -93,7 +94,7 @@ pub struct FunctionGrowth {
     pub after_is_whole: bool,
 }
 
-/// Two consecutive versions, and how much of them was compared.
+/// A version and the one before, and how much of them was compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ComparedVersions {
     /// The version, and the one before.

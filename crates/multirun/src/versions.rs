@@ -12,7 +12,7 @@ use crate::trace_summary::{DeviceSummary, TraceSummary};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PairOutcome {
-    /// Nothing: no trace of the version before is complete and ended normally.
+    /// Nothing: no trace of any version before is complete and ended normally.
     NoWholeTrace,
     /// Nothing: the versions have no rank in common, of those with a complete trace before.
     NoCommonRank,
@@ -75,6 +75,13 @@ impl<'a> Version<'a> {
     /// Index of its last run.
     pub(crate) fn last(&self) -> usize {
         self.runs[self.runs.len() - 1].0
+    }
+
+    /// True if other versions can be compared with it: a trace is complete, its process ended
+    /// normally, and the peak of a GPU is known.
+    pub(crate) fn is_baseline(&self) -> bool {
+        let mut traces = self.runs.iter().flat_map(|(_, run)| run.summary.traces());
+        traces.any(|trace| trace.is_whole() && gpus_of(trace).next().is_some())
     }
 
     fn ranks(&self) -> TracesOfRanks<'a> {

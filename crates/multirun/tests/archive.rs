@@ -105,6 +105,9 @@ fn runs_of_one_commit_are_one_version() {
     let overlapping =
         vec![of(1, Some("1"), 10), of(2, Some("1"), 30), of(3, Some("2"), 30), of(4, Some("2"), 90)];
     assert_eq!(found(overlapping), []);
+    // Of three runs, one that differs from the others counts for nothing.
+    let leaky = vec![of(1, Some("1"), 10), of(2, Some("1"), 10), of(3, Some("1"), 90), of(4, Some("2"), 30)];
+    assert_eq!(found(leaky), [("t.py:1".to_owned(), 10, 30)]);
     // The commits of two branches may alternate: one pair of versions, not three.
     let alternating =
         vec![of(1, Some("1"), 10), of(2, Some("2"), 30), of(3, Some("1"), 10), of(4, Some("2"), 30)];
@@ -147,9 +150,13 @@ fn a_run_that_is_cut_or_failed_is_not_what_others_are_compared_with() {
             trace.git_commit = Some("c".to_owned());
             trace.devices[0].peak_sites[0].bytes = 1024 * MIB;
         });
-        let grown = growth(vec![before.clone(), after.clone(), failed_later]);
+        let grown = growth(vec![before.clone(), after.clone(), failed_later.clone()]);
         assert_eq!(grown.regressions.len(), 2);
         assert!(!grown.regressions[0].after_is_whole && grown.regressions[1].after_is_whole);
+        // The version after it is compared with the last one before that is whole.
+        let next = changed(&run(4, Some("d"), &[("t.py:1", 2048)]), |trace| trace.process.pid = Some(11));
+        let grown = growth(vec![before.clone(), after.clone(), failed_later, next]);
+        assert_eq!((grown.regressions.len(), grown.regressions[0].before_bytes), (3, 512 * MIB));
     }
     assert_eq!(
         found(vec![ended("exit", None, None), after]).len(),

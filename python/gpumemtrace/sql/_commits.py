@@ -9,11 +9,14 @@ from ._errors import QueryError
 from ._archive import Archive
 from ._questions import Question, Value
 
-#: All commits of an archive. `is_compared` is 1 if a process of the commit can be compared, as in
-#: _growth.sql.
+#: All commits of an archive: 2 if other commits can be compared with it, 1 if it can be compared,
+#: as in _growth.sql.
 _COMMITS = """
-SELECT git_commit, max(CASE WHEN peak_live_bytes IS NOT NULL AND started_unix_ns IS NOT NULL
-  AND command_json LIKE {mark}command THEN 1 ELSE 0 END) AS is_compared
+SELECT git_commit, max(CASE WHEN peak_live_bytes IS NULL OR started_unix_ns IS NULL
+    OR COALESCE(command_json, '') NOT LIKE {mark}command OR command_json IS NULL THEN 0
+  WHEN is_whole AND is_complete AND COALESCE(ending, '') = 'exit'
+    AND COALESCE(exit_code, CASE WHEN ooms > 0 THEN 1 ELSE 0 END) = 0 THEN 2
+  ELSE 1 END) AS use
 FROM runs
 WHERE git_commit IS NOT NULL
 GROUP BY git_commit
@@ -35,11 +38,11 @@ def complete_commits(question: Question, values: Dict[str, Value], archive: Arch
     only_runs = replace(archive, tables=("runs",), empty=())
     command = values["command"]
     rows = ask(only_runs, _COMMITS.format(mark=mark), {"command": command})
-    is_compared = {str(row["git_commit"]): row["is_compared"] == 1 for row in rows}
+    uses = {str(row["git_commit"]): row["use"] for row in rows}
     found = dict(values)
     for name in given:
-        commit = _find_commit(str(values[name]), list(is_compared), archive)
-        if not is_compared[commit]:
+        commit = _find_commit(str(values[name]), list(uses), archive)
+        if uses[commit] < (2 if name == "before" else 1):
             raise QueryError(
                 f"commit {commit} has no run to compare: {question.name} needs complete runs that exited normally, "
                 f"with a known peak and a command like {command!r}"

@@ -42,7 +42,7 @@ pub(crate) fn describe_growth_gaps(growth: &ArchiveGrowth, archive: &RunArchive)
     for (outcome, what) in [
         (
             PairOutcome::NoWholeTrace,
-            "not compared, because the one before has no complete trace that ended normally",
+            "not compared, because no version before has a complete trace that ended normally",
         ),
         (PairOutcome::NoCommonRank, "not compared, because the one before has other ranks"),
         (PairOutcome::NoKnownPeak, "not compared, because the peak of each GPU is unknown, then or before"),

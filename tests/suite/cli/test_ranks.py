@@ -135,11 +135,11 @@ def test_a_folder_that_cannot_be_listed_is_named_and_left_out(traces):
     trace_of(traces, 1).rename(closed / "run.rank1.trace")
     closed.chmod(0)
     capable = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", COMMAND]
-    for path, code in ((".", 6), ("**/run.*.trace", 6), ("run.*.trace", 0), ("[l]*/run.*.trace", 5), ("lost+found", 5)):
+    for path, code in ((".", 6), ("**/run.*.trace", 6), ("run.*.trace", 6), ("[l]*/run.*.trace", 5), ("lost+found", 5)):
         done = subprocess.run([*capable, "ranks", path, "--json"], cwd=traces, capture_output=True, text=True)
         assert done.returncode == code, (path, done.stderr)
         says_why = "Permission denied" in done.stderr or "only its owner has access" in done.stderr
-        assert ("lost+found" in done.stderr and says_why) == (code != 0), (path, done.stderr)
+        assert ("lost+found" in done.stderr and says_why) == (path != "run.*.trace"), (path, done.stderr)
         if code != 5:
             assert [trace["rank"] for trace in json.loads(done.stdout)["traces"]] == [0, 2, 3]
 

@@ -18,8 +18,9 @@ QUESTIONS = {question.name: question for question in sql.questions()}
 TYPES = {"BIGINT": int, "DOUBLE": float, "VARCHAR": str, "BOOLEAN": bool}
 #: Questions that have no rows in an archive, which is why another archive is there.
 WITHOUT_ROWS = {
-    "exported": {"incomplete_runs", "rank_skew"},
-    "synthesized": {"grown_lines"},
+    # Its runs are of different programs.
+    "exported": {"incomplete_runs", "grown_lines", "rank_skew", "regressions"},
+    "synthesized": set(),
 }
 
 
@@ -78,7 +79,7 @@ def test_parameters_are_bound(engines, synthesized, engine):
     rows = engines.rows(synthesized.folder, "peak_over_time", engine, command='%"train.py"%', max_rows=3)
     assert rows == engines.rows(synthesized.folder, "peak_over_time")[:3]
     most = engines.rows(synthesized.folder, "rank_skew", engine, min_excess=0)
-    assert len(most) == 20 and engines.rows(synthesized.folder, "rank_skew", engine, min_excess=most[0]["excess"]) == most[:1]
+    assert len(most) == 2 and engines.rows(synthesized.folder, "rank_skew", engine, min_excess=most[0]["excess"]) == most[:1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -24,14 +24,14 @@ class Program:
 
     def __init__(self, random, name):
         self.random, self.command = random, ["python", name]
-        self.functions = {}
+        self.shift, self.functions = 0, {}
         for number in range(random.randint(2, 4)):
             lines = [(f"x{line} = f{number}()", random.choice([1, 4, 16, 64])) for line in range(random.randint(1, 2))]
             self.functions[f"f{number}"] = (random.choice(FILES), lines)
 
     def change(self):
         """One commit: some functions grow, some get another name or file."""
-        changed = {}
+        self.shift, changed = self.random.randint(0, 50), {}
         for name, (file, lines) in self.functions.items():
             kind = self.random.random()
             if kind < 0.3:
@@ -40,18 +40,18 @@ class Program:
                 lines = [(text, size + by * (index == at)) for index, (text, size) in enumerate(lines)]
             elif kind < 0.45:
                 name, file = f"{name}_moved", self.random.choice(FILES)
+                lines = [(text, size + self.random.choice([0, 8])) for text, size in lines]
             elif kind < 0.5:
                 continue
             changed[name] = (file, lines)
         self.functions = changed or self.functions
 
     def sites(self, has_texts):
-        """The lines of one run, each with its MiB. They move with every run."""
-        shift = self.random.randint(0, 50)
+        """The lines of one run, each with its MiB. They move with each commit."""
         sites = []
         for number, (name, (file, lines)) in enumerate(self.functions.items()):
             for index, (text, size) in enumerate(lines):
-                sites.append({"file": file, "line": 100 * number + 10 * index + shift, "function": name,
+                sites.append({"file": file, "line": 100 * number + 10 * index + self.shift, "function": name,
                               "source_id": text if has_texts else None, "bytes": size * MIB})
         return sites
 
@@ -64,7 +64,7 @@ def generate(seed):
         program = Program(chance, name)
         has_texts, ranks, runs = chance.random() < 0.7, chance.randint(1, 4), []
         for commit in range(chance.randint(2, 3)):
-            runs += [(f"{commit:040x}" if chance.random() < 0.9 else None, program.sites(has_texts)) for _ in range(chance.randint(1, 2))]
+            runs += [(f"{commit:040x}" if chance.random() < 0.9 else None, program.sites(has_texts)) for _ in range(chance.randint(1, 4))]
             program.change()
         if chance.random() < 0.3:
             chance.shuffle(runs)
@@ -139,7 +139,11 @@ def expected(processes):
     rows = []
     for program, of_program in versions.items():
         pairs = list(of_program.items())
-        for (_, before), (_, after) in zip(pairs, pairs[1:]):
+        for place, (_, after) in enumerate(pairs):
+            whole = [before for _, before in pairs[:place] if any(process["ended"] == "good" for process in before)]
+            if not whole:
+                continue
+            before = whole[-1]
             rows += [{"program": program, "before": before[0]["commit"], "after": after[0]["commit"], **row} for row in compare(before, after)]
     return sorted(rows, key=json_key)
 
@@ -167,7 +171,7 @@ def compare(before, after):
         runs = defaultdict(list)
         for process in side:
             runs[process["run"]].append(sum(site["bytes"] for site in process["sites"] if name(site) in names))
-        return of_runs(of_gpus(sizes) for sizes in runs.values())
+        return of_runs(usual([of_gpus(sizes) for sizes in runs.values()]))
 
     for function, of_function in new_lines.items():
         moved = [] if function in old_lines else [other for other in old_lines if other not in new_lines and is_move(old_lines[other], of_function)]
@@ -179,6 +183,16 @@ def compare(before, after):
                 yield {"file": function[0], "function": function[1], "moved_from": sorted(other[1] for other in moved), "gpus": gpus,
                        "bytes": [was, now], "lines": largest_growth(of_function, known)}
                 break
+
+
+def usual(amounts):
+    """The amounts of runs without those that differ from the others."""
+    if len(amounts) < 3:
+        return amounts
+    middle = lower_median(amounts)
+    distances = sorted(abs(amount - middle) for amount in amounts)
+    limit = 3.5 * 1.4826 * distances[len(distances) // 2]
+    return [amount for amount in amounts if not (abs(amount - middle) > limit and abs(amount - middle) >= 0.05 * middle)]
 
 
 def is_move(old, new):

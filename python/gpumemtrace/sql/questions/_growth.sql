@@ -4,7 +4,7 @@
 WITH processes AS (
   -- The program is the command line of the lowest rank, and the commit is that of all ranks.
   SELECT run, rank, COALESCE(reported_rank, -1) AS job_rank,
-    is_whole AND is_complete AND COALESCE(ending, '') = 'exit'
+    is_whole AND is_complete AND COALESCE(ending, '') = 'exit' AND peak_live_bytes IS NOT NULL
       AND COALESCE(exit_code, CASE WHEN ooms > 0 THEN 1 ELSE 0 END) = 0 AS is_good,
     peak_live_bytes,
     min(started_unix_ns) OVER (PARTITION BY run) AS started_unix_ns,
@@ -19,21 +19,29 @@ WITH processes AS (
   FROM processes
   WHERE program IS NOT NULL AND started_unix_ns IS NOT NULL AND program LIKE :command
 ), versions AS (
-  SELECT program, version, max(git_commit) AS git_commit, min(started_unix_ns) AS started_unix_ns
+  SELECT program, version, max(git_commit) AS git_commit, min(started_unix_ns) AS started_unix_ns,
+    max(CASE WHEN is_good THEN 1 ELSE 0 END) AS has_good
   FROM placed_processes
   GROUP BY program, version
 ), placed_versions AS (
-  SELECT program, version, git_commit, started_unix_ns,
+  SELECT program, version, git_commit, started_unix_ns, has_good,
     row_number() OVER (PARTITION BY program ORDER BY started_unix_ns, version) AS place,
     count(*) OVER (PARTITION BY program) AS versions
   FROM versions
+), baselines AS (
+  -- The last version before that has a complete trace of a process that ended normally.
+  SELECT a.program, a.version, max(b.place) AS before_place
+  FROM placed_versions a
+  JOIN placed_versions b ON b.program = a.program AND b.place < a.place AND b.has_good = 1
+  GROUP BY a.program, a.version
 ), pairs AS (
   SELECT a.program, b.version AS before_version, a.version AS after_version,
     b.git_commit AS before_commit, a.git_commit AS after_commit, a.started_unix_ns,
     a.program || ' ' || b.version || ' ' || a.version AS pair
   FROM placed_versions a
   JOIN placed_versions b ON b.program = a.program
-  WHERE (:before = '' AND b.place = a.place - 1
+  LEFT JOIN baselines l ON l.program = a.program AND l.version = a.version
+  WHERE (:before = '' AND b.place = l.before_place
       AND (:after = '' OR COALESCE(a.git_commit, '') = :after))
     OR (:before <> '' AND COALESCE(b.git_commit, '') = :before AND b.version <> a.version
       AND (COALESCE(a.git_commit, '') = :after OR (:after = '' AND a.place = a.versions)))
@@ -50,27 +58,22 @@ WITH processes AS (
 ), side_gpus AS (
   -- Before, only complete traces count that ended normally. After, others count too for a rank
   -- that has no such trace.
-  SELECT s.pair, s.is_after, p.job_rank, p.run, p.rank, p.is_good, p.peak_live_bytes, g.device
+  SELECT s.pair, s.is_after, p.job_rank, p.run, p.rank, p.peak_live_bytes, g.device
   FROM sides s
   JOIN placed_processes p ON p.program = s.program AND p.version = s.version
   JOIN good_ranks r ON r.program = s.program AND r.version = s.version AND r.job_rank = p.job_rank
   JOIN gpus g ON g.run = p.run AND g.rank = p.rank
-  WHERE p.is_good OR (s.is_after = 1 AND r.has_good = 0)
+  WHERE p.peak_live_bytes IS NOT NULL AND (p.is_good OR (s.is_after = 1 AND r.has_good = 0))
 ), common_ranks AS (
   SELECT pair, job_rank
   FROM side_gpus
   GROUP BY pair, job_rank
   HAVING min(is_after) = 0 AND max(is_after) = 1
 ), compared AS (
-  SELECT g.pair, g.is_after, g.run, g.rank, g.device, g.is_good, g.peak_live_bytes,
+  SELECT g.pair, g.is_after, g.run, g.rank, g.device, g.peak_live_bytes,
     count(*) OVER (PARTITION BY g.pair, g.is_after, g.run) AS gpus
   FROM side_gpus g
   JOIN common_ranks c ON c.pair = g.pair AND c.job_rank = g.job_rank
-), side_runs AS (
-  SELECT pair, is_after, count(DISTINCT run) AS runs,
-    min(CASE WHEN is_good THEN 1 ELSE 0 END) AS all_good
-  FROM compared
-  GROUP BY pair, is_after
 ), gpu_lines AS (
   SELECT c.pair, c.is_after, c.run, c.rank, c.device, c.gpus,
     COALESCE(s.file, s.module) AS file, s.function, s.is_backward, s.line, s.source_id,
@@ -151,27 +154,65 @@ WITH processes AS (
     COALESCE(max(CASE WHEN 2 * place IN (gpus, gpus + 1) THEN bytes END), 0) AS median
   FROM placed_functions
   GROUP BY pair, is_after, name, run
+), run_amounts AS (
+  -- Of all runs: those without the function have 0.
+  SELECT n.pair, s.is_after, n.name, s.run, COALESCE(f.median, 0) AS median,
+    COALESCE(f.most, 0) AS most
+  FROM (SELECT DISTINCT pair, name FROM old_names) AS n
+  JOIN (SELECT DISTINCT pair, is_after, run FROM compared) AS s ON s.pair = n.pair
+  LEFT JOIN run_functions f ON f.pair = n.pair AND f.is_after = s.is_after AND f.name = n.name
+    AND f.run = s.run
+), choices AS (
+  SELECT pair, is_after, name, run, 'median' AS gpus, median AS bytes FROM run_amounts
+  UNION ALL
+  SELECT pair, is_after, name, run, 'most', most FROM run_amounts
+  UNION ALL
+  -- The peaks, as a function without a name.
+  SELECT pair, is_after, '' AS name, run, 'most', max(peak_live_bytes) AS bytes
+  FROM compared
+  GROUP BY pair, is_after, run
+), placed_choices AS (
+  SELECT pair, is_after, name, run, gpus, bytes,
+    row_number() OVER (PARTITION BY pair, is_after, name, gpus ORDER BY bytes, run) AS place,
+    count(*) OVER (PARTITION BY pair, is_after, name, gpus) AS runs
+  FROM choices
+), middles AS (
+  SELECT pair, is_after, name, run, gpus, bytes, runs,
+    max(CASE WHEN 2 * place IN (runs, runs + 1) THEN bytes END) OVER (
+      PARTITION BY pair, is_after, name, gpus) AS middle
+  FROM placed_choices
+), distances AS (
+  SELECT pair, is_after, name, gpus, bytes, runs, middle, abs(bytes - middle) AS distance,
+    row_number() OVER (
+      PARTITION BY pair, is_after, name, gpus ORDER BY abs(bytes - middle), run) AS place
+  FROM middles
+), deviations AS (
+  SELECT pair, is_after, name, gpus, bytes, runs, middle, distance,
+    max(CASE WHEN 2 * place IN (runs + 1, runs + 2) THEN distance END) OVER (
+      PARTITION BY pair, is_after, name, gpus) AS deviation
+  FROM distances
+), usual_runs AS (
+  -- Without runs that differ from the others, of at least three: the rule of rank_skew.
+  SELECT pair, is_after, name, gpus, bytes
+  FROM deviations
+  WHERE runs < 3
+    OR CAST(distance AS DOUBLE)
+      <= CAST(3.5 AS DOUBLE) * CAST(1.4826 AS DOUBLE) * CAST(deviation AS DOUBLE)
+    OR CAST(distance AS DOUBLE) < CAST(0.05 AS DOUBLE) * CAST(middle AS DOUBLE)
 ), amounts AS (
-  -- The most in any run before, and the least in any run after.
-  SELECT f.pair, f.name,
-    COALESCE(max(CASE WHEN f.is_after = 0 THEN f.median END), 0) AS median_before,
-    COALESCE(max(CASE WHEN f.is_after = 0 THEN f.most END), 0) AS most_before,
-    CASE WHEN sum(f.is_after) = max(CASE WHEN f.is_after = 1 THEN r.runs END)
-      THEN min(CASE WHEN f.is_after = 1 THEN f.median END) ELSE 0 END AS median_after,
-    CASE WHEN sum(f.is_after) = max(CASE WHEN f.is_after = 1 THEN r.runs END)
-      THEN min(CASE WHEN f.is_after = 1 THEN f.most END) ELSE 0 END AS most_after
-  FROM run_functions f
-  JOIN side_runs r ON r.pair = f.pair AND r.is_after = f.is_after
-  GROUP BY f.pair, f.name
-), chosen AS (
-  SELECT pair, name, median_before, most_before, median_after, most_after,
-    CASE WHEN median_after - median_before >= :min_bytes
-        AND CAST(median_after - median_before AS DOUBLE)
-          >= :min_share * CAST(median_before AS DOUBLE) THEN 'median'
-      WHEN most_after - most_before >= :min_bytes
-        AND CAST(most_after - most_before AS DOUBLE)
-          >= :min_share * CAST(most_before AS DOUBLE) THEN 'most' END AS gpus
+  SELECT pair, name, gpus, max(CASE WHEN is_after = 0 THEN bytes END) AS before_bytes,
+    min(CASE WHEN is_after = 1 THEN bytes END) AS after_bytes
+  FROM usual_runs
+  GROUP BY pair, name, gpus
+), grown_amounts AS (
+  SELECT pair, name, gpus, before_bytes, after_bytes,
+    row_number() OVER (PARTITION BY pair, name ORDER BY gpus) AS place
   FROM amounts
+  WHERE after_bytes - before_bytes >= :min_bytes
+    AND CAST(after_bytes - before_bytes AS DOUBLE) >= :min_share * CAST(before_bytes AS DOUBLE)
+), chosen AS (
+  -- The median if it grew, else the most.
+  SELECT pair, name, gpus, before_bytes, after_bytes FROM grown_amounts WHERE place = 1
 ), old_lines AS (
   SELECT o.pair, o.name, l.source_id, l.bytes
   FROM old_names o
@@ -186,7 +227,7 @@ WITH processes AS (
   LEFT JOIN old_lines o ON o.pair = l.pair AND o.name = l.name
     AND ((l.source_id IS NOT NULL AND t.texts > 0 AND o.source_id = l.source_id)
       OR ((l.source_id IS NULL OR t.texts = 0) AND o.bytes = l.bytes))
-  WHERE l.is_after = 1 AND c.gpus IS NOT NULL
+  WHERE l.is_after = 1
   GROUP BY l.pair, l.name, l.line, l.bytes
 ), largest_lines AS (
   SELECT pair, name, line, bytes, grown,
@@ -209,13 +250,10 @@ WITH processes AS (
     f.function, f.is_backward,
     CASE WHEN o.first_function <> o.last_function
       THEN o.first_function || ', ' || o.last_function ELSE o.first_function END AS moved_from,
-    c.gpus,
-    CASE WHEN c.gpus = 'median' THEN c.median_before ELSE c.most_before END AS before_bytes,
-    CASE WHEN c.gpus = 'median' THEN c.median_after ELSE c.most_after END AS after_bytes
+    c.gpus, c.before_bytes, c.after_bytes
   FROM chosen c
   JOIN pairs p ON p.pair = c.pair
   JOIN functions f ON f.pair = c.pair AND f.name = c.name AND f.is_after = 1
   JOIN named_lines n ON n.pair = c.pair AND n.name = c.name
   LEFT JOIN origins o ON o.pair = c.pair AND o.name = c.name
-  WHERE c.gpus IS NOT NULL
 )

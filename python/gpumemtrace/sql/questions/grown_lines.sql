@@ -1,11 +1,12 @@
 -- Which functions use more memory at the peak than in the version before, and at which line?
 --
 -- The rule is that of `gpumemtrace history`. A version is all runs of one program at one commit; a
--- run without a commit is a version of its own. Each version is compared with the one before of
--- its program, or with the commit `before`. Memory is compared by function, over the ranks that
--- both versions have: the median over the GPUs of a run, or else the most on any GPU. Growth is
--- the least of any run minus the most of any run before. Before, only complete traces count of
--- processes that ended normally. A line is found by its text wherever it moved, where the text is
+-- run without a commit is a version of its own. Each version is compared with the last one before
+-- it that has a complete trace of a process that ended normally, or with the commit `before`.
+-- Memory is compared by function, over the ranks that both versions have: the median over the GPUs
+-- of a run, or else the most on any GPU. Growth is the least of any usual run minus the most of any
+-- usual run before. A run is unusual if it differs from the others of its version, as a rank of
+-- `rank_skew` does. Before, only complete traces of processes that ended normally count. A line is found by its text wherever it moved, where the text is
 -- known. A function with another name or file is a move.
 --
 -- Parameters:

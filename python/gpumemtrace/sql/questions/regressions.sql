@@ -15,23 +15,16 @@
 --   git_commit VARCHAR: The commit.
 --   before_commit VARCHAR: The commit before it.
 --   first_started_unix_ns BIGINT (nanoseconds since 1970): Start of its first run.
---   runs BIGINT (number): Runs of the commit that count.
---   before_bytes BIGINT (bytes): The largest peak of any run before.
---   bytes BIGINT (bytes): The smallest peak of any run of the commit.
+--   runs BIGINT (number): Runs of the commit that are compared.
+--   before_bytes BIGINT (bytes): The largest peak of any usual run before.
+--   bytes BIGINT (bytes): The smallest peak of any usual run of the commit.
 --   file VARCHAR: File of the line that grew most, or the library.
 --   line BIGINT (number): The line.
 --   function VARCHAR: Its function.
 --   function_grown_bytes BIGINT (bytes): Growth of the function.
 -- include _growth.sql
-, run_peaks AS (
-  SELECT pair, is_after, run, max(peak_live_bytes) AS bytes
-  FROM compared
-  GROUP BY pair, is_after, run
-), peaks AS (
-  SELECT pair, max(CASE WHEN is_after = 0 THEN bytes END) AS before_bytes,
-    min(CASE WHEN is_after = 1 THEN bytes END) AS bytes, sum(is_after) AS runs
-  FROM run_peaks
-  GROUP BY pair
+, sizes AS (
+  SELECT pair, count(DISTINCT run) AS runs FROM compared WHERE is_after = 1 GROUP BY pair
 ), placed_growth AS (
   SELECT pair, file, line, function, after_bytes - before_bytes AS grown_bytes,
     row_number() OVER (
@@ -41,11 +34,10 @@
   FROM grown
 )
 SELECT p.program, p.after_commit AS git_commit, p.before_commit,
-  p.started_unix_ns AS first_started_unix_ns, CAST(k.runs AS BIGINT) AS runs, k.before_bytes, k.bytes,
-  g.file, g.line, g.function, g.grown_bytes AS function_grown_bytes
+  p.started_unix_ns AS first_started_unix_ns, z.runs, k.before_bytes,
+  k.after_bytes AS bytes, g.file, g.line, g.function, g.grown_bytes AS function_grown_bytes
 FROM pairs p
-JOIN peaks k ON k.pair = p.pair
+JOIN chosen k ON k.pair = p.pair AND k.name = ''
+JOIN sizes z ON z.pair = p.pair
 LEFT JOIN placed_growth g ON g.pair = p.pair AND g.place = 1
-WHERE k.bytes - k.before_bytes >= :min_bytes
-  AND CAST(k.bytes - k.before_bytes AS DOUBLE) >= :min_share * CAST(k.before_bytes AS DOUBLE)
 ORDER BY first_started_unix_ns NULLS LAST, p.program, git_commit NULLS LAST
