@@ -191,6 +191,7 @@ pub(super) fn to_text(samples: Samples) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpumemtrace_format::NO_DEVICE;
     use gpumemtrace_replay::report::LevelGauge;
 
     use crate::metrics::trace_set::MAX_TRACES;
@@ -264,7 +265,8 @@ mod tests {
         let traces = TRACE_FAMILIES.iter().map(|(text, _, kind, _)| name(text, *kind));
         let devices = DEVICE_FAMILIES.iter().map(|(text, _, kind, _)| name(text, *kind));
         let server = SERVER_FAMILIES.iter().map(|(text, _, kind, _)| name(text, *kind));
-        for name in traces.chain(devices).chain(server) {
+        let infos = ["build", "run", "device"].map(|text| format!("`gpumemtrace_{text}_info`"));
+        for name in traces.chain(devices).chain(server).chain(infos) {
             assert!(page.contains(&name), "{PAGE} lacks {name}");
         }
         // Each has an info metric in addition.
@@ -272,7 +274,10 @@ mod tests {
         let all = MAX_TRACES * of_trace + MAX_DEVICES * of_device + SERVER_FAMILIES.len() + 1;
         let all = format!("{},{:03}", all / 1000, all % 1000);
         let limits = format!("at most {of_trace} series, and each of its GPUs at most {of_device}");
-        for limit in [limits, format!("at most {all} series")] {
+        let of_process = of_trace + usize::from(NO_DEVICE) * of_device;
+        let of_process =
+            format!("{} GPUs, so {},{:03} series", NO_DEVICE, of_process / 1000, of_process % 1000);
+        for limit in [limits, of_process, format!("at most {all} series")] {
             assert!(page.contains(&limit), "{PAGE} lacks: {limit}");
         }
     }
