@@ -1,10 +1,10 @@
 //! What grew from one version of a program to the next.
 //!
-//! Growth is what is certain: the least that a function has in any usual run of a version, minus the
-//! most that it has in any usual run of the version before. So runs of one version that vary are no
-//! growth. A summary keeps the largest call sites of a trace, so the least and the most are bounds too. A
-//! recording that was cut, or of a program that failed, bounds nothing from above, so others are
-//! never compared with it.
+//! Growth is what is certain: the least that a function has in any usual run of a version, minus
+//! the most that it has in any usual run of the version before. So runs of one version that vary
+//! are no growth. A summary keeps the largest call sites of a trace, so the least and the most are
+//! bounds too. A recording that was cut, or of a program that failed, bounds nothing from above, so
+//! others are never compared with it.
 //!
 //! `gpumemtrace.sql` has the same rule for the tables of an archive (`questions/grown_lines.sql`).
 //! `tests/suite/sql/test_growth_rule.py` compares both with a plain computation.

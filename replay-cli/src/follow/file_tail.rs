@@ -60,6 +60,16 @@ impl FileTail {
         Ok(Some(Self { path: path.to_owned(), file, identity, read_bytes: begin, length_bytes: begin }))
     }
 
+    /// True if `identity` is the device and inode of the file.
+    pub(super) fn is_file(&self, identity: (u64, u64)) -> bool {
+        self.identity == identity
+    }
+
+    /// Notes a new path of the file.
+    pub(super) fn follow_rename(&mut self, path: &Path) {
+        path.clone_into(&mut self.path);
+    }
+
     /// The metadata in its first block.
     pub(crate) fn first_meta(&self) -> Option<Meta> {
         match TraceReader::new(first_block(self.file.try_clone().ok()?)).ok()?.next()? {

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpumemtrace_format::reader::{Item, OpenError};
-use gpumemtrace_format::{Counters, Meta};
+use gpumemtrace_format::{Counters, EndReason, Meta};
 use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::report::shell_exit_code;
 use gpumemtrace_replay::{RingFile, RunFollower};
 
 use super::file_tail::TailChange;
@@ -32,6 +33,8 @@ pub(crate) struct FollowedRun {
     silence: Option<String>,
     presence: RecorderPresence,
     ended: Option<Instant>,
+    /// The reason in the end of the trace.
+    end_reason: Option<EndReason>,
 }
 
 impl FollowedRun {
@@ -47,7 +50,29 @@ impl FollowedRun {
             presence: RecorderPresence::new(trace.recorder_lock()),
             trace,
             ended: None,
+            end_reason: None,
         }))
+    }
+
+    /// True if `identity` is the device and inode of the trace.
+    pub(crate) fn is_file(&self, identity: (u64, u64)) -> bool {
+        self.trace.is_file(identity)
+    }
+
+    /// Goes on under the new path of the trace. False if it is written in parts: the file under the
+    /// path of such a trace changes. The ring file stays where the recorder made it.
+    pub(crate) fn follow_rename(&mut self, path: &Path) -> bool {
+        self.trace.follow_rename(path)
+    }
+
+    /// The exit code of the process as a shell shows it, with 128 plus the number of a signal.
+    /// `None` if the process has not ended, or if the trace does not have its status.
+    pub(crate) fn exit_code(&self) -> Option<u8> {
+        let own = || match self.end_reason? {
+            EndReason::QuickExit(status) => shell_exit_code(&format!("_exit({status})")),
+            EndReason::Exit | EndReason::Stopped => None,
+        };
+        self.meta.text("wait_status").and_then(shell_exit_code).or_else(own)
     }
 
     /// Reads what is new in the ring file and the trace. Anything but `Nothing` and `More` means
@@ -77,11 +102,12 @@ impl FollowedRun {
         // Before the read: what is read after a free lock was written before it was released.
         let lock = self.trace.recorder_lock();
         let mut has_events = false;
-        let Self { live, meta, counters, ended, .. } = self;
+        let Self { live, meta, counters, ended, end_reason, .. } = self;
         let found = self.trace.poll(&mut |item| match item {
             Item::Meta(more) => meta.merge(more),
             Item::End(end) => {
                 *ended = Some(Instant::now());
+                *end_reason = Some(end.reason);
                 *counters = Some(end.counters);
             }
             item => {

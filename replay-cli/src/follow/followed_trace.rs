@@ -75,6 +75,21 @@ impl FollowedTrace {
         }
     }
 
+    /// True if `identity` is the device and inode of the file under the trace's name.
+    pub(super) fn is_file(&self, identity: (u64, u64)) -> bool {
+        self.last.is_file(identity)
+    }
+
+    /// Reads on under a new path of the same file; false for a trace in parts.
+    pub(super) fn follow_rename(&mut self, path: &Path) -> bool {
+        if self.part.is_some() {
+            return false;
+        }
+        path.clone_into(&mut self.path);
+        self.last.follow_rename(path);
+        true
+    }
+
     /// Passes all new blocks to `take`.
     pub(crate) fn poll(&mut self, take: &mut impl FnMut(Item)) -> Result<TailChange, OpenError> {
         let mut found = self.last.measure()?;

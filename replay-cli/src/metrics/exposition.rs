@@ -2,9 +2,10 @@
 //!
 //! Names follow <https://prometheus.io/docs/practices/naming/>. A value that is unknown has no
 //! sample. The number of series is limited by the traces and their devices; labels never hold call
-//! sites. `docs/commands/serve-metrics.md` lists the families.
+//! sites. Series are labelled by what identifies a run. What may change during a run, such as the
+//! name of its file, is in an `_info` metric. `docs/commands/serve-metrics.md` lists the families.
 
-use gpumemtrace_replay::report::{DeviceGauges, LevelGauge};
+use gpumemtrace_replay::report::DeviceGauges;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::prometheus_text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -13,20 +14,30 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// Names and values of labels.
+use super::families::{DEVICE_FAMILIES, Family, SERVER_FAMILIES, SampleValue, TRACE_FAMILIES};
+
+/// Name and value of a label.
+pub(super) type Label = (&'static str, String);
+
+/// The labels that identify a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SeriesLabels(pub(super) Vec<(&'static str, String)>);
+pub(super) struct SeriesLabels(pub(super) Vec<Label>);
 
 impl SeriesLabels {
-    /// Replaces the label `trace`.
-    pub(super) fn set_trace(&mut self, value: String) {
-        if let Some(label) = self.0.iter_mut().find(|(name, _)| *name == "trace") {
+    /// Replaces the label `trace_id`.
+    pub(super) fn set_trace_id(&mut self, value: String) {
+        if let Some(label) = self.0.iter_mut().find(|(name, _)| *name == "trace_id") {
             label.1 = value;
         }
     }
+
+    /// These labels, then `more`.
+    fn with(&self, more: &[Label]) -> Vec<Label> {
+        [&self.0, more].concat()
+    }
 }
 
-/// Devices of all traces together: an answer has up to 14 lines for each, some 10 KiB.
+/// Devices of all traces together: an answer has up to 17 lines for each, some 10 KiB.
 const MAX_DEVICES: usize = 2048;
 /// Devices that each trace may have, however many the other traces have. 128 traces are served.
 const MIN_DEVICES_OF_TRACE: usize = 16;
@@ -47,12 +58,16 @@ pub(super) struct Samples {
 #[derive(Debug)]
 pub(super) struct TraceSample {
     pub(super) labels: SeriesLabels,
+    /// Further labels of the info metric.
+    pub(super) info: Vec<Label>,
     pub(super) is_running: bool,
     pub(super) events: u64,
     pub(super) lost_events: Option<u64>,
     pub(super) steps: Option<u32>,
     /// Time of the last event, in seconds since 1970.
     pub(super) last_event: Option<f64>,
+    /// The exit code of the process as a shell shows it.
+    pub(super) exit_code: Option<u8>,
     pub(super) devices: Vec<DeviceSample>,
 }
 
@@ -60,157 +75,14 @@ pub(super) struct TraceSample {
 #[derive(Debug)]
 pub(super) struct DeviceSample {
     pub(super) device: u8,
+    /// Name of the card.
+    pub(super) name: Option<String>,
     /// Memory of the card.
     pub(super) capacity: Option<u64>,
+    /// Time of the last out-of-memory error, in seconds since 1970.
+    pub(super) last_oom: Option<f64>,
     pub(super) gauges: DeviceGauges,
 }
-
-#[derive(Clone, Copy)]
-enum SampleValue {
-    Integer(u64),
-    Real(f64),
-}
-
-/// A metric family: its name (a counter gets the suffix `_total`), its help, its type, and how its
-/// value is taken from a sample.
-type Family<T> = (&'static str, &'static str, MetricType, fn(&T) -> Option<SampleValue>);
-
-fn integer(value: Option<u64>) -> Option<SampleValue> {
-    value.map(SampleValue::Integer)
-}
-
-fn level(gauge: Option<LevelGauge>, part: fn(&LevelGauge) -> u64) -> Option<SampleValue> {
-    gauge.map(|gauge| SampleValue::Integer(part(&gauge)))
-}
-
-/// Reserved minus `used` bytes.
-fn unused(device: &DeviceSample, used: Option<u64>) -> Option<SampleValue> {
-    integer(device.gauges.reserved.zip(used).map(|(reserved, used)| reserved.bytes.saturating_sub(used)))
-}
-
-const TRACE_FAMILIES: &[Family<TraceSample>] = &[
-    (
-        "gpumemtrace_trace_running",
-        "1 while the program runs and is recorded, 0 after its end.",
-        MetricType::Gauge,
-        |it| integer(Some(it.is_running.into())),
-    ),
-    ("gpumemtrace_events", "Events read from the trace.", MetricType::Counter, |it| integer(Some(it.events))),
-    ("gpumemtrace_lost_events", "Events that are missing from the trace.", MetricType::Counter, |it| {
-        integer(it.lost_events)
-    }),
-    ("gpumemtrace_steps", "Steps of the program that have begun.", MetricType::Counter, |it| {
-        integer(it.steps.map(u64::from))
-    }),
-    (
-        "gpumemtrace_last_event_timestamp_seconds",
-        "Time of the last event, in seconds since 1970.",
-        MetricType::Gauge,
-        |it| it.last_event.map(SampleValue::Real),
-    ),
-];
-
-const DEVICE_FAMILIES: &[Family<DeviceSample>] = &[
-    (
-        "gpumemtrace_allocated_bytes",
-        "Bytes in live blocks of PyTorch's allocator (torch.cuda.memory_allocated).",
-        MetricType::Gauge,
-        |it| level(it.gauges.allocated, |level| level.bytes),
-    ),
-    (
-        "gpumemtrace_allocated_max_bytes",
-        "Maximum of gpumemtrace_allocated_bytes since the previous scrape of any client.",
-        MetricType::Gauge,
-        |it| level(it.gauges.allocated, |level| level.recent_max),
-    ),
-    (
-        "gpumemtrace_allocated_peak_bytes",
-        "Maximum of gpumemtrace_allocated_bytes in the run.",
-        MetricType::Gauge,
-        |it| level(it.gauges.allocated, |level| level.peak),
-    ),
-    (
-        "gpumemtrace_reserved_bytes",
-        "Bytes in segments of PyTorch's allocator (torch.cuda.memory_reserved).",
-        MetricType::Gauge,
-        |it| level(it.gauges.reserved, |level| level.bytes),
-    ),
-    (
-        "gpumemtrace_reserved_max_bytes",
-        "Maximum of gpumemtrace_reserved_bytes since the previous scrape of any client.",
-        MetricType::Gauge,
-        |it| level(it.gauges.reserved, |level| level.recent_max),
-    ),
-    (
-        "gpumemtrace_reserved_peak_bytes",
-        "Maximum of gpumemtrace_reserved_bytes in the run.",
-        MetricType::Gauge,
-        |it| level(it.gauges.reserved, |level| level.peak),
-    ),
-    (
-        "gpumemtrace_driver_bytes",
-        "Device bytes that the process has allocated from the driver, in PyTorch and elsewhere.",
-        MetricType::Gauge,
-        |it| level(it.gauges.driver, |level| level.bytes),
-    ),
-    (
-        "gpumemtrace_driver_max_bytes",
-        "Maximum of gpumemtrace_driver_bytes since the previous scrape of any client.",
-        MetricType::Gauge,
-        |it| level(it.gauges.driver, |level| level.recent_max),
-    ),
-    (
-        "gpumemtrace_driver_peak_bytes",
-        "Maximum of gpumemtrace_driver_bytes in the run.",
-        MetricType::Gauge,
-        |it| level(it.gauges.driver, |level| level.peak),
-    ),
-    (
-        "gpumemtrace_device_capacity_bytes",
-        "Memory of the card, as the driver reports it.",
-        MetricType::Gauge,
-        |it| integer(it.capacity),
-    ),
-    (
-        "gpumemtrace_gap_bytes",
-        "Reserved bytes minus those that live tensors requested; only if all requests are known.",
-        MetricType::Gauge,
-        |it| unused(it, it.gauges.requested),
-    ),
-    ("gpumemtrace_unused_reserved_bytes", "Reserved bytes minus allocated bytes.", MetricType::Gauge, |it| {
-        unused(it, it.gauges.allocated.map(|allocated| allocated.bytes))
-    }),
-    (
-        "gpumemtrace_growth_per_step_bytes",
-        "Growth of the lowest allocated bytes of a step, per step, over the last 20 to 100 steps.",
-        MetricType::Gauge,
-        |it| it.gauges.growth_per_step.map(SampleValue::Real),
-    ),
-    ("gpumemtrace_oom_errors", "Out-of-memory errors of PyTorch.", MetricType::Counter, |it| {
-        integer(Some(it.gauges.ooms))
-    }),
-];
-
-const SERVER_FAMILIES: &[Family<Samples>] = &[
-    (
-        "gpumemtrace_skipped_devices",
-        "Devices that have no metrics because there are too many.",
-        MetricType::Gauge,
-        |it| integer(Some(it.skipped_devices)),
-    ),
-    (
-        "gpumemtrace_unreadable_files",
-        "Files that are named like traces and cannot be read as one.",
-        MetricType::Gauge,
-        |it| integer(Some(it.unreadable)),
-    ),
-    (
-        "gpumemtrace_skipped_traces",
-        "Traces that are not followed because there are too many.",
-        MetricType::Gauge,
-        |it| integer(Some(it.skipped)),
-    ),
-];
 
 impl Samples {
     /// Leaves out the devices above the limit, and counts them.
@@ -233,18 +105,25 @@ impl Collector for Samples {
         for family in SERVER_FAMILIES {
             encode_family(&mut encoder, family, &[(Vec::new(), self)])?;
         }
+        let build = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        encode_info(&mut encoder, ("gpumemtrace_build", "Version of the server."), &[build])?;
+        let runs: Vec<_> = self.traces.iter().map(|trace| trace.labels.with(&trace.info)).collect();
+        encode_info(&mut encoder, ("gpumemtrace_run", "The run of a trace."), &runs)?;
         let traces: Vec<_> = self.traces.iter().map(|trace| (trace.labels.0.clone(), trace)).collect();
         for family in TRACE_FAMILIES {
             encode_family(&mut encoder, family, &traces)?;
         }
-        let mut devices = Vec::new();
+        let (mut devices, mut cards) = (Vec::new(), Vec::new());
         for trace in &self.traces {
             for device in &trace.devices {
-                let mut labels = trace.labels.0.clone();
-                labels.push(("device", device.device.to_string()));
+                let labels = trace.labels.with(&[("device", device.device.to_string())]);
+                if let Some(name) = &device.name {
+                    cards.push([&*labels, &[("name", name.clone())]].concat());
+                }
                 devices.push((labels, device));
             }
         }
+        encode_info(&mut encoder, ("gpumemtrace_device", "The card of a device."), &cards)?;
         for family in DEVICE_FAMILIES {
             encode_family(&mut encoder, family, &devices)?;
         }
@@ -252,7 +131,25 @@ impl Collector for Samples {
     }
 }
 
-type LabelledSample<'a, T> = (Vec<(&'static str, String)>, &'a T);
+type LabelledSample<'a, T> = (Vec<Label>, &'a T);
+
+/// Writes series with the value 1, for their labels, unless there are none. The name gets the
+/// suffix `_info`.
+fn encode_info(
+    encoder: &mut DescriptorEncoder,
+    (name, help): (&str, &str),
+    series: &[Vec<Label>],
+) -> Result<(), std::fmt::Error> {
+    if series.is_empty() {
+        return Ok(());
+    }
+    let name = format!("{name}_info");
+    let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+    for labels in series {
+        encode_value(family.encode_family(labels)?, MetricType::Gauge, SampleValue::Integer(1))?;
+    }
+    Ok(())
+}
 
 /// Writes a family, unless it has no samples.
 fn encode_family<T>(
@@ -294,19 +191,31 @@ pub(super) fn to_text(samples: Samples) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpumemtrace_format::NO_DEVICE;
+    use gpumemtrace_replay::report::LevelGauge;
+
+    use crate::metrics::trace_set::MAX_TRACES;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/commands/serve-metrics.md");
 
     fn sample(device: DeviceSample) -> Samples {
-        let labels = SeriesLabels(vec![("trace", "a\"b\\c.trace".to_owned()), ("rank", "3".to_owned())]);
+        let labels = SeriesLabels(vec![("trace_id", "a\"b\\c.trace".to_owned()), ("rank", "3".to_owned())]);
         let trace = TraceSample {
             labels,
+            info: Vec::new(),
             is_running: true,
             events: 7,
             lost_events: None,
             steps: None,
             last_event: Some(1_700_000_000.25),
+            exit_code: None,
             devices: vec![device],
         };
         Samples { traces: vec![trace], ..Samples::default() }
+    }
+
+    fn device_sample(device: u8) -> DeviceSample {
+        DeviceSample { device, name: None, capacity: None, last_oom: None, gauges: DeviceGauges::default() }
     }
 
     #[test]
@@ -315,8 +224,8 @@ mod tests {
             driver: Some(LevelGauge { bytes: 5, recent_max: 6, peak: 9 }),
             ..DeviceGauges::default()
         };
-        let text = to_text(sample(DeviceSample { device: 2, capacity: None, gauges }));
-        let labels = r#"{trace="a\"b\\c.trace",rank="3""#;
+        let text = to_text(sample(DeviceSample { gauges, ..device_sample(2) }));
+        let labels = r#"{trace_id="a\"b\\c.trace",rank="3""#;
         for line in [
             "gpumemtrace_skipped_traces 0".to_owned(),
             "# TYPE gpumemtrace_events_total counter".to_owned(),
@@ -329,23 +238,82 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        for absent in ["allocated", "reserved", "capacity", "gap", "growth", "steps", "lost"] {
+        for absent in [
+            "allocated",
+            "reserved",
+            "capacity",
+            "gap",
+            "growth",
+            "steps",
+            "lost",
+            "unaccounted",
+            "last_oom",
+            "exit_code",
+            "device_info",
+        ] {
             assert!(!text.contains(&format!("gpumemtrace_{absent}")), "{absent} is in\n{text}");
         }
     }
 
     #[test]
+    fn page_has_all_families_and_the_number_of_series() {
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        let name = |name: &str, kind: MetricType| match kind {
+            MetricType::Counter => format!("`{name}_total`"),
+            _ => format!("`{name}`"),
+        };
+        let traces = TRACE_FAMILIES.iter().map(|(text, _, kind, _)| name(text, *kind));
+        let devices = DEVICE_FAMILIES.iter().map(|(text, _, kind, _)| name(text, *kind));
+        let server = SERVER_FAMILIES.iter().map(|(text, _, kind, _)| name(text, *kind));
+        let infos = ["build", "run", "device"].map(|text| format!("`gpumemtrace_{text}_info`"));
+        for name in traces.chain(devices).chain(server).chain(infos) {
+            assert!(page.contains(&name), "{PAGE} lacks {name}");
+        }
+        // Each has an info metric in addition.
+        let (of_trace, of_device) = (TRACE_FAMILIES.len() + 1, DEVICE_FAMILIES.len() + 1);
+        let all = MAX_TRACES * of_trace + MAX_DEVICES * of_device + SERVER_FAMILIES.len() + 1;
+        let all = format!("{},{:03}", all / 1000, all % 1000);
+        let limits = format!("at most {of_trace} series, and each of its GPUs at most {of_device}");
+        let of_process = of_trace + usize::from(NO_DEVICE) * of_device;
+        let of_process =
+            format!("{} GPUs, so {},{:03} series", NO_DEVICE, of_process / 1000, of_process % 1000);
+        for limit in [limits, of_process, format!("at most {all} series")] {
+            assert!(page.contains(&limit), "{PAGE} lacks: {limit}");
+        }
+    }
+
+    #[test]
+    fn info_has_what_may_change_and_the_identity_does_not() {
+        let device = DeviceSample { name: Some("A GPU".to_owned()), ..device_sample(0) };
+        let mut samples = sample(device);
+        let trace = &mut samples.traces[0];
+        trace.labels = SeriesLabels(vec![("trace_id", "0a".to_owned())]);
+        trace.info = vec![("trace", "run.trace".to_owned()), ("torch", "2.9".to_owned())];
+        trace.exit_code = Some(137);
+        let text = to_text(samples);
+        for line in [
+            concat!("gpumemtrace_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            r#"gpumemtrace_run_info{trace_id="0a",trace="run.trace",torch="2.9"} 1"#,
+            r#"gpumemtrace_device_info{trace_id="0a",device="0",name="A GPU"} 1"#,
+            r#"gpumemtrace_exit_code{trace_id="0a"} 137"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
     fn an_answer_has_a_limited_number_of_devices() {
-        let long = || SeriesLabels(vec![("trace", "n".repeat(255)), ("host", "h".repeat(255))]);
-        let device = |device| DeviceSample { device, capacity: None, gauges: DeviceGauges::default() };
+        let long = || SeriesLabels(vec![("trace_id", "n".repeat(255)), ("host", "h".repeat(255))]);
         let trace = |devices: u8| TraceSample {
             labels: long(),
+            info: Vec::new(),
             is_running: true,
             events: 7,
             lost_events: None,
             steps: None,
             last_event: None,
-            devices: (0..devices).map(device).collect(),
+            exit_code: None,
+            devices: (0..devices).map(device_sample).collect(),
         };
         let mut samples = Samples { traces: (0..127).map(|_| trace(255)).collect(), ..Samples::default() };
         samples.traces.push(trace(16));
@@ -366,7 +334,7 @@ mod tests {
             growth_per_step: Some(-1.5),
             ..DeviceGauges::default()
         };
-        let text = to_text(sample(DeviceSample { device: 0, capacity: Some(u64::MAX), gauges }));
+        let text = to_text(sample(DeviceSample { capacity: Some(u64::MAX), gauges, ..device_sample(0) }));
         for (name, value) in [
             ("gap_bytes", "35"),
             ("unused_reserved_bytes", "30"),

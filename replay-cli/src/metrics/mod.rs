@@ -13,6 +13,7 @@
 
 mod connection;
 mod exposition;
+mod families;
 mod follower;
 mod request;
 mod served_run;

@@ -24,6 +24,8 @@ pub(super) struct ServedRun {
     ended: Option<Instant>,
     /// The next sequence number while others wait for it, and since when.
     awaited: Option<(u64, Instant)>,
+    /// Of copies of a trace, the one with the lowest value has the labels of the run.
+    pub(super) copy_order: (u64, bool),
     /// What the last poll found.
     pub(super) found: Result<TailChange, OpenError>,
 }
@@ -32,12 +34,23 @@ impl ServedRun {
     /// Opens a trace; `None` while it is empty.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
         let run = FollowedRun::open(path, &UserCodePaths::default())?;
-        Ok(run.map(|run| Self { run, ended: None, awaited: None, found: Ok(TailChange::Nothing) }))
+        let found = Ok(TailChange::Nothing);
+        Ok(run.map(|run| Self { run, ended: None, awaited: None, copy_order: (0, false), found }))
     }
 
     /// True while the recorder holds the trace.
     pub(super) fn is_recording(&self) -> bool {
         self.run.is_recording()
+    }
+
+    /// True if `identity` is the device and inode of the trace.
+    pub(super) fn is_file(&self, identity: (u64, u64)) -> bool {
+        self.run.is_file(identity)
+    }
+
+    /// Goes on under the new path of the trace; false if it must be opened anew there.
+    pub(super) fn follow_rename(&mut self, path: &Path) -> bool {
+        self.run.follow_rename(path)
     }
 
     /// How long ago the run was found to be over; `None` while it goes on.
@@ -85,13 +98,23 @@ impl ServedRun {
         let dropped = counter(Counter::DroppedEvents).zip(counter(Counter::InterruptedEvents));
         let meta = &self.run.meta;
         let begin = meta.number("started_unix_ns").zip(meta.number("started_ns"));
-        let last_event = begin.zip(last_event_ns).map(|((unix_ns, begin_ns), last_ns)| {
-            (unix_ns as f64 + (last_ns as f64 - begin_ns as f64)) / 1e9
-        });
-        let mut labels = vec![("trace", label(file))];
+        let unix_seconds = |time_ns: Option<u64>| {
+            begin
+                .zip(time_ns)
+                .map(|((unix_ns, begin_ns), ns)| (unix_ns as f64 + (ns as f64 - begin_ns as f64)) / 1e9)
+        };
+        // A file may be renamed, so its name identifies the run only if the trace has no id.
+        let mut labels = vec![("trace_id", label(meta.text("trace_id").unwrap_or(file)))];
         labels.extend(meta.text("host").map(|host| ("host", label(host))));
         for name in ["rank", "pid"] {
             labels.extend(meta.number(name).map(|number| (name, number.to_string())));
+        }
+        let mut info = vec![("trace", label(file))];
+        for name in ["local_rank", "world_size"] {
+            info.extend(meta.number(name).map(|number| (name, number.to_string())));
+        }
+        for name in ["torch", "python", "cuda_driver", "git_commit"] {
+            info.extend(meta.text(name).map(|text| (name, label(text))));
         }
         // On Metal, the number is a recommendation and no limit.
         let is_metal = meta.list("mode").iter().any(|mode| mode == "metal");
@@ -101,18 +124,22 @@ impl ServedRun {
         };
         let device_sample = |(ordinal, gauges): (u8, DeviceGauges)| DeviceSample {
             device: ordinal,
+            name: meta.text(&format!("device.{ordinal}.name")).map(label),
             capacity: capacity(ordinal, &gauges),
+            last_oom: unix_seconds(gauges.last_oom_ns),
             gauges,
         };
         TraceSample {
             labels: SeriesLabels(labels),
+            info,
             is_running: self.ended.is_none(),
             events,
             lost_events: dropped.map(|(dropped, interrupted)| {
                 dropped.saturating_add(interrupted).saturating_add(missing_events)
             }),
             steps,
-            last_event,
+            last_event: unix_seconds(last_event_ns),
+            exit_code: self.run.exit_code(),
             devices: devices.into_iter().map(device_sample).collect(),
         }
     }

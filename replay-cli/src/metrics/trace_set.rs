@@ -22,7 +22,7 @@ use crate::terminal::stderr::print_message;
 use crate::trace::find::{has_extension, is_side_file};
 
 /// Traces followed at once. Each has up to three open files.
-const MAX_TRACES: usize = 128;
+pub(super) const MAX_TRACES: usize = 128;
 /// Threads that read traces for a scrape. Most of their time, they wait for a recorder to release
 /// its ring file, at most a quarter of a second.
 const MAX_THREADS: usize = 16;
@@ -34,6 +34,12 @@ struct FileVersion {
     inode: u64,
     modified: (i64, i64),
     length_bytes: u64,
+}
+
+impl FileVersion {
+    fn identity(self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
 }
 
 pub(super) struct TraceSet {
@@ -48,6 +54,8 @@ pub(super) struct TraceSet {
     unreadable: BTreeSet<PathBuf>,
     /// Running traces above [`MAX_TRACES`].
     skipped: u64,
+    /// How often new traces were looked for.
+    searches: u64,
 }
 
 impl TraceSet {
@@ -74,6 +82,7 @@ impl TraceSet {
             passed_over: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             skipped: 0,
+            searches: 0,
         };
         this.existing = this.find_files().keys().filter_map(|path| read_version(path)).collect();
         Ok(this)
@@ -81,6 +90,7 @@ impl TraceSet {
 
     /// Reads what is new, looks for new traces, and drops those that ended long ago.
     pub(super) fn update(&mut self, reads_rings: bool) {
+        self.follow_renames();
         poll_all(self.runs.values_mut().collect(), reads_rings);
         let keep_ended = self.keep_ended;
         let passed_over = &mut self.passed_over;
@@ -103,12 +113,34 @@ impl TraceSet {
         poll_all(runs.map(|(_, run)| run).collect(), reads_rings);
     }
 
+    /// Goes on with the runs whose traces have another name now. A run that is opened anew would
+    /// have the same series, but report its maxima and its end again.
+    fn follow_renames(&mut self) {
+        let is_elsewhere = |(path, run): (&PathBuf, &ServedRun)| {
+            let identity = read_version(path).map(FileVersion::identity);
+            (!identity.is_some_and(|identity| run.is_file(identity))).then(|| path.clone())
+        };
+        let gone: Vec<PathBuf> = self.runs.iter().filter_map(is_elsewhere).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let files = self.find_files();
+        for old in gone {
+            let Some(mut run) = self.runs.remove(&old) else { continue };
+            let is_its = |path: &&PathBuf| read_version(path).is_some_and(|now| run.is_file(now.identity()));
+            let found = files.keys().find(is_its).filter(|path| !self.runs.contains_key(*path)).cloned();
+            let now = found.filter(|path| run.follow_rename(path)).unwrap_or(old);
+            self.runs.insert(now, run);
+        }
+    }
+
     /// Opens the traces that appeared. Returns their paths.
     fn add_new_traces(&mut self) -> BTreeSet<PathBuf> {
         let mut added = BTreeSet::new();
         let (passed_over, unreadable) =
             (std::mem::take(&mut self.passed_over), std::mem::take(&mut self.unreadable));
         self.skipped = 0;
+        self.searches += 1;
         for (path, is_named) in self.find_files() {
             let Some(version) = read_version(&path).filter(|_| !self.runs.contains_key(&path)) else {
                 continue;
@@ -121,7 +153,8 @@ impl TraceSet {
                 continue;
             }
             match ServedRun::open(&path) {
-                Ok(Some(run)) if is_named || run.is_recording() || !self.existing.contains(&version) => {
+                Ok(Some(mut run)) if is_named || run.is_recording() || !self.existing.contains(&version) => {
+                    run.copy_order = (self.searches, !run.is_recording());
                     if self.runs.len() < MAX_TRACES {
                         self.runs.insert(path.clone(), run);
                         added.insert(path);
@@ -163,13 +196,16 @@ impl TraceSet {
     pub(super) fn read(&mut self, confirmed: bool) -> Samples {
         let mut samples =
             Samples { unreadable: self.unreadable.len() as u64, skipped: self.skipped, ..Samples::default() };
-        for (path, run) in &mut self.runs {
+        // Of copies, the first to be found keeps the labels of the run.
+        let mut runs: Vec<_> = self.runs.iter_mut().collect();
+        runs.sort_by_key(|(_, run)| run.copy_order);
+        for (path, run) in runs {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
             let mut sample = run.read(&name, confirmed);
             // Two copies of a trace would have the same series.
             let is_same = |other: &TraceSample| other.labels == sample.labels;
             if samples.traces.iter().any(is_same) {
-                sample.labels.set_trace(escape_path(path));
+                sample.labels.set_trace_id(escape_path(path));
             }
             samples.traces.push(sample);
         }

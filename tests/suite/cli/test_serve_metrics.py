@@ -19,12 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, DRIVER, REPOSITORY, VENVS, WORKLOADS, environment
+from conftest import COMMAND, DRIVER, REPOSITORY, VENVS, WORKLOADS, environment, gpumemtrace, parse_fields
 from durability_case import wait_until
 from readers import skip_or_fail
 
 MIB = 1 << 20
 DASHBOARD = REPOSITORY / "docs/exports/grafana-dashboard.json"
+RULES = REPOSITORY / "docs/exports/prometheus-rules.yml"
+PAGE = REPOSITORY / "docs/commands/serve-metrics.md"
+CONTEXT_BYTES = 450 * MIB
 SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 
 
@@ -50,11 +53,16 @@ class Server:
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             return answer.read().decode()
 
-    def samples(self, trace=None):
-        """Returns values by name, of the trace with this name if one is given."""
+    def series(self):
+        """Returns name, labels and value of each series."""
         lines = [SAMPLE.fullmatch(line) for line in self.text().splitlines() if not line.startswith("#")]
-        return {line["name"]: float(line["value"]) for line in lines
-                if trace is None or f'trace="{trace}"' in (line["labels"] or "")}
+        return [(line["name"], dict(re.findall(r'(\w+)="([^"]*)"', line["labels"] or "")), float(line["value"])) for line in lines]
+
+    def samples(self, trace=None):
+        """Returns values by name, of the trace with this file name if one is given."""
+        series = self.series()
+        ids = [labels["trace_id"] for name, labels, _ in series if name == "gpumemtrace_run_info" and labels["trace"] == trace]
+        return {name: value for name, labels, value in series if trace is None or labels.get("trace_id") in ids}
 
     def has_connection(self, client_port):
         """True until the server's end of a connection is closed."""
@@ -97,7 +105,7 @@ class DriverProgram:
 
 
 class Prometheus:
-    """Debian's Prometheus, which scrapes a server once a second."""
+    """Debian's Prometheus, which scrapes a server once a second and evaluates the shipped alerts."""
 
     def __init__(self, folder, server):
         self.program = shutil.which("prometheus") or skip_or_fail("prometheus is not installed (Debian's package prometheus)")
@@ -108,6 +116,7 @@ class Prometheus:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         (self.folder / "prometheus.yml").write_text(
+            f"global:\n  evaluation_interval: 1s\nrule_files: [{json.dumps(str(RULES))}]\n"
             "scrape_configs:\n  - job_name: gpumemtrace\n    scrape_interval: 1s\n    scrape_timeout: 1s\n"
             "    static_configs:\n      - targets: [\"%s:%d\"]\n" % self.server.address)
         self.process = subprocess.Popen(
@@ -159,7 +168,7 @@ class TorchProgram:
         python = Path(VENVS[torch_version]) / "bin" / "python"
         self.process = subprocess.Popen(
             [COMMAND, "run", "-o", folder / "run.trace", "--", python, WORKLOADS / "memory/stages.py"], cwd=folder,
-            env=environment(folder, traced=False, RANK="5", SIMGPU_MEM="2G"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=environment(folder, traced=False, RANK="5", SIMGPU_MEM="2G", SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True, start_new_session=True,
         )
 
@@ -185,6 +194,7 @@ def assert_equal_to_pytorch(value, seen):
         "gpumemtrace_unused_reserved_bytes": reserved - allocated,
         "gpumemtrace_gap_bytes": reserved - requested,
         "gpumemtrace_device_capacity_bytes": seen["total"],
+        "gpumemtrace_unaccounted_bytes": CONTEXT_BYTES,
         "gpumemtrace_oom_errors_total": seen["num_ooms"],
         "gpumemtrace_lost_events_total": 0,
         "gpumemtrace_trace_running": 1,
@@ -204,7 +214,10 @@ def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
             assert_equal_to_pytorch(prometheus.value, start)
             [series] = prometheus.series("gpumemtrace_allocated_bytes")
             labels = series["metric"]
-            assert (labels["trace"], labels["rank"], labels["device"], labels["host"]) == ("run.trace", "5", "0", socket.gethostname())
+            assert (labels["rank"], labels["device"], labels["host"]) == ("5", "0", socket.gethostname())
+            [info] = prometheus.series("gpumemtrace_run_info")
+            assert info["metric"]["trace_id"] == labels["trace_id"] and "trace" not in labels
+            assert (info["metric"]["trace"], info["metric"]["torch"].partition("+")[0]) == ("run.trace", torch_version)
 
             # A tensor that lives for microseconds, between two scrapes.
             spiked = program.statistics("spike")
@@ -237,9 +250,7 @@ def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
             assert prometheus.value("time() - gpumemtrace_last_event_timestamp_seconds") < 30
 
             assert_dashboard_has_data(prometheus)
-            if shutil.which("promtool"):
-                checked = subprocess.run(["promtool", "check", "metrics"], input=server.text(), capture_output=True, text=True)
-                assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+            assert_promtool_accepts(server.text())
 
             program.kill()
             prometheus.wait_for("gpumemtrace_trace_running", lambda value: value == 0)
@@ -252,20 +263,156 @@ def test_prometheus_scrapes_what_pytorch_counts(torch_version, tmp_path):
         assert server.process.stderr.read() == ""
 
 
-def assert_dashboard_has_data(prometheus):
-    """Each expression of the Grafana dashboard parses, and returns data with everything selected."""
+def promtool(*arguments, **how):
+    """Runs Prometheus' own checks; returns the exit code and what it printed."""
+    program = shutil.which("promtool") or skip_or_fail("promtool is not installed (Debian's package prometheus)")
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60, **how)
+    return done.returncode, done.stdout + done.stderr
+
+
+def assert_promtool_accepts(text):
+    """Names, types, units and help of the metrics follow Prometheus' conventions."""
+    assert promtool("check", "metrics", input=text) == (0, "")
+
+
+def dashboard_expressions():
+    """Returns the expressions of the Grafana dashboard with everything selected."""
     dashboard = json.loads(DASHBOARD.read_text())
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    used = set()
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            expression = target["expr"]
-            assert set(re.findall(r"\$(\w+)", expression)) <= variables, expression
-            prometheus.series(re.sub(r"\$\w+", ".*", expression))
-            used.update(re.findall(r"gpumemtrace_\w+", expression))
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert {name for expression in found for name in re.findall(r"\$(\w+)", expression)} <= variables
+    return [re.sub(r"\$\w+", ".*", expression) for expression in found]
+
+
+def assert_dashboard_has_data(prometheus):
+    """Each expression of the Grafana dashboard returns data, and it shows each metric."""
+    for expression in dashboard_expressions():
+        prometheus.series(expression)
     with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/label/__name__/values", timeout=30) as answer:
-        names = {name for name in json.load(answer)["data"] if name.startswith("gpumemtrace_")}
-    assert used == names, "the dashboard shows each metric"
+        names = {name for name in json.load(answer)["data"] if name.startswith("gpumemtrace_") and not name.endswith("_info")}
+    # The program has not ended.
+    assert metrics_in(dashboard_expressions()) - {"gpumemtrace_exit_code"} == names
+
+
+def metrics_in(expressions):
+    return {name for expression in expressions for name in re.findall(r"gpumemtrace_\w+", expression)}
+
+
+def test_promtool_accepts_the_rules_and_the_dashboard(tmp_path):
+    code, said = promtool("check", "rules", RULES)
+    assert code == 0 and "SUCCESS: 5 rules found" in said, said
+    # Recording rules take what Grafana asks.
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(dashboard_expressions())]
+    (tmp_path / "dashboard.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    code, said = promtool("check", "rules", tmp_path / "dashboard.yml")
+    assert code == 0 and f"SUCCESS: {len(rules)} rules found" in said, said
+
+
+def test_shipped_alerts_fire_when_they_should():
+    code, said = promtool("test", "rules", Path(__file__).parent / "prometheus_rules_test.yml")
+    assert code == 0 and "SUCCESS" in said, said
+
+
+def test_page_shows_the_rule_of_full_cards():
+    """The page and the alert subtract contexts in the same way, and the page links the rules."""
+    page, rules = (" ".join(path.read_text().split()) for path in (PAGE, RULES))
+    [[shown]] = [re.findall(r"```text (\(gpumemtrace_driver_max_bytes .*?) ```", page)]
+    assert f"{shown} labels:" in rules and "(../exports/prometheus-rules.yml)" in page
+    metrics = metrics_in([rules]) | metrics_in(dashboard_expressions())
+    assert [name for name in metrics if f"`{name}`" not in page] == []
+
+
+@pytest.mark.slow("waits for several scrapes")
+def test_alert_of_a_program_that_fails_before_the_first_scrape(torch_version, tmp_path):
+    traces, own = tmp_path / "traces", tmp_path / "prometheus"
+    traces.mkdir(), own.mkdir()
+    with Server(traces) as server:
+        # Prometheus starts after the program has ended, and never sees the counter at 0.
+        code = "import torch\nkept = torch.empty(1 << 20, device='cuda')\ntorch.empty(1 << 40, dtype=torch.uint8, device='cuda')\n"
+        command = [COMMAND, "run", "-o", traces / "run.trace", "--", Path(VENVS[torch_version]) / "bin" / "python", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, traced=False), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and "OutOfMemoryError" in done.stderr
+        prometheus = Prometheus(own, server)
+        try:
+            for alert in ("GpuOutOfMemory", "GpuProgramFailed"):
+                prometheus.wait_for(f'ALERTS{{alertname="{alert}", alertstate="firing"}}', lambda value: value == 1)
+            assert prometheus.value("gpumemtrace_exit_code") == 1
+            assert prometheus.value("gpumemtrace_oom_errors_total") == 1
+            assert 0 <= prometheus.value("time() - gpumemtrace_last_oom_timestamp_seconds") < 120
+            # What this alert was before.
+            assert prometheus.query("increase(gpumemtrace_oom_errors_total[10m]) > 0") == []
+        finally:
+            prometheus.close()
+
+
+def test_memory_beyond_driver_calls_is_that_of_the_last_sample(tmp_path):
+    program = DriverProgram(tmp_path / "traces", turns=20, SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES)
+    with Server(tmp_path / "traces") as server:
+        program.turns(9)
+        samples = wait_until(lambda: (now := server.samples()).get("gpumemtrace_unaccounted_bytes") and now, "a sample")
+        # Small blocks are rounded to pages of 2 MiB, which is in no call either.
+        assert 0 <= samples["gpumemtrace_unaccounted_bytes"] - CONTEXT_BYTES < 10 * 2 * MIB
+        program.turns(19)
+        program.process.communicate()
+        last = wait_until(lambda: (now := server.samples())["gpumemtrace_trace_running"] == 0 and now, "the end of the run")
+    lines = [parse_fields(line) for line in gpumemtrace("dump", "--totals", program.trace).splitlines() if "kind=memory_sample " in line]
+    residuals = [int(line["size"]) - int(dict(part.split(":") for part in line["held"].split(",") if part).get("0", 0)) for line in lines]
+    assert last["gpumemtrace_unaccounted_bytes"] == residuals[-1]
+    assert json.loads(gpumemtrace("replay", program.trace, "--json"))["devices"][0]["residual_bytes"] in residuals
+
+
+def test_run_keeps_its_series_when_its_trace_is_renamed(tmp_path):
+    folder = tmp_path / "traces"
+    program = DriverProgram(folder)
+    identity = lambda: {labels["trace_id"] for name, labels, _ in server.series() if name == "gpumemtrace_driver_bytes"}
+    with Server(folder) as server:
+        program.turns(9)
+        [trace_id] = identity()
+        assert len(trace_id) == 32
+        program.trace.rename(folder / "kept.trace")
+        program.turns(19)
+        samples = server.samples("kept.trace")
+        assert (samples["gpumemtrace_driver_max_bytes"], samples["gpumemtrace_driver_bytes"]) == (24 * MIB, 20 * MIB)
+        # Events reach the server from the ring file, and maxima are not those of the whole run.
+        (folder / "kept.trace").rename(folder / "again.trace")
+        samples = server.samples("again.trace")
+        assert (samples["gpumemtrace_driver_max_bytes"], samples["gpumemtrace_trace_running"]) == (20 * MIB, 1)
+        assert (identity(), server.samples("kept.trace"), server.samples("run.trace")) == ({trace_id}, {}, {})
+        # A copy has series of its own, and takes none from the run.
+        shutil.copy(folder / "again.trace", folder / "a copy.trace")
+        names = lambda: {labels["trace"]: labels["trace_id"] for name, labels, _ in server.series() if name == "gpumemtrace_run_info"}
+        both = {"again.trace": trace_id, "a copy.trace": f"{folder}/a copy.trace"}
+        assert names() == both and server.samples("again.trace")["gpumemtrace_trace_running"] == 1
+        assert_promtool_accepts(server.text())
+        program.kill()
+        wait_until(lambda: server.samples("again.trace")["gpumemtrace_trace_running"] == 0, "the end of the run")
+        assert names() == both
+    # A server that finds both keeps them apart, too.
+    with Server(folder / "again.trace", folder / "a copy.trace") as server:
+        assert sorted(names().values()) == sorted([f"{folder}/again.trace", trace_id])
+
+
+@pytest.mark.parametrize("end, code", [("sys.exit(3)", 3), ("os._exit(4)", 4), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
+def test_exit_code_of_an_ended_program(tmp_path, end, code):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    (folder / "libcuda.so.1").symlink_to(DRIVER)
+    (tmp_path / "ends.py").write_text(
+        "import ctypes, os, sys\n"
+        f"driver, context = ctypes.CDLL({str(folder / 'libcuda.so.1')!r}), ctypes.c_void_p()\n"
+        "driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), driver.cuCtxSetCurrent(context)\n"
+        "driver.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 20))\n"
+        f"print(flush=True)\nsys.stdin.readline()\n{end}\n")
+    with Server(folder) as server:
+        program = subprocess.Popen([COMMAND, "run", "-o", folder / "run.trace", "--", sys.executable, tmp_path / "ends.py"], cwd=tmp_path,
+                                   env=environment(tmp_path, traced=False), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        program.stdout.readline()
+        samples = server.samples()
+        assert samples["gpumemtrace_trace_running"] == 1 and "gpumemtrace_exit_code" not in samples
+        program.communicate("\n")
+        samples = wait_until(lambda: "gpumemtrace_exit_code" in (now := server.samples()) and now, "the exit code")
+        assert samples["gpumemtrace_exit_code"] == code
+        wait_until(lambda: server.samples()["gpumemtrace_trace_running"] == 0, "the end of the run")
 
 
 def test_driver_memory_of_a_program_without_pytorch_and_its_end(tmp_path):
@@ -285,6 +432,8 @@ def test_driver_memory_of_a_program_without_pytorch_and_its_end(tmp_path):
         program.kill()
         samples = wait_until(lambda: (now := server.samples())["gpumemtrace_trace_running"] == 0 and now, "the end of the run")
         assert samples["gpumemtrace_driver_bytes"] == 20 * MIB
+        # A process that is killed without `gpumemtrace run` leaves no status.
+        assert "gpumemtrace_exit_code" not in samples
         wait_until(lambda: "gpumemtrace_trace_running" not in server.samples(), "a run that is no longer served")
         # A run that had ended before is not read, and a new one is picked up.
         program = DriverProgram(folder, "second.trace")

@@ -366,3 +366,22 @@ def test_backslashes_are_refused_or_read(engines, tmp_path):
     assert engines.ask(archive, "peak_over_time", "duckdb") == {"error": refused, "code": 5}
     for engine in ENGINES[1:]:
         assert [row["run"] for row in engines.rows(archive, "peak_over_time", engine)] == ["own"]
+
+
+def test_free_memory_without_a_measurement_is_an_upper_bound(ask, tmp_path):
+    gib = 1 << 30
+    card = {"card": "A GPU", "card_bytes": 80 * gib, "peak_device_bytes": 71 * gib + gib // 2}
+    measured = card | {"peak_used_bytes": 72 * gib + gib // 2, "peak_unaccounted_bytes": gib, "unaccounted_source": "nvml"}
+
+    def rows(name, runs):
+        columns = ("card", "runs", "most_bytes", "least_free_bytes", "full_runs", "unmeasured_runs", "is_upper_bound")
+        return [tuple(row[column] for column in columns) for row in ask(write_archive(tmp_path / name, runs), "headroom_by_card")]
+
+    # 89% of the card by the calls of the driver, and 91% with the context.
+    assert rows("measured", {("a", 0): measured}) == [("A GPU", 1, 72 * gib + gib // 2, 7 * gib + gib // 2, 1, 0, False)]
+    assert rows("unknown", {("a", 0): card}) == [("A GPU", 1, 71 * gib + gib // 2, 8 * gib + gib // 2, 0, 1, True)]
+    # The unknown rank may be the largest.
+    mixed = {("a", 0): measured, ("a", 1): card, ("b", 0): measured}
+    assert rows("mixed", mixed) == [("A GPU", 2, 72 * gib + gib // 2, 7 * gib + gib // 2, 2, 1, True)]
+    over = {("a", 0): measured | {"peak_used_bytes": 81 * gib}, ("b", 0): measured | {"card": "B", "card_bytes": None}}
+    assert rows("over", over) == [("A GPU", 1, 81 * gib, 0, 1, 0, False), ("B", 1, 72 * gib + gib // 2, None, None, 0, False)]

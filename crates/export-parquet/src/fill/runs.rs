@@ -2,7 +2,7 @@
 
 use gpumemtrace_cli::export::ExportRun;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{AssessmentStatus, DevicePeak};
+use gpumemtrace_replay::report::{AssessmentStatus, Device, DevicePeak, Residual};
 
 use super::text;
 use crate::file::cell::Text;
@@ -26,6 +26,7 @@ pub(crate) fn write_run(
     let most = |bytes_of: fn(&DevicePeak) -> Option<u64>| {
         devices.iter().filter_map(|device| bytes_of(&device.peak)).max().and_then(number)
     };
+    let used = most_used(&devices);
     let worst = report.verdicts.iter().flatten().find(|verdict| verdict.trace == trace);
     table.push(RunRow {
         trace: Text::from(info.path.as_str()),
@@ -58,6 +59,9 @@ pub(crate) fn write_run(
         peak_live_bytes: most(|peak| peak.live_bytes),
         peak_reserved_bytes: most(|peak| peak.reserved_bytes),
         peak_device_bytes: most(|peak| peak.device_bytes),
+        peak_used_bytes: used.and_then(|(bytes, _)| number(bytes)),
+        peak_unaccounted_bytes: used.and_then(|(_, residual)| number(residual.bytes)),
+        unaccounted_source: used.map(|(_, residual)| Text::from_static(residual.source.name())),
         leaks: count_leaks(report, trace),
         ooms: saturated(run.analysis.oom_count),
         worst_severity: worst.map(|verdict| Text::from_static(verdict.severity.name())),
@@ -67,6 +71,17 @@ pub(crate) fn write_run(
     });
     table.finish()?;
     Ok(())
+}
+
+/// The most bytes that were in use on a device, with the part that no call shows. `None` if that
+/// part is unknown for a device with memory of the driver: this device may have had more.
+fn most_used<'a>(devices: &[&'a Device]) -> Option<(u64, &'a Residual)> {
+    let with_memory = devices.iter().filter_map(|device| Some((device, device.peak.device_bytes?)));
+    let used = with_memory.map(|(device, bytes)| {
+        let residual = device.residual.as_ref()?;
+        Some((bytes.saturating_add(residual.bytes), residual))
+    });
+    used.collect::<Option<Vec<_>>>()?.into_iter().max_by_key(|(bytes, _)| *bytes)
 }
 
 /// `None` if no part of the trace was judged.

@@ -68,6 +68,15 @@ table! {
         peak_reserved_bytes: Option<i64>,
         /// Most memory that the driver gave to the process, likewise.
         peak_device_bytes: Option<i64>,
+        /// Most memory of the process on a GPU: what the driver gave, and what no call shows
+        /// (context, code, rounding). Null if the latter was not measured on each GPU that the
+        /// process used.
+        peak_used_bytes: Option<i64>,
+        /// The part of `peak_used_bytes` that no driver call shows.
+        peak_unaccounted_bytes: Option<i64>,
+        /// What measured it: `nvml` for this process alone; `driver` or `program` (the driver's
+        /// number, queried by the recorder or by the program) for all processes on the GPU.
+        unaccounted_source: Option<Text>,
         /// Number of leaks. Null if they could not be judged.
         leaks: Option<i64>,
         /// Number of out-of-memory errors.

@@ -79,7 +79,7 @@ impl ReplayPass {
                     device.driver.free(key, StackSite { stack, site, context }, after);
                 }
             }
-            device.attribution.note_change(event);
+            device.attribution.changes.note(event);
             let bytes = device.driver.total().bytes;
             device.driver_peak.observe(bytes);
             device.torch.observe(StateSample { device: bytes, ..now });

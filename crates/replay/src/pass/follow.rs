@@ -24,6 +24,7 @@ use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::pass::followed_device::FollowedDevice;
 use crate::report::{DeviceBytes, DeviceGauges, RunGauges, RunView};
+use crate::state::async_pools::AsyncPools;
 use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
 use crate::timeline::step_counter::StepCounter;
@@ -123,6 +124,8 @@ struct FollowedState {
     driver: DriverState,
     totals: PlaceTotals,
     devices: BTreeMap<u8, FollowedDevice>,
+    /// What driver pools keep free is in use, but neither allocated nor unaccounted.
+    pools: AsyncPools,
     /// PyTorch's blocks by device and address.
     blocks: SeededMap<(u8, u64), FollowedBlock>,
     steps: StepCounter,
@@ -264,6 +267,8 @@ impl RunFollower {
                 total_bytes: device.total_bytes,
                 growth_per_step: state.steps.growth_of(*ordinal),
                 ooms: device.ooms,
+                last_oom_ns: device.last_oom_ns,
+                unaccounted: reading.unaccounted,
             };
             (*ordinal, gauges)
         });
@@ -314,11 +319,16 @@ impl FollowedState {
             | EventKind::SEGMENT_UNMAP => {
                 self.devices.entry(event.device).or_default().on_segment_event(event, stack);
             }
-            EventKind::BLOCK_OOM => self.devices.entry(event.device).or_default().ooms += 1,
-            EventKind::MEMORY_SAMPLE => {
+            EventKind::BLOCK_OOM => {
+                self.devices.entry(event.device).or_default().add_oom(event.time_ns);
+            }
+            EventKind::MEMORY_SAMPLE if event.result == 0 && !event.in_flight => {
                 let [total, source] = event.aux;
-                if event.result == 0 && source != SAMPLE_SOURCE_NVML && total > 0 {
-                    self.devices.entry(event.device).or_default().total_bytes = Some(total);
+                let pooled = self.pools.kept_bytes(event.device);
+                let device = self.devices.entry(event.device).or_default();
+                device.add_sample(event, pooled);
+                if source != SAMPLE_SOURCE_NVML && total > 0 {
+                    device.total_bytes = Some(total);
                 }
             }
             kind if kind.is_driver_call() => self.on_driver_call(event, stack),
@@ -328,13 +338,14 @@ impl FollowedState {
 
     fn on_driver_call(&mut self, event: &Event, stack: StackId) {
         self.driver.on_driver_call(event, stack);
+        self.pools.on_driver_call(event, event.time_ns);
         for index in 0..self.driver.changes.len() {
             let change = self.driver.changes[index];
             self.totals.apply(&change);
             let (DriverChange::Alloc { place, .. } | DriverChange::Free { place, .. }) = change;
             if let MemoryPlace::Device(ordinal) = place {
                 let bytes = self.totals.bytes_in(place);
-                self.devices.entry(ordinal).or_default().set_driver_bytes(bytes);
+                self.devices.entry(ordinal).or_default().set_driver_bytes(bytes, event);
             }
         }
     }

@@ -7,7 +7,7 @@
 use gpumemtrace_format::Event;
 
 use crate::report::LevelGauge;
-use crate::state::attribution::TorchLevels;
+use crate::state::attribution::{ByteChanges, MeminfoSample, TorchLevels};
 use crate::state::segments::Segments;
 use crate::util::ids::StackId;
 
@@ -61,8 +61,13 @@ pub(crate) struct FollowedDevice {
     requested: u64,
     /// Live blocks whose request is unknown.
     unknown_requests: u64,
+    /// The events that changed the bytes from the driver.
+    changes: ByteChanges,
+    /// The last sample of memory in use with a known residual, of the best source.
+    sample: Option<MeminfoSample>,
     pub(crate) total_bytes: Option<u64>,
     pub(crate) ooms: u64,
+    pub(crate) last_oom_ns: Option<u64>,
 }
 
 /// The values of a device for [`crate::report::DeviceGauges`].
@@ -70,6 +75,7 @@ pub(crate) struct DeviceReading {
     pub(crate) torch: Option<(LevelGauge, LevelGauge)>,
     pub(crate) driver: Option<LevelGauge>,
     pub(crate) requested: Option<u64>,
+    pub(crate) unaccounted: Option<u64>,
 }
 
 impl FollowedDevice {
@@ -86,8 +92,27 @@ impl FollowedDevice {
         self.has_torch.then_some(levels)
     }
 
-    pub(crate) fn set_driver_bytes(&mut self, bytes: u64) {
+    /// Sets the bytes from the driver after a call.
+    pub(crate) fn set_driver_bytes(&mut self, bytes: u64, call: &Event) {
         self.driver.get_or_insert_default().set(bytes);
+        self.changes.note(call);
+    }
+
+    /// Adds a sample of memory in use, while driver pools keep `pooled` bytes free. The rules are
+    /// those of reports ([`crate::state::attribution`]).
+    pub(crate) fn add_sample(&mut self, event: &Event, pooled: u64) {
+        let allocated = self.driver.map_or(0, |driver| driver.bytes);
+        let sample = MeminfoSample::of_event(event, (allocated, pooled), event.time_ns);
+        let is_worse = self.sample.is_some_and(|before| before.source < sample.source);
+        if !is_worse && !self.changes.is_torn(event) && sample.residual().is_some() {
+            self.sample = Some(sample);
+        }
+    }
+
+    /// Counts an out-of-memory error of PyTorch.
+    pub(crate) fn add_oom(&mut self, time_ns: u64) {
+        self.ooms += 1;
+        self.last_oom_ns = self.last_oom_ns.max(Some(time_ns));
     }
 
     /// Counts a block; `requested` is `None` if its request is unknown.
@@ -124,6 +149,7 @@ impl FollowedDevice {
             torch: self.has_torch.then(|| (self.allocated.read(confirmed), self.reserved.read(confirmed))),
             driver: self.driver.as_mut().map(|driver| driver.read(confirmed)),
             requested: (self.has_torch && knows_requests).then_some(self.requested),
+            unaccounted: self.sample.and_then(|sample| sample.residual()),
         }
     }
 }
@@ -131,6 +157,34 @@ impl FollowedDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_RECORDER};
+    use gpumemtrace_format::{EventKind, ThreadId};
+
+    #[test]
+    fn unaccounted_bytes_are_those_of_the_last_sample_of_the_best_source() {
+        let event = |seq: u64, thread, began_at_seq, size, source| {
+            let kind = u64::from(EventKind::MEMORY_SAMPLE.0) | 1 << 48;
+            let sample = Event::from_words(&[0, 0, 0, size, 100, source, 0, kind], ThreadId(thread));
+            Event { seq, addr: began_at_seq, ..sample.unwrap() }
+        };
+        let mut device = FollowedDevice::default();
+        let unaccounted = |device: &mut FollowedDevice| device.read(false).unaccounted;
+        assert_eq!(unaccounted(&mut device), None, "unknown before the first sample");
+        device.add_sample(&event(1, 1, 0, 30, SAMPLE_SOURCE_RECORDER), 0);
+        assert_eq!(unaccounted(&mut device), Some(30), "the context, before any allocation");
+        device.set_driver_bytes(20, &event(2, 1, 0, 0, 0));
+        device.add_sample(&event(3, 1, 3, 27, SAMPLE_SOURCE_NVML), 2);
+        assert_eq!(unaccounted(&mut device), Some(5), "without what pools keep");
+        device.add_sample(&event(4, 1, 4, 90, SAMPLE_SOURCE_RECORDER), 0);
+        assert_eq!(unaccounted(&mut device), Some(5), "the driver also counts other processes");
+        device.set_driver_bytes(60, &event(6, 2, 0, 0, 0));
+        device.add_sample(&event(7, 1, 5, 80, SAMPLE_SOURCE_NVML), 0);
+        assert_eq!(unaccounted(&mut device), Some(5), "another thread allocated during the query");
+        device.add_sample(&event(8, 1, 8, 50, SAMPLE_SOURCE_NVML), 0);
+        assert_eq!(unaccounted(&mut device), Some(5), "less is in use than allocated");
+        device.add_sample(&event(9, 1, 9, 68, SAMPLE_SOURCE_NVML), 0);
+        assert_eq!(unaccounted(&mut device), Some(8));
+    }
 
     #[test]
     fn maximum_stays_until_its_reading_is_confirmed() {

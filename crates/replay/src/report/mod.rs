@@ -73,7 +73,7 @@ pub use self::{
     section::{Section, SectionData},
     site::{FrameKind, Site, StackFrame, StackOrder},
     snapshot::Snapshot,
-    trace::{Losses, Naming, NamingReason, TorchReleases, TraceInfo},
+    trace::{Losses, Naming, NamingReason, TorchReleases, TraceInfo, shell_exit_code},
     verdict::{HiddenOwner, PressureEvidence, Severity, Verdict, VerdictEvidence},
 };
 

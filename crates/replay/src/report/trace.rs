@@ -127,6 +127,13 @@ fn parse_exit_code(detail: &str) -> Option<u8> {
     Some(status.to_le_bytes()[0])
 }
 
+/// The exit code that a shell shows for a process that ended like `detail`: that of `exit 1` or
+/// `_exit(1)`, or 128 plus the number of `signal 9`. `None` for other texts.
+pub fn shell_exit_code(detail: &str) -> Option<u8> {
+    let of_signal = || 128u8.checked_add(detail.strip_prefix("signal ")?.parse().ok()?);
+    parse_exit_code(detail).or_else(of_signal)
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde passes references")]
 fn tracker_word<S: Serializer>(state: &Option<TrackerState>, serializer: S) -> Result<S::Ok, S::Error> {
     state.map(TrackerState::name).serialize(serializer)
@@ -200,6 +207,16 @@ mod tests {
             ("exit", None),
         ] {
             assert_eq!(parse_exit_code(detail), code, "{detail}");
+        }
+        for (detail, code) in [
+            ("exit 3", Some(3)),
+            ("_exit(-1)", Some(255)),
+            ("signal 9", Some(137)),
+            ("signal 200", None),
+            ("signal", None),
+            ("stopped", None),
+        ] {
+            assert_eq!(shell_exit_code(detail), code, "{detail}");
         }
     }
 }

@@ -32,6 +32,35 @@ pub(crate) struct TorchLevels {
     pub live: u64,
 }
 
+/// The last events that changed the bytes of a device. They show whether a sample of memory in use
+/// belongs to one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ByteChanges {
+    /// The last event: its number and thread.
+    last: Option<(u64, ThreadId)>,
+    /// The last one of another thread than that.
+    of_other_thread: Option<(u64, ThreadId)>,
+}
+
+impl ByteChanges {
+    /// Notes an event that changed the bytes of the device.
+    pub(crate) fn note(&mut self, event: &Event) {
+        if self.last.is_some_and(|(_, thread)| thread != event.thread) {
+            self.of_other_thread = self.last;
+        }
+        self.last = Some((event.seq, event.thread));
+    }
+
+    /// True if another thread changed the bytes between the query of a sample and its event.
+    pub(crate) fn is_torn(&self, sample: &Event) -> bool {
+        let began_at_seq = sample.addr;
+        // The recorder takes a sample inside of the call before it, whose number is then later.
+        let of_others = self.last.filter(|(_, thread)| *thread != sample.thread);
+        let change = of_others.or(self.of_other_thread);
+        began_at_seq > 0 && change.is_some_and(|(seq, _)| seq >= began_at_seq)
+    }
+}
+
 /// One sample of memory in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MeminfoSample {
@@ -46,6 +75,17 @@ pub(crate) struct MeminfoSample {
 }
 
 impl MeminfoSample {
+    /// The sample of an event, while recorded calls have `allocated` bytes and driver pools keep
+    /// `pooled` bytes free.
+    pub(crate) fn of_event(event: &Event, (allocated, pooled): (u64, u64), time_ns: u64) -> Self {
+        let source = match event.aux[1] {
+            SAMPLE_SOURCE_NVML => ResidualSource::Nvml,
+            SAMPLE_SOURCE_PROGRAM => ResidualSource::Program,
+            _ => ResidualSource::Recorder,
+        };
+        Self { time_ns, source, in_use: event.size, allocated, pooled }
+    }
+
     /// Bytes that no recorded call shows. `None` if fewer bytes are in use than allocated: the two
     /// numbers are then not of the same moment.
     pub(crate) fn residual(&self) -> Option<u64> {
@@ -71,10 +111,8 @@ pub(crate) struct DeviceAttribution {
     torch: TorchLevels,
     peak: AttributedPeak,
     nearest: Option<MeminfoSample>,
-    /// The last event that changed `bytes`: its number and thread.
-    last_change: Option<(u64, ThreadId)>,
-    /// The last one of another thread than that.
-    change_of_other_thread: Option<(u64, ThreadId)>,
+    /// The events that changed `bytes`.
+    pub changes: ByteChanges,
     /// Samples with a known residual, of all sources.
     pub samples: u64,
     /// Samples with fewer bytes in use than allocated, which give no residual.
@@ -167,30 +205,14 @@ impl DeviceAttribution {
         *self = Self { bytes_by_owner, bytes: self.bytes, torch, peak, ..Self::default() };
     }
 
-    /// Notes an event that changed the bytes of the device.
-    pub(crate) fn note_change(&mut self, event: &Event) {
-        if self.last_change.is_some_and(|(_, thread)| thread != event.thread) {
-            self.change_of_other_thread = self.last_change;
-        }
-        self.last_change = Some((event.seq, event.thread));
-    }
-
     /// Adds a sample of memory in use, while driver pools keep `pooled` bytes free. Ignores one if
     /// another thread changed the bytes between the query and its event: it belongs to no moment.
     pub(crate) fn add_sample(&mut self, event: &Event, pooled: u64, time_ns: u64) {
-        let began_at_seq = event.addr;
-        // The recorder takes a sample inside of the call before it, whose number is then later.
-        let of_others = self.last_change.filter(|(_, thread)| *thread != event.thread);
-        let change = of_others.or(self.change_of_other_thread);
-        if began_at_seq > 0 && change.is_some_and(|(seq, _)| seq >= began_at_seq) {
+        if self.changes.is_torn(event) {
             return;
         }
-        let source = match event.aux[1] {
-            SAMPLE_SOURCE_NVML => ResidualSource::Nvml,
-            SAMPLE_SOURCE_PROGRAM => ResidualSource::Program,
-            _ => ResidualSource::Recorder,
-        };
-        let sample = MeminfoSample { time_ns, source, in_use: event.size, allocated: self.bytes, pooled };
+        let sample = MeminfoSample::of_event(event, (self.bytes, pooled), time_ns);
+        let source = sample.source;
         let Some(residual) = sample.residual() else {
             self.contradictory_samples += 1;
             return;
@@ -341,9 +363,9 @@ mod tests {
         let (ours, theirs) = (ThreadId(1), ThreadId(2));
         let change = |seq, thread| Event { seq, thread, ..sample_event(0, 1) };
         let sample = |began_at_seq| Event { addr: began_at_seq, thread: ours, ..sample_event(25, 1) };
-        device.note_change(&change(7, theirs));
-        device.note_change(&change(9, ours));
-        device.note_change(&change(10, ours));
+        device.changes.note(&change(7, theirs));
+        device.changes.note(&change(9, ours));
+        device.changes.note(&change(10, ours));
         for began_at_seq in [1, 7] {
             device.add_sample(&sample(began_at_seq), 0, 2);
             assert_eq!((device.samples, device.nearest()), (0, None), "another thread changed them");

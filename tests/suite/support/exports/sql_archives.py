@@ -72,10 +72,14 @@ class ArchivedRun:
         for number, trace in enumerate(self.report["traces"]):
             devices = [device for device in self.report["devices"] if device["trace"] == number]
             most = lambda name: max((device["peak"][name] for device in devices if device["peak"][name] is not None), default=None)
+            # Each GPU with memory of the driver has a residual here.
+            used = max(((device["peak"]["device_bytes"] + device["residual"]["bytes"], device["residual"]["bytes"], device["residual"]["source"])
+                        for device in devices if device["peak"]["device_bytes"] is not None and device["residual"]), default=(None,) * 3)
             worst = next((one for one in self.report["verdicts"] if one["trace"] == number), {"severity": None, "summary": None})
             columns = {"card": devices[0]["name"] if devices else None,
                        "card_bytes": devices[0]["total_bytes"] if devices else None, "peak_live_bytes": most("live_bytes"),
                        "peak_reserved_bytes": most("reserved_bytes"), "peak_device_bytes": most("device_bytes"),
+                       "peak_used_bytes": used[0], "peak_unaccounted_bytes": used[1], "unaccounted_source": used[2],
                        "leaks": sum(leak["trace"] == number for leak in self.report["leaks"]), "ooms": trace["events"]["oom"],
                        "worst_severity": worst["severity"], "worst_finding": worst["summary"]}
             categories = {(peak["device"], share["category"], share["bytes"], share["blocks"])
@@ -117,7 +121,7 @@ def export_runs(folder):
     ranks = []
     for rank, leak in enumerate(["none", "hook"]):
         ranks.append(record(folder, "training/train.py", "--steps", 30, "--leak", leak, "--quick-exit",
-                            trace=f"run.rank{rank}.trace", RANK=rank, WORLD_SIZE=2))
+                            trace=f"run.rank{rank}.trace", RANK=rank, WORLD_SIZE=2, SIMGPU_CONTEXT_BYTES=450 << 20))
     archive.add(ranks, "bbbb")
     (folder / "oom").mkdir()
     archive.add([record(folder / "oom", "memory/oom_growth.py", "validation", SIMGPU_MEM="2G")], "cccc")

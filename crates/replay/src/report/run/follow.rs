@@ -59,6 +59,11 @@ pub struct DeviceGauges {
     pub growth_per_step: Option<f64>,
     /// Number of out-of-memory errors of PyTorch.
     pub ooms: u64,
+    /// Time of the last of them (`CLOCK_MONOTONIC` of its machine); `None` without errors.
+    pub last_oom_ns: Option<u64>,
+    /// Bytes in use beyond the driver calls (contexts, code, rounding), at the last sample: of this
+    /// process by NVML, or else of all processes by the driver. `None` before the first sample.
+    pub unaccounted: Option<u64>,
 }
 
 /// A running program, for monitoring.
