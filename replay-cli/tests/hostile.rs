@@ -351,7 +351,7 @@ const ROWS: &[(&str, &[&str])] = &[
             "FORMAT @run.trace @other.trace -o @exported",
             "FORMAT @part.trace -o @exported --around peak",
             "FORMAT @run.trace -o EVIL/x",
-            "FORMAT @run.trace -o @exported --run EVIL",
+            "FORMAT @run.trace -o @exported --run-name EVIL",
             "FORMAT @run.trace --since mark:EVIL",
             "FORMAT @run.trace --around EVIL",
             "FORMAT NOFILE",
@@ -439,9 +439,10 @@ fn export_formats() -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let script = command(false, None, folder.path()).args(["completions", "bash"]).output().unwrap().stdout;
     let script = String::from_utf8(script).unwrap();
-    let options = script.lines().find(|line| line.contains("--around")).expect("the options of export");
-    let after = options.rsplit_once("--").expect("options come first").1;
-    after.trim_end_matches('"').split_whitespace().skip(1).map(str::to_owned).collect()
+    let command = |line: &str| {
+        line.trim().strip_prefix("gpumemtrace__subcmd__export,")?.strip_suffix(')').map(str::to_owned)
+    };
+    script.lines().filter_map(command).collect()
 }
 
 /// Everything that completions for bash know: the commands, hidden ones too, and all formats.

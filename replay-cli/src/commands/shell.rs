@@ -25,26 +25,23 @@ pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result
 
 #[derive(clap::Args)]
 pub(crate) struct ManArgs {
-    /// Subcommand, such as `replay` [default: the main page]
-    command: Option<String>,
+    /// Command, such as `replay` or `export perfetto` [default: the main page]
+    command: Vec<String>,
 }
 
 /// Prints a page for `man -l -`.
 pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<CliExit> {
     let mut all = Cli::command();
     all.build();
-    let page = match &args.command {
-        None => all,
-        Some(name) => match all.find_subcommand(name) {
-            Some(command) => command.clone().version(env!("CARGO_PKG_VERSION")),
-            None => {
-                return Err(UsageError(format!(
-                    "there is no command {name}; list all with gpumemtrace --help"
-                ))
-                .into());
-            }
-        },
-    };
+    let mut page = &all;
+    for name in &args.command {
+        page = page.find_subcommand(name).ok_or_else(|| {
+            let whole = args.command.join(" ");
+            let above = page.get_bin_name().unwrap_or("gpumemtrace");
+            UsageError(format!("there is no command {whole}; {above} --help lists all"))
+        })?;
+    }
+    let page = page.clone().version(env!("CARGO_PKG_VERSION"));
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text)?;
     write_stdout(&text)

@@ -134,7 +134,7 @@ def test_truncated_trace_is_no_baseline(ask, exported, tmp_path):
         (tmp_path / name).mkdir()
         trace = tmp_path / name / "run.trace"
         trace.write_bytes(whole.read_bytes()[:size])
-        gpumemtrace("export", "parquet", trace, "--run", name, "-o", lake, code=code)
+        gpumemtrace("export", "parquet", trace, "--run-name", name, "-o", lake, code=code)
         [place] = [path.relative_to(lake / "runs") for path in (lake / "runs" / f"run={name}").iterdir()]
         set_columns(lake, {str(place): {"runs": {"git_commit": name}}})
     assert {row["git_commit"] for row in ask(lake, "peak_over_time")} == {"a", "b"}
@@ -210,7 +210,7 @@ def test_lines_of_failed_processes_are_not_called_never_freed(ask, tmp_path):
 
 def test_snapshots_are_no_unfinished_runs(ask, tmp_path):
     lake = tmp_path / "lake"
-    gpumemtrace("export", "parquet", GOLDEN / "snapshots" / "torch-2.15.0-pending-expandable.pickle", "--run", "snapshot", "-o", lake)
+    gpumemtrace("export", "parquet", GOLDEN / "snapshots" / "torch-2.15.0-pending-expandable.pickle", "--run-name", "snapshot", "-o", lake)
     assert ask(lake, "failed_runs") == []
     assert {(row["run"], row["reason"]) for row in ask(lake, "incomplete_runs") if row["reason"] != "events_missing"} == {
         ("snapshot", "snapshot")}

@@ -81,7 +81,7 @@ def test_page_of_runs_shows_the_selected_one(browser, traces, tmp_path, theme): 
     lake = tmp_path / "lake"
     for name, ranks in (("first", (0, 1)), ("second", (12, 13, 14))):
         chosen = [traces / f"run.rank{rank:02}.trace" for rank in ranks]
-        gpumemtrace("export", "parquet", *chosen, "--run", name, "-o", lake)
+        gpumemtrace("export", "parquet", *chosen, "--run-name", name, "-o", lake)
     # Both runs lack ranks.
     gpumemtrace("fleet", lake, "--html", "-o", tmp_path / "lake.html", code=6)
     browser.open(tmp_path / "lake.html", theme=theme)
