@@ -49,8 +49,7 @@ Exit codes:
   0    success
   1    internal error
   2    wrong usage
-  3    findings: what --fail-on names, or a failed check of doctor
-  4    budget exceeded
+  3    findings: what --fail-on names, an exceeded budget, or a failed check of doctor
   5    unreadable input
   6    incomplete trace
   130  interrupted

@@ -11,7 +11,7 @@ const CHECKSUMS: [(&str, u32); 6] = [
     ("comparison", 0xdb68_1de2),
     ("check", 0x7284_b494),
     ("fleet", 0xe672_0e8b),
-    ("whatif", 0xafb3_36b6),
+    ("whatif", 0xe414_7e0e),
     ("largest", 0xd83b_53df),
 ];
 

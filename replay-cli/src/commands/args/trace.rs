@@ -11,15 +11,13 @@ use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
 
 #[derive(clap::Args, Default)]
+#[command(next_help_heading = "Display")]
 pub(crate) struct TraceArgs {
     /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
     ///
     /// PATH is an absolute path, or some components of one. It also covers installed packages.
     #[arg(long, value_name = "PATH")]
     user_code: Vec<String>,
-    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
-    #[arg(long)]
-    no_cache: bool,
     /// Disable the progress bar
     #[arg(long)]
     no_progress: bool,
@@ -34,10 +32,6 @@ impl TraceArgs {
     /// True if a progress bar is wanted and stderr can show it.
     pub(crate) fn shows_progress(&self) -> bool {
         !self.no_progress && status_line::is_terminal()
-    }
-
-    pub(crate) fn uses_symbol_cache(&self) -> bool {
-        !self.no_cache
     }
 }
 

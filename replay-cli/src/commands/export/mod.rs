@@ -134,7 +134,7 @@ pub(crate) fn read_traces(
 /// The job of traces: their joint report, and the window in each.
 pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::Result<ExportJob> {
     let (analyses, files): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
-    let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
+    let mut resolver = Resolver::for_user();
     let mut report = report(&analyses, &[]);
     symbolize_report(&mut report, &analyses, NameScope::ALL, &mut resolver);
     fill_report(&mut report);

@@ -32,7 +32,7 @@ pub(crate) struct FilterArgs {
     since: Option<TimeSpec>,
     /// Show only these GPUs (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    device: Vec<u32>,
+    gpu: Vec<u32>,
     /// Show only the traces of these ranks (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     rank: Vec<u64>,
@@ -161,18 +161,18 @@ impl FilterArgs {
     }
 
     fn apply_devices(&self, analyses: &mut [Analysis]) -> Result<(), UsageError> {
-        if self.device.is_empty() {
+        if self.gpu.is_empty() {
             return Ok(());
         }
         let mut there: Vec<u32> =
             analyses.iter().flat_map(Analysis::device_ordinals).map(u32::from).collect();
         there.sort_unstable();
         there.dedup();
-        if let Some(missing) = self.device.iter().find(|device| !there.contains(device)) {
+        if let Some(missing) = self.gpu.iter().find(|device| !there.contains(device)) {
             let known = list_names(&there, "there is none", "there are");
             return Err(UsageError(format!("GPU {missing} is not in the trace: {known}")));
         }
-        let wanted: Vec<u8> = self.device.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
+        let wanted: Vec<u8> = self.gpu.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
         for analysis in analyses {
             analysis.keep_devices(&wanted);
         }
@@ -200,7 +200,7 @@ impl FilterArgs {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
             since: self.since.as_ref().map(TimeSpec::to_string),
-            devices: self.device.clone(),
+            devices: self.gpu.clone(),
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
         };

@@ -40,6 +40,7 @@ use traces::{ExpectedTraces, finish_traces};
 const MIN_PART_BYTES: u64 = 64 << 10;
 
 #[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct RunArgs {
     /// Trace file or folder; %p is the process ID, %r the rank, %h the host, %j the job of a
     /// scheduler [default: run.trace]
@@ -63,9 +64,10 @@ pub(crate) struct RunArgs {
     /// Drop the oldest parts of the trace above this total size, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_total_size)]
     max_total_size: Option<String>,
-    /// Whether to attach PyTorch's trace tracker: requested sizes, streams and pools
-    #[arg(long, value_enum)]
-    tracker: Option<TrackerArg>,
+    /// Do not read PyTorch's trace of its allocator: 40% less overhead, but no requested sizes,
+    /// streams and pools
+    #[arg(long)]
+    no_torch_details: bool,
     /// Do not record the command line; without this option, only secrets in it are masked
     #[arg(long)]
     no_command_line: bool,
@@ -120,14 +122,6 @@ enum StacksArg {
     Both,
     /// Record no stacks, only sizes and times
     None,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum TrackerArg {
-    /// Attach PyTorch's trace tracker
-    On,
-    /// Do not attach PyTorch's trace tracker
-    Off,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -207,8 +201,8 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     if let Some(depth) = args.depth {
         command.env("GPUMEMTRACE_DEPTH", depth.to_string());
     }
-    if let Some(tracker) = args.tracker.and_then(|tracker| tracker.to_possible_value()) {
-        command.env("GPUMEMTRACE_TRACKER", tracker.get_name());
+    if args.no_torch_details {
+        command.env("GPUMEMTRACE_TORCH_DETAILS", "off");
     }
     if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
         command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
