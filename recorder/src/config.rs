@@ -122,7 +122,8 @@ impl RecorderConfig {
     }
 }
 
-/// Reads `GPUMEMTRACE_TORCH_DETAILS`: whether to attach PyTorch's own tracker, `on` (default) or `off`.
+/// Reads `GPUMEMTRACE_TORCH_DETAILS`: whether to attach PyTorch's own tracker, `on` (default) or
+/// `off`.
 pub fn is_tracker_enabled() -> bool {
     choose(&text_variable, "GPUMEMTRACE_TORCH_DETAILS", &["on", "off"]) == 0
 }

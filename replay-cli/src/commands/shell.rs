@@ -5,7 +5,7 @@
 use std::io::Write as _;
 
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 
 use crate::exit::{CliExit, UsageError};
 
@@ -17,9 +17,9 @@ pub(crate) struct CompletionsArgs {
 
 /// Prints the completion script, for example for
 /// `~/.local/share/bash-completion/completions/gpumemtrace`.
-pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<CliExit> {
+pub(crate) fn completions(args: &CompletionsArgs, mut command_line: Command) -> Result<CliExit> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "gpumemtrace", &mut text);
+    clap_complete::generate(args.shell, &mut command_line, "gpumemtrace", &mut text);
     write_stdout(&text)
 }
 
@@ -30,8 +30,7 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints a page for `man -l -`.
-pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<CliExit> {
-    let mut all = Cli::command();
+pub(crate) fn man(args: &ManArgs, mut all: Command) -> Result<CliExit> {
     all.build();
     let mut page = &all;
     for name in &args.command {

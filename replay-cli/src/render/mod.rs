@@ -2,7 +2,8 @@
 //!
 //! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the
 //! [`ComparisonDocument`] of `compare`, the [`CheckDocument`] of `check`. Commands know outputs
-//! only by the tables below: the first row is the default, and each other one has a flag of its name.
+//! only by the tables below: the first row is the default, and each other one has a flag of its
+//! name.
 //! To add an output, add its file here and a row to the table of each document that it can write.
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::OutputFormat;
+use crate::help::DISPLAY;
 
 /// The outputs of a document, the default first.
 pub(crate) trait OutputTable: 'static {
@@ -25,7 +26,9 @@ pub(crate) struct OutputChoice<T: OutputTable> {
 impl<T: OutputTable> clap::Args for OutputChoice<T> {
     fn augment_args(command: Command) -> Command {
         let rows = T::rows().iter().skip(1);
-        let flag = |row: &'static T::Renderer| Arg::new(row.name()).long(row.name()).help(row.help());
+        let flag = |row: &'static T::Renderer| {
+            Arg::new(row.name()).long(row.name()).help(row.help()).help_heading(DISPLAY)
+        };
         let others = |row: &'static T::Renderer| {
             rows.clone().map(|other| other.name()).filter(|name| *name != row.name())
         };

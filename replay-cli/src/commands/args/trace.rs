@@ -7,19 +7,19 @@ use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::{PerStepTotals, analyse_by_steps};
 
 use crate::exit::{UnreadableInput, UsageError};
+use crate::help::DISPLAY;
 use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
 
 #[derive(clap::Args, Default)]
-#[command(next_help_heading = "Display")]
 pub(crate) struct TraceArgs {
     /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
     ///
     /// PATH is an absolute path, or some components of one. It also covers installed packages.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = DISPLAY, value_name = "PATH")]
     user_code: Vec<String>,
     /// Disable the progress bar
-    #[arg(long)]
+    #[arg(long, help_heading = DISPLAY)]
     no_progress: bool,
 }
 

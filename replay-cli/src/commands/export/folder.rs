@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use super::{ExportInputs, finish_job, make_job, read_traces};
 use crate::commands::args::output_name::default_output;
@@ -63,7 +63,7 @@ pub fn run_folder_exporter(exporter: &dyn FolderExporter) -> ExitCode {
             .unwrap_or_else(|error| report_error(&error))
             .into(),
         Err(error) => {
-            print_usage_error::<FolderProgramArgs>(&error);
+            print_usage_error(FolderProgramArgs::command(), &error);
             if error.use_stderr() { CliExit::Usage } else { CliExit::Done }.into()
         }
     }

@@ -14,6 +14,8 @@ use crate::terminal::format::{format_count, format_duration};
 use crate::terminal::stderr::print_message;
 use crate::trace::open::TraceSource;
 
+/// The heading of these options in the help.
+const FILTERS: &str = "Filters";
 /// Most marks that an error lists.
 const MOST_MARKS: usize = 10;
 
@@ -23,21 +25,21 @@ pub(crate) struct FilterArgs {
     ///
     /// PATTERN is FILE, FILE:LINE, FILE:FUNCTION, a function or a library, with * and ?, or the id
     /// of a site in JSON.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = FILTERS, value_name = "PATTERN")]
     site: Option<String>,
     /// Analyse only what follows WHEN: 12.5s, 3min, step:40 or mark:NAME
     ///
     /// Blocks that are live at WHEN still count, for example at the peak.
-    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    #[arg(long, help_heading = FILTERS, value_name = "WHEN", value_parser = parse_since)]
     since: Option<TimeSpec>,
     /// Show only these GPUs (repeatable, or comma-separated)
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, help_heading = FILTERS, value_name = "N", value_delimiter = ',')]
     gpu: Vec<u32>,
     /// Show only the traces of these ranks (repeatable, or comma-separated)
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, help_heading = FILTERS, value_name = "N", value_delimiter = ',')]
     rank: Vec<u64>,
     /// Show only what PyTorch allocates on this stream: "default", or its number in reports
-    #[arg(long, value_name = "S")]
+    #[arg(long, help_heading = FILTERS, value_name = "S")]
     stream: Option<StreamId>,
 }
 

@@ -40,7 +40,7 @@ use value_writer::ValueWriter;
 /// Version of the `gpumemtrace` part of the file.
 const FORMAT_VERSION: u64 = 1;
 
-/// The format `torch-snapshot`.
+/// The format `torch-snapshot`, for every reader of PyTorch's own snapshots.
 #[derive(clap::Args)]
 pub(crate) struct PickledSnapshot {
     #[command(flatten)]
