@@ -208,6 +208,7 @@ fn options_and_weights_that_a_format_lacks_are_refused() {
         ("firefox", "--weight", "peak", "unexpected argument '--weight'"),
         ("folded", "--torch-profile", "profile.json", "unexpected argument '--torch-profile'"),
         ("perfetto", "--max-events", "9", "unexpected argument '--max-events'"),
+        ("csv-timeline", "--user-code", "site-packages/mine", "unexpected argument '--user-code'"),
         ("svg", "--run-name", "job", "unexpected argument '--run-name'"),
     ] {
         let output = gpumemtrace(&["export", format, &trace, "--output", "-", option, value]);

@@ -36,6 +36,8 @@ pub(crate) trait ExportFormat: Exporter + clap::Args {
     const EXAMPLE: &'static str;
     /// What the default name of the output adds to that of the trace, such as `.folded`.
     const SUFFIX: &'static str;
+    /// False for files without call sites and stacks, which `--user-code` cannot change.
+    const SHOWS_CODE: bool = true;
 }
 
 /// Writes runs as files in a folder, in a program of its own.

@@ -34,6 +34,7 @@ pub(crate) struct FormatRow {
     pub(crate) help: &'static str,
     pub(crate) example: &'static str,
     pub(crate) suffix: &'static str,
+    pub(crate) shows_code: bool,
     add_options: fn(Command) -> Command,
     read_options: fn(&ArgMatches) -> Result<Box<dyn Exporter>, clap::Error>,
 }
@@ -45,6 +46,7 @@ impl FormatRow {
             help: F::HELP,
             example: F::EXAMPLE,
             suffix: F::SUFFIX,
+            shows_code: F::SHOWS_CODE,
             add_options: F::augment_args,
             read_options: |matches| Ok(Box::new(F::from_arg_matches(matches)?)),
         }

@@ -13,11 +13,24 @@ use crate::trace::open::TraceSource;
 
 #[derive(clap::Args, Default)]
 pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    user_code: UserCodeArgs,
+    #[command(flatten)]
+    progress: ProgressArgs,
+}
+
+/// For outputs that name call sites.
+#[derive(clap::Args, Default)]
+pub(crate) struct UserCodeArgs {
     /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
     ///
     /// PATH is an absolute path, or some components of one. It also covers installed packages.
     #[arg(long, help_heading = DISPLAY, value_name = "PATH")]
     user_code: Vec<String>,
+}
+
+#[derive(clap::Args, Default)]
+pub(crate) struct ProgressArgs {
     /// Disable the progress bar
     #[arg(long, help_heading = DISPLAY)]
     no_progress: bool,
@@ -26,9 +39,23 @@ pub(crate) struct TraceArgs {
 impl TraceArgs {
     /// The paths of `--user-code`.
     pub(crate) fn user_code(&self) -> Result<UserCodePaths, UsageError> {
-        parse_user_code(&self.user_code)
+        self.user_code.paths()
     }
 
+    /// True if a progress bar is wanted and stderr can show it.
+    pub(crate) fn shows_progress(&self) -> bool {
+        self.progress.shows_progress()
+    }
+}
+
+impl UserCodeArgs {
+    /// The paths of `--user-code`.
+    pub(crate) fn paths(&self) -> Result<UserCodePaths, UsageError> {
+        parse_user_code(&self.user_code)
+    }
+}
+
+impl ProgressArgs {
     /// True if a progress bar is wanted and stderr can show it.
     pub(crate) fn shows_progress(&self) -> bool {
         !self.no_progress && status_line::is_terminal()

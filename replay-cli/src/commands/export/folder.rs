@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser};
 
 use super::{ExportInputs, finish_job, make_job, read_traces};
 use crate::commands::args::output_name::default_output;
+use crate::commands::args::trace::UserCodeArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError, report_error};
 use crate::export::{ExportTarget, FolderExporter, HIVE_NULL, TraceIdentity, is_file_name_part};
 use crate::terminal::format::format_count;
@@ -35,6 +36,8 @@ struct FolderProgramArgs {
 pub(super) struct FolderArgs {
     #[command(flatten)]
     inputs: ExportInputs,
+    #[command(flatten)]
+    user_code: UserCodeArgs,
     /// Name of the run in the folder, the same for all its ranks [default: start, host and process]
     #[arg(long, value_name = "NAME", value_parser = parse_run_name)]
     run_name: Option<String>,
@@ -101,7 +104,7 @@ fn export_together(
     paths: &[PathBuf],
     notes: &mut Vec<String>,
 ) -> anyhow::Result<(u64, CliExit)> {
-    let (traces, unreadable) = read_traces(&args.inputs, paths, true)?;
+    let (traces, unreadable) = read_traces((&args.inputs, &args.user_code), paths, true)?;
     let mut job = make_job(&args.inputs, traces)?;
     let analyses = job.runs.iter().map(|run| &run.analysis);
     let traces = analyses.map(|analysis| TraceIdentity::new(&analysis.path, &analysis.meta)).collect();
@@ -135,7 +138,8 @@ fn export_each(
         exit = CliExit::Incomplete;
     }
     for (index, path) in paths.iter().enumerate() {
-        let (traces, unreadable) = read_traces(&args.inputs, std::slice::from_ref(path), false)?;
+        let (traces, unreadable) =
+            read_traces((&args.inputs, &args.user_code), std::slice::from_ref(path), false)?;
         if traces.is_empty() {
             exit = CliExit::Incomplete;
             continue;

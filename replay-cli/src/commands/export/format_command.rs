@@ -4,6 +4,7 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches, Subcommand};
 
 use super::FileArgs;
 use super::folder::FolderArgs;
+use crate::commands::args::trace::UserCodeArgs;
 use crate::export::{ExportProgram, Exporter, FORMATS, FormatRow, PROGRAMS};
 
 /// The format that the command line names, with its options.
@@ -19,12 +20,15 @@ pub(super) struct FileFormat {
     pub(super) row: &'static FormatRow,
     pub(super) exporter: Box<dyn Exporter>,
     pub(super) args: FileArgs,
+    /// Empty for formats without call sites, which do not have the option.
+    pub(super) user_code: UserCodeArgs,
 }
 
 impl Subcommand for ChosenFormat {
     fn augment_subcommands(command: Command) -> Command {
         let files = FORMATS.iter().map(|row| {
             let options = FileArgs::augment_args(row.add_options(Command::new(row.name)));
+            let options = if row.shows_code { UserCodeArgs::augment_args(options) } else { options };
             describe_format(options, row.help, row.example)
         });
         let programs = PROGRAMS.iter().map(|row| {
@@ -62,7 +66,12 @@ impl FromArgMatches for ChosenFormat {
             .ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
         if let Some(row) = FORMATS.iter().find(|row| row.name == name) {
             let (exporter, args) = (row.exporter(matches)?, FileArgs::from_arg_matches(matches)?);
-            return Ok(Self::File(Box::new(FileFormat { row, exporter, args })));
+            let user_code = row
+                .shows_code
+                .then(|| UserCodeArgs::from_arg_matches(matches))
+                .transpose()?
+                .unwrap_or_default();
+            return Ok(Self::File(Box::new(FileFormat { row, exporter, args, user_code })));
         }
         let program = PROGRAMS.iter().find(|row| row.name == name);
         program.map(Self::Program).ok_or_else(|| clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))

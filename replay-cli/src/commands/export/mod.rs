@@ -12,13 +12,13 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
-use self::format_command::ChosenFormat;
+use self::format_command::{ChosenFormat, FileFormat};
 use self::limited_output::LimitedOutput;
 use super::args::force::ForceArgs;
 use super::args::output_name::default_output;
-use super::args::trace::TraceArgs;
+use super::args::trace::{ProgressArgs, UserCodeArgs};
 use crate::exit::{CliExit, UsageError};
-use crate::export::{ExportJob, ExportRun, ExportWindow, Exporter, FormatRow, WindowArgs, read_for_export};
+use crate::export::{ExportJob, ExportRun, ExportWindow, WindowArgs, read_for_export};
 use crate::render::wording::fill_report;
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
@@ -57,17 +57,18 @@ pub(crate) struct ExportInputs {
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
-    trace: TraceArgs,
+    progress: ProgressArgs,
 }
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     match &args.format {
-        ChosenFormat::File(file) => export_file(file.row, &*file.exporter, &file.args),
+        ChosenFormat::File(file) => export_file(file),
         ChosenFormat::Program(program) => Err(program.exec().into()),
     }
 }
 
-fn export_file(row: &FormatRow, exporter: &dyn Exporter, args: &FileArgs) -> anyhow::Result<CliExit> {
+fn export_file(file: &FileFormat) -> anyhow::Result<CliExit> {
+    let FileFormat { row, exporter, args, user_code } = file;
     status_line::exit_cleanly_on_interrupt()?;
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if to_stdout && std::io::stdout().is_terminal() {
@@ -84,7 +85,7 @@ fn export_file(row: &FormatRow, exporter: &dyn Exporter, args: &FileArgs) -> any
     };
     let claim = || OutputPath::claim(&path, row.name, args.force.force);
     let target = if to_stdout { None } else { Some(claim()?) };
-    let (traces, unreadable) = read_traces(&args.inputs, &paths, true)?;
+    let (traces, unreadable) = read_traces((&args.inputs, user_code), &paths, true)?;
     let mut job = make_job(&args.inputs, traces)?;
     if exporter.shows_leaks() {
         job.note_leaks_of_whole_run();
@@ -122,12 +123,12 @@ pub(crate) type ReadTrace = (Analysis, (TraceSource, TraceHead));
 
 /// Reads and analyses traces, with [`read_each`].
 pub(crate) fn read_traces(
-    args: &ExportInputs,
+    (args, user_code): (&ExportInputs, &UserCodeArgs),
     paths: &[PathBuf],
     are_all: bool,
 ) -> anyhow::Result<(Vec<ReadTrace>, usize)> {
-    let user_code = args.trace.user_code()?;
-    let read = |path: &PathBuf| read_for_export(path, user_code.clone(), args.trace.shows_progress());
+    let user_code = user_code.paths()?;
+    let read = |path: &PathBuf| read_for_export(path, user_code.clone(), args.progress.shows_progress());
     Ok(read_each(paths, are_all, read)?)
 }
 

@@ -29,6 +29,7 @@ impl ExportFormat for CsvTimelineExporter {
     const HELP: &'static str = "CSV: minimum and maximum memory of each GPU in up to 4,096 intervals";
     const EXAMPLE: &'static str = "csv-timeline run.trace --around peak -o -";
     const SUFFIX: &'static str = ".timeline.csv";
+    const SHOWS_CODE: bool = false;
 }
 
 impl Exporter for CsvTimelineExporter {
