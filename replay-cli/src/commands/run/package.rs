@@ -80,9 +80,9 @@ const PACKAGE_FILES: &[(&str, &str)] = &[
 
 /// The temporary folder; dropping it removes the folder.
 pub(super) struct PackageFolder {
-    folder: TempDir,
-    /// The folder without symbolic links.
+    /// Without symbolic links.
     path: PathBuf,
+    _folder: TempDir,
 }
 
 impl PackageFolder {
@@ -104,11 +104,10 @@ impl PackageFolder {
             fs::create_dir_all(file.parent().unwrap_or(&path))?;
             fs::write(file, text)?;
         }
-        Ok(Self { folder, path })
+        Ok(Self { path, _folder: folder })
     }
 
     pub(super) fn path(&self) -> &Path {
-        debug_assert!(self.folder.path().exists());
         &self.path
     }
 }
