@@ -64,7 +64,7 @@ enum Command {
     /// Predict a run with other allocator settings, or on another card
     #[command(name = "whatif")]
     WhatIf(commands::whatif::WhatIfArgs),
-    /// Find the smallest card that holds a run, or the largest batch that a card holds
+    /// Find the smallest card that holds a run
     Fit(commands::fit::FitArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
