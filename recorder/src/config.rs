@@ -122,9 +122,10 @@ impl RecorderConfig {
     }
 }
 
-/// Reads `GPUMEMTRACE_TRACKER`: whether to attach PyTorch's own tracker, `on` (default) or `off`.
+/// Reads `GPUMEMTRACE_TORCH_DETAILS`: whether to attach PyTorch's own tracker, `on` (default) or
+/// `off`.
 pub fn is_tracker_enabled() -> bool {
-    choose(&text_variable, "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
+    choose(&text_variable, "GPUMEMTRACE_TORCH_DETAILS", &["on", "off"]) == 0
 }
 
 /// The value of a variable. `None` if it is unset, or is not UTF-8; the second is printed.

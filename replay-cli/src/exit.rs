@@ -13,10 +13,9 @@ pub(crate) enum CliExit {
     /// An error that is neither the input's nor the user's.
     Internal,
     Usage,
-    /// A finding that `--fail-on` names, or a failed check of `doctor`.
+    /// A finding that `--fail-on` names, a failed check of `doctor`, or a budget that was exceeded
+    /// or cannot be checked.
     Findings,
-    /// A budget was exceeded, or the trace does not show whether it was.
-    Exceeded,
     Unreadable,
     /// The report was printed, but the trace has losses.
     Incomplete,
@@ -31,7 +30,6 @@ impl From<CliExit> for ExitCode {
             CliExit::Internal => 1,
             CliExit::Usage => 2,
             CliExit::Findings => 3,
-            CliExit::Exceeded => 4,
             CliExit::Unreadable => 5,
             CliExit::Incomplete => 6,
             CliExit::Code(code) => code,

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 pub use commands::export::folder::run_folder_exporter;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::exit::CliExit;
 use crate::terminal::stderr::print_usage_error;
@@ -49,8 +49,7 @@ Exit codes:
   0    success
   1    internal error
   2    wrong usage
-  3    findings: what --fail-on names, or a failed check of doctor
-  4    budget exceeded
+  3    findings: what --fail-on names, an exceeded budget, or a failed check of doctor
   5    unreadable input
   6    incomplete trace
   130  interrupted
@@ -65,7 +64,7 @@ enum Command {
     /// Predict a run with other allocator settings, or on another card
     #[command(name = "whatif")]
     WhatIf(commands::whatif::WhatIfArgs),
-    /// Find the smallest card that holds a run, or the largest batch that a card holds
+    /// Find the smallest card that holds a run
     Fit(commands::fit::FitArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
@@ -103,13 +102,19 @@ enum Command {
     DoctorProbe(commands::doctor::probe::ProbeArgs),
 }
 
+/// The definition of the command line, with the examples of its help.
+fn command_line() -> clap::Command {
+    help::with_examples(Cli::command())
+}
+
 /// Runs the command with the arguments of the process.
 pub fn run_command() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = command_line().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version arrive here too. A closed stdout is not an error.
-            print_usage_error::<Cli>(&error);
+            print_usage_error(command_line(), &error);
             return if error.use_stderr() { CliExit::Usage } else { CliExit::Done }.into();
         }
     };
@@ -131,8 +136,8 @@ pub fn run_command() -> ExitCode {
         Command::ServeMetrics(args) => commands::serve_metrics::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Schema(args) => commands::schema::run(&args),
-        Command::Completions(args) => commands::shell::completions::<Cli>(&args),
-        Command::Man(args) => commands::shell::man::<Cli>(&args),
+        Command::Completions(args) => commands::shell::completions(&args, command_line()),
+        Command::Man(args) => commands::shell::man(&args, command_line()),
         Command::LeakCandidates(args) => commands::leak_candidates::run(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };

@@ -71,15 +71,15 @@ fn leaky() -> Synthetic {
 }
 
 #[test]
-fn json_is_short_for_format_json_and_text_is_the_default() {
+fn json_is_printed_with_every_section_and_text_is_the_default() {
     let folder = Folder::new();
     let path = folder.put("run.trace", &leaky().file(100));
     for sections in [&[][..], &["--leaks"], &["--timeline", "--peak"]] {
         let stdout = |format: &[&str]| run(&[&["replay", &path], sections, format].concat()).stdout;
-        assert_eq!(stdout(&["--format", "json"]), stdout(&["--json"]));
-        assert_eq!(stdout(&["--format", "text"]), stdout(&[]));
+        assert!(serde_json::from_slice::<serde_json::Value>(&stdout(&["--json"])).is_ok(), "{sections:?}");
+        assert!(!stdout(&[]).starts_with(b"{"), "{sections:?}");
     }
-    for wrong in [&["--format", "xml"][..], &["--format", "text", "--json"]] {
+    for wrong in [&["--format", "json"][..], &["--json", "--json"]] {
         assert_eq!(run(&[&["replay", &path], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }
@@ -94,10 +94,10 @@ fn exit_code_is_3_for_findings_only_with_fail_on() {
     for (args, code) in [
         (vec!["replay", &clean], 0),
         (vec!["replay", &leak], 0),
-        (vec!["replay", &leak, "--fail-on", "leak"], 3),
+        (vec!["replay", &leak, "--fail-on", "leaks"], 3),
         (vec!["replay", &leak, "--fail-on", "any", "--json"], 3),
         (vec!["replay", &leak, "--fail-on", "oom"], 0),
-        (vec!["replay", &clean, &leak, "--fail-on", "leak"], 3),
+        (vec!["replay", &clean, &leak, "--fail-on", "leaks"], 3),
         (vec!["info", &leak], 0),
         (vec!["dump", &leak, "--stacks"], 0),
         (vec!["--help"], 0),

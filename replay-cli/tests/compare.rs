@@ -136,7 +136,7 @@ fn comparison_and_check_match_their_schemas() {
     assert_eq!(comparison["ooms"][0]["after"]["line"], 77);
     assert_eq!(comparison["lines"][0]["after"]["stack"][0]["function"], "Keeper.hook");
     folder.shows(&["check", "clean.trace", "--budget", "b.toml", "--write"], 0);
-    for (trace, code) in [("clean.trace", 0), ("oom.trace", 4)] {
+    for (trace, code) in [("clean.trace", 0), ("oom.trace", 3)] {
         let check = folder.json(&["check", trace, "--budget", "b.toml", "--json"], code);
         assert_eq!(crate::schema::violations("check", &check), [""; 0]);
         assert_eq!(check["passed"], code == 0);
@@ -191,7 +191,7 @@ fn written_budget_is_met_and_not_overwritten_without_force() {
         std::os::unix::fs::PermissionsExt::mode(&fs::metadata(folder.path("other")).unwrap().permissions());
     assert_eq!(mode, of_others, "the umask applies");
     insta::assert_snapshot!("check", folder.shows(&["check", "clean.trace", "--budget", "b.toml"], 0));
-    insta::assert_snapshot!("check_failed", folder.shows(&["check", "leaky.trace", "--budget", "b.toml"], 4));
+    insta::assert_snapshot!("check_failed", folder.shows(&["check", "leaky.trace", "--budget", "b.toml"], 3));
 }
 
 #[test]
@@ -236,11 +236,11 @@ fn markdown_and_junit_are_written_to_their_files() {
     let folder = Folder::new();
     folder.put("b.toml", b"[peak]\nlive = '1 GiB'\n[leaks]\ncount = 0\n[[site]]\nmatch = 'gone.py'\npeak = { limit = 1, if_unknown = 'pass' }\n");
     let args = ["check", "leaky.trace", "--budget", "b.toml", "--markdown", "m.md", "--junit", "j.xml"];
-    assert!(folder.shows(&args, 4).contains("FAIL     leaks.count"));
+    assert!(folder.shows(&args, 3).contains("FAIL     leaks.count"));
     insta::assert_snapshot!("check_markdown", folder.text("m.md"));
     insta::assert_snapshot!("check_junit", folder.text("j.xml"));
     let to_stdout = ["check", "leaky.trace", "--budget", "b.toml", "--markdown", "-"];
-    assert_eq!(folder.shows(&to_stdout, 4), folder.text("m.md"));
+    assert_eq!(folder.shows(&to_stdout, 3), folder.text("m.md"));
     let mut unwritable = args;
     unwritable[5] = "no/such/folder.md";
     assert!(folder.complains(&unwritable, 2).contains("cannot write no/such/folder.md"));

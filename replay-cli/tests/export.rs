@@ -57,9 +57,10 @@ impl Folder {
 
     fn formats(&self) -> Vec<String> {
         let script = text(&self.run("completions bash").stdout);
-        let options = script.lines().find(|line| line.contains("--around")).expect("the options of export");
-        let after = options.rsplit_once("--").expect("options come first").1;
-        let formats = after.trim_end_matches('"').split_whitespace().skip(1).map(str::to_owned);
+        let command = |line: &str| {
+            line.trim().strip_prefix("gpumemtrace__subcmd__export,")?.strip_suffix(')').map(str::to_owned)
+        };
+        let formats = script.lines().filter_map(command);
         let formats: Vec<String> = formats.filter(|name| !OTHER_FORMATS.contains(&name.as_str())).collect();
         assert!(formats.iter().any(|name| name == "csv-sites"), "{formats:?}");
         formats
@@ -166,7 +167,7 @@ fn wrong_use_is_one_sentence_and_writes_nothing() {
     let folder = Folder::new();
     fs::write(folder.path("kept"), "before").unwrap();
     for (words, code, said) in [
-        ("export pickle run.trace -o kept", 2, "[possible values: "),
+        ("export pickle run.trace -o kept", 2, "unrecognized subcommand 'pickle'"),
         ("export csv-sites nothing.trace -o kept", 5, "nothing.trace"),
         ("export csv-sites kept -o kept", 5, "kept"),
         ("export csv-sites run.trace --since step:99 -o kept", 2, "does not reach --since step:99"),

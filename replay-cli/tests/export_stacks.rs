@@ -139,7 +139,7 @@ fn values_of_a_window_are_those_of_its_events() {
     let offset_ns = start_ns - 1_000_000_000;
     let since = format!("{}ns", since_ns + offset_ns);
     let until = format!("{}ns", until_ns + offset_ns);
-    let sum = |value: &str| folded_sum(&trace, &["--since", &since, "--until", &until, "--value", value]);
+    let sum = |value: &str| folded_sum(&trace, &["--since", &since, "--until", &until, "--weight", value]);
     assert_eq!(sum("peak"), 5 << 20);
     assert_eq!(sum("end"), 5 << 20);
     assert_eq!(sum("allocated"), 6 << 20);
@@ -173,7 +173,7 @@ fn many_events_are_sampled_and_said_to_be() {
     let weights = column(rows, "weight");
     assert!((MAX_ROWS / 2..=MAX_ROWS).contains(&weights.len()), "{} rows", weights.len());
     let allocated: f64 = weights.iter().filter(|weight| **weight > 0.0).sum();
-    let exact = folded_sum(&trace, &["--value", "allocated"]) as f64;
+    let exact = folded_sum(&trace, &["--weight", "allocated"]) as f64;
     assert!((allocated / exact - 1.0).abs() < 0.01, "{allocated} of {exact}");
     // Every free has its allocation, with the same weight.
     let mut live = std::collections::BTreeMap::new();
@@ -200,13 +200,20 @@ fn run_without_memory_gives_files_that_say_so() {
 }
 
 #[test]
-fn values_that_a_format_lacks_are_refused() {
+fn options_and_weights_that_a_format_lacks_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = write_trace(folder.path(), "run.trace", &hostile_run());
-    for (format, value) in [("pprof", "leaked"), ("firefox", "peak")] {
-        let output = gpumemtrace(&["export", format, &trace, "--output", "-", "--value", value]);
+    for (format, option, value, said) in [
+        ("pprof", "--weight", "leaked", "invalid value 'leaked'"),
+        ("firefox", "--weight", "peak", "unexpected argument '--weight'"),
+        ("folded", "--torch-profile", "profile.json", "unexpected argument '--torch-profile'"),
+        ("perfetto", "--max-events", "9", "unexpected argument '--max-events'"),
+        ("csv-timeline", "--user-code", "site-packages/mine", "unexpected argument '--user-code'"),
+        ("svg", "--run-name", "job", "unexpected argument '--run-name'"),
+    ] {
+        let output = gpumemtrace(&["export", format, &trace, "--output", "-", option, value]);
         let error = String::from_utf8(output.stderr).expect("text");
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains(format) && output.stdout.is_empty(), "{error}");
+        assert!(error.contains(said) && output.stdout.is_empty(), "{error}");
     }
 }

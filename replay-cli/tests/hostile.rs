@@ -4,7 +4,7 @@
 //!
 //! The list of commands comes from the command itself: a new one fails here until it has a row.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::Output;
@@ -276,14 +276,13 @@ const ROWS: &[(&str, &[&str])] = &[
             "@run.trace --since EVIL",
             "@run.trace --rank 3",
             "@run.trace --user-code EVIL",
-            "@run.trace --format EVIL",
             "@run.trace --units EVIL",
             "@run.trace --at mark:EVIL",
             "@notes",
             "NOFILE",
             "EVIL",
-            "@run.trace --at 3 --format text",
-            "@run.trace --format json",
+            "@run.trace --at 3 --json",
+            "@run.trace --json",
             "FOLDER",
             "FOLDER FOLDER/many --json",
             "FOLDER/many",
@@ -295,15 +294,14 @@ const ROWS: &[(&str, &[&str])] = &[
         "compare",
         &[
             "FOLDER/many FOLDER/again",
-            "FOLDER/many FOLDER/again --all --json",
+            "FOLDER/many FOLDER/again --json",
             "FOLDER FOLDER/many",
             "FOLDER/none* FOLDER",
             "@run.trace @other.trace",
-            "@run.trace @other.trace --all",
+            "@run.trace @other.trace --top 1000",
             "@run.trace @other.trace --json",
             "@part.trace @run.trace",
-            "@run.trace @other.trace --format text",
-            "@run.trace @other.trace --format json",
+            "@run.trace @other.trace --json",
             "@run.trace NOFILE",
         ],
     ),
@@ -311,10 +309,9 @@ const ROWS: &[(&str, &[&str])] = &[
         "check",
         &[
             "@run.trace --budget @budget",
-            "@run.trace --budget @budget --format text",
-            "@run.trace --budget @budget --format json",
-            "@run.trace --budget @budget --format markdown",
-            "@run.trace --budget @budget --format junit",
+            "@run.trace --budget @budget --json",
+            "@run.trace --budget @budget --markdown -",
+            "@run.trace --budget @budget --junit -",
             "@run.trace --budget @wrong",
             "@run.trace --budget NOFILE",
             "@part.trace --budget @budget",
@@ -351,7 +348,7 @@ const ROWS: &[(&str, &[&str])] = &[
             "FORMAT @run.trace @other.trace -o @exported",
             "FORMAT @part.trace -o @exported --around peak",
             "FORMAT @run.trace -o EVIL/x",
-            "FORMAT @run.trace -o @exported --run EVIL",
+            "FORMAT @run.trace -o @exported --run-name EVIL",
             "FORMAT @run.trace --since mark:EVIL",
             "FORMAT @run.trace --around EVIL",
             "FORMAT NOFILE",
@@ -377,14 +374,13 @@ const ROWS: &[(&str, &[&str])] = &[
         "whatif",
         &[
             "@run.trace",
-            "@run.trace --set expandable_segments:True --torch 2.9 -v",
-            "@run.trace --grid --json",
-            "@run.trace --set EVIL",
+            "@run.trace --alloc-conf expandable_segments:True --torch 2.9 -v",
+            "@run.trace --json",
+            "@run.trace --alloc-conf EVIL",
             "@run.trace --card EVIL",
             "@run.trace --torch EVIL",
-            "@run.trace --device EVIL",
-            "@run.trace --format text",
-            "@run.trace --format json",
+            "@run.trace --gpu EVIL",
+            "@run.trace --json",
             "@part.trace",
             "NOFILE",
         ],
@@ -416,13 +412,12 @@ const ROWS: &[(&str, &[&str])] = &[
         "fit",
         &[
             "@run.trace",
-            "@run.trace --set expandable_segments:True --torch 2.9 -v",
+            "@run.trace --alloc-conf expandable_segments:True --torch 2.9 -v",
             "@run.trace --json",
-            "@run.trace --set EVIL",
+            "@run.trace --alloc-conf EVIL",
             "@run.trace --torch EVIL",
-            "@run.trace --device EVIL",
-            "@run.trace --format text",
-            "@run.trace --format json",
+            "@run.trace --gpu EVIL",
+            "@run.trace --json",
             "@part.trace",
             "NOFILE",
         ],
@@ -439,33 +434,22 @@ fn export_formats() -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let script = command(false, None, folder.path()).args(["completions", "bash"]).output().unwrap().stdout;
     let script = String::from_utf8(script).unwrap();
-    let options = script.lines().find(|line| line.contains("--around")).expect("the options of export");
-    let after = options.rsplit_once("--").expect("options come first").1;
-    after.trim_end_matches('"').split_whitespace().skip(1).map(str::to_owned).collect()
-}
-
-/// Everything that completions for bash know: the commands, hidden ones too, and all formats.
-fn commands_of_bash_completions() -> (BTreeSet<String>, BTreeSet<String>) {
-    let folder = tempfile::tempdir().unwrap();
-    let script = command(false, None, folder.path()).args(["completions", "bash"]).output().unwrap().stdout;
-    let script = String::from_utf8(script).unwrap();
-    let commands =
-        script.lines().filter_map(|line| line.trim().strip_prefix("gpumemtrace,")?.strip_suffix(')'));
-    let formats =
-        script.lines().filter_map(|line| line.split_once("compgen -W \"text json")?.1.split_once('"'));
-    let formats = formats.flat_map(|(more, _)| ["text", "json"].into_iter().chain(more.split_whitespace()));
-    (commands.map(str::to_owned).collect(), formats.map(str::to_owned).collect())
+    let command = |line: &str| {
+        line.trim().strip_prefix("gpumemtrace__subcmd__export,")?.strip_suffix(')').map(str::to_owned)
+    };
+    script.lines().filter_map(command).collect()
 }
 
 #[test]
-fn every_command_and_format_has_a_row() {
-    let (commands, formats) = commands_of_bash_completions();
-    let rows: BTreeMap<_, _> = ROWS.iter().copied().collect();
-    assert_eq!(commands, rows.keys().map(|name| (*name).to_owned()).collect());
-    assert_eq!(formats.len(), 4, "{formats:?}");
-    for format in formats {
-        assert!(rows["check"].iter().any(|words| words.ends_with(&format!("--format {format}"))), "{format}");
-    }
+fn every_command_has_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = command(false, None, folder.path()).args(["completions", "bash"]).output().unwrap().stdout;
+    let script = String::from_utf8(script).unwrap();
+    // The script names hidden commands too.
+    let commands =
+        script.lines().filter_map(|line| line.trim().strip_prefix("gpumemtrace,")?.strip_suffix(')'));
+    let rows: BTreeSet<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(commands.collect::<BTreeSet<_>>(), rows);
 }
 
 /// Runs commands with all their rows. Returns what they print and must not print.
@@ -560,8 +544,8 @@ fn text_shows_names_with_escapes() {
         ("dump @run.trace", "# meta \"key\\u{1b}]0;title\\u{7}"),
         ("dump --stacks @run.trace", "Keeper.hook\\u{1b}]0;title\\u{7}"),
         ("replay --leaks @run.trace", "Keeper.hook\\u{1b}]0;title\\u{7}"),
-        ("check --format junit --budget @budget @run.trace", "\\u{202e}"),
-        ("check --format markdown --budget @budget @run.trace", "\\u{202e}"),
+        ("check --junit - --budget @budget @run.trace", "\\u{202e}"),
+        ("check --markdown - --budget @budget @run.trace", "\\u{202e}"),
     ] {
         assert!(run(words).contains(what), "{words}: {}", run(words));
     }

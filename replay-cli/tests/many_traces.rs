@@ -97,7 +97,7 @@ fn ranks_takes_many_traces_and_other_reports_take_a_few() {
     assert!(report.starts_with("40 traces of 40 ranks") && errors.is_empty(), "{report} {errors:?}");
     assert!(report.contains(&format!("/work/hooks.py:7 in Keeper.hook(): rank {LEAKING}")), "{report}");
     // Findings of any trace count.
-    for kind in ["leak", "growth", "oom", "any"] {
+    for kind in ["leaks", "growth", "oom", "any"] {
         output(folder, &["ranks", ".", "--fail-on", kind], 3);
     }
     let calm = "**/*.rank3[1-9].trace";
@@ -154,18 +154,18 @@ fn bad_traces_change_nothing_about_the_others() {
     assert_eq!((named.count(), errors.len()), (1, 1), "{errors:?}");
 
     let check = ["check", ".", "--budget", "budget", "--json"];
-    let [before, after] = [whole, damaged].map(|folder| json(folder, &check, 4));
+    let [before, after] = [whole, damaged].map(|folder| json(folder, &check, 3));
     assert_eq!(crate::schema::violations("check", &after), [""; 0]);
     assert_eq!(good_rows(&before, "checks"), good_rows(&after, "checks"));
     assert_eq!((&before["complete"], &after["complete"]), (&true.into(), &false.into()));
     assert_eq!(after["unreadable"].as_array().unwrap().len(), 1);
     assert_eq!((&before["missing_ranks"], &after["missing_ranks"]), (&json!([]), &json!([GARBAGE, MISSING])));
-    let (report, _) = output(damaged, &check[..4], 4);
+    let (report, _) = output(damaged, &check[..4], 3);
     assert!(report.contains("  ! 2 ranks without a trace: 2, 6\n"), "{report}");
     let of_cut = after["checks"].as_array().unwrap().iter().find(|check| check["rank"] == CUT).unwrap();
     assert_eq!(of_cut["complete"], false);
     // The cut trace has lost its stacks, so its leaks are unknown, and an unknown value fails.
-    output(damaged, &["check", "run.rank?.trace", "--budget", "budget"], 4);
+    output(damaged, &["check", "run.rank?.trace", "--budget", "budget"], 3);
 
     let root = whole.parent().unwrap();
     let [one, other] = [whole, damaged].map(|folder| folder.file_name().unwrap().to_str().unwrap());
@@ -186,7 +186,7 @@ fn check_lists_what_fails_and_writes_limits_that_all_keep() {
     let folder = job.path();
     output(folder, &["check", "run.rank0.trace", "--budget", "one.toml", "--write"], 0);
     let args = ["check", ".", "--budget", "one.toml", "--markdown", "page.md", "--junit", "junit.xml"];
-    let (report, errors) = output(folder, &args, 4);
+    let (report, errors) = output(folder, &args, 3);
     assert!(errors.is_empty(), "{errors:?}");
     assert!(report.starts_with("39 of 40 traces passed, 1 failed (one.toml)"), "{report}");
     assert!(report.contains("ok       39 traces: ranks 0 to 10, 12 to 39\n"), "{report}");
@@ -200,7 +200,7 @@ fn check_lists_what_fails_and_writes_limits_that_all_keep() {
     assert_eq!(suites.matches("<testsuite ").count() as u64, RANKS);
     // One that cannot be read is a suite with an error.
     damage(folder);
-    output(folder, &args, 4);
+    output(folder, &args, 3);
     let suites = fs::read_to_string(folder.join("junit.xml")).unwrap();
     assert_eq!(suites.matches("<error type=\"unreadable\"").count(), 1, "{suites}");
 
@@ -268,7 +268,7 @@ fn replay_judges_no_summaries() {
         output(folder, &["ranks", ".", "-o", &name], 0);
     }
     for (pattern, lines) in [("summaries/03.summary", 1), ("summaries/*.summary", 5)] {
-        let (shown, errors) = output(folder, &["replay", pattern, "--fail-on", "leak"], 5);
+        let (shown, errors) = output(folder, &["replay", pattern, "--fail-on", "leaks"], 5);
         assert!(shown.is_empty(), "{shown}");
         let why = ".summary is a summary of traces, which gpumemtrace ranks reads";
         assert!(errors.len() == lines && errors[0].contains(why), "{errors:?}");

@@ -132,6 +132,28 @@ fn options_become_environment_variables_and_ld_preload_is_kept() {
 }
 
 #[test]
+fn output_with_a_slash_at_its_end_makes_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, command_line: &str| {
+        let output = command(folder.path())
+            .args(["run", "-o", name, "--", "sh", "-c", command_line])
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    fs::write(folder.path().join("trace"), Synthetic::train(2, |_, _, _| {}).file(1000)).unwrap();
+    let (code, says) = run("new/traces/", "cp trace new/traces/run.trace");
+    assert_eq!((code, says.contains("wrote new/traces/run.trace")), (Some(0), true), "{says}");
+    // It may exist already.
+    assert_eq!(run("new/traces/", "true").0, Some(0));
+    fs::write(folder.path().join("file"), "").unwrap();
+    let (code, says) = run("file/traces/", "touch ran");
+    assert_eq!(code, Some(2), "{says}");
+    assert!(says.starts_with("gpumemtrace: --output: folder file/traces/ cannot be made: "), "{says}");
+    assert!(!folder.path().join("ran").exists(), "the command was not started");
+}
+
+#[test]
 fn device_is_no_output_and_folder_from_the_environment_is() {
     let folder = tempfile::tempdir().unwrap();
     let output =
@@ -259,12 +281,11 @@ fn output_folder_is_passed_to_the_recorder() {
         let expected = format!("{}/\n", here.join("out").display());
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     }
-    for given in ["missing/", "missing/run.trace"] {
-        let output = command(folder.path()).args(["run", "--output", given, "--", "true"]).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains("--output: folder missing does not exist"), "{errors}");
-    }
+    let output =
+        command(folder.path()).args(["run", "-o", "missing/run.trace", "--", "true"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("--output: folder missing does not exist"), "{errors}");
 }
 
 #[test]

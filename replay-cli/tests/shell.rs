@@ -26,6 +26,9 @@ fn bash_completes_commands_and_options() {
     };
     assert_eq!(complete(&["gpumemtrace", "rep"]), "replay");
     assert_eq!(complete(&["gpumemtrace", "replay", "--le"]), "--leaks");
+    assert_eq!(complete(&["gpumemtrace", "export", "perf"]), "perfetto");
+    assert_eq!(complete(&["gpumemtrace", "export", "folded", "--we"]), "--weight");
+    assert_eq!(complete(&["gpumemtrace", "export", "parquet", "--run"]), "--run-name");
 }
 
 #[test]
@@ -48,10 +51,15 @@ fn manual_pages_have_names_and_list_options() {
     let replay = stdout(&gpumemtrace(&["man", "replay"]));
     assert!(replay.contains(".TH gpumemtrace-replay 1"), "{replay}");
     assert!(replay.contains("\\-\\-fragmentation") && replay.contains(env!("CARGO_PKG_VERSION")), "{replay}");
-    let refused = gpumemtrace(&["man", "nothing"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(
-        String::from_utf8_lossy(&refused.stderr),
-        "gpumemtrace: there is no command nothing; list all with gpumemtrace --help\n"
-    );
+    let perfetto = stdout(&gpumemtrace(&["man", "export", "perfetto"]));
+    assert!(perfetto.contains(".TH gpumemtrace-export-perfetto 1"), "{perfetto}");
+    assert!(perfetto.contains("\\-\\-torch\\-profile") && !perfetto.contains("\\-\\-weight"), "{perfetto}");
+    for (words, error) in [
+        (&["man", "nothing"][..], "there is no command nothing; gpumemtrace --help lists all"),
+        (&["man", "export", "none"], "there is no command export none; gpumemtrace export --help lists all"),
+    ] {
+        let refused = gpumemtrace(words);
+        assert_eq!(refused.status.code(), Some(2));
+        assert_eq!(String::from_utf8_lossy(&refused.stderr), format!("gpumemtrace: {error}\n"));
+    }
 }

@@ -27,7 +27,7 @@ fn text_names_the_best_setting_of_all_traces() {
     let last = "No setting that was tried for all 2 traces lowers the largest of their peaks.\n";
     assert_eq!(text, format!("{single}\n{single}\n{last}"));
     // The larger card changes nothing, but such rows do not count as a setting.
-    let text = whatif(&[GOLDEN, GOLDEN], &["--card", "160GiB", "--set", "expandable_segments:True"]);
+    let text = whatif(&[GOLDEN, GOLDEN], &["--card", "160GiB", "--alloc-conf", "expandable_segments:True"]);
     assert!(text.ends_with(last), "{text}");
 }
 
@@ -55,7 +55,7 @@ fn driver_calls_of_the_recorded_run_are_those_of_the_trace() {
 
 #[test]
 fn first_failure_is_the_request_that_a_small_card_cannot_serve() {
-    let rows = answer("fit", &["--set", ""])["rows"].take();
+    let rows = answer("fit", &["--alloc-conf", ""])["rows"].take();
     let [smallest, too_small] = &rows.as_array().expect("rows")[..] else {
         panic!("two rows of one setting")
     };
@@ -70,13 +70,13 @@ fn first_failure_is_the_request_that_a_small_card_cannot_serve() {
 #[test]
 fn refused_rows_say_why() {
     let setting = "expandable_segments:True,max_split_size_mb:64";
-    let rows = answer("whatif", &["--torch", "2.4", "--set", setting])["rows"].take();
+    let rows = answer("whatif", &["--torch", "2.4", "--alloc-conf", setting])["rows"].take();
     let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["setting"] == setting));
     let row = row.expect("its row");
     assert_eq!((&row["status"], &row["peak_reserved_bytes"]), (&"refused".into(), &Value::Null));
     let reason = row["reason"].as_str().expect("a reason");
     assert!(reason.contains("stops with an internal error"), "{reason}");
-    let text = whatif(&[GOLDEN], &["--torch", "2.4", "--set", setting]);
+    let text = whatif(&[GOLDEN], &["--torch", "2.4", "--alloc-conf", setting]);
     assert!(text.contains("Not predicted, because"), "{text}");
 }
 
@@ -87,13 +87,13 @@ fn other_release_and_other_model_are_indicative() {
         let rows = rows.as_array().expect("rows").clone();
         rows.into_iter().map(|row| row["reason"].as_str().unwrap_or("none").to_owned()).collect::<Vec<_>>()
     };
-    for reason in reasons(&["--torch", "2.9", "--set", "max_split_size_mb:64"]) {
+    for reason in reasons(&["--torch", "2.9", "--alloc-conf", "max_split_size_mb:64"]) {
         assert!(reason.contains("another release"), "{reason}");
     }
-    for reason in reasons(&["--card", "t4", "--set", "max_split_size_mb:64"]) {
+    for reason in reasons(&["--card", "t4", "--alloc-conf", "max_split_size_mb:64"]) {
         assert!(reason.contains("another model"), "{reason}");
     }
-    for reason in reasons(&["--card", "160GiB", "--set", "max_split_size_mb:64"]) {
+    for reason in reasons(&["--card", "160GiB", "--alloc-conf", "max_split_size_mb:64"]) {
         assert!(!reason.contains("another model"), "{reason}");
     }
 }

@@ -91,7 +91,7 @@ fn many_traces_keep_their_ranks_beside_a_launcher() {
     folder.add("job/run.launcher.trace", &run_of(1, None));
     folder.add("job/run.again.trace", &run_of(2, Some(3)));
     for _ in 0..2 {
-        let notes = folder.export("job --run job -o archive", 0);
+        let notes = folder.export("job --run-name job -o archive", 0);
         assert_eq!(notes.lines().count(), 1, "{notes}");
         let mut expected: BTreeMap<u64, String> =
             (0..20).map(|rank| (rank, format!("job/run.rank{rank:02}.trace"))).collect();
@@ -111,7 +111,7 @@ fn nodes_without_ranks_continue_the_numbers_of_the_run() {
     }
     for _ in 0..2 {
         for node in [1, 0] {
-            folder.export(&format!("node{node} --run ray -o archive"), 0);
+            folder.export(&format!("node{node} --run-name ray -o archive"), 0);
         }
         let pids = [21, 22, 11, 12].map(|pid| format!("node{}/run.{pid}.trace", pid / 10 - 1));
         assert_eq!(folder.traces("archive").into_values().collect::<Vec<_>>(), pids);
@@ -123,8 +123,8 @@ fn another_process_is_wrong_usage_and_changes_nothing() {
     let folder = Folder::new();
     folder.add("one/run.trace", &run_of(1, Some(0)));
     folder.add("two/run.trace", &run_of(2, Some(0)));
-    folder.export("one/run.trace --run job -o archive", 0);
-    let error = folder.export("two/run.trace --run job -o archive", 2);
+    folder.export("one/run.trace --run-name job -o archive", 0);
+    let error = folder.export("two/run.trace --run-name job -o archive", 2);
     assert!(error.contains("has the rank of another process (one/run.trace)"), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     assert_eq!(folder.traces("archive")[&0], "one/run.trace");
@@ -149,12 +149,12 @@ fn another_process_is_wrong_usage_and_changes_nothing() {
 fn ranks_and_names_that_engines_cannot_read_are_not_in_the_archive() {
     let folder = Folder::new();
     folder.add("run.trace", &run_of(1, Some(u64::MAX)));
-    folder.export("run.trace --run job -o archive", 0);
+    folder.export("run.trace --run-name job -o archive", 0);
     assert_eq!(
         folder.runs("archive", "reported_rank"),
         BTreeMap::from([("run=job/rank=0".into(), Field::Null)])
     );
-    let error = folder.export("run.trace --run __HIVE_DEFAULT_PARTITION__ -o archive", 2);
+    let error = folder.export("run.trace --run-name __HIVE_DEFAULT_PARTITION__ -o archive", 2);
     assert!(error.contains("NULL"), "{error}");
 }
 

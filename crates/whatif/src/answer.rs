@@ -101,7 +101,7 @@ pub struct WhatIfRow {
     /// The peak of reserved memory, `reserved_bytes.all.peak` of `memory_stats()`.
     pub peak_reserved_bytes: Option<u64>,
     /// The peak of reserved memory over several orders of the addresses that the driver gives to
-    /// segments; `null` if only one was tried (`--orders`), or if no address can decide.
+    /// segments; `null` if only one was tried (`--address-orders`), or if no address can decide.
     pub peak_reserved_range: Option<ReservedRange>,
     /// The part of `peak_reserved_bytes` that the program had not requested, by cause.
     pub peak_unused: Option<UnusedByCause>,

@@ -96,10 +96,14 @@ fn is_c_library_replaced() -> bool {
 
 #[cfg(not(test))]
 mod entry_points {
-    use std::ffi::{c_int, c_void};
+    use std::ffi::{c_char, c_int, c_void};
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
     use crate::panic_guard::catch_panic;
+
+    /// glibc passes the arguments of the process to each constructor
+    /// (<https://sourceware.org/git/?p=glibc.git;a=blob;f=elf/dl-init.c>).
+    type Constructor = extern "C" fn(count: c_int, arguments: *const *const c_char);
 
     /// The process that ran our constructor. A fork's exit is not this process's exit.
     static PID: AtomicI32 = AtomicI32::new(0);
@@ -108,8 +112,8 @@ mod entry_points {
 
     #[used]
     #[unsafe(link_section = ".init_array")]
-    static CONSTRUCTOR: extern "C" fn() = {
-        extern "C" fn constructor() {
+    static CONSTRUCTOR: Constructor = {
+        extern "C" fn constructor(count: c_int, arguments: *const *const c_char) {
             // A program starts with `errno` 0, and our look-ups fail without a driver.
             let errno = gpumemtrace_recorder::errno();
             crate::loader::symbols::resolve_dlsym();
@@ -128,6 +132,8 @@ mod entry_points {
                 let is_registered = !super::is_c_library_replaced()
                     && unsafe { on_exit(end_last, std::ptr::null_mut()) } == 0;
                 ENDS_LAST.store(is_registered, Ordering::Relaxed);
+                // SAFETY: the loader's arguments; a preloaded library is loaded before any thread.
+                catch_panic(|| unsafe { crate::lifecycle::python_startup::offer_package(count, arguments) });
             }
             catch_panic(|| {
                 super::check_driver_at_load();

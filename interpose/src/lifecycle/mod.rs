@@ -6,3 +6,5 @@ mod linux;
 pub(crate) mod macos;
 #[cfg(all(target_os = "linux", not(test)))]
 mod prctl_hook;
+#[cfg(target_os = "linux")]
+mod python_startup;

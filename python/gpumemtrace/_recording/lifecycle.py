@@ -48,11 +48,12 @@ def start(
     stacks: Optional[str] = None,
     rotate: Optional[str] = None,
     max_total_size: Optional[str] = None,
-    tracker: Optional[str] = None,
+    torch_details: bool = True,
 ) -> None:
     """Records this process from now on. The options are those of `gpumemtrace run`.
 
     `output` is the path of the trace, or a folder for it. Sizes are strings such as "1GiB".
+    `torch_details=False` is `--no-torch-details`.
 
     Call it before the first use of CUDA, such as `torch.cuda.is_available()`. Later, only PyTorch's
     blocks are recorded and no driver calls; a line on stderr says so. If the process is already
@@ -63,7 +64,9 @@ def start(
     exist.
     """
     global _stop
-    settings = {"STACKS": stacks, "ROTATE": rotate, "MAX_TOTAL_SIZE": max_total_size, "TRACKER": tracker}
+    settings = {"STACKS": stacks, "ROTATE": rotate, "MAX_TOTAL_SIZE": max_total_size}
+    if not torch_details:
+        settings["TORCH_DETAILS"] = "off"
     if output is not None:
         settings["OUTPUT"] = _trace_file(output)
     if has_library() and _stop is None and _is_loaded("gpumemtrace_start"):

@@ -112,7 +112,7 @@ class _ProfiledCycles:
         if self._exported is None:
             self._profiler.export_chrome_trace(self._own_file())
         assert self._exported is not None
-        command = [find_command(), "export", "perfetto", trace, "--with", self._exported, "--output", output, "--no-progress"]
+        command = [find_command(), "export", "perfetto", trace, "--torch-profile", self._exported, "--output", output, "--no-progress"]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=untraced(os.environ))
         if done.returncode not in _CODES_WITH_FILE:
             raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")

@@ -18,10 +18,7 @@ use super::args::trace::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::render_written_budget;
 use crate::render::wording::{describe_loss, fill_check, write_budget_file};
-use crate::render::{
-    CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
-    select_format,
-};
+use crate::render::{JunitRenderer, MarkdownRenderer, OutputChoice, RenderContext, Renderer, print_document};
 use crate::terminal::output_file::{BUDGET, OutputPath};
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
@@ -39,7 +36,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     budget: PathBuf,
     /// Write the budget file, with limits taken from this trace, or the largest of several
-    #[arg(long, conflicts_with_all = ["markdown", "junit", "json", "format"])]
+    #[arg(long, conflicts_with_all = ["markdown", "junit", "json"])]
     write: bool,
     /// Replace an existing budget, or a --markdown or --junit file that gpumemtrace did not write
     #[arg(long)]
@@ -50,12 +47,8 @@ pub(crate) struct CheckArgs {
     /// Also write JUnit XML, one test case per limit, one suite per trace ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Print JSON (its schema: `gpumemtrace schema check`)
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(CHECK_RENDERERS))]
-    format: Option<&'static dyn Renderer<CheckDocument>>,
+    #[command(flatten)]
+    output_choice: OutputChoice<CheckDocument>,
     #[command(flatten)]
     reading: TraceArgs,
     #[command(flatten)]
@@ -76,15 +69,14 @@ impl CheckArgs {
             outputs.extend(path.map(|path| (renderer, Some(path).filter(|path| *path != Path::new("-")))));
         }
         let on_stdout = outputs.iter().filter(|(_, file)| file.is_none()).count();
-        let is_format_named = self.json || self.format.is_some();
-        if on_stdout + usize::from(is_format_named) > 1 {
+        if on_stdout + usize::from(self.output_choice.is_named) > 1 {
             return Err(UsageError(
-                "only one of --json, --format, --markdown - and --junit - can write to stdout; give the others a file"
+                "only one of --json, --markdown - and --junit - can write to stdout; give the others a file"
                     .to_owned(),
             ));
         }
         if on_stdout == 0 {
-            outputs.push((select_format(CHECK_RENDERERS, self.format, self.json), None));
+            outputs.push((self.output_choice.renderer, None));
         }
         Ok(outputs)
     }
@@ -127,7 +119,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
         write_output(renderer, target, &document, &context)?;
     }
     Ok(match (passed, complete) {
-        (false, _) => CliExit::Exceeded,
+        (false, _) => CliExit::Findings,
         (true, false) => CliExit::Incomplete,
         (true, true) => CliExit::Done,
     })
@@ -146,7 +138,7 @@ fn read_profiles<T: Send>(
     let results: BTreeMap<usize, Result<T, UnreadableInput>> = read_many(
         files,
         args.jobs.pace(&args.reading, "traces"),
-        || Resolver::new(args.reading.uses_symbol_cache()),
+        Resolver::for_user,
         |resolver, path| {
             let (analysis, amounts) = read_by_steps(path, user_code, shows_bytes)?;
             let mut profile = Profile::new(&analysis, &amounts);

@@ -189,7 +189,7 @@ fn explain_empty(folder: &Path, without_summary: &[String], are_unreadable: bool
         )),
         [name, ..] => UnreadableInput(format!(
             "{} in {folder} without a summary, such as {}; export the traces again with gpumemtrace export \
-             parquet TRACE --run NAME -o {folder}",
+             parquet TRACE --run-name NAME -o {folder}",
             format_count(without_summary.len() as u64, "run"),
             escape_text(name)
         )),

@@ -13,6 +13,7 @@ use gpumemtrace_replay::{
     symbolize_sites,
 };
 
+use super::args::force::ForceArgs;
 use super::args::jobs::JobsArgs;
 use super::args::output_name::default_output;
 use super::args::trace::TraceArgs;
@@ -52,9 +53,8 @@ pub(crate) struct HtmlArgs {
     /// Page to write [default: the trace with .html, such as run.html; required for a pattern]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace an existing file that gpumemtrace did not write
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: ForceArgs,
     /// Open the page in the default browser
     #[arg(long)]
     open: bool,
@@ -87,10 +87,10 @@ pub(crate) fn run(args: &HtmlArgs) -> anyhow::Result<CliExit> {
     let files = find_files(&traces, TRACES)?;
     refuse_many(&files)?;
     let (output, target) = if let Some(output) = &args.output {
-        (output.clone(), OutputPath::claim_named(output, "html", args.force)?)
+        (output.clone(), OutputPath::claim_named(output, "html", args.force.force)?)
     } else {
         let output = default_output(&traces[0], "html")?;
-        let target = OutputPath::claim(&output, "html", args.force)?;
+        let target = OutputPath::claim(&output, "html", args.force.force)?;
         (output, target)
     };
     let (page, is_complete) = page_of(args, &files)?;
@@ -128,7 +128,7 @@ pub(crate) fn write_page_of_run(traces: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let args = HtmlArgs {
         traces: traces.to_vec(),
         output: None,
-        force: false,
+        force: ForceArgs::default(),
         open: false,
         compare: None,
         max_size: DEFAULT_PAGE_BYTES,
@@ -188,7 +188,7 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
     let shown = read_traces.len();
     read_traces.extend(args.compare.as_ref().map(read).transpose()?);
     let (analyses, per_step): (Vec<Analysis>, Vec<PerStepTotals>) = read_traces.into_iter().unzip();
-    let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
+    let mut resolver = Resolver::for_user();
     let (shown, before) = analyses.split_at(shown);
     let mut report = full_report(shown, &mut resolver);
     let mut before_report = (!before.is_empty()).then(|| full_report(before, &mut resolver));

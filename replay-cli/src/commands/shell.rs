@@ -5,7 +5,7 @@
 use std::io::Write as _;
 
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 
 use crate::exit::{CliExit, UsageError};
 
@@ -17,34 +17,30 @@ pub(crate) struct CompletionsArgs {
 
 /// Prints the completion script, for example for
 /// `~/.local/share/bash-completion/completions/gpumemtrace`.
-pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<CliExit> {
+pub(crate) fn completions(args: &CompletionsArgs, mut command_line: Command) -> Result<CliExit> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "gpumemtrace", &mut text);
+    clap_complete::generate(args.shell, &mut command_line, "gpumemtrace", &mut text);
     write_stdout(&text)
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ManArgs {
-    /// Subcommand, such as `replay` [default: the main page]
-    command: Option<String>,
+    /// Command, such as `replay` or `export perfetto` [default: the main page]
+    command: Vec<String>,
 }
 
 /// Prints a page for `man -l -`.
-pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<CliExit> {
-    let mut all = Cli::command();
+pub(crate) fn man(args: &ManArgs, mut all: Command) -> Result<CliExit> {
     all.build();
-    let page = match &args.command {
-        None => all,
-        Some(name) => match all.find_subcommand(name) {
-            Some(command) => command.clone().version(env!("CARGO_PKG_VERSION")),
-            None => {
-                return Err(UsageError(format!(
-                    "there is no command {name}; list all with gpumemtrace --help"
-                ))
-                .into());
-            }
-        },
-    };
+    let mut page = &all;
+    for name in &args.command {
+        page = page.find_subcommand(name).ok_or_else(|| {
+            let whole = args.command.join(" ");
+            let above = page.get_bin_name().unwrap_or("gpumemtrace");
+            UsageError(format!("there is no command {whole}; {above} --help lists all"))
+        })?;
+    }
+    let page = page.clone().version(env!("CARGO_PKG_VERSION"));
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text)?;
     write_stdout(&text)

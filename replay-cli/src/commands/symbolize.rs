@@ -47,9 +47,6 @@ pub(crate) struct SymbolizeArgs {
     /// Replace an existing output file
     #[arg(long)]
     force: bool,
-    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
-    #[arg(long)]
-    no_cache: bool,
 }
 
 pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
@@ -69,7 +66,7 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
     let head = file.with_input(ring, TraceHead::read)?;
     let reasons = incomplete_reasons(&file, &head)?;
 
-    let mut resolver = Resolver::new(!args.no_cache);
+    let mut resolver = Resolver::for_user();
     let named = NamedAddresses::resolve(&head.definitions, &mut resolver);
     resolver.save_cache();
     let is_copied = head.ring.is_some() && !is_same_file(&args.trace, &target);

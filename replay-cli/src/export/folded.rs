@@ -7,46 +7,38 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::stacks::{DeviceStacks, NamedStacks, StackValue, ViewerFrame, collect_stacks};
-use super::{ExportJob, Exporter, FormatOptions};
-use crate::render::OutputFormat;
+use super::stacks::{DeviceStacks, NamedStacks, StackWeight, ViewerFrame, collect_stacks};
+use super::{ExportFormat, ExportJob, Exporter};
 use crate::terminal::escape::escape_text;
 
-pub(crate) struct FoldedExporter;
+#[derive(clap::Args)]
+pub(crate) struct FoldedExporter {
+    /// What the number of each stack counts
+    #[arg(long, value_enum, default_value_t)]
+    weight: StackWeight,
+}
 
-impl OutputFormat for FoldedExporter {
-    fn name(&self) -> &'static str {
-        "folded"
-    }
-
-    fn help(&self) -> &'static str {
-        "Folded stacks for flame graph tools, one line per stack"
-    }
+impl ExportFormat for FoldedExporter {
+    const NAME: &'static str = "folded";
+    const HELP: &'static str = "Folded stacks for flame graph tools, one line per stack";
+    const EXAMPLE: &'static str = "folded run.trace --weight leaked -o - | flamegraph.pl > leaks.svg";
+    const SUFFIX: &'static str = ".folded";
 }
 
 impl Exporter for FoldedExporter {
-    fn suffix(&self) -> &'static str {
-        ".folded"
-    }
-
-    fn chooses_value(&self) -> bool {
-        true
-    }
-
-    fn shows_leaks(&self, options: &FormatOptions) -> bool {
-        options.value == Some(StackValue::Leaked)
+    fn shows_leaks(&self) -> bool {
+        self.weight == StackWeight::Leaked
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut lines = FoldedLines::default();
-        let value = job.options.value.unwrap_or_default();
         let mut devices = 0;
         for index in 0..job.runs.len() {
             let run = &mut job.runs[index];
             let of_run = collect_stacks(run, index, &job.report, false)?.devices;
             devices += of_run.len();
             for device in of_run {
-                let amounts = device.by_stack(value);
+                let amounts = device.by_stack(self.weight);
                 let stacks = NamedStacks::new(run, amounts.keys().copied(), &mut job.resolver);
                 for (stack, amount) in &amounts {
                     lines.add(&device, stacks.frames(*stack), amount.bytes);
@@ -54,10 +46,10 @@ impl Exporter for FoldedExporter {
             }
         }
         if lines.lines.is_empty() {
-            job.notes.push(match value {
+            job.notes.push(match self.weight {
                 // Leaks may not have been judged.
-                StackValue::Leaked => "the report names no leak: the file is empty".to_owned(),
-                value => format!("no memory was {}: the file is empty", value.title()),
+                StackWeight::Leaked => "the report names no leak: the file is empty".to_owned(),
+                weight => format!("no memory was {}: the file is empty", weight.title()),
             });
         }
         lines.write(devices > 1, out)

@@ -7,9 +7,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-
-use super::{EXPORTERS, Exporter, PROGRAMS};
 use crate::exit::UsageError;
 
 /// A format that a program of its own writes.
@@ -17,28 +14,10 @@ pub(crate) struct ExportProgram {
     pub(crate) name: &'static str,
     /// One line of help.
     pub(crate) help: &'static str,
+    /// A command line that the help shows, without `gpumemtrace export`.
+    pub(crate) example: &'static str,
     /// The file name of the program.
     pub(crate) program: &'static str,
-}
-
-/// A value of FORMAT.
-#[derive(Clone, Copy)]
-pub(crate) enum ExportFormat {
-    /// A row of [`EXPORTERS`].
-    Own(&'static dyn Exporter),
-    /// A row of [`PROGRAMS`].
-    Program(&'static ExportProgram),
-}
-
-/// Parses the name of a row of either table.
-pub(crate) fn export_format_parser() -> impl TypedValueParser<Value = ExportFormat> {
-    let own = EXPORTERS.iter().map(|row| PossibleValue::new(row.name()).help(row.help()));
-    let programs = PROGRAMS.iter().map(|row| PossibleValue::new(row.name).help(row.help));
-    PossibleValuesParser::new(own.chain(programs)).try_map(|name| {
-        let own = EXPORTERS.iter().find(|row| row.name() == name).map(|row| ExportFormat::Own(*row));
-        let program = || PROGRAMS.iter().find(|row| row.name == name).map(ExportFormat::Program);
-        own.or_else(program).ok_or_else(|| format!("unknown format {name}"))
-    })
 }
 
 impl ExportProgram {
@@ -53,7 +32,7 @@ impl ExportProgram {
                 self.name, self.program, self.name
             ));
         };
-        // The first argument is `export`: the command takes no options before it.
+        // The first argument is `export`: neither command takes options before its subcommand.
         let error = Command::new(&program).args(std::env::args_os().skip(2)).exec();
         UsageError(format!("{} cannot be run: {error}", program.display()))
     }

@@ -9,55 +9,46 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::distinct::Distinct;
-use super::stacks::{EMPTY_NOTE, NamedStacks, StackValue, ViewerFrame, collect_stacks};
+use super::stacks::{EMPTY_NOTE, NamedStacks, StackWeight, ViewerFrame, collect_stacks};
 use super::window::Amount;
-use super::{ExportJob, Exporter, FormatOptions};
-use crate::render::OutputFormat;
+use super::{ExportFormat, ExportJob, Exporter};
 use gpumemtrace_format::source_path::file_name;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-pub(crate) struct SpeedscopeExporter;
+#[derive(clap::Args)]
+pub(crate) struct SpeedscopeExporter {
+    /// The flame graph to show first
+    #[arg(long, value_enum, default_value_t)]
+    weight: StackWeight,
+}
 
-impl OutputFormat for SpeedscopeExporter {
-    fn name(&self) -> &'static str {
-        "speedscope"
-    }
-
-    fn help(&self) -> &'static str {
-        "Flame graphs for speedscope: live at the peak, at the end, allocated, leaked"
-    }
+impl ExportFormat for SpeedscopeExporter {
+    const NAME: &'static str = "speedscope";
+    const HELP: &'static str = "Flame graphs for speedscope: live at the peak, at the end, allocated, leaked";
+    const EXAMPLE: &'static str = "speedscope run.trace --around oom";
+    const SUFFIX: &'static str = ".speedscope.json";
 }
 
 impl Exporter for SpeedscopeExporter {
-    fn suffix(&self) -> &'static str {
-        ".speedscope.json"
-    }
-
-    fn chooses_value(&self) -> bool {
-        true
-    }
-
-    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
+    fn shows_leaks(&self) -> bool {
         true
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut frames = Distinct::default();
-        let mut by_value: Vec<Vec<SampledProfile>> = vec![Vec::new(); 4];
+        let mut by_weight: Vec<Vec<SampledProfile>> = vec![Vec::new(); 4];
         for index in 0..job.runs.len() {
             let run = &mut job.runs[index];
             for device in collect_stacks(run, index, &job.report, false)?.devices {
                 let stacks = NamedStacks::new(run, device.stacks(), &mut job.resolver);
-                for (profiles, value) in
-                    by_value.iter_mut().zip(job.options.value.unwrap_or_default().and_others())
-                {
-                    let amounts = number_stacks(&mut frames, &stacks, &device.by_stack(value));
-                    profiles.extend(profiles_of_value(&device.name, value, &amounts));
+                for (profiles, weight) in by_weight.iter_mut().zip(self.weight.and_others()) {
+                    let amounts = number_stacks(&mut frames, &stacks, &device.by_stack(weight));
+                    profiles.extend(profiles_of_weight(&device.name, weight, &amounts));
                 }
             }
         }
-        let mut profiles: Vec<SampledProfile> = by_value.into_iter().flatten().collect();
+        let mut profiles: Vec<SampledProfile> = by_weight.into_iter().flatten().collect();
         if profiles.is_empty() {
             job.notes.push(EMPTY_NOTE.to_owned());
             profiles.push(SampledProfile::new("no memory".to_owned(), "bytes", Vec::new()));
@@ -81,9 +72,9 @@ impl Exporter for SpeedscopeExporter {
 }
 
 /// The profiles of bytes and of blocks; none without blocks.
-fn profiles_of_value(
+fn profiles_of_weight(
     device: &str,
-    value: StackValue,
+    weighted_by: StackWeight,
     amounts: &[(Vec<usize>, Amount)],
 ) -> Vec<SampledProfile> {
     if amounts.is_empty() {
@@ -91,7 +82,7 @@ fn profiles_of_value(
     }
     let profile = |unit, suffix, weight: fn(&Amount) -> u64| {
         let weighted = amounts.iter().map(|(stack, amount)| (stack.clone(), weight(amount))).collect();
-        SampledProfile::new(format!("{device}: {}{suffix}", value.title()), unit, weighted)
+        SampledProfile::new(format!("{device}: {}{suffix}", weighted_by.title()), unit, weighted)
     };
     vec![profile("bytes", "", |amount| amount.bytes), profile("none", " (blocks)", |amount| amount.blocks)]
 }

@@ -60,11 +60,11 @@ pub(super) struct FindingThread {
 }
 
 impl FindingThread {
-    pub(super) fn start(user_code: UserCodePaths, uses_symbol_cache: bool) -> std::io::Result<Self> {
+    pub(super) fn start(user_code: UserCodePaths) -> std::io::Result<Self> {
         let (asked, questions) = channel::<PathBuf>();
         let (answers, found) = channel();
         std::thread::Builder::new().name("finding".to_owned()).spawn(move || {
-            let mut resolver = Resolver::new(uses_symbol_cache);
+            let mut resolver = Resolver::for_user();
             for path in questions {
                 let finding = find(&path, &user_code, &mut resolver);
                 if answers.send((path, finding)).is_err() {

@@ -44,9 +44,8 @@ const MAX_LINES: usize = 16;
 pub(crate) fn follow_to_end(
     paths: &[PathBuf],
     user_code: &UserCodePaths,
-    uses_symbol_cache: bool,
 ) -> Result<Vec<PathBuf>, UnreadableInput> {
-    let findings = FindingThread::start(user_code.clone(), uses_symbol_cache)
+    let findings = FindingThread::start(user_code.clone())
         .map_err(|error| UnreadableInput(format!("no thread can be started: {error}")))?;
     let mut watch = Watch {
         paths,

@@ -1,13 +1,14 @@
 //! Adds an analysis, its section and an output, through the same tables as the built-in ones.
 //!
 //! The analysis counts the driver calls of each device. Its section appears in JSON under its key
-//! and in text under its flag. The output writes CSV, and `--format csv` selects it.
+//! and in text under its flag. The output writes CSV, and `--csv` selects it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
+use clap::{Args as _, FromArgMatches as _};
 use gpumemtrace_format::{Event, EventKind, NodeId};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::SectionData;
@@ -18,8 +19,8 @@ use serde::Serialize;
 
 use super::text::{SECTIONS, SectionRow, SiteFormatter};
 use super::{
-    JsonRenderer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, TextRenderer,
-    format_parser,
+    JsonRenderer, OutputChoice, OutputFormat, OutputTable, RenderContext, Renderer, ReportNeeds,
+    ReportRenderer, TextRenderer,
 };
 use crate::terminal::format::put_line;
 use crate::terminal::style::{ColorChoice, Style};
@@ -109,7 +110,16 @@ impl ReportRenderer for CsvRenderer {
 
 static MORE_ANALYSES: &[AnalysisRow] = &[driver_calls::ROW];
 static MORE_SECTIONS: &[SectionRow] = &[driver_calls::TEXT];
-static MORE_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer, &CsvRenderer];
+/// The table of outputs with one more row.
+struct MoreOutputs;
+
+impl OutputTable for MoreOutputs {
+    type Renderer = dyn ReportRenderer;
+
+    fn rows() -> &'static [&'static Self::Renderer] {
+        &[&TextRenderer, &JsonRenderer, &CsvRenderer]
+    }
+}
 
 fn analyse_two_calls() -> Analysis {
     let mut run = Synthetic::new();
@@ -153,15 +163,16 @@ fn added_analysis_is_in_json_and_text() {
 }
 
 #[test]
-fn added_output_is_selected_by_format() {
-    let parser = clap::Command::new("replay")
-        .arg(clap::Arg::new("format").long("format").value_parser(format_parser(MORE_RENDERERS)));
-    let matches = parser.clone().try_get_matches_from(["replay", "--format", "csv"]).unwrap();
-    let selected = matches.get_one::<&'static dyn ReportRenderer>("format").copied().unwrap();
+fn added_output_is_selected_by_its_flag() {
+    let parser = OutputChoice::<MoreOutputs>::augment_args(clap::Command::new("replay"));
+    let matches = parser.clone().try_get_matches_from(["replay", "--csv"]).unwrap();
+    let selected = OutputChoice::<MoreOutputs>::from_arg_matches(&matches).unwrap().renderer;
     let report = report(&[analyse_two_calls()], &[]);
     let context = RenderContext::new(Style::for_stdout(ColorChoice::Never));
     assert_eq!(render(selected, &report, &context), "0,4096\n");
-    assert!(parser.try_get_matches_from(["replay", "--format", "tsv"]).is_err());
+    for wrong in [&["replay", "--tsv"][..], &["replay", "--csv", "--json"]] {
+        assert!(parser.clone().try_get_matches_from(wrong).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

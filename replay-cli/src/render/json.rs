@@ -17,7 +17,7 @@ impl OutputFormat for JsonRenderer {
     }
 
     fn help(&self) -> &'static str {
-        "One JSON object"
+        "Print JSON; `gpumemtrace schema` describes it"
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A [`Renderer`] writes one type of document: the [`Report`] of `replay`, the
 //! [`ComparisonDocument`] of `compare`, the [`CheckDocument`] of `check`. Commands know outputs
-//! only by the tables below: `--format` takes the names in them, and the first row is the default.
+//! only by the tables below: the first row is the default, and each other one has a flag of its
+//! name.
 //! To add an output, add its file here and a row to the table of each document that it can write.
 
 #[cfg(test)]
@@ -13,12 +14,12 @@ pub(crate) mod json;
 mod junit;
 pub(crate) mod markdown;
 mod outcome;
+mod output_choice;
 pub(crate) mod text;
 pub(crate) mod wording;
 
 use std::io::Write;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use gpumemtrace_multirun::{CheckDocument, ComparisonDocument, JobReport};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{Report, Section};
@@ -31,31 +32,39 @@ use crate::terminal::style::Style;
 pub(crate) use json::JsonRenderer;
 pub(crate) use junit::JunitRenderer;
 pub(crate) use markdown::MarkdownRenderer;
+pub(crate) use output_choice::{OutputChoice, OutputTable};
 pub(crate) use text::TextRenderer;
 use text::{SECTIONS, SectionRow};
 
-/// The formats of `replay`, the default first.
-pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
-/// The formats of `compare`, the default first.
-pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<ComparisonDocument>] =
-    &[&TextRenderer, &JsonRenderer];
-/// The formats of `whatif`, the default first.
-pub(crate) static WHATIF_RENDERERS: &[&dyn Renderer<WhatIfAnswers>] = &[&TextRenderer, &JsonRenderer];
-/// The formats of `fit`, the default first.
-pub(crate) static FIT_RENDERERS: &[&dyn Renderer<SmallestCard>] = &[&TextRenderer, &JsonRenderer];
-pub(crate) static LARGEST_RENDERERS: &[&dyn Renderer<LargestAnswer>] = &[&TextRenderer, &JsonRenderer];
-/// The formats of `ranks`, the default first.
-pub(crate) static JOB_RENDERERS: &[&dyn Renderer<JobReport>] = &[&TextRenderer, &JsonRenderer];
-/// The formats of `check`, the default first.
-pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<CheckDocument>] =
-    &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
+/// The outputs of a document, the default first.
+macro_rules! outputs {
+    ($($document:ty: $renderer:ty = $rows:expr;)*) => {$(
+        impl OutputTable for $document {
+            type Renderer = $renderer;
 
-/// A value of `--format`.
+            fn rows() -> &'static [&'static Self::Renderer] {
+                $rows
+            }
+        }
+    )*};
+}
+
+outputs! {
+    Report: dyn ReportRenderer = &[&TextRenderer, &JsonRenderer];
+    ComparisonDocument: dyn Renderer<Self> = &[&TextRenderer, &JsonRenderer];
+    CheckDocument: dyn Renderer<Self> = &[&TextRenderer, &JsonRenderer];
+    WhatIfAnswers: dyn Renderer<Self> = &[&TextRenderer, &JsonRenderer];
+    SmallestCard: dyn Renderer<Self> = &[&TextRenderer, &JsonRenderer];
+    LargestAnswer: dyn Renderer<Self> = &[&TextRenderer, &JsonRenderer];
+    JobReport: dyn Renderer<Self> = &[&TextRenderer, &JsonRenderer];
+}
+
+/// An output with a name: `json` for the flag `--json`.
 pub(crate) trait OutputFormat: Sync {
-    /// The value of `--format` that selects it.
+    /// The flag that selects it, without dashes.
     fn name(&self) -> &'static str;
 
-    /// One line of help for that value.
+    /// One line of help for that flag.
     fn help(&self) -> &'static str;
 }
 
@@ -119,8 +128,6 @@ pub(crate) struct RenderContext<'a> {
     pub(crate) full_stacks: bool,
     /// The sections that text can print.
     pub(crate) section_rows: &'static [SectionRow],
-    /// `--all`: lists are not shortened.
-    pub(crate) all_rows: bool,
     /// Where source lines may come from.
     pub(crate) source: &'a SourceArgs,
     /// Colours, width, and rows per list.
@@ -134,46 +141,8 @@ static DEFAULT_SOURCE: SourceArgs =
 impl RenderContext<'_> {
     /// The defaults: no sections, shortened stacks and lists.
     pub(crate) fn new(style: Style) -> Self {
-        Self {
-            sections: &[],
-            section_rows: SECTIONS,
-            full_stacks: false,
-            all_rows: false,
-            source: &DEFAULT_SOURCE,
-            style,
-        }
+        Self { sections: &[], section_rows: SECTIONS, full_stacks: false, source: &DEFAULT_SOURCE, style }
     }
-}
-
-/// Parses the value of `--format`: the name of a row of this table.
-pub(crate) fn format_parser<R>(table: &'static [&'static R]) -> impl TypedValueParser<Value = &'static R>
-where
-    R: OutputFormat + ?Sized + 'static,
-{
-    let values = table.iter().map(|format| PossibleValue::new(format.name()).help(format.help()));
-    PossibleValuesParser::new(values)
-        .try_map(|name| find_format(table, &name).ok_or_else(|| format!("unknown format {name}")))
-}
-
-/// The row that `--format` or its short form `--json` selects, else the first one.
-pub(crate) fn select_format<R>(
-    table: &'static [&'static R],
-    format: Option<&'static R>,
-    is_json: bool,
-) -> &'static R
-where
-    R: OutputFormat + ?Sized,
-{
-    let json = || find_format(table, JsonRenderer.name()).filter(|_| is_json);
-    format.or_else(json).unwrap_or(table[0])
-}
-
-/// The row of this name.
-pub(crate) fn find_format<R>(table: &'static [&'static R], name: &str) -> Option<&'static R>
-where
-    R: OutputFormat + ?Sized,
-{
-    table.iter().copied().find(|format| format.name() == name)
 }
 
 /// Renders a document to stdout.
@@ -196,21 +165,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_flag_selects_json_and_first_row_is_default() {
-        assert_eq!(select_format(REPORT_RENDERERS, None, false).name(), "text");
-        assert_eq!(select_format(COMPARISON_RENDERERS, None, true).name(), "json");
-        assert_eq!(
-            select_format(CHECK_RENDERERS, find_format(CHECK_RENDERERS, "junit"), false).name(),
-            "junit"
-        );
-    }
-
-    #[test]
     fn format_names_are_unique_in_each_table() {
         fn names<R: OutputFormat + ?Sized>(table: &[&R]) -> Vec<&'static str> {
             table.iter().map(|format| format.name()).collect()
         }
-        for mut names in [names(REPORT_RENDERERS), names(COMPARISON_RENDERERS), names(CHECK_RENDERERS)] {
+        for mut names in
+            [names(Report::rows()), names(ComparisonDocument::rows()), names(CheckDocument::rows())]
+        {
             let rows = names.len();
             names.sort_unstable();
             names.dedup();

@@ -23,6 +23,7 @@ use gpumemtrace_format::source_path::file_name;
 use gpumemtrace_replay::callsite::stable_id;
 use gpumemtrace_replay::report::{Site, TraceOrigin};
 
+use crate::help::DISPLAY;
 use crate::terminal::escape::escape_text;
 use python_text::PythonText;
 
@@ -44,7 +45,7 @@ pub(crate) struct SourceArgs {
     ///
     /// Without it, source lines are those below the folder of the run and of Python's libraries,
     /// and only for traces that you recorded on this host.
-    #[arg(long = "source", value_name = "DIR")]
+    #[arg(long = "source", help_heading = DISPLAY, value_name = "DIR")]
     pub(crate) folders: Vec<PathBuf>,
     #[arg(skip)]
     pub(crate) scope: SourceScope,

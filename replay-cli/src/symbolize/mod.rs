@@ -50,9 +50,9 @@ struct ModuleSymbols {
 }
 
 impl Resolver {
-    /// Creates a resolver, with the cache on disk if `uses_cache`.
-    pub fn new(uses_cache: bool) -> Self {
-        Self { cache: if uses_cache { SymbolCache::for_user() } else { None }, modules: HashMap::new() }
+    /// Creates a resolver with the user's cache on disk, unless `GPUMEMTRACE_CACHE=off` is set.
+    pub fn for_user() -> Self {
+        Self { cache: SymbolCache::for_user(), modules: HashMap::new() }
     }
 
     fn module(&mut self, definition: &ModuleDef) -> &mut ResolvedModule {
@@ -173,7 +173,7 @@ mod tests {
         };
         let table = SymbolTable::read([&image]);
         let address = table.address_of(|name| name.contains("own_functions_are_found")).unwrap();
-        let mut resolver = Resolver::new(false);
+        let mut resolver = Resolver { cache: None, modules: HashMap::new() };
         let frames = resolver.resolve(&definition, address + 1).unwrap();
         let outermost = &frames.last().unwrap().function;
         assert!(outermost.contains("own_functions_are_found"), "{outermost}");

@@ -15,9 +15,9 @@ pub(crate) fn print_message(line: Arguments<'_>) {
 
 /// Prints what clap says about the command line. Clap repeats arguments as they are, so the text is
 /// made once more from escaped arguments.
-pub(crate) fn print_usage_error<Cli: clap::Parser>(error: &clap::Error) {
+pub(crate) fn print_usage_error(command_line: clap::Command, error: &clap::Error) {
     let arguments = std::env::args_os().map(|argument| escape_text(&argument.to_string_lossy()));
-    match Cli::try_parse_from(arguments) {
+    match command_line.try_get_matches_from(arguments) {
         Err(again) if again.kind() == error.kind() => drop(again.print()),
         _ => {
             let text = error.render().to_string();

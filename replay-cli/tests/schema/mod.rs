@@ -11,8 +11,8 @@ const CHECKSUMS: [(&str, u32); 7] = [
     ("comparison", 0xdb68_1de2),
     ("check", 0xe024_e4f5),
     ("job", 0xdfcb_79cf),
-    ("history", 0xa972_041d),
-    ("whatif", 0xafb3_36b6),
+    ("history", 0x01c5_9cf5),
+    ("whatif", 0xe414_7e0e),
     ("largest", 0xd83b_53df),
 ];
 

@@ -115,7 +115,7 @@ def host_recorders(release, memray, driver):
     """Recorders of the host workload. The first two rows are the programs untraced."""
     def ours(name, stacks, **how):
         # No PyTorch runs here, so its tracker is off.
-        return gpumemtrace(name, release, stacks, env={"GPUMEMTRACE_TRACKER": "off"}, argument=str(driver), **how)
+        return gpumemtrace(name, release, stacks, env={"GPUMEMTRACE_TORCH_DETAILS": "off"}, argument=str(driver), **how)
 
     heaptrack = "" if HEAPTRACK_INTERPRET.exists() else "not installed"
     of_memray = "" if memray else "not installed"

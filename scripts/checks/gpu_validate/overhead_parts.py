@@ -11,9 +11,9 @@ from .verdicts import MEASURED, Different, Impossible, table
 WAYS = {
     "bare": {},
     "traced": {},
-    "tracker off": {"GPUMEMTRACE_TRACKER": "off"},
+    "tracker off": {"GPUMEMTRACE_TORCH_DETAILS": "off"},
     "stacks off": {"GPUMEMTRACE_STACKS": "none"},
-    "both off": {"GPUMEMTRACE_TRACKER": "off", "GPUMEMTRACE_STACKS": "none"},
+    "both off": {"GPUMEMTRACE_TORCH_DETAILS": "off", "GPUMEMTRACE_STACKS": "none"},
     "kernel clock": {"GPUMEMTRACE_CLOCK": "kernel"},
 }
 

@@ -41,7 +41,7 @@ def test_program_runs_on_the_smallest_card_and_on_no_smaller_one(name, torch_ver
 def test_text_names_the_card_and_what_fails_on_a_smaller_one(torch_version, tmp_path):
     program, python = BY_NAME["growing_sizes"], Path(VENVS[torch_version]) / "bin" / "python"
     run_program(program, torch_version, python, tmp_path, trace=tmp_path / "run.trace")
-    text = gpumemtrace("fit", tmp_path / "run.trace", "--set", "max_split_size_mb:64")
+    text = gpumemtrace("fit", tmp_path / "run.trace", "--alloc-conf", "max_split_size_mb:64")
     assert "smallest card" in text and "recorded: PyTorch's defaults" in text and "max_split_size_mb:64" in text
     assert "with 2.00 MiB less, out of memory in step" in text and "patterns.py:" in text
     assert "Smallest known card that holds the run: T400 (4 GB)" in text

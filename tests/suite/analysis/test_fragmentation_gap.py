@@ -100,7 +100,7 @@ def test_pending_frees_of_other_streams_are_a_cause(run_python, torch_version, t
 
 @pytest.mark.parametrize("conf", CONFS)
 def test_gap_without_tracker_is_almost_fully_explained(run_python, torch_version, tmp_path, conf):
-    run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, GPUMEMTRACE_TRACKER="off")
+    run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, GPUMEMTRACE_TORCH_DETAILS="off")
     for seen, gap, _ in moments:
         by_cause = causes(gap)
         assert gap["requested_bytes"] is None and gap["pools"] == gap["common_sizes"] == []

@@ -232,14 +232,16 @@ assert function() == plain()
 
 
 def test_injection_is_invisible_to_the_program(torch_version, run_with_holders, tmp_path):
-    """sys.path, import hooks and sitecustomize modules are unchanged, also in isolated mode."""
+    """sys.path, import hooks and sitecustomize modules are unchanged, also in isolated mode.
+    The last finder of `run` is tested in package/test_import_under_run.py."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.came_first = True\n")
     script = tmp_path / "sees.py"
     script.write_text(
         "import os, sys, torch, atexit\n"
         "atexit.register(print, 'last')\n"
-        "print(sys.path, sys.meta_path, getattr(sys, 'came_first', None), sys.modules['sitecustomize'].__file__)\n"
+        "finders = [finder for finder in sys.meta_path if type(finder).__name__ != '_LastFinder']\n"
+        "print(sys.path, finders, getattr(sys, 'came_first', None), sys.modules['sitecustomize'].__file__)\n"
         "print(torch.cuda.__spec__.loader, torch.cuda.__loader__, torch.autograd.__spec__.loader, sys.exc_info())\n"
         "torch.zeros(5, device='cuda')\n"
         "sys.exit(5)\n"

@@ -45,7 +45,7 @@ def test_clean_training_has_no_leak(run_python, torch_version, model, amp, optim
 
 def test_leaks_set_exit_code_only_on_request(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", "--leak", "hook", "--steps", 12)
-    run.report("--leaks", "--fail-on", "leak", code=3)
+    run.report("--leaks", "--fail-on", "leaks", code=3)
     run.report("--leaks", code=0)
     assert json.dumps(run.report("--leaks")["leaks"])
 

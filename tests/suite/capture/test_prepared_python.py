@@ -13,7 +13,7 @@ PROGRAMS = {
     "expandable segments": ("memory/gap_moments.py", ["witness.json"], {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
     "out of memory": ("memory/oom_growth.py", ["validation"], {"SIMGPU_MEM": "2G"}),
     "driver's pool": ("memory/async_allocator.py", [], {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
-    "without tracker": ("training/train.py", [], {"GPUMEMTRACE_TRACKER": "off", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+    "without tracker": ("training/train.py", [], {"GPUMEMTRACE_TORCH_DETAILS": "off", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
 }
 #: Differs between any two runs of a program, beside addresses of the host.
 OF_ONE_RUN = ("seq", "time_ns", "tid", "native", "python")

@@ -58,7 +58,7 @@ def test_unknown_version_falls_back_to_profiler_hook(run_python, torch_version, 
 
 
 def test_tracker_can_be_disabled(run_python, torch_version, tmp_path):
-    run = run_python(torch_version, "training/train.py", "--stats", tmp_path / "stats.json", GPUMEMTRACE_TRACKER="off")
+    run = run_python(torch_version, "training/train.py", "--stats", tmp_path / "stats.json", GPUMEMTRACE_TORCH_DETAILS="off")
     assert "gpumemtrace" not in run.process.stderr
     assert_blocks_equal_torch(run.events(), json.loads((tmp_path / "stats.json").read_text()))
     assert all("requested" not in event for event in run.events())
@@ -106,6 +106,6 @@ def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
 
 def test_out_of_memory_is_recorded_without_the_tracker(run_python, torch_version):
     """Then the event has no size, stream and pool of the request, as with PyTorch's old versions."""
-    run = run_python(torch_version, "training/allocator_matrix.py", "oom", "--history", "history.json", check=False, GPUMEMTRACE_TRACKER="off", SIMGPU_MEM="256M")
+    run = run_python(torch_version, "training/allocator_matrix.py", "oom", "--history", "history.json", check=False, GPUMEMTRACE_TORCH_DETAILS="off", SIMGPU_MEM="256M")
     errors = [event for event in run.events() if event["kind"] == "oom"]
     assert errors and len(run.report()["oom"]) == len(errors)

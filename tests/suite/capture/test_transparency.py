@@ -45,7 +45,7 @@ def test_own_functions_are_not_taken_for_pytorch(tmp_path):
     driver.symlink_to(DRIVER)
     # A recursion is killed before it fills the disk.
     subprocess.run(["timeout", "-s", "KILL", "20", sys.executable, "-c", REPORTS_WITHOUT_PYTORCH, driver], cwd=tmp_path, check=True,
-                   env=environment(tmp_path, LD_PRELOAD=ours, GPUMEMTRACE_TRACKER="off"))
+                   env=environment(tmp_path, LD_PRELOAD=ours, GPUMEMTRACE_TORCH_DETAILS="off"))
     assert [event["kind"] for event in dump(tmp_path / "run.trace")].count("block_alloc") == 3
 
 

@@ -40,12 +40,12 @@ def test_written_budget_passes_same_run_and_fails_leaky_one(demo, tmp_path):
     for run in (mended, again):
         kept = json.loads(gpumemtrace("check", run.trace, "--budget", budget, "--json"))
         assert kept["passed"] and all(one["state"] == "kept" and one["measured"] == one["limit"] for one in kept["budgets"])
-    text = gpumemtrace("check", leaky.trace, "--budget", budget, "--markdown", markdown, "--junit", junit, code=4)
+    text = gpumemtrace("check", leaky.trace, "--budget", budget, "--markdown", markdown, "--junit", junit, code=3)
     line = f"demo_train.py:{LEAK_LINE} in look_at_features()"
     failed = [row for row in text.splitlines() if row.startswith("FAIL ")]
     assert any("leaks.count" in row and "1, over by 1 (limit 0)" in row for row in failed), text
     assert line in text and line in markdown.read_text()
-    outcome = json.loads(gpumemtrace("check", leaky.trace, "--budget", budget, "--json", code=4))
+    outcome = json.loads(gpumemtrace("check", leaky.trace, "--budget", budget, "--json", code=3))
     named = {one["name"]: one for one in outcome["budgets"]}
     assert named["leaks.bytes_per_step"]["over_by"] == LEAK_BYTES
     assert named["leaks.bytes_per_step"]["contributors"][0]["site"]["line"] == LEAK_LINE
@@ -68,7 +68,7 @@ def test_budgets_per_line_and_function(demo, tmp_path):
     leaky, budget = demo(), tmp_path / "budget.toml"
     held = next(share for share in leaky.report("--peak")["peak"][0]["sites"] if share["site"]["line"] == LEAK_LINE)["bytes"]
     for pattern in (f"demo_train.py:{LEAK_LINE}", "look_at_features", "scripts/demo_train.py:look_*"):
-        for limit, code in ((held, 0), (held - 1, 4)):
+        for limit, code in ((held, 0), (held - 1, 3)):
             budget.write_text(f"[[site]]\nmatch = '{pattern}'\npeak = {limit}\nbytes_per_step = {LEAK_BYTES}\nallocations_per_step = 1\n")
             outcome = json.loads(gpumemtrace("check", leaky.trace, "--budget", budget, "--json", code=code))
             assert [one["measured"] for one in outcome["budgets"]] == [held, LEAK_BYTES, 1]
@@ -84,7 +84,7 @@ def test_unknown_key_is_refused_and_unknown_value_fails(demo, run_python, tmp_pa
     once.write_text("import torch\nkept = torch.empty(1 << 20, device='cuda')\n")
     run = run_python(VERSION, once, name="once")
     budget.write_text("[peak]\nlive = '1 GiB'\n[step]\npeak = '1 GiB'\n[leaks]\nbytes_per_step = 0\n")
-    text = gpumemtrace("check", run.trace, "--budget", budget, code=4)
+    text = gpumemtrace("check", run.trace, "--budget", budget, code=3)
     assert text.count("unknown: no steps were found in this run") == 2
     assert "1 of 3 limits met, 2 unknown" in text and "ok       peak.live" in text
     budget.write_text("if_unknown = 'pass'\n" + budget.read_text())

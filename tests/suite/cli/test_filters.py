@@ -81,14 +81,14 @@ def test_filtered_reports_equal_pytorch(parts):
 
     # Per device.
     for ordinal, device in enumerate(printed["devices"]):
-        of = report(run.trace, "--device", ordinal)
+        of = report(run.trace, "--gpu", ordinal)
         (only,) = of["devices"]
         assert only["device"] == ordinal
         assert only["end"]["live_bytes"] == device["end_bytes"]
         if ordinal:
             assert only["peak"]["live_bytes"] == device["peak_bytes"]
         assert {part["device"] for part in of["peak"] + of["fragmentation"] + of["timelines"]} == {ordinal}
-    assert len(report(run.trace, "--device", "0,1")["devices"]) == 2
+    assert len(report(run.trace, "--gpu", "0,1")["devices"]) == 2
 
     # Per line, in JSON and in text.
     for pattern in ("filtered_run.py:on_the_side_stream", "on_the_side_*", "*"):
@@ -115,7 +115,7 @@ def test_unmatched_filter_is_refused_in_one_line(parts):
     run, printed = parts
     for arguments, says in [
         (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "no event follows"), (["--since", "soon"], "is not a time"),
-        (["--device", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
+        (["--gpu", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
         (["--stream", "12345"], hex(printed["side"])), (["--stream", "left"], "not a stream"),
     ]:
         shown, errors = replay(run.trace, *arguments, code=2)
@@ -125,7 +125,7 @@ def test_unmatched_filter_is_refused_in_one_line(parts):
 
 
 def test_unknown_stream_is_not_guessed(run_python, torch_version):
-    run = run_python(torch_version, "memory/filtered_run.py", 4, GPUMEMTRACE_TRACKER="off")
+    run = run_python(torch_version, "memory/filtered_run.py", 4, GPUMEMTRACE_TORCH_DETAILS="off")
     _, errors = replay(run.trace, "--stream", "0", code=2)
     assert "not_wanted" in errors or "tracker" in errors
 

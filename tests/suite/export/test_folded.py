@@ -33,7 +33,7 @@ def test_sums_are_those_of_the_report(stack_run, name, value):
     run = stack_run(name)
     expected = run.total(value)
     notes = None if expected else "the file is empty"
-    stacks = read_folded(run.export("folded", "--value", value, notes=notes))
+    stacks = read_folded(run.export("folded", "--weight", value, notes=notes))
     assert sum(bytes_ for _, bytes_ in stacks) == expected
     assert len({tuple(frames) for frames, _ in stacks}) == len(stacks), "a stack has two lines"
 
@@ -59,7 +59,7 @@ def test_windows_hold_what_a_recount_of_the_dump_holds(stack_run, part):
     begin_ns, end_ns = map(events.time_at, part)
     expected = events.window(begin_ns, end_ns)
     for value in ["peak", "end", "allocated"]:
-        stacks = read_folded(run.export("folded", "--value", value, "--since", f"{begin_ns}ns", "--until", f"{end_ns}ns"))
+        stacks = read_folded(run.export("folded", "--weight", value, "--since", f"{begin_ns}ns", "--until", f"{end_ns}ns"))
         assert sum(bytes_ for _, bytes_ in stacks) == expected[value] > 0, (value, part)
 
 
@@ -70,14 +70,14 @@ def test_peak_of_an_empty_window_is_the_state_at_it(stack_run):
     expected = events.window(at_ns, at_ns)["end"]
     assert events.window(-1, at_ns)["peak"] > expected > 0
     for value in ["peak", "end"]:
-        stacks = read_folded(run.export("folded", "--value", value, "--since", f"{at_ns}ns", "--until", f"{at_ns}ns"))
+        stacks = read_folded(run.export("folded", "--weight", value, "--since", f"{at_ns}ns", "--until", f"{at_ns}ns"))
         assert sum(bytes_ for _, bytes_ in stacks) == expected
 
 
 def test_leaks_are_those_of_the_whole_run(stack_run):
     run = stack_run("leak")
     note = "leaks are those of the whole run"
-    stacks = read_folded(run.export("folded", "--value", "leaked", "--until", "step:10", notes=note))
+    stacks = read_folded(run.export("folded", "--weight", "leaked", "--until", "step:10", notes=note))
     assert sum(bytes_ for _, bytes_ in stacks) == run.total("leaked") > 0
 
 

@@ -203,7 +203,7 @@ def test_equal_traces_give_equal_files(training, tmp_path):
 def test_profile_that_is_none_is_one_sentence(training, tmp_path, content, why):
     trace, _ = training
     (tmp_path / "profile.json").write_text(content)
-    done = subprocess.run([COMMAND, "export", "perfetto", trace, "--with", tmp_path / "profile.json", "-o", tmp_path / "out"],
+    done = subprocess.run([COMMAND, "export", "perfetto", trace, "--torch-profile", tmp_path / "profile.json", "-o", tmp_path / "out"],
                           capture_output=True, text=True)
     assert done.returncode == 5 and why in done.stderr and not (tmp_path / "out").exists()
     assert "is not a trace of torch.profiler" in done.stderr

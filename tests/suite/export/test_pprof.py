@@ -113,7 +113,7 @@ def test_pprof_summarizes_filters_and_compares(stack_run, tmp_path):
 def test_value_is_the_type_that_is_shown_first(stack_run):
     run = stack_run("leak")
     for value, name in [("peak", "peak_space"), ("end", "inuse_space"), ("allocated", "alloc_space")]:
-        assert f"Type: {name}\n" in pprof("-top", run.export("pprof", "--value", value))
+        assert f"Type: {name}\n" in pprof("-top", run.export("pprof", "--weight", value))
 
 
 def test_hostile_names_arrive(stack_run):

@@ -60,7 +60,7 @@ def test_lines_hold_at_the_peak_what_the_report_says(stack_run):
 
 
 def test_value_comes_first(stack_run):
-    first = json.loads(stack_run("leak").export("speedscope", "--value", "leaked").read_text())["profiles"][0]
+    first = json.loads(stack_run("leak").export("speedscope", "--weight", "leaked").read_text())["profiles"][0]
     assert first["name"] == "GPU 0: leaked"
 
 

@@ -208,7 +208,7 @@ def test_json_holds_the_same_and_bytes_do_not_change(own_run, export, torch_vers
 @pytest.mark.parametrize("conf", CONFS)
 def test_trace_without_the_tracker_is_valid_too(own_run, export, torch_version, conf):
     """Segments are then the driver's allocations, and requested sizes are unknown."""
-    run, own = own_run(torch_version, conf, GPUMEMTRACE_TRACKER="off")
+    run, own = own_run(torch_version, conf, GPUMEMTRACE_TORCH_DETAILS="off")
     ours = load_snapshot(export(run.trace, "--until", "mark:dumped"))
     assert rewind(ours, 0) == (0, 0)
     blocks = lambda snapshot: sorted((block[0], block[1]) for row in layout_without_pools(snapshot) for block in row

@@ -227,7 +227,7 @@ def test_reserved_memory_with_other_settings_is_drawn(browser, page_of):  # noqa
     page = page_of("fragmented")
     [effects] = page.report["setting_effects"]
     settings = [effect["setting"] for effect in effects["settings"]]
-    answer = json.loads(gpumemtrace("whatif", page.traces[0], "--json", *[f"--set={setting}" for setting in settings]))
+    answer = json.loads(gpumemtrace("whatif", page.traces[0], "--json", *[f"--alloc-conf={setting}" for setting in settings]))
     rows = {row["setting"] or "PyTorch's defaults": row for row in answer["rows"]} | {"recorded": answer["base"]}
     assert len(rows) >= 5
     most = max(row["peak_reserved_bytes"] for row in rows.values())

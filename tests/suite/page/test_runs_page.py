@@ -81,7 +81,7 @@ def test_page_of_runs_shows_the_selected_one(browser, traces, tmp_path, theme): 
     archive = tmp_path / "archive"
     for name, ranks in (("first", (0, 1)), ("second", (12, 13, 14))):
         chosen = [traces / f"run.rank{rank:02}.trace" for rank in ranks]
-        gpumemtrace("export", "parquet", *chosen, "--run", name, "-o", archive)
+        gpumemtrace("export", "parquet", *chosen, "--run-name", name, "-o", archive)
     # Both runs lack ranks.
     gpumemtrace("history", archive, "--html", "-o", tmp_path / "archive.html", code=6)
     browser.open(tmp_path / "archive.html", theme=theme)

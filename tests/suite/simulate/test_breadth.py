@@ -82,7 +82,7 @@ print(ctypes.CDLL("./utils.so").count(), len({line.split()[-1] for line in open(
 print(os.environ["TRITON_CACHE_DIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"])
 """
     program = program.replace("OPTION", option)
-    printed, _ = simulate_program(tmp_path, stock, program, "--no-report", "--devices", 3, TRITON_CACHE_DIR="/elsewhere")
+    printed, _ = simulate_program(tmp_path, stock, program, "--no-report", "--gpu-count", 3, TRITON_CACHE_DIR="/elsewhere")
     kernels = tmp_path / "cache" / "gpumemtrace" / "simulated-kernels"
     assert printed == f"3 1\n{kernels / 'triton'} {kernels / 'inductor'}\n"
 
@@ -185,5 +185,5 @@ trainer.fit(Model(), data)
 print(f"rank {{trainer.global_rank}} made {{trainer.global_step}} steps", flush=True)
 """
     how = {"PYTHONPATH": str(trainers_of(torch_version)), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
-    printed, _ = simulate_program(tmp_path, stock, program, "--devices", devices, "--no-report", **how)
+    printed, _ = simulate_program(tmp_path, stock, program, "--gpu-count", devices, "--no-report", **how)
     assert all(f"rank {rank} made 6 steps" in printed for rank in range(devices)), printed

@@ -43,7 +43,7 @@ def state_of(folder):
 
 def test_stock_environment_runs_and_stays_as_it_was(stock, tmp_path):
     before = state_of(stock)
-    printed, said = simulate(tmp_path, stock, "--card", "A100", "--devices", 2, "--steps", 6)
+    printed, said = simulate(tmp_path, stock, "--card", "A100", "--gpu-count", 2, "--steps", 6)
     assert state_of(stock) == before
     assert printed.startswith("NVIDIA A100 (80 GB), simulated 84974239744 8 0 108 2\n"), printed
     assert "simulating 2 x NVIDIA A100 (80 GB), 79.14 GiB" in said and "only small tensors are computed" in said

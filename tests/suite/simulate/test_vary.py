@@ -57,7 +57,7 @@ def runs_without_error(folder, stock, batch, card):
 
 @pytest.mark.long
 def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
-    text, said = vary(tmp_path, stock, "--vary", "batch-size=10..24", "--card", "4GiB", "--json", "--set", "max_split_size_mb:64")
+    text, said = vary(tmp_path, stock, "--vary", "batch-size=10..24", "--card", "4GiB", "--json", "--alloc-conf", "max_split_size_mb:64")
     answer = json.loads(text)
     assert (answer["schema"], answer["argument"], answer["card_bytes"]) == ("gpumemtrace.largest", "batch-size", 4 << 30)
     now, split = answer["settings"]
@@ -79,7 +79,7 @@ def test_largest_batch_is_that_of_real_runs(stock, tmp_path):
 
 @pytest.mark.long
 def test_text_names_the_setting_that_helps(stock, tmp_path):
-    text, _ = vary(tmp_path, stock, "--vary", "batch-size=8..32:8", "--card", "4GiB", "--set", "expandable_segments:True")
+    text, _ = vary(tmp_path, stock, "--vary", "batch-size=8..32:8", "--card", "4GiB", "--alloc-conf", "expandable_segments:True")
     assert "batch-size: a card like the H100 (SXM), simulated, 4.00 GiB, PyTorch" in text
     assert "current settings" in text and "expandable_segments:True" in text
     assert "out of memory in step" in text and "requested at train.py:" in text
@@ -89,7 +89,7 @@ def test_text_names_the_setting_that_helps(stock, tmp_path):
 @pytest.mark.slow("a search runs the program several times")
 def test_library_without_memory_does_not_fit(stock, tmp_path):
     """PyTorch's blocks leave too little of the card for a handle of cuBLAS."""
-    text, _ = vary(tmp_path, stock, "--vary", "batch-size=26..26", "--card", "4GiB", "--json", "--set", "expandable_segments:True")
+    text, _ = vary(tmp_path, stock, "--vary", "batch-size=26..26", "--card", "4GiB", "--json", "--alloc-conf", "expandable_segments:True")
     _, expandable = json.loads(text)["settings"]
     [run] = expandable["runs"]
     assert expandable["largest"] is None and not run["fits"]
@@ -100,7 +100,7 @@ def test_library_without_memory_does_not_fit(stock, tmp_path):
 
 
 def test_range_that_fits_takes_its_last_value(stock, tmp_path):
-    text, said = vary(tmp_path, stock, "--vary", "batch-size=3..3", "--card", "H200", "--set", "")
+    text, said = vary(tmp_path, stock, "--vary", "batch-size=3..3", "--card", "H200", "--alloc-conf", "")
     assert "Largest batch-size that fits on NVIDIA H200, 139.72 GiB: 3" in text
     assert said.count("batch-size 3") == 2
 
@@ -130,7 +130,7 @@ def test_smallest_card_of_a_simulated_run_is_that_of_real_runs(stock, tmp_path, 
     simulate = ("--steps", 3, "--no-report")
     env = {"PYTHONPATH": str(WORKLOADS / "families")}
     simulate_program(tmp_path, stock, program, "--card", "H100", *simulate, "-o", "run.trace", **env)
-    rows = json.loads(gpumemtrace("fit", tmp_path / "run.trace", "--set", "", "--json"))["rows"]
+    rows = json.loads(gpumemtrace("fit", tmp_path / "run.trace", "--alloc-conf", "", "--json"))["rows"]
     smallest = next(row["card_bytes"] for row in rows if row["ooms"] == 0)
     simulate_program(tmp_path, stock, program, "--card", f"{smallest >> 20}MiB", *simulate, "-o", "fits.trace", **env)
     too_small = f"{(smallest >> 20) - 2}MiB"

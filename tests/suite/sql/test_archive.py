@@ -46,14 +46,14 @@ def files(archive):
 
 
 def export_all(traces, archive, name="job"):
-    gpumemtrace("export", "parquet", traces, "--run", name, "-o", archive)
+    gpumemtrace("export", "parquet", traces, "--run-name", name, "-o", archive)
     return files(archive)
 
 
 def test_ranks_exported_apart_and_at_once_are_the_run(traces, tmp_path):
     together = export_all(traces, tmp_path / "together")
     apart = tmp_path / "apart"
-    started = [subprocess.Popen([COMMAND, "export", "parquet", traces / f"run.rank{rank}.trace", "--run", "job", "-o", apart],
+    started = [subprocess.Popen([COMMAND, "export", "parquet", traces / f"run.rank{rank}.trace", "--run-name", "job", "-o", apart],
                                 stdout=subprocess.DEVNULL) for rank in range(RANKS)]
     assert [process.wait() for process in started] == [0] * RANKS
     alone = files(apart)
@@ -68,7 +68,7 @@ def test_a_killed_export_damages_nothing(traces, tmp_path):
     before = export_all(traces, archive, "before")
     for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
         # The command runs this program, which would go on.
-        export = subprocess.Popen([BUILD / "gpumemtrace-parquet", "parquet", traces, "--run", "killed", "-o", archive], stdout=subprocess.DEVNULL)
+        export = subprocess.Popen([BUILD / "gpumemtrace-parquet", "parquet", traces, "--run-name", "killed", "-o", archive], stdout=subprocess.DEVNULL)
         time.sleep(delay_s)
         export.send_signal(signal.SIGKILL)
         export.wait()
@@ -88,11 +88,11 @@ def test_a_rank_of_another_process_is_refused(tmp_path):
         (tmp_path / name).mkdir()
         traces.append(record(tmp_path / name, "training/train.py", "--steps", 3, trace="run.rank0.trace", RANK=0, WORLD_SIZE=1))
     archive = tmp_path / "archive"
-    gpumemtrace("export", "parquet", traces[0], "--run", "job", "-o", archive)
+    gpumemtrace("export", "parquet", traces[0], "--run-name", "job", "-o", archive)
     before = files(archive)
-    refused = subprocess.run([COMMAND, "export", "parquet", traces[1], "--run", "job", "-o", archive], capture_output=True, text=True)
+    refused = subprocess.run([COMMAND, "export", "parquet", traces[1], "--run-name", "job", "-o", archive], capture_output=True, text=True)
     assert refused.returncode == 2
-    assert "has the rank of another process" in refused.stderr and "--run" in refused.stderr
+    assert "has the rank of another process" in refused.stderr and "--run-name" in refused.stderr
     assert files(archive) == before
 
 
@@ -100,7 +100,7 @@ def test_unreadable_traces_are_named_and_left_out(traces, tmp_path):
     mixed = shutil.copytree(traces, tmp_path / "mixed")
     (mixed / "run.rank3.trace").write_bytes(b"no trace")
     archive = tmp_path / "archive"
-    export = subprocess.run([COMMAND, "export", "parquet", mixed, "--run", "job", "-o", archive], capture_output=True, text=True)
+    export = subprocess.run([COMMAND, "export", "parquet", mixed, "--run-name", "job", "-o", archive], capture_output=True, text=True)
     assert export.returncode == 6
     assert "run.rank3.trace" in export.stderr and "left out" in export.stderr
     whole = export_all(traces, tmp_path / "whole")
@@ -123,7 +123,7 @@ def test_growth_between_commits_is_named_with_its_line(tmp_path):
         commits.append(git("rev-parse", "HEAD"))
         python = Path(VENVS[newest_torch()]) / "bin" / "python"
         run_program([COMMAND, "run", "--", python, "train.py"], program, env=environment(program, traced=False))
-        gpumemtrace("export", "parquet", program / "run.trace", "--run", f"v{number}", "-o", archive)
+        gpumemtrace("export", "parquet", program / "run.trace", "--run-name", f"v{number}", "-o", archive)
         (program / "run.trace").unlink()
     text = gpumemtrace("history", archive)
     [line] = [line for line in text.splitlines() if "cache()" in line]

@@ -132,7 +132,7 @@ def test_truncated_trace_is_no_baseline(ask, exported, tmp_path):
         (tmp_path / name).mkdir()
         trace = tmp_path / name / "run.trace"
         trace.write_bytes(whole.read_bytes()[:size])
-        gpumemtrace("export", "parquet", trace, "--run", name, "-o", archive, code=code)
+        gpumemtrace("export", "parquet", trace, "--run-name", name, "-o", archive, code=code)
         [place] = [path.relative_to(archive / "runs") for path in (archive / "runs" / f"run={name}").iterdir()]
         set_columns(archive, {str(place): {"runs": {"git_commit": name}}})
     assert {row["git_commit"] for row in ask(archive, "peak_over_time")} == {"a", "b"}
@@ -208,7 +208,7 @@ def test_lines_of_failed_processes_are_not_called_never_freed(ask, tmp_path):
 
 def test_snapshots_are_no_unfinished_runs(ask, tmp_path):
     archive = tmp_path / "archive"
-    gpumemtrace("export", "parquet", GOLDEN / "snapshots" / "torch-2.15.0-pending-expandable.pickle", "--run", "snapshot", "-o", archive)
+    gpumemtrace("export", "parquet", GOLDEN / "snapshots" / "torch-2.15.0-pending-expandable.pickle", "--run-name", "snapshot", "-o", archive)
     assert ask(archive, "failed_runs") == []
     assert {(row["run"], row["reason"]) for row in ask(archive, "incomplete_runs") if row["reason"] != "events_missing"} == {
         ("snapshot", "snapshot")}

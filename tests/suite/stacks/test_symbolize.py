@@ -152,12 +152,13 @@ def without_naming(report):
     return report
 
 
-def test_symbolized_trace_needs_no_libraries(traced):
+def test_symbolized_trace_needs_no_libraries(traced, monkeypatch):
+    monkeypatch.setenv("GPUMEMTRACE_CACHE", "off")
     folder = traced.folder
     trace = record(traced)
-    before = report(trace, "--no-cache")
+    before = report(trace)
     original = trace.read_bytes()
-    out = gpumemtrace("symbolize", trace, "--no-cache")
+    out = gpumemtrace("symbolize", trace)
     copy = folder / "run.symbolized.trace"
     assert str(copy) in out and trace.read_bytes() == original
     written = copy.read_bytes()
@@ -166,11 +167,11 @@ def test_symbolized_trace_needs_no_libraries(traced):
     assert [event for event in dump(copy)] == [event for event in dump(trace)]
     for name in ("names", "libnames.so"):
         (folder / name).unlink()
-    gone = report(trace, "--no-cache")
+    gone = report(trace)
     assert {reason["why"] for reason in gone["traces"][0]["symbols"]["reasons"] if "names" in reason["module"]} == {"file_missing"}
-    assert without_naming(report(copy, "--no-cache")) == without_naming(before) != without_naming(gone)
+    assert without_naming(report(copy)) == without_naming(before) != without_naming(gone)
     # Symbolizing the copy again keeps the names it already has.
-    gpumemtrace("symbolize", copy, "-o", folder / "again.trace", "--no-cache")
+    gpumemtrace("symbolize", copy, "-o", folder / "again.trace")
     assert (folder / "again.trace").read_bytes() == written
 
 
@@ -188,7 +189,7 @@ def test_library_with_other_build_id_is_refused_and_counted(traced):
     assert "is another build" in sentences(gpumemtrace("replay", trace, "--peak"))
 
 
-def test_damaged_symbol_cache_is_rebuilt(traced, own_cache):
+def test_damaged_symbol_cache_is_rebuilt(traced, own_cache, monkeypatch):
     trace = record(traced)
     before = report(trace)
     files = {path: path.read_bytes() for path in own_cache.iterdir()}
@@ -201,12 +202,8 @@ def test_damaged_symbol_cache_is_rebuilt(traced, own_cache):
     for name in ("names", "libnames.so"):
         (traced.folder / name).unlink()
     assert report(trace) == before, "a build id is enough for what is remembered"
-    assert report(trace, "--no-cache") != before
-    os.environ["GPUMEMTRACE_CACHE"] = "off"
-    try:
-        assert report(trace) == report(trace, "--no-cache") != before
-    finally:
-        del os.environ["GPUMEMTRACE_CACHE"]
+    monkeypatch.setenv("GPUMEMTRACE_CACHE", "off")
+    assert report(trace) != before
 
 
 def test_symbolize_errors_are_one_line(traced):

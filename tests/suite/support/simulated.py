@@ -39,7 +39,7 @@ def simulate_ranks(folder, stock, ranks, script, *arguments, options=(), **how):
     torchrun.chmod(0o755)
     command = [torchrun, "--standalone", "--nproc-per-node", ranks, script, *options]
     how = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | how
-    return simulate_command(folder, command, "--devices", ranks, *arguments, **how)
+    return simulate_command(folder, command, "--gpu-count", ranks, *arguments, **how)
 
 
 def simulate_command(folder, program, *arguments, code=0, timeout=300, **variables):

@@ -107,7 +107,7 @@ def run_program(program, version, python, folder, setting="", trace=None, card=N
 
 def answer_of(trace, settings, *arguments):
     """Returns the JSON of `gpumemtrace whatif`."""
-    command = [BUILD / "gpumemtrace", "whatif", trace, "--json", "--no-progress", *[f"--set={setting}" for setting in settings], *arguments]
+    command = [BUILD / "gpumemtrace", "whatif", trace, "--json", "--no-progress", *[f"--alloc-conf={setting}" for setting in settings], *arguments]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RunFailed(f"whatif: exit {done.returncode}: {done.stderr[-1500:]}")
@@ -120,7 +120,7 @@ def assert_model_reproduces(trace, device=0, ran_out=False):
     A run is "exact" only if the model reserves what PyTorch did after each request, to the byte. A
     run that got too little memory is compared too, but never exact: the program may have reacted.
     """
-    base = answer_of(trace, ["max_split_size_mb:4096"], "--device", str(device))["base"]
+    base = answer_of(trace, ["max_split_size_mb:4096"], "--gpu", str(device))["base"]
     if ran_out:
         assert base["status"] == "indicative" and "out-of-memory" in base["reason"] and "the model reserves" not in base["reason"], base
     else:

@@ -108,7 +108,7 @@ impl PartitionOwner {
     /// Why a trace may not replace the files of a partition of this archive, such as
     /// `run=job/rank=0`; `None` if it may.
     pub(super) fn refuse(&self, archive: &Path, partition: &Path, trace: &TraceIdentity) -> Option<String> {
-        let name = format!("give {} another name with --run", trace.path);
+        let name = format!("give {} another name with --run-name", trace.path);
         match self {
             Self::Unknown(file) => Some(format!(
                 "{} does not name its process, so {} is not replaced; {name}, or delete {} from all folders of {}",

@@ -180,7 +180,7 @@ fn a_partition_of_another_process_is_never_replaced() {
     export(folder.path(), "a", &[identity(7)]).unwrap();
     let why = refused(folder.path(), "a", &identity(8));
     assert!(why.contains("run=a/rank=0 has the rank of another process (7/run.trace)"), "{why}");
-    assert!(why.ends_with("give 8/run.trace another name with --run"), "{why}");
+    assert!(why.ends_with("give 8/run.trace another name with --run-name"), "{why}");
     export(folder.path(), "b", &[identity(8)]).unwrap();
 }
 
@@ -239,7 +239,7 @@ fn files_of_an_unknown_owner_are_not_replaced() {
     write_foreign_table(folder.path(), "findings", "cut");
     let why = refused(folder.path(), "cut", &identity(7));
     assert!(why.contains("findings/run=cut/rank=0/part-0.parquet does not name its process"), "{why}");
-    assert!(why.contains("--run, or delete run=cut/rank=0 from"), "{why}");
+    assert!(why.contains("--run-name, or delete run=cut/rank=0 from"), "{why}");
     // A number that no other trace needs is passed over.
     let trace = TraceIdentity { rank: None, ..identity(7) };
     assert_eq!(export(folder.path(), "cut", &[trace]).unwrap(), [1]);

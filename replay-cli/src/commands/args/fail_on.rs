@@ -14,14 +14,12 @@ pub(crate) struct FailOnArgs {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FindingKind {
     /// A leak was found, or memory grew until it ran out
-    #[value(alias = "leaks")]
-    Leak,
+    Leaks,
     /// A leak, or other memory that grows
     Growth,
     /// Leaks could not be judged, or only in part
     Unassessed,
     /// The program ran out of memory
-    #[value(alias = "ooms")]
     Oom,
     /// A leak, other growth, or an out-of-memory error
     Any,
@@ -44,7 +42,7 @@ impl FailOnArgs {
         let grew = growth().next().is_some();
         let grew_until_oom = growth().any(|one| one.class == GrowthClass::TowardsOom);
         self.fail_on.iter().any(|kind| match kind {
-            FindingKind::Leak => leaks || grew_until_oom,
+            FindingKind::Leaks => leaks || grew_until_oom,
             FindingKind::Growth => leaks || grew,
             FindingKind::Unassessed => {
                 assessments().any(|assessment| assessment.status != AssessmentStatus::Assessed)

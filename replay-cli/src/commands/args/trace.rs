@@ -7,37 +7,58 @@ use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::{PerStepTotals, analyse_by_steps};
 
 use crate::exit::{UnreadableInput, UsageError};
+use crate::help::DISPLAY;
 use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
 
 #[derive(clap::Args, Default)]
 pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    user_code: UserCodeArgs,
+    #[command(flatten)]
+    progress: ProgressArgs,
+}
+
+/// For outputs that name call sites.
+#[derive(clap::Args, Default)]
+pub(crate) struct UserCodeArgs {
     /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
     ///
     /// PATH is an absolute path, or some components of one. It also covers installed packages.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = DISPLAY, value_name = "PATH")]
     user_code: Vec<String>,
-    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
-    #[arg(long)]
-    no_cache: bool,
+}
+
+#[derive(clap::Args, Default)]
+pub(crate) struct ProgressArgs {
     /// Disable the progress bar
-    #[arg(long)]
+    #[arg(long, help_heading = DISPLAY)]
     no_progress: bool,
 }
 
 impl TraceArgs {
     /// The paths of `--user-code`.
     pub(crate) fn user_code(&self) -> Result<UserCodePaths, UsageError> {
-        parse_user_code(&self.user_code)
+        self.user_code.paths()
     }
 
     /// True if a progress bar is wanted and stderr can show it.
     pub(crate) fn shows_progress(&self) -> bool {
-        !self.no_progress && status_line::is_terminal()
+        self.progress.shows_progress()
     }
+}
 
-    pub(crate) fn uses_symbol_cache(&self) -> bool {
-        !self.no_cache
+impl UserCodeArgs {
+    /// The paths of `--user-code`.
+    pub(crate) fn paths(&self) -> Result<UserCodePaths, UsageError> {
+        parse_user_code(&self.user_code)
+    }
+}
+
+impl ProgressArgs {
+    /// True if a progress bar is wanted and stderr can show it.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.no_progress && status_line::is_terminal()
     }
 }
 

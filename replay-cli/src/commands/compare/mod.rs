@@ -16,9 +16,7 @@ use super::args::jobs::JobsArgs;
 use super::args::trace::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput};
 use crate::render::wording::{fill_comparison, fill_rank_comparison};
-use crate::render::{
-    COMPARISON_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format,
-};
+use crate::render::{OutputChoice, RenderContext, print_document};
 use crate::source::SourceArgs;
 use crate::terminal::status_line;
 use crate::trace::find::{TRACES, find_files};
@@ -38,17 +36,10 @@ pub(crate) struct CompareArgs {
     source: SourceArgs,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// List every call site that differs, not only the largest changes
-    #[arg(long, conflicts_with = "top")]
-    all: bool,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (its schema: `gpumemtrace schema comparison`)
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(COMPARISON_RENDERERS))]
-    format: Option<&'static dyn Renderer<ComparisonDocument>>,
+    #[command(flatten)]
+    output_choice: OutputChoice<ComparisonDocument>,
     /// Exit with code 3 if the second run is worse in one of these (repeatable, or comma-separated)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<CompareFailOn>,
@@ -61,10 +52,8 @@ enum CompareFailOn {
     /// A peak is higher: allocated, reserved, driver, or of the median step
     Peak,
     /// A leak is new or grows faster
-    #[value(alias = "leak")]
     Leaks,
     /// There are more out-of-memory errors
-    #[value(alias = "ooms")]
     Oom,
     /// Any total or call site differs
     Any,
@@ -103,11 +92,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
     let [before, after] =
         [&args.before, &args.after].map(|path| find_files(std::slice::from_ref(path), TRACES));
     let (before, after) = (before?, after?);
-    let renderer = select_format(COMPARISON_RENDERERS, args.format, args.json);
+    let renderer = args.output_choice.renderer;
     let names_all = renderer.needs_all_names();
     let (fails, is_complete, document) = if let ([before], [after]) = (&*before, &*after) {
         let options = PairOptions { user_code, shows_progress: args.reading.shows_progress(), names_all };
-        let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
+        let mut resolver = Resolver::for_user();
         let mut comparison = compare_traces([before, after], &options, &mut resolver)
             .map_err(|UnreadableTrace { why, .. }| UnreadableInput(why))?;
         resolver.save_cache();
@@ -120,11 +109,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
         fill_rank_comparison(&mut ranks);
         (fails, ranks.complete, ComparisonDocument::Ranks(ranks))
     };
-    let context = RenderContext {
-        all_rows: args.all,
-        source: &args.source,
-        ..RenderContext::new(args.display.style())
-    };
+    let context = RenderContext { source: &args.source, ..RenderContext::new(args.display.style()) };
     print_document(renderer, &document, &context)?;
     Ok(match (fails, is_complete) {
         (true, _) => CliExit::Findings,

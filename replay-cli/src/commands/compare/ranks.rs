@@ -68,7 +68,7 @@ pub(super) fn compare_ranks(
     read_many(
         &pairs,
         args.jobs.pace(&args.reading, "ranks"),
-        || Resolver::new(args.reading.uses_symbol_cache()),
+        Resolver::for_user,
         |resolver, (_, [before, after])| compare_traces([before, after], options, resolver),
         |results| {
             for (index, result) in results {

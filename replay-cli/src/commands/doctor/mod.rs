@@ -20,7 +20,9 @@ use serde::Serialize;
 
 use crate::exit::CliExit;
 use crate::launch::platform::Platform;
-use crate::render::{JsonRenderer, RenderContext, Renderer, TextRenderer, print_document, select_format};
+use crate::render::{
+    JsonRenderer, OutputChoice, OutputTable, RenderContext, Renderer, TextRenderer, print_document,
+};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::{ColorChoice, Style};
@@ -33,13 +35,17 @@ pub(crate) struct DoctorArgs {
     /// Trace file to check [default: GPUMEMTRACE_OUTPUT or run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<std::path::PathBuf>,
-    /// Print the checks as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output_choice: OutputChoice<Diagnosis>,
 }
 
-/// The output formats of `doctor`.
-static DIAGNOSIS_RENDERERS: &[&dyn Renderer<Diagnosis>] = &[&TextRenderer, &JsonRenderer];
+impl OutputTable for Diagnosis {
+    type Renderer = dyn Renderer<Self>;
+
+    fn rows() -> &'static [&'static Self::Renderer] {
+        &[&TextRenderer, &JsonRenderer]
+    }
+}
 
 /// All checks. The fields are the keys of the JSON, in its order.
 #[derive(Serialize)]
@@ -118,7 +124,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<CliExit> {
     let is_well = checks.iter().all(|check| check.verdict != CheckVerdict::Failed);
     let diagnosis = Diagnosis { checks, schema: "gpumemtrace.doctor", version: 1, well: is_well };
     let context = RenderContext::new(Style::for_stdout(ColorChoice::Auto));
-    print_document(select_format(DIAGNOSIS_RENDERERS, None, args.json), &diagnosis, &context)?;
+    print_document(args.output_choice.renderer, &diagnosis, &context)?;
     Ok(if is_well { CliExit::Done } else { CliExit::Findings })
 }
 

@@ -1,6 +1,7 @@
-//! `gpumemtrace export`: writes traces in the formats of other tools.
+//! `gpumemtrace export FORMAT`: writes traces in the formats of other tools.
 
 pub(crate) mod folder;
+mod format_command;
 mod limited_output;
 
 use std::io::{BufWriter, IsTerminal as _, Write};
@@ -11,14 +12,13 @@ use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::{Analysis, report, symbolize_report};
 
+use self::format_command::{ChosenFormat, FileFormat};
 use self::limited_output::LimitedOutput;
+use super::args::force::ForceArgs;
 use super::args::output_name::default_output;
-use super::args::trace::TraceArgs;
+use super::args::trace::{ProgressArgs, UserCodeArgs};
 use crate::exit::{CliExit, UsageError};
-use crate::export::{
-    ExportFormat, ExportJob, ExportRun, ExportWindow, FormatOptions, HIVE_NULL, WindowArgs,
-    export_format_parser, is_file_name_part, read_for_export,
-};
+use crate::export::{ExportJob, ExportRun, ExportWindow, WindowArgs, read_for_export};
 use crate::render::wording::fill_report;
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
@@ -28,21 +28,23 @@ use crate::trace::many::read_each;
 use crate::trace::open::TraceSource;
 
 #[derive(clap::Args)]
+#[command(after_help = "`gpumemtrace export FORMAT --help` has an example and the options of a format.")]
 pub(crate) struct ExportArgs {
-    /// Format of the file to write
-    #[arg(value_name = "FORMAT", value_parser = export_format_parser())]
-    format: ExportFormat,
+    #[command(subcommand)]
+    format: ChosenFormat,
+}
+
+/// What every format of one file has in common.
+#[derive(clap::Args)]
+struct FileArgs {
     #[command(flatten)]
     inputs: ExportInputs,
     /// File to write; - for stdout [default: the trace with the suffix of the format; required for
     /// a pattern]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace an existing file that gpumemtrace did not write
-    #[arg(long)]
-    force: bool,
     #[command(flatten)]
-    options: FormatOptions,
+    force: ForceArgs,
 }
 
 /// What every format reads.
@@ -52,34 +54,21 @@ pub(crate) struct ExportInputs {
     /// run
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
-    /// With parquet, name of the run in the folder, the same for all its ranks [default: start,
-    /// host and process]
-    #[arg(long, value_name = "NAME", value_parser = parse_run_name)]
-    run: Option<String>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
-    trace: TraceArgs,
-}
-
-fn parse_run_name(name: &str) -> Result<String, String> {
-    if name == HIVE_NULL {
-        return Err("engines read this name as NULL".to_owned());
-    }
-    is_file_name_part(name).then(|| name.to_owned()).ok_or_else(|| {
-        "a name has 1 to 100 ASCII letters, digits, '.', '-' and '_', and does not begin with '.'".to_owned()
-    })
+    progress: ProgressArgs,
 }
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
-    let exporter = match args.format {
-        ExportFormat::Own(exporter) => exporter,
-        ExportFormat::Program(program) => return Err(program.exec().into()),
-    };
-    if args.inputs.run.is_some() {
-        let why = format!("--run names a run in a folder of several; {} has one file", exporter.name());
-        return Err(UsageError(why).into());
+    match &args.format {
+        ChosenFormat::File(file) => export_file(file),
+        ChosenFormat::Program(program) => Err(program.exec().into()),
     }
+}
+
+fn export_file(file: &FileFormat) -> anyhow::Result<CliExit> {
+    let FileFormat { row, exporter, args, user_code } = file;
     status_line::exit_cleanly_on_interrupt()?;
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if to_stdout && std::io::stdout().is_terminal() {
@@ -87,19 +76,18 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<CliExit> {
     }
     let paths = find_files(&args.inputs.traces, TRACES)?;
     if paths.len() > exporter.max_runs() {
-        let why = format!("{} holds one run; export each trace to a file of its own", exporter.name());
+        let why = format!("{} holds one run; export each trace to a file of its own", row.name);
         return Err(UsageError(why).into());
     }
-    args.options.check(exporter)?;
     let path = match &args.output {
         Some(path) => path.clone(),
-        None => default_output(&args.inputs.traces[0], exporter.suffix().trim_start_matches('.'))?,
+        None => default_output(&args.inputs.traces[0], row.suffix.trim_start_matches('.'))?,
     };
-    let claim = || OutputPath::claim(&path, exporter.name(), args.force);
+    let claim = || OutputPath::claim(&path, row.name, args.force.force);
     let target = if to_stdout { None } else { Some(claim()?) };
-    let (traces, unreadable) = read_traces(&args.inputs, &paths, true)?;
-    let mut job = ExportJob { options: args.options.clone(), ..make_job(&args.inputs, traces)? };
-    if exporter.shows_leaks(&job.options) {
+    let (traces, unreadable) = read_traces((&args.inputs, user_code), &paths, true)?;
+    let mut job = make_job(&args.inputs, traces)?;
+    if exporter.shows_leaks() {
         job.note_leaks_of_whole_run();
     }
     let bytes_of = |path: &PathBuf| TraceSource::find(path).map_or(0, |(file, _)| file.len_bytes());
@@ -135,19 +123,19 @@ pub(crate) type ReadTrace = (Analysis, (TraceSource, TraceHead));
 
 /// Reads and analyses traces, with [`read_each`].
 pub(crate) fn read_traces(
-    args: &ExportInputs,
+    (args, user_code): (&ExportInputs, &UserCodeArgs),
     paths: &[PathBuf],
     are_all: bool,
 ) -> anyhow::Result<(Vec<ReadTrace>, usize)> {
-    let user_code = args.trace.user_code()?;
-    let read = |path: &PathBuf| read_for_export(path, user_code.clone(), args.trace.shows_progress());
+    let user_code = user_code.paths()?;
+    let read = |path: &PathBuf| read_for_export(path, user_code.clone(), args.progress.shows_progress());
     Ok(read_each(paths, are_all, read)?)
 }
 
 /// The job of traces: their joint report, and the window in each.
 pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::Result<ExportJob> {
     let (analyses, files): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
-    let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
+    let mut resolver = Resolver::for_user();
     let mut report = report(&analyses, &[]);
     symbolize_report(&mut report, &analyses, NameScope::ALL, &mut resolver);
     fill_report(&mut report);
@@ -157,5 +145,5 @@ pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::R
         let window = ExportWindow::new(&args.window, &history, (&report, runs.len()))?;
         runs.push(ExportRun::new(file, (analysis, history), window));
     }
-    Ok(ExportJob { runs, report, resolver, options: FormatOptions::default(), notes: Vec::new() })
+    Ok(ExportJob { runs, report, resolver, notes: Vec::new() })
 }

@@ -6,12 +6,10 @@ use std::path::PathBuf;
 
 use gpumemtrace_whatif::WhatIfRows;
 
-use super::args::display::DisplayArgs;
+use super::args::display::LookArgs;
 use super::whatif::recorded_run::{RecordedRun, RecordedRunArgs};
 use crate::exit::CliExit;
-use crate::render::{
-    FIT_RENDERERS, RenderContext, Renderer, SmallestCard, format_parser, print_document, select_format,
-};
+use crate::render::{OutputChoice, RenderContext, SmallestCard, print_document};
 use crate::terminal::status_line;
 use searches::{SettingSearch, searches};
 
@@ -21,21 +19,14 @@ pub(crate) struct FitArgs {
     trace: PathBuf,
     #[command(flatten)]
     run: RecordedRunArgs,
-    /// Settings to try beside the recorded ones, in the syntax of PYTORCH_ALLOC_CONF (repeatable)
-    /// [default: expandable_segments:True]
+    /// Settings to try in addition to the recorded ones, in the syntax of PYTORCH_ALLOC_CONF
+    /// (repeatable) [default: expandable_segments:True]
     #[arg(long, value_name = "CONF")]
-    set: Vec<String>,
+    alloc_conf: Vec<String>,
     #[command(flatten)]
-    display: DisplayArgs,
-    /// Print JSON (its schema: `gpumemtrace schema whatif`)
-    ///
-    /// For each setting, it has the row of the smallest card, and that of the largest card that is
-    /// too small.
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(FIT_RENDERERS))]
-    format: Option<&'static dyn Renderer<SmallestCard>>,
+    display: LookArgs,
+    #[command(flatten)]
+    output_choice: OutputChoice<SmallestCard>,
 }
 
 /// The settings that are tried beside the recorded ones if the user names none.
@@ -56,7 +47,7 @@ pub(crate) fn run(args: &FitArgs) -> anyhow::Result<CliExit> {
     };
     let rows = searches.into_iter().flat_map(SettingSearch::into_rows);
     let answer = SmallestCard(run.answer(WhatIfRows { rows: rows.collect(), ..last }));
-    let renderer = select_format(FIT_RENDERERS, args.format, args.json);
+    let renderer = args.output_choice.renderer;
     print_document(renderer, &answer, &RenderContext::new(args.display.style()))?;
     Ok(run.exit())
 }

@@ -9,8 +9,8 @@ use crate::commands::whatif::scenarios_of_settings;
 pub(super) fn searches(args: &FitArgs, base: &Scenario) -> anyhow::Result<Vec<SettingSearch>> {
     let version = args.run.torch.unwrap_or(base.version);
     let mut scenarios = vec![Scenario::new_or_refused(&base.setting, version, None)];
-    scenarios.extend(scenarios_of_settings(&args.set, version, None)?);
-    if args.set.is_empty() {
+    scenarios.extend(scenarios_of_settings(&args.alloc_conf, version, None)?);
+    if args.alloc_conf.is_empty() {
         let defaults = DEFAULT_SETTINGS.iter().flat_map(|setting| Scenario::new(setting, version, None));
         scenarios.extend(defaults);
     }

@@ -10,12 +10,13 @@ use gpumemtrace_multirun::{ArchiveGrowth, ArchivedRun, JobReport, RunArchive, Su
 
 use super::args::display::DisplayArgs;
 use super::args::fail_on::FailOnArgs;
+use super::args::force::ForceArgs;
 use super::args::jobs::JobsArgs;
 use super::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::make_runs_page;
 use crate::render::text::render_job;
-use crate::render::{JOB_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format};
+use crate::render::{OutputChoice, RenderContext, print_document};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::format_count;
 use crate::terminal::output_file::OutputPath;
@@ -35,9 +36,8 @@ pub(crate) struct RanksArgs {
     /// Write the summary to FILE: about a kilobyte for each trace, to be merged with others
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace existing files that gpumemtrace did not write
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: ForceArgs,
     /// Write a page with a map of the ranks to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -49,12 +49,8 @@ pub(crate) struct RanksArgs {
     reading: TraceArgs,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (its schema: `gpumemtrace schema job`)
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(JOB_RENDERERS))]
-    format: Option<&'static dyn Renderer<JobReport>>,
+    #[command(flatten)]
+    output_choice: OutputChoice<JobReport>,
 }
 
 pub(crate) fn run(args: &RanksArgs) -> anyhow::Result<CliExit> {
@@ -72,10 +68,10 @@ pub(crate) fn run(args: &RanksArgs) -> anyhow::Result<CliExit> {
     }
     let (files, replaced) = without_output(files, args.output.as_deref())?;
     // A summary among the inputs has a rule of its own, see `check_replaced`.
-    let replaces = args.force || replaced.is_some();
+    let replaces = args.force.force || replaced.is_some();
     let target = args.output.as_ref().map(|path| OutputPath::claim(path, "summary", replaces)).transpose()?;
     let page =
-        args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force)).transpose()?;
+        args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force.force)).transpose()?;
     let fails = AtomicBool::new(false);
     let summary = read::summarize_files(&files, &args.reading, args.jobs, &|report, analyses| {
         fails.fetch_or(args.fail_on.has_finding(report, Some(analyses)), Ordering::Relaxed);
@@ -101,7 +97,7 @@ pub(crate) fn run(args: &RanksArgs) -> anyhow::Result<CliExit> {
             print_message(format_args!("gpumemtrace: wrote {path} ({size})"));
         }
     }
-    print_document(select_format(JOB_RENDERERS, args.format, args.json), &job, &RenderContext::new(style))?;
+    print_document(args.output_choice.renderer, &job, &RenderContext::new(style))?;
     // A summary that is written is one part of a job: other hosts have its other ranks.
     let is_whole = job.is_complete() || (args.output.is_some() && job.lacks_only_ranks());
     Ok(match (fails.into_inner(), is_whole) {

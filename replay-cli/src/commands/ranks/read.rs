@@ -31,7 +31,7 @@ pub(crate) fn summarize_files(
     Ok(read_many(
         files,
         jobs.pace(reading, "traces"),
-        || Resolver::new(reading.uses_symbol_cache()),
+        Resolver::for_user,
         |resolver, path| {
             summarize_file(path, &user_code, resolver, inspect).unwrap_or_else(|UnreadableInput(why)| {
                 Summary::of_unreadable(path.display().to_string(), why)

@@ -14,6 +14,8 @@ use crate::terminal::format::{format_count, format_duration};
 use crate::terminal::stderr::print_message;
 use crate::trace::open::TraceSource;
 
+/// The heading of these options in the help.
+const FILTERS: &str = "Filters";
 /// Most marks that an error lists.
 const MOST_MARKS: usize = 10;
 
@@ -23,21 +25,21 @@ pub(crate) struct FilterArgs {
     ///
     /// PATTERN is FILE, FILE:LINE, FILE:FUNCTION, a function or a library, with * and ?, or the id
     /// of a site in JSON.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = FILTERS, value_name = "PATTERN")]
     site: Option<String>,
     /// Analyse only what follows WHEN: 12.5s, 3min, step:40 or mark:NAME
     ///
     /// Blocks that are live at WHEN still count, for example at the peak.
-    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    #[arg(long, help_heading = FILTERS, value_name = "WHEN", value_parser = parse_since)]
     since: Option<TimeSpec>,
     /// Show only these GPUs (repeatable, or comma-separated)
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    device: Vec<u32>,
+    #[arg(long, help_heading = FILTERS, value_name = "N", value_delimiter = ',')]
+    gpu: Vec<u32>,
     /// Show only the traces of these ranks (repeatable, or comma-separated)
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, help_heading = FILTERS, value_name = "N", value_delimiter = ',')]
     rank: Vec<u64>,
     /// Show only what PyTorch allocates on this stream: "default", or its number in reports
-    #[arg(long, value_name = "S")]
+    #[arg(long, help_heading = FILTERS, value_name = "S")]
     stream: Option<StreamId>,
 }
 
@@ -161,18 +163,18 @@ impl FilterArgs {
     }
 
     fn apply_devices(&self, analyses: &mut [Analysis]) -> Result<(), UsageError> {
-        if self.device.is_empty() {
+        if self.gpu.is_empty() {
             return Ok(());
         }
         let mut there: Vec<u32> =
             analyses.iter().flat_map(Analysis::device_ordinals).map(u32::from).collect();
         there.sort_unstable();
         there.dedup();
-        if let Some(missing) = self.device.iter().find(|device| !there.contains(device)) {
+        if let Some(missing) = self.gpu.iter().find(|device| !there.contains(device)) {
             let known = list_names(&there, "there is none", "there are");
             return Err(UsageError(format!("GPU {missing} is not in the trace: {known}")));
         }
-        let wanted: Vec<u8> = self.device.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
+        let wanted: Vec<u8> = self.gpu.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
         for analysis in analyses {
             analysis.keep_devices(&wanted);
         }
@@ -200,7 +202,7 @@ impl FilterArgs {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
             since: self.since.as_ref().map(TimeSpec::to_string),
-            devices: self.device.clone(),
+            devices: self.gpu.clone(),
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
         };

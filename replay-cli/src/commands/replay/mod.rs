@@ -19,9 +19,7 @@ use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_eff
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
 use crate::render::wording::fill_report;
-use crate::render::{
-    REPORT_RENDERERS, RenderContext, ReportRenderer, format_parser, print_document, select_format,
-};
+use crate::render::{OutputChoice, RenderContext, print_document};
 use crate::source::SourceArgs;
 use crate::terminal::format::{format_duration, format_number};
 use crate::terminal::status_line;
@@ -63,12 +61,8 @@ pub(crate) struct ReplayArgs {
     /// Follow running programs: findings and totals on stderr, the report at their end or Ctrl-C
     #[arg(long)]
     follow: bool,
-    /// Print JSON (its schema: `gpumemtrace schema report`)
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(REPORT_RENDERERS))]
-    format: Option<&'static dyn ReportRenderer>,
+    #[command(flatten)]
+    output_choice: OutputChoice<Report>,
     #[command(flatten)]
     fail_on: FailOnArgs,
     #[command(flatten)]
@@ -95,8 +89,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
         // Those that are there already; a pattern may match more later.
         refuse_many(args, &find_files(&traces, TRACES).unwrap_or_default())?;
     }
-    let files =
-        if args.follow { follow_traces(args, &traces, &asked)? } else { find_files(&traces, TRACES)? };
+    let files = if args.follow { follow_traces(&traces, &asked)? } else { find_files(&traces, TRACES)? };
     refuse_many(args, &files)?;
     let (analyses, unreadable) = read_traces(args, &files, &asked)?;
     check_moments_exist(&analyses, &args.at)?;
@@ -107,11 +100,11 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
         source: &args.source,
         ..RenderContext::new(style)
     };
-    let renderer = select_format(REPORT_RENDERERS, args.format, args.json);
+    let renderer = args.output_choice.renderer;
     let needs = renderer.report_needs(&context);
-    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
+    let mut resolver = Resolver::for_user();
     let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
-    // `--fail-on leak` must also work with --timeline, so the report has all sections here.
+    // `--fail-on leaks` must also work with --timeline, so the report has all sections here.
     // With --site, only errors in the report count. Without it, also those that --stream hides.
     let all = Some(&*analyses).filter(|_| !args.filters.has_lines());
     let exit = if args.fail_on.has_finding(&shown, all) {
@@ -150,17 +143,13 @@ fn refuse_many(args: &ReplayArgs, files: &[PathBuf]) -> Result<(), UsageError> {
 }
 
 /// Follows the traces, which need not exist yet. Returns those to report.
-fn follow_traces(
-    args: &ReplayArgs,
-    traces: &[PathBuf],
-    asked: &AnalysisOptions,
-) -> anyhow::Result<Vec<PathBuf>> {
+fn follow_traces(traces: &[PathBuf], asked: &AnalysisOptions) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(path) = traces.iter().find(|path| is_snapshot_file(path)) {
         let path = path.display();
         let why = format!("{path} is a snapshot of PyTorch, which does not grow: leave out --follow");
         return Err(UnreadableInput(why).into());
     }
-    Ok(follow::follow_to_end(traces, &asked.user_code, args.reading.uses_symbol_cache())?)
+    Ok(follow::follow_to_end(traces, &asked.user_code)?)
 }
 
 /// The analyses, and the number of traces that cannot be read. These are named, unless there is

@@ -12,7 +12,7 @@ pub(crate) struct SectionArgs {
 
 impl clap::Args for SectionArgs {
     fn augment_args(command: Command) -> Command {
-        let flag = |name| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let flag = |name| Arg::new(name).long(name).help_heading("Sections").action(ArgAction::SetTrue);
         command.args(SECTIONS.iter().map(|row| flag(row.flag).help(row.help)))
     }
 

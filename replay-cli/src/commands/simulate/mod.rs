@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use gpumemtrace_format::size_arg::parse_bytes;
+use gpumemtrace_whatif::LargestAnswer;
 
 use self::address_range::print_address_ranges;
 use self::card::{SimulatedCard, parse_capability};
@@ -25,6 +26,7 @@ use super::run::python_hook::PythonHook;
 use super::run::{CommandExtras, RunArgs, program, run_with};
 use crate::exit::{CliExit, UsageError};
 use crate::launch::platform::Platform;
+use crate::render::OutputChoice;
 use crate::terminal::stderr::print_message;
 use crate::terminal::units::format_bytes;
 use crate::trace::many::MAX_TOGETHER;
@@ -56,9 +58,9 @@ pub(crate) struct SimulateArgs {
     /// Compute capability of a card given as a size, such as 8.6 [default: 9.0]
     #[arg(long, value_name = "X.Y", value_parser = parse_capability)]
     capability: Option<(u32, u32)>,
-    /// How many cards the program sees
+    /// Number of GPUs that the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
-    devices: u32,
+    gpu_count: u32,
     /// End the program after this many steps of an optimizer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
@@ -79,17 +81,16 @@ pub(crate) struct SimulateArgs {
     /// or NAME=; otherwise --NAME is added. With FIRST..LAST:STEP, only every STEPth value is
     /// tried.
     #[arg(long, value_name = "NAME=FIRST..LAST", value_parser = VariedArgument::parse, conflicts_with_all = [
-        "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "tracker",
+        "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "no_torch_details",
         "no_command_line", "holders", "holders_signal", "holders_limit", "html",
     ])]
     vary: Option<VariedArgument>,
-    /// With --vary, settings to try beside the current ones, in the syntax of PYTORCH_ALLOC_CONF
-    /// (repeatable) [default: expandable_segments:True]
+    /// With --vary, settings to try in addition to the current ones, in the syntax of
+    /// PYTORCH_ALLOC_CONF (repeatable) [default: expandable_segments:True]
     #[arg(long, value_name = "CONF", requires = "vary")]
-    set: Vec<String>,
-    /// With --vary, print JSON (its schema: `gpumemtrace schema largest`)
-    #[arg(long, requires = "vary")]
-    json: bool,
+    alloc_conf: Vec<String>,
+    #[command(flatten)]
+    output_choice: OutputChoice<LargestAnswer>,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -110,7 +111,8 @@ impl CardArgument {
 impl SimulateArgs {
     /// The options that say how the GPU is simulated, for a command like this one.
     fn options_of_the_gpu(&self) -> Vec<String> {
-        let mut options = vec![format!("--devices={}", self.devices), format!("--values={}", self.values)];
+        let mut options =
+            vec![format!("--gpu-count={}", self.gpu_count), format!("--values={}", self.values)];
         options.extend(self.card.as_ref().map(|card| format!("--card={}", card.text)));
         options.extend(self.capability.map(|(major, minor)| format!("--capability={major}.{minor}")));
         options.extend(self.skip_init.then(|| "--skip-init".to_owned()));
@@ -131,6 +133,12 @@ fn parse_values(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
+    if args.vary.is_none() && args.output_choice.is_named {
+        return Err(UsageError(
+            "simulate: --json needs --vary; gpumemtrace replay --json reads the trace".to_owned(),
+        )
+        .into());
+    }
     if Platform::HOST != Platform::Linux || cfg!(not(target_arch = "x86_64")) {
         return Err(UsageError("simulate: the simulated GPU needs Linux on x86-64".to_owned()).into());
     }
@@ -155,7 +163,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     let python = PythonHook::create(PACKAGE_NAME, PYTHON_FILES)
         .context("simulate: cannot prepare a temporary folder")?;
     let mut variables = card.variables();
-    variables.push(("SIMGPU_DEVICES", args.devices.to_string().into()));
+    variables.push(("SIMGPU_DEVICES", args.gpu_count.to_string().into()));
     let has_values = computes_values(&torch.wheel.torch_version);
     variables.push(("SIMGPU_VALUES", if has_values { args.values } else { 0 }.to_string().into()));
     variables.push(("SIMGPU_NAME_MISSING", "1".into()));
@@ -168,7 +176,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<CliExit> {
     }
     let extras =
         CommandExtras { variables, preloaded: preload_list(libraries.files())?, python: Some(python) };
-    let count = if args.devices == 1 { String::new() } else { format!("{} x ", args.devices) };
+    let count = if args.gpu_count == 1 { String::new() } else { format!("{} x ", args.gpu_count) };
     print_message(format_args!(
         "gpumemtrace: simulating {count}{}, {}, for torch {}; {}",
         card.name,

@@ -11,9 +11,7 @@ use gpumemtrace_whatif::{KnownCard, Scenario};
 
 use super::args::display::DisplayArgs;
 use crate::exit::{CliExit, UsageError};
-use crate::render::{
-    RenderContext, Renderer, WHATIF_RENDERERS, WhatIfAnswers, format_parser, print_document, select_format,
-};
+use crate::render::{OutputChoice, RenderContext, WhatIfAnswers, print_document};
 use crate::terminal::status_line;
 use grid::grid;
 use recorded_run::{RecordedRun, RecordedRunArgs};
@@ -27,27 +25,20 @@ pub(crate) struct WhatIfArgs {
     run: RecordedRunArgs,
     /// Settings to try, in the syntax of PYTORCH_ALLOC_CONF (repeatable) [default: a grid]
     #[arg(long, value_name = "CONF")]
-    set: Vec<String>,
-    /// Try a grid of settings beside those of --set
-    #[arg(long)]
-    grid: bool,
+    alloc_conf: Vec<String>,
     /// A card such as h100, or its memory such as 24GiB [default: that of the recorded run]
     #[arg(long, value_name = "CARD", value_parser = parse_card)]
     card: Option<ChosenCard>,
-    /// Try N random orders of the addresses that the driver gives to segments
+    /// Repeat each prediction with N random segment address orders, and print the range
     ///
     /// Up to PyTorch 2.11, and with expandable segments, the address decides between free blocks of
     /// equal size. Each row then has a range of reserved memory.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    orders: u32,
+    address_orders: u32,
     #[command(flatten)]
     display: DisplayArgs,
-    /// Print JSON (its schema: `gpumemtrace schema whatif`); for several traces, a list
-    #[arg(long)]
-    json: bool,
-    /// Output format on stdout
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(WHATIF_RENDERERS))]
-    format: Option<&'static dyn Renderer<WhatIfAnswers>>,
+    #[command(flatten)]
+    output_choice: OutputChoice<WhatIfAnswers>,
 }
 
 /// The value of `--card`.
@@ -77,13 +68,13 @@ pub(crate) fn run(args: &WhatIfArgs) -> anyhow::Result<CliExit> {
     for trace in &args.traces {
         let mut run = RecordedRun::open(trace, &args.run)?;
         let others = scenarios(args, &run)?;
-        let predicted = run.predict(others, args.orders)?;
+        let predicted = run.predict(others, args.address_orders)?;
         answers.push(run.answer(predicted));
         if !run.is_complete {
             exit = CliExit::Incomplete;
         }
     }
-    let renderer = select_format(WHATIF_RENDERERS, args.format, args.json);
+    let renderer = args.output_choice.renderer;
     print_document(renderer, &WhatIfAnswers(answers), &RenderContext::new(args.display.style()))?;
     Ok(exit)
 }
@@ -98,8 +89,8 @@ fn scenarios(args: &WhatIfArgs, run: &RecordedRun) -> anyhow::Result<Vec<Scenari
     if version != base.version || args.card.is_some() {
         scenarios.push(Scenario::new_or_refused(&base.setting, version, card_bytes));
     }
-    scenarios.extend(scenarios_of_settings(&args.set, version, card_bytes)?);
-    if args.grid || args.set.is_empty() {
+    scenarios.extend(scenarios_of_settings(&args.alloc_conf, version, card_bytes)?);
+    if args.alloc_conf.is_empty() {
         scenarios.extend(grid(base, version, card_bytes, run.peak_reserved_bytes));
     }
     let is_other_model = args.card.and_then(|card| card.model).is_some_and(|card| !run.was_on(card));
@@ -123,7 +114,7 @@ pub(super) fn scenarios_of_settings(
 ) -> Result<Vec<Scenario>, UsageError> {
     let scenario = |setting: &String| {
         let scenario = Scenario::new(setting, version, card_bytes);
-        scenario.map_err(|error| UsageError(format!("--set {setting}: {error}")))
+        scenario.map_err(|error| UsageError(format!("--alloc-conf {setting}: {error}")))
     };
     settings.iter().map(scenario).collect()
 }

@@ -28,8 +28,8 @@ pub(in crate::commands) struct RecordedRunArgs {
     #[arg(long, value_name = "VERSION", value_parser = |text: &str| TorchVersion::parse(text))]
     pub(in crate::commands) torch: Option<TorchVersion>,
     /// The GPU to predict [default: the one with the most reserved memory]
-    #[arg(long, value_name = "GPU")]
-    device: Option<u8>,
+    #[arg(long, value_name = "N")]
+    gpu: Option<u8>,
     #[command(flatten)]
     reading: TraceArgs,
 }
@@ -57,7 +57,6 @@ pub(in crate::commands) struct RecordedRun {
     doubts: Vec<Doubt>,
     pub(in crate::commands) is_complete: bool,
     shows_progress: bool,
-    uses_symbol_cache: bool,
 }
 
 impl RecordedRun {
@@ -91,7 +90,6 @@ impl RecordedRun {
             doubts,
             is_complete: facts.traces[0].complete,
             shows_progress,
-            uses_symbol_cache: args.reading.uses_symbol_cache(),
         };
         run.choose_version()?;
         Ok(run)
@@ -156,7 +154,7 @@ impl RecordedRun {
     /// The rows with their reasons, and with the sites of their failures.
     pub(in crate::commands) fn answer(&self, predicted: WhatIfRows) -> WhatIfAnswer {
         let WhatIfRows { base, rows, start, may_need_more, is_reproduced } = predicted;
-        let mut resolver = Resolver::new(self.uses_symbol_cache);
+        let mut resolver = Resolver::for_user();
         let mut complete = |predicted| self.complete_row(predicted, &mut resolver);
         let answer = WhatIfAnswer {
             schema: SCHEMA,
@@ -202,13 +200,13 @@ impl RecordedRun {
 /// The device that the user named, else the one with the most reserved memory.
 fn choose_device<'a>(facts: &'a Report, trace: &Path, args: &RecordedRunArgs) -> anyhow::Result<&'a Device> {
     let with_torch = facts.devices.iter().filter(|device| device.peak.reserved_bytes.is_some());
-    let chosen = match args.device {
+    let chosen = match args.gpu {
         Some(ordinal) => with_torch.clone().find(|device| device.device == u32::from(ordinal)),
         None => with_torch.clone().max_by_key(|device| device.peak.reserved_bytes),
     };
     chosen.ok_or_else(|| {
-        let why = match args.device {
-            Some(ordinal) => format!("PyTorch reserved no memory on GPU {ordinal}; leave --device out"),
+        let why = match args.gpu {
+            Some(ordinal) => format!("PyTorch reserved no memory on GPU {ordinal}; leave --gpu out"),
             None if !facts.traces[0].complete => {
                 "the trace is incomplete, and has no memory of PyTorch; gpumemtrace info says what is missing"
                     .to_owned()

@@ -8,8 +8,7 @@ use super::leaked::LeakedSites;
 use super::rows::CsvRows;
 use super::site_totals::{LayerKey, read_site_totals};
 use super::{RUN_COLUMNS, device_number, write_run};
-use crate::export::{ExportJob, Exporter, FormatOptions};
-use crate::render::OutputFormat;
+use crate::export::{ExportFormat, ExportJob, Exporter};
 
 const COLUMNS: [&str; 18] = [
     "layer",
@@ -33,24 +32,18 @@ const COLUMNS: [&str; 18] = [
 ];
 
 /// The format `csv-sites`: live and allocated memory by call site.
+#[derive(clap::Args)]
 pub(crate) struct CsvSitesExporter;
 
-impl OutputFormat for CsvSitesExporter {
-    fn name(&self) -> &'static str {
-        "csv-sites"
-    }
-
-    fn help(&self) -> &'static str {
-        "CSV: memory by call site, at the peak, at the end, allocated, and leaked"
-    }
+impl ExportFormat for CsvSitesExporter {
+    const NAME: &'static str = "csv-sites";
+    const HELP: &'static str = "CSV: memory by call site, at the peak, at the end, allocated, and leaked";
+    const EXAMPLE: &'static str = "csv-sites 'run.rank*.trace' -o sites.csv";
+    const SUFFIX: &'static str = ".sites.csv";
 }
 
 impl Exporter for CsvSitesExporter {
-    fn suffix(&self) -> &'static str {
-        ".sites.csv"
-    }
-
-    fn shows_leaks(&self, _options: &FormatOptions) -> bool {
+    fn shows_leaks(&self) -> bool {
         true
     }
 

@@ -5,8 +5,7 @@ use std::io::Write;
 use super::rows::CsvRows;
 use super::{RUN_COLUMNS, device_number, write_run};
 use crate::export::series::{KnownSeries, LevelInterval, read_intervals};
-use crate::export::{ExportJob, Exporter};
-use crate::render::OutputFormat;
+use crate::export::{ExportFormat, ExportJob, Exporter};
 
 const COLUMNS: [&str; 10] = [
     "device",
@@ -22,23 +21,18 @@ const COLUMNS: [&str; 10] = [
 ];
 
 /// The format `csv-timeline`: memory of each device by interval.
+#[derive(clap::Args)]
 pub(crate) struct CsvTimelineExporter;
 
-impl OutputFormat for CsvTimelineExporter {
-    fn name(&self) -> &'static str {
-        "csv-timeline"
-    }
-
-    fn help(&self) -> &'static str {
-        "CSV: minimum and maximum memory of each GPU in up to 4,096 intervals"
-    }
+impl ExportFormat for CsvTimelineExporter {
+    const NAME: &'static str = "csv-timeline";
+    const HELP: &'static str = "CSV: minimum and maximum memory of each GPU in up to 4,096 intervals";
+    const EXAMPLE: &'static str = "csv-timeline run.trace --around peak -o -";
+    const SUFFIX: &'static str = ".timeline.csv";
+    const SHOWS_CODE: bool = false;
 }
 
 impl Exporter for CsvTimelineExporter {
-    fn suffix(&self) -> &'static str {
-        ".timeline.csv"
-    }
-
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut rows = CsvRows::new(out, RUN_COLUMNS.into_iter().chain(COLUMNS))?;
         for (run, info) in job.runs.iter_mut().zip(&job.report.traces) {

@@ -23,30 +23,23 @@ use self::profile::ProfileBuilder;
 use self::rows::{count_rows, read_rows};
 use self::sampling::{ByteSampling, RowCounts};
 use super::stacks::{EMPTY_NOTE, devices_of_run};
-use super::{ExportJob, Exporter};
-use crate::render::OutputFormat;
+use super::{ExportFormat, ExportJob, Exporter};
 use crate::terminal::units::format_bytes;
 
 /// Most allocations and frees in a profile: the viewer keeps each in memory several times.
 const MAX_ROWS: u64 = 300_000;
 
+#[derive(clap::Args)]
 pub(crate) struct FirefoxExporter;
 
-impl OutputFormat for FirefoxExporter {
-    fn name(&self) -> &'static str {
-        "firefox"
-    }
-
-    fn help(&self) -> &'static str {
-        "Allocations and frees by stack and time, for the Firefox Profiler"
-    }
+impl ExportFormat for FirefoxExporter {
+    const NAME: &'static str = "firefox";
+    const HELP: &'static str = "Allocations and frees by stack and time, for the Firefox Profiler";
+    const EXAMPLE: &'static str = "firefox run.trace --since step:40";
+    const SUFFIX: &'static str = ".firefox.json";
 }
 
 impl Exporter for FirefoxExporter {
-    fn suffix(&self) -> &'static str {
-        ".firefox.json"
-    }
-
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut layers: Vec<BTreeMap<u8, BlockLayer>> = Vec::new();
         let mut counts = RowCounts::default();

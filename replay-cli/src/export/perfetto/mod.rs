@@ -19,13 +19,13 @@ mod tracks;
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::PathBuf;
 
 use gpumemtrace_replay::report::TraceInfo;
 
-use crate::render::OutputFormat;
 use crate::terminal::format::format_duration;
 
-use super::{ExportJob, Exporter};
+use super::{ExportFormat, ExportJob, Exporter};
 use clock::{FileClock, RunClock};
 use counters::CounterPlan;
 use heap_dumps::HeapMoments;
@@ -40,34 +40,28 @@ const FIRST_SYNTHETIC_PID: u64 = 1 << 30;
 const MAX_NAME_CHARS: usize = 100;
 
 /// Writes a Perfetto trace.
-pub(super) struct PerfettoExporter;
+#[derive(clap::Args)]
+pub(super) struct PerfettoExporter {
+    /// Also show what torch.profiler's export_chrome_trace() wrote (repeatable)
+    #[arg(long, value_name = "FILE")]
+    torch_profile: Vec<PathBuf>,
+}
 
-impl OutputFormat for PerfettoExporter {
-    fn name(&self) -> &'static str {
-        "perfetto"
-    }
-
-    fn help(&self) -> &'static str {
-        "Perfetto trace: memory over time, steps, phases, and flame graphs at the peak and the end"
-    }
+impl ExportFormat for PerfettoExporter {
+    const NAME: &'static str = "perfetto";
+    const HELP: &'static str = "Memory over time, steps, phases and flame graphs, for Perfetto";
+    const EXAMPLE: &'static str = "perfetto run.trace --torch-profile profile.json";
+    const SUFFIX: &'static str = ".pftrace";
 }
 
 impl Exporter for PerfettoExporter {
-    fn suffix(&self) -> &'static str {
-        ".pftrace"
-    }
-
-    fn takes_profiles(&self) -> bool {
-        true
-    }
-
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut packets = PacketWriter::new(out);
         let all_tracks = place_runs(job);
         let monotonic_ns = job.runs.iter().map(|run| run.analysis.start_ns);
         let clock = FileClock::new(all_tracks.iter().map(|tracks| tracks.clock).zip(monotonic_ns));
         packets.write(&clock.snapshot_packet(StableIds::new("clock").sequence("clock")))?;
-        let profiles = read_profiles(job, &all_tracks)?;
+        let profiles = read_profiles(&self.torch_profile, job, &all_tracks)?;
         let spans = profiles.iter().filter(|profile| profile.run_span_ns.is_some()).count();
         let devices = job.runs.iter().map(|run| run.history.devices.len()).sum();
         let max_bins = counters::bins_per_counter(devices, 1 + 2 * spans);
@@ -136,8 +130,12 @@ fn process_name(info: &TraceInfo) -> String {
 }
 
 /// Reads the profiles of PyTorch once.
-fn read_profiles(job: &ExportJob, tracks: &[RunTracks]) -> anyhow::Result<Vec<MergedProfile>> {
-    let paths = job.options.with.iter().zip(0u32..);
+fn read_profiles(
+    files: &[PathBuf],
+    job: &ExportJob,
+    tracks: &[RunTracks],
+) -> anyhow::Result<Vec<MergedProfile>> {
+    let paths = files.iter().zip(0u32..);
     paths.map(|(path, number)| MergedProfile::read(path, (tracks, &job.report.traces), number)).collect()
 }
 

@@ -15,11 +15,9 @@ use flate2::{Compression, GzBuilder};
 use self::tables::PprofTables;
 use super::protobuf::Message;
 use super::stacks::{
-    CollectedRun, DeviceStacks, EMPTY_NOTE, NamedStacks, RowLabels, StackRow, StackValue, collect_stacks,
+    CollectedRun, DeviceStacks, EMPTY_NOTE, NamedStacks, RowLabels, StackRow, collect_stacks,
 };
-use super::{ExportJob, Exporter};
-use crate::exit::UsageError;
-use crate::render::OutputFormat;
+use super::{ExportFormat, ExportJob, Exporter};
 use gpumemtrace_format::source_path::file_name;
 
 /// Name and unit of a value of a sample, and the value of a row.
@@ -42,35 +40,38 @@ const COMMENTS: [&str; 4] = [
     "peak_space: live at the peak of each device. Only blocks live at the run's peak have a category.",
 ];
 
-pub(crate) struct PprofExporter;
+#[derive(clap::Args)]
+pub(crate) struct PprofExporter {
+    /// The value to show first
+    #[arg(long, value_enum, default_value_t)]
+    weight: PprofWeight,
+}
 
-impl OutputFormat for PprofExporter {
-    fn name(&self) -> &'static str {
-        "pprof"
-    }
+/// The weights that pprof's names have a word for. It has none for leaks.
+#[derive(Clone, Copy, Default, clap::ValueEnum)]
+enum PprofWeight {
+    /// Live at the peak of each device
+    Peak,
+    /// Live at the end of the program, or of the window
+    #[default]
+    End,
+    /// Allocated in the whole run, or in the window
+    Allocated,
+}
 
-    fn help(&self) -> &'static str {
-        "Heap profile for pprof: allocated, in use at the end, live at the peak"
-    }
+impl ExportFormat for PprofExporter {
+    const NAME: &'static str = "pprof";
+    const HELP: &'static str = "Heap profile for pprof: allocated, in use at the end, live at the peak";
+    const EXAMPLE: &'static str = "pprof run.trace -o run.pb.gz && go tool pprof -top run.pb.gz";
+    const SUFFIX: &'static str = ".pb.gz";
 }
 
 impl Exporter for PprofExporter {
-    fn suffix(&self) -> &'static str {
-        ".pb.gz"
-    }
-
-    fn chooses_value(&self) -> bool {
-        true
-    }
-
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
-        let default_type = match job.options.value {
-            None | Some(StackValue::End) => INUSE_SPACE,
-            Some(StackValue::Peak) => PEAK_SPACE,
-            Some(StackValue::Allocated) => ALLOC_SPACE,
-            Some(StackValue::Leaked) => {
-                return Err(UsageError("pprof shows no leaks; use folded or speedscope".to_owned()).into());
-            }
+        let default_type = match self.weight {
+            PprofWeight::End => INUSE_SPACE,
+            PprofWeight::Peak => PEAK_SPACE,
+            PprofWeight::Allocated => ALLOC_SPACE,
         };
         // The viewer shows the first mapping as the name of the profiled file.
         let traces = &job.report.traces;

@@ -11,7 +11,7 @@ use gpumemtrace_replay::report::{
 };
 
 use super::peak_categories::PeakCategories;
-use super::value::StackValue;
+use super::weight::StackWeight;
 use crate::export::ExportRun;
 use crate::export::window::{Amount, WindowRow, WindowTotals};
 
@@ -56,12 +56,12 @@ pub(crate) struct DeviceStacks {
 
 impl DeviceStacks {
     /// The stacks with at least one such block, by number.
-    pub(crate) fn by_stack(&self, value: StackValue) -> BTreeMap<u32, Amount> {
+    pub(crate) fn by_stack(&self, value: StackWeight) -> BTreeMap<u32, Amount> {
         let amount_of: fn(&StackRow) -> Amount = match value {
-            StackValue::Peak => |row| row.peak,
-            StackValue::End => |row| row.end,
-            StackValue::Allocated => |row| row.allocated,
-            StackValue::Leaked => return self.leaked.clone(),
+            StackWeight::Peak => |row| row.peak,
+            StackWeight::End => |row| row.end,
+            StackWeight::Allocated => |row| row.allocated,
+            StackWeight::Leaked => return self.leaked.clone(),
         };
         let mut sums: BTreeMap<u32, Amount> = BTreeMap::new();
         for row in &self.rows {

@@ -3,7 +3,7 @@
 mod collect;
 mod frames;
 mod peak_categories;
-mod value;
+mod weight;
 
 /// The note of an export without any block.
 pub(crate) const EMPTY_NOTE: &str = "no memory was allocated in this part of the run: the file is empty";
@@ -12,4 +12,4 @@ pub(crate) use collect::{
     CollectedRun, DeviceStacks, RowLabels, StackRow, collect_stacks, device_name, devices_of_run,
 };
 pub(crate) use frames::{FrameOrigin, NamedStacks, ViewerFrame};
-pub(crate) use value::StackValue;
+pub(crate) use weight::StackWeight;

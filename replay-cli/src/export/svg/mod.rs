@@ -12,31 +12,24 @@ use std::io::Write;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Timeline;
 
-use super::{ExportJob, Exporter};
-use crate::render::OutputFormat;
+use super::{ExportFormat, ExportJob, Exporter};
 use chart::{Chart, WIDTH};
 
 /// Background, and fonts that each system has.
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#222}.title{font-size:15px;font-weight:600}\
     .note{fill:#555}.error{fill:#b00020}";
 
+#[derive(clap::Args)]
 pub(crate) struct SvgExporter;
 
-impl OutputFormat for SvgExporter {
-    fn name(&self) -> &'static str {
-        "svg"
-    }
-
-    fn help(&self) -> &'static str {
-        "A picture of memory over time, for issues and chats"
-    }
+impl ExportFormat for SvgExporter {
+    const NAME: &'static str = "svg";
+    const HELP: &'static str = "A picture of memory over time, for issues and chats";
+    const EXAMPLE: &'static str = "svg run.trace -o memory.svg";
+    const SUFFIX: &'static str = ".svg";
 }
 
 impl Exporter for SvgExporter {
-    fn suffix(&self) -> &'static str {
-        ".svg"
-    }
-
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
         let timelines = job.report.timelines.iter().flatten();
         let charts: Vec<Chart> = timelines.filter_map(|timeline| chart_of(job, timeline)).collect();

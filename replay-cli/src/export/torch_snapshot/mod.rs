@@ -25,8 +25,7 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::NO_DEVICE;
 use gpumemtrace_replay::report::{BlockLayer, WalkEnd};
 
-use super::{ExportJob, ExportRun, Exporter};
-use crate::render::OutputFormat;
+use super::{ExportFormat, ExportJob, ExportRun, Exporter};
 use allocator::AllocatorModel;
 use entry::{SnapshotAction, SnapshotEntry};
 use frames::FrameTable;
@@ -41,57 +40,80 @@ use value_writer::ValueWriter;
 /// Version of the `gpumemtrace` part of the file.
 const FORMAT_VERSION: u64 = 1;
 
-/// The two forms of a snapshot.
-pub(crate) enum TorchSnapshotExporter {
-    Pickle,
-    /// For programs without an unpickler. Each entry repeats its frames.
-    Json,
+/// The format `torch-snapshot`, for every reader of PyTorch's own snapshots.
+#[derive(clap::Args)]
+pub(crate) struct PickledSnapshot {
+    #[command(flatten)]
+    options: SnapshotOptions,
 }
 
-impl OutputFormat for TorchSnapshotExporter {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Pickle => "torch-snapshot",
-            Self::Json => "torch-snapshot-json",
-        }
-    }
-
-    fn help(&self) -> &'static str {
-        match self {
-            Self::Pickle => "PyTorch's memory snapshot, for memory_viz",
-            Self::Json => "the same in JSON, many times larger",
-        }
-    }
+/// The format `torch-snapshot-json`, for programs without an unpickler. Each entry repeats its
+/// frames.
+#[derive(clap::Args)]
+pub(crate) struct JsonSnapshot {
+    #[command(flatten)]
+    options: SnapshotOptions,
 }
 
-impl Exporter for TorchSnapshotExporter {
-    fn suffix(&self) -> &'static str {
-        match self {
-            Self::Pickle => ".snapshot.pickle",
-            Self::Json => ".snapshot.json",
-        }
-    }
+#[derive(clap::Args)]
+struct SnapshotOptions {
+    /// Keep the last COUNT events of the window
+    ///
+    /// PyTorch's viewer becomes slow above the default.
+    #[arg(long, value_name = "COUNT", default_value_t = 250_000)]
+    max_events: u64,
+}
 
+impl ExportFormat for PickledSnapshot {
+    const NAME: &'static str = "torch-snapshot";
+    const HELP: &'static str = "PyTorch's memory snapshot, for memory_viz";
+    const EXAMPLE: &'static str = "torch-snapshot run.trace --around oom";
+    const SUFFIX: &'static str = ".snapshot.pickle";
+}
+
+impl ExportFormat for JsonSnapshot {
+    const NAME: &'static str = "torch-snapshot-json";
+    const HELP: &'static str = "PyTorch's memory snapshot as JSON, many times larger";
+    const EXAMPLE: &'static str = "torch-snapshot-json run.trace --max-events 10000";
+    const SUFFIX: &'static str = ".snapshot.json";
+}
+
+impl Exporter for PickledSnapshot {
     fn max_runs(&self) -> usize {
         1
     }
 
     fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
-        let max_entries = job.options.max_events;
-        let ExportJob { runs, resolver, notes, .. } = job;
-        for run in runs {
-            let survey = Survey::read(run, max_entries)?;
-            let stacks: Vec<u32> = survey.stacks.iter().copied().collect();
-            let sites = run.sites_of_stacks(&stacks, resolver);
-            let frames = FrameTable::new(&survey.stacks, &sites);
-            match self {
-                Self::Pickle => write_snapshot(run, &survey, &frames, &mut PickleWriter::new(out)?)?,
-                Self::Json => write_snapshot(run, &survey, &frames, &mut JsonWriter::new(out))?,
-            }
-            notes.extend(survey.notes);
-        }
-        Ok(())
+        write_runs(job, &self.options, &mut PickleWriter::new(out)?)
     }
+}
+
+impl Exporter for JsonSnapshot {
+    fn max_runs(&self) -> usize {
+        1
+    }
+
+    fn export(&self, job: &mut ExportJob, out: &mut dyn Write) -> anyhow::Result<()> {
+        write_runs(job, &self.options, &mut JsonWriter::new(out))
+    }
+}
+
+/// Writes the only run.
+fn write_runs(
+    job: &mut ExportJob,
+    options: &SnapshotOptions,
+    out: &mut impl ValueWriter,
+) -> anyhow::Result<()> {
+    let ExportJob { runs, resolver, notes, .. } = job;
+    for run in runs {
+        let survey = Survey::read(run, options.max_events)?;
+        let stacks: Vec<u32> = survey.stacks.iter().copied().collect();
+        let sites = run.sites_of_stacks(&stacks, resolver);
+        let frames = FrameTable::new(&survey.stacks, &sites);
+        write_snapshot(run, &survey, &frames, out)?;
+        notes.extend(survey.notes);
+    }
+    Ok(())
 }
 
 /// What the first walk finds.

@@ -85,7 +85,7 @@ impl Renderer<ComparisonDocument> for TextRenderer {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let style = context.style;
-        let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
+        let max_lines = style.row_limit(MAX_LISTED);
         let text = match document {
             ComparisonDocument::Traces(comparison) => {
                 compare::render_comparison(comparison, max_lines, context.source, style)

@@ -8,7 +8,7 @@ use super::check::explain_unknown;
 use crate::terminal::units::format_bytes;
 
 const HEAD: &str = "\
-# Memory budget. `gpumemtrace check TRACE --budget FILE` exits with code 4 if a run exceeds a limit.
+# Memory budget. `gpumemtrace check TRACE --budget FILE` exits with code 3 if a run exceeds a limit.
 # Sizes are bytes, or text such as \"1.5 GiB\". A limit may have its own tolerance, and may pass if
 # the trace does not contain the value:
 # live = { limit = \"1.5 GiB\", tolerance = \"2%\", if_unknown = \"pass\" }.

@@ -104,7 +104,7 @@ pub(crate) fn describe_tracker(
         TrackerState::Attached | TrackerState::OwnAllocator => None,
         TrackerState::NotWanted => Some(
             "requested sizes, streams and pools are unknown: the allocator tracker was off \
-             (GPUMEMTRACE_TRACKER=off)",
+             (GPUMEMTRACE_TORCH_DETAILS=off)",
         ),
         TrackerState::UnknownVersion => Some(
             "requested sizes, streams and pools are unknown: this gpumemtrace does not know the \

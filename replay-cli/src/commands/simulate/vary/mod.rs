@@ -19,7 +19,7 @@ use super::SimulateArgs;
 use super::card::SimulatedCard;
 use crate::commands::fit::DEFAULT_SETTINGS;
 use crate::exit::CliExit;
-use crate::render::{LARGEST_RENDERERS, RenderContext, print_document, select_format};
+use crate::render::{RenderContext, print_document};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
 use crate::terminal::style::{ColorChoice, Style};
@@ -42,7 +42,7 @@ pub(super) fn run(
     let mut settings = vec![search_largest(&mut program, varied, None, 0)?];
     let guess = settings[0].largest.map_or(0, |value| varied.number_of(value));
     let defaults: Vec<String> = DEFAULT_SETTINGS.iter().map(|setting| (*setting).to_owned()).collect();
-    for setting in if args.set.is_empty() { &defaults } else { &args.set } {
+    for setting in if args.alloc_conf.is_empty() { &defaults } else { &args.alloc_conf } {
         settings.push(search_largest(&mut program, varied, Some(setting.clone()), guess)?);
     }
     let answer = LargestAnswer {
@@ -51,13 +51,16 @@ pub(super) fn run(
         argument: varied.name.clone(),
         card: card.name,
         card_bytes: card.total_bytes,
-        devices: args.devices,
+        devices: args.gpu_count,
         steps,
         torch: program.torch.map(|version| version.to_string()),
         settings,
     };
-    let renderer = select_format(LARGEST_RENDERERS, None, args.json);
-    print_document(renderer, &answer, &RenderContext::new(Style::for_stdout(ColorChoice::default())))?;
+    print_document(
+        args.output_choice.renderer,
+        &answer,
+        &RenderContext::new(Style::for_stdout(ColorChoice::default())),
+    )?;
     Ok(CliExit::Done)
 }
 

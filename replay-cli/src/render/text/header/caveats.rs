@@ -58,7 +58,7 @@ fn describe_filters(report: &Report, info: &TraceInfo) -> Vec<String> {
     let Some(filters) = &report.filters else { return parts };
     if !filters.devices.is_empty() {
         let devices: Vec<String> = filters.devices.iter().map(u32::to_string).collect();
-        parts.push(format!("only GPU {} (--device)", devices.join(", ")));
+        parts.push(format!("only GPU {} (--gpu)", devices.join(", ")));
     }
     if let Some(site) = &filters.site {
         parts.push(format!("only call sites that match {site:?} (--site). The others are summed up"));

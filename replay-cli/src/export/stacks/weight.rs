@@ -1,10 +1,10 @@
-//! The value of a stack that a file of one value shows: `--value`.
+//! What a stack is weighted by in a file of one value: `--weight`.
 
 use clap::ValueEnum;
 
 /// What is shown of each stack. Formats with several values show all, this one first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StackValue {
+pub(crate) enum StackWeight {
     /// Live at the peak of each device
     #[default]
     Peak,
@@ -16,7 +16,7 @@ pub(crate) enum StackValue {
     Leaked,
 }
 
-impl StackValue {
+impl StackWeight {
     /// The values in the order of their formats.
     pub(crate) const ALL: [Self; 4] = [Self::Peak, Self::End, Self::Allocated, Self::Leaked];
 
