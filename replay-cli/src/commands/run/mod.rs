@@ -44,8 +44,8 @@ const MIN_PART_BYTES: u64 = 64 << 10;
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct RunArgs {
-    /// Trace file, or folder/, which is made; %p is the process ID, %r the rank, %h the host, %j the
-    /// job of a scheduler [default: run.trace]
+    /// Trace file, or folder/, which is made; %p is the process ID, %r the rank, %h the host, %j
+    /// the job of a scheduler [default: run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Call stacks to record

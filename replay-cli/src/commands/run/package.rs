@@ -76,7 +76,7 @@ const PACKAGE_FILES: &[(&str, &str)] = &[
 
 /// The temporary folder; dropping it removes the folder.
 pub(super) struct PackageFolder {
-    /// Without symbolic links.
+    /// The absolute path without symbolic links, as Python writes it.
     path: PathBuf,
     _folder: TempDir,
 }
