@@ -48,7 +48,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("compare", "compare before.trace after.trace --fail-on growth"),
     ("check", "check run.trace --budget gpu-memory.toml --junit gpu-memory.xml"),
     ("ranks", "ranks traces/ --html ranks.html"),
-    ("history", "history archive/ --html"),
+    ("history", "history archive/ --html history.html"),
     ("whatif", "whatif run.trace --card 24GiB --alloc-conf expandable_segments:True"),
     ("fit", "fit run.trace"),
     ("info", "info run.trace --verify"),

@@ -121,15 +121,6 @@ fn default_output_of_a_folder_has_its_whole_name() {
     assert_eq!(name(&text(&folder.run("export folded traces.v2").stdout)), "traces.v2.folded");
     assert_eq!(name(&in_folder("export csv-sites .")), "../traces.v2.sites.csv");
     assert_eq!(name(&in_folder("html .")), "../traces.v2.html");
-    // An archive of one summary.
-    let run = folder.path("archive.v2/_summaries/run=a");
-    fs::create_dir_all(&run).unwrap();
-    fs::write(folder.path("archive.html"), "before").unwrap();
-    folder.run("ranks traces.v2 -o archive.v2/_summaries/run=a/rank=0.summary");
-    assert_eq!(name(&text(&folder.run("history archive.v2 --html").stdout)), "archive.v2.html");
-    assert_eq!(fs::read(folder.path("archive.html")).unwrap(), b"before");
-    let done = command(&folder.path("archive.v2")).args(["history", ".", "--html"]).output().unwrap();
-    assert_eq!((done.status.code(), name(&text(&done.stdout))), (Some(0), "../archive.v2.html".to_owned()));
     let pattern = folder.run("html traces.v2/*.trace");
     assert_eq!(pattern.status.code(), Some(2), "{}", text(&pattern.stderr));
 }

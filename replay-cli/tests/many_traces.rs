@@ -510,7 +510,7 @@ fn history_names_what_is_missing_from_an_archive() {
     assert!(errors.len() == 1, "{errors:?}");
     output(archive, &["history", ".", "--run", "one", "--run", "two", "--fail-on", "failed"], 0);
     output(archive, &["history", ".", "--since", "2026-01-01"], 2);
-    output(archive, &["history", ".", "--html", "-o", "page.html"], 6);
+    output(archive, &["history", ".", "--html", "page.html"], 6);
     output(archive, &["history", ".", "--run", "one", "--run", "two"], 0);
     let (report, _) = output(archive, &["history", ".", "--run", "one", "--run", "old"], 6);
     assert!(report.contains("No program has two versions to compare."), "{report}");

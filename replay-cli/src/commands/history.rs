@@ -11,9 +11,10 @@ use clap::ValueEnum;
 use gpumemtrace_multirun::{ArchivedRun, HistoryReport, Outcome, RunArchive, growth_between_versions};
 
 use super::ranks::read::summarize_files;
+use super::ranks::write_page;
 use crate::commands::args::display::DisplayArgs;
+use crate::commands::args::force::ForceArgs;
 use crate::commands::args::jobs::JobsArgs;
-use crate::commands::args::output_name::default_output;
 use crate::commands::args::trace::TraceArgs;
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::make_runs_page;
@@ -21,7 +22,7 @@ use crate::render::json::write_json;
 use crate::render::text::render_archive;
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, format_utc};
-use crate::terminal::output_file::{OutputPath, print_output};
+use crate::terminal::output_file::OutputPath;
 use crate::terminal::status_line;
 use crate::terminal::stdout::{print_text, stdout};
 use crate::terminal::style::Style;
@@ -50,17 +51,13 @@ pub(crate) struct HistoryArgs {
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<HistoryFinding>,
     /// Print JSON (its schema: `gpumemtrace schema history`)
-    #[arg(long, conflicts_with = "html")]
-    json: bool,
-    /// Write a page with the runs over time, a map of ranks, and what grew between versions
     #[arg(long)]
-    html: bool,
-    /// With --html, the page to write [default: the folder with .html]
-    #[arg(short, long, value_name = "FILE", requires = "html")]
-    output: Option<PathBuf>,
-    /// With --html, replace an existing file that gpumemtrace did not write
-    #[arg(long, requires = "html")]
-    force: bool,
+    json: bool,
+    /// Write a page with the runs over time, a map of ranks, and what grew, to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArgs,
     #[command(flatten)]
     display: DisplayArgs,
 }
@@ -68,19 +65,17 @@ pub(crate) struct HistoryArgs {
 pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<CliExit> {
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
-    let output = match &args.output {
-        Some(output) => Some(output.clone()),
-        None => args.html.then(|| default_output(&args.archive, "html")).transpose()?,
-    };
-    let target = output.as_ref().map(|path| OutputPath::claim(path, "html", args.force)).transpose()?;
+    let page =
+        args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force.force)).transpose()?;
     let archive = read_archive(args)?;
     let growth = growth_between_versions(&archive.runs);
     let report = HistoryReport::new(&archive, &growth);
-    if let Some((output, target)) = output.zip(target) {
+    if let Some((path, page)) = args.html.as_ref().zip(page) {
         let text = render_archive(&archive, &growth, Style::for_files());
-        let page = make_runs_page(&args.archive.display().to_string(), &archive, &growth, &text)?;
-        print_output(&output, target.fill(page.as_bytes())?)?;
-    } else if args.json {
+        let html = make_runs_page(&args.archive.display().to_string(), &archive, &growth, &text)?;
+        write_page(path, page, &html)?;
+    }
+    if args.json {
         write_json(&report, &mut stdout())?;
     } else {
         print_text(&render_archive(&archive, &growth, style))?;

@@ -126,7 +126,7 @@ pub(crate) fn make_runs_page(
     if without_ranks > 0 {
         notes.push(format!(
             "This page shows {} GPUs individually. It has no map and no table of ranks for {}: for these, make a \
-             page of one run (history --html --run NAME).",
+             page of one run (history --html FILE --run NAME).",
             MAX_RANKS - ranks_left,
             format_count(without_ranks as u64, "older run")
         ));

@@ -83,7 +83,7 @@ def test_page_of_runs_shows_the_selected_one(browser, traces, tmp_path, theme): 
         chosen = [traces / f"run.rank{rank:02}.trace" for rank in ranks]
         gpumemtrace("export", "parquet", *chosen, "--run-name", name, "-o", archive)
     # Both runs lack ranks.
-    gpumemtrace("history", archive, "--html", "-o", tmp_path / "archive.html", code=6)
+    gpumemtrace("history", archive, "--html", tmp_path / "archive.html", code=6)
     browser.open(tmp_path / "archive.html", theme=theme)
     assert browser.problems() == []
     rows = "document.querySelectorAll('table.sorted')[0].querySelectorAll('tbody tr')"

@@ -130,7 +130,7 @@ def test_growth_between_commits_is_named_with_its_line(tmp_path):
     assert "32.00 MiB" in line and "train.py:9 in cache()" in line
     assert commits[0][:8] in line and commits[1][:8] in line
     assert "load()" not in text
-    gpumemtrace("history", archive, "--html", "-o", tmp_path / "archive.html")
+    gpumemtrace("history", archive, "--html", tmp_path / "archive.html")
     assert (tmp_path / "archive.html").stat().st_size < 1 << 20
     summary = json.loads(next((archive / "_summaries" / "run=v1").iterdir()).read_text())
     assert summary["traces"][0]["git_commit"] == commits[1]

@@ -89,13 +89,7 @@ pub(crate) fn run(args: &RanksArgs) -> anyhow::Result<CliExit> {
     let job = JobReport::of(&summary);
     if let Some((path, page)) = args.html.as_ref().zip(page) {
         let name = args.paths[0].display().to_string();
-        let is_stream = page.is_stream();
-        let written_bytes = page.fill(page_of_ranks(&name, summary, &job)?.as_bytes())?;
-        // Not on stdout, which has the report.
-        if !is_stream {
-            let (path, size) = (escape_text(&path.display().to_string()), format_bytes(written_bytes));
-            print_message(format_args!("gpumemtrace: wrote {path} ({size})"));
-        }
+        write_page(path, page, &page_of_ranks(&name, summary, &job)?)?;
     }
     print_document(args.output_choice.renderer, &job, &RenderContext::new(style))?;
     // A summary that is written is one part of a job: other hosts have its other ranks.
@@ -105,6 +99,17 @@ pub(crate) fn run(args: &RanksArgs) -> anyhow::Result<CliExit> {
         (false, false) => CliExit::Incomplete,
         (false, true) => CliExit::Done,
     })
+}
+
+/// Writes a page beside the report, and names it on stderr: stdout has the report.
+pub(in crate::commands) fn write_page(path: &Path, page: OutputPath, html: &str) -> anyhow::Result<()> {
+    let is_stream = page.is_stream();
+    let written_bytes = page.fill(html.as_bytes())?;
+    if !is_stream {
+        let (path, size) = (escape_text(&path.display().to_string()), format_bytes(written_bytes));
+        print_message(format_args!("gpumemtrace: wrote {path} ({size})"));
+    }
+    Ok(())
 }
 
 /// The page of many ranks.
