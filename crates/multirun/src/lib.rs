@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+pub mod archive_layout;
 mod attempts;
 mod checks;
 mod functions;

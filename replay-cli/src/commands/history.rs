@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use gpumemtrace_multirun::archive_layout::{
+    SUMMARIES, TABLE_OF_RUNS, is_summary_name, rank_of_name, run_folder, run_of_folder,
+};
 use gpumemtrace_multirun::{ArchivedRun, HistoryReport, Outcome, RunArchive, growth_between_versions};
 
 use super::ranks::read::summarize_files;
@@ -27,10 +30,6 @@ use crate::terminal::status_line;
 use crate::terminal::stdout::{print_text, stdout};
 use crate::terminal::style::Style;
 use crate::trace::many::name_left_out;
-
-/// The folders of summaries and of the table of runs in an archive, as the export names them.
-const SUMMARIES: &str = "_summaries";
-const TABLE_OF_RUNS: &str = "runs";
 
 #[derive(clap::Args)]
 pub(crate) struct HistoryArgs {
@@ -140,8 +139,8 @@ fn read_archive(args: &HistoryArgs) -> anyhow::Result<RunArchive> {
     let reading = TraceArgs::default();
     let (mut runs, mut unreadable, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
     for (name, found) in summaries.into_iter().filter(|(name, _)| is_wanted(name)) {
-        let of_run = folder.join(SUMMARIES).join(format!("run={name}"));
-        let found = found.iter().filter(|file| file.ends_with(".summary"));
+        let of_run = folder.join(SUMMARIES).join(run_folder(&name));
+        let found = found.iter().filter(|file| is_summary_name(file));
         let files: Vec<PathBuf> = found.clone().map(|file| of_run.join(file)).collect();
         if files.is_empty() {
             continue;
@@ -195,7 +194,7 @@ fn explain_empty(folder: &Path, without_summary: &[String], are_unreadable: bool
 fn list_partitions(folder: &Path) -> anyhow::Result<Partitions> {
     let mut found = Partitions::new();
     for run in list_names(folder)? {
-        if let Some(name) = run.strip_prefix("run=") {
+        if let Some(name) = run_of_folder(&run) {
             found.insert(name.to_owned(), list_names(&folder.join(&run))?);
         }
     }
@@ -203,11 +202,7 @@ fn list_partitions(folder: &Path) -> anyhow::Result<Partitions> {
 }
 
 fn ranks_of<'a>(names: impl IntoIterator<Item = &'a String>) -> BTreeSet<u64> {
-    let rank_of = |name: &'a String| {
-        let rank = name.strip_prefix("rank=")?;
-        rank.strip_suffix(".summary").unwrap_or(rank).parse().ok()
-    };
-    names.into_iter().filter_map(rank_of).collect()
+    names.into_iter().filter_map(|name| rank_of_name(name)).collect()
 }
 
 /// The names in a folder; none if it does not exist, or is a file.

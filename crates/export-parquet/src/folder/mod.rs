@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use gpumemtrace_cli::export::{ExportTarget, TraceIdentity, UsageError};
+use gpumemtrace_multirun::archive_layout::{SUMMARIES, rank_folder, rank_of_name, run_folder, summary_path};
 use gpumemtrace_multirun::{Completeness, Summary, TraceSummary};
 use parquet::file::metadata::KeyValue;
 use tempfile::TempDir;
@@ -35,9 +36,6 @@ use crate::tables::{SCHEMA_NAME, SCHEMA_VERSION};
 
 /// The name of each file. A later version may write further parts.
 const FILE: &str = "part-0.parquet";
-/// The folder of summaries, which `gpumemtrace history` reads. Readers of tables pass over the
-/// name.
-const SUMMARIES: &str = "_summaries";
 /// The file that one export locks at a time. Its name is hidden, so readers pass over it.
 const LOCK: &str = ".gpumemtrace-lock";
 /// How the name of a hidden folder begins.
@@ -162,14 +160,9 @@ fn check_occupant(
     (trace, rank): (&TraceIdentity, u64),
     present: Option<&PartitionOwner>,
 ) -> anyhow::Result<()> {
-    let partition = Path::new(&format!("run={}", target.run)).join(format!("rank={rank}"));
+    let partition = Path::new(&run_folder(&target.run)).join(rank_folder(rank));
     let refused = present.and_then(|occupant| occupant.refuse(&target.folder, &partition, trace));
     refused.map_or(Ok(()), |why| Err(UsageError(why).into()))
-}
-
-/// The summary of a rank.
-fn summary_path(archive: &Path, run: &str, rank: u64) -> PathBuf {
-    archive.join(SUMMARIES).join(format!("run={run}")).join(format!("rank={rank}.summary"))
 }
 
 /// What the trace has of its process that a summary is of; `None` if there is none.
@@ -188,10 +181,9 @@ fn table_folders(archive: &Path) -> impl Iterator<Item = PathBuf> {
 /// The numbers of the ranks that an archive has of a run. Some may have no file.
 fn ranks_of_run(archive: &Path, run: &str) -> BTreeSet<u64> {
     let folders = table_folders(archive).chain([archive.join(SUMMARIES)]);
-    let entries = folders.filter_map(|folder| std::fs::read_dir(folder.join(format!("run={run}"))).ok());
+    let entries = folders.filter_map(|folder| std::fs::read_dir(folder.join(run_folder(run))).ok());
     let names = entries.flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let rank = |name: String| name.strip_prefix("rank=")?.trim_end_matches(".summary").parse::<i64>().ok();
-    names.filter_map(rank).filter_map(|rank| u64::try_from(rank).ok()).collect()
+    names.filter_map(|name| rank_of_name(&name)).collect()
 }
 
 /// Waits until no other export moves files into this folder. A file system without locks lets
@@ -219,7 +211,7 @@ impl PartitionFolder<'_> {
     }
 
     fn run_folder(&self, table: &str) -> PathBuf {
-        Path::new(table).join(format!("run={}", self.output.target.run))
+        Path::new(table).join(run_folder(&self.output.target.run))
     }
 
     fn rank(&self) -> u64 {
@@ -228,7 +220,7 @@ impl PartitionFolder<'_> {
 
     /// Begins the file of a table.
     pub(crate) fn begin<R: TableRow + 'static>(&mut self) -> anyhow::Result<TableWriter<R>> {
-        let file = self.run_folder(R::TABLE).join(format!("rank={}", self.rank())).join(FILE);
+        let file = self.run_folder(R::TABLE).join(rank_folder(self.rank())).join(FILE);
         let hidden = self.add_file(file)?;
         let ExportTarget { run, traces, .. } = &self.output.target;
         let owner = Owner::of(&traces[self.trace]);

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_cli::export::TraceIdentity;
+use gpumemtrace_multirun::archive_layout::{rank_folder, run_folder, summary_path};
 use gpumemtrace_multirun::{Process, Summary, TraceSummary};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use serde::{Deserialize, Serialize};
@@ -129,12 +130,12 @@ impl PartitionOwner {
 
 /// The owner of a partition of a run; `None` if it has no file.
 pub(super) fn read_occupant(archive: &Path, run: &str, rank: u64) -> Option<PartitionOwner> {
-    let partition = Path::new(&format!("run={run}")).join(format!("rank={rank}")).join(FILE);
+    let partition = Path::new(&run_folder(run)).join(rank_folder(rank)).join(FILE);
     let mut files: Vec<PathBuf> = super::table_folders(archive).map(|table| table.join(&partition)).collect();
     files.retain(|file| file.exists());
     files.sort();
     let owner = files.iter().find_map(|file| read_owner(file));
-    let summary = super::summary_path(archive, run, rank);
+    let summary = summary_path(archive, run, rank);
     let owners = add_summary(owner, &summary);
     if !owners.is_empty() {
         return Some(PartitionOwner::Owned(owners));
