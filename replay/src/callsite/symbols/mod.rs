@@ -58,7 +58,7 @@ enum FrameNode {
 }
 
 /// The definitions of a trace, with resolved stacks and sites.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StackSymbols {
     pub(crate) definitions: Definitions,
     pub(crate) user_code: UserCodePaths,
@@ -100,32 +100,7 @@ pub(crate) struct StackSymbols {
 impl StackSymbols {
     /// Resolves all Python nodes.
     pub(crate) fn new(definitions: Definitions, user_code: UserCodePaths) -> Self {
-        let mut symbols = Self {
-            user_code,
-            backward_stacks: BackwardStacks::default(),
-            addresses: SeededMap::default(),
-            nodes: DenseMap::default(),
-            contexts: DenseMap::default(),
-            sites: Vec::new(),
-            site_ids: SeededMap::default(),
-            native_sites: SeededSet::default(),
-            stacks: Vec::new(),
-            by_python: DenseMap::default(),
-            by_path: SeededMap::default(),
-            by_both: SeededMap::default(),
-            optimizer_lines: Vec::new(),
-            paths: CallPaths::default(),
-            recurring: None,
-            other_phases: SeededMap::default(),
-            module_calls: None,
-            most_module_calls: 0,
-            roots: StackRoots::default(),
-            unresolved: SeededSet::default(),
-            undefined: SeededSet::default(),
-            native_callers: NativeCallers::default(),
-            frame_budget: FrameBudget::default(),
-            definitions,
-        };
+        let mut symbols = Self { definitions, user_code, ..Self::default() };
         symbols.resolve_new();
         symbols
     }
