@@ -8,10 +8,7 @@ use gpumemtrace_fleet::Fleet;
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::compare::{PerStepTotals, count_by_steps};
-use gpumemtrace_replay::{
-    Analysis, AnalysisOptions, Report, RunHistory, analyse_with_head, report, symbolize_report,
-    symbolize_sites,
-};
+use gpumemtrace_replay::{Analysis, AnalysisOptions, RunHistory, analyse_with_head, report, symbolize_sites};
 
 use super::args::jobs::JobsArgs;
 use super::args::output_name::default_output;
@@ -23,8 +20,8 @@ use super::summarize::{name_unreadable, page_of_ranks};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::{PageOptions, PageSource, RunBefore, make_page, redact_processes};
 use crate::render::json::write_json;
-use crate::render::wording::{fill_comparison, fill_report};
-use crate::render::{RenderContext, Renderer as _, TextRenderer};
+use crate::render::wording::fill_comparison;
+use crate::render::{PresentedReport, RenderContext, Renderer as _, TextRenderer};
 use crate::source::{SourceArgs, SourceScope};
 use crate::terminal::format::format_number;
 use crate::terminal::output_file::{OutputPath, print_output};
@@ -204,7 +201,9 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
         ..args.source.clone()
     };
     if args.redact {
-        std::iter::once(&mut report).chain(&mut before_report).for_each(redact_processes);
+        std::iter::once(&mut report)
+            .chain(&mut before_report)
+            .for_each(|report| report.change(redact_processes));
     }
     let named = |analysis| named_history(analysis, &mut resolver);
     let histories: Vec<RunHistory> = analyses.into_iter().map(named).collect();
@@ -228,11 +227,8 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
 }
 
 /// The report as `replay --json` prints it.
-fn full_report(analyses: &[Analysis], resolver: &mut Resolver) -> Report {
-    let mut report = report(analyses, &[]);
-    symbolize_report(&mut report, analyses, NameScope::ALL, resolver);
-    fill_report(&mut report);
-    report
+fn full_report(analyses: &[Analysis], resolver: &mut Resolver) -> PresentedReport {
+    PresentedReport::new(report(analyses, &[]), analyses, NameScope::ALL, resolver)
 }
 
 /// The history of an analysis, which is dropped.

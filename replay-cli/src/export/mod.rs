@@ -28,10 +28,9 @@ mod window;
 use std::io::Write;
 
 use crate::symbolize::Resolver;
-use gpumemtrace_replay::Report;
 
 pub use crate::exit::UsageError;
-use crate::render::OutputFormat;
+use crate::render::{OutputFormat, PresentedReport};
 pub use run::ExportRun;
 pub use target::{ExportTarget, TraceIdentity};
 pub(crate) use target::{HIVE_NULL, is_file_name_part};
@@ -119,7 +118,7 @@ pub struct ExportJob {
     pub runs: Vec<ExportRun>,
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.
-    pub report: Report,
+    pub report: PresentedReport,
     /// Finds the names of native functions.
     pub resolver: Resolver,
     /// The user's choices for single formats.

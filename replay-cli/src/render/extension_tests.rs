@@ -18,9 +18,10 @@ use serde::Serialize;
 
 use super::text::{SECTIONS, SectionRow, SiteFormatter};
 use super::{
-    JsonRenderer, OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, TextRenderer,
-    format_parser,
+    JsonRenderer, OutputFormat, PresentedReport, RenderContext, Renderer, ReportNeeds, ReportRenderer,
+    TextRenderer, format_parser,
 };
+use crate::symbolize::Resolver;
 use crate::terminal::format::put_line;
 use crate::terminal::style::{ColorChoice, Style};
 
@@ -92,8 +93,13 @@ impl OutputFormat for CsvRenderer {
     }
 }
 
-impl Renderer<Report> for CsvRenderer {
-    fn render(&self, report: &Report, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+impl Renderer<PresentedReport> for CsvRenderer {
+    fn render(
+        &self,
+        report: &PresentedReport,
+        _: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
         for device in &report.devices {
             writeln!(out, "{},{}", device.device, device.peak.live_bytes.unwrap_or(0))?;
         }
@@ -123,7 +129,11 @@ fn analyse_two_calls() -> Analysis {
     gpumemtrace_synthetic::analyse_part(&run.file(100), options)
 }
 
-fn render(renderer: &dyn ReportRenderer, report: &Report, context: &RenderContext<'_>) -> String {
+fn present(analyses: &[Analysis], sections: &[Section]) -> PresentedReport {
+    PresentedReport::new(report(analyses, sections), analyses, NameScope::ALL, &mut Resolver::new(false))
+}
+
+fn render(renderer: &dyn ReportRenderer, report: &PresentedReport, context: &RenderContext<'_>) -> String {
     let mut out = Vec::new();
     renderer.render(report, context, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -139,7 +149,7 @@ fn added_analysis_is_in_json_and_text() {
     let all = serde_json::to_value(report(&analyses, &[])).unwrap();
     assert_eq!(all["driver_calls"][0]["by_device"]["0"], expected);
     assert!(all.get("leaks").is_some());
-    let only = report(&analyses, &[driver_calls::SECTION]);
+    let only = present(&analyses, &[driver_calls::SECTION]);
     let context = RenderContext {
         sections: &[driver_calls::SECTION],
         section_rows: MORE_SECTIONS,
@@ -158,7 +168,7 @@ fn added_output_is_selected_by_format() {
         .arg(clap::Arg::new("format").long("format").value_parser(format_parser(MORE_RENDERERS)));
     let matches = parser.clone().try_get_matches_from(["replay", "--format", "csv"]).unwrap();
     let selected = matches.get_one::<&'static dyn ReportRenderer>("format").copied().unwrap();
-    let report = report(&[analyse_two_calls()], &[]);
+    let report = present(&[analyse_two_calls()], &[]);
     let context = RenderContext::new(Style::for_stdout(ColorChoice::Never));
     assert_eq!(render(selected, &report, &context), "0,4096\n");
     assert!(parser.try_get_matches_from(["replay", "--format", "tsv"]).is_err());

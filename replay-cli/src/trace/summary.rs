@@ -2,9 +2,9 @@
 
 use gpumemtrace_fleet::TraceSummary;
 use gpumemtrace_replay::callsite::NameScope;
-use gpumemtrace_replay::{Analysis, Report, report, symbolize_report};
+use gpumemtrace_replay::{Analysis, Report, report};
 
-use crate::render::wording::fill_report;
+use crate::render::PresentedReport;
 use crate::render::wording::sites::format_site;
 use crate::symbolize::Resolver;
 
@@ -18,9 +18,9 @@ pub(crate) fn summarize_analysis(
     inspect: &ReportInspector<'_>,
 ) -> TraceSummary {
     let analyses = std::slice::from_ref(analysis);
-    let mut report = report(analyses, &[]);
+    let report = report(analyses, &[]);
     inspect(&report, analyses);
-    symbolize_report(&mut report, analyses, NameScope { stacks: false, ..NameScope::ALL }, resolver);
-    fill_report(&mut report);
+    let scope = NameScope { stacks: false, ..NameScope::ALL };
+    let report = PresentedReport::new(report, analyses, scope, resolver);
     TraceSummary::of_report(&report, &format_site).expect("a report of one analysis has one trace")
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::{Analysis, report, symbolize_report};
+use gpumemtrace_replay::{Analysis, report};
 
 use self::limited_output::LimitedOutput;
 use super::args::output_name::default_output;
@@ -19,7 +19,7 @@ use crate::export::{
     ExportFormat, ExportJob, ExportRun, ExportWindow, FormatOptions, HIVE_NULL, WindowArgs,
     export_format_parser, is_file_name_part, read_for_export,
 };
-use crate::render::wording::fill_report;
+use crate::render::PresentedReport;
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
@@ -148,9 +148,7 @@ pub(crate) fn read_traces(
 pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::Result<ExportJob> {
     let (analyses, files): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
     let mut resolver = Resolver::new(args.trace.uses_symbol_cache());
-    let mut report = report(&analyses, &[]);
-    symbolize_report(&mut report, &analyses, NameScope::ALL, &mut resolver);
-    fill_report(&mut report);
+    let report = PresentedReport::new(report(&analyses, &[]), &analyses, NameScope::ALL, &mut resolver);
     let mut runs = Vec::new();
     for (mut analysis, file) in analyses.into_iter().zip(files) {
         let history = analysis.take_history().unwrap_or_default();
