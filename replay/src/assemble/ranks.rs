@@ -23,6 +23,40 @@ const MAX_SITES: usize = 5;
 
 /// The rows of these traces; `None` if there is only one.
 pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
+    let mut rows = rank_rows(analyses, leaks);
+    if !analyses.iter().all(Analysis::knows_reserved) {
+        return None;
+    }
+    rows.sort_by_key(|row| (row.rank.unwrap_or(u64::MAX), row.trace, row.device));
+    if rows.len() < 2 {
+        return None;
+    }
+    let median = median(rows.iter().map(|row| row.peak_live_bytes).collect());
+    let worst = (0..rows.len()).max_by_key(|at| (rows[*at].peak_live_bytes, std::cmp::Reverse(*at)))?;
+    let excess = rows[worst].peak_live_bytes as f64 / median.max(1) as f64 - 1.0;
+    let world = analyses.iter().filter_map(|analysis| analysis.meta.number("world_size")).max();
+    let seen: BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
+    let missing = world.map(|world| world.saturating_sub(seen.len() as u64));
+    let same_rule = analyses.windows(2).all(|pair| pair[0].step_rule.source() == pair[1].step_rule.source());
+    let traces: BTreeSet<_> = rows.iter().filter_map(|row| Some((row.rank?, row.trace))).collect();
+    let is_aligned = same_rule && traces.len() == seen.len() && rows.iter().all(|row| row.steps.is_some());
+    let first_cause = is_aligned.then(|| first_cause(&rows, leaks, missing)).flatten();
+    let more_by_site =
+        if excess >= UNEVEN[0].0 { differences(analyses, &rows, worst, median) } else { Vec::new() };
+    Some(Ranks {
+        aligned_by: is_aligned.then_some(RankAlignment::Step),
+        missing_ranks: missing,
+        median_peak_live_bytes: median,
+        worst: worst as u64,
+        excess: Quantity(excess),
+        more_by_site,
+        first_cause,
+        rows,
+    })
+}
+
+/// A row for each device with PyTorch's memory, with the growth of its leaks.
+fn rank_rows(analyses: &[Analysis], leaks: &[Leak]) -> Vec<RankRow> {
     let mut rows = Vec::new();
     for (trace, analysis) in analyses.iter().enumerate() {
         for (device, state) in analysis.visible_devices().filter(|(_, state)| state.has_torch()) {
@@ -56,35 +90,7 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
         }
         row.bytes_per_step = found.then_some(Quantity(rate));
     }
-    if !analyses.iter().all(Analysis::knows_reserved) {
-        return None;
-    }
-    rows.sort_by_key(|row| (row.rank.unwrap_or(u64::MAX), row.trace, row.device));
-    if rows.len() < 2 {
-        return None;
-    }
-    let median = median(rows.iter().map(|row| row.peak_live_bytes).collect());
-    let worst = (0..rows.len()).max_by_key(|at| (rows[*at].peak_live_bytes, std::cmp::Reverse(*at)))?;
-    let excess = rows[worst].peak_live_bytes as f64 / median.max(1) as f64 - 1.0;
-    let world = analyses.iter().filter_map(|analysis| analysis.meta.number("world_size")).max();
-    let seen: BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
-    let missing = world.map(|world| world.saturating_sub(seen.len() as u64));
-    let same_rule = analyses.windows(2).all(|pair| pair[0].step_rule.source() == pair[1].step_rule.source());
-    let traces: BTreeSet<_> = rows.iter().filter_map(|row| Some((row.rank?, row.trace))).collect();
-    let is_aligned = same_rule && traces.len() == seen.len() && rows.iter().all(|row| row.steps.is_some());
-    let first_cause = is_aligned.then(|| first_cause(&rows, leaks, missing)).flatten();
-    let more_by_site =
-        if excess >= UNEVEN[0].0 { differences(analyses, &rows, worst, median) } else { Vec::new() };
-    Some(Ranks {
-        aligned_by: is_aligned.then_some(RankAlignment::Step),
-        missing_ranks: missing,
-        median_peak_live_bytes: median,
-        worst: worst as u64,
-        excess: Quantity(excess),
-        more_by_site,
-        first_cause,
-        rows,
-    })
+    rows
 }
 
 fn median(mut values: Vec<u64>) -> u64 {

@@ -20,7 +20,7 @@ use crate::util::seeded_map::SeededMap;
 pub(super) struct Accounts {
     pub(super) devices: DeviceStates,
     pub(super) driver: DriverState,
-    /// Pinned host memory.
+    /// Live blocks of pinned host memory.
     pub(super) host: LiveSet,
     pub(super) non_device: NonDeviceMemory,
     pub(super) managed_segments: ManagedSegments,

@@ -84,11 +84,11 @@ impl OomRecord {
 /// The out-of-memory events of the analysed part of the run.
 #[derive(Default)]
 pub(super) struct OomLog {
-    /// The first ones.
+    /// The first [`MAX_OOMS`], in order.
     pub(super) records: Vec<OomRecord>,
-    /// Count of all.
+    /// Number of all events, recorded or not.
     pub(super) count: u64,
-    /// Count of all by device.
+    /// The same number by device.
     pub(super) counts: BTreeMap<u8, u64>,
 }
 
