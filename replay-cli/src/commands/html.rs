@@ -6,12 +6,9 @@ use std::process::{Command, Stdio};
 use crate::symbolize::Resolver;
 use gpumemtrace_format::size_arg::parse_bytes;
 use gpumemtrace_multirun::JobReport;
-use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::compare::{PerStepTotals, count_by_steps};
-use gpumemtrace_replay::{
-    Analysis, AnalysisOptions, Report, RunHistory, analyse_with_head, report, symbolize_report,
-    symbolize_sites,
-};
+use gpumemtrace_replay::{Analysis, AnalysisOptions, RunHistory, analyse_with_head, report, symbolize_sites};
 
 use super::args::force::ForceArgs;
 use super::args::jobs::JobsArgs;
@@ -24,8 +21,8 @@ use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_eff
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::page::{PageOptions, PageSource, RunBefore, make_page, redact_processes};
 use crate::render::json::write_json;
-use crate::render::wording::{fill_comparison, fill_report};
-use crate::render::{RenderContext, Renderer as _, TextRenderer};
+use crate::render::wording::fill_comparison;
+use crate::render::{PresentedReport, RenderContext, Renderer as _, TextRenderer};
 use crate::source::{SourceArgs, SourceScope};
 use crate::terminal::format::format_number;
 use crate::terminal::output_file::{OutputPath, print_output};
@@ -158,32 +155,36 @@ fn page_of_many(traces: &[PathBuf]) -> anyhow::Result<String> {
     page_of_ranks(&traces[0].display().to_string(), summary, &job)
 }
 
+/// Analyses a trace for a page. The totals per step are empty without a trace to compare with.
+fn read_for_page(
+    args: &HtmlArgs,
+    path: &Path,
+    user_code: UserCodePaths,
+    steps_left: &mut u64,
+) -> Result<(Analysis, PerStepTotals), UnreadableInput> {
+    let (file, ring) = TraceSource::find(path)?;
+    let _progress = args.trace.shows_progress().then(|| file.progress());
+    let options =
+        AnalysisOptions { user_code, keeps_history: true, compares_steps: true, ..Default::default() };
+    let (mut analysis, head, per_step) = file.with_input(ring, |input| {
+        let open = input.open;
+        let (mut analysis, head) = analyse_with_head(input, options)?;
+        let per_step = match args.compare {
+            Some(_) => count_by_steps(open, &head, &mut analysis)?,
+            None => PerStepTotals::default(),
+        };
+        Ok((analysis, head, per_step))
+    })?;
+    add_oom_predictions(&mut analysis, &file, &head);
+    add_setting_effects(&mut analysis, &file, &head, steps_left);
+    Ok((analysis, per_step))
+}
+
 /// The page, and whether all traces are complete.
 fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)> {
     let user_code = args.trace.user_code()?;
     let mut steps_left = MAX_STEPS;
-    let mut read = |path: &PathBuf| -> Result<_, UnreadableInput> {
-        let (file, ring) = TraceSource::find(path)?;
-        let _progress = args.trace.shows_progress().then(|| file.progress());
-        let options = AnalysisOptions {
-            user_code: user_code.clone(),
-            keeps_history: true,
-            compares_steps: true,
-            ..Default::default()
-        };
-        let (mut analysis, head, per_step) = file.with_input(ring, |input| {
-            let open = input.open;
-            let (mut analysis, head) = analyse_with_head(input, options)?;
-            let per_step = match args.compare {
-                Some(_) => count_by_steps(open, &head, &mut analysis)?,
-                None => PerStepTotals::default(),
-            };
-            Ok((analysis, head, per_step))
-        })?;
-        add_oom_predictions(&mut analysis, &file, &head);
-        add_setting_effects(&mut analysis, &file, &head, &mut steps_left);
-        Ok((analysis, per_step))
-    };
+    let mut read = |path: &PathBuf| read_for_page(args, path, user_code.clone(), &mut steps_left);
     let (mut read_traces, unreadable) = read_each(traces, true, &mut read)?;
     let shown = read_traces.len();
     read_traces.extend(args.compare.as_ref().map(read).transpose()?);
@@ -204,7 +205,9 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
         ..args.source.clone()
     };
     if args.redact {
-        std::iter::once(&mut report).chain(&mut before_report).for_each(redact_processes);
+        std::iter::once(&mut report)
+            .chain(&mut before_report)
+            .for_each(|report| report.change(redact_processes));
     }
     let named = |analysis| named_history(analysis, &mut resolver);
     let histories: Vec<RunHistory> = analyses.into_iter().map(named).collect();
@@ -228,11 +231,8 @@ fn page_of(args: &HtmlArgs, traces: &[PathBuf]) -> anyhow::Result<(String, bool)
 }
 
 /// The report as `replay --json` prints it.
-fn full_report(analyses: &[Analysis], resolver: &mut Resolver) -> Report {
-    let mut report = report(analyses, &[]);
-    symbolize_report(&mut report, analyses, NameScope::ALL, resolver);
-    fill_report(&mut report);
-    report
+fn full_report(analyses: &[Analysis], resolver: &mut Resolver) -> PresentedReport {
+    PresentedReport::new(report(analyses, &[]), analyses, NameScope::ALL, resolver)
 }
 
 /// The history of an analysis, which is dropped.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use gpumemtrace_replay::Report;
+use crate::render::PresentedReport;
 
 use super::ExportRun;
 use super::target::ExportTarget;
@@ -67,7 +67,7 @@ pub struct ExportJob {
     pub runs: Vec<ExportRun>,
     /// The report of all runs, with names of native functions. Its `traces` are in the order of
     /// `runs`.
-    pub report: Report,
+    pub report: PresentedReport,
     /// Finds the names of native functions.
     pub resolver: Resolver,
     /// What the export leaves out or sums up, one sentence each. Printed after the export.

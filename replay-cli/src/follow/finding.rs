@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use gpumemtrace_replay::callsite::{NameScope, UserCodePaths};
 use gpumemtrace_replay::report::{AssessmentStatus, Leak};
-use gpumemtrace_replay::{
-    Analysis, AnalysisOptions, Report, Section, analyse_with_head, report, symbolize_report,
-};
+use gpumemtrace_replay::{Analysis, AnalysisOptions, Section, analyse_with_head, report};
 
+use crate::render::PresentedReport;
 use crate::render::wording::assessment::{format_growth, label_growth};
 use crate::render::wording::leaks::growth::{format_rate, round_duration};
 use crate::render::wording::leaks::label_leak;
@@ -102,14 +101,14 @@ fn find(path: &Path, user_code: &UserCodePaths, resolver: &mut Resolver) -> Opti
     let options = AnalysisOptions { user_code: user_code.clone(), ..AnalysisOptions::default() };
     let (analysis, _) = file.with_input(ring, |input| analyse_with_head(input, options)).ok()?;
     let analyses = [analysis];
-    let mut found = report(&analyses, SECTIONS);
+    let found = report(&analyses, SECTIONS);
     let scope = NameScope { sections: SECTIONS, max_sites: 1, stacks: false, mixed: false };
-    symbolize_report(&mut found, &analyses, scope, resolver);
+    let found = PresentedReport::new(found, &analyses, scope, resolver);
     main_finding(&found, &analyses[0])
 }
 
 /// The leak with most bytes, else the first growth of note, else an out-of-memory error.
-fn main_finding(found: &Report, analysis: &Analysis) -> Option<LiveFinding> {
+fn main_finding(found: &PresentedReport, analysis: &Analysis) -> Option<LiveFinding> {
     let full_at = |leak: &Leak| {
         let elapsed_ns = analysis.end_ns.saturating_sub(analysis.start_ns);
         let left = Duration::from_nanos(leak.oom_elapsed_ns?.saturating_sub(elapsed_ns));

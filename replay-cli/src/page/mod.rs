@@ -17,9 +17,10 @@ mod reductions;
 mod runs;
 mod trace_data;
 
+use gpumemtrace_replay::RunHistory;
 use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::{Report, RunHistory};
 
+use crate::render::PresentedReport;
 use crate::render::text::sources_of_report;
 use crate::source::{SourceArgs, SourceReader};
 use crate::terminal::escape::{escape_text, needs_escape};
@@ -45,7 +46,7 @@ pub(crate) struct PageSource<'a> {
     /// One history for each trace.
     pub(crate) histories: Vec<RunHistory>,
     /// The report that the page embeds, on all traces that are not compared with.
-    pub(crate) report: &'a Report,
+    pub(crate) report: &'a PresentedReport,
     /// Its JSON, byte for byte as `replay --json` prints it.
     pub(crate) json: Vec<u8>,
     /// Its summary as text.
@@ -57,13 +58,13 @@ pub(crate) struct PageSource<'a> {
 /// The trace to compare with: its own report, and how the first trace differs from it.
 #[derive(Clone, Copy)]
 pub(crate) struct RunBefore<'a> {
-    pub(crate) report: &'a Report,
+    pub(crate) report: &'a PresentedReport,
     pub(crate) comparison: &'a Comparison,
 }
 
 impl PageSource<'_> {
     /// The index of a trace in its report, and the report.
-    fn report_of(&self, trace: usize) -> (usize, &Report) {
+    fn report_of(&self, trace: usize) -> (usize, &PresentedReport) {
         match self.before {
             Some(before) if trace + 1 == self.histories.len() => (0, before.report),
             _ => (trace, self.report),

@@ -19,9 +19,10 @@ use serde::Serialize;
 
 use super::text::{SECTIONS, SectionRow, SiteFormatter};
 use super::{
-    JsonRenderer, OutputChoice, OutputFormat, OutputTable, RenderContext, Renderer, ReportNeeds,
-    ReportRenderer, TextRenderer,
+    JsonRenderer, OutputChoice, OutputFormat, OutputTable, PresentedReport, RenderContext, Renderer,
+    ReportNeeds, ReportRenderer, TextRenderer,
 };
+use crate::symbolize::Resolver;
 use crate::terminal::format::put_line;
 use crate::terminal::style::{ColorChoice, Style};
 
@@ -93,8 +94,13 @@ impl OutputFormat for CsvRenderer {
     }
 }
 
-impl Renderer<Report> for CsvRenderer {
-    fn render(&self, report: &Report, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+impl Renderer<PresentedReport> for CsvRenderer {
+    fn render(
+        &self,
+        report: &PresentedReport,
+        _: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
         for device in &report.devices {
             writeln!(out, "{},{}", device.device, device.peak.live_bytes.unwrap_or(0))?;
         }
@@ -133,7 +139,11 @@ fn analyse_two_calls() -> Analysis {
     gpumemtrace_synthetic::analyse_part(&run.file(100), options)
 }
 
-fn render(renderer: &dyn ReportRenderer, report: &Report, context: &RenderContext<'_>) -> String {
+fn present(analyses: &[Analysis], sections: &[Section]) -> PresentedReport {
+    PresentedReport::new(report(analyses, sections), analyses, NameScope::ALL, &mut Resolver::for_user())
+}
+
+fn render(renderer: &dyn ReportRenderer, report: &PresentedReport, context: &RenderContext<'_>) -> String {
     let mut out = Vec::new();
     renderer.render(report, context, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -149,7 +159,7 @@ fn added_analysis_is_in_json_and_text() {
     let all = serde_json::to_value(report(&analyses, &[])).unwrap();
     assert_eq!(all["driver_calls"][0]["by_device"]["0"], expected);
     assert!(all.get("leaks").is_some());
-    let only = report(&analyses, &[driver_calls::SECTION]);
+    let only = present(&analyses, &[driver_calls::SECTION]);
     let context = RenderContext {
         sections: &[driver_calls::SECTION],
         section_rows: MORE_SECTIONS,
@@ -167,7 +177,7 @@ fn added_output_is_selected_by_its_flag() {
     let parser = OutputChoice::<MoreOutputs>::augment_args(clap::Command::new("replay"));
     let matches = parser.clone().try_get_matches_from(["replay", "--csv"]).unwrap();
     let selected = OutputChoice::<MoreOutputs>::from_arg_matches(&matches).unwrap().renderer;
-    let report = report(&[analyse_two_calls()], &[]);
+    let report = present(&[analyse_two_calls()], &[]);
     let context = RenderContext::new(Style::for_stdout(ColorChoice::Never));
     assert_eq!(render(selected, &report, &context), "0,4096\n");
     for wrong in [&["replay", "--tsv"][..], &["replay", "--csv", "--json"]] {

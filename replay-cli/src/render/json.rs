@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use gpumemtrace_replay::callsite::NameScope;
 use serde::Serialize;
 
-use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
+use super::renderer::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 use crate::terminal::escape::needs_escape;
 
 /// The format `json`, for every document.

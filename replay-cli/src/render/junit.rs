@@ -12,7 +12,7 @@ use quick_xml::Writer;
 use quick_xml::events::BytesText;
 
 use super::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check};
-use super::{OutputFormat, RenderContext, Renderer};
+use super::renderer::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::escape::escape_text;
 
 /// The format `junit`, for `check` only.

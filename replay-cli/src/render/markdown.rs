@@ -13,7 +13,7 @@ use super::outcome::{
     MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_checked_traces, list_contributors,
     summarize_check, summarize_checks,
 };
-use super::{OutputFormat, RenderContext, Renderer};
+use super::renderer::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::escape::escape_text;
 use crate::terminal::format::{format_count, put_line};
 

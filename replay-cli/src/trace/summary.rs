@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use gpumemtrace_multirun::{CallSite, TraceSummary};
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::Site;
-use gpumemtrace_replay::{Analysis, Report, report, symbolize_report};
+use gpumemtrace_replay::{Analysis, Report, report};
 
+use crate::render::PresentedReport;
 use crate::render::text::sources_of_report;
-use crate::render::wording::fill_report;
 use crate::render::wording::sites::format_site;
 use crate::source::SourceArgs;
 use crate::symbolize::Resolver;
@@ -23,10 +23,10 @@ pub(crate) fn summarize_analysis(
     inspect: &ReportInspector<'_>,
 ) -> TraceSummary {
     let analyses = std::slice::from_ref(analysis);
-    let mut report = report(analyses, &[]);
+    let report = report(analyses, &[]);
     inspect(&report, analyses);
-    symbolize_report(&mut report, analyses, NameScope { stacks: false, ..NameScope::ALL }, resolver);
-    fill_report(&mut report);
+    let scope = NameScope { stacks: false, ..NameScope::ALL };
+    let report = PresentedReport::new(report, analyses, scope, resolver);
     let sources = RefCell::new(sources_of_report(&report.traces, &SourceArgs::default()));
     let call_site = |site: &Site| CallSite {
         id: site.id.clone(),

@@ -7,7 +7,9 @@
 
 use crate::budget::SitePattern;
 use crate::pass::Analysis;
-use crate::report::{Cause, Leak, Omitted, Oom, Report, Site, SiteShare, StackFrame, VerdictEvidence};
+use crate::report::{
+    Cause, Leak, Omitted, OmittedLists, Oom, Report, Site, SiteShare, StackFrame, VerdictEvidence,
+};
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::saturating_sum;
 
@@ -126,13 +128,21 @@ impl RowFilter<'_> {
             for oom in ooms.iter_mut() {
                 self.oom(oom);
             }
-            self.retain(
-                ooms,
-                &mut outer.oom,
-                |pattern, oom| pattern.matches(&oom.site) || !oom.sites.is_empty() || !oom.growth.is_empty(),
-                |_| None,
-            );
+            let has_match = |pattern: &SiteFilter, oom: &Oom| {
+                pattern.matches(&oom.site) || !oom.sites.is_empty() || !oom.growth.is_empty()
+            };
+            self.retain(ooms, &mut outer.oom, has_match, |_| None);
         }
+        self.growth(report, &mut outer);
+        match self {
+            Self::First(_) => self.retain(&mut report.phases, &mut outer.phases, |_, _| true, |_| None),
+            Self::Matching(_) => keep_verdicts_of_rows(report),
+        }
+        report.omitted = Some(outer);
+    }
+
+    /// Leaks, and other growth.
+    fn growth(&self, report: &mut Report, outer: &mut OmittedLists) {
         if let Some(leaks) = &mut report.leaks {
             self.retain(leaks, &mut outer.leaks, SiteFilter::matches_leak, |leak| Some(leak.bytes));
         }
@@ -152,23 +162,6 @@ impl RowFilter<'_> {
                 |one| Some(one.bytes),
             );
         }
-        match self {
-            Self::First(_) => self.retain(&mut report.phases, &mut outer.phases, |_, _| true, |_| None),
-            Self::Matching(_) => {
-                // Verdicts on removed call sites go; the others are about the device.
-                let leaks: Vec<&str> = report.leaks.iter().flatten().map(|leak| &*leak.site.id).collect();
-                let growth = report.leak_assessment.iter().flatten().flat_map(|one| &one.growth);
-                let growing: Vec<&str> = growth.map(|growth| &*growth.site.id).collect();
-                if let Some(verdicts) = &mut report.verdicts {
-                    verdicts.retain(|verdict| match &verdict.evidence {
-                        VerdictEvidence::Leak { site, .. } => leaks.contains(&&*site.id),
-                        VerdictEvidence::Growth { site, .. } => growing.contains(&&*site.id),
-                        _ => true,
-                    });
-                }
-            }
-        }
-        report.omitted = Some(outer);
     }
 
     fn oom(&self, oom: &mut Oom) {
@@ -213,6 +206,21 @@ impl RowFilter<'_> {
                 out.bytes = Some(cause.bytes.saturating_sub(named));
             }
         }
+    }
+}
+
+/// Removes the verdicts on call sites that the report no longer lists. The others are about the
+/// device.
+fn keep_verdicts_of_rows(report: &mut Report) {
+    let leaks: Vec<&str> = report.leaks.iter().flatten().map(|leak| &*leak.site.id).collect();
+    let growth = report.leak_assessment.iter().flatten().flat_map(|one| &one.growth);
+    let growing: Vec<&str> = growth.map(|growth| &*growth.site.id).collect();
+    if let Some(verdicts) = &mut report.verdicts {
+        verdicts.retain(|verdict| match &verdict.evidence {
+            VerdictEvidence::Leak { site, .. } => leaks.contains(&&*site.id),
+            VerdictEvidence::Growth { site, .. } => growing.contains(&&*site.id),
+            _ => true,
+        });
     }
 }
 

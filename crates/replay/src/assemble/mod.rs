@@ -110,14 +110,8 @@ fn torch_releases(meta: &Meta) -> Option<TorchReleases> {
     Some(TorchReleases { oldest, newest })
 }
 
-fn trace_info(analysis: &Analysis) -> TraceInfo {
-    let meta = &analysis.meta;
-    let text = |name: &str| meta.text(name).map(str::to_owned);
-    let list = |name: &str| match meta.get(name) {
-        Some(MetaValue::List(list)) => Some(list.clone()),
-        Some(MetaValue::Text(text)) => Some(vec![text.clone()]),
-        _ => None,
-    };
+/// Number of events by the name of their kind, also those that do not occur.
+fn events_by_name(analysis: &Analysis) -> BTreeMap<String, u64> {
     let mut events: BTreeMap<String, u64> = BTreeMap::new();
     for (kind, name) in EventKind::NAMED {
         let name = if *kind == EventKind::MARK { "marks" } else { name };
@@ -131,6 +125,17 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         };
         events.insert(name, *count);
     }
+    events
+}
+
+fn trace_info(analysis: &Analysis) -> TraceInfo {
+    let meta = &analysis.meta;
+    let text = |name: &str| meta.text(name).map(str::to_owned);
+    let list = |name: &str| match meta.get(name) {
+        Some(MetaValue::List(list)) => Some(list.clone()),
+        Some(MetaValue::Text(text)) => Some(vec![text.clone()]),
+        _ => None,
+    };
     TraceInfo {
         path: analysis.path.clone(),
         pid: meta.number("pid"),
@@ -165,7 +170,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         end: analysis.ending,
         end_detail: analysis.ending_detail.clone(),
         end_is_known: analysis.knows_end,
-        events,
+        events: events_by_name(analysis),
         losses: analysis.losses.clone(),
         symbols: None,
         complete: analysis.incomplete.is_empty(),

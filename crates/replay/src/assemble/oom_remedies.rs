@@ -72,17 +72,7 @@ pub(super) fn remedies(
             add(kind, works);
         }
     }
-    // Only graphs and MemPools can be deleted, and not that of the request.
-    let other_pools = record.gap.groups.iter().filter(|group| {
-        group.pool.is_private() && record.gap.request.is_some_and(|request| request.pool != group.pool.pool)
-    });
-    let on_streams = record.gap.stranded_stream.bytes;
-    let in_pools = saturating_sum(other_pools.map(|group| group.free));
-    let stranded = [
-        (on_streams, RemedyKind::UseOneStream { bytes: on_streams }),
-        (in_pools, RemedyKind::ReleasePools { bytes: in_pools }),
-    ];
-    for (bytes, kind) in stranded.into_iter().filter(|(bytes, _)| *bytes > 0) {
+    for (bytes, kind) in stranded_memory(record) {
         let works = free.filter(|free| bytes.saturating_add(*free) < requested).map(|_| false);
         add(kind, works);
     }
@@ -105,6 +95,21 @@ pub(super) fn remedies(
         add(RemedyKind::LargerGpu { bytes }, None);
     }
     remedies
+}
+
+/// What would release memory that only other streams or pools can use, with its bytes.
+fn stranded_memory(record: &OomRecord) -> impl Iterator<Item = (u64, RemedyKind)> {
+    // Only graphs and MemPools can be deleted, and not that of the request.
+    let other_pools = record.gap.groups.iter().filter(|group| {
+        group.pool.is_private() && record.gap.request.is_some_and(|request| request.pool != group.pool.pool)
+    });
+    let on_streams = record.gap.stranded_stream.bytes;
+    let in_pools = saturating_sum(other_pools.map(|group| group.free));
+    let stranded = [
+        (on_streams, RemedyKind::UseOneStream { bytes: on_streams }),
+        (in_pools, RemedyKind::ReleasePools { bytes: in_pools }),
+    ];
+    stranded.into_iter().filter(|(bytes, _)| *bytes > 0)
 }
 
 /// The best settings that serve the request; without one, all that were tried, or one that remains

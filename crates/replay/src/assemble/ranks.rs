@@ -26,39 +26,7 @@ const MAX_SITES: usize = 5;
 
 /// The rows of these traces; `None` if there is only one.
 pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
-    let mut rows = Vec::new();
-    for (trace, analysis) in analyses.iter().enumerate() {
-        for (device, state) in analysis.visible_devices().filter(|(_, state)| state.has_torch()) {
-            rows.push(RankRow {
-                trace,
-                device: u32::from(device),
-                rank: analysis.meta.number("rank"),
-                host: analysis.meta.text("host").map(str::to_owned),
-                pid: analysis.meta.number("pid"),
-                total_bytes: analysis.total_bytes(device),
-                peak_live_bytes: state.torch.peak().live,
-                peak_reserved_bytes: state.reserved_peak.reserved,
-                end_live_bytes: state.torch.end_total().bytes,
-                steps: analysis.step_rule.source().map(|_| u64::from(analysis.steps)),
-                first_growth_step: None,
-                bytes_per_step: None,
-                is_metal: analysis.is_metal(),
-            });
-        }
-    }
-    for row in &mut rows {
-        let of_row = leaks.iter().filter(|leak| {
-            (leak.trace, leak.device, leak.kind) == (row.trace, row.device, LeakKind::Tensors)
-        });
-        let (mut rate, mut found) = (0.0, false);
-        for leak in of_row {
-            found = true;
-            rate += leak.bytes_per_step.map_or(0.0, |rate| rate.0);
-            let first = row.first_growth_step.into_iter().chain(leak.first_step).min();
-            row.first_growth_step = first;
-        }
-        row.bytes_per_step = found.then_some(Quantity(rate));
-    }
+    let mut rows = rank_rows(analyses, leaks);
     if !analyses.iter().all(Analysis::knows_reserved) {
         return None;
     }
@@ -94,6 +62,44 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
         first_cause,
         rows,
     })
+}
+
+/// A row for each device with PyTorch's memory, with the growth of its leaks.
+fn rank_rows(analyses: &[Analysis], leaks: &[Leak]) -> Vec<RankRow> {
+    let mut rows = Vec::new();
+    for (trace, analysis) in analyses.iter().enumerate() {
+        for (device, state) in analysis.visible_devices().filter(|(_, state)| state.has_torch()) {
+            rows.push(RankRow {
+                trace,
+                device: u32::from(device),
+                rank: analysis.meta.number("rank"),
+                host: analysis.meta.text("host").map(str::to_owned),
+                pid: analysis.meta.number("pid"),
+                total_bytes: analysis.total_bytes(device),
+                peak_live_bytes: state.torch.peak().live,
+                peak_reserved_bytes: state.reserved_peak.reserved,
+                end_live_bytes: state.torch.end_total().bytes,
+                steps: analysis.step_rule.source().map(|_| u64::from(analysis.steps)),
+                first_growth_step: None,
+                bytes_per_step: None,
+                is_metal: analysis.is_metal(),
+            });
+        }
+    }
+    for row in &mut rows {
+        let of_row = leaks.iter().filter(|leak| {
+            (leak.trace, leak.device, leak.kind) == (row.trace, row.device, LeakKind::Tensors)
+        });
+        let (mut rate, mut found) = (0.0, false);
+        for leak in of_row {
+            found = true;
+            rate += leak.bytes_per_step.map_or(0.0, |rate| rate.0);
+            let first = row.first_growth_step.into_iter().chain(leak.first_step).min();
+            row.first_growth_step = first;
+        }
+        row.bytes_per_step = found.then_some(Quantity(rate));
+    }
+    rows
 }
 
 fn first_cause(rows: &[RankRow], leaks: &[Leak], missing: Option<u64>) -> Option<FirstCause> {

@@ -2,7 +2,7 @@
 
 use crate::callsite::symbolizer::{NameScope, Symbolizer, TraceNamer};
 use crate::pass::Analysis;
-use crate::report::{Leak, Naming, RemedyKind, Report, Section, Site, VerdictEvidence};
+use crate::report::{Leak, Naming, Oom, Peak, RemedyKind, Report, Section, Site, VerdictEvidence};
 
 /// Symbolizes the sites of `report` within `scope`, and sets the summary of each trace. `analyses`
 /// are those that the report was built from, in the same order.
@@ -75,33 +75,21 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
             all.extend(history.pinned_by.iter_mut().take(max).map(|one| (history.trace, &mut one.site)));
         }
         for moment in report.fragmentation.iter_mut().flatten() {
-            all.extend(moment.at.call.iter_mut().map(|call| (moment.trace, &mut call.site)));
-            for cause in &mut moment.causes {
-                all.extend(cause.culprits.iter_mut().take(max).map(|share| (moment.trace, &mut share.site)));
-            }
+            let call = moment.at.call.iter_mut().map(|call| &mut call.site);
+            let culprits = moment.causes.iter_mut().flat_map(|cause| cause.culprits.iter_mut().take(max));
+            all.extend(call.chain(culprits.map(|share| &mut share.site)).map(|site| (moment.trace, site)));
         }
     }
     if scope.includes(Section::Peak) {
         for peak in report.peak.iter_mut().flatten() {
-            all.extend(peak.sites.iter_mut().take(max).map(|share| (peak.trace, &mut share.site)));
-            let differences = peak.labels.iter_mut().flat_map(|labels| &mut labels.differences);
-            let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
-            all.extend(differences.take(max).map(|row| (peak.trace, &mut row.site)));
-            all.extend(changes.take(max).map(|change| (peak.trace, &mut change.site)));
+            let trace = peak.trace;
+            all.extend(sites_of_peak(peak, max).map(|site| (trace, site)));
         }
     }
     if scope.includes(Section::Oom) {
         for oom in report.oom.iter_mut().flatten() {
             let trace = oom.trace;
-            all.push((trace, &mut oom.site));
-            all.extend(oom.sites.iter_mut().take(max).map(|share| (trace, &mut share.site)));
-            all.extend(oom.growth.iter_mut().take(max).map(|line| (trace, &mut line.site)));
-            all.extend(oom.unchanged.iter_mut().take(max).map(|line| (trace, &mut line.site)));
-            let leaked = oom.remedies.iter_mut().filter_map(|remedy| match &mut remedy.kind {
-                RemedyKind::FixLeak { site, .. } => Some(&mut **site),
-                _ => None,
-            });
-            all.extend(leaked.map(|site| (trace, site)));
+            all.extend(sites_of_oom(oom, max).map(|site| (trace, site)));
         }
     }
     for verdict in report.verdicts.iter_mut().flatten() {
@@ -109,6 +97,27 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
         all.extend(verdict_sites(&mut verdict.evidence).into_iter().map(|site| (trace, site)));
     }
     all
+}
+
+/// The sites of a peak, with at most `max` of each list.
+fn sites_of_peak(peak: &mut Peak, max: usize) -> impl Iterator<Item = &mut Site> {
+    let held = peak.sites.iter_mut().take(max).map(|share| &mut share.site);
+    let differences = peak.labels.iter_mut().flat_map(|labels| &mut labels.differences);
+    let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
+    held.chain(differences.take(max).map(|row| &mut row.site))
+        .chain(changes.take(max).map(|change| &mut change.site))
+}
+
+/// The sites of an out-of-memory error, with at most `max` of each list.
+fn sites_of_oom(oom: &mut Oom, max: usize) -> impl Iterator<Item = &mut Site> {
+    let leaked = oom.remedies.iter_mut().filter_map(|remedy| match &mut remedy.kind {
+        RemedyKind::FixLeak { site, .. } => Some(&mut **site),
+        _ => None,
+    });
+    let held = oom.sites.iter_mut().take(max).map(|share| &mut share.site);
+    let grown = oom.growth.iter_mut().take(max).map(|line| &mut line.site);
+    let unchanged = oom.unchanged.iter_mut().take(max).map(|line| &mut line.site);
+    [&mut oom.site].into_iter().chain(held).chain(grown).chain(unchanged).chain(leaked)
 }
 
 /// The sites of a leak, with at most `max` members.

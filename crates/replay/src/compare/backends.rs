@@ -22,6 +22,7 @@ use crate::device::DeviceState;
 use crate::pass::Analysis;
 use crate::report::json_enum::json_enum;
 use crate::report::{Leak, LeakKind, LeakShape, Quantity, Site, Worded};
+use crate::state::live_set::LiveSet;
 use crate::state::mps_samples::MpsSamples;
 use crate::timeline::step_series::StepSeries;
 
@@ -239,6 +240,18 @@ fn pinned(profile: &Profile<'_>) -> Vec<PinnedByLeaks> {
     with_torch.map(|(ordinal, state)| of_device(profile, ordinal, state)).collect()
 }
 
+/// The series of the call sites that leak tensors on a device.
+fn leaking_series<'a>(profile: &Profile<'_>, ordinal: u8, live_set: &'a LiveSet) -> Vec<&'a StepSeries> {
+    let findings = profile.leaks.iter();
+    let found = findings.filter(|leak| leak.kind == LeakKind::Tensors && leak.device == u32::from(ordinal));
+    let mut sites: Vec<_> =
+        found.flat_map(|leak| &leak.stacks).map(|(stack, _)| live_set.site_of(*stack)).collect();
+    sites.sort_unstable();
+    sites.dedup();
+    let leaking = live_set.sites().filter(|(site, _)| sites.binary_search(site).is_ok());
+    leaking.map(|(_, one)| one.series()).collect()
+}
+
 fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedByLeaks {
     let mut result = PinnedByLeaks {
         device: u32::from(ordinal),
@@ -256,17 +269,7 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
     let Some(steps) = profile.steps.and_then(ComparedRange::of_run) else { return result };
     let live_set = state.main();
     let (live, unused, non_torch) = (live_set.series(), state.unused.unused(), state.unused.non_torch());
-    let findings = profile.leaks.iter();
-    let found = findings.filter(|leak| leak.kind == LeakKind::Tensors && leak.device == u32::from(ordinal));
-    let mut sites: Vec<_> =
-        found.flat_map(|leak| &leak.stacks).map(|(stack, _)| live_set.site_of(*stack)).collect();
-    sites.sort_unstable();
-    sites.dedup();
-    let leaking: Vec<&StepSeries> = live_set
-        .sites()
-        .filter(|(site, _)| sites.binary_search(site).is_ok())
-        .map(|(_, one)| one.series())
-        .collect();
+    let leaking = leaking_series(profile, ordinal, live_set);
     // Long series keep every n-th step only: compare at steps that all of them have.
     let all = leaking.iter().copied().chain([live, unused, non_torch]);
     let every = all.map(StepSeries::stride).max().unwrap_or(1);

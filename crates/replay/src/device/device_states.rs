@@ -24,18 +24,30 @@ pub(crate) struct DeviceStates {
     /// One entry per possible ordinal.
     pub(crate) all: Vec<Option<Box<DeviceState>>>,
     /// Ordinals of the devices with a state.
-    pub(crate) used: Vec<u8>,
+    used: Vec<u8>,
     /// The axis of a device that appears.
     pub(crate) axis: BinAxis,
     /// Number of steps before the reported part of the run.
     pub(crate) first_step: u32,
     /// The options ask for the step before the peak.
-    pub(crate) follows_step_peaks: bool,
+    follows_step_peaks: bool,
     /// The options ask for a history.
-    pub(crate) keeps_history: bool,
+    keeps_history: bool,
 }
 
 impl DeviceStates {
+    /// No devices yet. Those that appear have this axis and these options.
+    pub(crate) fn new(axis: BinAxis, follows_step_peaks: bool, keeps_history: bool) -> Self {
+        Self {
+            all: (0..=u8::MAX).map(|_| None).collect(),
+            used: Vec::new(),
+            axis,
+            first_step: 0,
+            follows_step_peaks,
+            keeps_history,
+        }
+    }
+
     #[cold]
     fn begin(&mut self, ordinal: u8, step: u32) {
         self.used.push(ordinal);

@@ -27,13 +27,25 @@ pub(crate) struct PoolTotals {
     pub largest_free: u64,
 }
 
+/// Bytes of one segment.
+#[derive(Clone, Copy)]
+pub(super) struct SegmentBytes {
+    pub(super) all: u64,
+    /// Part of `all` in no block.
+    pub(super) free: u64,
+    /// Part of `all` in blocks with a pending free.
+    pub(super) pending: u64,
+    pub(super) releasable: u64,
+    pub(super) largest_free: u64,
+}
+
 /// Collects totals by pool and kind of segment.
 #[derive(Default)]
 pub(super) struct TotalsByPool(BTreeMap<(PoolKey, bool), PoolTotals>);
 
 impl TotalsByPool {
-    /// Counts a segment and returns the totals that it belongs to.
-    pub(super) fn add_segment(&mut self, pool: PoolKey, is_expandable: bool) -> &mut PoolTotals {
+    /// Adds a segment to the totals of its pool.
+    pub(super) fn add_segment(&mut self, pool: PoolKey, is_expandable: bool, segment: SegmentBytes) {
         let empty = PoolTotals {
             pool,
             is_expandable,
@@ -47,7 +59,13 @@ impl TotalsByPool {
         };
         let totals = self.0.entry((pool, is_expandable)).or_insert(empty);
         totals.segments += 1;
-        totals
+        totals.reserved = totals.reserved.saturating_add(segment.all);
+        totals.pending = totals.pending.saturating_add(segment.pending);
+        totals.free = totals.free.saturating_add(segment.free);
+        let allocated = segment.all.saturating_sub(segment.free).saturating_sub(segment.pending);
+        totals.allocated = totals.allocated.saturating_add(allocated);
+        totals.releasable = totals.releasable.saturating_add(segment.releasable);
+        totals.largest_free = totals.largest_free.max(segment.largest_free);
     }
 
     /// All totals, most reserved bytes first.

@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use super::by_pool::TotalsByPool;
+use super::by_pool::{SegmentBytes, TotalsByPool};
 use super::free_runs::{MemoryRun, Page, find_runs};
 use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, TorchRanges};
 use crate::state::live_set::LiveBlock;
 use crate::state::pool_key::PoolKey;
+use crate::util::block_totals::saturating_sum;
 use crate::util::ids::{SiteId, StackId};
 
 /// Collects the bytes of one cause by site and by pool.
@@ -198,11 +199,8 @@ fn explain_free_memory(
         if could_serve {
             result.largest_free = result.largest_free.max(Some(largest));
         }
-        let mut pending_bytes = 0u64;
-        for placed in in_run.iter().filter(|placed| placed.is_pending) {
-            pending.add(placed.site, placed.bytes);
-            pending_bytes = pending_bytes.saturating_add(placed.bytes);
-        }
+        let in_pending = || in_run.iter().filter(|placed| placed.is_pending);
+        in_pending().for_each(|placed| pending.add(placed.site, placed.bytes));
         let releasable = sum_releasable_pages(run, in_run, |page, free, pinning| {
             if pinning.is_empty() {
                 return unusable.add_empty(free, run, page, failed, site_of);
@@ -211,16 +209,14 @@ fn explain_free_memory(
             false
         });
         if let Some(pool) = run.pool {
-            let free = crate::util::block_totals::saturating_sum(pieces.iter().copied());
-            let total = totals.add_segment(pool, run.is_expandable);
-            let bytes = run.end - run.begin;
-            total.reserved = total.reserved.saturating_add(bytes);
-            total.pending = total.pending.saturating_add(pending_bytes);
-            total.free = total.free.saturating_add(free);
-            total.allocated =
-                total.allocated.saturating_add(bytes.saturating_sub(free).saturating_sub(pending_bytes));
-            total.releasable = total.releasable.saturating_add(releasable);
-            total.largest_free = total.largest_free.max(largest);
+            let segment = SegmentBytes {
+                all: run.end - run.begin,
+                free: saturating_sum(pieces.iter().copied()),
+                pending: saturating_sum(in_pending().map(|placed| placed.bytes)),
+                releasable,
+                largest_free: largest,
+            };
+            totals.add_segment(pool, run.is_expandable, segment);
         }
         result.pieces.extend(pieces.iter().map(|bytes| FreePiece { pool: run.pool, bytes: *bytes }));
     }
@@ -269,8 +265,7 @@ fn sum_releasable_pages(
         let last = first + blocks[first..].partition_point(|placed| placed.addr < *end);
         let pinning = &blocks[first..last];
         let used = |placed: &PlacedBlock| placed.end().min(*end).saturating_sub(placed.addr.max(begin));
-        let free =
-            (end - begin).saturating_sub(crate::util::block_totals::saturating_sum(pinning.iter().map(used)));
+        let free = (end - begin).saturating_sub(saturating_sum(pinning.iter().map(used)));
         if free > 0 && is_releasable(page, free, pinning) {
             releasable = releasable.saturating_add(free);
         }

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use gpumemtrace_format::reader::{CorruptRegion, Item, OpenError, TraceBytes, TraceReader};
-use gpumemtrace_format::ring::RingRecord;
+use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::ingest::event_batch::EventBatch;
@@ -63,42 +63,26 @@ pub(crate) fn read_event_slices(
     sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
 ) -> Result<TraceBody, OpenError> {
     let mut body = TraceBody::default();
-    let (ring, valid_times) = (head.ring.as_ref(), head.valid_times());
-    let is_known_kind: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
-    let (mut unknown, mut misdated, mut last_ns) = (0, 0, *valid_times.start());
-    let earliest_ns = *valid_times.start();
-    let max_span_ns = valid_times.end().checked_sub(earliest_ns);
-    let is_valid = |time_ns: u64| max_span_ns.is_some_and(|span| time_ns.wrapping_sub(earliest_ns) <= span);
-    let is_regular = |event: &Event| is_known_kind[usize::from(event.kind.0)] && is_valid(event.time_ns);
+    let rules = EventRules::new(head);
     let cut = head.cut_seq().unwrap_or(u64::MAX);
     let mut passed = 0u64;
-    let sink = &mut |mut slice: MergedSlice<'_>| {
-        if slice.events.last().is_some_and(|event| event.seq >= cut) {
-            slice.events = &slice.events[..slice.events.partition_point(|event| event.seq < cut)];
-            if slice.events.is_empty() {
-                return ControlFlow::Continue(());
-            }
+    let mut repair = EventRepair { rules, last_ns: rules.earliest_ns, unknown: 0, misdated: 0 };
+    let sink = &mut |slice: MergedSlice<'_>| {
+        let events = events_before(cut, slice.events);
+        if events.is_empty() && !slice.events.is_empty() {
+            return ControlFlow::Continue(());
         }
-        passed += slice.events.len() as u64;
-        if !slice.needs_check {
-            last_ns = slice.events.last().map_or(last_ns, |event| event.time_ns);
-            return sink(slice.events);
+        passed += events.len() as u64;
+        if slice.needs_check {
+            return sink(&repair.repair_events(events));
         }
-        let mut events = slice.events.to_vec();
-        for event in &mut events {
-            unknown += u64::from(!is_known_kind[usize::from(event.kind.0)]);
-            if is_valid(event.time_ns) {
-                last_ns = event.time_ns;
-            } else {
-                misdated += 1;
-                event.time_ns = last_ns;
-            }
-        }
-        sink(&events)
+        repair.last_ns = events.last().map_or(repair.last_ns, |event| event.time_ns);
+        sink(events)
     };
     let mut merger = Merger::new();
     let (return_buffer, returned_buffers) = sync_channel(SPARE_BUFFERS);
     let reader = TraceReader::new(open()?)?.passing_holes().events_only();
+    let is_regular = move |event: &Event| rules.is_known(event) && rules.is_in_run(event.time_ns);
     let unpacker = BlockUnpacker { reader, returned_buffers, is_regular };
     let stopped = for_each_block_item(unpacker, &mut |item| match item {
         BlockItem::Events(batch) => {
@@ -113,14 +97,8 @@ pub(crate) fn read_event_slices(
         }
     });
     let mut stopped = stopped.is_break();
-    if let Some(ring) = ring.filter(|_| !stopped) {
-        let events = ring.records.iter().filter_map(|record| match record {
-            RingRecord::Event(event) => Some(*event),
-            _ => None,
-        });
-        let mut events: Vec<Event> = events.collect();
-        events.sort_by_key(|event| event.seq);
-        stopped = merger.push(events, sink).is_break();
+    if let Some(ring) = head.ring.as_ref().filter(|_| !stopped) {
+        stopped = merger.push(events_of_ring(ring), sink).is_break();
     }
     if !stopped {
         body.order = merger.finish(sink);
@@ -128,8 +106,82 @@ pub(crate) fn read_event_slices(
             (body.order.next_seq, body.order.missing) = (cut, cut.saturating_sub(passed));
         }
     }
-    (body.unknown_events, body.misdated_events) = (unknown, misdated);
+    (body.unknown_events, body.misdated_events) = (repair.unknown, repair.misdated);
     Ok(body)
+}
+
+/// What an event of this trace must be like.
+#[derive(Clone, Copy)]
+struct EventRules {
+    is_known_kind: [bool; 256],
+    earliest_ns: u64,
+    /// `None` if no time is valid.
+    max_span_ns: Option<u64>,
+}
+
+impl EventRules {
+    fn new(head: &TraceHead) -> Self {
+        let valid_times = head.valid_times();
+        let earliest_ns = *valid_times.start();
+        Self {
+            is_known_kind: std::array::from_fn(|kind| EventKind(kind as u8).name().is_some()),
+            earliest_ns,
+            max_span_ns: valid_times.end().checked_sub(earliest_ns),
+        }
+    }
+
+    #[inline]
+    fn is_known(&self, event: &Event) -> bool {
+        self.is_known_kind[usize::from(event.kind.0)]
+    }
+
+    #[inline]
+    fn is_in_run(&self, time_ns: u64) -> bool {
+        self.max_span_ns.is_some_and(|span| time_ns.wrapping_sub(self.earliest_ns) <= span)
+    }
+}
+
+/// Gives events with a time outside the run the time of the event before, and counts them.
+struct EventRepair {
+    rules: EventRules,
+    last_ns: u64,
+    unknown: u64,
+    misdated: u64,
+}
+
+impl EventRepair {
+    fn repair_events(&mut self, events: &[Event]) -> Vec<Event> {
+        let mut events = events.to_vec();
+        for event in &mut events {
+            self.unknown += u64::from(!self.rules.is_known(event));
+            if self.rules.is_in_run(event.time_ns) {
+                self.last_ns = event.time_ns;
+            } else {
+                self.misdated += 1;
+                event.time_ns = self.last_ns;
+            }
+        }
+        events
+    }
+}
+
+/// The events with a lower sequence number than `cut`.
+fn events_before(cut: u64, events: &[Event]) -> &[Event] {
+    if events.last().is_none_or(|event| event.seq < cut) {
+        return events;
+    }
+    &events[..events.partition_point(|event| event.seq < cut)]
+}
+
+/// The events of a ring file in order.
+fn events_of_ring(ring: &RingImage) -> Vec<Event> {
+    let events = ring.records.iter().filter_map(|record| match record {
+        RingRecord::Event(event) => Some(*event),
+        _ => None,
+    });
+    let mut events: Vec<Event> = events.collect();
+    events.sort_by_key(|event| event.seq);
+    events
 }
 
 /// The items of a trace that the second reading uses.

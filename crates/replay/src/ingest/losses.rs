@@ -88,33 +88,37 @@ pub fn find_losses(head: &TraceHead, body: &TraceBody, threads: u64) -> (Missing
     if head.has_stopped_early() {
         losses.push(TraceLoss::StoppedEarly { reason: head.stop_reason() });
     }
-    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    losses
+        .extend(counted_losses(head, body).into_iter().filter(|(count, _)| *count > 0).map(|(_, loss)| loss));
+    (missing, losses)
+}
+
+/// Losses with their counts; a count of 0 is no loss.
+fn counted_losses(head: &TraceHead, body: &TraceBody) -> [(u64, TraceLoss); 9] {
     let (file_bytes, missing_bytes) = (head.last_file_bytes, head.truncated_bytes());
-    add_count(missing_bytes, TraceLoss::TruncatedFile { file_bytes, missing_bytes });
     let records = head.malformed_ring_records();
-    add_count(records, TraceLoss::MalformedRingRecords { records });
     // The process takes a sequence number before it writes the event, so the ring's count is never
     // lower than the trace's. A running process is exempt: its ring was read before its trace.
     let ring_events = head.ring.as_ref().filter(|_| !head.is_locked).map_or(u64::MAX, |ring| ring.next_seq);
     let trace_events = body.order.next_seq;
-    add_count(
-        u64::from(ring_events < trace_events),
-        TraceLoss::RingBehindTrace { ring_events, trace_events },
-    );
     let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
     let writes = counter(Counter::WriteErrors);
-    add_count(writes, TraceLoss::WriteErrors { writes });
     let threads = counter(Counter::ThreadsWithoutRing);
-    add_count(threads, TraceLoss::ThreadsWithoutRing { threads });
     let errors = counter(Counter::InternalErrors);
-    add_count(errors, TraceLoss::InternalErrors { errors });
-    let events = counter(Counter::InterruptedEvents);
-    add_count(events, TraceLoss::InterruptedEvents { events });
-    let events = counter(Counter::EventsAfterEnd);
-    add_count(events, TraceLoss::EventsAfterEnd { events });
+    let interrupted = counter(Counter::InterruptedEvents);
+    let late = counter(Counter::EventsAfterEnd);
     let frames = body.undefined_frames;
-    add_count(frames, TraceLoss::UndefinedFrames { frames });
-    (missing, losses)
+    [
+        (missing_bytes, TraceLoss::TruncatedFile { file_bytes, missing_bytes }),
+        (records, TraceLoss::MalformedRingRecords { records }),
+        (u64::from(ring_events < trace_events), TraceLoss::RingBehindTrace { ring_events, trace_events }),
+        (writes, TraceLoss::WriteErrors { writes }),
+        (threads, TraceLoss::ThreadsWithoutRing { threads }),
+        (errors, TraceLoss::InternalErrors { errors }),
+        (interrupted, TraceLoss::InterruptedEvents { events: interrupted }),
+        (late, TraceLoss::EventsAfterEnd { events: late }),
+        (frames, TraceLoss::UndefinedFrames { frames }),
+    ]
 }
 
 /// The first damaged regions, and the number of the others.

@@ -325,7 +325,6 @@ impl LeakReporter<'_> {
             (1, _) if blocks_per_step >= 1.0 => Some(1),
             _ => None,
         });
-        let steps = self.live_set.steps_ended();
         let last = facts.last_step;
         let GrowthAfterWarmUp { step: settled, bytes: own } = facts.after_warm_up;
         let grown = facts.total.at(last).bytes.saturating_sub(facts.total.at(settled).bytes);
@@ -334,11 +333,6 @@ impl LeakReporter<'_> {
             room.for_block_size(held.bytes / held.blocks.max(1)).steps_until_full(facts.bytes_per_step)
         });
         let pace = self.analysis.step_times.pace(facts.first_step, u64::from(last));
-        let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
-        let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
-        let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
-        let highest = if growth.period.is_some() { MAX_REGULAR_CONFIDENCE } else { MAX_IRREGULAR_CONFIDENCE };
-        let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
         Leak {
             trace: self.trace,
             kind: self.kind,
@@ -346,7 +340,7 @@ impl LeakReporter<'_> {
             leaf: None,
             device: u32::from(self.ordinal),
             shape: LeakShape::Linear,
-            confidence: Some(confidence.clamp(0.0, highest)),
+            confidence: Some(confidence_in(growth)),
             blocks: held.blocks,
             bytes: held.bytes,
             blocks_per_step: per_step(blocks_per_step),
@@ -375,22 +369,39 @@ impl LeakReporter<'_> {
             by_stack: Vec::new(),
             rate: [rate, least, most],
             judged: (facts.first_step, u64::from(last)),
-            evidence: LeakEvidence {
-                judged_at_step: has_steps.then_some(steps),
-                growth_steps: growth.rising_steps,
-                regularity: growth.regularity,
-                kendall_tau: growth.tau,
-                theil_sen_slope: growth.slope.per_value / f64::from(stride),
-                theil_sen_interval: growth.slope.interval.map(|bound| bound / f64::from(stride)),
-                slope_unit: AmountUnit::Bytes,
-                largest_drawdown: growth.undone,
-                blocks_allocated: None,
-                blocks_freed: None,
-                blocks_freed_in_later_step: None,
-                stream: None,
-                pool: None,
-            },
+            evidence: series_evidence(growth, stride, has_steps.then_some(self.live_set.steps_ended())),
         }
+    }
+}
+
+/// Confidence in a growth, from 0 to 1: it is regular, was repeated, and was not undone.
+fn confidence_in(growth: &Growth) -> f64 {
+    let (certainty, highest) = match growth.period {
+        Some(_) => (growth.regularity, MAX_REGULAR_CONFIDENCE),
+        None => (growth.tau, MAX_IRREGULAR_CONFIDENCE),
+    };
+    let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
+    let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
+    let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
+    confidence.clamp(0.0, highest)
+}
+
+/// The evidence of a series of which each `stride`-th step is kept.
+fn series_evidence(growth: &Growth, stride: u32, judged_at_step: Option<u32>) -> LeakEvidence {
+    LeakEvidence {
+        judged_at_step,
+        growth_steps: growth.rising_steps,
+        regularity: growth.regularity,
+        kendall_tau: growth.tau,
+        theil_sen_slope: growth.slope.per_value / f64::from(stride),
+        theil_sen_interval: growth.slope.interval.map(|bound| bound / f64::from(stride)),
+        slope_unit: AmountUnit::Bytes,
+        largest_drawdown: growth.undone,
+        blocks_allocated: None,
+        blocks_freed: None,
+        blocks_freed_in_later_step: None,
+        stream: None,
+        pool: None,
     }
 }
 

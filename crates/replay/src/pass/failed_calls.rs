@@ -11,10 +11,13 @@
 
 use gpumemtrace_format::{Event, NO_DEVICE, NodeId, ThreadId, TrackerState};
 
-use super::{OomRecord, ReplayPass};
+use super::records::{PresentState, Records};
 use crate::callsite::module_owner::{UNKNOWN, passes_through};
 use crate::device::{GapRequest, TimedGap};
+use crate::event_analysis::EventTime;
+use crate::ingest::definitions::Definitions;
 use crate::state::attribution::TORCH_ALLOCATOR;
+use crate::state::driver::OUT_OF_MEMORY;
 use crate::util::ids::StackId;
 
 /// Libraries of NVIDIA that PyTorch calls, and that ask the driver for memory of their own.
@@ -49,7 +52,7 @@ pub(crate) struct RefusedCall {
 
 /// A call that the driver refused to an allocator of another library.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RefusedAllocator {
+struct RefusedAllocator {
     /// Sequence number of the call of the error's record.
     error: u64,
     device: u8,
@@ -58,10 +61,40 @@ pub(crate) struct RefusedAllocator {
     python_stack: NodeId,
 }
 
-impl ReplayPass {
+/// The driver calls that failed for lack of memory.
+#[derive(Default)]
+pub(super) struct FailedCalls {
+    /// The first ones of other libraries, with their gaps.
+    pub(super) gaps: Vec<FailedCallRecord>,
+    /// The last one of another library.
+    pub(super) last: Option<RefusedCall>,
+    /// The allocator of another library that may ask again for the block it was refused.
+    refused_allocator: Option<RefusedAllocator>,
+    /// Number of those that PyTorch's allocator had made.
+    pub(super) of_torch: u64,
+}
+
+impl FailedCalls {
+    /// Begins the analysed part of the run. The calls of PyTorch's allocator stay counted.
+    pub(super) fn restart(&mut self) {
+        *self = Self { of_torch: self.of_torch, ..Self::default() };
+    }
+}
+
+impl Records {
+    /// Records what a driver call says about refused memory.
+    pub(super) fn on_driver_call(&mut self, event: &Event, stack: StackId, present: &mut PresentState<'_>) {
+        if let Some(refused) = self.failed_calls.refused_allocator {
+            self.follow_refused_allocator(event, refused);
+        }
+        if event.result == OUT_OF_MEMORY && !event.in_flight {
+            self.on_refused_call(event, stack, present);
+        }
+    }
+
     /// Withdraws the last error if the allocator, still in the same call, gets memory after all.
     #[cold]
-    pub(super) fn follow_refused_allocator(&mut self, event: &Event, refused: RefusedAllocator) {
+    fn follow_refused_allocator(&mut self, event: &Event, refused: RefusedAllocator) {
         if event.thread != refused.thread {
             return;
         }
@@ -69,27 +102,24 @@ impl ReplayPass {
         if is_same_call && (event.result != 0 || event.kind.is_ordered_before_call()) {
             return;
         }
-        self.refused_allocator = None;
-        let is_of_error = |last: &OomRecord| last.event.seq == refused.error;
-        if is_same_call && event.device == refused.device && self.ooms.last().is_some_and(is_of_error) {
-            self.ooms.pop();
-            self.uncount_ooms(refused.device, 1);
+        self.failed_calls.refused_allocator = None;
+        if is_same_call && event.device == refused.device {
+            self.ooms.withdraw_last(refused.error, refused.device);
         }
     }
 
     /// Records an error of an allocator of another library. If the driver refuses it several calls
     /// for one block, the last size is the closest to that of the block.
-    fn on_refused_allocator(&mut self, event: &Event, stack: StackId) {
-        if let Some(refused) = self.refused_allocator
+    fn on_refused_allocator(&mut self, event: &Event, stack: StackId, present: &mut PresentState<'_>) {
+        if let Some(refused) = self.failed_calls.refused_allocator
             && (refused.device, refused.thread) == (event.device, event.thread)
-            && let Some(last) = self.ooms.last_mut().filter(|last| last.event.seq == refused.error)
+            && let Some(last) = self.ooms.last_mut(refused.error)
         {
             last.event.size = event.size;
             return;
         }
-        self.on_oom_of_driver(event, stack);
-        let recorded = self.ooms.last_mut().filter(|last| last.event.seq == event.seq);
-        self.refused_allocator = recorded.map(|record| {
+        self.ooms.on_oom_of_driver(event, stack, present);
+        self.failed_calls.refused_allocator = self.ooms.last_mut(event.seq).map(|record| {
             // If it keeps a pool, a free returns nothing to the driver.
             record.units = None;
             RefusedAllocator {
@@ -101,66 +131,73 @@ impl ReplayPass {
         });
     }
 
-    /// True if PyTorch called the library for a block. `owner` is the library.
-    fn allocates_for_torch(&self, owner: &str, native: NodeId) -> bool {
-        let is_vendor = || VENDOR_LIBRARIES.iter().any(|prefix| owner.starts_with(prefix));
-        self.tracker == Some(TrackerState::OtherAllocator)
-            && owner != UNKNOWN
-            && !is_vendor()
-            && passes_through(native, self.symbols.definitions(), TORCH_LIBRARIES)
-    }
-
     /// Records a driver call that failed for lack of memory.
     #[cold]
-    pub(super) fn on_refused_call(&mut self, event: &Event, stack: StackId) {
+    fn on_refused_call(&mut self, event: &Event, stack: StackId, present: &mut PresentState<'_>) {
         if event.device == NO_DEVICE {
             return;
         }
-        let native = self.symbols.stack_info(stack).native;
-        let owner = self.owners.owner_of_stack(native, self.symbols.definitions());
-        let owner = self.owners.name(owner);
+        let definitions = present.symbols.definitions();
+        let native = present.symbols.stack_info(stack).native;
+        let owners = &mut present.accounts.owners;
+        let owner = owners.owner_of_stack(native, definitions);
+        let owner = owners.name(owner).to_owned();
+        let tracker = present.accounts.tracker;
+        let device = &present.accounts.devices.all[usize::from(event.device)];
+        let has_blocks = device.as_ref().is_some_and(|device| device.has_torch());
         if owner.starts_with(TORCH_ALLOCATOR) {
-            self.refused_torch_calls += 1;
-            let device = &self.devices.all[usize::from(event.device)];
-            let has_blocks = device.as_ref().is_some_and(|device| device.has_torch());
-            let is_uncached =
-                matches!(self.tracker, Some(TrackerState::OtherAllocator | TrackerState::CacheOff));
+            self.failed_calls.of_torch += 1;
+            let is_uncached = matches!(tracker, Some(TrackerState::OtherAllocator | TrackerState::CacheOff));
             if is_uncached && !has_blocks {
-                self.on_oom_of_driver(event, stack);
+                self.ooms.on_oom_of_driver(event, stack, present);
             }
             return;
         }
-        let device = &self.devices.all[usize::from(event.device)];
-        let has_blocks = device.as_ref().is_some_and(|device| device.has_torch());
-        if !has_blocks && self.allocates_for_torch(owner, native) {
-            self.on_refused_allocator(event, stack);
+        if !has_blocks
+            && tracker == Some(TrackerState::OtherAllocator)
+            && allocates_for_torch(&owner, native, definitions)
+        {
+            self.on_refused_allocator(event, stack, present);
             return;
         }
-        let (requested_bytes, time_ns, step) = (event.size, self.time_ns, self.step);
-        self.last_refused_call = Some(RefusedCall { stack, requested_bytes, time_ns, step });
-        if owner == UNKNOWN || self.failed_call_gaps.len() >= MAX_FAILED_CALLS {
-            return;
+        let EventTime { time_ns, step } = present.now;
+        self.failed_calls.last = Some(RefusedCall { stack, requested_bytes: event.size, time_ns, step });
+        if owner != UNKNOWN && self.failed_calls.gaps.len() < MAX_FAILED_CALLS {
+            self.failed_calls.gaps.extend(present.explain_failed_call(event, stack, owner));
         }
-        let owner = owner.to_owned();
-        let Some(device) = &mut self.devices.all[usize::from(event.device)] else { return };
+    }
+}
+
+/// True if the library `owner` allocates for PyTorch in a call with this native stack.
+fn allocates_for_torch(owner: &str, native: NodeId, definitions: &Definitions) -> bool {
+    let is_vendor = || VENDOR_LIBRARIES.iter().any(|prefix| owner.starts_with(prefix));
+    owner != UNKNOWN && !is_vendor() && passes_through(native, definitions, TORCH_LIBRARIES)
+}
+
+impl PresentState<'_> {
+    /// The record of a failed call of `owner`; `None` if PyTorch has no unused memory.
+    fn explain_failed_call(
+        &mut self,
+        event: &Event,
+        stack: StackId,
+        owner: String,
+    ) -> Option<FailedCallRecord> {
+        let device = self.accounts.devices.all[usize::from(event.device)].as_mut()?;
         let reserved = device.reserved;
         if reserved <= device.torch.total().bytes {
-            return;
+            return None;
         }
-        let moment = GapRequest {
-            time_ns: self.time_ns,
-            reserved,
-            pool: device.most_requested_pool(),
-            has_failed: false,
-        };
+        let EventTime { time_ns, step } = self.now;
+        let pool = device.most_requested_pool();
+        let request = GapRequest { time_ns, reserved, pool, has_failed: false };
         let site_of = |stack| self.symbols.stack_info(stack).site;
-        let gap = device.explain_gap(moment, self.driver.ranges(), event.device, site_of);
-        self.failed_call_gaps.push(FailedCallRecord {
+        let gap = device.explain_gap(request, self.accounts.driver.ranges(), event.device, site_of);
+        Some(FailedCallRecord {
             device: event.device,
             owner,
             stack,
             requested_bytes: event.size,
-            gap: TimedGap { time_ns: self.time_ns, step: self.step, reserved, gap },
-        });
+            gap: TimedGap { time_ns, step, reserved, gap },
+        })
     }
 }

@@ -1,9 +1,11 @@
 //! The end of the pass: closes the live sets and collects losses and notes.
 
-use gpumemtrace_format::{Counter, EventKind, Meta, NO_DEVICE};
+use std::collections::BTreeMap;
 
-use super::program_end::ProgramEnd;
-use super::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
+use gpumemtrace_format::{Counter, Meta};
+
+use super::accounts::Accounts;
+use super::records::Records;
 use super::{Analysis, ReplayPass};
 use crate::device::DeviceState;
 use crate::ingest::trace_head::is_torch_snapshot;
@@ -12,92 +14,31 @@ use crate::report::{Accelerator, Ending, Losses, OomPredictions, PluggableMode, 
 use crate::state::async_pools::AsyncPools;
 use crate::state::driver::MemoryPlace;
 use crate::timeline::marks::MarkLog;
-use crate::timeline::steps::StepRule;
+use crate::timeline::phases::PhaseRecord;
 use crate::timeline::time_spec::TimeSpec;
 
 impl ReplayPass {
     pub(super) fn finish(mut self, path: String, head: &TraceHead, body: &TraceBody) -> Analysis {
-        // Snapshots requested after the last event show the state that it left.
-        let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
-        let due = self.schedule.take_due_before(end_ns.saturating_add(1));
-        self.take_snapshots(&due);
+        let last_ns = head.end_ns().unwrap_or(0).max(self.clock.now.time_ns);
+        self.take_last_snapshots(last_ns);
         if self.awaits_history {
             self.begin_history();
         }
         let (ending, ending_detail) = head.ending();
-        let (end, was_set) = self.end.finish(ending, head.was_stopped(), self.now());
+        let (end, was_set) = self.end.finish(ending, head.was_stopped(), self.clock.now);
         if !was_set {
-            self.set_end(end.time);
+            self.accounts.set_end(end.time);
         }
-        let live: Vec<(u8, u64)> = self.devices.torch_live_bytes().collect();
-        let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &live);
-        let symbols = self.symbols;
-        let mut devices = Vec::new();
-        for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
-            let Some(mut device) = device else { continue };
-            if device.torch.is_empty() && device.driver.is_empty() {
-                continue;
-            }
-            let site_of = |stack| symbols.stack_info(stack).site;
-            device.finish(ordinal, self.driver.ranges(), self.time_ns, site_of);
-            devices.push((ordinal, *device));
-        }
-        self.host.finish(|_, _| None);
-        for spec in self.schedule.take_due_after_run() {
-            self.snapshots.push(snapshot_after_run(spec, &devices, end));
-        }
-        self.snapshots.sort_by_key(|snapshot| snapshot.time.time_ns);
-        let events = self.counts.iter().sum::<u64>().max(1);
-        let all_counts = self.counts;
-        let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
-        let (MissingEvents { lost, in_flight }, mut incomplete) =
-            find_losses(head, body, self.threads.len() as u64);
-        let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
-        let dropped = counter(Counter::DroppedEvents);
-        let losses = Losses {
-            dropped_events: dropped.saturating_add(lost),
-            corrupt_blocks: head.damage.count + body.damage.count,
-            truncated_stacks: counter(Counter::TruncatedStacks),
-            unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
-            uncovered_calls: counter(Counter::UncoveredCalls),
-            in_flight_calls: in_flight + self.driver.in_flight_calls + body.order.unplaced.len() as u64,
-            tracker_mismatches: counter(Counter::TrackerMismatches),
-        };
-        let undefined = symbols.undefined_frames();
-        if undefined > 0 {
-            incomplete.push(TraceLoss::UndefinedFrames { frames: undefined });
-        }
-        let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
-        let unreached_snapshots = self.schedule.take_unreached();
-        let mut notes = metadata_notes(&head.meta);
-        notes.extend(self.backward.notes(events));
-        for (place, _) in self.non_device.iter() {
-            let peak_bytes = self.non_device_peaks.get(&place).copied().unwrap_or(0);
-            match place {
-                MemoryPlace::Managed => notes.push(TraceNote::ManagedMemory {
-                    peak_bytes,
-                    reserved_bytes: self.managed_segments.peak(),
-                    prefetches: self.driver.managed_prefetches,
-                    prefetched_bytes: self.driver.managed_prefetched_bytes,
-                }),
-                MemoryPlace::Foreign => notes.push(TraceNote::ForeignMemory { peak_bytes }),
-                MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => {}
-            }
-        }
-        let host_bytes = self.analyses.find::<AsyncPools>().map_or(0, AsyncPools::host_peak);
-        if host_bytes > 0 {
-            notes.push(TraceNote::HostPools { peak_bytes: host_bytes });
-        }
-        let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
-        notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));
-        let is_running = ending == Ending::Running;
-        let unlisted_marks = self.analyses.find::<MarkLog>().map_or(0, MarkLog::unlisted);
-        let counts_of_notes = [
-            (losses.in_flight_calls, TraceNote::CallsInFlight { calls: losses.in_flight_calls, is_running }),
-            (unlisted_marks, TraceNote::UnlistedMarks { marks: unlisted_marks }),
-            (losses.tracker_mismatches, TraceNote::TrackerMismatches { blocks: losses.tracker_mismatches }),
-        ];
-        notes.extend(counts_of_notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note));
+        let phases = self.finish_phases();
+        let devices = self.finish_devices();
+        self.accounts.host.finish(|_, _| None);
+        let snapshots = self.records.snapshots.finish(&devices, end.time);
+        let unreached_snapshots = self.records.snapshots.schedule.take_unreached();
+        let (losses, incomplete) = self.find_losses(head, body);
+        let notes = self.collect_notes(&head.meta, &losses, ending, &unreached_snapshots);
+        let start_ns = head.meta.number("started_ns").or(self.clock.first_ns).unwrap_or(0);
+        let Self { symbols, backward, clock, accounts, records, analyses, steady_steps, scope, .. } = self;
+        let step_range = clock.step_range();
         let mut analysis = Analysis {
             path,
             meta: head.meta.clone(),
@@ -105,65 +46,141 @@ impl ReplayPass {
             ending_detail,
             knows_end: head.knows_end(),
             symbols,
-            owners: self.owners,
-            pool_uses: self.pool_uses,
-            counts,
+            owners: accounts.owners,
+            pool_uses: accounts.pool_uses,
+            counts: clock.counts_by_kind(),
             losses,
             incomplete,
             notes,
-            tracker: self.tracker,
-            step_rule: self.clock.step_rule(),
-            step_range: match self.clock.step_rule() {
-                StepRule::Range(name) => self.names.name(name).map(str::to_owned),
-                _ => None,
-            },
-            steps: self.step,
-            step_coverage: self.coverage.finish(&all_counts),
+            tracker: accounts.tracker,
+            step_rule: clock.step_rule(),
+            step_range,
+            steps: clock.now.step,
+            step_coverage: clock.coverage.finish(&clock.counts),
             phases,
             start_ns,
-            end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
+            end_ns: last_ns.max(start_ns),
             end,
             devices,
-            ooms: self.ooms,
-            oom_count: self.oom_count,
-            oom_counts: self.oom_counts,
+            ooms: records.ooms.records,
+            oom_count: records.ooms.count,
+            oom_counts: records.ooms.counts,
             first_oom: None,
             oom_predictions: OomPredictions::default(),
             setting_effects: Vec::new(),
-            failed_call_gaps: self.failed_call_gaps,
-            last_refused_call: self.last_refused_call,
-            failed_calls: self.driver.failed_calls,
-            first_failed: self.driver.first_failed,
-            refused_calls: self.driver.refused_calls,
-            refused_torch_calls: self.refused_torch_calls,
-            host: self.host,
-            backward_calls: self.backward.calls,
-            snapshots: self.snapshots,
-            step_times: self.step_times,
-            first_equal_step: self.steady_steps.and_then(|steps| steps.finish(self.step)),
-            phase_turns: self.phase_turns,
+            failed_call_gaps: records.failed_calls.gaps,
+            last_refused_call: records.failed_calls.last,
+            failed_calls: accounts.driver.failed_calls,
+            first_failed: accounts.driver.first_failed,
+            refused_calls: accounts.driver.refused_calls,
+            refused_torch_calls: records.failed_calls.of_torch,
+            host: accounts.host,
+            backward_calls: backward.calls,
+            snapshots,
+            step_times: clock.step_times,
+            first_equal_step: steady_steps.and_then(|steps| steps.finish(clock.now.step)),
+            phase_turns: clock.phase_turns,
             unreached_snapshots,
-            analyses: self.analyses,
-            peak_phases: std::collections::BTreeMap::new(),
-            peak_labels: std::collections::BTreeMap::new(),
-            since: self.scope.since,
-            stream: self.scope.stream.map(|stream| stream.totals),
+            analyses,
+            peak_phases: BTreeMap::new(),
+            peak_labels: BTreeMap::new(),
+            since: scope.since,
+            stream: scope.stream.map(|stream| stream.totals),
         };
         analysis.first_oom = analysis.find_first_oom();
         analysis
     }
+
+    /// Takes the snapshots at times after the last event, which show the state that it left.
+    fn take_last_snapshots(&mut self, last_ns: u64) {
+        let (Records { snapshots, .. }, mut present) = self.split_records();
+        let due = snapshots.schedule.take_due_before(last_ns.saturating_add(1));
+        snapshots.take(&due, &mut present);
+    }
+
+    fn finish_phases(&mut self) -> Vec<PhaseRecord> {
+        let live: Vec<(u8, u64)> = self.accounts.devices.torch_live_bytes().collect();
+        std::mem::take(&mut self.clock.phases).finish(self.clock.now.time_ns, &live)
+    }
+
+    /// The finished states of the devices that had memory.
+    fn finish_devices(&mut self) -> Vec<(u8, DeviceState)> {
+        let site_of = |stack| self.symbols.stack_info(stack).site;
+        let mut devices = Vec::new();
+        for (device, ordinal) in std::mem::take(&mut self.accounts.devices.all).into_iter().zip(0..=u8::MAX) {
+            let Some(mut device) = device else { continue };
+            if !(device.torch.is_empty() && device.driver.is_empty()) {
+                device.finish(ordinal, self.accounts.driver.ranges(), self.clock.now.time_ns, site_of);
+                devices.push((ordinal, *device));
+            }
+        }
+        devices
+    }
+
+    /// What the trace lacks: counts of single defects, and the reasons why it is incomplete.
+    fn find_losses(&self, head: &TraceHead, body: &TraceBody) -> (Losses, Vec<TraceLoss>) {
+        let (MissingEvents { lost, in_flight }, mut incomplete) =
+            find_losses(head, body, self.clock.threads.len() as u64);
+        let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
+        let driver = &self.accounts.driver;
+        let losses = Losses {
+            dropped_events: counter(Counter::DroppedEvents).saturating_add(lost),
+            corrupt_blocks: head.damage.count + body.damage.count,
+            truncated_stacks: counter(Counter::TruncatedStacks),
+            unresolved_frames: self.symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
+            uncovered_calls: counter(Counter::UncoveredCalls),
+            in_flight_calls: in_flight + driver.in_flight_calls + body.order.unplaced.len() as u64,
+            tracker_mismatches: counter(Counter::TrackerMismatches),
+        };
+        let frames = self.symbols.undefined_frames();
+        if frames > 0 {
+            incomplete.push(TraceLoss::UndefinedFrames { frames });
+        }
+        (losses, incomplete)
+    }
+
+    /// The notes about the trace, in the order of the report.
+    fn collect_notes(
+        &self,
+        meta: &Meta,
+        losses: &Losses,
+        ending: Ending,
+        unreached_snapshots: &[TimeSpec],
+    ) -> Vec<TraceNote> {
+        let mut notes = metadata_notes(meta);
+        notes.extend(self.backward.notes(self.clock.events().max(1)));
+        notes.extend(self.accounts.non_device_notes());
+        let peak_bytes = self.analyses.find::<AsyncPools>().map_or(0, AsyncPools::host_peak);
+        let unlisted_marks = self.analyses.find::<MarkLog>().map_or(0, MarkLog::unlisted);
+        let (calls, blocks) = (losses.in_flight_calls, losses.tracker_mismatches);
+        let is_running = ending == Ending::Running;
+        notes.extend((peak_bytes > 0).then_some(TraceNote::HostPools { peak_bytes }));
+        let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
+        notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));
+        let counts_of_notes = [
+            (calls, TraceNote::CallsInFlight { calls, is_running }),
+            (unlisted_marks, TraceNote::UnlistedMarks { marks: unlisted_marks }),
+            (blocks, TraceNote::TrackerMismatches { blocks }),
+        ];
+        notes.extend(counts_of_notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note));
+        notes
+    }
 }
 
-/// The snapshot of finished devices at their peaks, or at the end of the program.
-fn snapshot_after_run(spec: TimeSpec, devices: &[(u8, DeviceState)], end: ProgramEnd) -> SnapshotRecord {
-    let snapshot = |device: &DeviceState| match spec {
-        TimeSpec::Peak => DeviceSnapshot::at_peak(device),
-        _ => DeviceSnapshot::at_end(device, end.time),
-    };
-    let known = devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE);
-    let devices: Vec<_> = known.map(|(ordinal, device)| (*ordinal, snapshot(device))).collect();
-    let time = devices.iter().map(|(_, at)| at.time).min_by_key(|time| time.time_ns).unwrap_or(end.time);
-    SnapshotRecord { spec, time, devices }
+impl Accounts {
+    /// Notes about managed and foreign memory.
+    fn non_device_notes(&self) -> impl Iterator<Item = TraceNote> {
+        self.non_device.peaks().filter_map(|(place, peak_bytes)| match place {
+            MemoryPlace::Managed => Some(TraceNote::ManagedMemory {
+                peak_bytes,
+                reserved_bytes: self.managed_segments.peak(),
+                prefetches: self.driver.managed_prefetches,
+                prefetched_bytes: self.driver.managed_prefetched_bytes,
+            }),
+            MemoryPlace::Foreign => Some(TraceNote::ForeignMemory { peak_bytes }),
+            MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => None,
+        })
+    }
 }
 
 /// The notes that follow from the metadata.

@@ -6,6 +6,7 @@ use gpumemtrace_format::Event;
 use gpumemtrace_format::event::FLAG_EXISTED;
 
 use super::ReplayPass;
+use super::records::Records;
 
 impl ReplayPass {
     /// Applies a slice that may begin with events about memory from before the recording.
@@ -16,7 +17,7 @@ impl ReplayPass {
         let (before, after) = events.split_at(count);
         self.on_slice_in_scope(before);
         if let Some(first) = after.first() {
-            self.time_ns = self.time_ns.max(first.time_ns);
+            self.clock.now.time_ns = self.clock.now.time_ns.max(first.time_ns);
             self.begin_history();
             self.begin_first_step();
             self.on_slice(after);
@@ -26,15 +27,15 @@ impl ReplayPass {
     /// Takes the snapshots of step 0, and begins the scope if it is that of step 0: both are before
     /// the first event.
     fn begin_first_step(&mut self) {
-        let due = self.schedule.take_due_at_step(0);
-        self.take_snapshots(&due);
+        let (Records { snapshots, .. }, mut present) = self.split_records();
+        let due = snapshots.schedule.take_due_at_step(0);
+        snapshots.take(&due, &mut present);
         self.on_step_begin();
     }
 
     /// Begins the recorded history with the memory that existed before it.
     pub(super) fn begin_history(&mut self) {
         self.awaits_history = false;
-        let (time_ns, driver) = (self.time_ns, &self.driver);
-        self.devices.change_all(|device| device.begin_history(time_ns, driver));
+        self.accounts.begin_history(self.clock.now.time_ns);
     }
 }

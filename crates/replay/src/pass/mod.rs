@@ -6,7 +6,9 @@
 //! is the hot loop; `tests/benches/million.rs` measures it and `crates/replay/tests/exactness.rs`
 //! checks its results.
 
+mod accounts;
 pub(crate) mod analysis;
+mod clock;
 pub(crate) mod driver_calls;
 pub(crate) mod event_analyses;
 pub(crate) mod failed_calls;
@@ -19,91 +21,57 @@ pub(crate) mod oom_growth;
 pub(crate) mod oom_settings;
 pub(crate) mod options;
 pub(crate) mod program_end;
+mod records;
 pub(crate) mod scope;
 pub(crate) mod snapshot_schedule;
 pub(crate) mod snapshots;
+mod stage;
 pub(crate) mod stream_filter;
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::{Event, EventKind, ThreadId, TrackerState};
+use gpumemtrace_format::{Event, EventKind, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
-use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::stack_root::StackRoot;
-use crate::callsite::symbols::{StackInfo, StackSymbols};
-use crate::device::DeviceState;
-use crate::device::device_states::{DeviceStates, device_of};
-use crate::event_analysis::{AnalysisRow, EventContext, EventTime};
-use crate::ingest::{Input, TraceHead, metal_totals, read_event_slices};
-use crate::pass::event_analyses::RunningAnalyses;
-use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
-use crate::pass::stream_filter::StreamFilter;
-use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
-use crate::state::live_set::LiveSet;
-use crate::state::managed_segments::ManagedSegments;
-use crate::state::pool_uses::PoolUses;
-use crate::timeline::bin_axis::BinAxis;
-use crate::timeline::marks::AwaitedMark;
+use crate::callsite::symbols::{StackInfo, StackSite, StackSymbols};
+use crate::device::device_states::device_of;
+use crate::event_analysis::EventContext;
+use crate::ingest::metal_totals::MetalTotals;
+use crate::ingest::{Input, TraceHead, read_event_slices};
+use crate::state::async_pools::AsyncPools;
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::phase_turns::PhaseTurns;
-use crate::timeline::phases::PhaseTracker;
 use crate::timeline::prescan::Prescan;
 use crate::timeline::steady_steps::SteadySteps;
-use crate::timeline::step_coverage::CoverageCounter;
-use crate::timeline::step_times::StepTimes;
-use crate::timeline::steps::StepClock;
-use crate::timeline::time_spec::TimeSpec;
-use crate::util::ids::{SiteId, StackId};
-use crate::util::seeded_map::{SeededMap, SeededSet};
+use crate::util::ids::StackId;
+use accounts::Accounts;
+use clock::RunClock;
+use driver_calls::DriverCall;
+use event_analyses::RunningAnalyses;
 use program_end::{EndChange, EndDetector};
+use records::{PresentState, Records};
 use scope::PassScope;
-pub(crate) use scope::SinceScope;
+use stage::{PassSetup, Stage};
 
 pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
-use failed_calls::RefusedAllocator;
-pub(crate) use failed_calls::{FailedCallRecord, RefusedCall};
+pub(crate) use failed_calls::FailedCallRecord;
 pub(crate) use oom_events::OomRecord;
 
 /// The state of a pass, from the first event to the last.
+///
+/// Only this file, [`scope`], [`history_begin`], [`snapshots`] and [`finish`] see all of it; they
+/// pass events and moments on to the parts. All other files know one part.
 struct ReplayPass {
     symbols: StackSymbols,
-    clock: StepClock,
-    coverage: CoverageCounter,
-    names: StepRangeNames,
-    phases: PhaseTracker,
-    analyses: RunningAnalyses,
     backward: AutogradTracker,
-    driver: DriverState,
-    devices: DeviceStates,
-    counts: [u64; 256],
-    threads: SeededSet<ThreadId>,
-    last_thread: Option<ThreadId>,
-    time_ns: u64,
-    first_ns: Option<u64>,
-    step: u32,
-    ooms: Vec<OomRecord>,
-    oom_count: u64,
-    oom_counts: BTreeMap<u8, u64>,
-    failed_call_gaps: Vec<FailedCallRecord>,
-    last_refused_call: Option<RefusedCall>,
-    refused_allocator: Option<RefusedAllocator>,
-    refused_torch_calls: u64,
-    owners: ModuleOwners,
-    pool_uses: PoolUses,
-    non_device: PlaceTotals,
-    host: LiveSet,
-    non_device_peaks: SeededMap<MemoryPlace, u64>,
-    managed_segments: ManagedSegments,
-    tracker: Option<TrackerState>,
-    schedule: SnapshotSchedule,
-    snapshots: Vec<SnapshotRecord>,
-    step_times: StepTimes,
+    clock: RunClock,
+    accounts: Accounts,
+    records: Records,
+    /// The analyses of rare events.
+    analyses: RunningAnalyses,
     /// Present if the options ask for it.
     steady_steps: Option<Box<SteadySteps>>,
-    phase_turns: Option<Box<PhaseTurns>>,
     scope: PassScope,
     end: EndDetector,
     /// The next event may still describe memory from before the recording.
@@ -124,67 +92,21 @@ pub fn analyse_with(input: Input<'_>, options: AnalysisOptions) -> Result<Analys
 /// The definitions of the head are moved to the analysis.
 pub fn analyse_with_head(
     input: Input<'_>,
-    options: AnalysisOptions,
+    mut options: AnalysisOptions,
 ) -> Result<(Analysis, TraceHead), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
-    let (since, stream) = (options.since.clone(), options.stream);
     let mut head = TraceHead::read(input)?;
-    let symbols = StackSymbols::new(std::mem::take(&mut head.definitions), options.user_code);
+    let (definitions, user_code) = (&mut head.definitions, &mut options.user_code);
+    let symbols = StackSymbols::new(std::mem::take(definitions), std::mem::take(user_code));
     let names = StepRangeNames::new(symbols.definitions().codes.values());
-    let started = head.meta.number("started_ns");
-    let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
-    let follows_step_peaks = options.step_before_peak;
-    let keeps_history = options.keeps_history && since.is_none();
-    let compares_steps = options.compares_steps;
-    let scope = || PassScope {
-        compares_steps,
-        follows_step_peaks,
-        keeps_history,
-        since: since.clone().map(|spec| SinceScope { spec, reached: None }),
-        since_mark: since.as_ref().and_then(|spec| match spec {
-            TimeSpec::Mark(name) => Some(AwaitedMark::new(name)),
-            _ => None,
-        }),
-        stream: stream.map(StreamFilter::new),
-        started_ns: started,
-        end_ns: head.end_ns(),
-    };
-    let pid = head.meta.number("pid");
-    let expected_events = head.expected_events();
-    let axis = BinAxis::for_run(span_ns, expected_events);
-    let begin_pass = |prescan: Prescan| {
-        let start_ns = started.or(prescan.first_ns).unwrap_or(0);
-        let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, expected_events);
-        let end = EndDetector::new(pid);
-        ReplayPass::from_prescan(prescan, schedule, axis, (scope(), end), options.more_analyses)
-    };
-    // Events go to the prescan until it has the step source, and then to the pass.
-    let mut prescan = Some(Prescan::new(symbols, names));
-    let mut pass: Option<ReplayPass> = None;
-    let mut totals = metal_totals::MetalTotals::new(&head.meta);
-    let mut body = read_event_slices(open, &head, &mut |events| {
-        let mut events = totals.fill_totals(events).iter();
-        while let Some(unfinished) = &mut prescan
-            && let Some(event) = events.next()
-        {
-            if unfinished.on_event(event).is_break() {
-                if !unfinished.has_all_events() {
-                    return ControlFlow::Break(());
-                }
-                pass = prescan.take().map(begin_pass);
-            }
-        }
-        if let Some(pass) = &mut pass {
-            pass.on_slice(events.as_slice());
-        }
-        ControlFlow::Continue(())
-    })?;
-    let needs_rereading = prescan.as_ref().is_some_and(|prescan| !prescan.has_all_events());
-    let Some(mut pass) = pass.or_else(|| prescan.map(begin_pass)) else {
-        unreachable!("the prescan exists until the pass begins")
-    };
+    let setup = PassSetup::new(&head, options);
+    let mut stage = Stage::Prescan(Box::new(Prescan::new(symbols, names)));
+    let mut totals = MetalTotals::new(&head.meta);
+    let mut body =
+        read_event_slices(open, &head, &mut |events| stage.on_slice(totals.fill_totals(events), &setup))?;
+    let (mut pass, needs_rereading) = stage.into_pass(&setup);
     if needs_rereading {
-        let mut totals = metal_totals::MetalTotals::new(&head.meta);
+        let mut totals = MetalTotals::new(&head.meta);
         body = read_event_slices(open, &head, &mut |events| {
             pass.on_slice(totals.fill_totals(events));
             ControlFlow::Continue(())
@@ -195,93 +117,12 @@ pub fn analyse_with_head(
 }
 
 impl ReplayPass {
-    /// Begins a pass with the step source of a prescan, and applies the events that it buffered.
-    #[inline(never)] // Called in two places; the inlined body is large.
-    fn from_prescan(
-        mut prescan: Prescan,
-        schedule: SnapshotSchedule,
-        axis: BinAxis,
-        (scope, end): (PassScope, EndDetector),
-        more_analyses: &[AnalysisRow],
-    ) -> Self {
-        let buffered = prescan.take_events();
-        let clock = StepClock::new(prescan.choose_step_rule());
-        let mut pass = Self {
-            scope,
-            end,
-            ..Self::new(prescan.symbols, (clock, prescan.names), schedule, axis, more_analyses)
-        };
-        pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
-        pass.devices.keeps_history = pass.scope.keeps_history;
-        pass.steady_steps = pass.scope.compares_steps.then(Box::default);
-        pass.phase_turns = pass.scope.keeps_history.then(Box::default);
-        for events in &buffered {
-            pass.on_slice(events);
-        }
-        pass
-    }
-
-    fn new(
-        symbols: StackSymbols,
-        (clock, names): (StepClock, StepRangeNames),
-        schedule: SnapshotSchedule,
-        axis: BinAxis,
-        more_analyses: &[AnalysisRow],
-    ) -> Self {
-        Self {
-            symbols,
-            clock,
-            coverage: CoverageCounter::default(),
-            names,
-            phases: PhaseTracker::default(),
-            analyses: RunningAnalyses::start(more_analyses),
-            backward: AutogradTracker::default(),
-            driver: DriverState::default(),
-            devices: DeviceStates {
-                all: (0..256).map(|_| None).collect(),
-                used: Vec::new(),
-                axis,
-                first_step: 0,
-                follows_step_peaks: false,
-                keeps_history: false,
-            },
-            counts: [0; 256],
-            threads: SeededSet::default(),
-            last_thread: None,
-            time_ns: 0,
-            first_ns: None,
-            step: 0,
-            ooms: Vec::new(),
-            oom_count: 0,
-            oom_counts: BTreeMap::new(),
-            failed_call_gaps: Vec::new(),
-            last_refused_call: None,
-            refused_allocator: None,
-            refused_torch_calls: 0,
-            owners: ModuleOwners::default(),
-            pool_uses: PoolUses::default(),
-            non_device: PlaceTotals::default(),
-            host: LiveSet::at_step(0, axis),
-            non_device_peaks: SeededMap::default(),
-            managed_segments: ManagedSegments::default(),
-            tracker: None,
-            schedule,
-            snapshots: Vec::new(),
-            step_times: StepTimes::default(),
-            steady_steps: None,
-            phase_turns: None,
-            scope: PassScope::default(),
-            end: EndDetector::new(None),
-            awaits_history: true,
-        }
-    }
-
     /// Applies a slice of consecutive events, and takes the snapshots that are due in it.
     fn on_slice(&mut self, events: &[Event]) {
         if self.awaits_history {
             return self.on_first_slice(events);
         }
-        if self.schedule.is_idle_during(events) {
+        if self.records.snapshots.schedule.is_idle_during(events) {
             self.on_slice_in_scope(events);
         } else {
             self.on_slice_with_snapshots(events);
@@ -291,7 +132,7 @@ impl ReplayPass {
     /// Applies the events of the slice that are in the scope of the pass.
     fn on_slice_in_scope(&mut self, events: &[Event]) {
         if !self.awaits_history {
-            self.schedule.gaps.count_events(events.len());
+            self.records.snapshots.schedule.gaps.count_events(events.len());
         }
         if self.scope.is_whole_run() {
             self.on_events(events);
@@ -307,9 +148,15 @@ impl ReplayPass {
         }
     }
 
-    /// The time of the current event.
-    fn now(&self) -> EventTime {
-        EventTime { time_ns: self.time_ns, step: self.step }
+    /// The records, and the state of the run that they are made from.
+    fn split_records(&mut self) -> (&mut Records, PresentState<'_>) {
+        let present = PresentState {
+            accounts: &mut self.accounts,
+            symbols: &self.symbols,
+            now: self.clock.now,
+            has_steps: self.clock.has_steps(),
+        };
+        (&mut self.records, present)
     }
 
     /// Counts an event, also one outside the scope: its kind, thread, time and step. Returns its
@@ -317,21 +164,14 @@ impl ReplayPass {
     #[inline(always)]
     #[allow(clippy::inline_always)] // Part of the loop in `on_events`.
     fn account(&mut self, event: &Event) -> (StackId, StackInfo) {
-        self.counts[event.kind.0 as usize] += 1;
-        if self.last_thread != Some(event.thread) {
-            self.last_thread = Some(event.thread);
-            self.threads.insert(event.thread);
+        if self.clock.count_event(event) {
             self.end.on_thread(event.thread);
         }
         let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
         if !self.end.ignores(info.root) {
             self.observe_end(event, info.root);
         }
-        // Each thread reads the clock itself, so times are slightly out of order.
-        self.time_ns = self.time_ns.max(event.time_ns);
-        self.first_ns.get_or_insert(event.time_ns);
-        let hint = self.names.step_hint(event, info.step_hint);
-        if self.clock.begins_step(event, stack, hint) {
+        if self.clock.advance(event, stack, &info) {
             self.begin_step(event.kind);
         }
         (stack, info)
@@ -341,96 +181,100 @@ impl ReplayPass {
     #[allow(clippy::inline_always)] // The body of the loop in `on_events`.
     fn on_event(&mut self, event: &Event) {
         let (stack, info) = self.account(event);
+        let time = self.clock.now;
+        let Accounts { devices, driver, .. } = &mut self.accounts;
         match event.kind {
             EventKind::BLOCK_ALLOC => {
-                self.coverage.add_block(event.size);
-                let time = self.now();
-                let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_alloc(event, info.origin(stack), time, &self.driver);
-                self.phases.on_live_bytes(event.device, device.torch.total().bytes);
+                self.clock.coverage.add_block(event.size);
+                let device = device_of(devices, event.device, time.step);
+                device.block_alloc(event, info.origin(stack), time, driver);
+                self.clock.phases.on_live_bytes(event.device, device.torch.total().bytes);
                 if let Some(steps) = &mut self.steady_steps {
                     steps.on_alloc(event);
                 }
             }
             EventKind::BLOCK_FREE => {
-                let time = self.now();
-                let device = device_of(&mut self.devices, event.device, self.step);
-                let age_events = device.block_free(event, info.origin(stack), time, &self.driver);
+                let device = device_of(devices, event.device, time.step);
+                let age_events = device.block_free(event, info.origin(stack), time, driver);
                 if let Some(steps) = &mut self.steady_steps {
                     steps.on_free(event, age_events);
                 }
             }
-            _ => self.on_rare_event(event, stack, info.site),
+            _ => self.on_rare_event(event, info.origin(stack)),
         }
     }
 
     /// Sets or withdraws the end of the program at the present moment.
     #[inline(never)] // Few events change it.
     fn observe_end(&mut self, event: &Event, root: StackRoot) {
-        let before = self.now();
+        let before = self.clock.now;
         match self.end.on_event(event, root, before) {
-            Some(EndChange::Set) => self.set_end(before),
-            Some(EndChange::Withdrawn) => {
-                self.devices.change_all(DeviceState::withdraw_end);
-                self.host.withdraw_end();
-            }
+            Some(EndChange::Set) => self.accounts.set_end(before),
+            Some(EndChange::Withdrawn) => self.accounts.withdraw_end(),
             None => {}
         }
     }
 
-    fn set_end(&mut self, time: EventTime) {
-        let driver = &self.driver;
-        self.devices.change_all(|device| device.set_end(time, driver));
-        self.host.set_end();
-    }
-
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
     fn begin_step(&mut self, first: EventKind) {
-        let (time_ns, driver) = (self.time_ns, &self.driver);
-        self.devices.change_all(|device| device.end_step(time_ns, driver));
-        self.host.end_step();
-        self.step += 1;
-        self.step_times.begin_step(self.time_ns);
+        self.accounts.end_step(self.clock.now.time_ns);
+        self.clock.begin_step(first);
+        let step = self.clock.now.step;
         if let Some(steps) = &mut self.steady_steps {
-            steps.begin_step(self.step);
+            steps.begin_step(step);
         }
-        self.coverage.begin_step(&self.counts, first);
-        let due = self.schedule.take_due_at_step(self.step);
-        self.take_snapshots(&due);
+        let (Records { snapshots, .. }, mut present) = self.split_records();
+        let due = snapshots.schedule.take_due_at_step(step);
+        snapshots.take(&due, &mut present);
         self.on_step_begin();
     }
 
     #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
-    fn on_rare_event(&mut self, event: &Event, stack: StackId, site: SiteId) {
+    fn on_rare_event(&mut self, event: &Event, origin: StackSite) {
         if let Some(steps) = &mut self.steady_steps {
             steps.on_other_event(event);
         }
+        let now = self.clock.now;
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
-                self.phase_turns.iter_mut().for_each(|turns| turns.on_phase_event(event, self.time_ns));
-                let live = self.devices.torch_live_bytes();
-                self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), live);
+                let live = self.accounts.devices.torch_live_bytes();
+                self.clock.on_phase_event(event, self.symbols.definitions(), live);
             }
             EventKind::MARK => self.on_mark(event),
-            EventKind::BLOCK_OOM => self.on_oom(event, stack),
+            EventKind::BLOCK_OOM => {
+                let (records, mut present) = self.split_records();
+                records.ooms.on_oom(event, origin.stack, &mut present);
+            }
             EventKind::BLOCK_FREE_COMPLETED
             | EventKind::SEGMENT_ALLOC
             | EventKind::SEGMENT_FREE
             | EventKind::SEGMENT_MAP
-            | EventKind::SEGMENT_UNMAP => {
-                let time = self.now();
-                self.managed_segments.on_segment_event(event, &self.driver);
-                let device = device_of(&mut self.devices, event.device, self.step);
-                device.on_tracker_event(event, stack, time);
+            | EventKind::SEGMENT_UNMAP => self.accounts.on_tracker_event(event, origin.stack, now),
+            EventKind::TRACKER => {
+                let state = TrackerState::from_number(event.aux[0]);
+                self.accounts.tracker = state.or(self.accounts.tracker);
             }
-            EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
-            EventKind::MEMORY_SAMPLE => self.on_memory_sample(event),
-            kind if kind.is_driver_call() => self.on_driver_call(event, stack, site),
+            EventKind::MEMORY_SAMPLE => {
+                let pools = self.analyses.find::<AsyncPools>();
+                let pooled_bytes = pools.map_or(0, |pools| pools.kept_bytes(event.device));
+                self.accounts.on_memory_sample(event, pooled_bytes, now);
+            }
+            kind if kind.is_driver_call() => self.on_driver_call(event, origin),
             _ => {}
         }
         let definitions = self.symbols.definitions();
-        let context =
-            EventContext { time_ns: self.time_ns, step: self.step, definitions, live: &self.devices };
-        self.analyses.on_event(event, &context);
+        let live = &self.accounts.devices;
+        self.analyses
+            .on_event(event, &EventContext { time_ns: now.time_ns, step: now.step, definitions, live });
+    }
+
+    #[inline(never)] // Few events are driver calls.
+    fn on_driver_call(&mut self, event: &Event, caller: StackSite) {
+        self.accounts.driver.on_driver_call(event, caller.stack);
+        self.clock.coverage.add_driver_call(event.kind, event.size);
+        let (records, mut present) = self.split_records();
+        records.on_driver_call(event, caller.stack, &mut present);
+        let PresentState { accounts, symbols, now, .. } = present;
+        accounts.apply_driver_call(DriverCall { event, caller, now, symbols });
     }
 }

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::Event;
 
-use super::ReplayPass;
 use super::oom_growth::{StackAtOom, measure_growth};
+use super::records::PresentState;
 use crate::device::GapRequest;
-use crate::device::device_states::device_of;
+use crate::device::device_states::{DeviceStates, device_of};
 use crate::device::keyframes::KeyframeReason;
 use crate::event_analysis::EventTime;
 use crate::fragmentation::Gap;
@@ -81,70 +81,110 @@ impl OomRecord {
     }
 }
 
-impl ReplayPass {
+/// The out-of-memory events of the analysed part of the run.
+#[derive(Default)]
+pub(super) struct OomLog {
+    /// The first [`MAX_OOMS`], in order.
+    pub(super) records: Vec<OomRecord>,
+    /// Number of all events, recorded or not.
+    pub(super) count: u64,
+    /// The same number by device.
+    pub(super) counts: BTreeMap<u8, u64>,
+}
+
+impl OomLog {
+    /// Counts an out-of-memory event of a device in step `step`.
+    pub(super) fn count_oom(&mut self, ordinal: u8, step: u32, devices: &mut DeviceStates) {
+        self.count += 1;
+        *self.counts.entry(ordinal).or_default() += 1;
+        let device = devices.all[usize::from(ordinal)].as_mut();
+        if let Some(history) = device.and_then(|device| device.torch.history_mut()) {
+            history.classes.on_oom(step);
+        }
+    }
+
+    /// Takes back `count` of them.
+    fn uncount_ooms(&mut self, device: u8, count: u64) {
+        self.count = self.count.saturating_sub(count);
+        let of_device = self.counts.entry(device).or_default();
+        *of_device = of_device.saturating_sub(count);
+    }
+
+    /// The last record, if it is that of the event with this sequence number.
+    pub(super) fn last_mut(&mut self, seq: u64) -> Option<&mut OomRecord> {
+        self.records.last_mut().filter(|last| last.event.seq == seq)
+    }
+
+    /// Takes back the last record, if it is that of the event with this sequence number.
+    pub(super) fn withdraw_last(&mut self, seq: u64, device: u8) {
+        if self.last_mut(seq).is_some() {
+            self.records.pop();
+            self.uncount_ooms(device, 1);
+        }
+    }
+
     /// Counts and records an out-of-memory event.
-    pub(super) fn on_oom(&mut self, event: &Event, stack: StackId) {
+    pub(super) fn on_oom(&mut self, event: &Event, stack: StackId, present: &mut PresentState<'_>) {
+        let PresentState { accounts, symbols, now, has_steps } = present;
         self.forget_ooms_of_driver(event.device);
-        self.count_oom(event);
-        if self.ooms.len() >= MAX_OOMS {
+        self.count_oom(event.device, now.step, &mut accounts.devices);
+        if self.records.len() >= MAX_OOMS {
             return;
         }
-        let step = self.step;
-        let symbols = &self.symbols;
-        let device = device_of(&mut self.devices, event.device, step);
+        let device = device_of(&mut accounts.devices, event.device, now.step);
+        let ranges = accounts.driver.ranges();
         let pool = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
         let request = GapRequest { time_ns: event.time_ns, reserved: event.aux[1], pool, has_failed: true };
         let site_of = |stack| symbols.stack_info(stack).site;
-        let time = EventTime { time_ns: event.time_ns, step };
-        device.keep_state(KeyframeReason::OutOfMemory, time, self.driver.ranges(), event.device);
-        let gap = device.explain_gap(request, self.driver.ranges(), event.device, site_of);
-        let record = OomRecord {
+        let time = EventTime { time_ns: event.time_ns, step: now.step };
+        device.keep_state(KeyframeReason::OutOfMemory, time, ranges, event.device);
+        let gap = device.explain_gap(request, ranges, event.device, site_of);
+        self.records.push(OomRecord {
             event: *event,
             stack,
-            step,
+            step: now.step,
             live: device.torch.total().bytes,
             device_bytes: device.driver.total().bytes,
             gap,
             sites: largest_sites(&device.torch),
-            units: device.units_by_stacks(request, self.driver.ranges(), event.device),
-            growth: measure_growth(&device.torch, self.clock.step_rule().source().is_some()),
+            units: device.units_by_stacks(request, ranges, event.device),
+            growth: measure_growth(&device.torch, *has_steps),
             earlier_peak: device.torch.peak_of_earlier_steps(),
             allocated: device.torch.allocated(),
             residual: device.attribution.extremes.map(|(least, _)| least),
             is_of_driver: false,
-        };
-        self.ooms.push(record);
+        });
     }
 
     /// PyTorch reports its errors itself, so the calls that the driver refused were for segments.
     fn forget_ooms_of_driver(&mut self, device: u8) {
-        let before = self.ooms.len();
-        self.ooms.retain(|record| !record.is_of_driver || record.event.device != device);
-        self.uncount_ooms(device, (before - self.ooms.len()) as u64);
+        let before = self.records.len();
+        self.records.retain(|record| !record.is_of_driver || record.event.device != device);
+        self.uncount_ooms(device, (before - self.records.len()) as u64);
     }
 
     /// Counts and records a driver call for a block of PyTorch that failed for lack of memory.
-    pub(super) fn on_oom_of_driver(&mut self, event: &Event, stack: StackId) {
-        let has_steps = self.clock.step_rule().source().is_some();
-        let device = device_of(&mut self.devices, event.device, self.step);
+    pub(super) fn on_oom_of_driver(&mut self, event: &Event, stack: StackId, present: &mut PresentState<'_>) {
+        let PresentState { accounts, symbols, now, has_steps } = present;
+        let device = device_of(&mut accounts.devices, event.device, now.step);
         let allocated = device.driver.allocated();
         // The second call comes from another place in PyTorch's code.
-        let site = self.symbols.stack_info(stack).site;
-        let is_repeated = self.ooms.last().is_some_and(|last| {
+        let site = symbols.stack_info(stack).site;
+        let is_repeated = self.records.last().is_some_and(|last| {
             (last.event.device, last.event.size, last.allocated) == (event.device, event.size, allocated)
-                && self.symbols.stack_info(last.stack).site == site
+                && symbols.stack_info(last.stack).site == site
         });
         if is_repeated {
             return;
         }
         let live = device.driver.total().bytes;
-        let growth = measure_growth(&device.driver, has_steps);
+        let growth = measure_growth(&device.driver, *has_steps);
         // Each block is a unit of its own: its free returns it to the driver.
         let units = growth.iter().map(|one| (vec![one.stack], one.held.bytes)).collect();
         let record = OomRecord {
             event: Event { aux: [event.aux[0], live], ..*event },
             stack,
-            step: self.step,
+            step: now.step,
             live,
             device_bytes: live,
             gap: Gap::default(),
@@ -156,9 +196,9 @@ impl ReplayPass {
             residual: device.attribution.extremes.map(|(least, _)| least),
             is_of_driver: true,
         };
-        self.count_oom(event);
-        if self.ooms.len() < MAX_OOMS {
-            self.ooms.push(record);
+        self.count_oom(event.device, now.step, &mut accounts.devices);
+        if self.records.len() < MAX_OOMS {
+            self.records.push(record);
         }
     }
 }

@@ -8,6 +8,8 @@
 use gpumemtrace_format::{Event, EventKind};
 
 use super::ReplayPass;
+use super::records::{PresentState, Records};
+use super::stage::PassSetup;
 use crate::device::keyframes::KeyframeReason;
 use crate::event_analysis::EventTime;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
@@ -24,25 +26,33 @@ pub struct SinceScope {
 }
 
 /// The part of the run to analyse.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PassScope {
     pub(super) since: Option<SinceScope>,
     /// Recognizes the mark, if `since` is one.
-    pub(super) since_mark: Option<AwaitedMark>,
+    since_mark: Option<AwaitedMark>,
     pub(super) stream: Option<StreamFilter>,
-    /// Record the peak of the step before the peak.
-    pub(super) follows_step_peaks: bool,
-    /// Keep what viewers show.
-    pub(super) keeps_history: bool,
-    /// Compare each step with the one before.
-    pub(super) compares_steps: bool,
     /// Start of recording, if known.
-    pub(super) started_ns: Option<u64>,
+    started_ns: Option<u64>,
     /// End of recording, if known.
-    pub(super) end_ns: Option<u64>,
+    end_ns: Option<u64>,
 }
 
 impl PassScope {
+    pub(super) fn new(setup: &PassSetup) -> Self {
+        let since = setup.options.since.as_ref();
+        Self {
+            since: since.map(|spec| SinceScope { spec: spec.clone(), reached: None }),
+            since_mark: since.and_then(|spec| match spec {
+                TimeSpec::Mark(name) => Some(AwaitedMark::new(name)),
+                _ => None,
+            }),
+            stream: setup.options.stream.map(StreamFilter::new),
+            started_ns: setup.started_ns,
+            end_ns: setup.end_ns,
+        }
+    }
+
     pub(super) fn is_whole_run(&self) -> bool {
         self.since.is_none() && self.stream.is_none()
     }
@@ -68,7 +78,7 @@ impl ReplayPass {
     #[cold]
     #[inline(never)]
     pub(super) fn on_scoped_slice(&mut self, events: &[Event]) {
-        let Some((index, time_ns)) = self.scope.find_since_time(events, self.first_ns) else {
+        let Some((index, time_ns)) = self.scope.find_since_time(events, self.clock.first_ns) else {
             return self.on_stream_slice(events);
         };
         let (before, after) = events.split_at(index);
@@ -100,32 +110,17 @@ impl ReplayPass {
     fn on_filtered_event(&mut self, event: &Event) {
         self.account(event);
         if event.kind == EventKind::BLOCK_OOM {
-            self.count_oom(event);
+            let step = self.clock.now.step;
+            self.records.ooms.count_oom(event.device, step, &mut self.accounts.devices);
         }
-    }
-
-    pub(super) fn count_oom(&mut self, event: &Event) {
-        self.oom_count += 1;
-        *self.oom_counts.entry(event.device).or_default() += 1;
-        let device = self.devices.all[usize::from(event.device)].as_mut();
-        if let Some(history) = device.and_then(|device| device.torch.history_mut()) {
-            history.classes.on_oom(self.step);
-        }
-    }
-
-    /// Takes back `count` of them.
-    pub(super) fn uncount_ooms(&mut self, device: u8, count: u64) {
-        self.oom_count = self.oom_count.saturating_sub(count);
-        let of_device = self.oom_counts.entry(device).or_default();
-        *of_device = of_device.saturating_sub(count);
     }
 
     /// Begins the scope if `since` is a step that has begun.
     pub(super) fn on_step_begin(&mut self) {
         if let Some(SinceScope { spec: spec @ TimeSpec::Step(_), reached: None }) = &self.scope.since
-            && spec.is_reached(0, self.step)
+            && spec.is_reached(0, self.clock.now.step)
         {
-            self.begin_scope(self.time_ns);
+            self.begin_scope(self.clock.now.time_ns);
         }
     }
 
@@ -133,47 +128,33 @@ impl ReplayPass {
     #[cold]
     pub(super) fn on_mark(&mut self, event: &Event) {
         let Some(name) = mark_name(event, self.symbols.definitions()) else { return };
-        let due = self.schedule.take_due_at_mark(name);
         let is_since = self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(name));
-        self.take_snapshots(&due);
-        let now = self.now();
-        for (ordinal, device) in (0..=u8::MAX).zip(&mut self.devices.all) {
+        let due = self.records.snapshots.schedule.take_due_at_mark(name);
+        let (Records { snapshots, .. }, mut present) = self.split_records();
+        snapshots.take(&due, &mut present);
+        let PresentState { accounts, now, .. } = present;
+        for (ordinal, device) in (0..=u8::MAX).zip(&mut accounts.devices.all) {
             if let Some(device) = device {
-                device.keep_state(KeyframeReason::Mark, now, self.driver.ranges(), ordinal);
+                device.keep_state(KeyframeReason::Mark, now, accounts.driver.ranges(), ordinal);
             }
         }
         if is_since {
-            self.begin_scope(self.time_ns);
+            self.begin_scope(now.time_ns);
         }
     }
 
     /// Begins the analysed part: rebases all state and drops records of earlier events.
     #[cold]
     fn begin_scope(&mut self, time_ns: u64) {
+        let now = EventTime { time_ns, step: self.clock.now.step };
         let rest_ns = self.scope.end_ns.map_or(0, |end| end.saturating_sub(time_ns));
-        for device in self.devices.all.iter_mut().flatten() {
-            device.restart(time_ns, rest_ns, &self.driver);
-        }
-        self.schedule.gaps.restart();
-        // For devices that appear later.
-        self.devices.axis = self.devices.axis.for_part(rest_ns);
-        self.devices.first_step = self.step;
-        self.host.rebase(time_ns, rest_ns);
+        self.accounts.restart(now, rest_ns);
+        self.records.restart();
         self.end.restart();
-        self.managed_segments.restart();
-        for (place, peak) in &mut self.non_device_peaks {
-            *peak = self.non_device.bytes_in(*place);
-        }
         self.analyses.restart();
-        self.phases.restart(time_ns, self.devices.torch_live_bytes());
-        self.ooms.clear();
-        self.oom_count = 0;
-        self.oom_counts.clear();
-        self.failed_call_gaps.clear();
-        self.last_refused_call = None;
-        self.refused_allocator = None;
+        self.clock.phases.restart(time_ns, self.accounts.devices.torch_live_bytes());
         if let Some(since) = &mut self.scope.since {
-            since.reached = Some(EventTime { time_ns, step: self.step });
+            since.reached = Some(now);
         }
     }
 }

@@ -26,12 +26,23 @@ const CHUNK_EVENTS: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct Prescan {
     detector: StepDetector,
-    pub(crate) symbols: StackSymbols,
-    pub(crate) names: StepRangeNames,
+    symbols: StackSymbols,
+    names: StepRangeNames,
     autograd: AutogradTracker,
     chunks: Vec<Vec<Event>>,
     events: usize,
+    first_ns: Option<u64>,
+}
+
+/// What the pass takes over from a prescan.
+pub(crate) struct PrescanResult {
+    pub(crate) symbols: StackSymbols,
+    pub(crate) names: StepRangeNames,
+    pub(crate) step_rule: StepRule,
+    /// Time of the first event.
     pub(crate) first_ns: Option<u64>,
+    /// The buffered events in order: all events read so far, or none.
+    pub(crate) buffered: Vec<Vec<Event>>,
 }
 
 impl Prescan {
@@ -65,21 +76,24 @@ impl Prescan {
         self.detector.on_event(ResolvedEvent { event, stack, info, hint }, &mut self.symbols)
     }
 
-    /// The step source by the events so far. Prepares the symbols for it.
-    pub(crate) fn choose_step_rule(&mut self) -> StepRule {
-        let rule = self.detector.step_rule(&self.symbols);
-        self.symbols.set_step_hints(rule.recurring_stacks(), self.detector.other_phases(rule));
-        self.symbols.set_module_calls(self.detector.module_calls(), rule.source().is_some());
-        rule
+    /// The step rule by the events so far, and what the pass takes over. Prepares the symbols for
+    /// that rule. Call it once.
+    pub(crate) fn take_result(&mut self) -> PrescanResult {
+        let step_rule = self.detector.step_rule(&self.symbols);
+        let mut symbols = std::mem::take(&mut self.symbols);
+        symbols.set_step_hints(step_rule.recurring_stacks(), self.detector.other_phases(step_rule));
+        symbols.set_module_calls(self.detector.module_calls(), step_rule.source().is_some());
+        PrescanResult {
+            symbols,
+            names: std::mem::take(&mut self.names),
+            step_rule,
+            first_ns: self.first_ns,
+            buffered: std::mem::take(&mut self.chunks),
+        }
     }
 
     /// True while the buffer contains every event read so far.
     pub(crate) fn has_all_events(&self) -> bool {
         self.events <= MAX_BUFFERED_EVENTS
-    }
-
-    /// Takes the buffered events in order: all events read so far, or none.
-    pub(crate) fn take_events(&mut self) -> Vec<Vec<Event>> {
-        std::mem::take(&mut self.chunks)
     }
 }

@@ -18,7 +18,7 @@ use crate::state::live_set::site_stats::SiteStats;
 use crate::timeline::bins::TimelineBin;
 use crate::util::ids::SiteId;
 use capacity::CapacityFacts;
-use spikes::{BinLevel, drift, spike, usual_bin};
+use spikes::{BinLevel, SpikeLevels, drift, spike, usual_bin};
 use stranded::stranded_verdict;
 
 /// Most call sites that a spike names.
@@ -32,6 +32,14 @@ const FAR_STEPS: u64 = 1_000_000;
 
 /// A verdict without its trace.
 type VerdictDraft = (Severity, VerdictEvidence);
+
+/// The device that a verdict is about.
+#[derive(Clone, Copy, Debug)]
+struct DeviceCapacity {
+    ordinal: u8,
+    /// Its memory; 0 if unknown.
+    bytes: u64,
+}
 
 /// The verdicts of one trace, most severe first. `growth` is that of its assessment.
 pub(crate) fn verdicts(
@@ -153,14 +161,14 @@ fn failed_calls_verdict(analysis: &Analysis) -> Option<VerdictDraft> {
 }
 
 fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<VerdictDraft> {
-    let capacity = analysis.capacity(ordinal).unwrap_or(0);
+    let capacity = DeviceCapacity { ordinal, bytes: analysis.capacity(ordinal).unwrap_or(0) };
     // One stream does not show how full the device is.
     let is_whole = analysis.stream.is_none();
     let mut drafts =
-        if is_whole { capacity_facts(analysis, (ordinal, capacity), device).verdicts() } else { Vec::new() };
-    drafts.extend(stranded_verdict(analysis, (ordinal, capacity), device));
+        if is_whole { capacity_facts(analysis, capacity, device).verdicts() } else { Vec::new() };
+    drafts.extend(stranded_verdict(analysis, capacity, device));
     if let Some(sample) = device.attribution.nearest() {
-        drafts.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.source));
+        drafts.extend(drift(capacity, device.attribution.residuals(), sample.source));
     }
     let live_set = &device.torch;
     let bins = live_set.bins().all();
@@ -171,7 +179,7 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
     };
     let levels: Vec<BinLevel> = bins.iter().zip(ends).map(level).collect();
     // Levels over time count memory that sleeps, so they show no spike of the device.
-    let usual = usual_bin(&levels, capacity).filter(|_| !device.sleep.has_slept());
+    let usual = usual_bin(&levels, capacity.bytes).filter(|_| !device.sleep.has_slept());
     if let Some(usual) = usual {
         let more = |(id, site): (SiteId, &SiteStats)| {
             let usually = site.bin_values().get(usual).map_or(0, |bytes| bytes[0]);
@@ -181,21 +189,17 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
         let mut sites: Vec<SiteBytes> = live_set.sites().map(more).filter(|one| one.bytes > 0).collect();
         sites.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.site.place().cmp(&b.site.place())));
         sites.truncate(MAX_SPIKE_SITES);
-        let step = analysis.reported_step(live_set.peak().step);
-        drafts.push(spike(
-            (ordinal, capacity),
-            (live_set.peak().live, step, levels[usual].high_bytes),
-            sites,
-        ));
+        let levels = SpikeLevels {
+            peak_bytes: live_set.peak().live,
+            step: analysis.reported_step(live_set.peak().step),
+            usual_bytes: levels[usual].high_bytes,
+        };
+        drafts.push(spike(capacity, levels, sites));
     }
     drafts
 }
 
-fn capacity_facts(
-    analysis: &Analysis,
-    (ordinal, capacity): (u8, u64),
-    device: &DeviceState,
-) -> CapacityFacts {
+fn capacity_facts(analysis: &Analysis, capacity: DeviceCapacity, device: &DeviceState) -> CapacityFacts {
     let residual = device.attribution.nearest().and_then(|sample| sample.residual());
     let non_torch =
         |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
@@ -223,12 +227,12 @@ fn capacity_facts(
     // Requests that the unused reserved bytes would have served in one piece.
     let failed = analysis.ooms.iter().filter(|oom| {
         let free = oom.event.aux[1].saturating_sub(oom.live);
-        oom.event.device == ordinal && oom.event.size <= free
+        oom.event.device == capacity.ordinal && oom.event.size <= free
     });
     let at_failed_request = failed.map(|oom| [unusable(&oom.gap), oom.event.aux[1]]).max();
     CapacityFacts {
-        ordinal,
-        capacity,
+        ordinal: capacity.ordinal,
+        capacity: capacity.bytes,
         live: if is_torch { live_peak.live } else { 0 },
         non_torch: if is_torch {
             non_torch(live_peak.device, live_peak.reserved)

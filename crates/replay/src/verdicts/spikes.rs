@@ -4,7 +4,7 @@
 //! 95th percentile over time, and a rise is one by Mann and Kendall.
 //! `steps_of_any_noise_do_not_stand_out` checks the first on noise.
 
-use super::VerdictDraft;
+use super::{DeviceCapacity, VerdictDraft};
 use crate::leak::statistics;
 use crate::report::{ResidualSource, Severity, SiteBytes, VerdictEvidence};
 
@@ -49,22 +49,31 @@ pub(super) fn usual_bin(bins: &[BinLevel], capacity: u64) -> Option<usize> {
     is_spike.then_some(usual)
 }
 
-/// The verdict on a spike: peak, its step, usual level, and the call sites that held more at the
-/// peak.
+/// A spike and the level that is usual.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpikeLevels {
+    pub(super) peak_bytes: u64,
+    /// The step of the peak; `None` if the run has no steps.
+    pub(super) step: Option<u64>,
+    pub(super) usual_bytes: u64,
+}
+
+/// The verdict on a spike. `more_by_site` are the call sites that held more at the peak.
 pub(super) fn spike(
-    (ordinal, capacity): (u8, u64),
-    (peak_bytes, step, usual_bytes): (u64, Option<u64>, u64),
+    capacity: DeviceCapacity,
+    levels: SpikeLevels,
     more_by_site: Vec<SiteBytes>,
 ) -> VerdictDraft {
-    let is_nearly_full = peak_bytes as f64 >= NEARLY_FULL * capacity as f64;
+    let SpikeLevels { peak_bytes, step, usual_bytes } = levels;
+    let is_nearly_full = peak_bytes as f64 >= NEARLY_FULL * capacity.bytes as f64;
     let severity = if is_nearly_full { Severity::Warning } else { Severity::Info };
-    let device = u32::from(ordinal);
+    let device = u32::from(capacity.ordinal);
     (severity, VerdictEvidence::TransientSpike { device, peak_bytes, usual_bytes, step, more_by_site })
 }
 
 /// The verdict on residuals in the order of the samples; `None` unless they rise.
 pub(super) fn drift(
-    (ordinal, capacity): (u8, u64),
+    capacity: DeviceCapacity,
     residuals: &[u64],
     source: ResidualSource,
 ) -> Option<VerdictDraft> {
@@ -74,11 +83,11 @@ pub(super) fn drift(
     let rises = residuals.len() >= MIN_SAMPLES
         && trend.tau >= min_tau
         && trend.p <= max_p
-        && last_bytes.saturating_sub(first_bytes) as f64 >= min_share * capacity as f64
+        && last_bytes.saturating_sub(first_bytes) as f64 >= min_share * capacity.bytes as f64
         && slope.interval[0] > 0.0
-        && capacity > 0;
+        && capacity.bytes > 0;
     let evidence = VerdictEvidence::PersistentDrift {
-        device: u32::from(ordinal),
+        device: u32::from(capacity.ordinal),
         first_bytes,
         last_bytes,
         samples: residuals.len(),
@@ -95,6 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     const CAPACITY: u64 = 1000;
+    const DEVICE: DeviceCapacity = DeviceCapacity { ordinal: 0, bytes: CAPACITY };
 
     fn levels(highs: &[u64]) -> Vec<BinLevel> {
         highs.iter().map(|high| BinLevel { high_bytes: *high, duration_ns: 1 }).collect()
@@ -145,11 +155,11 @@ mod tests {
     #[test]
     fn drift_needs_a_steady_rise_over_enough_samples() {
         let rising: Vec<u64> = (0..40).map(|sample| 100 + 3 * sample + sample % 3).collect();
-        assert!(drift((0, CAPACITY), &rising, ResidualSource::Recorder).is_some());
+        assert!(drift(DEVICE, &rising, ResidualSource::Recorder).is_some());
         let flat: Vec<u64> = (0..40).map(|sample| 100 + 20 * (sample % 7)).collect();
-        assert!(drift((0, CAPACITY), &flat, ResidualSource::Nvml).is_none());
+        assert!(drift(DEVICE, &flat, ResidualSource::Nvml).is_none());
         let once: Vec<u64> = (0..40).map(|sample| if sample < 20 { 100 } else { 150 }).collect();
-        assert!(drift((0, CAPACITY), &once, ResidualSource::Nvml).is_none(), "one more context is no drift");
-        assert!(drift((0, CAPACITY), &rising[..8], ResidualSource::Nvml).is_none());
+        assert!(drift(DEVICE, &once, ResidualSource::Nvml).is_none(), "one more context is no drift");
+        assert!(drift(DEVICE, &rising[..8], ResidualSource::Nvml).is_none());
     }
 }

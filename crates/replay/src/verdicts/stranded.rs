@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::VerdictDraft;
+use super::{DeviceCapacity, VerdictDraft};
 use crate::device::{DeviceState, TimedGap};
 use crate::pass::Analysis;
 use crate::report::{GapReason, Severity, VerdictEvidence};
@@ -47,7 +47,7 @@ impl Stranded {
 /// The verdict on the key moment with most stranded bytes.
 pub(super) fn stranded_verdict(
     analysis: &Analysis,
-    (ordinal, capacity): (u8, u64),
+    capacity: DeviceCapacity,
     device: &DeviceState,
 ) -> Option<VerdictDraft> {
     let key_moments = [
@@ -60,10 +60,10 @@ pub(super) fn stranded_verdict(
     // Of equal moments the first.
     let most = moments.reduce(|most, next| if next.bytes() > most.bytes() { next } else { most })?;
     let bytes = most.bytes() as f64;
-    let is_relevant =
-        bytes >= MATTERS * most.reserved as f64 || capacity > 0 && bytes >= MATTERS * capacity as f64;
+    let is_relevant = bytes >= MATTERS * most.reserved as f64
+        || capacity.bytes > 0 && bytes >= MATTERS * capacity.bytes as f64;
     let evidence = VerdictEvidence::StrandedMemory {
-        device: u32::from(ordinal),
+        device: u32::from(capacity.ordinal),
         at: most.why,
         reserved_bytes: most.reserved,
         stream_bytes: most.on_streams,

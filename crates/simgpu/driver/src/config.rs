@@ -80,21 +80,6 @@ impl Config {
                 (9, 0)
             })
         });
-        let copy = var("SIMGPU_COPY").map_or(CopyMode::Zero, |text| match text.as_str() {
-            "zero" => CopyMode::Zero,
-            "small" => CopyMode::Small,
-            "all" => CopyMode::All,
-            _ => {
-                warn("SIMGPU_COPY", &text, "zero, small or all", "zero");
-                CopyMode::Zero
-            }
-        });
-        let failures = var("SIMGPU_FAIL").map_or_else(Failures::default, |text| {
-            Failures::parse(&text).unwrap_or_else(|| {
-                warn("SIMGPU_FAIL", &text, "a list of api:n or api:n:code", "no failures");
-                Failures::default()
-            })
-        });
         let memory = number(
             "SIMGPU_MEM",
             "a number of bytes from 2M to 2T, such as 80G",
@@ -110,7 +95,7 @@ impl Config {
             )
             .filter(|count| *count > 0),
             name: var("SIMGPU_NAME").unwrap_or_else(|| "Simulated GPU".to_owned()),
-            copy,
+            copy: var("SIMGPU_COPY").map_or(CopyMode::Zero, |text| read_copy_mode(&text)),
             values_bytes: number(
                 "SIMGPU_VALUES",
                 "a number of bytes up to 16M, such as 64K",
@@ -126,9 +111,28 @@ impl Config {
             log: var("SIMGPU_LOG").filter(|path| !path.is_empty()),
             trace: switch("SIMGPU_TRACE"),
             alt_procaddr: switch("SIMGPU_ALT_PROCADDR"),
-            failures,
+            failures: var("SIMGPU_FAIL").map_or_else(Failures::default, |text| read_failures(&text)),
         }
     }
+}
+
+fn read_copy_mode(text: &str) -> CopyMode {
+    match text {
+        "zero" => CopyMode::Zero,
+        "small" => CopyMode::Small,
+        "all" => CopyMode::All,
+        _ => {
+            warn("SIMGPU_COPY", text, "zero, small or all", "zero");
+            CopyMode::Zero
+        }
+    }
+}
+
+fn read_failures(text: &str) -> Failures {
+    Failures::parse(text).unwrap_or_else(|| {
+        warn("SIMGPU_FAIL", text, "a list of api:n or api:n:code", "no failures");
+        Failures::default()
+    })
 }
 
 fn parse_compute(text: &str) -> Option<(u32, u32)> {

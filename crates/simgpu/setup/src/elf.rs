@@ -132,18 +132,7 @@ impl<'data> Template<'data> {
         let nodes = VersionNodes::collect(exports, self.last_version);
         let hash = GnuHash::new(exports, self.undefined_versions.len() as u32);
 
-        let mut symbols = self.undefined.clone();
-        let mut versions = self.undefined_versions.clone();
-        for &at in &hash.order {
-            let export = &exports[at];
-            let target = self.find(&export.target)?;
-            symbols.extend(strings.add(&export.name).to_le_bytes());
-            symbols.extend([target.info, 0]);
-            symbols.extend(target.section.to_le_bytes());
-            symbols.extend(target.value.to_le_bytes());
-            symbols.extend(target.size.to_le_bytes());
-            versions.push(export.version.as_deref().map_or(1, |node| nodes.index(node)));
-        }
+        let (symbols, versions) = self.export_tables(exports, &hash.order, &nodes, &mut strings)?;
         let definitions = nodes.definitions(soname, &mut strings);
         let soname_at = strings.add(soname);
         let runpath_at = strings.add("$ORIGIN");
@@ -155,32 +144,19 @@ impl<'data> Template<'data> {
             (".dynsym", tables.place(&mut output, &symbols)),
             (".dynstr", tables.place(&mut output, &strings.0)),
             (".gnu.hash", tables.place(&mut output, &hash.bytes)),
-            (
-                ".gnu.version",
-                tables.place(
-                    &mut output,
-                    &versions.iter().flat_map(|version| version.to_le_bytes()).collect::<Vec<_>>(),
-                ),
-            ),
+            (".gnu.version", tables.place(&mut output, &versions)),
         ];
-        let [symbols_at, strings_at, hash_at, versions_at] =
-            [0, 1, 2, 3].map(|at: usize| placed[at].1.address);
         let definitions_at = (!nodes.is_empty()).then(|| tables.place(&mut output, &definitions));
-
-        let mut dynamic = Vec::new();
-        for &(tag, value) in &self.dynamic {
-            let value = match tag as u32 {
-                elf::DT_NULL | elf::DT_HASH | elf::DT_RPATH | elf::DT_RUNPATH => continue,
-                elf::DT_SYMTAB => symbols_at,
-                elf::DT_STRTAB => strings_at,
-                elf::DT_STRSZ => strings.0.len() as u64,
-                elf::DT_GNU_HASH => hash_at,
-                elf::DT_VERSYM => versions_at,
-                elf::DT_SONAME => u64::from(soname_at),
-                _ => value,
-            };
-            dynamic.push((tag, value));
-        }
+        let [symbols_at, strings_at, hash_at, versions_at] = placed.each_ref().map(|(_, at)| at.address);
+        let mut dynamic = self.dynamic_entries(|tag| match tag {
+            elf::DT_SYMTAB => Some(symbols_at),
+            elf::DT_STRTAB => Some(strings_at),
+            elf::DT_STRSZ => Some(strings.0.len() as u64),
+            elf::DT_GNU_HASH => Some(hash_at),
+            elf::DT_VERSYM => Some(versions_at),
+            elf::DT_SONAME => Some(u64::from(soname_at)),
+            _ => None,
+        });
         dynamic.push((u64::from(elf::DT_RUNPATH), u64::from(runpath_at)));
         if let Some(placed) = &definitions_at {
             dynamic.push((u64::from(elf::DT_VERDEF), placed.address));
@@ -198,6 +174,40 @@ impl<'data> Template<'data> {
         moved.insert(".dynamic", dynamic_at);
         write_sections(&mut output, &moved, definitions_at, nodes.len() as u32 + 1)?;
         Ok(output)
+    }
+
+    /// The tables of symbols and of their versions: the template's undefined ones, then the exports
+    /// in this order.
+    fn export_tables(
+        &self,
+        exports: &[Export],
+        order: &[usize],
+        nodes: &VersionNodes,
+        strings: &mut StringTable,
+    ) -> Result<(Vec<u8>, Vec<u8>)> {
+        let mut symbols = self.undefined.clone();
+        let mut versions = self.undefined_versions.clone();
+        for &at in order {
+            let export = &exports[at];
+            let target = self.find(&export.target)?;
+            symbols.extend(strings.add(&export.name).to_le_bytes());
+            symbols.extend([target.info, 0]);
+            symbols.extend(target.section.to_le_bytes());
+            symbols.extend(target.value.to_le_bytes());
+            symbols.extend(target.size.to_le_bytes());
+            versions.push(export.version.as_deref().map_or(1, |node| nodes.index(node)));
+        }
+        let versions = versions.iter().flat_map(|version| version.to_le_bytes()).collect();
+        Ok((symbols, versions))
+    }
+
+    /// The template's entries of the dynamic section, with the values that `moved` returns. Without
+    /// those that every library has of its own.
+    fn dynamic_entries(&self, moved: impl Fn(u32) -> Option<u64>) -> Vec<(u64, u64)> {
+        let kept = self.dynamic.iter().filter(|(tag, _)| {
+            !matches!(*tag as u32, elf::DT_NULL | elf::DT_HASH | elf::DT_RPATH | elf::DT_RUNPATH)
+        });
+        kept.map(|&(tag, value)| (tag, moved(tag as u32).unwrap_or(value))).collect()
     }
 
     fn write_versions(&self, output: &mut [u8], versions: WheelVersions) -> Result<()> {

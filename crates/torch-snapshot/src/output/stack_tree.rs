@@ -66,69 +66,99 @@ impl StackTree {
     pub(super) fn finish(self, snapshot: &TorchSnapshot) -> StackDefinitions {
         let mut codes: Vec<CodeDef> =
             self.names.into_iter().map(|(name, id)| CodeDef { id, name, ..CodeDef::default() }).collect();
-        let mut next_code = codes.len() as u32 + 1;
-        // Lines by function, of the frames in use.
-        let mut functions: BTreeMap<(TextId, TextId), BTreeSet<u32>> = BTreeMap::new();
-        for (_, frame) in &self.rows {
-            let frame = snapshot.stacks.frame(*frame);
-            functions.entry((frame.file, frame.name)).or_default().insert(frame.line);
-        }
-        let mut places: HashMap<(TextId, TextId, u32), (CodeId, i32)> = HashMap::new();
-        let (mut native, mut marks) = (BTreeSet::new(), BTreeSet::new());
-        for ((file, name), lines) in functions {
-            let (file_text, name_text) = (snapshot.texts.get(file), snapshot.texts.get(name));
-            if is_backward_mark(file_text, name_text) {
-                marks.insert((file, name));
-                continue;
-            }
-            let is_native = !is_python(file_text, name_text);
-            let lines: Vec<u32> = lines.into_iter().collect();
-            for lines in lines.chunks(if is_native { 1 } else { MAX_LINES }) {
-                let id = CodeId(next_code);
-                next_code += 1;
-                // Of a frame without line numbers, PyTorch reports the offset in its library.
-                let has_lines = !(is_native && is_library(file_text));
-                let first_line = i32::try_from(lines[0]).ok().filter(|_| has_lines).unwrap_or(0);
-                let mut code = CodeDef {
-                    id,
-                    first_line,
-                    file: file_text.to_owned(),
-                    name: name_text.to_owned(),
-                    ..CodeDef::default()
-                };
-                if is_native {
-                    native.insert(id);
-                    places.insert((file, name, lines[0]), (id, FRAME_NOT_STARTED));
-                } else {
-                    code.python = PYTHON_3_11;
-                    code.line_table = line_table(lines);
-                    for (offset, line) in (0..).step_by(2).zip(lines) {
-                        places.insert((file, name, *line), (id, offset));
-                    }
-                }
-                codes.push(code);
-            }
-        }
-        let mut nodes: Vec<PyNode> = Vec::with_capacity(self.rows.len());
-        for (id, (parent, frame)) in (1..).zip(self.rows) {
-            let frame = snapshot.stacks.frame(frame);
-            let place = places.get(&(frame.file, frame.name, frame.line));
-            let (code, offset_bytes) = place.copied().unwrap_or((CodeId::UNKNOWN, -1));
-            let is_called_from_python = parent
-                .0
-                .checked_sub(1)
-                .and_then(|parent| nodes.get(parent as usize))
-                .is_some_and(|parent| !matches!(parent.link, FrameLink::Native | FrameLink::Backward));
-            let link = match (native.contains(&code), is_called_from_python) {
-                _ if marks.contains(&(frame.file, frame.name)) => FrameLink::Backward,
-                (true, _) => FrameLink::Native,
-                (false, true) => FrameLink::Python,
-                (false, false) => FrameLink::C,
-            };
-            nodes.push(PyNode { id: NodeId(id), parent, code, offset_bytes, link });
-        }
+        let frames = define_codes(&mut codes, &self.rows, snapshot);
+        let nodes = define_nodes(&frames, &self.rows, snapshot);
         StackDefinitions { codes, nodes }
     }
+}
+
+/// Where frames are in the code objects of the trace.
+#[derive(Default)]
+struct FramePlaces {
+    /// By file, function and line: the code object, and the offset in it.
+    places: HashMap<(TextId, TextId, u32), (CodeId, i32)>,
+    /// Code objects of native frames.
+    native: BTreeSet<CodeId>,
+    /// File and function of marks of the backward pass, which have no code object.
+    marks: BTreeSet<(TextId, TextId)>,
+}
+
+/// Adds a code object for each function of the frames in `rows`.
+fn define_codes(
+    codes: &mut Vec<CodeDef>,
+    rows: &[(NodeId, TorchFrame)],
+    snapshot: &TorchSnapshot,
+) -> FramePlaces {
+    let mut next_code = codes.len() as u32 + 1;
+    // Lines by function, of the frames in use.
+    let mut functions: BTreeMap<(TextId, TextId), BTreeSet<u32>> = BTreeMap::new();
+    for (_, frame) in rows {
+        let frame = snapshot.stacks.frame(*frame);
+        functions.entry((frame.file, frame.name)).or_default().insert(frame.line);
+    }
+    let mut frames = FramePlaces::default();
+    for ((file, name), lines) in functions {
+        let (file_text, name_text) = (snapshot.texts.get(file), snapshot.texts.get(name));
+        if is_backward_mark(file_text, name_text) {
+            frames.marks.insert((file, name));
+            continue;
+        }
+        let is_native = !is_python(file_text, name_text);
+        let lines: Vec<u32> = lines.into_iter().collect();
+        for lines in lines.chunks(if is_native { 1 } else { MAX_LINES }) {
+            let id = CodeId(next_code);
+            next_code += 1;
+            // Of a frame without line numbers, PyTorch reports the offset in its library.
+            let has_lines = !(is_native && is_library(file_text));
+            let first_line = i32::try_from(lines[0]).ok().filter(|_| has_lines).unwrap_or(0);
+            let mut code = CodeDef {
+                id,
+                first_line,
+                file: file_text.to_owned(),
+                name: name_text.to_owned(),
+                ..CodeDef::default()
+            };
+            if is_native {
+                frames.native.insert(id);
+                frames.places.insert((file, name, lines[0]), (id, FRAME_NOT_STARTED));
+            } else {
+                code.python = PYTHON_3_11;
+                code.line_table = line_table(lines);
+                for (offset, line) in (0..).step_by(2).zip(lines) {
+                    frames.places.insert((file, name, *line), (id, offset));
+                }
+            }
+            codes.push(code);
+        }
+    }
+    frames
+}
+
+/// The nodes of all rows, which are numbered from 1.
+fn define_nodes(
+    frames: &FramePlaces,
+    rows: &[(NodeId, TorchFrame)],
+    snapshot: &TorchSnapshot,
+) -> Vec<PyNode> {
+    let mut nodes: Vec<PyNode> = Vec::with_capacity(rows.len());
+    for (id, (parent, frame)) in (1..).zip(rows) {
+        let frame = snapshot.stacks.frame(*frame);
+        let place = frames.places.get(&(frame.file, frame.name, frame.line));
+        let (code, offset_bytes) = place.copied().unwrap_or((CodeId::UNKNOWN, -1));
+        let is_called_from_python = parent
+            .0
+            .checked_sub(1)
+            .and_then(|parent| nodes.get(parent as usize))
+            .is_some_and(|parent| !matches!(parent.link, FrameLink::Native | FrameLink::Backward));
+        let link = match (frames.native.contains(&code), is_called_from_python) {
+            _ if frames.marks.contains(&(frame.file, frame.name)) => FrameLink::Backward,
+            (true, _) => FrameLink::Native,
+            (false, true) => FrameLink::Python,
+            (false, false) => FrameLink::C,
+        };
+        nodes.push(PyNode { id: NodeId(id), parent: *parent, code, offset_bytes, link });
+    }
+    nodes
 }
 
 /// The definitions of a trace.

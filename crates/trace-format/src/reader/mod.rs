@@ -261,21 +261,30 @@ impl<R: Read> TraceReader<R> {
                 is_in_block: true,
             }));
         }
-        let stored = &self.buffer[self.used + BLOCK_HEADER_BYTES..self.used + total];
-        let payload = self.unpacker.unpack(&header, stored).map_err(|error| error.to_string());
-        let item = payload.and_then(|payload| {
-            if header.kind.is_events() {
-                let events = Cursor::new(payload).varint().map_err(|error| error.to_string())?;
-                self.budget.charge_events(events, offset + total as u64)?;
-                let decoded = self.decoder.decode(payload, chunk_events, sink);
-                return decoded.map(|()| Item::Skipped(header.kind)).map_err(|error| error.to_string());
-            }
-            decode_block(header.kind, payload)
-        });
+        let item = self.decode_block(&header, total, chunk_events, sink);
         self.consume(total);
         Some(item.unwrap_or_else(|why| {
             Item::CorruptRegion(CorruptRegion { offset, len: total as u64, why, is_in_block: true })
         }))
+    }
+
+    /// Decodes the complete block at the present offset. Events go to `sink`.
+    fn decode_block(
+        &mut self,
+        header: &BlockHeader,
+        total: usize,
+        chunk_events: usize,
+        sink: &mut ChunkSink<'_>,
+    ) -> Result<Item, String> {
+        let stored = &self.buffer[self.used + BLOCK_HEADER_BYTES..self.used + total];
+        let payload = self.unpacker.unpack(header, stored).map_err(|error| error.to_string())?;
+        if !header.kind.is_events() {
+            return decode_block(header.kind, payload);
+        }
+        let events = Cursor::new(payload).varint().map_err(|error| error.to_string())?;
+        self.budget.charge_events(events, self.offset + total as u64)?;
+        let decoded = self.decoder.decode(payload, chunk_events, sink);
+        decoded.map(|()| Item::Skipped(header.kind)).map_err(|error| error.to_string())
     }
 
     fn truncated_block(&mut self) -> Item {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::{Analysis, report, symbolize_report};
+use gpumemtrace_replay::{Analysis, report};
 
 use self::format_command::{ChosenFormat, FileFormat};
 use self::limited_output::LimitedOutput;
@@ -19,7 +19,7 @@ use super::args::output_name::default_output;
 use super::args::trace::{ProgressArgs, UserCodeArgs};
 use crate::exit::{CliExit, UsageError};
 use crate::export::{ExportJob, ExportRun, ExportWindow, WindowArgs, read_for_export};
-use crate::render::wording::fill_report;
+use crate::render::PresentedReport;
 use crate::terminal::output_file::{OutputPath, print_output};
 use crate::terminal::status_line;
 use crate::terminal::stderr::print_message;
@@ -136,9 +136,7 @@ pub(crate) fn read_traces(
 pub(crate) fn make_job(args: &ExportInputs, traces: Vec<ReadTrace>) -> anyhow::Result<ExportJob> {
     let (analyses, files): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
     let mut resolver = Resolver::for_user();
-    let mut report = report(&analyses, &[]);
-    symbolize_report(&mut report, &analyses, NameScope::ALL, &mut resolver);
-    fill_report(&mut report);
+    let report = PresentedReport::new(report(&analyses, &[]), &analyses, NameScope::ALL, &mut resolver);
     let mut runs = Vec::new();
     for (mut analysis, file) in analyses.into_iter().zip(files) {
         let history = analysis.take_history().unwrap_or_default();

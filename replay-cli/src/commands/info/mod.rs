@@ -6,7 +6,7 @@
 mod metadata;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 
 use gpumemtrace_format::EventKind;
@@ -124,6 +124,26 @@ fn incomplete_reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<S
     find_losses(head, body, threads).1.iter().map(describe_loss).collect()
 }
 
+/// Writes how the recording ended, and what became of its ring file.
+fn write_state(out: &mut String, file: &TraceSource, head: &TraceHead, has_ring: bool) -> fmt::Result {
+    writeln!(out, "{}", escape_text(&file.name))?;
+    if file.is_snapshot() {
+        return writeln!(out, "  snapshot of PyTorch, read as a trace");
+    }
+    let (ending, detail) = head.ending();
+    let ending = describe_ending(ending, detail.as_deref());
+    writeln!(out, "  recording closed by: {}", escape_text(&ending))?;
+    writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
+    let ring = match (&head.ring_problem, head.ring.is_some()) {
+        (Some(RingProblem::Foreign), _) => "belongs to another trace".to_owned(),
+        (Some(RingProblem::Unusable(why)), _) => why.clone(),
+        (None, true) => "used".to_owned(),
+        (None, false) if has_ring => "not used".to_owned(),
+        (None, false) => "none".to_owned(),
+    };
+    writeln!(out, "  ring file: {}", escape_text(&ring))
+}
+
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let has_ring = matches!(ring, RingFile::Loaded(_));
@@ -136,25 +156,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     let TraceContents { head, reasons, .. } = &contents;
 
     let mut out = String::new();
-    writeln!(out, "{}", escape_text(&file.name))?;
-    if file.is_snapshot() {
-        writeln!(out, "  snapshot of PyTorch, read as a trace")?;
-    } else {
-        let (ending, detail) = head.ending();
-        let ending = describe_ending(ending, detail.as_deref());
-        writeln!(out, "  recording closed by: {}", escape_text(&ending))?;
-        writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
-    }
-    let ring = match (&head.ring_problem, head.ring.is_some()) {
-        (Some(RingProblem::Foreign), _) => "belongs to another trace".to_owned(),
-        (Some(RingProblem::Unusable(why)), _) => why.clone(),
-        (None, true) => "used".to_owned(),
-        (None, false) if has_ring => "not used".to_owned(),
-        (None, false) => "none".to_owned(),
-    };
-    if !file.is_snapshot() {
-        writeln!(out, "  ring file: {}", escape_text(&ring))?;
-    }
+    write_state(&mut out, &file, head, has_ring)?;
     for (name, value) in head.meta.entries() {
         writeln!(out, "  {}", escape_text(&describe_entry(name, value, args.verbose)))?;
     }

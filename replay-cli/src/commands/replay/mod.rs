@@ -9,7 +9,7 @@ use crate::symbolize::Resolver;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::{
     Analysis, AnalysisOptions, Report, Section, TimeSpec, analyse_for_peak, analyse_with_head, report,
-    symbolize_report, truncate_lists,
+    truncate_lists,
 };
 
 use super::args::display::DisplayArgs;
@@ -18,8 +18,7 @@ use super::args::trace::TraceArgs;
 use super::setting_predictions::{MAX_STEPS, add_oom_predictions, add_setting_effects};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::follow;
-use crate::render::wording::fill_report;
-use crate::render::{OutputChoice, RenderContext, print_document};
+use crate::render::{OutputChoice, PresentedReport, RenderContext, ReportNeeds, print_document};
 use crate::source::SourceArgs;
 use crate::terminal::format::{format_duration, format_number};
 use crate::terminal::status_line;
@@ -62,7 +61,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
-    output_choice: OutputChoice<Report>,
+    output_choice: OutputChoice<PresentedReport>,
     #[command(flatten)]
     fail_on: FailOnArgs,
     #[command(flatten)]
@@ -103,26 +102,16 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let renderer = args.output_choice.renderer;
     let needs = renderer.report_needs(&context);
     let mut resolver = Resolver::for_user();
-    let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
-    // `--fail-on leaks` must also work with --timeline, so the report has all sections here.
-    // With --site, only errors in the report count. Without it, also those that --stream hides.
-    let all = Some(&*analyses).filter(|_| !args.filters.has_lines());
-    let exit = if args.fail_on.has_finding(&shown, all) {
+    let (mut shown, has_finding) = present_report(args, &analyses, &needs, &mut resolver);
+    let exit = if has_finding {
         CliExit::Findings
     } else if unreadable > 0 || shown.traces.iter().any(|trace| !trace.complete) {
         CliExit::Incomplete
     } else {
         CliExit::Done
     };
-    if needs.only_asked_sections && !sections.is_empty() {
-        shown = build_filtered_report(args, &analyses, sections, &mut resolver);
-    }
-    if !args.filters.has_lines() {
-        symbolize_report(&mut shown, &analyses, needs.names, &mut resolver);
-    }
-    fill_report(&mut shown);
     if let Some(top) = args.display.top().filter(|_| needs.truncated_lists) {
-        truncate_lists(&mut shown, top);
+        shown.change(|report| truncate_lists(report, top));
     }
     print_document(renderer, &shown, &context)?;
     resolver.save_cache();
@@ -195,19 +184,31 @@ fn read_trace(
     Ok(Ok(analysis))
 }
 
-/// The report, filtered by `--site`. The filter matches names, so it needs all of them first.
-fn build_filtered_report(
+/// The report to print, and whether it has what `--fail-on` names. `--fail-on leak` must also work
+/// with --timeline, so the report with all sections decides.
+fn present_report(
     args: &ReplayArgs,
     analyses: &[Analysis],
-    sections: &[Section],
+    needs: &ReportNeeds<'_>,
     resolver: &mut Resolver,
-) -> Report {
-    let mut report = build_report(args, analyses, sections);
+) -> (PresentedReport, bool) {
+    let full = build_report(args, analyses, &[]);
+    let asked = Some(&*args.sections.asked).filter(|asked| needs.only_asked_sections && !asked.is_empty());
     if args.filters.has_lines() {
-        symbolize_report(&mut report, analyses, NameScope::ALL, resolver);
-        args.filters.apply_lines(&mut report);
+        // The filter matches names, so it needs all of them. Only errors that it leaves count.
+        let mut present = |report| {
+            let filter = |report: &mut Report| args.filters.apply_lines(report);
+            PresentedReport::filtered(report, analyses, NameScope::ALL, resolver, filter)
+        };
+        let full = present(full);
+        let has_finding = args.fail_on.has_finding(&full, None);
+        let shown = asked.map_or(full, |sections| present(build_report(args, analyses, sections)));
+        return (shown, has_finding);
     }
-    report
+    // Errors that --stream leaves out of the report count, too.
+    let has_finding = args.fail_on.has_finding(&full, Some(analyses));
+    let report = asked.map_or(full, |sections| build_report(args, analyses, sections));
+    (PresentedReport::new(report, analyses, needs.names, resolver), has_finding)
 }
 
 fn build_report(args: &ReplayArgs, analyses: &[Analysis], sections: &[Section]) -> Report {

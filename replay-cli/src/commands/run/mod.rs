@@ -14,7 +14,7 @@ pub(super) mod python_hook;
 mod signals;
 mod traces;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::ExitStatusExt;
@@ -175,19 +175,8 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
         command.env("PYTHONPATH", python_path.as_ref().expect("set above"));
     }
     let what = (program[0].as_os_str(), here.as_path());
-    let set = |name: &str| {
-        let value = std::env::var_os(name).unwrap_or_default();
-        let mut list = extras.preloaded.clone();
-        if name != Platform::HOST.preload_variable() || list.is_empty() {
-            return Some(value);
-        }
-        if !value.is_empty() {
-            list.push(":");
-            list.push(value);
-        }
-        Some(list)
-    };
-    let (variables, blocker) = preload::environment(Platform::HOST, &library, what, &HostFileSystem, set);
+    let value = |name: &str| Some(with_preloaded(name, &extras.preloaded));
+    let (variables, blocker) = preload::environment(Platform::HOST, &library, what, &HostFileSystem, value);
     if let Some(blocker) = &blocker {
         print_message(format_args!("gpumemtrace: not recorded: {blocker}"));
     }
@@ -197,37 +186,11 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
         command.env(package::VARIABLE, package.path());
     }
     let given = args.output.clone().map(|output| resolve_output(&here, &output)).transpose()?;
-    if let Some(output) = &given {
-        command.env("GPUMEMTRACE_OUTPUT", output);
-    }
+    command.envs(given.iter().map(|output| ("GPUMEMTRACE_OUTPUT", output)));
     let expected = ExpectedTraces::new(&here, given);
-    if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
-        command.env("GPUMEMTRACE_STACKS", stacks.get_name());
-    }
-    if let Some(depth) = args.depth {
-        command.env("GPUMEMTRACE_DEPTH", depth.to_string());
-    }
-    if args.no_torch_details {
-        command.env("GPUMEMTRACE_TORCH_DETAILS", "off");
-    }
-    if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
-        command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
-    }
-    if args.no_command_line {
-        command.env("GPUMEMTRACE_COMMAND_LINE", "off");
-    }
+    command.envs(recorder_settings(args));
     if std::env::var_os(git_commit::VARIABLE).is_none() {
         command.envs(git_commit::commit_of(&here).map(|commit| (git_commit::VARIABLE, commit)));
-    }
-    let amounts = [
-        ("GPUMEMTRACE_MEMORY", &args.memory),
-        ("GPUMEMTRACE_ROTATE", &args.rotate),
-        ("GPUMEMTRACE_MAX_TOTAL_SIZE", &args.max_total_size),
-    ];
-    for (variable, value) in amounts {
-        if let Some(value) = value {
-            command.env(variable, value);
-        }
     }
     let holders = args.holders.then(holders::HoldersHook::new).transpose()?;
     if let Some(hook) = &holders {
@@ -244,31 +207,14 @@ pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result
     let name = program[0].to_string_lossy().into_owned();
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => {
-            let not_found = error.kind() == std::io::ErrorKind::NotFound;
-            if not_found && name.starts_with('-') {
-                return Err(
-                    UsageError(format!("run has no option {name}; see gpumemtrace run --help")).into()
-                );
-            }
-            // The exit codes of a shell: 127 not found, 126 not executable.
-            print_message(format_args!("gpumemtrace: cannot start {name}: {error}"));
-            let exit = CliExit::Code(if not_found { 127 } else { 126 });
-            return Ok(FinishedCommand { exit, traces: Vec::new() });
-        }
+        Err(error) => return refuse_start(&name, &error),
     };
     let pid = child.id();
     let status = signals.pass_on_to(&mut child).with_context(|| format!("cannot wait for {name}"))?;
     let new = finish_traces(&expected, &before, u64::from(pid), status, &here);
     // With a blocker, the line above already says that nothing is recorded.
     if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {
-        let hint = if expected.is_relative { " (or changed folder: use --output)" } else { "" };
-        match getrlimit(Resource::Fsize).current.filter(|limit| *limit < MIN_FILE_BYTES) {
-            Some(limit) => print_message(format_args!(
-                "gpumemtrace: no trace: the limit on file sizes (ulimit -f) of {limit} bytes is too low to record"
-            )),
-            None => print_message(format_args!("gpumemtrace: no trace: the command made no GPU call{hint}")),
-        }
+        explain_no_trace(&expected);
     }
     if holders.is_some() {
         holders::warn_if_not_scanned(&new);
@@ -293,6 +239,61 @@ fn create_package() -> Option<PackageFolder> {
             ));
         })
         .ok()
+}
+
+/// The value of a variable of the loader, with the preloaded libraries before those of the user.
+fn with_preloaded(name: &str, preloaded: &OsStr) -> OsString {
+    let value = std::env::var_os(name).unwrap_or_default();
+    if name != Platform::HOST.preload_variable() || preloaded.is_empty() {
+        return value;
+    }
+    let mut list = preloaded.to_owned();
+    if !value.is_empty() {
+        list.push(":");
+        list.push(value);
+    }
+    list
+}
+
+/// The variables of the recorder that the options set.
+fn recorder_settings(args: &RunArgs) -> impl Iterator<Item = (&'static str, String)> {
+    fn name_of(value: Option<impl ValueEnum>) -> Option<String> {
+        Some(value?.to_possible_value()?.get_name().to_owned())
+    }
+    let settings = [
+        ("GPUMEMTRACE_STACKS", name_of(args.stacks)),
+        ("GPUMEMTRACE_DEPTH", args.depth.map(|depth| depth.to_string())),
+        ("GPUMEMTRACE_TORCH_DETAILS", args.no_torch_details.then(|| "off".to_owned())),
+        ("GPUMEMTRACE_ON_FULL", name_of(args.on_full)),
+        ("GPUMEMTRACE_COMMAND_LINE", args.no_command_line.then(|| "off".to_owned())),
+        ("GPUMEMTRACE_MEMORY", args.memory.clone()),
+        ("GPUMEMTRACE_ROTATE", args.rotate.clone()),
+        ("GPUMEMTRACE_MAX_TOTAL_SIZE", args.max_total_size.clone()),
+    ];
+    settings.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// The end of a command that could not be started, with the exit codes of a shell: 127 for not
+/// found, 126 for not executable.
+fn refuse_start(name: &str, error: &std::io::Error) -> anyhow::Result<FinishedCommand> {
+    let not_found = error.kind() == std::io::ErrorKind::NotFound;
+    if not_found && name.starts_with('-') {
+        return Err(UsageError(format!("run has no option {name}; see gpumemtrace run --help")).into());
+    }
+    print_message(format_args!("gpumemtrace: cannot start {name}: {error}"));
+    let exit = CliExit::Code(if not_found { 127 } else { 126 });
+    Ok(FinishedCommand { exit, traces: Vec::new() })
+}
+
+/// Says why a command that ran left no trace.
+fn explain_no_trace(expected: &ExpectedTraces) {
+    let hint = if expected.is_relative { " (or changed folder: use --output)" } else { "" };
+    match getrlimit(Resource::Fsize).current.filter(|limit| *limit < MIN_FILE_BYTES) {
+        Some(limit) => print_message(format_args!(
+            "gpumemtrace: no trace: the limit on file sizes (ulimit -f) of {limit} bytes is too low to record"
+        )),
+        None => print_message(format_args!("gpumemtrace: no trace: the command made no GPU call{hint}")),
+    }
 }
 
 /// Writes the page of `--html`. A failure is one line on stderr: the exit code is the command's.

@@ -55,6 +55,23 @@ pub(in crate::commands) fn add_setting_effects(
             (device, WhatIf::new(device.device as u8, base, candidates, doubts))
         })
         .collect();
+    if let Some(is_settled) = walk_settings(analysis, file, head, &mut predictions) {
+        let length_ns = analysis.end_ns.saturating_sub(analysis.start_ns);
+        let unchanged = predictions.iter_mut().filter(|_| is_settled);
+        unchanged.for_each(|(_, whatif)| whatif.go_on_to(length_ns));
+        analysis.setting_effects =
+            predictions.into_iter().filter_map(|(device, whatif)| effects_of(device, whatif)).collect();
+    }
+}
+
+/// Passes the events to the predictions. Returns true if it stopped where all further steps change
+/// nothing; `None` if the trace cannot be read again.
+fn walk_settings(
+    analysis: &mut Analysis,
+    file: &TraceSource,
+    head: &TraceHead,
+    predictions: &mut Vec<(&Device, WhatIf)>,
+) -> Option<bool> {
     let first_equal = analysis.first_equal_step.unwrap_or(u32::MAX);
     let (mut step, mut tries_left, mut is_settled) = (0, MAX_COMPARED_STEPS, false);
     let walked = analysis.walk(&|| file.open(), head, (None, None), &mut |walked| {
@@ -78,18 +95,12 @@ pub(in crate::commands) fn add_setting_effects(
                 return ControlFlow::Break(());
             }
         }
-        for (_, whatif) in &mut predictions {
+        for (_, whatif) in predictions.iter_mut() {
             whatif.on_event(walked);
         }
         ControlFlow::Continue(())
     });
-    if walked.is_ok() {
-        let length_ns = analysis.end_ns.saturating_sub(analysis.start_ns);
-        let unchanged = predictions.iter_mut().filter(|_| is_settled);
-        unchanged.for_each(|(_, whatif)| whatif.go_on_to(length_ns));
-        analysis.setting_effects =
-            predictions.into_iter().filter_map(|(device, whatif)| effects_of(device, whatif)).collect();
-    }
+    walked.is_ok().then_some(is_settled)
 }
 
 fn recorded_peak(device: &Device) -> u64 {

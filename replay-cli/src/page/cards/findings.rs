@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use gpumemtrace_replay::report::{
-    AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, LeakKind, Severity, Site, Verdict,
+    AssessmentStatus, GrowingSite, GrowthClass, Leak, LeakAssessment, LeakKind, Oom, Severity, Site, Verdict,
     VerdictEvidence,
 };
 use serde_json::json;
@@ -123,21 +123,28 @@ fn severity_with_parts(verdict: &Verdict, all: &[&Verdict], trace: &CardTrace<'_
     growth.map(|other| other.severity).fold(verdict.severity, Severity::max)
 }
 
+impl FindingText<'_> {
+    /// A finding about the run as a whole.
+    fn new(severity: Severity, summary: &str) -> Self {
+        Self {
+            severity: severity.name(),
+            summary: summary.to_owned(),
+            site: None,
+            blocks: (SiteBlocks::AtPeak, 0),
+            details: Vec::new(),
+            advice: Vec::new(),
+            view: "run",
+        }
+    }
+}
+
 fn leak_at<'a>(site: &Site, trace: &CardTrace<'a>) -> Option<&'a Leak> {
     let mut leaks = trace.report.leaks.iter().flatten();
     leaks.find(|leak| leak.trace == trace.trace && leak.site.id == site.id)
 }
 
 fn verdict_finding<'a>(severity: Severity, verdict: &'a Verdict, trace: &CardTrace<'a>) -> FindingText<'a> {
-    let mut finding = FindingText {
-        severity: severity.name(),
-        summary: verdict.summary.clone(),
-        site: None,
-        blocks: (SiteBlocks::AtPeak, 0),
-        details: Vec::new(),
-        advice: Vec::new(),
-        view: "run",
-    };
+    let mut finding = FindingText::new(severity, &verdict.summary);
     match &verdict.evidence {
         VerdictEvidence::Leak { site, .. } => {
             finding.view = "leaks";
@@ -159,16 +166,7 @@ fn verdict_finding<'a>(severity: Severity, verdict: &'a Verdict, trace: &CardTra
             finding.view = "oom";
             finding.site = Some(&**site);
             if let Some(oom) = trace.report.oom.iter().flatten().find(|oom| oom.trace == trace.trace) {
-                finding.blocks = (SiteBlocks::At(oom.time_ns), oom.device);
-                finding.details.push(sentence(&oom.why));
-                let all = verdicts_of(trace);
-                let refused = all.iter().find(|verdict| {
-                    matches!(verdict.evidence, VerdictEvidence::FailedCalls { .. })
-                        && is_shown_elsewhere(verdict, &all)
-                });
-                finding.details.extend(refused.map(|verdict| sentence(&verdict.summary)));
-                let helps = oom.remedies.iter().filter(|remedy| remedy.works == Some(true));
-                finding.advice.extend(helps.map(|remedy| format!("What helps: {}.", remedy.action)));
+                describe_oom(&mut finding, oom, trace);
             }
         }
         VerdictEvidence::FailedCalls { site, .. } => {
@@ -197,6 +195,18 @@ fn verdict_finding<'a>(severity: Severity, verdict: &'a Verdict, trace: &CardTra
         | VerdictEvidence::UncoveredCalls { .. } => {}
     }
     finding
+}
+
+fn describe_oom(finding: &mut FindingText<'_>, oom: &Oom, trace: &CardTrace<'_>) {
+    finding.blocks = (SiteBlocks::At(oom.time_ns), oom.device);
+    finding.details.push(sentence(&oom.why));
+    let all = verdicts_of(trace);
+    let refused = all.iter().find(|verdict| {
+        matches!(verdict.evidence, VerdictEvidence::FailedCalls { .. }) && is_shown_elsewhere(verdict, &all)
+    });
+    finding.details.extend(refused.map(|verdict| sentence(&verdict.summary)));
+    let helps = oom.remedies.iter().filter(|remedy| remedy.works == Some(true));
+    finding.advice.extend(helps.map(|remedy| format!("What helps: {}.", remedy.action)));
 }
 
 fn describe_leak(finding: &mut FindingText<'_>, leak: &Leak, trace: &CardTrace<'_>) {

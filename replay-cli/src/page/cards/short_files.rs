@@ -7,18 +7,17 @@ use gpumemtrace_replay::compare::Comparison;
 use gpumemtrace_replay::report::{Cause, Leak, Oom, RemedyKind, Site, VerdictEvidence};
 
 use crate::page::labels::Labels;
-use crate::render::wording::fill_report;
+use crate::render::PresentedReport;
 
 /// Copies a report and words it anew. `labels` has one entry for each trace.
-pub(in crate::page) fn shorten_files(report: &Report, labels: &[Labels]) -> Report {
-    let mut copy = report.clone();
-    for (trace, site) in sites_of_cards(&mut copy) {
-        if let Some(labels) = labels.get(trace) {
-            shorten_site(site, labels);
+pub(in crate::page) fn shorten_files(report: &PresentedReport, labels: &[Labels]) -> PresentedReport {
+    report.reworded(|copy| {
+        for (trace, site) in sites_of_cards(copy) {
+            if let Some(labels) = labels.get(trace) {
+                shorten_site(site, labels);
+            }
         }
-    }
-    fill_report(&mut copy);
-    copy
+    })
 }
 
 /// Copies a comparison. `labels` are those of the first and of the second run.

@@ -21,14 +21,13 @@ mod whatif;
 use std::io::Write;
 
 use gpumemtrace_multirun::{CheckDocument, ComparisonDocument, JobReport};
-use gpumemtrace_replay::Report;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::report::Omitted;
 use gpumemtrace_whatif::LargestAnswer;
 
-use super::{
-    OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer, SmallestCard, WhatIfAnswers,
-};
+use super::answers::{SmallestCard, WhatIfAnswers};
+use super::presented::PresentedReport;
+use super::renderer::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 use crate::terminal::format::put_line;
 use crate::terminal::layout::finish_text;
 pub(crate) use check::render_written_budget;
@@ -53,10 +52,10 @@ impl OutputFormat for TextRenderer {
     }
 }
 
-impl Renderer<Report> for TextRenderer {
+impl Renderer<PresentedReport> for TextRenderer {
     fn render(
         &self,
-        report: &Report,
+        report: &PresentedReport,
         context: &RenderContext<'_>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
@@ -155,7 +154,7 @@ impl Renderer<CheckDocument> for TextRenderer {
     }
 }
 
-fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
+fn render_report(report: &PresentedReport, context: &RenderContext<'_>) -> String {
     let (sections, style) = (context.sections, context.style);
     let mut out = String::new();
     let mut sites = SiteFormatter::new(context.full_stacks, &report.traces, context.source);

@@ -1,7 +1,7 @@
 //! The sentences of all outputs, made from the typed values of the analyses.
 //!
 //! The analyses leave `summary`, `why`, `action`, `reason`, `remedy` and `message` empty.
-//! [`fill_report`], [`fill_comparison`] and [`fill_check`] write them, before a document is
+//! `fill_report`, [`fill_comparison`] and [`fill_check`] write them, before a document is
 //! rendered. Each sentence depends on its own value, the trace it belongs to and the ranks, and
 //! not on lists that a filter may shorten. `no_sentence_is_empty` in `tests/wording.rs` checks all
 //! outputs.
@@ -41,7 +41,7 @@ pub(crate) use notes::is_caveat;
 pub(crate) use vocabulary::{Vocabulary, alloc_conf_of};
 
 /// Writes all sentences of a report. Native sites must have names by then.
-pub(crate) fn fill_report(report: &mut Report) {
+pub(super) fn fill_report(report: &mut Report) {
     for info in &mut report.traces {
         fill_losses(&mut info.incomplete);
         let words = Vocabulary::of_trace(info);

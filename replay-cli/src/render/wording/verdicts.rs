@@ -2,7 +2,8 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
-    GrowthClass, HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
+    GrowthClass, HiddenOwner, PressureEvidence, Quantity, Ranks, ResidualSource, Site, SiteBytes, TraceInfo,
+    Verdict, VerdictEvidence,
 };
 
 use super::assessment::{format_growth, label_growth};
@@ -19,14 +20,13 @@ const MAX_OWNERS: usize = 3;
 /// The sentence of a verdict of this report.
 pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
     let info = &report.traces[verdict.trace];
-    let is_metal = Vocabulary::of_trace(info).is_metal;
+    let words = Vocabulary::of_trace(info);
     match &verdict.evidence {
         VerdictEvidence::Leak { site, kind, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
             let what = label_leak(*kind, *grows_by, *is_regular);
             let rate = bytes_per_step.map(format_rate).unwrap_or_default();
-            let item = name_leaked_item(*kind, &Vocabulary::of_trace(info));
-            let (blocks, bytes) = (format_count(*blocks, item), format_bytes(*bytes));
-            format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
+            let blocks = format_count(*blocks, name_leaked_item(*kind, &words));
+            format!("{what}: {rate}{blocks}, {} at {}", format_bytes(*bytes), format_site(site))
         }
         VerdictEvidence::Growth { site, device, memory, class, grows_by, blocks, bytes } => {
             let label = label_growth(*class, *grows_by);
@@ -35,26 +35,9 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             format!("{label}: {what} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
-            let more = if *count > 1 {
-                format!(" (the first of {} errors)", format_number(*count))
-            } else {
-                String::new()
-            };
-            let requested = format_bytes(*requested_bytes);
-            format!(
-                "Out of memory on GPU {device}: a request of {requested} failed at {}{more}",
-                format_site(site)
-            )
+            describe_first_oom(*device, *requested_bytes, site, *count)
         }
-        VerdictEvidence::Incomplete(_) => {
-            let first = info.incomplete.first().map(|loss| describe_loss(&loss.fact)).unwrap_or_default();
-            let more = match info.incomplete.len().saturating_sub(1) as u64 {
-                0 => String::new(),
-                1 => " (and 1 more loss)".to_owned(),
-                more => format!(" (and {} more losses)", format_number(more)),
-            };
-            format!("The trace is incomplete: {first}{more}")
-        }
+        VerdictEvidence::Incomplete(_) => describe_losses(info),
         VerdictEvidence::TotalMismatch { device, events, first_seq, sum_bytes, torch_bytes } => format!(
             "GPU {device}: live blocks do not sum to PyTorch's total at {} (first at event {first_seq}: {} instead of {} bytes)",
             format_count(*events, "event"),
@@ -70,54 +53,17 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             format_count(*unmatched_frees, "free"),
             format_count(*lost_frees, "allocation")
         ),
-        VerdictEvidence::UncoveredCalls { entry_points } => {
-            let what = if is_metal {
-                "methods or objects of Metal"
-            } else {
-                "calls of driver functions that allocate"
-            };
-            format!(
-                "{} {what} were not intercepted; their memory is missing from this report",
-                format_number(*entry_points)
-            )
-        }
+        VerdictEvidence::UncoveredCalls { entry_points } => describe_uncovered(*entry_points, &words),
         VerdictEvidence::FailedCalls { calls, out_of_memory, of_torch, .. }
             if *of_torch == *calls && *out_of_memory == Some(*calls) =>
         {
-            describe_retries(*calls, info.events.get("oom").copied().unwrap_or(0))
+            describe_retries(*calls, count_ooms(info))
         }
         VerdictEvidence::FailedCalls { calls, out_of_memory, site, .. } => {
-            let calls_text = format_count(*calls, if is_metal { "Metal allocation" } else { "driver call" });
-            let first = if *calls > 1 { "first at" } else { "at" };
-            let site =
-                site.as_ref().map(|site| format!(", {first} {}", format_site(site))).unwrap_or_default();
-            // After an error, that PyTorch retries is no comfort.
-            let has_failed = info.events.get("oom").is_some_and(|count| *count > 0);
-            let retry = if has_failed {
-                ""
-            } else {
-                "; PyTorch retries after freeing its cache, other libraries do not"
-            };
-            match out_of_memory {
-                None => format!(
-                    "{calls_text} failed{site}; Metal returns no reason, memory may have been short{retry}"
-                ),
-                Some(0) => format!("{calls_text} failed, none for lack of memory"),
-                Some(refused) => {
-                    format!("{calls_text} failed, {} for lack of memory{retry}", format_number(*refused))
-                }
-            }
+            describe_failed_calls(*calls, *out_of_memory, site.as_deref(), info)
         }
         VerdictEvidence::HighPressure(pressure) => describe_pressure(pressure),
-        VerdictEvidence::CachePressure(pressure) => {
-            let PressureEvidence { device, total_bytes, live_bytes, non_torch_bytes, share, .. } = *pressure;
-            let needed = live_bytes.saturating_add(non_torch_bytes) as f64 / total_bytes.max(1) as f64;
-            format!(
-                "GPU {device} was {} full, mostly with PyTorch's cache; without the cache it was {} full",
-                format_percent(share),
-                format_percent(needed)
-            )
-        }
+        VerdictEvidence::CachePressure(pressure) => describe_cache_pressure(pressure),
         VerdictEvidence::FragmentationLike { device, reserved_bytes, unusable_bytes, oom, .. } => {
             let failed = if *oom { ", and an allocation failed for it" } else { "" };
             format!(
@@ -143,7 +89,7 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             "GPU {device}: {} were reserved for at most {} allocated; {} returns {}",
             format_bytes(*reserved_bytes),
             format_bytes(*live_bytes),
-            Vocabulary::of_trace(info).empty_cache,
+            words.empty_cache,
             format_bytes(*cache_bytes)
         ),
         VerdictEvidence::HiddenMemory { device, bytes, total_bytes, owners } => format!(
@@ -161,19 +107,12 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
                 describe_more(more_by_site)
             )
         }
-        VerdictEvidence::PersistentDrift { device, first_bytes, last_bytes, source, .. } => {
-            let processes = match source {
-                ResidualSource::Nvml => "",
-                ResidualSource::Recorder | ResidualSource::Program => {
-                    ", in this process or in others on the GPU"
-                }
-            };
-            format!(
-                "GPU {device}: memory outside recorded calls rose from {} to {}{processes}",
-                format_bytes(*first_bytes),
-                format_bytes(*last_bytes)
-            )
-        }
+        VerdictEvidence::PersistentDrift { device, first_bytes, last_bytes, source, .. } => format!(
+            "GPU {device}: memory outside recorded calls rose from {} to {}{}",
+            format_bytes(*first_bytes),
+            format_bytes(*last_bytes),
+            name_processes(*source)
+        ),
         VerdictEvidence::CreepConfirmed { device, bytes_per_step, findings, oom_step, .. } => {
             let expected = oom_step
                 .map(|oom| format!("; out of memory expected near step {}", format_number(oom.expected)));
@@ -185,23 +124,106 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
             )
         }
         VerdictEvidence::Imbalance { peak_live_bytes, median_peak_live_bytes, excess, .. } => {
-            let ranks = report.ranks.as_ref();
-            let name = ranks.map(|ranks| format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows));
-            let excess = if *excess < 1.0 {
-                format!("{} above", format_percent(*excess))
-            } else {
-                format!("{} times", format_number((excess + 1.0).round() as u64))
-            };
-            format!(
-                "Imbalance: {} peaked at {}, {excess} the median of {} ({}){}",
-                name.unwrap_or_else(|| "one rank".to_owned()),
-                format_bytes(*peak_live_bytes),
-                ranks.map_or(0, |ranks| ranks.rows.len()),
-                format_bytes(*median_peak_live_bytes),
-                describe_more(ranks.map_or(&[], |ranks| ranks.more_by_site.as_slice()))
-            )
+            describe_imbalance(*peak_live_bytes, *median_peak_live_bytes, *excess, report.ranks.as_ref())
         }
     }
+}
+
+fn describe_first_oom(device: u32, requested_bytes: u64, site: &Site, errors: u64) -> String {
+    let more = match errors {
+        0 | 1 => String::new(),
+        errors => format!(" (the first of {} errors)", format_number(errors)),
+    };
+    let (requested, site) = (format_bytes(requested_bytes), format_site(site));
+    format!("Out of memory on GPU {device}: a request of {requested} failed at {site}{more}")
+}
+
+fn describe_losses(info: &TraceInfo) -> String {
+    let first = info.incomplete.first().map(|loss| describe_loss(&loss.fact)).unwrap_or_default();
+    let more = match info.incomplete.len().saturating_sub(1) as u64 {
+        0 => String::new(),
+        1 => " (and 1 more loss)".to_owned(),
+        more => format!(" (and {} more losses)", format_number(more)),
+    };
+    format!("The trace is incomplete: {first}{more}")
+}
+
+fn describe_uncovered(entry_points: u64, words: &Vocabulary) -> String {
+    let what = if words.is_metal {
+        "methods or objects of Metal"
+    } else {
+        "calls of driver functions that allocate"
+    };
+    let count = format_number(entry_points);
+    format!("{count} {what} were not intercepted; their memory is missing from this report")
+}
+
+/// Out-of-memory events of a trace.
+fn count_ooms(info: &TraceInfo) -> u64 {
+    info.events.get("oom").copied().unwrap_or(0)
+}
+
+/// Failed driver calls, of which `out_of_memory` failed for lack of memory; `None` if unknown.
+fn describe_failed_calls(
+    calls: u64,
+    out_of_memory: Option<u64>,
+    site: Option<&Site>,
+    info: &TraceInfo,
+) -> String {
+    let is_metal = Vocabulary::of_trace(info).is_metal;
+    let calls_text = format_count(calls, if is_metal { "Metal allocation" } else { "driver call" });
+    let first = if calls > 1 { "first at" } else { "at" };
+    let site = site.map(|site| format!(", {first} {}", format_site(site))).unwrap_or_default();
+    // Omit the retry hint after a failed allocation.
+    let retry = if count_ooms(info) > 0 {
+        ""
+    } else {
+        "; PyTorch retries after freeing its cache, other libraries do not"
+    };
+    match out_of_memory {
+        None => {
+            format!("{calls_text} failed{site}; Metal returns no reason, memory may have been short{retry}")
+        }
+        Some(0) => format!("{calls_text} failed, none for lack of memory"),
+        Some(refused) => {
+            format!("{calls_text} failed, {} for lack of memory{retry}", format_number(refused))
+        }
+    }
+}
+
+fn describe_cache_pressure(pressure: &PressureEvidence) -> String {
+    let PressureEvidence { device, total_bytes, live_bytes, non_torch_bytes, share, .. } = *pressure;
+    let needed = live_bytes.saturating_add(non_torch_bytes) as f64 / total_bytes.max(1) as f64;
+    format!(
+        "GPU {device} was {} full, mostly with PyTorch's cache; without the cache it was {} full",
+        format_percent(share),
+        format_percent(needed)
+    )
+}
+
+/// The processes that a measurement of other memory includes.
+fn name_processes(source: ResidualSource) -> &'static str {
+    match source {
+        ResidualSource::Nvml => "",
+        ResidualSource::Recorder | ResidualSource::Program => ", in this process or in others on the GPU",
+    }
+}
+
+fn describe_imbalance(peak_bytes: u64, median_bytes: u64, excess: f64, ranks: Option<&Ranks>) -> String {
+    let name = ranks.map(|ranks| format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows));
+    let excess = if excess < 1.0 {
+        format!("{} above", format_percent(excess))
+    } else {
+        format!("{} times", format_number((excess + 1.0).round() as u64))
+    };
+    format!(
+        "Imbalance: {} peaked at {}, {excess} the median of {} ({}){}",
+        name.unwrap_or_else(|| "one rank".to_owned()),
+        format_bytes(peak_bytes),
+        ranks.map_or(0, |ranks| ranks.rows.len()),
+        format_bytes(median_bytes),
+        describe_more(ranks.map_or(&[], |ranks| ranks.more_by_site.as_slice()))
+    )
 }
 
 /// The growth as `+4.00 MiB/step; `.

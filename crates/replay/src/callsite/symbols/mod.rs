@@ -7,7 +7,7 @@
 
 use std::collections::hash_map::Entry;
 
-use gpumemtrace_format::{CodeId, FrameLink, NodeId};
+use gpumemtrace_format::{CodeId, FrameLink, NodeId, PyNode};
 
 use crate::callsite::backward_stacks::BackwardStacks;
 use crate::callsite::call_context::CallContext;
@@ -58,7 +58,7 @@ enum FrameNode {
 }
 
 /// The definitions of a trace, with resolved stacks and sites.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StackSymbols {
     pub(crate) definitions: Definitions,
     pub(crate) user_code: UserCodePaths,
@@ -100,32 +100,7 @@ pub(crate) struct StackSymbols {
 impl StackSymbols {
     /// Resolves all Python nodes.
     pub(crate) fn new(definitions: Definitions, user_code: UserCodePaths) -> Self {
-        let mut symbols = Self {
-            user_code,
-            backward_stacks: BackwardStacks::default(),
-            addresses: SeededMap::default(),
-            nodes: DenseMap::default(),
-            contexts: DenseMap::default(),
-            sites: Vec::new(),
-            site_ids: SeededMap::default(),
-            native_sites: SeededSet::default(),
-            stacks: Vec::new(),
-            by_python: DenseMap::default(),
-            by_path: SeededMap::default(),
-            by_both: SeededMap::default(),
-            optimizer_lines: Vec::new(),
-            paths: CallPaths::default(),
-            recurring: None,
-            other_phases: SeededMap::default(),
-            module_calls: None,
-            most_module_calls: 0,
-            roots: StackRoots::default(),
-            unresolved: SeededSet::default(),
-            undefined: SeededSet::default(),
-            native_callers: NativeCallers::default(),
-            frame_budget: FrameBudget::default(),
-            definitions,
-        };
+        let mut symbols = Self { definitions, user_code, ..Self::default() };
         symbols.resolve_new();
         symbols
     }
@@ -235,65 +210,56 @@ impl StackSymbols {
                 continue;
             };
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
-            if node.link == FrameLink::Backward {
-                let info = self.backward_info(parent);
-                self.nodes.insert(id.0, info);
-                continue;
-            }
-            if node.link == FrameLink::Native {
-                let info = self.native_info(id, &node, parent);
-                self.nodes.insert(id.0, info);
-                continue;
-            }
-            let (file, function, line) = self.python_frame(node.code, node.offset_bytes);
-            if node.code != CodeId::UNKNOWN && !self.definitions.codes.contains_key(&node.code) {
-                self.mark_undefined(FrameNode::Python(id));
-            } else if file.is_none() {
-                self.unresolved.insert(FrameNode::Python(id));
-            }
-            if let Some(parent) = parent.filter(|_| file.as_deref().is_some_and(is_simulation_wrapper)) {
-                self.nodes.insert(id.0, parent);
-                continue;
-            }
-            let origin = file.as_deref().map_or(CodeOrigin::Library, |file| self.user_code.origin_of(file));
-            let call = file
-                .as_deref()
-                .zip(function.as_deref())
-                .and_then(|(file, function)| optimizer_call(file, function));
-            let runs_engine = file
-                .as_deref()
-                .zip(function.as_deref())
-                .is_some_and(|(file, function)| is_backward_call(file, function));
-            let root = match parent {
-                Some(parent) => parent.root,
-                None => self.roots.root_of(&node, function.as_deref()),
-            };
-            let own = self.intern_site(SiteKey::Python { file, line, function, is_backward: false });
-            let optimizer = match (parent, call) {
-                (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
-                (Some(parent), Some(call)) => {
-                    self.intern_optimizer_line(OptimizerLine { call, site: parent.site() })
-                }
-                (None, Some(call)) => self.intern_optimizer_line(OptimizerLine { call, site: own }),
-                _ => 0,
-            };
-            let info = NodeInfo {
-                user: if origin == CodeOrigin::User { Some(own) } else { parent.and_then(|p| p.user) },
-                generated: if origin == CodeOrigin::Generated {
-                    Some(own)
-                } else {
-                    parent.and_then(|p| p.generated)
-                },
-                own,
-                optimizer,
-                root,
-                autograd: if runs_engine {
-                    AutogradRole::Runs(id)
-                } else {
-                    parent.map_or(AutogradRole::None, |p| p.autograd)
-                },
+            let info = match node.link {
+                FrameLink::Backward => self.backward_info(parent),
+                FrameLink::Native => self.native_info(id, &node, parent),
+                _ => self.python_info(id, &node, parent),
             };
             self.nodes.insert(id.0, info);
+        }
+    }
+
+    /// The info of a node with a Python frame.
+    fn python_info(&mut self, id: NodeId, node: &PyNode, parent: Option<NodeInfo>) -> NodeInfo {
+        let (file, function, line) = self.python_frame(node.code, node.offset_bytes);
+        if node.code != CodeId::UNKNOWN && !self.definitions.codes.contains_key(&node.code) {
+            self.mark_undefined(FrameNode::Python(id));
+        } else if file.is_none() {
+            self.unresolved.insert(FrameNode::Python(id));
+        }
+        if let Some(parent) = parent.filter(|_| file.as_deref().is_some_and(is_simulation_wrapper)) {
+            return parent;
+        }
+        let origin = file.as_deref().map_or(CodeOrigin::Library, |file| self.user_code.origin_of(file));
+        let names = file.as_deref().zip(function.as_deref());
+        let call = names.and_then(|(file, function)| optimizer_call(file, function));
+        let runs_engine = names.is_some_and(|(file, function)| is_backward_call(file, function));
+        let root = match parent {
+            Some(parent) => parent.root,
+            None => self.roots.root_of(node, function.as_deref()),
+        };
+        let own = self.intern_site(SiteKey::Python { file, line, function, is_backward: false });
+        let optimizer = match (parent, call) {
+            (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
+            (Some(parent), Some(call)) => {
+                self.intern_optimizer_line(OptimizerLine { call, site: parent.site() })
+            }
+            (None, Some(call)) => self.intern_optimizer_line(OptimizerLine { call, site: own }),
+            _ => 0,
+        };
+        let is_user = origin == CodeOrigin::User;
+        let is_generated = origin == CodeOrigin::Generated;
+        NodeInfo {
+            user: if is_user { Some(own) } else { parent.and_then(|parent| parent.user) },
+            generated: if is_generated { Some(own) } else { parent.and_then(|parent| parent.generated) },
+            own,
+            optimizer,
+            root,
+            autograd: if runs_engine {
+                AutogradRole::Runs(id)
+            } else {
+                parent.map_or(AutogradRole::None, |parent| parent.autograd)
+            },
         }
     }
 

@@ -34,11 +34,13 @@
 
 mod evenness;
 mod period;
+mod series_facts;
 
-use crate::leak::statistics::{Slope, fit_trend};
+use crate::leak::statistics::{Slope, TrendFit, fit_trend};
 use crate::report::GrowsBy;
 use evenness::{Evenness, MIN_MEAN_TIME, judge_evenness, mean_time_of_growth};
 use period::{PeriodicGrowth, find_period, find_period_of_events};
+use series_facts::{SeriesBase, SeriesFacts};
 
 /// Growth steps that any growing series needs (`constant_growth_is_found_from_five_step_ends_on`).
 const MIN_GROWTH_STEPS: usize = 4;
@@ -59,17 +61,17 @@ const MIN_VALUES_OF_SIZE: usize = 12;
 pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
 /// Values since the base, from which on growth need not be exactly regular.
 const SHORT_SPAN: usize = 10;
-/// The rise must exceed so many times what was undone since the base.
+/// Minimum ratio of rise to drawdown since the base.
 const MIN_RISE_OVER_UNDONE_SINCE_BASE: u64 = 3;
-/// The rise must exceed so many times what was undone before the base: what has returned to its
-/// base once may do so again (`leaks/cases.rs::stationary_noise_has_no_findings`).
+/// Minimum ratio of rise to drawdown before the base: what has returned to its base once may do so
+/// again (`leaks/cases.rs::stationary_noise_has_no_findings`).
 const MIN_RISE_OVER_UNDONE_BEFORE_BASE: u64 = 10;
 /// Step ends at the start of a run of 16 or more that are not judged. Without them,
 /// `leaks/cases.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
 const WARM_UP_VALUES: usize = 3;
 /// Values of a series that is too short to accelerate.
 const MIN_ACCELERATING_VALUES: usize = 12;
-/// Growth accelerates if its second half brought so many times what the first did.
+/// Minimum ratio of the second half of an accelerating growth to the first half.
 const MIN_ACCELERATION: f64 = 1.6;
 
 /// A growing series. Indexes count values from the start of the series.
@@ -217,120 +219,118 @@ pub(crate) fn warm_up_values(count: usize) -> usize {
     }
 }
 
-/// Judges the values of a site at step ends.
+/// Judges the values of a site at step ends. The rules, in this order, are those of the header.
 pub(crate) fn judge_series(values: &[u64]) -> GrowthJudgement {
-    let warm_up = warm_up_values(values.len());
-    let judged = &values[warm_up..];
-    let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else {
-        return GrowthJudgement::Quiet;
-    };
-    let Some(base) = judged.iter().rposition(|value| *value == minimum) else {
-        return GrowthJudgement::Quiet;
-    };
-    let base = warm_up + base;
-    let rise = last - minimum;
-    if rise == 0 {
-        let is_constant = last > 0 && judged.iter().all(|value| *value == last);
-        return if is_constant {
-            let settled = SettledGrowth {
-                rule: GrowthRule::WarmUp,
-                rise: last,
-                base,
-                first: base,
-                growth_steps: 0,
-                goes_on: false,
-            };
-            GrowthJudgement::Settled(settled)
-        } else {
-            GrowthJudgement::Quiet
-        };
+    let Some(base) = SeriesBase::of(values) else { return GrowthJudgement::Quiet };
+    if base.rise == 0 {
+        return base.judge_level();
     }
-    let (undone_before, undone_since) =
-        (largest_drawdown(&judged[..=base - warm_up]), largest_drawdown(&values[base..]));
-    let undone = undone_before.max(undone_since);
-    let span = values.len() - 1 - base;
-    let is_undone = rise <= undone_since.saturating_mul(MIN_RISE_OVER_UNDONE_SINCE_BASE)
-        || rise <= undone_before.saturating_mul(MIN_RISE_OVER_UNDONE_BEFORE_BASE);
-    if is_undone {
+    let facts = SeriesFacts::of(base);
+    if facts.is_undone() {
         return GrowthJudgement::Quiet;
     }
-    let tail = &values[base..];
-    let floors = future_minima(tail);
-    let growth_steps: Vec<usize> = (1..floors.len()).filter(|at| floors[*at] > floors[*at - 1]).collect();
-    let since_growth = span - growth_steps.last().copied().unwrap_or(0);
-    let settled = |rule| {
-        let widest_gap = growth_steps.windows(2).map(|pair| pair[1] - pair[0]).max();
-        GrowthJudgement::Settled(SettledGrowth {
-            rule,
-            rise,
-            base,
-            first: base + growth_steps.first().copied().unwrap_or(0),
-            growth_steps: growth_steps.len(),
-            goes_on: widest_gap.is_some_and(|gap| since_growth * 2 <= gap * 3),
-        })
-    };
-    if span < MIN_GROWTH_STEPS || growth_steps.len() < MIN_GROWTH_STEPS {
-        let is_short = since_growth < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
-        return settled(if is_short { GrowthRule::TooEarly } else { GrowthRule::OneOff });
+    if facts.has_few_growth_steps() {
+        let is_short = facts.since_growth < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
+        return facts.settled(if is_short { GrowthRule::TooEarly } else { GrowthRule::OneOff });
     }
-    let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
-    let fit = fit_trend(tail);
-    let by_amount = find_period(&differences, fit.slope.per_value);
-    // Growth by varying amounts may come at regular times.
-    let by_time = by_amount.is_none().then(|| find_period_of_events(&differences)).flatten();
-    let by_amount_per_value = by_amount.as_ref().map(|one| one.growth as f64 / one.period as f64);
-    let regular = by_amount.or(by_time);
-    let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
-    match &regular {
-        Some(regular) if since_growth * 2 > regular.period * 3 => return settled(GrowthRule::Saturating),
-        Some(regular) if regular.is_by_time && mean_time_of_growth(&floors) < MIN_MEAN_TIME => {
-            return settled(GrowthRule::Saturating);
+    let trend = TrendFacts::of(&facts);
+    if let Some(rule) = trend.find_slowdown(&facts) {
+        return facts.settled(rule);
+    }
+    if let Some(judgement) = trend.judge_chance(&facts) {
+        return judgement;
+    }
+    GrowthJudgement::Grows(trend.into_growth(&facts))
+}
+
+/// The trend of a series since its base.
+struct TrendFacts {
+    /// Number of differences between two values.
+    differences: usize,
+    fit: TrendFit,
+    /// The period, if growth has one.
+    regular: Option<PeriodicGrowth>,
+    /// Growth from one value to the next, if its amounts repeat.
+    by_amount_per_value: Option<f64>,
+    /// All differences follow the period.
+    is_exact: bool,
+}
+
+impl TrendFacts {
+    fn of(facts: &SeriesFacts<'_>) -> Self {
+        let tail = facts.tail();
+        let differences: Vec<i64> =
+            tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
+        let fit = fit_trend(tail);
+        let by_amount = find_period(&differences, fit.slope.per_value);
+        let by_amount_per_value = by_amount.as_ref().map(|one| one.growth as f64 / one.period as f64);
+        // Growth by varying amounts may come at regular times.
+        let regular = by_amount.or_else(|| find_period_of_events(&differences));
+        let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
+        Self { differences: differences.len(), fit, regular, by_amount_per_value, is_exact }
+    }
+
+    /// The rule that stops or delays growth, if its times show one.
+    fn find_slowdown(&self, facts: &SeriesFacts<'_>) -> Option<GrowthRule> {
+        match &self.regular {
+            Some(regular) if facts.since_growth * 2 > regular.period * 3 => Some(GrowthRule::Saturating),
+            Some(regular) if regular.is_by_time && mean_time_of_growth(&facts.floors) < MIN_MEAN_TIME => {
+                Some(GrowthRule::Saturating)
+            }
+            Some(_) => None,
+            None => match judge_evenness(&facts.floors, &facts.growth_steps) {
+                Evenness::Even => None,
+                Evenness::Unclear => Some(GrowthRule::TooEarly),
+                Evenness::Saturating => Some(GrowthRule::Saturating),
+            },
         }
-        Some(_) => {}
-        None => match judge_evenness(&floors, &growth_steps) {
-            Evenness::Even => {}
-            Evenness::Unclear => return settled(GrowthRule::TooEarly),
-            Evenness::Saturating => return settled(GrowthRule::Saturating),
-        },
     }
-    if span < SHORT_SPAN {
-        if !is_exact || undone > 0 {
-            return settled(GrowthRule::TooEarly);
+
+    /// The judgement on a series whose growth may be chance; `None` if it grows.
+    fn judge_chance(&self, facts: &SeriesFacts<'_>) -> Option<GrowthJudgement> {
+        let (undone, steps) = (facts.undone(), facts.growth_steps.len());
+        if facts.span() < SHORT_SPAN {
+            let is_early = !self.is_exact || undone > 0;
+            return is_early.then(|| facts.settled(GrowthRule::TooEarly));
         }
-    } else {
-        let is_certain = is_exact || undone == 0 || growth_steps.len() >= MANY_GROWTH_STEPS;
-        let is_trend = regular.is_some() || fit.trend.tau >= MIN_TAU;
+        let is_certain = self.is_exact || undone == 0 || steps >= MANY_GROWTH_STEPS;
+        let is_trend = self.regular.is_some() || self.fit.trend.tau >= MIN_TAU;
         if !is_certain || !is_trend && undone > 0 {
-            return GrowthJudgement::Quiet;
+            return Some(GrowthJudgement::Quiet);
         }
         // What never falls holds more than it did, however few its steps.
-        if !is_trend || regular.is_none() && growth_steps.len() < MIN_IRREGULAR_EVENTS {
-            return settled(GrowthRule::TooEarly);
+        let is_early = !is_trend || self.regular.is_none() && steps < MIN_IRREGULAR_EVENTS;
+        is_early.then(|| facts.settled(GrowthRule::TooEarly))
+    }
+
+    fn into_growth(self, facts: &SeriesFacts<'_>) -> Growth {
+        let SeriesBase { values, warm_up, at, .. } = facts.base;
+        let (base, first) = (at, at + facts.growth_steps[0]);
+        let (base, first) = match &self.regular {
+            Some(regular) => extend_into_warm_up(values, base, first, regular),
+            None => (base, first),
+        };
+        let last = facts.base.last();
+        let before = if first == 0 { 0 } else { values[base] };
+        let values_of_growth = values.len() - 1 - base + usize::from(first == 0);
+        let mean = last.saturating_sub(before) as f64 / values_of_growth as f64;
+        let rises_in_warm_up = count_rises(&values[base..=warm_up.max(base)], first == 0);
+        let regular = self.regular.as_ref();
+        Growth {
+            base,
+            rise: last.saturating_sub(before),
+            undone: facts.undone(),
+            rising_steps: facts.growth_steps.len() + rises_in_warm_up,
+            first,
+            period: regular.map(|regular| regular.period),
+            per_value: self.by_amount_per_value.unwrap_or(mean),
+            regularity: regular.map_or(0.0, |regular| regular.followed as f64 / self.differences as f64),
+            is_exact: self.is_exact && !regular.is_some_and(|regular| regular.is_by_time),
+            tau: self.fit.trend.tau,
+            p: self.fit.trend.p,
+            slope: self.fit.slope,
         }
     }
-    let regularity = regular.as_ref().map_or(0.0, |r| r.followed as f64 / differences.len() as f64);
-    let first = base + growth_steps[0];
-    let (base, first) = match &regular {
-        Some(regular) => extend_into_warm_up(values, base, first, regular),
-        None => (base, first),
-    };
-    let before = if first == 0 { 0 } else { values[base] };
-    let values_of_growth = values.len() - 1 - base + usize::from(first == 0);
-    let mean = last.saturating_sub(before) as f64 / values_of_growth as f64;
-    GrowthJudgement::Grows(Growth {
-        base,
-        rise: last.saturating_sub(before),
-        undone,
-        rising_steps: growth_steps.len() + count_rises(&values[base..=warm_up.max(base)], first == 0),
-        first,
-        period: regular.as_ref().map(|regular| regular.period),
-        per_value: by_amount_per_value.unwrap_or(mean),
-        regularity,
-        is_exact: is_exact && !regular.as_ref().is_some_and(|regular| regular.is_by_time),
-        tau: fit.trend.tau,
-        p: fit.trend.p,
-        slope: fit.slope,
-    })
 }
 
 /// True if the second half of a series that never falls brought over [`MIN_ACCELERATION`] times
@@ -340,23 +340,6 @@ pub(crate) fn accelerates(values: &[u64]) -> bool {
     let middle = values[values.len() / 2];
     let (early, late) = (middle.saturating_sub(*first), last.saturating_sub(middle));
     values.len() > MIN_ACCELERATING_VALUES && late as f64 > MIN_ACCELERATION * early as f64
-}
-
-/// The largest fall after a rise, counted down to where the rise began. A fall from the first
-/// value is warm-up and does not count.
-fn largest_drawdown(values: &[u64]) -> u64 {
-    let Some(&first) = values.first() else { return 0 };
-    let (mut floor, mut high, mut undone) = (first, first, 0);
-    for &value in values {
-        if value <= floor {
-            undone = undone.max(high - floor);
-            (floor, high) = (value, value);
-        } else {
-            high = high.max(value);
-            undone = undone.max(high - value);
-        }
-    }
-    undone
 }
 
 /// Moves base and first growth step back into the warm-up, as far as the period goes on there.
@@ -386,15 +369,6 @@ fn extend_into_warm_up(
         values[0] == regular.growth
     };
     if period == 1 && base == 0 && began_with_zero { (0, 0) } else { (base, first) }
-}
-
-/// Of each value, the minimum of it and all later ones.
-fn future_minima(values: &[u64]) -> Vec<u64> {
-    let mut floors = values.to_vec();
-    for at in (0..floors.len().saturating_sub(1)).rev() {
-        floors[at] = floors[at].min(floors[at + 1]);
-    }
-    floors
 }
 
 /// Number of rises in the warm-up, from the base on; with the first value if it `began_with_zero`.

@@ -113,26 +113,7 @@ impl GraphMemory {
         let mut outcome = GraphOutcome::default();
         let [handle, graph] = event.aux;
         match event.kind {
-            EventKind::GRAPH_ALLOC_NODE => {
-                let list = self.list_of_graph(handle);
-                // The graph is captured again, with the same memory nodes.
-                if self.nodes.get(&event.addr).is_some_and(|node| node.list == list) {
-                    return outcome;
-                }
-                let node = GraphNode {
-                    list,
-                    place,
-                    bytes: event.size,
-                    stack,
-                    owners: 1,
-                    has_memory: false,
-                    is_live: false,
-                };
-                self.nodes.insert(event.addr, node);
-                if let Some(list) = self.lists.get_mut(&list) {
-                    list.steps.push(GraphStep::Alloc(event.addr));
-                }
-            }
+            EventKind::GRAPH_ALLOC_NODE => self.add_node(event, place, stack),
             EventKind::GRAPH_FREE_NODE => {
                 let list = self.list_of_graph(handle);
                 if let Some(list) = self.lists.get_mut(&list)
@@ -143,17 +124,7 @@ impl GraphMemory {
             }
             EventKind::GRAPH_CHILD => self.move_child(handle, graph),
             EventKind::GRAPH_INSTANTIATE => {
-                let has_auto_free = event.size & AUTO_FREE_ON_LAUNCH != 0;
-                let list = self.list_of_graph(graph);
-                let Some(steps) = self.lists.get_mut(&list) else { return outcome };
-                steps.references += 1;
-                let len = steps.steps.len();
-                for addr in allocated_addresses(&steps.steps) {
-                    if let Some(node) = self.nodes.get_mut(&addr) {
-                        node.owners += 1;
-                    }
-                }
-                self.instances.insert(handle, GraphInstance { list, len, has_auto_free });
+                self.instantiate(handle, graph, event.size & AUTO_FREE_ON_LAUNCH != 0);
             }
             EventKind::GRAPH_LAUNCH => self.launch(handle, &mut outcome),
             EventKind::GRAPH_DESTROY => {
@@ -177,6 +148,33 @@ impl GraphMemory {
             _ => {}
         }
         outcome
+    }
+
+    fn add_node(&mut self, event: &Event, place: MemoryPlace, stack: StackId) {
+        let list = self.list_of_graph(event.aux[0]);
+        // The graph is captured again, with the same memory nodes.
+        if self.nodes.get(&event.addr).is_some_and(|node| node.list == list) {
+            return;
+        }
+        let node =
+            GraphNode { list, place, bytes: event.size, stack, owners: 1, has_memory: false, is_live: false };
+        self.nodes.insert(event.addr, node);
+        if let Some(list) = self.lists.get_mut(&list) {
+            list.steps.push(GraphStep::Alloc(event.addr));
+        }
+    }
+
+    fn instantiate(&mut self, instance: u64, graph: u64, has_auto_free: bool) {
+        let list = self.list_of_graph(graph);
+        let Some(steps) = self.lists.get_mut(&list) else { return };
+        steps.references += 1;
+        let len = steps.steps.len();
+        for addr in allocated_addresses(&steps.steps) {
+            if let Some(node) = self.nodes.get_mut(&addr) {
+                node.owners += 1;
+            }
+        }
+        self.instances.insert(instance, GraphInstance { list, len, has_auto_free });
     }
 
     /// Frees a live block by its address; `None` if no graph allocated it.

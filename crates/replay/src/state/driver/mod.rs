@@ -145,18 +145,22 @@ impl DriverState {
         self.has_changed_ranges = false;
         if event.in_flight {
             self.in_flight_calls += 1;
-            return;
-        }
-        if event.result != 0 {
+        } else if event.result != 0 {
             self.failed_calls += 1;
             self.first_failed.get_or_insert(stack);
             self.refused_calls += u64::from(event.result == OUT_OF_MEMORY);
-            return;
+        } else {
+            let is_matched = self.apply_driver_call(event, stack);
+            self.unmatched_frees += u64::from(!is_matched);
         }
+    }
+
+    /// Applies a call that succeeded. False for a free of unknown memory.
+    fn apply_driver_call(&mut self, event: &Event, stack: StackId) -> bool {
         let place = MemoryPlace::of_device(event.device);
         let [aux0, aux1] = event.aux;
         let address = key(space::ADDRESS, event.addr);
-        let is_matched = match event.kind {
+        match event.kind {
             EventKind::DEVICE_ALLOC => self.add(address, place, Some(aux0), event, stack),
             EventKind::ASYNC_ALLOC => {
                 let place = self.pools.of_allocation(event);
@@ -175,28 +179,10 @@ impl DriverState {
                 self.managed_prefetched_bytes = self.managed_prefetched_bytes.saturating_add(event.size);
                 true
             }
-            EventKind::ARRAY_ALLOC => {
-                let handle = key(space::ARRAY, event.addr);
-                if event.flags & FLAG_UNBACKED == 0 {
-                    self.add(handle, place, Some(aux0), event, stack)
-                } else {
-                    self.blocks.insert(handle, DriverBlock::view(event, Some(aux0)));
-                    true
-                }
-            }
+            EventKind::ARRAY_ALLOC => self.add_array(event, stack),
             EventKind::ARRAY_FREE => self.close(key(space::ARRAY, event.addr)),
-            EventKind::FOREIGN_OPEN if self.blocks.reopen(address) => true,
-            EventKind::FOREIGN_OPEN => {
-                self.add(address, MemoryPlace::Foreign, (aux1 != 0).then_some(aux1), event, stack)
-            }
-            EventKind::EXTERNAL_IMPORT => {
-                self.add(key(space::EXTERNAL, aux0), MemoryPlace::Foreign, None, event, stack)
-            }
-            // A view of memory that was counted at its import. A mapped array has no size.
-            EventKind::EXTERNAL_MAP => {
-                let space = if event.size == 0 { space::ARRAY } else { space::ADDRESS };
-                self.blocks.insert(key(space, event.addr), DriverBlock::view(event, None));
-                true
+            EventKind::FOREIGN_OPEN | EventKind::EXTERNAL_IMPORT | EventKind::EXTERNAL_MAP => {
+                self.add_foreign(event, stack)
             }
             EventKind::EXTERNAL_DESTROY => self.close(key(space::EXTERNAL, aux0)),
             EventKind::DEVICE_FREE
@@ -204,46 +190,20 @@ impl DriverState {
             | EventKind::HOST_FREE
             | EventKind::HOST_UNREGISTER
             | EventKind::FOREIGN_CLOSE => self.free(event.addr),
-            EventKind::PHYS_CREATE => {
-                let place = physical::place_of_location(aux1, event.device);
-                let piece = self.physical.create(aux0, Some(place));
-                self.push_alloc(key(space::PIECE, piece), place, event.size, stack);
-                true
-            }
-            EventKind::PHYS_IMPORT => {
-                self.physical.import(aux0);
-                true
-            }
-            EventKind::PHYS_RETAIN => self.physical.retain(aux0, event.addr),
-            EventKind::MULTICAST_CREATE => {
-                self.physical.create(aux0, None);
-                true
-            }
-            EventKind::PHYS_RELEASE => {
-                let release = self.physical.release(aux0);
-                self.free_piece(release.and_then(|release| release.released));
-                release.is_some()
-            }
-            EventKind::MAP => {
-                self.map(event, stack);
-                true
-            }
-            EventKind::UNMAP => {
-                self.unmap(event.addr, event.size);
-                true
-            }
-            EventKind::CONTEXT_CREATE => {
-                self.blocks.create_context(aux0);
-                true
-            }
-            EventKind::CONTEXT_DESTROY => {
-                let removed = self.blocks.destroy_context(aux0);
-                self.free_blocks(removed);
-                true
-            }
             EventKind::PRIMARY_RELEASE | EventKind::GREEN_DESTROY if aux1 == 1 => {
                 let removed = self.blocks.release_primary_context(event.device);
                 self.free_blocks(removed);
+                true
+            }
+            EventKind::PHYS_CREATE
+            | EventKind::PHYS_IMPORT
+            | EventKind::PHYS_RETAIN
+            | EventKind::PHYS_RELEASE
+            | EventKind::MULTICAST_CREATE
+            | EventKind::MAP
+            | EventKind::UNMAP => self.on_physical_call(event, stack),
+            EventKind::CONTEXT_CREATE | EventKind::CONTEXT_DESTROY => {
+                self.on_context_call(event);
                 true
             }
             kind if graphs::is_graph_event(kind) && event.flags & FLAG_CAPTURED == 0
@@ -253,8 +213,76 @@ impl DriverState {
                 true
             }
             _ => true,
-        };
-        self.unmatched_frees += u64::from(!is_matched);
+        }
+    }
+
+    /// Applies the creation or the end of a context.
+    fn on_context_call(&mut self, event: &Event) {
+        let context = event.aux[0];
+        if event.kind == EventKind::CONTEXT_CREATE {
+            self.blocks.create_context(context);
+        } else {
+            let removed = self.blocks.destroy_context(context);
+            self.free_blocks(removed);
+        }
+    }
+
+    /// Applies a call about physical memory or its addresses. False for a free of unknown memory.
+    fn on_physical_call(&mut self, event: &Event, stack: StackId) -> bool {
+        let [handle, location] = event.aux;
+        match event.kind {
+            EventKind::PHYS_CREATE => {
+                let place = physical::place_of_location(location, event.device);
+                let piece = self.physical.create(handle, Some(place));
+                self.push_alloc(key(space::PIECE, piece), place, event.size, stack);
+            }
+            EventKind::PHYS_IMPORT => self.physical.import(handle),
+            EventKind::PHYS_RETAIN => return self.physical.retain(handle, event.addr),
+            EventKind::MULTICAST_CREATE => {
+                self.physical.create(handle, None);
+            }
+            EventKind::PHYS_RELEASE => {
+                let release = self.physical.release(handle);
+                self.free_piece(release.and_then(|release| release.released));
+                return release.is_some();
+            }
+            EventKind::MAP => self.map(event, stack),
+            EventKind::UNMAP => self.unmap(event.addr, event.size),
+            _ => {}
+        }
+        true
+    }
+
+    /// Adds memory of another process or API, or a view of it.
+    fn add_foreign(&mut self, event: &Event, stack: StackId) -> bool {
+        let address = key(space::ADDRESS, event.addr);
+        let [aux0, aux1] = event.aux;
+        match event.kind {
+            EventKind::FOREIGN_OPEN => {
+                let context = (aux1 != 0).then_some(aux1);
+                self.blocks.reopen(address) || self.add(address, MemoryPlace::Foreign, context, event, stack)
+            }
+            EventKind::EXTERNAL_IMPORT => {
+                self.add(key(space::EXTERNAL, aux0), MemoryPlace::Foreign, None, event, stack)
+            }
+            // A view of memory that was counted at its import. A mapped array has no size.
+            _ => {
+                let space = if event.size == 0 { space::ARRAY } else { space::ADDRESS };
+                self.blocks.insert(key(space, event.addr), DriverBlock::view(event, None));
+                true
+            }
+        }
+    }
+
+    /// Adds an array: a new one, or a view of memory that is counted elsewhere.
+    fn add_array(&mut self, event: &Event, stack: StackId) -> bool {
+        let handle = key(space::ARRAY, event.addr);
+        let context = Some(event.aux[0]);
+        if event.flags & FLAG_UNBACKED == 0 {
+            return self.add(handle, MemoryPlace::of_device(event.device), context, event, stack);
+        }
+        self.blocks.insert(handle, DriverBlock::view(event, context));
+        true
     }
 
     fn push_alloc(&mut self, key: AllocationKey, place: MemoryPlace, bytes: u64, stack: StackId) {

@@ -226,10 +226,14 @@ impl ProfileWriter<'_, '_> {
     fn write_named(&mut self, source: &ProfileEvent, time_ns: i64, event: &mut Message) -> io::Result<()> {
         let mut data = Message::new();
         let name = source.name.as_str().unwrap_or_default();
-        let fields = (event::NAME_IID, event::NAME, EVENT_NAMES);
+        let fields = InternFields { by_number: event::NAME_IID, by_name: event::NAME, interned: EVENT_NAMES };
         intern(&mut self.names, name, fields, (event, &mut data));
         if let Some(category) = source.cat.as_str() {
-            let fields = (event::CATEGORY_IIDS, event::CATEGORIES, EVENT_CATEGORIES);
+            let fields = InternFields {
+                by_number: event::CATEGORY_IIDS,
+                by_name: event::CATEGORIES,
+                interned: EVENT_CATEGORIES,
+            };
             intern(&mut self.categories, category, fields, (event, &mut data));
         }
         for (name, value) in source.args.iter().flatten() {
@@ -266,24 +270,35 @@ impl ProfileWriter<'_, '_> {
 const EVENT_CATEGORIES: u32 = 1;
 const EVENT_NAMES: u32 = 2;
 
+/// The numbers of the fields for one kind of name.
+#[derive(Clone, Copy)]
+struct InternFields {
+    /// The field of an event for the number of the name.
+    by_number: u32,
+    /// The field of an event for the name itself.
+    by_name: u32,
+    /// The field of `InternedData` for new names.
+    interned: u32,
+}
+
 /// Adds a name to an event: by its number if it is short, else as it is. A new number is added to
 /// `data`.
 fn intern(
     numbers: &mut Numbering<String>,
     name: &str,
-    (by_number, by_name, interned): (u32, u32, u32),
+    fields: InternFields,
     (event, data): (&mut Message, &mut Message),
 ) {
     if name.len() > MAX_NAME_BYTES || numbers.len() >= MAX_NAMES {
-        event.str(by_name, name);
+        event.str(fields.by_name, name);
         return;
     }
     let (number, is_new) = numbers.number(name.to_owned());
-    event.uint(by_number, number);
+    event.uint(fields.by_number, number);
     if is_new {
         let mut entry = Message::new();
         entry.uint(1, number).str(2, name);
-        data.message(interned, &entry);
+        data.message(fields.interned, &entry);
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use crate::terminal::escape::escape_text;
 use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Phase, ResidualSource, TraceInfo, TraceNote};
+use gpumemtrace_replay::report::{Phase, Residual, ResidualSource, TraceInfo, TraceNote};
 
 use super::sections::peak;
 use super::sections::timeline::torch_memory;
@@ -133,41 +133,46 @@ fn render_attribution(out: &mut String, report: &Report, trace: usize, style: St
             );
         }
         if let Some(residual) = residual {
-            let by = match residual.source {
-                ResidualSource::Nvml => "by NVML",
-                ResidualSource::Recorder | ResidualSource::Program => "by the driver for all processes",
-            };
-            let free = residual.pool_free_bytes;
-            let mut parts = "contexts, kernels' code".to_owned();
-            if free == 0 {
-                parts.push_str(", driver pools");
-            }
-            if has_managed_memory(&report.traces[trace]) {
-                parts.push_str(", managed memory that is on the GPU");
-            }
-            let pools = if free > 0 {
-                format!("; driver pools then kept about {} free for later use", format_bytes(free))
-            } else {
-                String::new()
-            };
-            let left_out = match device.contradictory_samples {
-                0 => String::new(),
-                count => format!(
-                    "; {} of {} measurements are left out, because they were below what recorded calls had \
-                     allocated",
-                    format_number(count),
-                    format_number(residual.samples + count)
-                ),
-            };
-            put_line(
-                out,
-                format_args!(
-                    "  {}  {HANG}more, not in any recorded call ({parts}), measured {by}{pools}{left_out}",
-                    size_column(residual.bytes)
-                ),
-            );
+            let has_managed_memory = has_managed_memory(&report.traces[trace]);
+            render_residual(out, residual, device.contradictory_samples, has_managed_memory);
         }
     }
+}
+
+/// The memory in no recorded call. `contradictory` is the number of samples that are left out.
+fn render_residual(out: &mut String, residual: &Residual, contradictory: u64, has_managed_memory: bool) {
+    let by = match residual.source {
+        ResidualSource::Nvml => "by NVML",
+        ResidualSource::Recorder | ResidualSource::Program => "by the driver for all processes",
+    };
+    let free = residual.pool_free_bytes;
+    let mut parts = "contexts, kernels' code".to_owned();
+    if free == 0 {
+        parts.push_str(", driver pools");
+    }
+    if has_managed_memory {
+        parts.push_str(", managed memory that is on the GPU");
+    }
+    let pools = if free > 0 {
+        format!("; driver pools then kept about {} free for later use", format_bytes(free))
+    } else {
+        String::new()
+    };
+    let left_out = match contradictory {
+        0 => String::new(),
+        count => format!(
+            "; {} of {} measurements are left out, because they were below what recorded calls had allocated",
+            format_number(count),
+            format_number(residual.samples + count)
+        ),
+    };
+    put_line(
+        out,
+        format_args!(
+            "  {}  {HANG}more, not in any recorded call ({parts}), measured {by}{pools}{left_out}",
+            size_column(residual.bytes)
+        ),
+    );
 }
 
 fn has_managed_memory(trace: &TraceInfo) -> bool {
