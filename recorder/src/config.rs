@@ -6,10 +6,12 @@
 
 use std::ffi::OsString;
 
+use gpumemtrace_format::labels::Label;
 use gpumemtrace_format::size_arg::{self, PartLimit};
 
 use crate::diagnostics::print_diagnostic;
 use crate::job::JobPlace;
+use crate::labels::labels_from_lookup;
 use crate::stacks::cache::MAX_DEPTH;
 
 /// Memory limit of the recorder unless the user sets one.
@@ -47,6 +49,8 @@ pub(crate) struct RecorderConfig {
     /// `None` if it is not set.
     pub(crate) output: Option<OsString>,
     pub(crate) place: JobPlace,
+    /// `GPUMEMTRACE_LABELS`, and the labels of the scheduler.
+    pub(crate) labels: Vec<Label>,
     /// `GPUMEMTRACE_COMMAND_LINE`: whether the command line is recorded, `on` (default) or `off`.
     pub(crate) records_command_line: bool,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
@@ -103,9 +107,11 @@ impl RecorderConfig {
         let native = StackConfig { python: false, native: NativeStacks::All };
         let both = StackConfig { python: true, native: NativeStacks::All };
         let none = StackConfig { python: false, native: NativeStacks::None };
+        let place = JobPlace::from_lookup(&lookup);
         Self {
             output: None,
-            place: JobPlace::from_lookup(&lookup),
+            labels: labels_from_lookup(&lookup, place.job.as_deref()),
+            place,
             records_command_line: choose("GPUMEMTRACE_COMMAND_LINE", &["on", "off"]) == 0,
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],

@@ -21,6 +21,7 @@ mod config;
 mod diagnostics;
 mod hot;
 mod job;
+mod labels;
 mod lifecycle;
 mod metadata;
 mod platform;

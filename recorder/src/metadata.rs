@@ -132,6 +132,9 @@ pub(crate) fn header(
     if let Some(commit) = std::env::var("GPUMEMTRACE_GIT_COMMIT").ok().filter(|commit| !commit.is_empty()) {
         meta.set_text("git_commit", commit);
     }
+    if !config.labels.is_empty() {
+        meta.set_list("labels", config.labels.iter().map(|(key, value)| format!("{key}={value}")).collect());
+    }
     if std::env::var_os("GPUMEMTRACE_HOLDERS").is_some() {
         meta.set_number("holders", 1);
     }

@@ -73,6 +73,13 @@ impl ArchivedRun {
         Some(command.join(" "))
     }
 
+    /// True if a rank has this label.
+    #[must_use]
+    pub fn has_label(&self, key: &str, value: &str) -> bool {
+        let traces = self.summary.traces();
+        traces.iter().any(|trace| trace.labels.get(key).is_some_and(|own| own == value))
+    }
+
     /// The value that all ranks have; `None` if it is unknown for all, or if ranks differ.
     pub fn common<'a>(&'a self, value: impl Fn(&'a TraceSummary) -> Option<&'a str>) -> Option<&'a str> {
         let mut values = self.summary.traces().iter().filter_map(value);

@@ -1,5 +1,7 @@
 //! The runs of an archive and what grew between their versions, as one document.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -52,6 +54,8 @@ pub struct HistoryRun {
     pub git_commit: Option<String>,
     /// The command line of the lowest rank.
     pub program: Option<String>,
+    /// The labels of its ranks.
+    pub labels: BTreeMap<String, String>,
     /// The number of traces.
     pub traces: u64,
     /// The median over all GPUs of the peak of `memory_allocated()`.
@@ -169,6 +173,7 @@ impl HistoryRun {
             started_unix_ns: run.started_unix_ns(),
             git_commit: run.git_commit().map(str::to_owned),
             program: run.program(),
+            labels: job.traces.iter().flat_map(|trace| trace.labels.clone()).collect(),
             traces: job.traces.len() as u64,
             median_peak_live_bytes: job.peak_live.as_ref().map(|peak| peak.median_bytes),
             most_peak_live_bytes: job.peak_live.as_ref().map(|peak| peak.most_bytes),

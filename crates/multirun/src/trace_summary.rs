@@ -1,5 +1,7 @@
 //! What is kept of one trace.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Ending, LeakKind, Site, TimelinePoint};
 use schemars::JsonSchema;
@@ -137,6 +139,9 @@ pub struct TraceSummary {
     pub allocator_conf: Option<String>,
     /// The git commit of the program.
     pub git_commit: Option<String>,
+    /// The labels of the run.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
     /// The number of events.
     pub events: u64,
     /// Time from the start of the recording to its end.
@@ -231,6 +236,7 @@ impl TraceSummary {
             torch: info.torch.clone(),
             allocator_conf: info.allocator_conf.clone(),
             git_commit: info.git_commit.clone(),
+            labels: info.labels.clone(),
             events: info.events.values().sum(),
             duration_ns: info.duration_ns,
             end: info.end_is_known.then(|| info.end.name().to_owned()),

@@ -1,5 +1,7 @@
 //! What grew between the versions of a program: never more than is certain.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_multirun::{
     ArchiveGrowth, ArchivedRun, CallSite, DeviceSummary, GpuChoice, OomSummary, PairOutcome, Process,
     RunArchive, SitePeak, Summary, TraceSummary, growth_between_versions,
@@ -24,6 +26,7 @@ fn trace(rank: u64, start: u64, commit: Option<&str>, sites: &[(&str, u64)]) -> 
         torch: None,
         allocator_conf: None,
         git_commit: commit.map(str::to_owned),
+        labels: BTreeMap::new(),
         events: 1,
         duration_ns: None,
         end: Some("exit".to_owned()),

@@ -1,5 +1,7 @@
 //! Summaries merged in any order and grouping are the same bytes.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_multirun::{
     CallSite, DeviceSummary, JobReport, LeakSummary, OomSummary, Process, Summary, TraceSummary,
 };
@@ -30,6 +32,7 @@ fn trace(rank: u64, host: u8, events: u64, leaks: Vec<LeakSummary>) -> TraceSumm
         torch: None,
         allocator_conf: None,
         git_commit: None,
+        labels: BTreeMap::new(),
         events,
         duration_ns: None,
         end: Some("exit".to_owned()),

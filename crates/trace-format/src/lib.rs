@@ -18,6 +18,7 @@ pub mod event;
 pub mod event_block;
 mod ids;
 pub mod index;
+pub mod labels;
 #[doc(hidden)]
 pub mod meta;
 pub mod reader;

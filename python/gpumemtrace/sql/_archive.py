@@ -28,7 +28,7 @@ TABLES: Dict[str, Dict[str, str]] = {
             since_ns BIGINT, until_ns BIGINT, is_whole BOOLEAN, events BIGINT, step_source VARCHAR,
             steps BIGINT, torch VARCHAR, python VARCHAR, cuda_driver VARCHAR, cuda_runtime VARCHAR,
             allocator_conf VARCHAR, ending VARCHAR, exit_code BIGINT, is_complete BOOLEAN,
-            incomplete_json VARCHAR, devices_json VARCHAR, gpumemtrace VARCHAR, git_commit VARCHAR,
+            incomplete_json VARCHAR, devices_json VARCHAR, gpumemtrace VARCHAR, git_commit VARCHAR, labels_json VARCHAR,
             card VARCHAR, card_bytes BIGINT, peak_live_bytes BIGINT, peak_reserved_bytes BIGINT,
             peak_device_bytes BIGINT, peak_used_bytes BIGINT, peak_unaccounted_bytes BIGINT,
             unaccounted_source VARCHAR, leaks BIGINT, ooms BIGINT, worst_severity VARCHAR,

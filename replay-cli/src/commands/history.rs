@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use gpumemtrace_format::labels::{Label, parse_label};
 use gpumemtrace_multirun::archive_layout::{
     SUMMARIES, TABLE_OF_RUNS, is_summary_name, rank_of_name, run_folder, run_of_folder,
 };
@@ -42,6 +43,9 @@ pub(crate) struct HistoryArgs {
     /// Only runs with TEXT in their command line
     #[arg(long, value_name = "TEXT")]
     program: Option<String>,
+    /// Only runs with this label (repeatable: all of them)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
+    label: Vec<Label>,
     /// Only runs that started on or after DATE, such as 2026-11-28 (UTC)
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     since: Option<String>,
@@ -163,11 +167,12 @@ fn read_archive(args: &HistoryArgs) -> anyhow::Result<RunArchive> {
     let is_chosen = |run: &ArchivedRun| {
         let has = |text: &String| run.program().is_some_and(|program| program.contains(text));
         let began = |date: &String| run.started_unix_ns().is_some_and(|start| format_utc(start) >= *date);
-        args.program.as_ref().is_none_or(has) && args.since.as_ref().is_none_or(began)
+        let is_labelled = args.label.iter().all(|(key, value)| run.has_label(key, value));
+        is_labelled && args.program.as_ref().is_none_or(has) && args.since.as_ref().is_none_or(began)
     };
     runs.retain(is_chosen);
     if runs.is_empty() {
-        let why = format!("{} has no run that --program and --since choose", folder.display());
+        let why = format!("{} has no run that --program, --label and --since choose", folder.display());
         return Err(UsageError(why).into());
     }
     Ok(RunArchive::new(runs, without_summary, unreadable))

@@ -116,6 +116,9 @@ impl ServedRun {
         for name in ["torch", "python", "cuda_driver", "git_commit"] {
             info.extend(meta.text(name).map(|text| (name, label(text))));
         }
+        if !meta.list("labels").is_empty() {
+            info.push(("labels", label(&meta.list("labels").join(","))));
+        }
         // On Metal, the number is a recommendation and no limit.
         let is_metal = meta.list("mode").iter().any(|mode| mode == "metal");
         let capacity = |ordinal: u8, device: &DeviceGauges| {

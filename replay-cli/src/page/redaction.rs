@@ -16,13 +16,14 @@ use crate::terminal::paths::path_in_package;
 /// Keys of the JSON report whose texts are paths.
 const PATH_KEYS: &[&str] = &["file", "module", "path"];
 
-/// Leaves out host and arguments, and shortens the names of the traces. Of a command, the program
-/// and its script stay.
+/// Leaves out host, labels and arguments, and shortens the names of the traces. Of a command, the
+/// program and its script stay.
 pub(crate) fn redact_processes(report: &mut Report) {
     let ranks = report.ranks.iter_mut().flat_map(|ranks| &mut ranks.rows);
     ranks.for_each(|rank| rank.host = None);
     for info in &mut report.traces {
         info.host = None;
+        info.labels.clear();
         info.path = file_name(&info.path).to_owned();
         if let Some(command) = &mut info.command {
             command.truncate(2);

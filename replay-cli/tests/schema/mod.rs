@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 /// The checksum (CRC-32C) of each schema. Programs that read reports rely on them.
 const CHECKSUMS: [(&str, u32); 7] = [
-    ("report", 0xc219_518e),
+    ("report", 0xd2ca_8751),
     ("comparison", 0xdb68_1de2),
     ("check", 0xe024_e4f5),
-    ("job", 0xdfcb_79cf),
-    ("history", 0x01c5_9cf5),
+    ("job", 0x1b4d_a789),
+    ("history", 0xe5b0_5076),
     ("whatif", 0xe414_7e0e),
     ("largest", 0xd83b_53df),
 ];

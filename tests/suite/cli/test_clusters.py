@@ -94,6 +94,27 @@ def test_two_nodes_with_one_folder_lose_nothing(bin, tmp_path, place, locks):
     assert summary["world_size"] == (2 if place == "slurm ranks" else None)
 
 
+def test_labels_find_a_run(bin, tmp_path):
+    labels = ["--label", "team=nlp", "--label", "experiment=lr 3e-4"]
+    slurm = {"SLURM_JOB_ID": "41", "SLURM_JOB_USER": "ana", "SLURM_JOB_NAME": "nightly", "SLURM_JOB_ACCOUNT": "a,b"}
+    env = environment(tmp_path, traced=False, LD_LIBRARY_PATH=bin, SIMGPU_LOG="", GPUMEMTRACE_LIB=LIBRARY, GPUMEMTRACE_LABELS="team=other,owner=ben", **slurm)
+    run = [COMMAND, "run", "-o", "run.trace", *labels, "--", bin / "process_ends", "in_two_parts"]
+    done = subprocess.run(run, cwd=tmp_path, env=env, input="\n\n", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    trace, archive = tmp_path / "run.trace", tmp_path / "archive"
+    # An account with a comma is no label. What the command line says wins over the environment.
+    expected = {"team": "nlp", "experiment": "lr 3e-4", "owner": "ben", "user": "ana", "job_name": "nightly", "job": "41"}
+    assert json.loads(gpumemtrace("replay", trace, "--json"))["traces"][0]["labels"] == expected
+    assert json.loads(gpumemtrace("ranks", trace, "--json"))["traces"][0]["labels"] == expected
+    gpumemtrace("export", "parquet", trace, "--run-name", "one", "-o", archive)
+    [found] = json.loads(gpumemtrace("history", archive, "--label", "team=nlp", "--label", "user=ana", "--json"))["runs"]
+    assert found["labels"] == expected
+    for wrong in ("team=other", "none=nlp", "team"):
+        gpumemtrace("history", archive, "--label", wrong, code=2)
+    refused = subprocess.run([COMMAND, "run", "--label", "9=a", "true"], env=env, capture_output=True, text=True)
+    assert refused.returncode == 2 and "the key \"9\" must begin with a letter" in refused.stderr
+
+
 RESTARTED = """
 import os
 import sys

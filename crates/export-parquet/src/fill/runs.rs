@@ -54,6 +54,10 @@ pub(crate) fn write_run(
         is_complete: info.complete,
         incomplete_json: Text::from(serde_json::to_string(&losses)?),
         git_commit: text(info.git_commit.as_ref()),
+        labels_json: (!info.labels.is_empty())
+            .then(|| serde_json::to_string(&info.labels))
+            .transpose()?
+            .map(Text::from),
         card: devices.first().and_then(|device| text(device.name.as_ref())),
         card_bytes: devices.first().and_then(|device| device.total_bytes).and_then(number),
         peak_live_bytes: most(|peak| peak.live_bytes),

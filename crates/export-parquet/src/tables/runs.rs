@@ -58,6 +58,8 @@ table! {
         incomplete_json: Text,
         /// Commit of the program's checkout. Null outside of one.
         git_commit: Option<Text>,
+        /// The labels of the run: an object in JSON, with keys in order. Null if it has none.
+        labels_json: Option<Text>,
         /// Name of the first GPU.
         card: Option<Text>,
         /// Memory of the first GPU. Null if it is unknown.

@@ -110,6 +110,12 @@ fn torch_releases(meta: &Meta) -> Option<TorchReleases> {
     Some(TorchReleases { oldest, newest })
 }
 
+/// The labels of a trace. Those of a damaged trace that are no pairs are left out.
+fn labels_of(meta: &Meta) -> BTreeMap<String, String> {
+    let labels = meta.list("labels").iter().filter_map(|label| label.split_once('='));
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
 /// Number of events by the name of their kind, also those that do not occur.
 fn events_by_name(analysis: &Analysis) -> BTreeMap<String, u64> {
     let mut events: BTreeMap<String, u64> = BTreeMap::new();
@@ -156,6 +162,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         allocator_conf: analysis.meta.allocator_conf().map(str::to_owned),
         torch_releases: torch_releases(meta),
         git_commit: text("git_commit"),
+        labels: labels_of(meta),
         searches_holders: meta.number("holders") == Some(1),
         since: analysis.since.as_ref().and_then(|since| since.reached).map(|reached| SinceMoment {
             time_ns: reached.time_ns.saturating_sub(analysis.start_ns),

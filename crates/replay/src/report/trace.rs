@@ -53,6 +53,8 @@ pub struct TraceInfo {
     pub allocator_conf: Option<String>,
     /// The git commit of the program; `null` if it was started outside a checkout.
     pub git_commit: Option<String>,
+    /// The labels of the run: those of `GPUMEMTRACE_LABELS`, and of the scheduler.
+    pub labels: BTreeMap<String, String>,
     /// True if `gpumemtrace run --holders` started the program.
     pub searches_holders: bool,
     /// The start of the analysed part; absent for a whole run.

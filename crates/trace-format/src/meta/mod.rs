@@ -48,10 +48,11 @@ const GENERIC_ALLOC_CONF_SINCE: u32 = 10;
 /// snapshot, with `snapshot.*`), `attached` (`late`: the driver was loaded before the recorder),
 /// `torch`, `torch_cuda`, `python`, `cuda_driver`, `cuda_runtime`, `allocator_conf`
 /// (`PYTORCH_CUDA_ALLOC_CONF`), `allocator_conf_generic` (`PYTORCH_ALLOC_CONF`; see
-/// [`Meta::allocator_conf`]), `git_commit` (`GPUMEMTRACE_GIT_COMMIT`), `holders`
-/// (1 if `gpumemtrace run --holders` started it), `stacks`, `on_full`, `apis`,
-/// `notes`, `rings` (`memory`: the recorder gave up its ring file), `part`, `dropped_parts`,
-/// `dropped_part_events`, `uncovered`, `device.N.total_bytes`, `device.N.name`.
+/// [`Meta::allocator_conf`]), `git_commit` (`GPUMEMTRACE_GIT_COMMIT`), `labels` (a list of
+/// `key=value`; see [`crate::labels`]), `holders` (1 if `gpumemtrace run --holders` started it),
+/// `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the recorder gave up its ring file),
+/// `part`, `dropped_parts`, `dropped_part_events`, `uncovered`, `device.N.total_bytes`,
+/// `device.N.name`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Meta {
     entries: Vec<(String, MetaValue)>,

@@ -20,6 +20,7 @@ const LABELS: &[(&str, &str)] = &[
     ("started_unix_ns", "started"),
     ("started_ns", "clock at start"),
     ("git_commit", "git commit"),
+    ("labels", "labels"),
     ("stacks", "call stacks"),
     ("on_full", "when a ring buffer is full"),
     ("allocator_conf", "PYTORCH_CUDA_ALLOC_CONF"),

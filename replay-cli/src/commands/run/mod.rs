@@ -24,6 +24,7 @@ use std::process::{Command, ExitStatus};
 use crate::launch::injectable::HostFileSystem;
 use anyhow::Context as _;
 use clap::ValueEnum;
+use gpumemtrace_format::labels::{Label, parse_label};
 use gpumemtrace_format::size_arg;
 use rustix::process::{Resource, getrlimit};
 
@@ -70,6 +71,9 @@ pub(crate) struct RunArgs {
     /// streams and pools
     #[arg(long)]
     no_torch_details: bool,
+    /// Label of the run, such as team=nlp, to find it by (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
+    label: Vec<Label>,
     /// Do not record the command line; without this option, only secrets in it are masked
     #[arg(long)]
     no_command_line: bool,
@@ -266,11 +270,19 @@ fn recorder_settings(args: &RunArgs) -> impl Iterator<Item = (&'static str, Stri
         ("GPUMEMTRACE_TORCH_DETAILS", args.no_torch_details.then(|| "off".to_owned())),
         ("GPUMEMTRACE_ON_FULL", name_of(args.on_full)),
         ("GPUMEMTRACE_COMMAND_LINE", args.no_command_line.then(|| "off".to_owned())),
+        ("GPUMEMTRACE_LABELS", labels_to_set(&args.label)),
         ("GPUMEMTRACE_MEMORY", args.memory.clone()),
         ("GPUMEMTRACE_ROTATE", args.rotate.clone()),
         ("GPUMEMTRACE_MAX_TOTAL_SIZE", args.max_total_size.clone()),
     ];
     settings.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// The labels of the options, in addition to those of the environment; `None` without options.
+fn labels_to_set(given: &[Label]) -> Option<String> {
+    let inherited = std::env::var("GPUMEMTRACE_LABELS").ok().filter(|labels| !labels.is_empty());
+    let labels = given.iter().map(|(key, value)| format!("{key}={value}"));
+    (!given.is_empty()).then(|| labels.chain(inherited).collect::<Vec<_>>().join(","))
 }
 
 /// The end of a command that could not be started, with the exit codes of a shell: 127 for not
