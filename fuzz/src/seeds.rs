@@ -17,7 +17,7 @@ use gpumemtrace_synthetic::Synthetic;
 
 const SUMMARY: &str = r#"{"schema":"gpumemtrace.summary","version":1,"traces":[{"host":"node0","pid":7,
 "started_unix_ns":1,"path":"run.trace","rank":0,"world_size":2,"command":["python"],"torch":null,
-"allocator_conf":null,"git_commit":"4f2a","events":9,"duration_ns":5,"end":"killed","missing":["a part"],"steps":3,
+"allocator_conf":null,"git_commit":"4f2a","labels":{"team":"nlp"},"events":9,"duration_ns":5,"end":"killed","missing":["a part"],"steps":3,
 "step_source":"optimizer","leak_assessment":"assessed","worst_finding":{"severity":"critical","summary":"Leak"},"devices":[{"device":0,"name":null,"total_bytes":80,
 "peak_live_bytes":60,"peak_reserved_bytes":70,"end_live_bytes":10,"live_bytes_over_time":[60,null],
 "peak_sites":[{"site":{"id":"a1","text":"train.py:14"},"bytes":50}],"more_peak_sites":0}],"leaks":[{"device":0,"kind":"tensors",

@@ -1,5 +1,7 @@
 //! Many runs in the order of time.
 
+use std::collections::BTreeSet;
+
 use crate::job::missing_ranks_of;
 use crate::summary::Summary;
 use crate::trace_summary::TraceSummary;
@@ -13,6 +15,8 @@ pub struct RunArchive {
     pub without_summary: Vec<String>,
     /// Names of runs whose summaries cannot be read.
     pub unreadable: Vec<String>,
+    /// Indices of runs that are not shown. Versions are still compared with them.
+    pub hidden: BTreeSet<usize>,
 }
 
 impl RunArchive {
@@ -21,14 +25,26 @@ impl RunArchive {
     pub fn new(mut runs: Vec<ArchivedRun>, without_summary: Vec<String>, unreadable: Vec<String>) -> Self {
         let order = |run: &ArchivedRun| (run.started_unix_ns(), run.name.clone());
         runs.sort_by_cached_key(order);
-        Self { runs, without_summary, unreadable }
+        Self { runs, without_summary, unreadable, hidden: BTreeSet::new() }
     }
 
-    /// True if all runs are here and complete.
+    /// Hides the runs that a filter does not choose.
+    pub fn show_only(&mut self, is_chosen: impl Fn(&ArchivedRun) -> bool) {
+        let hidden = self.runs.iter().enumerate().filter(|(_, run)| !is_chosen(run));
+        self.hidden = hidden.map(|(index, _)| index).collect();
+    }
+
+    /// The runs that are shown, by their start.
+    pub fn shown(&self) -> impl DoubleEndedIterator<Item = &ArchivedRun> {
+        let runs = self.runs.iter().enumerate();
+        runs.filter(|(index, _)| !self.hidden.contains(index)).map(|(_, run)| run)
+    }
+
+    /// True if all runs are here, and those that are shown are complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let is_all = self.without_summary.is_empty() && self.unreadable.is_empty();
-        is_all && self.runs.iter().all(ArchivedRun::is_complete)
+        is_all && self.shown().all(ArchivedRun::is_complete)
     }
 }
 
@@ -66,11 +82,19 @@ impl ArchivedRun {
         self.common(|trace| trace.git_commit.as_deref())
     }
 
-    /// The command line of the lowest rank, with spaces; `None` if it is unknown.
+    /// The command line of the lowest rank, of its first process; `None` if it is unknown.
+    #[must_use]
+    pub fn command(&self) -> Option<&[String]> {
+        let order = |trace: &&TraceSummary| {
+            (trace.rank.unwrap_or(u64::MAX), trace.process.started_unix_ns.unwrap_or(u64::MAX))
+        };
+        self.summary.traces().iter().min_by_key(order)?.command.as_deref()
+    }
+
+    /// [`Self::command`] with spaces between its words, to be shown; `None` if it is unknown.
     #[must_use]
     pub fn program(&self) -> Option<String> {
-        let command = self.summary.traces().first()?.command.as_ref()?;
-        Some(command.join(" "))
+        Some(self.command()?.join(" "))
     }
 
     /// True if a rank has this label.

@@ -1,7 +1,7 @@
 //! Attempts of a job that was restarted. Steps begin again in each, so only steps of one attempt
 //! are compared.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::trace_summary::TraceSummary;
 
@@ -35,6 +35,23 @@ pub(crate) fn attempts(traces: &[TraceSummary]) -> Option<Vec<u64>> {
         !has_repeated_rank(these()) && these().any(|trace| trace.rank == lowest)
     });
     is_whole.then_some(of_trace)
+}
+
+/// For each trace, true if its rank was started again after it had ended: only the last process of
+/// a rank counts. `gpumemtrace.sql` has the same rule (`questions/failed_runs.sql`).
+pub(crate) fn superseded(traces: &[TraceSummary]) -> Vec<bool> {
+    let mut starts: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for trace in traces {
+        if let Some((rank, start)) = trace.rank.zip(trace.process.started_unix_ns) {
+            starts.entry(rank).or_default().push(start);
+        }
+    }
+    let is_superseded = |trace: &TraceSummary| {
+        let (rank, start) = trace.rank.zip(trace.process.started_unix_ns)?;
+        let end = start.checked_add(trace.duration_ns?)?;
+        Some(starts.get(&rank)?.iter().any(|other| *other > start && *other >= end))
+    };
+    traces.iter().map(|trace| is_superseded(trace).unwrap_or(false)).collect()
 }
 
 fn has_repeated_rank<'a>(traces: impl Iterator<Item = &'a TraceSummary>) -> bool {

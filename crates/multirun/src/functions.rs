@@ -77,6 +77,8 @@ impl<'a> Functions<'a> {
             let of_function = lines.entry(FunctionRef::from_site(&site.text)).or_default();
             let most = of_function.entry(&site.text).or_insert(line);
             most.bytes = most.bytes.max(*bytes);
+            // A run may lack the text of a line, or have another one: any order gives the same.
+            most.source_id = most.source_id.max(line.source_id);
         }
         Self { runs, lines }
     }

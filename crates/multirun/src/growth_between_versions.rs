@@ -1,6 +1,6 @@
 //! What grew from one version of a program to the next.
 //!
-//! Growth is what is certain: the least that a function has in any usual run of a version, minus
+//! Growth is a lower bound: the least that a function has in any usual run of a version, minus
 //! the most that it has in any usual run of the version before. So runs of one version that vary
 //! are no growth. A summary keeps the largest call sites of a trace, so the least and the most are
 //! bounds too. A recording that was cut, or of a program that failed, bounds nothing from above, so
@@ -9,7 +9,7 @@
 //! `gpumemtrace.sql` has the same rule for the tables of an archive (`questions/grown_lines.sql`).
 //! `tests/suite/sql/test_growth_rule.py` compares both with a plain computation.
 
-use crate::archive::ArchivedRun;
+use crate::archive::RunArchive;
 use crate::functions::{FunctionRef, Functions, GpuChoice};
 use crate::versions::{CommonRanks, PairOutcome, versions};
 
@@ -77,16 +77,17 @@ impl Regression {
     }
 }
 
-/// What grew between consecutive versions of each program. Runs are in the order of
-/// their start, as in a [`RunArchive`](crate::RunArchive).
+/// What grew between consecutive versions of each program. Versions that begin
+/// with a hidden run are compared, and left out.
 ///
 /// Memory is compared by function, because lines move between commits, and over the ranks that both
 /// versions have.
 #[must_use]
-pub fn growth_between_versions(runs: &[ArchivedRun]) -> ArchiveGrowth {
-    let (programs, unplaced) = versions(runs);
+pub fn growth_between_versions(archive: &RunArchive) -> ArchiveGrowth {
+    let (programs, unplaced) = versions(&archive.runs);
     let mut growth = ArchiveGrowth { unplaced, ..ArchiveGrowth::default() };
-    for (program, versions) in &programs {
+    for (command, versions) in &programs {
+        let program = command.join(" ");
         for place in 1..versions.len() {
             // A version of runs that all failed is compared, and nothing is compared with it.
             let baseline = versions[..place].iter().rfind(|version| version.is_baseline());
@@ -101,6 +102,9 @@ pub fn growth_between_versions(runs: &[ArchivedRun]) -> ArchiveGrowth {
             growth.pairs.push(pair);
         }
     }
+    growth.pairs.retain(|pair| !archive.hidden.contains(&pair.after));
+    growth.regressions.retain(|regression| !archive.hidden.contains(&regression.after));
+    growth.unplaced.retain(|index| !archive.hidden.contains(index));
     growth.pairs.sort_by_key(|pair| std::cmp::Reverse((pair.after, pair.before)));
     growth.regressions.sort_by(|one, other| {
         let order = |regression: &Regression| (regression.after, regression.growth_bytes());

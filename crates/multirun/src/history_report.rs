@@ -62,7 +62,7 @@ pub struct HistoryRun {
     pub median_peak_live_bytes: Option<u64>,
     /// The largest of these peaks.
     pub most_peak_live_bytes: Option<u64>,
-    /// How the run ended: its newest attempt, if the job was restarted.
+    /// How the run ended: the last process of each rank counts.
     pub outcome: Option<Outcome>,
     /// The most severe finding of all ranks.
     pub worst_finding: Option<WorstFinding>,
@@ -155,7 +155,7 @@ impl HistoryReport {
             schema: "gpumemtrace.history",
             version: 1,
             complete: archive.is_complete(),
-            runs: runs.iter().rev().map(HistoryRun::new).collect(),
+            runs: archive.shown().rev().map(HistoryRun::new).collect(),
             growth: grown.collect(),
             versions: versions.collect(),
             unplaced: growth.unplaced.iter().map(|index| runs[*index].name.clone()).collect(),
@@ -186,7 +186,7 @@ impl HistoryRun {
 }
 
 impl ArchivedRun {
-    /// How the run ended: its newest attempt, if the job was restarted. `None` without traces.
+    /// How the run ended: the last process of each rank counts. `None` without traces.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         outcome_of_run(self.summary.traces())

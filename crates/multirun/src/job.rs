@@ -6,7 +6,7 @@ use gpumemtrace_replay::Spread;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::attempts::attempts;
+use crate::attempts::{attempts, superseded};
 use crate::growth::{FirstGrowth, GrowingLine, first_growth, growing_lines, have_equal_steps};
 use crate::summary::{Summary, UnreadableTrace};
 use crate::trace_summary::{DeviceSummary, OomSummary, TraceSummary, WorstFinding};
@@ -36,9 +36,9 @@ pub struct JobReport {
     /// The number of attempts of the job: 1 unless ranks have several traces. `null` if the times
     /// of the traces do not separate them.
     pub attempts: Option<u64>,
-    /// PyTorch's peak of `memory_allocated()`, of each GPU.
+    /// PyTorch's peak of `memory_allocated()`, of each GPU of the last process of each rank.
     pub peak_live: Option<Spread>,
-    /// PyTorch's peak of `memory_reserved()`, of each GPU.
+    /// PyTorch's peak of `memory_reserved()`, likewise.
     pub peak_reserved: Option<Spread>,
     /// GPUs with a much higher or lower peak of `memory_allocated()`, the furthest first.
     pub outliers: Vec<Outlier>,
@@ -132,8 +132,10 @@ impl JobReport {
     #[must_use]
     pub fn of(summary: &Summary) -> Self {
         let traces = summary.traces();
+        let superseded = superseded(traces);
+        let last = || traces.iter().zip(&superseded).filter(|(_, is_superseded)| !**is_superseded);
         let peaks = |of: fn(&DeviceSummary) -> Option<u64>| {
-            Spread::from_values(traces.iter().flat_map(|trace| &trace.devices).filter_map(of).collect())
+            Spread::from_values(last().flat_map(|(trace, _)| &trace.devices).filter_map(of).collect())
         };
         let peak_live = peaks(|device| device.peak_live_bytes);
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
@@ -154,7 +156,10 @@ impl JobReport {
             repeated_ranks: seen.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect(),
             attempts: attempts.as_ref().map(|of| of.iter().max().map_or(0, |last| last + 1)),
             peak_reserved: peaks(|device| device.peak_reserved_bytes),
-            outliers: peak_live.as_ref().map(|spread| outliers(traces, spread)).unwrap_or_default(),
+            outliers: peak_live
+                .as_ref()
+                .map(|spread| outliers(traces, &superseded, spread))
+                .unwrap_or_default(),
             peak_live,
             have_equal_steps: have_equal_steps(traces),
             first_growth: first_growth(traces, attempts.as_deref()),
@@ -178,15 +183,19 @@ pub(crate) fn missing_ranks_of(traces: &[TraceSummary]) -> Vec<u64> {
     missing_ranks(world_size(traces), &traces.iter().filter_map(|trace| trace.rank).collect())
 }
 
-/// The ranks of a job that none of these traces is of; none if the size of the job is unknown.
+/// Ranks without a trace. Empty if the size of the job is unknown.
 pub(crate) fn missing_ranks(world_size: Option<u64>, seen: &BTreeSet<u64>) -> Vec<u64> {
     let known = world_size.filter(|size| *size <= MAX_WORLD);
     (0..known.unwrap_or(0)).filter(|rank| !seen.contains(rank)).collect()
 }
 
-fn outliers(traces: &[TraceSummary], spread: &Spread) -> Vec<Outlier> {
+fn outliers(traces: &[TraceSummary], superseded: &[bool], spread: &Spread) -> Vec<Outlier> {
     let mut found = Vec::new();
-    for (trace, one) in traces.iter().enumerate() {
+    // Of a median of 0, there is no share.
+    if spread.median_bytes == 0 {
+        return found;
+    }
+    for (trace, one) in traces.iter().enumerate().filter(|(trace, _)| !superseded[*trace]) {
         for device in &one.devices {
             let Some(bytes) = device.peak_live_bytes else { continue };
             if spread.is_outlier(bytes) {

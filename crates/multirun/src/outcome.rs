@@ -5,7 +5,7 @@ use gpumemtrace_replay::report::Ending;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::attempts::attempts;
+use crate::attempts::superseded;
 use crate::trace_summary::TraceSummary;
 
 /// How a process ended. Of the processes of a run, the first of these counts: a launcher kills the
@@ -62,11 +62,8 @@ impl TraceSummary {
     }
 }
 
-/// How a run ended: its newest attempt, if the job was restarted. `None` without traces.
+/// How a run ended: the last process of each rank counts. `None` without traces.
 pub(crate) fn outcome_of_run(traces: &[TraceSummary]) -> Option<Outcome> {
-    let attempts = attempts(traces);
-    let newest = attempts.as_ref().and_then(|attempts| attempts.iter().max());
-    let counts = |index: usize| attempts.as_ref().is_none_or(|attempts| Some(&attempts[index]) == newest);
-    let traces = traces.iter().enumerate().filter(|(index, _)| counts(*index));
-    traces.map(|(_, trace)| trace.outcome()).min()
+    let last = traces.iter().zip(superseded(traces)).filter(|(_, is_superseded)| !is_superseded);
+    last.map(|(trace, _)| trace.outcome()).min()
 }

@@ -140,7 +140,6 @@ pub struct TraceSummary {
     /// The git commit of the program.
     pub git_commit: Option<String>,
     /// The labels of the run.
-    #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// The number of events.
     pub events: u64,

@@ -16,7 +16,7 @@ pub enum PairOutcome {
     NoWholeTrace,
     /// Nothing: the versions have no rank in common, of those with a complete trace before.
     NoCommonRank,
-    /// Nothing: no rank has a known peak of a GPU in both.
+    /// Nothing: no GPU has a known peak, then or before.
     NoKnownPeak,
     /// Some ranks. The others are in one version only, or have no complete trace before that ended
     /// normally.
@@ -41,15 +41,15 @@ pub(crate) struct Version<'a> {
 
 /// The versions of each program, by their first runs, and the indices of runs that are in none:
 /// their program or their start is unknown. Runs are in the order of their start.
-pub(crate) fn versions(runs: &[ArchivedRun]) -> (BTreeMap<String, Vec<Version<'_>>>, Vec<usize>) {
-    let mut programs: BTreeMap<String, Vec<Version<'_>>> = BTreeMap::new();
+pub(crate) fn versions(runs: &[ArchivedRun]) -> (BTreeMap<&[String], Vec<Version<'_>>>, Vec<usize>) {
+    let mut programs: BTreeMap<&[String], Vec<Version<'_>>> = BTreeMap::new();
     let mut unplaced = Vec::new();
     for (index, run) in runs.iter().enumerate() {
-        let Some(program) = run.program().filter(|_| run.started_unix_ns().is_some()) else {
+        let Some(command) = run.command().filter(|_| run.started_unix_ns().is_some()) else {
             unplaced.push(index);
             continue;
         };
-        let versions = programs.entry(program).or_default();
+        let versions = programs.entry(command).or_default();
         // Runs of two commits may alternate, as on two branches.
         let is_same = |version: &&mut Version<'_>| {
             let commit = version.runs[0].1.git_commit();
@@ -120,29 +120,30 @@ impl<'a> CommonRanks<'a> {
         if old.is_empty() {
             return Err(PairOutcome::NoWholeTrace);
         }
+        for traces in old.values_mut().chain(new.values_mut()) {
+            traces.retain(|(_, trace)| gpus_of(trace).next().is_some());
+        }
+        old.retain(|_, traces| !traces.is_empty());
+        new.retain(|_, traces| !traces.is_empty());
+        if old.is_empty() || new.is_empty() {
+            return Err(PairOutcome::NoKnownPeak);
+        }
         old.retain(|rank, _| new.contains_key(rank));
         new.retain(|rank, _| old.contains_key(rank));
         if old.is_empty() {
             return Err(PairOutcome::NoCommonRank);
         }
         let (mut gpus_before, mut gpus_after) = (GpusOfRuns::new(), GpusOfRuns::new());
-        let (mut after_is_whole, mut compared) = (true, 0);
+        let mut after_is_whole = true;
         for (old, new) in old.values().zip(new.values_mut()) {
             if new.iter().any(|(_, trace)| trace.is_whole()) {
                 new.retain(|(_, trace)| trace.is_whole());
             }
-            if !has_gpu(old) || !has_gpu(new) {
-                continue;
-            }
-            compared += 1;
             add_gpus(&mut gpus_before, old);
             add_gpus(&mut gpus_after, new);
             after_is_whole &= new.iter().all(|(_, trace)| trace.is_whole());
         }
-        if compared == 0 {
-            return Err(PairOutcome::NoKnownPeak);
-        }
-        let outcome = if compared < all.len() { PairOutcome::SomeRanks } else { PairOutcome::AllRanks };
+        let outcome = if old.len() < all.len() { PairOutcome::SomeRanks } else { PairOutcome::AllRanks };
         let [before, after] = [gpus_before, gpus_after].map(|runs| runs.into_values().collect());
         Ok(Self { before, after, after_is_whole, outcome })
     }
@@ -157,10 +158,6 @@ fn add_gpus<'a>(runs: &mut GpusOfRuns<'a>, traces: &[(usize, &'a TraceSummary)])
             runs.entry(*run).or_default().extend(known);
         }
     }
-}
-
-fn has_gpu(traces: &[(usize, &TraceSummary)]) -> bool {
-    traces.iter().any(|(_, trace)| gpus_of(trace).next().is_some())
 }
 
 /// The GPUs with a known peak.

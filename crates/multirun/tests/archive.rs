@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_multirun::{
-    ArchiveGrowth, ArchivedRun, CallSite, DeviceSummary, GpuChoice, OomSummary, PairOutcome, Process,
-    RunArchive, SitePeak, Summary, TraceSummary, growth_between_versions,
+    ArchiveGrowth, ArchivedRun, CallSite, DeviceSummary, GpuChoice, JobReport, OomSummary, Outcome,
+    PairOutcome, Process, RunArchive, SitePeak, Summary, TraceSummary, growth_between_versions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -74,7 +74,7 @@ fn changed(run: &ArchivedRun, change: impl Fn(&mut TraceSummary)) -> ArchivedRun
 }
 
 fn growth(runs: Vec<ArchivedRun>) -> ArchiveGrowth {
-    growth_between_versions(&RunArchive::new(runs, Vec::new(), Vec::new()).runs)
+    growth_between_versions(&RunArchive::new(runs, Vec::new(), Vec::new()))
 }
 
 /// Line, MiB before and MiB after.
@@ -228,6 +228,31 @@ fn another_line_of_a_listed_function_is_not_growth() {
     let before = with_unlisted(&run(1, Some("1"), &[("t.py:10 in f()", 30)]), 5, 7);
     let after = run(2, Some("2"), &[("t.py:10 in f()", 30), ("t.py:11 in f()", 7)]);
     assert_eq!(found(vec![before, after]), []);
+}
+
+#[test]
+fn hidden_runs_are_still_compared_with() {
+    let runs = vec![run(1, Some("a"), &[("t.py:1", 10)]), run(2, Some("b"), &[("t.py:1", 30)])];
+    let mut archive = RunArchive::new(runs, Vec::new(), Vec::new());
+    archive.show_only(|run| run.started_unix_ns() > Some(1));
+    assert_eq!((archive.shown().count(), growth_between_versions(&archive).regressions.len()), (1, 1));
+    archive.show_only(|run| run.started_unix_ns() == Some(1));
+    let grown = growth_between_versions(&archive);
+    assert_eq!((archive.shown().count(), grown.regressions.len(), grown.pairs.len()), (1, 0, 0));
+}
+
+#[test]
+fn a_restarted_rank_counts_with_its_last_process() {
+    let mut first = trace(0, 1, None, &[("t.py:1", 200)]);
+    first.duration_ns = Some(3);
+    first.exit_code = Some(1);
+    let mut second = trace(0, 9, None, &[("t.py:1", 1000)]);
+    second.process.pid = Some(7);
+    let other = trace(1, 1, None, &[("t.py:1", 1000)]);
+    let restarted = run_of([first.clone(), second, other]);
+    assert_eq!(restarted.outcome(), Some(Outcome::Exited));
+    assert_eq!(JobReport::of(&restarted.summary).outliers, []);
+    assert_eq!(run_of([first]).outcome(), Some(Outcome::ErrorExit));
 }
 
 #[test]

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<CliExit> {
     let page =
         args.html.as_ref().map(|path| OutputPath::claim_named(path, "html", args.force.force)).transpose()?;
     let archive = read_archive(args)?;
-    let growth = growth_between_versions(&archive.runs);
+    let growth = growth_between_versions(&archive);
     let report = HistoryReport::new(&archive, &growth);
     if let Some((path, page)) = args.html.as_ref().zip(page) {
         let text = render_archive(&archive, &growth, Style::for_files());
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<CliExit> {
 /// A finding about the newest version of a program.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum HistoryFinding {
-    /// A function has more memory than in the version before
+    /// A function has more memory than in the version before, or that is unknown
     Growth,
     /// Its newest run failed, or how it ended is unknown
     Failed,
@@ -106,7 +106,11 @@ impl HistoryFinding {
             Self::Growth => {
                 let newest =
                     report.versions.iter().find(|pair| pair.between.program.as_deref() == Some(program));
-                newest.is_some_and(|pair| report.growth.iter().any(|one| one.between == pair.between))
+                // What could not be compared may have grown.
+                newest.is_some_and(|pair| {
+                    !pair.compared.is_compared()
+                        || report.growth.iter().any(|one| one.between == pair.between)
+                })
             }
             Self::Failed => {
                 let newest = report.runs.iter().find(|run| run.program.as_deref() == Some(program));
@@ -124,7 +128,11 @@ fn parse_date(text: &str) -> Result<String, String> {
     let form = "0000-00-00T00:00:00Z";
     let fits = |(given, form): (char, char)| if form == '0' { given.is_ascii_digit() } else { given == form };
     let is_date = text.len() >= 10 && text.len() <= form.len() && text.chars().zip(form.chars()).all(fits);
-    if is_date { Ok(text.to_owned()) } else { Err("write a date as 2026-11-28".to_owned()) }
+    let number =
+        |range: std::ops::Range<usize>| text.get(range).and_then(|digits| digits.parse::<u32>().ok());
+    let is_day = number(5..7).is_some_and(|month| (1..=12).contains(&month))
+        && number(8..10).is_some_and(|day| (1..=31).contains(&day));
+    if is_date && is_day { Ok(text.to_owned()) } else { Err("write a date as 2026-11-28".to_owned()) }
 }
 
 /// The names of what each run has in a folder of the archive, such as `rank=3` or `rank=3.summary`.
@@ -170,12 +178,13 @@ fn read_archive(args: &HistoryArgs) -> anyhow::Result<RunArchive> {
         let is_labelled = args.label.iter().all(|(key, value)| run.has_label(key, value));
         is_labelled && args.program.as_ref().is_none_or(has) && args.since.as_ref().is_none_or(began)
     };
-    runs.retain(is_chosen);
-    if runs.is_empty() {
+    let mut archive = RunArchive::new(runs, without_summary, unreadable);
+    archive.show_only(is_chosen);
+    if archive.shown().next().is_none() {
         let why = format!("{} has no run that --program, --label and --since choose", folder.display());
         return Err(UsageError(why).into());
     }
-    Ok(RunArchive::new(runs, without_summary, unreadable))
+    Ok(archive)
 }
 
 /// Why no run can be shown.

@@ -119,7 +119,7 @@ pub(crate) fn make_runs_page(
 ) -> anyhow::Result<String> {
     let (runs, regressions) = (&archive.runs, &growth.regressions);
     let mut ranks_left = MAX_RANKS;
-    let mut rows: Vec<RunRow> = runs.iter().rev().map(|run| run_row(run, &mut ranks_left)).collect();
+    let mut rows: Vec<RunRow> = archive.shown().rev().map(|run| run_row(run, &mut ranks_left)).collect();
     rows.reverse();
     let without_ranks = rows.iter().filter(|row| row.ranks.is_none()).count();
     let mut notes = archive_notes(archive, growth);
@@ -152,7 +152,7 @@ pub(crate) fn make_runs_page(
 /// What is missing from the runs, and which versions were not compared. A page of a single run
 /// shows what that lacks beside its ranks.
 fn archive_notes(archive: &RunArchive, growth: &ArchiveGrowth) -> Vec<String> {
-    let limit = if archive.runs.len() > 1 { MAX_ROWS } else { 0 };
+    let limit = if archive.shown().count() > 1 { MAX_ROWS } else { 0 };
     let gaps = if limit > 0 || !archive.without_summary.is_empty() || !archive.unreadable.is_empty() {
         describe_archive_gaps(archive, limit)
     } else {

@@ -25,7 +25,7 @@ pub(crate) fn describe_archive_gaps(archive: &RunArchive, limit: usize) -> Vec<S
     };
     name_runs(&archive.without_summary, "without a summary, to be exported again");
     name_runs(&archive.unreadable, "without a readable summary");
-    let incomplete: Vec<&ArchivedRun> = archive.runs.iter().rev().filter(|run| !run.is_complete()).collect();
+    let incomplete: Vec<&ArchivedRun> = archive.shown().rev().filter(|run| !run.is_complete()).collect();
     for run in incomplete.iter().take(limit) {
         let missing = describe_run_gaps(run, &JobReport::of(&run.summary), MAX_TRACES);
         gaps.push(format!("{}: {}", escape_text(&run.name), missing.join("; ")));

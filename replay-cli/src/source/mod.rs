@@ -144,7 +144,7 @@ impl SourceReader {
     /// The source line of a site without its indentation; `None` if it may not be shown, if the
     /// file cannot be read or was changed after the run, or if the line is empty.
     pub(crate) fn line_of(&mut self, site: &Site) -> Option<String> {
-        let (text, _) = self.text_of(site)?;
+        let (_, text) = self.text_of(site)?;
         let shown: String = escape_text(text).chars().take(MAX_LINE_CHARS).collect();
         (!shown.is_empty()).then_some(shown)
     }
@@ -152,12 +152,14 @@ impl SourceReader {
     /// Identifies the line of a site within its function by its text, so that it is found again
     /// after edits above it; `None` like [`line_of`](Self::line_of). It does not reveal the text.
     pub(crate) fn line_id(&mut self, site: &Site) -> Option<String> {
-        let (text, equal_before) = self.text_of(site)?;
+        let (file, text) = self.text_of(site)?;
+        let (line, function) = (site.line?, site.function.as_ref()?);
+        let equal_before = file.equal_lines_before(line, function);
         (!text.is_empty()).then(|| stable_id(&[text.as_bytes(), &equal_before.to_le_bytes()]))
     }
 
-    /// The text of the line of a site, and the number of equal lines before it in its function.
-    fn text_of(&mut self, site: &Site) -> Option<(&str, usize)> {
+    /// The file of a site, and the text of its line.
+    fn text_of(&mut self, site: &Site) -> Option<(&PythonText, &str)> {
         let (file, line, function) = (site.file.as_ref()?, site.line?, site.function.as_ref()?);
         match self.scope {
             SourceScope::None => return None,
@@ -169,8 +171,7 @@ impl SourceReader {
             self.files.insert(file.clone(), text);
         }
         let text = self.files.get(file)?.as_ref()?;
-        let found = text.line_of_function(line, function)?.trim();
-        Some((found, text.equal_lines_before(line, function)))
+        Some((text, text.line_of_function(line, function)?.trim()))
     }
 
     /// Why lines of files that exist are missing.

@@ -69,6 +69,9 @@ impl PythonText {
         let mut names = Vec::new();
         let Some(mut indentation) = self.lines[begin].statement else { return names };
         for line in self.lines[..begin].iter().rev() {
+            if indentation == 0 {
+                break;
+            }
             if let Some(columns) = line.statement.filter(|columns| *columns < indentation) {
                 indentation = columns;
                 names.extend(defined_name(&line.text));

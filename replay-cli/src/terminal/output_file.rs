@@ -102,6 +102,10 @@ impl OutputPath {
     ///
     /// The path is a folder, or has a file that is kept.
     pub(crate) fn claim(path: &Path, kind: &'static str, replaces: bool) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            let why = "- is no name of a file here; write to /dev/stdout for the standard output";
+            return Err(UsageError(why.to_owned()).into());
+        }
         let free = |path: &Path| Self { path: path.to_owned(), kind, state: State::Free, mode: MODE };
         // Whatever prevents a look at the path prevents writing, which says why.
         let Ok(entry) = path.symlink_metadata() else { return Ok(free(path)) };

@@ -10,8 +10,8 @@ const CHECKSUMS: [(&str, u32); 7] = [
     ("report", 0xd2ca_8751),
     ("comparison", 0xdb68_1de2),
     ("check", 0xe024_e4f5),
-    ("job", 0x1b4d_a789),
-    ("history", 0xe5b0_5076),
+    ("job", 0x6ce7_d857),
+    ("history", 0xba25_08f0),
     ("whatif", 0xe414_7e0e),
     ("largest", 0xd83b_53df),
 ];

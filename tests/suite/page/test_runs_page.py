@@ -31,7 +31,7 @@ def traces(tmp_path_factory):
     return folder
 
 
-def test_page_of_many_ranks_has_the_numbers_of_summarize(browser, traces, tmp_path):  # noqa: F811
+def test_page_of_many_ranks_has_the_numbers_of_ranks(browser, traces, tmp_path):  # noqa: F811
     page = tmp_path / "job.html"
     gpumemtrace("ranks", traces, "--html", page, code=6)
     job = json.loads(gpumemtrace("ranks", traces, "--json", code=6))

@@ -52,7 +52,7 @@ class Program:
         for number, (name, (file, lines)) in enumerate(self.functions.items()):
             for index, (text, size) in enumerate(lines):
                 sites.append({"file": file, "line": 100 * number + 10 * index + self.shift, "function": name,
-                              "source_id": text if has_texts else None, "bytes": size * MIB})
+                              "source_id": text if has_texts and self.random.random() < 0.9 else None, "bytes": size * MIB})
         return sites
 
 
@@ -92,7 +92,7 @@ def summary(process):
     code = 1 if process["ended"] == "failed" else 0
     trace = {"host": "a", "pid": process["rank"], "started_unix_ns": process["start"], "path": f"{process['run']}.{process['rank']}.trace",
              "rank": process["rank"], "world_size": None, "command": process["command"], "torch": None, "allocator_conf": None,
-             "git_commit": process["commit"], "events": 1, "duration_ns": 1, "end": "exit", "exit_code": code, "end_detail": f"exit {code}",
+             "git_commit": process["commit"], "labels": {}, "events": 1, "duration_ns": 1, "end": "exit", "exit_code": code, "end_detail": f"exit {code}",
              "missing": ["cut"] if process["ended"] == "cut" else [], "steps": None, "step_source": None, "leak_assessment": "assessed",
              "worst_finding": None, "devices": [device], "leaks": [], "more_leaks": 0, "ooms": [], "more_ooms": 0}
     return {"schema": "gpumemtrace.summary", "version": 1, "traces": [trace], "unreadable": []}
@@ -162,8 +162,8 @@ def compare(before, after):
     for side in (old, new):
         most = defaultdict(dict)
         for site in (site for process in side for site in process["sites"]):
-            size, _ = most[name(site)].get(site["line"], (0, None))
-            most[name(site)][site["line"]] = (max(size, site["bytes"]), site["source_id"])
+            size, text = most[name(site)].get(site["line"], (0, None))
+            most[name(site)][site["line"]] = (max(size, site["bytes"]), max(text or "", site["source_id"] or "") or None)
         lines.append(most)
     old_lines, new_lines = lines
 

@@ -79,7 +79,7 @@ fn summary_of(trace: &TraceIdentity) -> TraceSummary {
     let process = serde_json::to_value(&trace.process).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(
         r#"{"rank":0,"world_size":null,"command":null,"torch":null,"allocator_conf":null,
-        "git_commit":null,"events":9,"duration_ns":5,"end":"exit","missing":[],"steps":null,
+        "git_commit":null,"labels":{},"events":9,"duration_ns":5,"end":"exit","missing":[],"steps":null,
         "step_source":null,"leak_assessment":"assessed","worst_finding":null,"devices":[],"leaks":[],
         "more_leaks":0,"ooms":[],"more_ooms":0}"#,
     )

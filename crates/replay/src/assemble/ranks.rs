@@ -38,7 +38,8 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
     let median = spread.median_bytes;
     let worst = (0..rows.len()).max_by_key(|at| (rows[*at].peak_live_bytes, std::cmp::Reverse(*at)))?;
     let excess = spread.excess(rows[worst].peak_live_bytes);
-    let differs = spread.is_outlier(rows[worst].peak_live_bytes);
+    // Of a median of 0, there is no share.
+    let differs = median > 0 && spread.is_outlier(rows[worst].peak_live_bytes);
     let world = analyses.iter().filter_map(|analysis| analysis.meta.number("world_size")).max();
     let seen: BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
     let missing = world.map(|world| world.saturating_sub(seen.len() as u64));

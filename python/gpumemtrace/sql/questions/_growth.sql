@@ -4,14 +4,15 @@
 WITH processes AS (
   -- The program is the command line of the lowest rank, and the commit is that of all ranks.
   SELECT run, rank, COALESCE(reported_rank, -1) AS job_rank,
-    is_whole AND is_complete AND COALESCE(ending, '') = 'exit' AND peak_live_bytes IS NOT NULL
-      AND COALESCE(exit_code, CASE WHEN ooms > 0 THEN 1 ELSE 0 END) = 0 AS is_good,
+    COALESCE(is_whole AND is_complete AND COALESCE(ending, '') = 'exit' AND peak_live_bytes > 0
+      AND COALESCE(exit_code, CASE WHEN ooms > 0 THEN 1 ELSE 0 END) = 0, false) AS is_good,
     peak_live_bytes,
     min(started_unix_ns) OVER (PARTITION BY run) AS started_unix_ns,
     CASE WHEN min(git_commit) OVER (PARTITION BY run) = max(git_commit) OVER (PARTITION BY run)
       THEN min(git_commit) OVER (PARTITION BY run) END AS git_commit,
     first_value(command_json) OVER (
-      PARTITION BY run ORDER BY COALESCE(reported_rank, rank), rank) AS program
+      PARTITION BY run
+      ORDER BY reported_rank NULLS LAST, started_unix_ns NULLS LAST, rank) AS program
   FROM runs
 ), placed_processes AS (
   SELECT run, rank, job_rank, is_good, peak_live_bytes, started_unix_ns, git_commit, program,
@@ -63,7 +64,7 @@ WITH processes AS (
   JOIN placed_processes p ON p.program = s.program AND p.version = s.version
   JOIN good_ranks r ON r.program = s.program AND r.version = s.version AND r.job_rank = p.job_rank
   JOIN gpus g ON g.run = p.run AND g.rank = p.rank
-  WHERE p.peak_live_bytes IS NOT NULL AND (p.is_good OR (s.is_after = 1 AND r.has_good = 0))
+  WHERE p.peak_live_bytes > 0 AND (p.is_good OR (s.is_after = 1 AND r.has_good = 0))
 ), common_ranks AS (
   SELECT pair, job_rank
   FROM side_gpus

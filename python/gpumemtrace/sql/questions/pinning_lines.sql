@@ -9,7 +9,7 @@
 --   command VARCHAR = '%': LIKE pattern for the command line.
 --   max_share DOUBLE = 0.25: Segments of which a larger share is allocated are left out.
 --   max_rows BIGINT = 50: Most rows to return.
---   newest_runs BIGINT = 20: Only so many of the newest runs count.
+--   newest_runs BIGINT = 20: Number of newest runs that count.
 -- Columns:
 --   file VARCHAR: File of the line, or the library.
 --   line BIGINT (number): The line.

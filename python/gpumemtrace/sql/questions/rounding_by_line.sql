@@ -6,7 +6,7 @@
 -- Parameters:
 --   command VARCHAR = '%': LIKE pattern for the command line.
 --   max_rows BIGINT = 50: Most rows to return.
---   newest_runs BIGINT = 20: Only so many of the newest runs count.
+--   newest_runs BIGINT = 20: Number of newest runs that count.
 -- Columns:
 --   file VARCHAR: File of the line, or the library.
 --   line BIGINT (number): The line.

@@ -11,7 +11,7 @@
 --   min_steps BIGINT = 20: Shorter runs are left out.
 --   min_blocks BIGINT = 8: Lines with fewer blocks in a process are left out.
 --   max_rows BIGINT = 50: Most rows to return.
---   newest_runs BIGINT = 20: Only so many of the newest runs count.
+--   newest_runs BIGINT = 20: Number of newest runs that count.
 -- Columns:
 --   file VARCHAR: File of the line, or the library.
 --   line BIGINT (number): The line.

@@ -117,7 +117,7 @@ mod tests {
         for entry in fs::read_dir(folder.join(inside)).unwrap() {
             let entry = entry.unwrap();
             let name = Path::new(inside).join(entry.file_name()).display().to_string();
-            let is_left_out = ["history", "_simulation", "_run", "_holders/site"].contains(&name.as_str());
+            let is_left_out = ["sql", "_simulation", "_run", "_holders/site"].contains(&name.as_str());
             if entry.path().is_dir() && !is_left_out {
                 list_files(folder, &name, files);
             } else if Path::new(&name).extension().is_some_and(|extension| extension == "py") {

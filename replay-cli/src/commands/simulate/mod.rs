@@ -81,7 +81,7 @@ pub(crate) struct SimulateArgs {
     /// or NAME=; otherwise --NAME is added. With FIRST..LAST:STEP, only every STEPth value is
     /// tried.
     #[arg(long, value_name = "NAME=FIRST..LAST", value_parser = VariedArgument::parse, conflicts_with_all = [
-        "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "no_torch_details",
+        "no_report", "output", "stacks", "depth", "on_full", "memory", "rotate", "max_total_size", "label", "no_torch_details",
         "no_command_line", "holders", "holders_signal", "holders_limit", "html",
     ])]
     vary: Option<VariedArgument>,

@@ -28,7 +28,8 @@ const MAX_ROWS: usize = 20;
 pub(crate) fn render_archive(archive: &RunArchive, growth: &ArchiveGrowth, style: Style) -> String {
     let runs = &archive.runs;
     let mut out = String::new();
-    put_line(&mut out, format_args!("{}", style.bold(&headline(runs.len(), growth))));
+    let count = archive.shown().count();
+    put_line(&mut out, format_args!("{}", style.bold(&headline(count, growth))));
     let shown = style.row_limit(MAX_ROWS);
     put_gaps(&mut out, &describe_archive_gaps(archive, shown), style);
     out.push('\n');
@@ -39,10 +40,10 @@ pub(crate) fn render_archive(archive: &RunArchive, growth: &ArchiveGrowth, style
         "median peak", "max peak"
     );
     put_line(&mut out, format_args!("{}", style.bold(&title)));
-    for run in runs.iter().rev().take(shown) {
+    for run in archive.shown().rev().take(shown) {
         put_line(&mut out, format_args!("{}", describe_run(run, width)));
     }
-    put_more(&mut out, (runs.len(), shown), "older run", "--top shows them");
+    put_more(&mut out, (count, shown), "older run", "--top shows them");
     out.push('\n');
     let grown = &growth.regressions;
     if grown.is_empty() {

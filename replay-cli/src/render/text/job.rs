@@ -103,7 +103,7 @@ fn render_growth(out: &mut String, job: &JobReport, style: Style) {
     let unjudged = job.traces.iter().filter(|trace| trace.leak_assessment != "assessed").count();
     if job.lines.is_empty() {
         let text = match job.traces.len() - unjudged {
-            0 => "Leaks were not judged in any trace, or only in part (see replay).",
+            0 => "No trace has enough steps to judge leaks; run replay on one for the reason.",
             judged if judged < job.traces.len() => {
                 "No certain leaks where they were judged (replay lists possible ones)."
             }
