@@ -23,7 +23,7 @@ Read         replay         Analyse a trace: leaks, peak, timeline, ...
              html           Write an offline page with charts of a trace
              compare        Compare two traces, or two runs rank by rank
              check          Check a trace against a memory budget
-Many         ranks          Compare the ranks of a run
+Many         ranks          Compare the ranks of a job
              history        Compare the runs of a folder over time
 Plan         whatif         Predict other allocator settings, or another card
              fit            Find the smallest card that holds a run

@@ -156,7 +156,7 @@ fn compare_and_check_take_display_options() {
     let (code, shown, errors) =
         folder.run(&["compare", "a.trace", "b.trace", "--top", "1", "--units", "kib"], "200");
     assert_eq!(code, 0, "{errors}");
-    assert!(shown.contains("(--top lists more)") && shown.contains("KiB"), "{shown}");
+    assert!(shown.contains("(--top N lists more)") && shown.contains("KiB"), "{shown}");
     assert!(!shown.contains("MiB"), "{shown}");
     let (_, colored, _) = folder.run(&["compare", "a.trace", "b.trace", "--color", "always"], "80");
     assert!(colored.contains("\u{1b}[1m"));

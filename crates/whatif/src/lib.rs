@@ -401,7 +401,7 @@ impl WhatIf {
         found.into_iter().filter(|(is_found, _)| *is_found).map(|(_, more)| more).collect()
     }
 
-    /// The doubts of one row beside those of every row.
+    /// The doubts of one row that not every row has.
     fn doubts_of_row(&self, scenario: &Scenario, prediction: Option<&Prediction>) -> Vec<Doubt> {
         let recorded_version = self.base.0.version;
         let mut doubts = scenario.exclusions(self.shared_memory.was_seen);

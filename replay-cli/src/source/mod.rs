@@ -41,7 +41,7 @@ const SECRET_EXTENSIONS: &[&str] = &["pem", "key", "p12", "pfx", "kdbx", "netrc"
 /// The option that chooses where source lines may come from.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct SourceArgs {
-    /// Show source lines of Python files below DIR, whoever recorded the trace (repeatable)
+    /// Show source lines of Python files below DIR, also for traces of others (repeatable)
     ///
     /// Without it, source lines are those below the folder of the run and of Python's libraries,
     /// and only for traces that you recorded on this host.

@@ -103,7 +103,7 @@ enum FoundKind {
     Unlisted,
 }
 
-/// What lies at most so many folders deep. Links to folders are not followed.
+/// What lies at most `depth` folders deep. Links to folders are not followed.
 fn walk(folder: &Path, depth: usize) -> Result<Vec<(PathBuf, FoundKind)>, UnreadableInput> {
     let root = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = WalkDir::new(root).min_depth(1).max_depth(depth).into_iter();

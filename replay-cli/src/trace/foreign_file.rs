@@ -51,7 +51,7 @@ pub(crate) fn describe_foreign_file(path: &Path, file: &File) -> Option<String> 
     Some(format!("is {what}: {instead}"))
 }
 
-/// The first bytes of a file, at most so many.
+/// The first bytes of a file, at most `most`.
 fn read_start(file: &File, most: usize) -> Vec<u8> {
     let mut first = vec![0; most];
     let mut len = 0;

@@ -22,7 +22,7 @@ pub struct SettingsBeside {
 }
 
 impl SettingsBeside {
-    /// `settings` beside those of an allocator. `None` if more than a request tells them apart.
+    /// `settings` and those of an allocator. `None` if more than a request tells them apart.
     pub fn new(settings: &Settings, of_allocator: &Settings) -> Option<Self> {
         let &Settings { max_split_bytes, roundup, .. } = of_allocator;
         let has_equal_limits = settings.max_split_bytes == max_split_bytes;

@@ -25,7 +25,8 @@ pub(crate) struct FrameBudget {
 }
 
 impl FrameBudget {
-    /// Stands for a stack of so many frames if the budget of a trace with so many nodes is used up.
+    /// Stands for a stack of `frames` frames if the budget of a trace with `nodes` nodes is used
+    /// up.
     pub(crate) fn replace(&self, frames: usize, nodes: usize) -> Option<Vec<StackFrame>> {
         let is_used_up = frames > 0 && self.used_bytes.get() > max_bytes(nodes);
         is_used_up.then(|| vec![omitted_frames(frames)])

@@ -60,7 +60,7 @@ pub(crate) struct ComparedRange {
 }
 
 impl ComparedRange {
-    /// The steps of one run that completed so many. `None` if there are none.
+    /// The steps of one run with this number of completed steps. `None` if there are none.
     pub(crate) fn of_run(steps_ended: u32) -> Option<Self> {
         Self::common_to(steps_ended, steps_ended)
     }

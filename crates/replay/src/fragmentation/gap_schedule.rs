@@ -1,4 +1,4 @@
-//! The schedule of observations of the gap: one after every so many events.
+//! The schedule of observations of the gap: one after each equal number of events.
 //!
 //! Constraint: one observation visits every live block and every range of driver memory. Neither
 //! the number of events nor that of later blocks is known in advance.
@@ -46,7 +46,7 @@ pub(crate) struct GapSchedule {
 }
 
 impl GapSchedule {
-    /// Schedules observations for a run of so many events (0 if unknown).
+    /// Schedules observations for a run with this number of events (0 if unknown).
     pub(crate) fn new(expected_events: u64) -> Self {
         let stride = expected_events.div_ceil(MAX_OBSERVATIONS).max(MIN_STRIDE);
         Self { events: 0, stride, next_event: stride, blocks_visited: 0, is_limited: false, expected_events }
@@ -69,7 +69,7 @@ impl GapSchedule {
         self.events = self.events.saturating_add(events as u64).min(self.next_event);
     }
 
-    /// Takes the observation that is due, which would visit so many blocks and ranges.
+    /// Takes the observation that is due, which would visit this number of blocks and ranges.
     pub(crate) fn take_due(&mut self, blocks: u64) -> DueObservation {
         let allowed = FREE_BLOCKS.saturating_add(self.events / EVENTS_PER_BLOCK);
         let is_costly = self.blocks_visited.saturating_add(blocks) > allowed;

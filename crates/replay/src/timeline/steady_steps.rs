@@ -75,7 +75,8 @@ impl SteadySteps {
         self.present.push(event, [event.size, requested, stream], NEEDS_MEMORY);
     }
 
-    /// Notes the free of a block that was allocated so many block events before; 0 if unknown.
+    /// Notes the free of a block, with the number of block events since its allocation; 0 if
+    /// unknown.
     #[inline]
     pub(crate) fn on_free(&mut self, event: &Event, age_events: u64) {
         self.present.push(event, [age_events, 0, 0], 0);

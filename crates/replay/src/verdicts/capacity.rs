@@ -14,7 +14,7 @@ const PRESSURE: [f64; 2] = [0.92, 0.97];
 const FRAGMENTED: f64 = 0.3;
 /// Shares of a device below this are not reported.
 const MATTERS: f64 = 0.05;
-/// PyTorch's cache is large at so many times the allocated memory, and this share of the device.
+/// PyTorch's cache is large at this multiple of the allocated memory, and this share of the device.
 const OVERHANG: (u64, f64) = (2, 0.3);
 
 /// The levels of one device.

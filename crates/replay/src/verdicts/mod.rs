@@ -23,7 +23,7 @@ use stranded::stranded_verdict;
 
 /// Most call sites that a spike names.
 const MAX_SPIKE_SITES: usize = 3;
-/// A leak that fills the device within so many steps is critical.
+/// A leak that fills the device within this number of steps is critical.
 const SOON_STEPS: u64 = 10_000;
 /// A forecast beyond this many times the steps seen is not critical, unless it is soon.
 const MAX_EXTRAPOLATION: u64 = 10;

@@ -10,7 +10,7 @@ use crate::report::{ResidualSource, Severity, SiteBytes, VerdictEvidence};
 
 /// The share of the time that is usual.
 const USUAL: f64 = 0.95;
-/// A spike is at least so many times the usual level, and higher by this share of the device.
+/// A spike is at least this multiple of the usual level, and higher by this share of the device.
 const SPIKE: (f64, f64) = (1.5, 0.05);
 /// Fewer bins do not define a usual level.
 const MIN_BINS: usize = 40;

@@ -33,7 +33,7 @@ impl<R: Read + Seek> SeekableRead for R {}
 /// The form of an unpacked snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SnapshotForm {
-    /// A pickle, after so many others.
+    /// A pickle, and the number of those before it.
     Pickle {
         skipped_pickles: u32,
     },

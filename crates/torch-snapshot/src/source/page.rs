@@ -15,7 +15,7 @@ use crate::error::SnapshotError;
 /// The script that such a page loads.
 const VIEWER: &[u8] = b"MemoryViz.js";
 const KEY: &[u8] = b"base64\"";
-/// The text begins within so many bytes of the page.
+/// The text begins within this number of bytes of the page.
 const MAX_BYTES_BEFORE: u64 = 1 << 20;
 
 /// Encoders differ in whether they pad.

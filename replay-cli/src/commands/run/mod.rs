@@ -138,10 +138,10 @@ enum OnFullArg {
     Drop,
 }
 
-/// What another command of ours adds to the command, beside the recorder.
+/// Environment, libraries and Python code that `simulate` adds to the recorded command.
 #[derive(Debug, Default)]
 pub(super) struct CommandExtras {
-    /// Environment variables, beside those of the recorder.
+    /// Environment variables in addition to those of the recorder.
     pub(super) variables: Vec<(&'static str, OsString)>,
     /// Libraries that the loader takes first, behind the recorder: a value of `LD_PRELOAD`.
     pub(super) preloaded: OsString,
@@ -163,7 +163,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     Ok(run_with(args, &CommandExtras::default())?.exit)
 }
 
-/// Runs the command with what another command of ours adds.
+/// Runs the command with additions of `simulate`.
 pub(super) fn run_with(args: &RunArgs, extras: &CommandExtras) -> anyhow::Result<FinishedCommand> {
     let library = find_library()?;
     check_preloadable(&library, Platform::HOST)?;

@@ -45,14 +45,14 @@ fn candidates(base: &Scenario) -> Vec<Scenario> {
     all.filter(|scenario| !scenario.is_same(base)).collect()
 }
 
-/// How many settings can be predicted within so many steps.
+/// The number of settings that can be predicted within this number of steps.
 fn affordable_settings(steps: u64, (events, requests): (u64, u64)) -> usize {
     let allocators = steps.saturating_sub(events) / requests.max(1);
     // One is for the recorded run.
     allocators.saturating_sub(1) as usize
 }
 
-/// The steps that a prediction of so many settings takes.
+/// The steps that a prediction of this number of settings takes.
 fn steps_of(settings: usize, (events, requests): (u64, u64)) -> u64 {
     events + requests * (1 + settings as u64)
 }

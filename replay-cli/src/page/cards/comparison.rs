@@ -104,7 +104,7 @@ fn lines(
     let more = lines.len().saturating_sub(MAX_LINES);
     let more = (more > 0).then(|| {
         let count = format_count(more as u64, "more call site");
-        paragraph(format!("gpumemtrace compare --top lists {count}.")).class("muted")
+        paragraph(format!("gpumemtrace compare --top N lists {count}.")).class("muted")
     });
     let frame = element("div").class("table-frame").add(table).add(show);
     [Some(element("h3").add(title)), Some(frame), more].into_iter().flatten().collect()

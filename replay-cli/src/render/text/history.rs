@@ -43,7 +43,7 @@ pub(crate) fn render_archive(archive: &RunArchive, growth: &ArchiveGrowth, style
     for run in archive.shown().rev().take(shown) {
         put_line(&mut out, format_args!("{}", describe_run(run, width)));
     }
-    put_more(&mut out, (count, shown), "older run", "--top shows them");
+    put_more(&mut out, (count, shown), "older run", "--top N shows them");
     out.push('\n');
     let grown = &growth.regressions;
     if grown.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn render_archive(archive: &RunArchive, growth: &ArchiveGrowth, style
         for regression in grown.iter().take(shown) {
             put_line(&mut out, format_args!("{}", describe_regression(regression, runs)));
         }
-        put_more(&mut out, (grown.len(), shown), "function", "--top shows them");
+        put_more(&mut out, (grown.len(), shown), "function", "--top N shows them");
     }
     put_gaps(&mut out, &describe_growth_gaps(growth, archive), style);
     layout::finish_text(&out, style)

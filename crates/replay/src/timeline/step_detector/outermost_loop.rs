@@ -27,9 +27,9 @@ use crate::util::seeded_map::SeededMap;
 
 /// A loop must have at least this many iterations.
 const MIN_ITERATIONS: usize = 8;
-/// The loop's function makes at least one in so many allocations.
+/// The loop's function makes at least one of this number of allocations.
 pub(super) const MIN_SHARE: usize = 4;
-/// One in so many iterations may lack the allocation that begins steps, or have it twice.
+/// One of this number of iterations may lack the allocation that begins steps, or have it twice.
 const EXCEPTION_SHARE: usize = 100;
 
 /// Landings at one place or in one function.

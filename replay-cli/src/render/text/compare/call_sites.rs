@@ -66,7 +66,7 @@ pub(super) fn render_call_sites(
     }
     if lines.len() > most {
         let more = format_count((lines.len() - most) as u64, "more call site");
-        put_line(out, format_args!("  and {more} (--top lists more)"));
+        put_line(out, format_args!("  and {more} (--top N lists more)"));
     }
     if let Some(withheld) = sources.withheld() {
         put_line(out, format_args!("{}", style.dim(&withheld.describe())));

@@ -171,6 +171,6 @@ fn render_lines(out: &mut String, ranks: &RankComparison, most: usize, style: St
     }
     if let Some(more) = ranks.lines.len().checked_sub(most).filter(|more| *more > 0) {
         let more = format_count(more as u64, "more call site");
-        put_line(out, format_args!("  and {more} (--top lists more)"));
+        put_line(out, format_args!("  and {more} (--top N lists more)"));
     }
 }

@@ -16,7 +16,7 @@ use crate::timeline::bin_axis::BinAxis;
 const MAX_BINS: usize = 2048;
 /// Limit of values of all groups, unless there are as few bins as [`MIN_BINS`].
 const MAX_VALUES: usize = 1 << 21;
-/// Up to so many bins are never merged for the number of their values.
+/// Below this number of bins, `MAX_VALUES` does not cause a merge.
 const MIN_BINS: usize = 256;
 
 /// The highest live bytes of a bin.
