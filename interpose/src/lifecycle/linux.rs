@@ -132,7 +132,7 @@ mod entry_points {
                 let is_registered = !super::is_c_library_replaced()
                     && unsafe { on_exit(end_last, std::ptr::null_mut()) } == 0;
                 ENDS_LAST.store(is_registered, Ordering::Relaxed);
-                // SAFETY: the loader's arguments; a preloaded library is loaded before any thread.
+                // SAFETY: the loader's arguments.
                 catch_panic(|| unsafe { crate::lifecycle::python_startup::offer_package(count, arguments) });
             }
             catch_panic(|| {

@@ -18,7 +18,7 @@ const STARTUP: &str = "startup";
 ///
 /// # Safety
 ///
-/// The arguments are those of the process, and it has one thread.
+/// The arguments are those of the process.
 pub(super) unsafe fn offer_package(count: c_int, arguments: *const *const c_char) -> Option<()> {
     let folder = std::env::var_os(PACKAGE).filter(|folder| !folder.is_empty())?;
     let program = std::fs::read_link("/proc/self/exe").ok()?;
@@ -35,8 +35,12 @@ pub(super) unsafe fn offer_package(count: c_int, arguments: *const *const c_char
     if !startup.join("sitecustomize.py").is_file() {
         return None;
     }
+    // The constructor of another preloaded library may have started a thread.
+    if std::fs::read_dir("/proc/self/task").ok()?.count() != 1 {
+        return None;
+    }
     let old = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
-    // SAFETY: no other thread exists that could read the environment.
+    // SAFETY: no other thread exists that could read the environment, see above.
     unsafe { std::env::set_var("PYTHONPATH", prepend(startup.into_os_string(), old)) };
     Some(())
 }

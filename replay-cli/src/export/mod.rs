@@ -1,4 +1,4 @@
-//! Exports to the formats of other tools: one file or folder for each, and a row in [`registry`].
+//! Exports to the formats of other tools: one file or folder for each, and a row in `registry.rs`.
 //!
 //! An `Exporter` gets the analysed runs. It takes bounded values from the report and the history,
 //! and walks the events for everything else, so memory does not grow with the events. Equal traces
