@@ -8,9 +8,15 @@ from conftest import COMMAND, REPOSITORY
 SCRIPT = REPOSITORY / "scripts" / "benchmarks" / "exports"
 
 
-def test_each_format_has_a_row_with_present_versions():
+def export_formats():
     text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
-    formats = re.findall(r"^ +- ([\w-]+):", text.split("<TRACE>")[1], re.M)
+    formats = re.findall(r"^  ([\w-]+)  ", text.split("Formats:\n")[1].split("\n\n")[0], re.M)
+    assert "parquet" in formats
+    return formats
+
+
+def test_each_format_has_a_row_with_present_versions():
+    formats = export_formats()
     assert len(formats) >= 4
     page = (REPOSITORY / "docs" / "exports" / "interop.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", page, re.M)
@@ -27,7 +33,6 @@ def test_each_format_has_a_row_with_present_versions():
 
 
 def test_each_format_is_in_the_index_of_exports():
-    text = subprocess.run([COMMAND, "export", "--help"], capture_output=True, text=True, check=True).stdout
     index = (REPOSITORY / "docs" / "exports" / "index.md").read_text()
-    for format in re.findall(r"^ +- ([\w-]+):", text.split("<TRACE>")[1], re.M):
+    for format in export_formats():
         assert f"`{format}`" in index, f"docs/exports/index.md does not name {format}"

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 
@@ -26,15 +27,15 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 #: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
     ("commands/check.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
-    ("commands/clusters.md", "four ranks; test_ranks.py and test_clusters.py run torchrun"),
+    ("commands/clusters.md", "four ranks; test_ranks_command.py and test_clusters.py run torchrun"),
     ("commands/clusters.md", "it needs Slurm; test_clusters.py runs tasks with the variables of Slurm"),
     ("commands/clusters.md", "it needs a Kubernetes cluster"),
     ("commands/clusters.md", "it needs Ray; test_ray.py runs such a driver"),
     ("commands/clusters.md", "several nodes; test_ray.py merges the summaries of its workers"),
     ("commands/compare.md", "many ranks; replay-cli/tests/many_traces.rs runs this command"),
     ("commands/history.md", "two commits; test_archive.py does the same"),
-    ("commands/ranks.md", "four ranks; test_ranks.py runs the same program"),
-    ("commands/ranks.md", "several nodes; test_ranks.py merges summaries in each order"),
+    ("commands/ranks.md", "four ranks; test_ranks_command.py runs the same program"),
+    ("commands/ranks.md", "several nodes; test_ranks_command.py merges summaries in each order"),
     ("commands/replay.md", "many ranks; replay-cli/tests/many_traces.rs runs these commands"),
     ("commands/serve-metrics.md", "it runs until it is stopped; test_serve_metrics.py does the same with Prometheus"),
     ("commands/simulate.md", "ten runs; test_vary.py compares such searches with real runs"),
@@ -224,18 +225,21 @@ def test_update_keeps_omissions():
             assert len(updated(shown, printed)) <= len(printed) + shown.count(ANY_LINES)
 
 
-def options_of(subcommand):
+@lru_cache(maxsize=None)
+def options_of(*subcommand):
     """Returns each option of a subcommand, and whether it takes a value."""
-    text = subprocess.run([COMMAND, subcommand, "--help"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([COMMAND, *subcommand, "--help"], capture_output=True, text=True, check=True).stdout
     return {name: bool(value) for name, value in re.findall(r"^\s+(?:-\w, )?(--[\w-]+)( <)?", text, re.M)}
 
 
 def test_options_named_in_pages_exist():
     named = 0
     for subcommand in SUBCOMMANDS:
-        known = options_of(subcommand) | {"-o": True}
         for page in [*ALL, README]:
             for words in re.findall(rf"gpumemtrace {subcommand}((?: [^`\n|>#;]+)?)", page.read_text()):
+                # Each format of `export` has its own options.
+                format = words.split()[:1] if subcommand == "export" and re.match(r" [a-z]", words) else []
+                known = options_of(subcommand, *format) | {"-o": True}
                 skip = False
                 for word in words.split():
                     if skip or not word.startswith("-"):
